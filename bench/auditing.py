@@ -14,7 +14,7 @@ import xarray as xr
 
 import tokendynamics as td
 from bench.measure import Comparison, rounds_of, speedup
-from tokendynamics.spectra._value_map import Wanted
+from tokendynamics.spectra.value_map import Wanted
 
 DIM, HIDDEN, HEADS, VOCABULARY = 4096, 11008, 32, 32000
 LAYERS = 2

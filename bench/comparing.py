@@ -11,10 +11,10 @@ from torch import Tensor
 
 from bench.measure import Comparison, overhead, rounds_of
 from tokendynamics.diagnosis import compare, diagnose
-from tokendynamics.diagnosis._halved_parts import halved_parts
+from tokendynamics.diagnosis.halved_parts import halved_parts
 from tokendynamics.pretrained import Checkpoint, load
-from tokendynamics.pretrained._inputs import prepared
-from tokendynamics.provenance._progress import silent
+from tokendynamics.pretrained.inputs import prepared
+from tokendynamics.provenance.progress import silent
 
 _SIZES: dict[str, Any] = {"vocab_size": 1000, "hidden_size": 256, "num_hidden_layers": 8, "num_attention_heads": 8}
 _LENGTHS = range(20, 90, 10)

@@ -15,7 +15,7 @@ from bench.flows import generic, peers
 from bench.flows.peers import Solver
 from bench.flows.sphere_flow import SphereFlow
 from bench.measure import Curve, rounds_of
-from tokendynamics.numerics._resources import limited_threads
+from tokendynamics.numerics.resources import limited_threads
 from tokendynamics.spaces import Sphere
 
 HORIZON, RTOL, ROUNDS, ROUNDS_QUICKLY = 10.0, 1e-6, 5, 3

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from bench.measure import Comparison, overhead, rounds_of
-from tokendynamics.diagnosis._lever_trials import Trials
-from tokendynamics.diagnosis._sensitivities import Sensitivities, sensitivities
+from tokendynamics.diagnosis.lever_trials import Trials
+from tokendynamics.diagnosis.sensitivities import Sensitivities, sensitivities
 from tokendynamics.diagnosis.texts import default_texts
 from tokendynamics.pretrained import Checkpoint, load
-from tokendynamics.pretrained._packs import Pack
-from tokendynamics.provenance._progress import silent
+from tokendynamics.pretrained.packs import Pack
+from tokendynamics.provenance.progress import silent
 
 _LENGTHS = range(8, 92, 12)
 """Lengths of 7 prompts: from a few words to a page."""

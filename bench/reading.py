@@ -11,9 +11,9 @@ import torch
 from bench.measure import Comparison, alternate, overhead
 from tokendynamics.diagnosis import trace
 from tokendynamics.pretrained import load
-from tokendynamics.pretrained._network import empty_network
-from tokendynamics.pretrained._other_libraries import silenced
-from tokendynamics.pretrained.discovery._of_configuration import discover_in
+from tokendynamics.pretrained.discovery.of_configuration import discover_in
+from tokendynamics.pretrained.network import empty_network
+from tokendynamics.pretrained.other_libraries import silenced
 
 _PROMPTS = [[7 * place % 997 + 3 for place in range(length)] for length in (48, 31, 64, 20)]
 _SIZES = {"vocab_size": 30_000, "hidden_size": 1024, "num_hidden_layers": 24, "intermediate_size": 4096}

@@ -14,8 +14,8 @@ from distributed import Client
 
 from bench.measure import Comparison, overhead, rounds_of
 from tokendynamics.dynamics import simulate
-from tokendynamics.specification._batch import joined
-from tokendynamics.specification._build import Setup, build
+from tokendynamics.specification.batch import joined
+from tokendynamics.specification.build import Setup, build
 from tokendynamics.sweeps import Plan, parse_plan, sweep
 
 SYSTEMS, SYSTEMS_QUICKLY, TASK = 20_000, 5_000, 2_500

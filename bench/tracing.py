@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from bench.measure import Comparison, overhead, rounds_of
-from tokendynamics.diagnosis import _prompt_trace, _trace, trace
+from tokendynamics.diagnosis import prompt_trace, trace, tracing
 from tokendynamics.diagnosis.texts import five_texts
-from tokendynamics.observables._summary import Gram
+from tokendynamics.observables.summary import Gram
 from tokendynamics.pretrained import Checkpoint, load
-from tokendynamics.pretrained._received import ReceivedAttention
-from tokendynamics.pretrained.discovery import _interface
-from tokendynamics.pretrained.discovery._packing import filled_up
+from tokendynamics.pretrained.discovery import interface
+from tokendynamics.pretrained.discovery.packing import filled_up
+from tokendynamics.pretrained.received import ReceivedAttention
 
 _SHORT = range(4, 64, 2)
 _LONG = range(8, 98, 3)
@@ -72,11 +72,11 @@ def _of_the_verdict(ckpt: Checkpoint, prompts: list[Tensor]) -> Comparison:
 
 
 _MEASURES = (
-    (_trace, "share_variables"),
-    (_prompt_trace, "_update_ratio"),
+    (tracing, "share_variables"),
+    (prompt_trace, "update_ratios"),
     (Gram, "sums_of_directions"),
     (ReceivedAttention, "__call__"),
-    (_interface, "attention_weights"),
+    (interface, "attention_weights"),
 )
 
 

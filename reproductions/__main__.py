@@ -13,11 +13,12 @@ from reproductions.given import real_text
 from reproductions.kept import store_record, summary, write_record
 from reproductions.record import Record
 from tokendynamics import plots
-from tokendynamics.numerics._errors import ArgumentValueError, CheckpointError, TokenDynamicsError, expected
-from tokendynamics.numerics._printable import tolerate_encodings
-from tokendynamics.numerics._resources import limited_threads
-from tokendynamics.provenance._manifest import manifest
-from tokendynamics.provenance._whole import check_free, whole_folder
+from tokendynamics.numerics import ArgumentValueError, CheckpointError, TokenDynamicsError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.printable import tolerate_encodings
+from tokendynamics.numerics.resources import limited_threads
+from tokendynamics.provenance.manifest import manifest
+from tokendynamics.provenance.whole import check_free, whole_folder
 
 FORMATS = ("png", "svg", "pdf")
 PAGE = "papers.md"

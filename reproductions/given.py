@@ -13,11 +13,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._seeding import generator
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.seeding import generator
 from tokendynamics.pretrained import Checkpoint
-from tokendynamics.pretrained._inputs import ids_of_any_length
-from tokendynamics.pretrained.sources._published import WHEELS
+from tokendynamics.pretrained.inputs import ids_of_any_length
+from tokendynamics.pretrained.sources.published import WHEELS
 
 _WEIGHTS = ("config.json", "*.safetensors", "*.bin", "*.gguf")
 _RANDOM = "random:"

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from reproductions.figures import FIGURES
 from reproductions.record import Quantity, Record
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.provenance._whole import whole_file
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.provenance.whole import whole_file
 
 _SOURCES = {
     "paper": "the paper",

@@ -13,7 +13,7 @@ from typing import Any, Literal, ParamSpec
 
 import torch
 
-from tokendynamics.provenance._manifest import versions
+from tokendynamics.provenance.manifest import versions
 
 Arguments = ParamSpec("Arguments")
 Relation = Literal["=", "≤", "≥", "measured"]

@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.nn.functional import layer_norm
 
 from bench.measure import Comparison, alternate, speedup
-from tokendynamics.circuits._task import PairTask
+from tokendynamics.circuits import PairTask
 from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.learning import DESIGNS, Design
-from tokendynamics.circuits.learning._architecture import circuit, initial_parameters
-from tokendynamics.circuits.learning._gradient import EPSILON, Sequences, mean_squared_error, stream
+from tokendynamics.circuits.learning.architecture import circuit, initial_parameters
+from tokendynamics.circuits.learning.gradient import EPSILON, Sequences, mean_squared_error, stream
 
 CATEGORIES, POSITIONS, BATCH, ROUNDS = 10, 50, 1000, 7
 TASK = PairTask(random_functional(CATEGORIES, seed=0), POSITIONS)

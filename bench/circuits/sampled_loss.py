@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bench.measure import Comparison, alternate, speedup
-from tokendynamics.circuits._task import PairTask
+from tokendynamics.circuits import PairTask
 from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.landscape import CategoriesOnly, PositionsOnly
 

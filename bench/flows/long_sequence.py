@@ -15,7 +15,7 @@ from bench.flows.equal_error import Contender, Entry, Race
 from bench.flows.sphere_flow import SphereFlow
 from bench.measure import Comparison, Cost, rounds_of, share
 from tokendynamics.dynamics import Flow
-from tokendynamics.numerics._resources import limited_threads
+from tokendynamics.numerics.resources import limited_threads
 from tokendynamics.spaces import Sphere
 
 TOKENS, DIM = 8192, 64

@@ -12,7 +12,7 @@ from bench.flows.costs import costs
 from bench.flows.equal_error import Contender, Entry, Race
 from bench.flows.sphere_flow import SphereFlow
 from bench.measure import Comparison, Cost
-from tokendynamics.numerics._resources import limited_threads
+from tokendynamics.numerics.resources import limited_threads
 from tokendynamics.spaces import Sphere
 
 SYSTEMS, TOKENS, DIM, HORIZON = 10_000, 10, 3, 10.0

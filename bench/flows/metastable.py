@@ -19,7 +19,7 @@ from bench.flows.sphere_flow import SphereFlow
 from bench.measure import Comparison, Cost
 from tokendynamics.attention import Attention
 from tokendynamics.dynamics import Flow, Trajectory, simulate
-from tokendynamics.numerics._resources import limited_threads
+from tokendynamics.numerics.resources import limited_threads
 from tokendynamics.spaces import Sphere
 
 TOKENS, BETA, STARTS = 64, 25.0, 8

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bench.flows.sphere_flow import SphereFlow
 from tokendynamics.dynamics import Flow, simulate
-from tokendynamics.dynamics._simulate import Engine
+from tokendynamics.dynamics.simulation import Engine
 from tokendynamics.spaces import Sphere
 
 ATOL = 1e-2

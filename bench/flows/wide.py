@@ -14,10 +14,10 @@ from bench.flows.equal_error import Contender, Entry, Race
 from bench.flows.sphere_flow import SphereFlow
 from bench.measure import Comparison, Cost, rounds_of, share, speedup
 from tokendynamics import observables
-from tokendynamics.dynamics._span import SpanReduction
-from tokendynamics.dynamics.engines._problem import Problem
-from tokendynamics.dynamics.engines._tableau import DOPRI5
-from tokendynamics.numerics._resources import limited_threads
+from tokendynamics.dynamics.engines.problem import Problem
+from tokendynamics.dynamics.engines.tableau import DOPRI5
+from tokendynamics.dynamics.span import SpanReduction
+from tokendynamics.numerics.resources import limited_threads
 from tokendynamics.spaces import Sphere
 
 STARTS, TOKENS, DIM, HEADS = 100, 50, 500, 2

@@ -10,8 +10,8 @@ import torch
 from numba import njit
 
 from bench.measure import Comparison, rounds_of, share
-from tokendynamics.dynamics.engines.compiled._lanes import WIDTH, behind, exp, load, room, store
-from tokendynamics.numerics._resources import limited_threads
+from tokendynamics.dynamics.engines.compiled.lanes import WIDTH, behind, exp, load, room, store
+from tokendynamics.numerics.resources import limited_threads
 
 NUMBERS, TIMES, ROUNDS = 4096, 500, 7
 """Numbers that stay in the nearest cache, and how often they are gone through."""

@@ -10,7 +10,7 @@ import torch
 from bench.flows import generic, peers
 from bench.flows.sphere_flow import SphereFlow
 from bench.measure import Comparison, rounds_of, speedup
-from tokendynamics.numerics._resources import limited_threads
+from tokendynamics.numerics.resources import limited_threads
 from tokendynamics.spaces import Sphere
 
 TOKENS, DIMS = (4, 8, 16, 32), (2, 3, 4, 6, 8)

@@ -16,8 +16,8 @@ from reproductions.record import Quantity, Record, timed
 from tokendynamics import observables, plots
 from tokendynamics.attention import Attention, Sinusoidal
 from tokendynamics.dynamics import Flow, simulate
-from tokendynamics.numerics._seeding import generator
-from tokendynamics.provenance._progress import Progress, reporting, tracked
+from tokendynamics.numerics.seeding import generator
+from tokendynamics.provenance.progress import Progress, reporting, tracked
 from tokendynamics.spaces import Sphere
 
 PRINTED = published("asymptotic", "fig5")

@@ -24,8 +24,8 @@ from reproductions.asymptotic.repeated import (
 from reproductions.drawing import footnote
 from reproductions.record import Quantity, Record, timed
 from tokendynamics import plots
-from tokendynamics.pretrained._load import load
-from tokendynamics.provenance._progress import Progress
+from tokendynamics.pretrained import load
+from tokendynamics.provenance.progress import Progress
 
 WITHIN = 10
 """Passes within which SmolLM2 is expected to collapse, a number chosen here."""

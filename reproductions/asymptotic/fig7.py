@@ -23,7 +23,7 @@ from reproductions.asymptotic.repeated import (
 from reproductions.drawing import footnote
 from reproductions.record import Record, timed
 from tokendynamics import plots
-from tokendynamics.provenance._progress import Progress
+from tokendynamics.provenance.progress import Progress
 
 
 @timed

@@ -21,9 +21,9 @@ from reproductions.asymptotic.repeated import (
 from reproductions.drawing import footnote
 from reproductions.record import Quantity, Record, measured, timed
 from tokendynamics import plots
-from tokendynamics.diagnosis._passes import COLLAPSED
-from tokendynamics.pretrained._untrained_twin import untrained_twin
-from tokendynamics.provenance._progress import Progress
+from tokendynamics.diagnosis.repeated_passes import COLLAPSED
+from tokendynamics.pretrained.untrained_twin import untrained_twin
+from tokendynamics.provenance.progress import Progress
 
 STD = 0.02
 

@@ -13,11 +13,11 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from reproductions.record import Quantity, Source, measured
-from tokendynamics.diagnosis._passes import COLLAPSED, passes
-from tokendynamics.plots._style import LINES, MUTED, paper_style
-from tokendynamics.pretrained._checkpoint import Checkpoint
-from tokendynamics.pretrained._load import load
-from tokendynamics.provenance._progress import Progress
+from tokendynamics.diagnosis import passes
+from tokendynamics.diagnosis.repeated_passes import COLLAPSED
+from tokendynamics.plots.style import LINES, MUTED, paper_style
+from tokendynamics.pretrained import Checkpoint, load
+from tokendynamics.provenance.progress import Progress
 
 CITY = (
     "Describe a futuristic city where humans and robots live together.\n"

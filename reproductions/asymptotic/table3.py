@@ -13,10 +13,10 @@ from reproductions.asymptotic.repeated import in_short
 from reproductions.drawing import footnote
 from reproductions.record import Quantity, Record, measured, timed
 from tokendynamics import plots
-from tokendynamics.diagnosis._decode import decode
-from tokendynamics.observables._repetition import repetition
-from tokendynamics.pretrained._load import load
-from tokendynamics.provenance._progress import Progress
+from tokendynamics.diagnosis import decode
+from tokendynamics.observables import repetition
+from tokendynamics.pretrained import load
+from tokendynamics.provenance.progress import Progress
 
 PROMPT = (
     "After endless years lost in the shadows of Shakespeare’s sonnets and the melancholic musings of Pessoa, I have "

@@ -10,8 +10,7 @@ from reproductions.drawing import footnote, outputs_over_targets
 from reproductions.published import published
 from reproductions.record import Record, timed
 from tokendynamics import plots
-from tokendynamics.circuits._task import PairTask
-from tokendynamics.circuits._transformer import OneLayerTransformer
+from tokendynamics.circuits import OneLayerTransformer, PairTask
 from tokendynamics.circuits.constructions import solution_2
 from tokendynamics.circuits.functionals import pair_numbers, random_functional
 

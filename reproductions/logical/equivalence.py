@@ -10,11 +10,11 @@ from reproductions.drawing import footnote
 from reproductions.published import published
 from reproductions.record import Record, timed
 from tokendynamics import plots
-from tokendynamics.circuits._task import PairTask
+from tokendynamics.circuits import PairTask
 from tokendynamics.circuits.constructions import check_equivalence, solution_2, solution_3
 from tokendynamics.circuits.evidence import evidence
 from tokendynamics.circuits.functionals import random_functional
-from tokendynamics.numerics._seeding import generator
+from tokendynamics.numerics.seeding import generator
 
 TEXT = (1, 3, 2, 2, 4, 1)
 PRINTED = published("logical", "equivalence")

@@ -13,9 +13,9 @@ from reproductions.logical.learned import Size, learned, learning_seconds
 from reproductions.published import published
 from reproductions.record import Record, timed
 from tokendynamics import plots
-from tokendynamics.circuits.evidence._instrument import row_centred
+from tokendynamics.circuits.evidence.instrument import row_centred
 from tokendynamics.circuits.learning import LearningRecord
-from tokendynamics.provenance._progress import Progress
+from tokendynamics.provenance.progress import Progress
 
 PRINTED = published("logical", "fig1")
 _NONE = "no run solved the task (at most 1 % of the variance left)"

@@ -14,7 +14,7 @@ from reproductions.logical.learned import Size, final_losses, learned, learning_
 from reproductions.record import Quantity, Record, measured, timed
 from tokendynamics import plots
 from tokendynamics.circuits.learning import Architecture, Flavour, LearningRecord
-from tokendynamics.provenance._progress import Progress
+from tokendynamics.provenance.progress import Progress
 
 Model: TypeAlias = tuple[Architecture, Flavour]
 

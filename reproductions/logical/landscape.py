@@ -16,16 +16,22 @@ from reproductions.published import published
 from reproductions.record import Record, timed
 from tokendynamics import plots
 from tokendynamics.circuits.functionals import random_functional
-from tokendynamics.circuits.landscape._basins import Basins, Scale, find_basins
-from tokendynamics.circuits.landscape._categories_only import CategoriesOnly
-from tokendynamics.circuits.landscape._classification import classify
-from tokendynamics.circuits.landscape._landscape import Landscape, StationaryPoint
-from tokendynamics.circuits.landscape._positions_only import PositionsOnly
-from tokendynamics.circuits.landscape._softmax_positions import SoftmaxPositions, Stall, stall
+from tokendynamics.circuits.landscape import (
+    Basins,
+    CategoriesOnly,
+    PositionsOnly,
+    SoftmaxPositions,
+    StationaryPoint,
+    classify,
+    find_basins,
+)
+from tokendynamics.circuits.landscape.basins import Scale
 from tokendynamics.circuits.landscape.categories_families import mean_predictor, zero_loss, zero_row_sums
+from tokendynamics.circuits.landscape.landscape import Landscape
 from tokendynamics.circuits.landscape.positions_families import families, loss_at_infinity, zero_column_sums
-from tokendynamics.numerics._seeding import generator
-from tokendynamics.provenance._progress import Progress, reporting, tracked
+from tokendynamics.circuits.landscape.softmax_positions import Stall, stall
+from tokendynamics.numerics.seeding import generator
+from tokendynamics.provenance.progress import Progress, reporting, tracked
 
 CATEGORIES, POSITIONS = 5, 6
 PRINTED = published("logical", "landscape")

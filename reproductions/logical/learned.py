@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from reproductions.record import Quantity, measured
-from tokendynamics.circuits._task import PairTask
+from tokendynamics.circuits import PairTask
 from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.learning import Architecture, Flavour, LearningRecord, learn
-from tokendynamics.provenance._progress import Progress, reporting, tracked
+from tokendynamics.provenance.progress import Progress, reporting, tracked
 
 _COVERAGE = 0.9
 _FUNCTIONALS = 1000

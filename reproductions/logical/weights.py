@@ -16,12 +16,12 @@ from reproductions.logical.fig2 import FIRST, FREE, MODELS, SECOND, THIRD, Model
 from reproductions.logical.learned import Size, learned, learning_time
 from reproductions.record import Quantity, Record, measured, timed
 from tokendynamics import plots
-from tokendynamics.circuits._task import PairTask
+from tokendynamics.circuits import PairTask
 from tokendynamics.circuits.evidence import Evidence, evidence
-from tokendynamics.circuits.evidence._instrument import double_centred, row_centred, weights_of
+from tokendynamics.circuits.evidence.instrument import double_centred, row_centred, weights_of
 from tokendynamics.circuits.learning import LearningRecord
-from tokendynamics.numerics._intervals import wilson
-from tokendynamics.provenance._progress import Progress
+from tokendynamics.numerics.intervals import wilson
+from tokendynamics.provenance.progress import Progress
 
 EXPECTED: dict[Model, str] = {FREE: "both", FIRST: "feed-forward", SECOND: "attention", THIRD: "feed-forward"}
 """What the paper says or wants each flavour to do: the free one combines the second and the third solution."""

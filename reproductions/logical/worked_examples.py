@@ -14,10 +14,9 @@ from reproductions.drawing import footnote
 from reproductions.published import published
 from reproductions.record import Record, timed
 from tokendynamics import plots
-from tokendynamics.circuits._task import PairTask
-from tokendynamics.circuits._transformer import OneLayerTransformer
+from tokendynamics.circuits import OneLayerTransformer, PairTask
 from tokendynamics.circuits.constructions import linear_case, pair_order, solution_1
-from tokendynamics.circuits.constructions._solutions import Form
+from tokendynamics.circuits.constructions.solutions import Form
 from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.logic import WORD_LOGIC, either_pair
 

@@ -14,7 +14,7 @@ from reproductions.positional.depth import MEASURES
 from reproductions.positional.trained import PROJECTIONS
 from reproductions.record import Quantity, Record, Relation, measured
 from tokendynamics import plots
-from tokendynamics.sweeps.study._paired import interval
+from tokendynamics.sweeps.study.paired import interval
 from tokendynamics.training import Record as Training
 
 CONFIDENCE = 0.95

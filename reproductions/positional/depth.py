@@ -11,9 +11,9 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from tokendynamics import observables
-from tokendynamics.diagnosis._prompt_trace import find_sinks
+from tokendynamics.diagnosis.prompt_trace import find_sinks
 from tokendynamics.pretrained import Checkpoint
-from tokendynamics.pretrained._scaled_states import scaled_states
+from tokendynamics.pretrained.scaled_states import scaled_states
 
 MEASURES = ("norm", "distance")
 

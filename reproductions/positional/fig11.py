@@ -15,7 +15,7 @@ from reproductions.positional.sampled import SAID, together
 from reproductions.record import Quantity, Record, measured, timed
 from tokendynamics import plots
 from tokendynamics.pretrained import load
-from tokendynamics.provenance._progress import Progress, reporting, tracked
+from tokendynamics.provenance.progress import Progress, reporting, tracked
 
 
 @timed

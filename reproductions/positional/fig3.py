@@ -27,7 +27,7 @@ from reproductions.positional.trained import PROJECTIONS, words_of_training
 from reproductions.positional.trained_groups import Groups, Paths, Sample, compared_groups, trained_groups
 from reproductions.record import Quantity, Record, measured, timed
 from tokendynamics import plots
-from tokendynamics.provenance._progress import Progress
+from tokendynamics.provenance.progress import Progress
 
 FALL, GROW = "(a) norms fall in every layer under convergence", "(b) they grow in every layer under divergence"
 BARE = "attention-only"

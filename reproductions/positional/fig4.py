@@ -15,7 +15,7 @@ from reproductions.positional.trained import PROJECTIONS, words_of_training
 from reproductions.positional.trained_groups import Paths, Sample, compared_groups, trained_groups
 from reproductions.record import Record, timed
 from tokendynamics import plots
-from tokendynamics.provenance._progress import Progress
+from tokendynamics.provenance.progress import Progress
 
 VARIANTS = ("no-ffn", "full")
 

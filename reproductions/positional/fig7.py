@@ -23,8 +23,8 @@ from reproductions.positional.depth import MEASURES
 from reproductions.positional.sampled import together
 from reproductions.positional.trained import PROJECTIONS, short_trainings, trained_in, words_of_training
 from reproductions.record import Quantity, Record, measured, timed
-from tokendynamics.numerics._intervals import T_COVERAGE
-from tokendynamics.provenance._progress import Progress
+from tokendynamics.numerics.intervals import T_COVERAGE
+from tokendynamics.provenance.progress import Progress
 
 REGIMES = {name: {"regime": name} for name in ("convergence", "intermediate", "divergence", "baseline")}
 FALLS = "fall in every layer under convergence"

@@ -20,11 +20,11 @@ from reproductions.positional.sampled import SAID, mean_of
 from reproductions.record import Quantity, Record, measured, timed
 from tokendynamics import plots
 from tokendynamics.diagnosis import token_clusters, token_paths
-from tokendynamics.numerics._seeding import generator
+from tokendynamics.numerics.seeding import generator
 from tokendynamics.observables import direction_clusters
-from tokendynamics.observables._direction_clusters import CLEAR
+from tokendynamics.observables.direction_clustering import CLEAR
 from tokendynamics.pretrained import Checkpoint, load
-from tokendynamics.provenance._progress import Progress, reporting, tracked
+from tokendynamics.provenance.progress import Progress, reporting, tracked
 
 PRETRAINED = ("smollm2", "minilm")
 VARIANTS: Mapping[str, str] = {

@@ -12,9 +12,9 @@ from torch import Tensor
 from tokendynamics.attention import Attention, RotaryPositions
 from tokendynamics.dynamics import Flow, Status, simulate
 from tokendynamics.dynamics.events import NormAbove
-from tokendynamics.numerics._seeding import generator
+from tokendynamics.numerics.seeding import generator
 from tokendynamics.spaces import Free
-from tokendynamics.theorems._outcomes import outcomes_of
+from tokendynamics.theorems.outcomes import outcomes_of
 
 HORIZON = 1e6
 """In units of 1/‖ov‖: every flow is run at the speed at which its value matrix has norm 1, a change of time."""
@@ -43,7 +43,7 @@ _WORDS = {
     "nonzero equilibrium": Outcome.EQUILIBRIUM,
     "undecided": Outcome.UNDECIDED,
 }
-"""What the figures call the outcomes of `tokendynamics.theorems._outcomes`."""
+"""What the figures call the outcomes of `tokendynamics.theorems.outcomes`."""
 
 
 def positive_definite(count: int, dim: int, random: torch.Generator) -> Tensor:
@@ -68,7 +68,7 @@ def positive_definite(count: int, dim: int, random: torch.Generator) -> Tensor:
 def outcomes(qk: Tensor, ov: Tensor, tokens: int, seed: int, rotary: tuple[Tensor, Tensor] | None = None) -> np.ndarray:
     """Run one flow for each pair of matrices from one normal start each, and say what became of it.
 
-    `tokendynamics.theorems._outcomes.outcomes_of` says what each outcome means; with ‖ov‖ = 1 a run that ends before
+    `tokendynamics.theorems.outcomes.outcomes_of` says what each outcome means; with ‖ov‖ = 1 a run that ends before
     t = 100 is undecided, unless it has diverged.
 
     Explicit steps come first; the flows that spend all of theirs are run again, from the start, by many explicit steps,

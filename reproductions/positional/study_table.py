@@ -17,16 +17,16 @@ from reproductions.positional.trained import digest_of, working_folder
 from reproductions.published import published
 from reproductions.record import Quantity, Record, measured, timed
 from tokendynamics import plots
-from tokendynamics.numerics._errors import CheckpointError
-from tokendynamics.numerics._extras import require
-from tokendynamics.numerics._intervals import T_COVERAGE
-from tokendynamics.provenance._progress import Progress, reporting
+from tokendynamics.numerics import CheckpointError
+from tokendynamics.numerics.extras import require
+from tokendynamics.numerics.intervals import T_COVERAGE
+from tokendynamics.provenance.progress import Progress, reporting
 from tokendynamics.sweeps.study import PairedComparison, StudyPlan, StudyResult, TestedClaim, parse_plan, study
-from tokendynamics.sweeps.study._paired import compared
-from tokendynamics.sweeps.study._study import dataset_of
 from tokendynamics.sweeps.study.examples import example_text
+from tokendynamics.sweeps.study.paired import compared
+from tokendynamics.sweeps.study.running import dataset_of
 from tokendynamics.training import train
-from tokendynamics.training._record import FINISHED
+from tokendynamics.training.record import FINISHED
 from tokendynamics.words import signed
 
 TIED, W_ONLY = "tied", "w_only"

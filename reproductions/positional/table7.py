@@ -15,9 +15,9 @@ from reproductions.given import name_of_model
 from reproductions.record import Quantity, Record, Source, measured, timed
 from tokendynamics import plots
 from tokendynamics.pretrained import AttentionWeights, Checkpoint, load
-from tokendynamics.provenance._progress import Progress, reporting, tracked
+from tokendynamics.provenance.progress import Progress, reporting, tracked
 from tokendynamics.spectra import inertia, product_eigenvalues, value_spectrum
-from tokendynamics.spectra._regime import same_signs_as_contraction
+from tokendynamics.spectra.regimes import same_signs_as_contraction
 
 PRETRAINED = ("smollm2", "minilm")
 REINITIALISED = "gpt2-xl"

@@ -15,11 +15,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from tokendynamics.numerics._errors import CheckpointError
-from tokendynamics.numerics._extras import require
-from tokendynamics.numerics._seeding import generator
+from tokendynamics.numerics import CheckpointError
+from tokendynamics.numerics.extras import require
+from tokendynamics.numerics.seeding import generator
 from tokendynamics.pretrained import Checkpoint, load
-from tokendynamics.provenance._progress import Progress, reporting
+from tokendynamics.provenance.progress import Progress, reporting
 from tokendynamics.training import Experiment, Record, preset, train
 from tokendynamics.training.tasks import task_of
 

@@ -19,7 +19,7 @@ from reproductions.positional.trained import (
     working_folder,
 )
 from reproductions.record import Quantity
-from tokendynamics.provenance._progress import Progress, reporting, tracked
+from tokendynamics.provenance.progress import Progress, reporting, tracked
 from tokendynamics.training import Experiment, Record
 
 Groups = dict[str, dict[str, fig8.Grouped]]

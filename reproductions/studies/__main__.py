@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from reproductions.studies.study import STUDIES
-from tokendynamics.numerics._errors import ArgumentValueError, TokenDynamicsError
+from tokendynamics.numerics import ArgumentValueError, TokenDynamicsError
 
 
 def main(arguments: list[str] | None = None) -> int:

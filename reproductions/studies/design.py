@@ -14,9 +14,9 @@ import numpy as np
 import xarray as xr
 
 from reproductions.studies.record import Size
-from tokendynamics.specification._build import Setup
+from tokendynamics.specification.build import Setup
 from tokendynamics.sweeps import Plan, parse_plan, sweep
-from tokendynamics.sweeps._outcome import OUTCOMES
+from tokendynamics.sweeps.outcome import OUTCOMES
 
 _PART, _FEWEST = 20, 8
 _DRAWS = re.compile(r"(?m)^draws = (\d+)$")

@@ -11,8 +11,8 @@ from reproductions.studies.design import Design
 from reproductions.studies.record import Cell, Table
 from reproductions.studies.statistics import change, share
 from tokendynamics import observables
-from tokendynamics.specification._build import Setup
-from tokendynamics.theorems._contraction import contraction_form
+from tokendynamics.specification.build import Setup
+from tokendynamics.theorems.contraction import contraction_form
 
 TITLE = "Do distances keep their direction if A is not symmetric?"
 QUESTION = (

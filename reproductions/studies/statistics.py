@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from reproductions.studies.record import Estimate
-from tokendynamics.numerics._intervals import wilson
+from tokendynamics.numerics.intervals import wilson
 
 RESAMPLES = 1000
 _TAILS = (0.025, 0.975)

@@ -23,10 +23,11 @@ from reproductions.studies import (
 )
 from reproductions.studies.design import design
 from reproductions.studies.record import Cell, Estimate, Size, StudyRecord, Table
-from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
 from tokendynamics.plots import save
-from tokendynamics.provenance._progress import Progress
-from tokendynamics.provenance._whole import whole_file
+from tokendynamics.provenance.progress import Progress
+from tokendynamics.provenance.whole import whole_file
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tokendynamics.attention import Attention, FactoredMatrix, RotaryPositions
-from tokendynamics.attention._mixing import SHORT
+from tokendynamics.attention.mixing import SHORT
 
 RNG = np.random.default_rng(1)
 

@@ -14,7 +14,7 @@ from tokendynamics.attention import (
     qk_circuit,
     rotate,
 )
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentValueError
 
 
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:

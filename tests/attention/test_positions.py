@@ -12,7 +12,7 @@ import torch
 
 from tokendynamics.attention import AbsolutePositions, Attention, RotaryPositions
 from tokendynamics.dynamics import Flow
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.spaces import Free
 
 SCALARS = json.loads((Path(__file__).parents[1] / "golden" / "dynamics" / "misc_scalars.json").read_text())

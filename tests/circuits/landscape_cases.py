@@ -8,8 +8,8 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tokendynamics.circuits.landscape._landscape import Landscape, flatten, unflatten
-from tokendynamics.numerics._seeding import generator
+from tokendynamics.circuits.landscape.landscape import Landscape, flatten, unflatten
+from tokendynamics.numerics.seeding import generator
 
 
 def normal_point(landscape: Landscape, seed: int, *lead: int, scale: float = 1.0) -> tuple[Tensor, Tensor]:

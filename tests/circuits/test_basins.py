@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from tokendynamics.circuits._task import category_law
-from tokendynamics.circuits.landscape._basins import find_basins, random_starts
 from tokendynamics.circuits.landscape._categories_only import CategoriesOnly
 from tokendynamics.circuits.landscape._descent import Ending, Objective, flow
-from tokendynamics.circuits.landscape._landscape import Gradient, flatten
 from tokendynamics.circuits.landscape._positions_only import PositionsOnly
-from tokendynamics.circuits.landscape._softmax_positions import SoftmaxPositions
-from tokendynamics.numerics._arguments import ArrayLike
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
+from tokendynamics.circuits.landscape.basins import find_basins, random_starts
+from tokendynamics.circuits.landscape.landscape import Gradient, flatten
+from tokendynamics.circuits.landscape.softmax_positions import SoftmaxPositions
+from tokendynamics.numerics.arguments import ArrayLike
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 
 LAW = category_law(None, 5)
 

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from tokendynamics.circuits.landscape._categories_only import CategoriesOnly
 from tokendynamics.circuits.landscape._classification import classify
-from tokendynamics.circuits.landscape._landscape import StationaryPoint
 from tokendynamics.circuits.landscape.categories_families import mean_predictor, no_output, zero_loss, zero_row_sums
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.circuits.landscape.landscape import StationaryPoint
+from tokendynamics.numerics.errors import ArgumentValueError
 
 BOTH = pytest.mark.parametrize("causal", [False, True])
 

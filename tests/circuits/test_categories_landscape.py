@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tokendynamics.circuits.landscape._categories_only import CategoriesOnly
-from tokendynamics.circuits.landscape._landscape import Landscape, LossAndGradient
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
+from tokendynamics.circuits.landscape.landscape import Landscape, LossAndGradient
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "circuits" / "10_sec33_loss_grad.json").read_text())
 BOTH = pytest.mark.parametrize("causal", [False, True])

@@ -9,9 +9,8 @@ from circuits.landscape_cases import normal_point
 from circuits.pair_cases import golden
 from tokendynamics.circuits.landscape._classification import classify
 from tokendynamics.circuits.landscape._continuation import balanced, continue_descent, find_symmetries, scales_against
-from tokendynamics.circuits.landscape._landscape import Gradient, Landscape, checked_point
 from tokendynamics.circuits.landscape._positions_only import PositionsOnly
-from tokendynamics.circuits.landscape._softmax_positions import SoftmaxPositions
+from tokendynamics.circuits.landscape.landscape import Gradient, Landscape, checked_point
 from tokendynamics.circuits.landscape.positions_families import (
     families,
     loss_at_infinity,
@@ -24,7 +23,8 @@ from tokendynamics.circuits.landscape.positions_families import (
     towards_infinity,
     zero_column_sums,
 )
-from tokendynamics.numerics._arguments import ArrayLike
+from tokendynamics.circuits.landscape.softmax_positions import SoftmaxPositions
+from tokendynamics.numerics.arguments import ArrayLike
 
 LANDSCAPE = PositionsOnly([0.4, 0.35, 0.25], 4)
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.learning import DESIGNS, Settings
-from tokendynamics.circuits.learning._architecture import initial_parameters
-from tokendynamics.circuits.learning._gradient import EPSILON, Sequences, mean_squared_error, stream
 from tokendynamics.circuits.learning._record import as_transformer
+from tokendynamics.circuits.learning.architecture import initial_parameters
+from tokendynamics.circuits.learning.gradient import EPSILON, Sequences, mean_squared_error, stream
 
 
 def run_of(architecture: str, categories: int = 4, positions: int = 7, hidden: int = 5, seed: int = 3):

@@ -21,9 +21,9 @@ from tokendynamics.circuits.constructions import (
     solution_3,
 )
 from tokendynamics.circuits.constructions._catalogue import linear_solution
-from tokendynamics.circuits.constructions._solutions import Selection
+from tokendynamics.circuits.constructions.solutions import Selection
 from tokendynamics.circuits.functionals import pair_numbers, positive_functional, random_functional
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 
 TASK = PairTask(pair_numbers(4), positions=6)
 POSITIVE = PairTask(positive_functional(4, seed=0), positions=6)

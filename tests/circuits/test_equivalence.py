@@ -13,7 +13,7 @@ from circuits.pair_cases import close, golden, task_of, tasks_and_sequences
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits.constructions import check_equivalence, solution_2, solution_3
 from tokendynamics.circuits.functionals import random_functional
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentValueError
 
 
 @settings(max_examples=60, deadline=None)

@@ -20,7 +20,7 @@ from tokendynamics.circuits._transformer import (
     shift,
 )
 from tokendynamics.circuits.constructions import mixture, solution_1, solution_2, solution_3
-from tokendynamics.circuits.constructions._solutions import Selection
+from tokendynamics.circuits.constructions.solutions import Selection
 from tokendynamics.circuits.evidence import Evidence, evidence
 from tokendynamics.circuits.functionals import random_functional
 

@@ -12,7 +12,7 @@ import torch
 from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.landscape import CategoriesOnly, PositionsOnly, SoftmaxPositions, survey
 from tokendynamics.circuits.landscape._claims import STARTS
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.words import number
 
 LAW = [0.5, 0.3, 0.2]

@@ -10,7 +10,7 @@ import torch
 
 from circuits.pair_cases import close, golden
 from tokendynamics.circuits.logic import WORD_LOGIC, BinaryLogic, either_pair
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentValueError
 
 CASE = golden("06")
 

@@ -11,7 +11,7 @@ from circuits.pair_cases import close, largest, tasks_and_sequences
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits.constructions import HAND_BUILT, mixture
 from tokendynamics.circuits.functionals import random_functional
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentValueError
 
 
 @settings(max_examples=50, deadline=None)

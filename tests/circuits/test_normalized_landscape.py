@@ -8,20 +8,20 @@ import pytest
 import torch
 
 from circuits.landscape_cases import normal_point
-from tokendynamics.circuits.landscape._basins import find_basins
 from tokendynamics.circuits.landscape._classification import classify
 from tokendynamics.circuits.landscape._continuation import continue_descent, find_symmetries
-from tokendynamics.circuits.landscape._landscape import Landscape, flatten, unflatten
 from tokendynamics.circuits.landscape._normalized import NormalizedPositions
 from tokendynamics.circuits.landscape._positions_only import PositionsOnly
-from tokendynamics.circuits.landscape._softmax_positions import SoftmaxPositions
+from tokendynamics.circuits.landscape.basins import find_basins
+from tokendynamics.circuits.landscape.landscape import Landscape, flatten, unflatten
 from tokendynamics.circuits.landscape.positions_families import (
     loss_at_infinity,
     no_attention,
     previous_token,
     towards_infinity,
 )
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.circuits.landscape.softmax_positions import SoftmaxPositions
+from tokendynamics.numerics.errors import ArgumentValueError
 
 LAW = [0.5, 0.3, 0.2]
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from circuits.pair_cases import close, golden, task_of, tasks_and_sequences
 from tokendynamics.circuits._task import PairTask, category_law
 from tokendynamics.circuits.functionals import pair_numbers, random_functional
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 
 
 def test_targets_are_the_functional_of_the_previous_and_the_current_category() -> None:

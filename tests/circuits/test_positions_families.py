@@ -13,8 +13,8 @@ from scipy.optimize import root
 
 from circuits.landscape_cases import laws, normal_point, slope_size
 from circuits.pair_cases import golden
-from tokendynamics.circuits.landscape._landscape import StationaryPoint, flatten, unflatten
 from tokendynamics.circuits.landscape._positions_only import PositionsOnly
+from tokendynamics.circuits.landscape.landscape import StationaryPoint, flatten, unflatten
 from tokendynamics.circuits.landscape.positions_families import (
     families,
     loss_at_infinity,
@@ -26,7 +26,7 @@ from tokendynamics.circuits.landscape.positions_families import (
     towards_infinity,
     zero_column_sums,
 )
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentValueError
 
 
 def reference_points() -> list[tuple[dict[str, object], StationaryPoint]]:

@@ -16,9 +16,9 @@ from circuits.landscape_cases import (
 )
 from circuits.pair_cases import golden
 from tokendynamics.circuits._task import category_law
-from tokendynamics.circuits.landscape._landscape import Landscape, LossAndGradient, flatten, unflatten
 from tokendynamics.circuits.landscape._positions_only import PositionsOnly
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
+from tokendynamics.circuits.landscape.landscape import Landscape, LossAndGradient, flatten, unflatten
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 
 
 def relative(came: torch.Tensor, wanted: object) -> float:

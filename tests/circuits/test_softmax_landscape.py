@@ -16,10 +16,10 @@ from circuits.landscape_cases import (
     loss_by_enumeration,
     normal_point,
 )
-from tokendynamics.circuits.landscape._landscape import flatten
-from tokendynamics.circuits.landscape._softmax_positions import SoftmaxPositions, stall
+from tokendynamics.circuits.landscape.landscape import flatten
 from tokendynamics.circuits.landscape.positions_families import previous_token
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.circuits.landscape.softmax_positions import SoftmaxPositions, stall
+from tokendynamics.numerics.errors import ArgumentValueError
 
 
 def test_the_loss_is_the_mean_over_all_27_sequences_with_softmax_weights() -> None:

@@ -15,7 +15,7 @@ from tokendynamics.circuits._transformer import OneLayerTransformer
 from tokendynamics.circuits.constructions import HAND_BUILT, compare, softmax_solution_2, solution_2
 from tokendynamics.circuits.evidence import evidence
 from tokendynamics.circuits.functionals import equal_column_means, positive_functional, random_functional
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.words import number
 
 tasks = st.builds(

@@ -15,7 +15,7 @@ from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits._transformer import OneLayerTransformer
 from tokendynamics.circuits.constructions import HAND_BUILT, softmax_solution_1, softmax_solution_3, solution_1
 from tokendynamics.circuits.functionals import random_functional
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentValueError
 
 Solution = Callable[..., OneLayerTransformer]
 both = pytest.mark.parametrize("solution", [softmax_solution_1, softmax_solution_3])

@@ -12,7 +12,7 @@ from circuits.pair_cases import close, every_pair, golden, largest, task_of, tas
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits._transformer import shift
 from tokendynamics.circuits.constructions import HAND_BUILT, pair_order, solution_1
-from tokendynamics.circuits.constructions._solutions import Form
+from tokendynamics.circuits.constructions.solutions import Form
 from tokendynamics.circuits.functionals import random_functional
 
 REPAIRS: list[Form] = ["rows", "uniform", "indicators"]

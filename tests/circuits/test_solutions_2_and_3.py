@@ -13,9 +13,9 @@ from circuits.pair_cases import close, every_pair, golden, largest, task_of, tas
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits._transformer import OneLayerTransformer
 from tokendynamics.circuits.constructions import HAND_BUILT, linear_case, solution_2, solution_3
-from tokendynamics.circuits.constructions._solutions import Selection
+from tokendynamics.circuits.constructions.solutions import Selection
 from tokendynamics.circuits.functionals import pair_numbers, random_functional
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentValueError
 
 Solution = Callable[..., OneLayerTransformer]
 both = pytest.mark.parametrize("solution", [solution_2, solution_3])

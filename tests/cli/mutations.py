@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from tokendynamics.numerics._errors import TokenDynamicsError
+from tokendynamics.numerics.errors import TokenDynamicsError
 
 
 @st.composite

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from cli.hostile_specifications import SPECIFICATIONS, written
 from cli.refusals import assert_refused
-from tokendynamics.numerics._errors import ArgumentValueError
-from tokendynamics.specification._build import build
-from tokendynamics.specification._file import parse
+from tokendynamics.numerics.errors import ArgumentValueError
+from tokendynamics.specification.build import build
+from tokendynamics.specification.file import parse
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import torch
 
 from cli.hostile_models import CASES, stored
 from tokendynamics.cli._main import main
-from tokendynamics.numerics import _resources as memory
+from tokendynamics.numerics import resources as memory
 
 _SECONDS = 30
 

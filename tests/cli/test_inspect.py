@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from pretrained.families import network_of
 from tokendynamics.cli._main import commands
-from tokendynamics.pretrained._other_libraries import silenced
+from tokendynamics.pretrained.other_libraries import silenced
 
 
 def _said(family: str, folder: Path, *options: str) -> str:

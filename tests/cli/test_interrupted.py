@@ -36,8 +36,8 @@ DATA = {
 WORK = {
     "diagnose": "tokendynamics.diagnosis._diagnose.judge",
     "compare": "tokendynamics.diagnosis._compare.judge",
-    "simulate": "tokendynamics.specification._simulation.simulate",
-    "circuits build": "tokendynamics.circuits.constructions._comparison.compare",
+    "simulate": "tokendynamics.specification.simulation.simulate",
+    "circuits build": "tokendynamics.circuits.constructions.comparison.compare",
     "circuits evidence": "tokendynamics.circuits.evidence.evidence",
     "circuits landscape": "tokendynamics.circuits.landscape.survey",
     "circuits learn": "tokendynamics.circuits.learning.learn",
@@ -79,7 +79,7 @@ def test_before_the_page_the_data_are_named_and_the_same_command_completes_them(
     command: str, inside: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        for place in ("tokendynamics.report.write", "tokendynamics.report.page", "tokendynamics.results._door.pages"):
+        for place in ("tokendynamics.report.write", "tokendynamics.report.page", "tokendynamics.results.door.pages"):
             patch.setattr(place, interrupt)
         patch.setattr("tokendynamics.results._result.pages", interrupt)
         assert call(COMMANDS[command]) == 130
@@ -174,6 +174,6 @@ def test_files_that_were_downloaded_are_named(
 
 
 def test_check_writes_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tokendynamics.specification._simulation.check", interrupt)
+    monkeypatch.setattr("tokendynamics.specification.simulation.check", interrupt)
     assert call(["check", "flow.toml"]) == 130
     assert last_line(capsys) == f"interrupted: {NOTHING}"

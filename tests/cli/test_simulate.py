@@ -16,7 +16,7 @@ import pytest
 from command_line import call
 from tokendynamics.cli._output import Output
 from tokendynamics.dynamics import Trajectory
-from tokendynamics.provenance._progress import Progress
+from tokendynamics.provenance.progress import Progress
 from tokendynamics.specification.examples import example_names, example_text
 
 SPEC = """\

@@ -76,7 +76,7 @@ def test_every_example_is_a_sweep_whose_points_can_be_built(name: str, monkeypat
 
 
 def drawn(**sizes: int) -> tuple[object, ...]:
-    from tokendynamics.sweeps._report import _drawn
+    from tokendynamics.sweeps.results import _drawn
 
     codes = np.zeros(tuple(sizes.values()), dtype=np.int8)
     return _drawn(xr.Dataset({"outcome": (tuple(sizes), codes)})).total.dims

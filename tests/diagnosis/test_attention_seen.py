@@ -12,10 +12,10 @@ import tokendynamics as td
 from pretrained.families import half_of_network, inputs_of, network_of
 from tokendynamics.diagnosis._attention_seen import measures
 from tokendynamics.numerics import CheckpointError, MemoryLimitError
-from tokendynamics.numerics import _resources as memory
+from tokendynamics.numerics import resources as memory
 from tokendynamics.pretrained import load
-from tokendynamics.pretrained._other_libraries import silenced
-from tokendynamics.pretrained.discovery._interface import AttentionCall
+from tokendynamics.pretrained.discovery.interface import AttentionCall
+from tokendynamics.pretrained.other_libraries import silenced
 
 IDS = [5, 9, 33, 21, 7, 50, 12]
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tokendynamics.diagnosis import audit
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.pretrained import Checkpoint, load
 
 

@@ -11,8 +11,8 @@ import torch
 from diagnosis.built_networks import BUILT, PROMPTS, Built
 from diagnosis.direct_criteria import angles_to_others, has_massive_tokens, has_sink, holds, that_count, widest_angles
 from diagnosis.plain_shares import numbers
-from tokendynamics.observables._directions import unit_rows
-from tokendynamics.observables._shares import centred_cosines, mean_of_others, shares
+from tokendynamics.observables.directions import unit_rows
+from tokendynamics.observables.share_decomposition import centred_cosines, mean_of_others, shares
 
 pytestmark = pytest.mark.slow  # the recipes, seen directly: they change only when a recipe does
 

@@ -11,9 +11,9 @@ from torch import Tensor
 
 import tokendynamics as td
 from pretrained.families import FAMILIES, network_of
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, CheckpointError
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.observables import repetition
-from tokendynamics.pretrained._other_libraries import silenced
+from tokendynamics.pretrained.other_libraries import silenced
 
 IDS = torch.tensor([7, 21, 3, 40, 55, 12, 9, 33, 4])
 

@@ -18,9 +18,9 @@ import tokendynamics as td
 from diagnosis.test_decode import _with_head
 from pretrained.families import network_of
 from tokendynamics.diagnosis._deeper import VARIANTS, _side_by_side
-from tokendynamics.diagnosis._deeper_words import sentences_of
+from tokendynamics.diagnosis.deeper_words import sentences_of
 from tokendynamics.modules.language_model import LanguageModel, LanguageModelConfig
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, CheckpointError, MemoryLimitError
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, CheckpointError, MemoryLimitError
 from tokendynamics.words import percent
 
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -20,8 +20,8 @@ from pretrained.families import network_of
 from tokendynamics.diagnosis._compared_sentences import feed_forward_finding
 from tokendynamics.diagnosis._feed_forward_differences import FeedForwardDifferences, feed_forward_differences
 from tokendynamics.pretrained import Checkpoint
-from tokendynamics.pretrained._feed_forward import FeedForwardWeights
-from tokendynamics.provenance._progress import silent
+from tokendynamics.pretrained.feed_forward import FeedForwardWeights
+from tokendynamics.provenance.progress import silent
 
 
 def differences(*networks: Any) -> FeedForwardDifferences:

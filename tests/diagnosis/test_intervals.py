@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from tokendynamics.diagnosis import trace
-from tokendynamics.diagnosis._prompt_shares import CONFIDENCE
-from tokendynamics.numerics._intervals import jackknife_interval
+from tokendynamics.diagnosis.prompt_shares import CONFIDENCE
+from tokendynamics.numerics.intervals import jackknife_interval
 from tokendynamics.observables import relative_kappa
-from tokendynamics.observables._shares import gram_of_means, shares_of_sums, shares_without_each
+from tokendynamics.observables.share_decomposition import gram_of_means, shares_of_sums, shares_without_each
 from tokendynamics.pretrained import Checkpoint
 
 POPULATION, TEXTS, DRAWS = 400, 12, 300

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 import tokendynamics as td
 from diagnosis.built_networks import BUILT
 from pretrained.families import network_of
-from tokendynamics.diagnosis import _levers, _sensitivities
-from tokendynamics.diagnosis._lever_trials import EffectEstimate, Trial, Trials, jackknife_t
+from tokendynamics.diagnosis import _levers
+from tokendynamics.diagnosis import sensitivities as sensitivity_module
 from tokendynamics.diagnosis._lever_words import (
     CHEAP,
     LITTLE,
@@ -29,14 +29,15 @@ from tokendynamics.diagnosis._lever_words import (
     qualified,
 )
 from tokendynamics.diagnosis._levers import MUCH, SHARE
-from tokendynamics.diagnosis._result import levers_in_words
-from tokendynamics.diagnosis._sensitivities import Sensitivities, reading_layer, sensitivities
-from tokendynamics.diagnosis._verdict import Verdict, Worst
+from tokendynamics.diagnosis.lever_trials import EffectEstimate, Trial, Trials, jackknife_t
+from tokendynamics.diagnosis.result import levers_in_words
+from tokendynamics.diagnosis.sensitivities import Sensitivities, reading_layer, sensitivities
+from tokendynamics.diagnosis.verdict import Verdict, Worst
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.observables import shares
 from tokendynamics.pretrained import Checkpoint, load
-from tokendynamics.pretrained._other_libraries import silenced
-from tokendynamics.provenance._progress import silent
+from tokendynamics.pretrained.other_libraries import silenced
+from tokendynamics.provenance.progress import silent
 
 ALL_LAYERS = "all layers do it and no single part helps"
 
@@ -93,7 +94,7 @@ def test_derivatives_are_those_of_differences(family: str) -> None:
 def test_derivatives_are_the_same_when_no_graph_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     ckpt = load(_network("gpt2"))
     kept, _ = _first_order(ckpt, _ids(6))
-    monkeypatch.setattr(_sensitivities, "_GRAPHS_SHARE", 0.0)
+    monkeypatch.setattr(sensitivity_module, "_GRAPHS_SHARE", 0.0)
     again, _ = _first_order(ckpt, _ids(6))
     np.testing.assert_allclose(again.kappa, kept.kappa, rtol=1e-12)
     np.testing.assert_allclose(again.loss, kept.loss, rtol=1e-12)

@@ -9,9 +9,9 @@ import torch
 import xarray as xr
 
 import tokendynamics as td
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.pretrained import load
-from tokendynamics.pretrained._other_libraries import silenced
+from tokendynamics.pretrained.other_libraries import silenced
 
 ROTARY = {
     "model_type": "llama",

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import tokendynamics as td
-from tokendynamics.numerics._errors import CheckpointError
+from tokendynamics.numerics.errors import CheckpointError
 from tokendynamics.pretrained import Checkpoint
 
 SIZES: dict[str, Any] = {

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 import tokendynamics as td
 from pretrained.families import half_of_network, inputs_of, network_of
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, CheckpointError, MemoryLimitError
-from tokendynamics.observables._shares import shares
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, CheckpointError, MemoryLimitError
+from tokendynamics.observables.share_decomposition import shares
 from tokendynamics.pretrained._initialization import InitialLaw
 
 IDS = torch.tensor([7, 21, 3, 40, 55, 12, 9, 33, 4])
@@ -476,7 +476,7 @@ def test_dividing_by_the_scale_changes_no_number(family: str, monkeypatch: pytes
     monkeypatch.setattr(_scaled_blocks, "_LARGEST", 1.5)
     scaled = td.passes(ckpt, inputs, 3, **call)
     assert scaled.attrs["scale"] == "divided out, in log_norm"
-    monkeypatch.setattr("tokendynamics.pretrained._repeated_stack.why_not_scaled", lambda layout, variant: "for once")
+    monkeypatch.setattr("tokendynamics.pretrained.repeated_stack.why_not_scaled", lambda layout, variant: "for once")
     plain = td.passes(ckpt, inputs, 3, **call)
     assert plain.attrs["scale"] == "as they are: for once"
     for name in ("consensus", "consensus_signed", "mean_pair_cosine", "log_norm"):

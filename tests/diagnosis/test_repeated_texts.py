@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tokendynamics.diagnosis import repeated_texts
-from tokendynamics.numerics._errors import ArgumentTypeError
+from tokendynamics.numerics.errors import ArgumentTypeError
 
 TEXT = "The museum opened its new wing on a rainy Tuesday, and by noon the line stretched around the square."
 

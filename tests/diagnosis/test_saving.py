@@ -17,9 +17,9 @@ import tokendynamics as td
 from diagnosis.conftest import write_config
 from pretrained.families import network_of
 from tokendynamics.diagnosis import Diagnosis, diagnose
-from tokendynamics.diagnosis import _result as saving
-from tokendynamics.numerics import _extras as extras
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.diagnosis import result as saving
+from tokendynamics.numerics import extras as extras
+from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.report import page as page_of
 
 

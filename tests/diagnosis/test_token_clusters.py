@@ -10,7 +10,7 @@ import torch
 
 import tokendynamics as td
 from diagnosis.test_decode import _with_head
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.observables import direction_clusters
 
 IDS = torch.tensor([7, 21, 3, 40, 55, 12, 9, 33, 4])

@@ -11,8 +11,8 @@ import torch
 
 from tokendynamics import observables
 from tokendynamics.diagnosis import attention_seen, token_paths, trace
-from tokendynamics.diagnosis._prompt_trace import find_sinks, tokens_to_remove
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, TokenDynamicsError
+from tokendynamics.diagnosis.prompt_trace import find_sinks, tokens_to_remove
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, TokenDynamicsError
 from tokendynamics.pretrained import Checkpoint, load
 
 TEXTS = {"one": "a cat sat on the mat", "two": "0123456789", "three": "for x in y:\n    pass"}

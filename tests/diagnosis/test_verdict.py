@@ -11,8 +11,8 @@ from torch import nn
 
 from diagnosis.function_preserving import network_of
 from tokendynamics.diagnosis import audit, diagnose, judge, trace
-from tokendynamics.diagnosis._attention_sinks import ATTENTION_SINK, TIMES_UNIFORM, attention_sinks
-from tokendynamics.diagnosis._details import LEAST_UPDATE, NEIGHBOURS, UPDATE_JUMP, detailed_findings, jumps
+from tokendynamics.diagnosis.attention_sinks import ATTENTION_SINK, TIMES_UNIFORM, attention_sinks
+from tokendynamics.diagnosis.details import LEAST_UPDATE, NEIGHBOURS, UPDATE_JUMP, detailed_findings, jumps
 from tokendynamics.pretrained import Checkpoint, load
 
 TEXTS = {

@@ -13,7 +13,7 @@ from torch import nn
 import tokendynamics as td
 from diagnosis.test_decode import _with_head
 from pretrained.families import network_of
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, CheckpointError
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, CheckpointError
 
 
 def _texts(count: int = 6) -> dict[str, torch.Tensor]:

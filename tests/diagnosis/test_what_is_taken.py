@@ -14,7 +14,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import tokendynamics as td
-from tokendynamics.numerics._errors import ArgumentTypeError
+from tokendynamics.numerics.errors import ArgumentTypeError
 
 PROMPTS = [torch.arange(3 + place, 13 + 2 * place) for place in range(6)]
 READS: dict[str, Callable[[Any], Any]] = {

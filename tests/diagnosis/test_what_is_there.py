@@ -16,13 +16,13 @@ import xarray as xr
 from PIL import Image
 
 from tokendynamics.diagnosis import trace
-from tokendynamics.diagnosis._details import detailed_findings
 from tokendynamics.diagnosis._diagnose import conventions_of
-from tokendynamics.diagnosis._figure_names import FigureName
 from tokendynamics.diagnosis._noun import noun_in, noun_of
-from tokendynamics.diagnosis._parts_there import norms_there, parts_there
-from tokendynamics.diagnosis._trace import _sites_in_words
-from tokendynamics.diagnosis._verdict import judge
+from tokendynamics.diagnosis.details import detailed_findings
+from tokendynamics.diagnosis.figure_names import FigureName
+from tokendynamics.diagnosis.parts_there import norms_there, parts_there
+from tokendynamics.diagnosis.tracing import _sites_in_words
+from tokendynamics.diagnosis.verdict import judge
 from tokendynamics.pretrained import Checkpoint
 
 TEXTS = {"one": "a cat sat on the mat", "two": "0123456789", "three": "Why, thought the quick brown fox?"}

@@ -16,9 +16,9 @@ import tokendynamics as td
 from command_line import call
 from pretrained.families import network_of
 from tokendynamics.diagnosis import Diagnosis
-from tokendynamics.diagnosis._result import data_file_names
+from tokendynamics.diagnosis.result import data_file_names
 from tokendynamics.numerics import ArgumentValueError, AttentionFactorsError, CheckpointError
-from tokendynamics.numerics import _extras as extras
+from tokendynamics.numerics import extras as extras
 from tokendynamics.report import page as page_of
 
 PROMPTS = {"one": [5, 9, 33, 21, 7, 50], "other": [12, 3, 44]}

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import tokendynamics as td
-from tokendynamics.diagnosis._trace_memory import check_trace_fits
-from tokendynamics.numerics import _resources as memory
-from tokendynamics.numerics._errors import MemoryLimitError, TokenDynamicsError
+from tokendynamics.diagnosis.trace_memory import check_trace_fits
+from tokendynamics.numerics import resources as memory
+from tokendynamics.numerics.errors import MemoryLimitError, TokenDynamicsError
 from tokendynamics.observables import direction_clusters
 from tokendynamics.pretrained import Checkpoint
 

@@ -11,7 +11,7 @@ import math
 import numpy as np
 from numba import njit
 
-from tokendynamics.dynamics.engines._tableau import DOPRI5
+from tokendynamics.dynamics.engines.tableau import DOPRI5
 
 Array = np.ndarray
 

@@ -8,8 +8,8 @@ import torch
 
 import tokendynamics as td
 from tokendynamics.attention._positions import Positions
-from tokendynamics.numerics import _extras as extras
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.numerics import extras as extras
+from tokendynamics.numerics.errors import ArgumentValueError
 
 RNG = np.random.default_rng(1)
 TOKENS = RNG.normal(size=(4, 3))

@@ -13,7 +13,7 @@ import pytest
 import xarray as xr
 
 import tokendynamics as td
-from tokendynamics.numerics._errors import ArgumentValueError, MemoryLimitError
+from tokendynamics.numerics.errors import ArgumentValueError, MemoryLimitError
 
 
 @pytest.fixture(scope="module")

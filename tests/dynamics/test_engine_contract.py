@@ -11,7 +11,7 @@ import torch
 from dynamics.products import Choice, choices, draw, whole
 from tokendynamics.attention import Attention, FactoredMatrix, Sinusoidal
 from tokendynamics.dynamics import Flow, simulate
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.spaces import Ellipsoid, Free, Sphere
 
 TIMES = np.array([0.0, 0.4, 1.0])

@@ -11,7 +11,7 @@ import torch
 from tokendynamics.attention import Attention, Periodic
 from tokendynamics.dynamics import Flow, Interrupted, Status, Trajectory, simulate
 from tokendynamics.dynamics.events import AtRest, Consensus, NormAbove
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.spaces import Free, Sphere
 
 # Many short steps: checking every call of every kernel would take most of the time.

@@ -13,7 +13,7 @@ from tokendynamics.attention import Attention, Periodic, RotaryPositions, Sinuso
 from tokendynamics.attention.schedules import FromCallable
 from tokendynamics.dynamics import Flow, Trajectory, simulate
 from tokendynamics.dynamics.events import AtRest
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.spaces import Free, Sphere
 
 pytestmark = pytest.mark.usefixtures("unchecked")

@@ -10,7 +10,19 @@ import numpy as np
 import pytest
 from numba import njit
 
-from tokendynamics.dynamics.engines.compiled._lanes import (
+from tokendynamics.dynamics.engines.compiled._rows import (
+    added,
+    chosen,
+    combined,
+    dot,
+    load_row,
+    matrix_times,
+    scaled,
+    store_row,
+    transpose_times,
+    zeros,
+)
+from tokendynamics.dynamics.engines.compiled.lanes import (
     WIDTH,
     absolute,
     any_of,
@@ -26,18 +38,6 @@ from tokendynamics.dynamics.engines.compiled._lanes import (
     select,
     sqrt,
     store,
-)
-from tokendynamics.dynamics.engines.compiled._rows import (
-    added,
-    chosen,
-    combined,
-    dot,
-    load_row,
-    matrix_times,
-    scaled,
-    store_row,
-    transpose_times,
-    zeros,
 )
 
 Array = np.ndarray

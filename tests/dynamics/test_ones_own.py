@@ -13,10 +13,10 @@ from torch import Tensor
 
 import tokendynamics as td
 from tokendynamics.attention import Positions
-from tokendynamics.attention._circuit_at_time import CircuitAtTime, Dense
+from tokendynamics.attention.circuit_at_time import CircuitAtTime, Dense
 from tokendynamics.attention.schedules import Schedule, Time
 from tokendynamics.attention.schedules._schedule import Continuous
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.spaces import Space
 
 RNG = np.random.default_rng(8)

@@ -13,8 +13,8 @@ from dynamics.reference import System, constant
 from tokendynamics.attention import Attention
 from tokendynamics.dynamics import Flow, simulate
 from tokendynamics.dynamics.engines import _fixed as fixed
-from tokendynamics.dynamics.engines._problem import Problem
-from tokendynamics.dynamics.engines._tableau import TABLEAUS
+from tokendynamics.dynamics.engines.problem import Problem
+from tokendynamics.dynamics.engines.tableau import TABLEAUS
 from tokendynamics.spaces import Ellipsoid, Sphere
 
 # Many short steps: checking every call of every kernel would take most of the time.

@@ -10,7 +10,7 @@ import pytest
 from tokendynamics.attention import Attention, Periodic
 from tokendynamics.dynamics import Flow, Trajectory, simulate
 from tokendynamics.dynamics.events import AtRest, Consensus, NormAbove
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.spaces import Free
 
 pytestmark = pytest.mark.usefixtures("unchecked")

@@ -11,7 +11,7 @@ import torch
 
 from tokendynamics.attention import Attention, FactoredMatrix, Periodic, Sinusoidal
 from tokendynamics.dynamics import Flow, Trajectory, simulate
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.spaces import Free, Sphere
 
 pytestmark = pytest.mark.usefixtures("unchecked")

@@ -10,7 +10,7 @@ import torch
 
 from tokendynamics.attention import AbsolutePositions, Attention, Periodic, RotaryPositions, Sinusoidal
 from tokendynamics.dynamics import Flow, simulate
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.spaces import Ellipsoid, Free, Sphere
 
 EYE = np.eye(3)

@@ -11,10 +11,10 @@ import torch
 from dynamics.products import gate
 from tokendynamics.attention import AbsolutePositions, Attention, RotaryPositions
 from tokendynamics.dynamics import Flow, Status, simulate
-from tokendynamics.dynamics._span import SpanReduction
 from tokendynamics.dynamics.engines import _batched as batched
-from tokendynamics.dynamics.engines._problem import Problem
-from tokendynamics.dynamics.engines._tableau import TABLEAUS
+from tokendynamics.dynamics.engines.problem import Problem
+from tokendynamics.dynamics.engines.tableau import TABLEAUS
+from tokendynamics.dynamics.span import SpanReduction
 from tokendynamics.spaces import Ellipsoid, Free, Sphere
 
 DIM, TOKENS = 12, 4

@@ -13,7 +13,7 @@ import xarray as xr
 from dynamics.products import PERIOD
 from tokendynamics.attention import AbsolutePositions, Attention, FactoredMatrix, Periodic, RotaryPositions, Sinusoidal
 from tokendynamics.dynamics import Flow, Trajectory, events, simulate
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.spaces import Ellipsoid, Free, Sphere
 
 

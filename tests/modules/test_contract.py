@@ -30,8 +30,8 @@ from tokendynamics.modules import REGIMES, ConstrainedAttention, SignedMatrix, _
 from tokendynamics.modules.language_model import LanguageModel, LanguageModelConfig
 from tokendynamics.modules.vision import VisionConfig, VisionModel
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.training._presets import preset
 from tokendynamics.training._trainer import parameter_groups
+from tokendynamics.training.presets import preset
 
 FORMS = ("congruence", "solve")
 DERIVED = [name for name in REGIMES if name != "baseline"]

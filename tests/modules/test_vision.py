@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForImageClassification,
 import tokendynamics as td
 from tokendynamics.cli._main import commands
 from tokendynamics.modules import REGIMES
-from tokendynamics.modules._block import DropPath
+from tokendynamics.modules.block import DropPath
 from tokendynamics.modules.vision import Encoder, VisionConfig, VisionModel
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.training.tasks import Digits

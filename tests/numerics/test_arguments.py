@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from tokendynamics.numerics import _resources
-from tokendynamics.numerics._arguments import as_device, as_square, as_states, as_tensor, like
-from tokendynamics.numerics._errors import (
+from tokendynamics.numerics import resources
+from tokendynamics.numerics.arguments import as_device, as_square, as_states, as_tensor, like
+from tokendynamics.numerics.errors import (
     ArgumentTypeError,
     ArgumentValueError,
     MemoryLimitError,
     TokenDynamicsError,
     expected,
 )
-from tokendynamics.numerics._resources import limited_threads
+from tokendynamics.numerics.resources import limited_threads
 
 
 def test_floating_input_keeps_its_precision_and_lists_become_float64() -> None:
@@ -133,14 +133,14 @@ def test_a_message_is_one_short_line_whatever_came() -> None:
 
 
 def test_what_needs_more_than_is_free_is_refused_with_both_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_resources, "free_memory", lambda: 3 * 2**30)
-    monkeypatch.setattr(_resources, "installed_memory", lambda: 8 * 2**30)
-    _resources.check_fits(3 * 2**30, "the network")
+    monkeypatch.setattr(resources, "free_memory", lambda: 3 * 2**30)
+    monkeypatch.setattr(resources, "installed_memory", lambda: 8 * 2**30)
+    resources.check_fits(3 * 2**30, "the network")
     wanted = r"what fits into the 3.0 GiB free of the 8.0 GiB of memory of this machine, got 4.0 GiB needed at least"
     with pytest.raises(MemoryLimitError, match=wanted):
-        _resources.check_fits(4 * 2**30, "the network")
+        resources.check_fits(4 * 2**30, "the network")
     with pytest.raises(MemoryLimitError, match=r"fits into the 8.0 GiB of memory of this machine, got 9.0 GiB"):
-        _resources.check_fits(9 * 2**30, "the network")
+        resources.check_fits(9 * 2**30, "the network")
 
 
 @pytest.mark.parametrize("name", ["hpu", "privateuseone", "cuda:99", "xla", "mps:7", "meta", "toaster", ""])

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tokendynamics.numerics._decline import decline_of
+from tokendynamics.numerics.decline import decline_of
 
 
 @pytest.mark.parametrize("half_life", [0.7, 3.0, 40.0])

@@ -12,13 +12,13 @@ import pytest
 
 import tokendynamics
 from tokendynamics.attention import Attention
-from tokendynamics.diagnosis import _result as saving
+from tokendynamics.diagnosis import result as saving
 from tokendynamics.dynamics import Flow, Trajectory, simulate
-from tokendynamics.numerics import _extras as extras
-from tokendynamics.numerics._errors import ArgumentValueError, CheckpointError
+from tokendynamics.numerics import extras as extras
+from tokendynamics.numerics.errors import ArgumentValueError, CheckpointError
 from tokendynamics.plots import _animate as video
-from tokendynamics.pretrained.sources import _gguf as gguf_conversion
-from tokendynamics.pretrained.sources import _published as wheels
+from tokendynamics.pretrained.sources import gguf as gguf_conversion
+from tokendynamics.pretrained.sources import published as wheels
 from tokendynamics.spaces import Sphere
 
 ROOT = Path(__file__).parents[2]

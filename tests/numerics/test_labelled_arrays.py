@@ -10,7 +10,7 @@ import xarray as xr
 from tokendynamics import observables, spectra
 from tokendynamics.attention import Attention, Sinusoidal
 from tokendynamics.dynamics import Flow, simulate
-from tokendynamics.numerics._errors import ArgumentTypeError
+from tokendynamics.numerics.errors import ArgumentTypeError
 from tokendynamics.spaces import Ellipsoid, Sphere
 
 RNG = np.random.default_rng(3)

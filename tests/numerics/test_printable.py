@@ -7,8 +7,8 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokendynamics.numerics._errors import ArgumentValueError, CheckpointError, expected
-from tokendynamics.numerics._printable import printable, shortened
+from tokendynamics.numerics.errors import ArgumentValueError, CheckpointError, expected
+from tokendynamics.numerics.printable import printable, shortened
 
 HOSTILE = st.text(st.characters(codec=None))
 

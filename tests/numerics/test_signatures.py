@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
-from tokendynamics.numerics._signatures import typed_arguments, typed_fields
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.signatures import typed_arguments, typed_fields
 
 
 @typed_arguments

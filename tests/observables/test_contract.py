@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tokendynamics import observables
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 
 QK = np.array([[0.5, 0.2, 0.0], [0.1, -0.3, 0.4], [0.0, 0.2, 0.1]])
 METRIC = np.array([[2.0, 0.5, 0.0], [0.5, 1.0, 0.2], [0.0, 0.2, 3.0]])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.observables import diameter, norms, pairwise_distances
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.observables import coordinate_along, direction_deficit, hemisphere, hemisphere_function
 
 METRIC = np.array([[2.0, 0.5, 0.0], [0.5, 1.0, 0.2], [0.0, 0.2, 3.0]])

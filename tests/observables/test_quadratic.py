@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.observables import (
     log_interaction_gradient,
     norms,

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.observables import effective_rank, rank_one_distance, stable_rank
 
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics._intervals import jackknife_interval
+from tokendynamics.numerics.intervals import jackknife_interval
 from tokendynamics.observables import relative_kappa, shares
-from tokendynamics.observables._shares import (
+from tokendynamics.observables.share_decomposition import (
     centred_cosines,
     centred_cosines_of_gram,
     gram_of_means,

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tokendynamics import observables
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.observables import summarize
 
 

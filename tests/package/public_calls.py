@@ -17,10 +17,10 @@ from tokendynamics import circuits, modules, observables, plots, spectra
 from tokendynamics.circuits import PairTask, constructions, evidence, functionals, landscape, learning, logic
 from tokendynamics.circuits._task import category_law
 from tokendynamics.circuits._transformer import shift
-from tokendynamics.circuits.constructions._solutions import by_pair
+from tokendynamics.circuits.constructions.solutions import by_pair
 from tokendynamics.circuits.landscape._continuation import continue_descent, find_symmetries
 from tokendynamics.circuits.landscape._normalized import NormalizedPositions
-from tokendynamics.circuits.landscape._softmax_positions import stall
+from tokendynamics.circuits.landscape.softmax_positions import stall
 from tokendynamics.modules.language_model import LanguageModelConfig, vocabulary_of, word_tokenizer
 from tokendynamics.modules.vision import VisionConfig
 from tokendynamics.spaces import remark_5_1_projection

@@ -12,7 +12,7 @@ import pytest
 from package import hostile_values as values
 from package.public_calls import CIRCUITS, FLOWS, MODULES, OBSERVABLES, PLOTS, SPECTRA, SWEEPS, Call, Kind
 from package.public_model_calls import MODELS
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, TokenDynamicsError
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, TokenDynamicsError
 
 _CALLS = {**OBSERVABLES, **SPECTRA, **FLOWS, **CIRCUITS, **PLOTS, **SWEEPS, **MODULES}
 _REFUSED: dict[Kind, dict[str, Any]] = {

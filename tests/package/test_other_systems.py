@@ -16,10 +16,10 @@ from typing import Any
 import psutil
 import pytest
 
-from tokendynamics.numerics import _resources
-from tokendynamics.provenance import _swap, _whole
-from tokendynamics.provenance._durable import put_durably, settle
-from tokendynamics.provenance._whole import whole_folder
+from tokendynamics.numerics import resources
+from tokendynamics.provenance import swap, whole
+from tokendynamics.provenance.durable import put_durably, settle
+from tokendynamics.provenance.whole import whole_folder
 
 
 def no_library(name: str | None, *_: Any, **__: Any) -> None:
@@ -31,7 +31,7 @@ def no_library(name: str | None, *_: Any, **__: Any) -> None:
 def windows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.setattr(ctypes, "CDLL", no_library)
-    monkeypatch.setattr(_swap, "fcntl", None)
+    monkeypatch.setattr(swap, "fcntl", None)
     for name in ("sched_getaffinity", "killpg", "O_DIRECTORY", "O_CLOEXEC", "sysconf", "fork"):
         monkeypatch.delattr(os, name, raising=False)
     monkeypatch.delattr(signal, "SIGKILL", raising=False)
@@ -48,16 +48,16 @@ def windows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_processors_are_counted_without_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    assert _resources.usable_processors() == os.cpu_count()
+    assert resources.usable_processors() == os.cpu_count()
     monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert _resources.usable_processors() == 1
+    assert resources.usable_processors() == 1
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs affinity of processes")
 def test_processors_are_those_that_the_process_may_use() -> None:
     program = (
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"
-        "from tokendynamics.numerics._resources import usable_processors; print(usable_processors())"
+        "from tokendynamics.numerics.resources import usable_processors; print(usable_processors())"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "1"
@@ -65,8 +65,8 @@ def test_processors_are_those_that_the_process_may_use() -> None:
 
 @pytest.mark.usefixtures("windows")
 def test_memory_is_given_back_where_there_is_a_way() -> None:
-    _resources.give_back()
-    assert 0 < _resources.free_memory() <= _resources.installed_memory() < 2**60
+    resources.give_back()
+    assert 0 < resources.free_memory() <= resources.installed_memory() < 2**60
 
 
 @pytest.mark.usefixtures("windows")
@@ -94,8 +94,8 @@ def test_folders_are_replaced_where_they_cannot_be_exchanged(tmp_path: Path, for
 def test_a_system_without_quotas_still_knows_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as without:
         without.delattr(errno, "EDQUOT", raising=False)
-        assert errno.ENOSPC in reload(_whole)._FULL
-    reload(_whole)
+        assert errno.ENOSPC in reload(whole)._FULL
+    reload(whole)
 
 
 @pytest.mark.parametrize("groups", [True, False])
@@ -146,7 +146,7 @@ def test_modules_with_locks_are_imported_where_there_are_none() -> None:
 import sys
 sys.modules["fcntl"] = None
 from importlib import import_module
-for name in ("provenance._swap", "training._folder", "cli._main", "sweeps.study._process"):
+for name in ("provenance.swap", "training._folder", "cli._main", "sweeps.study._process"):
     import_module("tokendynamics." + name)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -166,12 +166,12 @@ def test_texts_are_read_and_written_in_utf_8_whatever_the_system_prefers() -> No
 def test_nothing_else_is_asked_of_posix() -> None:
     """Names that Windows or macOS lack stand only where they are guarded, in these files."""
     guarded = {
-        "sched_getaffinity": {"numerics/_resources.py"},
-        "CDLL": {"numerics/_resources.py", "provenance/_swap.py", "sweeps/study/_process.py"},
+        "sched_getaffinity": {"numerics/resources.py"},
+        "CDLL": {"numerics/resources.py", "provenance/swap.py", "sweeps/study/_process.py"},
         "killpg": {"sweeps/study/_process.py"},
         "SIGKILL": {"sweeps/study/_process.py"},
-        "O_DIRECTORY": {"provenance/_swap.py", "provenance/_durable.py", "training/_folder.py"},
-        "import fcntl": {"provenance/_swap.py", "training/_folder.py", "sweeps/study/_process.py"},
+        "O_DIRECTORY": {"provenance/swap.py", "provenance/durable.py", "training/folder.py"},
+        "import fcntl": {"provenance/swap.py", "training/folder.py", "sweeps/study/_process.py"},
         "os.fork": set(),
         "os.getuid": set(),
         "SIGALRM": set(),
@@ -179,9 +179,9 @@ def test_nothing_else_is_asked_of_posix() -> None:
         "os.mkfifo": set(),
         "os.sysconf": set(),
         "/proc/": set(),
-        "os.fsync": {"provenance/_durable.py", "provenance/_swap.py"},
+        "os.fsync": {"provenance/durable.py", "provenance/swap.py"},
     }
-    root = Path(_whole.__file__).parents[1]
+    root = Path(whole.__file__).parents[1]
     texts = {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in root.rglob("*.py")}
     for name, files in guarded.items():
         assert {place for place, text in texts.items() if name in text} == files, name

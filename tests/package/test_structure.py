@@ -31,7 +31,7 @@ EVERYTHING = MODULES | modules_of(REPRODUCTIONS)
 PACKAGES = [name for name, path in MODULES.items() if path.name == "__init__.py"]
 
 
-DOOR = "tokendynamics.results._door"
+DOOR = "tokendynamics.results.door"
 """The one module that reaches upwards, by a name: it gives results `tokendynamics.report`."""
 
 
@@ -131,27 +131,62 @@ def belongs(value: object, name: str) -> bool:
     return origin == name or origin.startswith(f"{name}.")
 
 
+def package_of(name: str) -> str:
+    """Return the package below the root, or the tree beside it, that a module is in."""
+    return ".".join(name.split(".")[:2]) if name.startswith("tokendynamics.") else name.split(".")[0]
+
+
+READERS: dict[str, set[str]] = {name: set() for name in EVERYTHING}
+for _reader, _path in (EVERYTHING | modules_of(Path("bench").resolve())).items():
+    for _read in imports(ast.parse(_path.read_text()), _reader):
+        READERS[_read].add(_reader)
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if "._" in name and name != "tokendynamics._version"])
+def test_an_underscore_means_this_package_only(name):
+    outside = {reader for reader in READERS[name] if package_of(reader) != package_of(name)}
+    assert not outside - {"tokendynamics"}, f"drop the underscore of {name}, or import a public name"
+
+
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_no_other_package_reads_a_name_with_an_underscore(name):
+    for node in ast.walk(ast.parse(EVERYTHING[name].read_text())):
+        if isinstance(node, ast.ImportFrom) and package_of(node.module or name) != package_of(name):
+            private = [alias.name for alias in node.names if re.match(r"_[^_]", alias.name)]
+            assert node.module not in EVERYTHING or not private, f"{node.module} gives {private} to another package"
+
+
+SHARED = {name for name in MODULES if any(package_of(reader) != package_of(name) for reader in READERS[name])}
+"""Modules that other packages of the library read. One without an underscore that no `__all__` names is no public name:
+users are promised what `__all__` lists."""
+
+
 def test_no_module_is_public_by_accident():
-    """A module without an underscore is named by the package that it is in."""
+    """A module without an underscore is named by the package that it is in, or shared by packages of the library."""
     for name in MODULES:
-        package, _, own = name.rpartition(".")
-        if own.startswith("_") or name in PACKAGES:
-            continue
-        assert own in getattr(importlib.import_module(package), "__all__", ()), name
+        package, _, leaf = name.rpartition(".")
+        if not leaf.startswith("_") and name not in PACKAGES:
+            assert name in SHARED or leaf in getattr(importlib.import_module(package), "__all__", ()), name
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if not name.rpartition(".")[2].startswith("_")])
+def is_public(name: str) -> bool:
+    """Whether a module is a package, or named by the `__all__` of the package that it is in."""
+    package, _, leaf = name.rpartition(".")
+    return name in PACKAGES or leaf in getattr(importlib.import_module(package), "__all__", ())
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if "._" not in name and is_public(name)])
 def test_what_can_be_imported_is_what_is_meant(name):
     """Whatever a public module or package holds of its own has an underscore or is in `__all__`."""
     module = importlib.import_module(name)
     meant = set(getattr(module, "__all__", ()))
-    below = {found.name for found in pkgutil.iter_modules(getattr(module, "__path__", []))}
-    own = {each for each, value in vars(module).items() if not each.startswith("_") and belongs(value, name)}
-    assert own - below - {"TYPE_CHECKING"} <= meant
-    for each in meant:
-        value = getattr(module, each)
+    below = {info.name for info in pkgutil.iter_modules(getattr(module, "__path__", []))}
+    defined = {key for key, value in vars(module).items() if not key.startswith("_") and belongs(value, name)}
+    assert defined - below - {"TYPE_CHECKING"} <= meant
+    for key in meant:
+        value = getattr(module, key)
         if inspect.isfunction(value) or inspect.isclass(value):
-            assert inspect.getdoc(value), f"{each} says nothing of itself"
+            assert inspect.getdoc(value), f"{key} says nothing of itself"
 
 
 LIBRARY_ONLY = ("cli", "report", "words", "provenance")
@@ -159,7 +194,7 @@ LIBRARY_ONLY = ("cli", "report", "words", "provenance")
 PUBLIC = [
     name
     for name in MODULES
-    if not any(part.startswith("_") or part in LIBRARY_ONLY for part in name.split(".")[1:])
+    if not any(part.startswith("_") or part in LIBRARY_ONLY for part in name.split(".")[1:]) and is_public(name)
 ]  # fmt: skip
 MOST_PUBLIC_NAMES = 320
 

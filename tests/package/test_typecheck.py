@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, TypeCheckError
 from torch import Tensor
 
-from tokendynamics.spaces._retraction import inner
+from tokendynamics.spaces.retraction import inner
 from typecheck import CALLS, checked
 
 

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from tokendynamics import plots
-from tokendynamics.numerics._errors import ArgumentValueError, TokenDynamicsError
+from tokendynamics.numerics.errors import ArgumentValueError, TokenDynamicsError
 from tokendynamics.plots import _animate as video
 from tokendynamics.plots._animate import find_ffmpeg, write_mp4
 from tokendynamics.spaces import Sphere
@@ -179,7 +179,7 @@ def test_seconds_pick_saved_states_evenly_and_never_invent_any() -> None:
 
 
 def test_close_times_are_told_apart_on_the_frames(plane: np.ndarray) -> None:
-    from tokendynamics.plots._recording import read_run
+    from tokendynamics.plots.recording import read_run
 
     times = 100 + 1e-6 * np.arange(7)
     stamps = animation._stamps(read_run(plane, space=None, times=times, system=None))
@@ -238,7 +238,7 @@ def test_without_ffmpeg_both_sources_and_the_gif_are_named(
     plane: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(video.shutil, "which", lambda name: None)
-    monkeypatch.setattr("tokendynamics.numerics._extras.find_spec", lambda name: None)
+    monkeypatch.setattr("tokendynamics.numerics.extras.find_spec", lambda name: None)
     message = "expected ffmpeg on the PATH or the package imageio-ffmpeg, to write an .mp4, got neither"
     with pytest.raises(ArgumentValueError, match=message) as caught:
         plots.animate(plane, tmp_path / "run.mp4")

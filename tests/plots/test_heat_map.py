@@ -9,7 +9,7 @@ from matplotlib.collections import QuadMesh
 from matplotlib.colors import to_rgb
 
 from tokendynamics import plots
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 
 MATRIX = np.array([[0.0, 2.0, -4.0], [-0.1, 1.0, 0.5], [3.0, -2.0, 0.0]])
 

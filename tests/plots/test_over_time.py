@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tokendynamics import plots
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 
 Find = Callable[..., np.ndarray]
 TIMES = np.array([0.0, 0.5, 2.0, 3.0, 7.0, 8.0, 20.0])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
-from tokendynamics.numerics._intervals import wilson
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.intervals import wilson
 from tokendynamics.plots import phase_diagram
 from tokendynamics.sweeps import fractions
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tokendynamics import plots
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.plots import _scene as quadric
 from tokendynamics.plots._scene import front_parts
 from tokendynamics.spaces import Ellipsoid, Free, Sphere

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tokendynamics.pretrained._other_libraries import silenced
+from tokendynamics.pretrained.other_libraries import silenced
 
 _LLAMA = {
     "vocab_size": 101,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tokendynamics.pretrained._other_libraries import silenced
+from tokendynamics.pretrained.other_libraries import silenced
 
 _TEXT: dict[str, Any] = {
     "vocab_size": 61,

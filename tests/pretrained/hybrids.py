@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tokendynamics.pretrained._other_libraries import silenced
+from tokendynamics.pretrained.other_libraries import silenced
 
 _BASE: dict[str, Any] = {
     "vocab_size": 61,

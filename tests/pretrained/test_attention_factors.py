@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.pretrained import AttentionWeights, load
-from tokendynamics.pretrained._other_libraries import silenced
+from tokendynamics.pretrained.other_libraries import silenced
 
 _ATTENTION_MODULE = {
     "gpt2": ("h.{}.attn", "h.{}"),

@@ -14,10 +14,10 @@ from torch import nn
 import tokendynamics as td
 from pretrained.families import network_of
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
-from tokendynamics.numerics import _extras as extras
+from tokendynamics.numerics import extras as extras
 from tokendynamics.pretrained import Checkpoint, load
 from tokendynamics.pretrained import _dispatch as dispatch
-from tokendynamics.pretrained import _states as states
+from tokendynamics.pretrained import states as states
 from tokendynamics.pretrained._weights import Weights
 
 pytestmark = pytest.mark.skipif(bool(extras.missing("devices")), reason="the extra `devices` is not installed")
@@ -145,7 +145,7 @@ def test_what_fits_nowhere_is_pointed_to_streaming(tmp_path: Path, monkeypatch: 
 
 
 def test_a_mapped_network_is_never_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tokendynamics.pretrained import _network
+    from tokendynamics.pretrained import network as _network
 
     saved("gpt2", tmp_path)
     monkeypatch.setattr(_network, "free_memory", lambda: 100_000)

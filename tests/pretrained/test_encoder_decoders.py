@@ -10,7 +10,7 @@ import torch
 
 import tokendynamics as td
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
-from tokendynamics.pretrained._other_libraries import silenced
+from tokendynamics.pretrained.other_libraries import silenced
 
 _SIZES: dict[str, Any] = {
     "vocab_size": 61,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.pretrained import load
 
 

@@ -16,7 +16,7 @@ from pretrained.families import FAMILIES, WITHOUT_INTERFACE, half_of_network, in
 from pretrained.test_attention_factors import _attention_by_hand
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
 from tokendynamics.pretrained import Checkpoint, load
-from tokendynamics.pretrained._other_libraries import silenced
+from tokendynamics.pretrained.other_libraries import silenced
 
 
 class Case:

@@ -14,7 +14,7 @@ import torch
 import tokendynamics as td
 from pretrained.gguf_files import write_network
 from tokendynamics.numerics import CheckpointError
-from tokendynamics.pretrained._other_libraries import silenced
+from tokendynamics.pretrained.other_libraries import silenced
 from tokendynamics.pretrained.sources._gguf_settings import FAMILIES, configured
 
 pytestmark = pytest.mark.skipif(find_spec("gguf") is None, reason="needs the extra gguf")

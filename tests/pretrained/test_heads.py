@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import tokendynamics as td
 from tokendynamics.numerics import CheckpointError
-from tokendynamics.pretrained._other_libraries import silenced
+from tokendynamics.pretrained.other_libraries import silenced
 
 _IDS = torch.randint(3, 100, (15,), generator=torch.Generator().manual_seed(5))
 

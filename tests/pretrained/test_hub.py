@@ -10,7 +10,7 @@ import huggingface_hub
 import pytest
 import torch
 
-from tokendynamics.numerics._errors import CheckpointError
+from tokendynamics.numerics.errors import CheckpointError
 from tokendynamics.pretrained import load
 
 

@@ -14,7 +14,7 @@ import tokendynamics as td
 from pretrained.hybrids import HYBRIDS, blocks_of, hybrid_network
 from pretrained.test_attention_factors import _attention_by_hand, _normed
 from tokendynamics.numerics import AttentionFactorsError, CheckpointError
-from tokendynamics.pretrained._other_libraries import silenced
+from tokendynamics.pretrained.other_libraries import silenced
 from tokendynamics.words import in_layers
 
 IDS = torch.randint(3, 60, (1, 13), generator=torch.Generator().manual_seed(5))

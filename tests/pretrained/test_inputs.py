@@ -14,7 +14,7 @@ import tokendynamics as td
 from pretrained.families import inputs_of, network_of
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.pretrained import load
-from tokendynamics.pretrained._other_libraries import silenced
+from tokendynamics.pretrained.other_libraries import silenced
 from tokendynamics.report import write
 
 IDS = [5, 9, 33, 21, 7, 50]

@@ -14,9 +14,9 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 import tokendynamics as td
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.observables._shares import shares
+from tokendynamics.observables.share_decomposition import shares
 from tokendynamics.pretrained import Checkpoint
-from tokendynamics.pretrained._length_dependence import length_class
+from tokendynamics.pretrained.length_dependence import length_class
 
 SIZES: dict[str, Any] = {
     "vocab_size": 60, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cli import hostile_models
 from cli.gguf_file import gguf
 from cli.mutations import check_refusal, mutations
-from tokendynamics.numerics._errors import TokenDynamicsError
+from tokendynamics.numerics.errors import TokenDynamicsError
 from tokendynamics.pretrained import load
 from tokendynamics.pretrained.sources._gguf_header import read_header
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.pretrained import load
-from tokendynamics.pretrained._other_libraries import silenced
+from tokendynamics.pretrained.other_libraries import silenced
 from tokendynamics.pretrained.sources._untrained import FAMILIES, DrawnTensors
 
 _SIZES: dict[str, dict[str, Any]] = {

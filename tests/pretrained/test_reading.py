@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tokendynamics.numerics._errors import CheckpointError
+from tokendynamics.numerics.errors import CheckpointError
 from tokendynamics.pretrained import Checkpoint, load
 from tokendynamics.pretrained.sources._tensor_files import SafetensorsFiles
 

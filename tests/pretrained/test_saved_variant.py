@@ -12,7 +12,7 @@ from torch import nn
 import tokendynamics as td
 from diagnosis.test_decode import _with_head
 from pretrained.families import network_of
-from tokendynamics.numerics._errors import ArgumentValueError, CheckpointError
+from tokendynamics.numerics.errors import ArgumentValueError, CheckpointError
 
 IDS = torch.arange(3, 13)
 GATES = {"layer 2 attention": 0.25, "layer 3 feed_forward": -0.5, "layer 1 feed_forward": 0.0}

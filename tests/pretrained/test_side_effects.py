@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tokendynamics.pretrained import load
-from tokendynamics.pretrained._other_libraries import silenced
+from tokendynamics.pretrained.other_libraries import silenced
 
 
 def _modules_after(code: str) -> set[str]:

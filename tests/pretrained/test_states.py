@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.pretrained import Checkpoint, SiteStates, load
-from tokendynamics.pretrained._other_libraries import silenced
+from tokendynamics.pretrained.other_libraries import silenced
 
 
 def _hidden_states(checkpoint: Checkpoint, ids: Tensor) -> Tensor:

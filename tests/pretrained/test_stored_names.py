@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 from pretrained.families import network_of
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.pretrained import load
-from tokendynamics.pretrained._network import empty_network
-from tokendynamics.pretrained._other_libraries import silenced
 from tokendynamics.pretrained._stored_names import stored_names
+from tokendynamics.pretrained.network import empty_network
+from tokendynamics.pretrained.other_libraries import silenced
 
 
 def _saved(family: str, folder: Path) -> tuple[Any, dict[str, torch.Tensor]]:

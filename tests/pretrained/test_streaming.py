@@ -15,10 +15,10 @@ from torch import nn
 import tokendynamics as td
 from pretrained.families import FAMILIES, half_of_network, inputs_of, network_of
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
-from tokendynamics.numerics import _resources as memory
+from tokendynamics.numerics import resources as memory
 from tokendynamics.pretrained import load
-from tokendynamics.pretrained._other_libraries import silenced
 from tokendynamics.pretrained._weights import Weights
+from tokendynamics.pretrained.other_libraries import silenced
 from tokendynamics.pretrained.sources._tensor_files import SafetensorsFiles
 
 PROMPTS = [[5, 9, 33, 21, 7, 50], [12, 3], [44, 21, 9, 9, 30, 7, 8, 15]]
@@ -108,7 +108,7 @@ def test_trace_and_attention_of_a_streamed_network_are_those_in_memory(tmp_path:
 def test_what_does_not_fit_into_the_free_memory_is_streamed_unasked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tokendynamics.pretrained import _network
+    from tokendynamics.pretrained import network as _network
 
     saved("gpt2", tmp_path)
     assert not load(tmp_path).streamed

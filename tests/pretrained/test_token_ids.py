@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 import tokendynamics as td
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, TokenDynamicsError
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, TokenDynamicsError
 from tokendynamics.pretrained import Checkpoint
 
 PROMPTS = [torch.arange(3 + place, 15 + 2 * place) for place in range(6)]

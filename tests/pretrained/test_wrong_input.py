@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import tokendynamics as td
-from tokendynamics.numerics._errors import ArgumentValueError, CheckpointError
+from tokendynamics.numerics.errors import ArgumentValueError, CheckpointError
 from tokendynamics.pretrained import load
-from tokendynamics.pretrained.sources import _published as wheels
+from tokendynamics.pretrained.sources import published as wheels
 from tokendynamics.pretrained.sources._find import _name_and_seed
 
 
@@ -136,7 +136,7 @@ def test_a_corrupt_gguf_is_refused_and_leaves_nothing_in_the_cache(tmp_path: Pat
 def test_the_extra_is_named_when_the_gguf_reader_is_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(b"GGUF" + bytes(200))
-    monkeypatch.setattr("tokendynamics.numerics._extras.find_spec", lambda name: None)
+    monkeypatch.setattr("tokendynamics.numerics.extras.find_spec", lambda name: None)
     assert 'no gguf and no accelerate; pip install "tokendynamics[gguf]"' in _refusal(path, cache=tmp_path)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import tokendynamics as td
 from pretrained.families import FAMILIES, WITHOUT_INTERFACE, half_of_network, network_of
 from tokendynamics.pretrained import Checkpoint
-from tokendynamics.pretrained._other_libraries import silenced
+from tokendynamics.pretrained.other_libraries import silenced
 
 
 def _second(checkpoint: Checkpoint, network: Any) -> tuple[Any, Any]:

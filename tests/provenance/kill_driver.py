@@ -69,11 +69,11 @@ def prepare() -> None:
     """Inputs, and every import: what is loaded once need not be loaded in each child."""
     import tokendynamics.circuits.learning._run as learning
     import tokendynamics.cli._main
-    import tokendynamics.diagnosis._result
+    import tokendynamics.diagnosis.result
     import tokendynamics.plots
-    import tokendynamics.pretrained.sources._gguf
-    import tokendynamics.report.circuits._reports
-    import tokendynamics.specification._simulation  # noqa: F401
+    import tokendynamics.pretrained.sources.gguf
+    import tokendynamics.report.circuits.reports
+    import tokendynamics.specification.simulation  # noqa: F401
     from pretrained.gguf_files import write_gguf
 
     learning._SECONDS_BETWEEN_SAVES = 0.0

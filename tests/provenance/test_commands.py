@@ -13,7 +13,7 @@ from tokendynamics import plots
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.learning import LearningRecord, learn
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.report.kit._page import write_page
 
 

@@ -21,8 +21,8 @@ from tokendynamics.circuits import PairTask
 from tokendynamics.circuits.learning import LearningRecord, learn
 from tokendynamics.diagnosis import Comparison, Diagnosis
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.provenance import _swap as swap
-from tokendynamics.provenance._whole import settle_results
+from tokendynamics.provenance import swap as swap
+from tokendynamics.provenance.whole import settle_results
 from tokendynamics.training import Monitor
 from training.monitored import language_model, of_one_topic_each
 

@@ -13,8 +13,8 @@ import pytest
 from rich.console import Console
 
 import tokendynamics as td
-from tokendynamics.numerics._errors import ArgumentTypeError
-from tokendynamics.provenance._progress import bar, reporting, silent, tracked
+from tokendynamics.numerics.errors import ArgumentTypeError
+from tokendynamics.provenance.progress import bar, reporting, silent, tracked
 
 
 @pytest.mark.slow
@@ -40,7 +40,7 @@ _DRAWS = """
 import random, sys, time
 import numpy as np, torch
 import tokendynamics as td
-from tokendynamics.provenance._progress import reporting, tracked
+from tokendynamics.provenance.progress import reporting, tracked
 
 random.seed(3), np.random.seed(3), torch.manual_seed(3)
 with reporting(sys.argv[1] == "bar") as report:

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from tokendynamics.numerics._errors import ArgumentValueError, StorageError
-from tokendynamics.provenance import _swap as swap
-from tokendynamics.provenance import _whole as whole_folder
-from tokendynamics.provenance._owned import written_in
-from tokendynamics.provenance._whole import whole_file
+from tokendynamics.numerics.errors import ArgumentValueError, StorageError
+from tokendynamics.provenance import swap as swap
+from tokendynamics.provenance import whole as whole_folder
+from tokendynamics.provenance.owned import written_in
+from tokendynamics.provenance.whole import whole_file
 
 WRITER = "a test"
 
@@ -327,7 +327,7 @@ def test_only_remains_of_our_own_are_cleared(tmp_path: Path) -> None:
 TOGETHER = """
 import sys
 from pathlib import Path
-from tokendynamics.provenance._whole import whole_folder
+from tokendynamics.provenance.whole import whole_folder
 
 name, out = sys.argv[1:]
 for _ in range(40):

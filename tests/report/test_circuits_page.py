@@ -17,9 +17,9 @@ import torch
 
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits.constructions import mixture, softmax_solution_2, solution_1, solution_2
-from tokendynamics.circuits.constructions._comparison import compare
+from tokendynamics.circuits.constructions.comparison import compare
 from tokendynamics.circuits.evidence import Evidence, evidence
-from tokendynamics.circuits.evidence._verdict import Verdict
+from tokendynamics.circuits.evidence.verdict import Verdict
 from tokendynamics.circuits.functionals import positive_functional, random_functional
 from tokendynamics.circuits.landscape import PositionsOnly, find_basins, survey
 from tokendynamics.circuits.landscape._claims import Section
@@ -28,8 +28,8 @@ from tokendynamics.report import page as page_of
 from tokendynamics.report import write
 from tokendynamics.report.circuits._landscape import basins_figure
 from tokendynamics.report.circuits._matrix import Panel, Side, matrices
-from tokendynamics.report.circuits._page import CircuitsReport
-from tokendynamics.report.circuits._reports import (
+from tokendynamics.report.circuits.page import CircuitsReport
+from tokendynamics.report.circuits.reports import (
     best_head,
     built_report,
     evidence_report,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from command_line import FREE_FLOW, LEARN_LITTLE, TINY_GPT2, call
-from tokendynamics.numerics._errors import PageError
+from tokendynamics.numerics.errors import PageError
 from tokendynamics.report.kit import _drawing
 from tokendynamics.report.kit._drawing import drawing, svg_of
 
@@ -136,7 +136,7 @@ def test_results_survive_a_limit_of_address_space(tmp_path: Path) -> None:
     (tmp_path / "spec.toml").write_text(FREE_FLOW)
     limited = (
         "import resource, sys; from tokendynamics.cli._main import main; import tokendynamics.report.simulation;"
-        "import tokendynamics.specification._simulation;"
+        "import tokendynamics.specification.simulation;"
         "resource.setrlimit(resource.RLIMIT_AS, (6 * 2**30,) * 2); main(sys.argv[1:])"
     )
     done = subprocess.run(

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from report.chromium import PHONE, emulate, on_a_phone, width_on_a_phone
-from tokendynamics.diagnosis._result import Diagnosis
+from tokendynamics.diagnosis.result import Diagnosis
 from tokendynamics.report import write
 
 pytestmark = pytest.mark.browser

@@ -18,8 +18,8 @@ from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.report import page as page_of
 from tokendynamics.report.training._monitor_maps import MOST_LOOKS, Scale
 from tokendynamics.training import Monitor
-from tokendynamics.training.monitor._looks import Look
-from tokendynamics.training.monitor._series import Series
+from tokendynamics.training.monitor.looks import Look
+from tokendynamics.training.monitor.series import Series
 from training.monitored import drive_together, language_model, look, of_one_topic_each
 
 SPREAD, TOGETHER, CONSENSUS = (0.1, 0.01, 0.0), (0.1, 0.3, 0.0), (0.1, 0.9, 0.0)

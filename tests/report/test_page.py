@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from report.reading import AFTER, close, figure_of, table_of
-from tokendynamics.diagnosis._result import Diagnosis
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.diagnosis.result import Diagnosis
+from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.report import page as page_of
 from tokendynamics.report import write
 from tokendynamics.words import moment

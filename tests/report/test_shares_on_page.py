@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from report.reading import AFTER, close, figure_of, saved, table_of, value_of
-from tokendynamics.diagnosis._layer_states import CONSENSUS, SPREAD
-from tokendynamics.diagnosis._result import Diagnosis
+from tokendynamics.diagnosis.layer_states import CONSENSUS, SPREAD
+from tokendynamics.diagnosis.result import Diagnosis
 from tokendynamics.report import notebook_html
 from tokendynamics.report import page as page_of
 from tokendynamics.report.diagnosis._updates import updates_figure

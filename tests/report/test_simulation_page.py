@@ -19,7 +19,7 @@ import tokendynamics as td
 from report.reading import close, figure_of, saved, table_of, value_of
 from tokendynamics import specification
 from tokendynamics.dynamics import Trajectory
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.report import page as page_of
 from tokendynamics.report.simulation._page import _PHRASES, Account, simulation_page
 from tokendynamics.specification.examples import example_names, example_text

@@ -13,10 +13,10 @@ import xarray as xr
 
 from report.reading import saved
 from tokendynamics.numerics import ArgumentTypeError
-from tokendynamics.numerics._intervals import wilson
+from tokendynamics.numerics.intervals import wilson
 from tokendynamics.report.sweep._shares import SystemShare
 from tokendynamics.sweeps import report
-from tokendynamics.sweeps._report import parameters
+from tokendynamics.sweeps.results import parameters
 from tokendynamics.words import percent
 
 ZERO, CONSENSUS, UNDECIDED = 0, 3, 5

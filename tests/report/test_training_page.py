@@ -27,8 +27,8 @@ from tokendynamics.report.training._study_page import (
     unfinished_table,
 )
 from tokendynamics.sweeps.study import StudyResult
-from tokendynamics.training import _record as run_words
 from tokendynamics.training import preset
+from tokendynamics.training import record as run_words
 
 HOSTILE = "<script>alert(1)</script></style>\"'&amp;\x00\u202eevil"
 BASE = (2.0, 2.1, 2.2, 2.3, 2.4)

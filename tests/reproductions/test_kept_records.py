@@ -14,8 +14,8 @@ from reproductions.__main__ import main
 from reproductions.figures import FIGURES
 from reproductions.kept import PAGE, store_record, stored_records, summary
 from reproductions.record import Quantity, Record, measured
-from tokendynamics.numerics._errors import ArgumentValueError
-from tokendynamics.numerics._intervals import T_COVERAGE
+from tokendynamics.numerics.errors import ArgumentValueError
+from tokendynamics.numerics.intervals import T_COVERAGE
 
 FOLDER = Path(__file__).parents[2] / "docs" / "papers"
 QUICK_AT_FULL_SIZE = (

@@ -24,7 +24,7 @@ from reproductions.positional.fig8 import rotated, silhouettes_by_chance
 from reproductions.positional.sampled import mean_of
 from reproductions.record import Quantity, Record
 from tokendynamics.diagnosis import audit
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, CheckpointError
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.observables import direction_clusters
 from tokendynamics.pretrained import Checkpoint, load
 

@@ -32,8 +32,8 @@ from reproductions.positional.study_table import (
 from reproductions.positional.trained import place_of, short_training, texts_of_test, working_folder
 from reproductions.record import Quantity, Record, Verdict
 from tokendynamics import plots
-from tokendynamics.numerics._errors import CheckpointError
-from tokendynamics.numerics._intervals import T_COVERAGE
+from tokendynamics.numerics.errors import CheckpointError
+from tokendynamics.numerics.intervals import T_COVERAGE
 from tokendynamics.sweeps.study import StudyResult
 from tokendynamics.training import Record as Training
 
@@ -417,7 +417,7 @@ def test_texts_are_of_the_split_that_nothing_is_trained_on() -> None:
 
 
 def test_without_the_packages_for_training_a_figure_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tokendynamics.numerics._extras.missing", lambda extra: ("accelerate",))
+    monkeypatch.setattr("tokendynamics.numerics.extras.missing", lambda extra: ("accelerate",))
     with pytest.raises(CheckpointError, match="no accelerate"), working_folder(None):
         pass
     with pytest.raises(CheckpointError):

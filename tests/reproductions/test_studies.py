@@ -42,9 +42,9 @@ from reproductions.studies.statistics import (
 )
 from reproductions.studies.study import STUDIES, Study
 from tokendynamics import observables
-from tokendynamics.numerics._errors import ArgumentValueError
-from tokendynamics.sweeps._measures import STATUSES
-from tokendynamics.sweeps._outcome import OUTCOMES
+from tokendynamics.numerics.errors import ArgumentValueError
+from tokendynamics.sweeps.measures import STATUSES
+from tokendynamics.sweeps.outcome import OUTCOMES
 
 FOLDER = Path(__file__).parents[2] / "docs" / "studies"
 

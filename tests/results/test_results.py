@@ -24,12 +24,12 @@ from tokendynamics.circuits.evidence import evidence
 from tokendynamics.circuits.landscape import survey
 from tokendynamics.circuits.learning import learn
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
-from tokendynamics.numerics._printable import printable
+from tokendynamics.numerics.printable import printable
 from tokendynamics.report import page, write
 from tokendynamics.results import LINES, Readable, Result
 from tokendynamics.specification import parse, run
 from tokendynamics.specification.examples import example_text
-from tokendynamics.sweeps._report import SweepResult, counted
+from tokendynamics.sweeps.results import SweepResult, counted
 from tokendynamics.words import Finding
 
 HOSTILE = "<script>alert(1)</script>\x1b[31m\u202e\n\n"

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tokendynamics as td
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.spaces import remark_5_1_projection
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from tokendynamics.specification._build import Setup, build
-from tokendynamics.specification._file import parse
-from tokendynamics.specification._section import SpecificationError
+from tokendynamics.specification.build import Setup, build
 from tokendynamics.specification.examples import example_names, example_text
+from tokendynamics.specification.file import parse
+from tokendynamics.specification.section import SpecificationError
 
 BASE = """\
 [attention]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokendynamics.specification._toml import key_lines, nearest_line, present_part
+from tokendynamics.specification.toml import key_lines, nearest_line, present_part
 
 HARD = '''# a comment with [brackets] = and "quotes"
 title = "a # b [c] \\" d"  # [not.a.table]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tokendynamics.numerics._errors import ArgumentValueError
-from tokendynamics.specification._file import parse, read
+from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.specification._matrices import SinusoidalMatrix
-from tokendynamics.specification._section import SpecificationError
 from tokendynamics.specification.examples import example_names, example_text
+from tokendynamics.specification.file import parse, read
+from tokendynamics.specification.section import SpecificationError
 
 VALID = """\
 title = "two tokens"

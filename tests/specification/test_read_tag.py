@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tokendynamics.specification._file import parse
-from tokendynamics.specification._section import SpecificationError
+from tokendynamics.specification.file import parse
+from tokendynamics.specification.section import SpecificationError
 
 FILE = """[attention]
 qk = "identity"

@@ -11,7 +11,7 @@ import pytest
 from command_line import FREE_FLOW, call
 from tokendynamics import plots, specification
 from tokendynamics.dynamics import Interrupted, Trajectory
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.specification.examples import example_names, example_text
 
 FAST = ("minimal",)
@@ -55,7 +55,7 @@ def test_nothing_is_printed_drawn_or_written_unless_asked_for(
         raise AssertionError("a figure was drawn")
 
     with monkeypatch.context() as patched:
-        patched.setattr("tokendynamics.specification._simulation.draw", refused)
+        patched.setattr("tokendynamics.specification.simulation.draw", refused)
         simulation = specification.run(spec())
         assert simulation.statuses == {"reached the horizon": 1}
         assert simulation.warnings == []

@@ -9,11 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokendynamics.numerics._errors import ArgumentValueError
-from tokendynamics.spectra import _value_map as value_map
+from tokendynamics.numerics.errors import ArgumentValueError
+from tokendynamics.spectra import value_map as value_map
 from tokendynamics.spectra import value_spectrum
-from tokendynamics.spectra._extremes import Extremes, _more_than, extremes_of
 from tokendynamics.spectra._krylov import KrylovSpace, grown_until
+from tokendynamics.spectra.extremes import Extremes, _more_than, extremes_of
 
 DIM = 400
 

@@ -9,8 +9,8 @@ import pytest
 from distributed import Client
 
 from sweeps.conftest import SMALL, files
-from tokendynamics.numerics._errors import ArgumentValueError
-from tokendynamics.specification._draws import OfSystems
+from tokendynamics.numerics.errors import ArgumentValueError
+from tokendynamics.specification.draws import OfSystems
 from tokendynamics.sweeps import Plan, open_store, parse_plan, sweep
 from tokendynamics.sweeps import _sweep as module
 from tokendynamics.sweeps._cluster import run_task

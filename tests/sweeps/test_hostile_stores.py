@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sweeps.conftest import SMALL
-from tokendynamics.numerics._errors import ArgumentValueError, MemoryLimitError, TokenDynamicsError
+from tokendynamics.numerics.errors import ArgumentValueError, MemoryLimitError, TokenDynamicsError
 from tokendynamics.sweeps import open_store, parse_plan, sweep
 
 

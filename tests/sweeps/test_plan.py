@@ -12,14 +12,14 @@ import xarray as xr
 from scipy.stats import kstest
 
 from sweeps.conftest import SMALL
-from tokendynamics.numerics._streams import normal_of_systems, uniform_of_systems
+from tokendynamics.numerics.streams import normal_of_systems, uniform_of_systems
 from tokendynamics.specification import SpecificationError
-from tokendynamics.specification._build import build
-from tokendynamics.specification._draws import OfSystems
+from tokendynamics.specification.build import build
+from tokendynamics.specification.draws import OfSystems
 from tokendynamics.sweeps import Plan, fractions, parse_plan
 from tokendynamics.sweeps._axes import RESERVED
 from tokendynamics.sweeps._layout import layout
-from tokendynamics.sweeps._measures import MEASURES
+from tokendynamics.sweeps.measures import MEASURES
 
 
 def plan_of(old: str = "", new: str = "") -> Plan:

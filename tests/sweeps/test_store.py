@@ -14,7 +14,7 @@ import pytest
 from distributed import Client
 
 from sweeps.conftest import SMALL, files
-from tokendynamics.numerics._errors import ArgumentValueError, StorageError
+from tokendynamics.numerics.errors import ArgumentValueError, StorageError
 from tokendynamics.sweeps import Plan, open_store, parse_plan, sweep
 from tokendynamics.sweeps import _cluster as cluster
 from tokendynamics.sweeps import _store as module

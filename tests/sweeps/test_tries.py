@@ -10,11 +10,11 @@ import torch
 from distributed import Client
 
 from sweeps.conftest import SMALL
-from tokendynamics.specification._build import build
-from tokendynamics.specification._draws import OfSystems
+from tokendynamics.specification.build import build
+from tokendynamics.specification.draws import OfSystems
 from tokendynamics.sweeps import parse_plan, sweep
 from tokendynamics.sweeps._cluster import _further
-from tokendynamics.sweeps._outcome import OUTCOMES
+from tokendynamics.sweeps.outcome import OUTCOMES
 
 FREE = """
 [attention]

@@ -16,7 +16,7 @@ from tokendynamics.spaces import Ellipsoid, Sphere
 from tokendynamics.theorems import certify, check
 from tokendynamics.theorems.statements._asymptotic_4_1 import NOT_TO_ZERO
 from tokendynamics.theorems.statements._asymptotic_5_1 import PRINTED_BASIN_COUNTEREXAMPLE
-from tokendynamics.theorems.statements._asymptotic_remark_4_2 import half_space_frequency
+from tokendynamics.theorems.statements.asymptotic_remark_4_2 import half_space_frequency
 
 
 def on_circle(angles: Tensor) -> Tensor:

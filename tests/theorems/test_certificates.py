@@ -9,8 +9,8 @@ import torch
 from tokendynamics.attention import Attention
 from tokendynamics.dynamics import Flow, Trajectory, simulate
 from tokendynamics.dynamics.events import Consensus
-from tokendynamics.numerics._arguments import ArrayLike
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.arguments import ArrayLike
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.spaces import Sphere
 from tokendynamics.theorems import STATEMENTS, certify, check
 from tokendynamics.theorems._conditions import combine, never_above, never_rises, tends_to_zero, undecided

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 import tokendynamics as td
-from tokendynamics.attention._circuit_at_time import CircuitAtTime, Dense
+from tokendynamics.attention.circuit_at_time import CircuitAtTime, Dense
 from tokendynamics.attention.schedules._schedule import Continuous, Schedule, Time
 from tokendynamics.theorems import Certificate, Check, certify, check
-from tokendynamics.theorems._contraction import contraction_form
-from tokendynamics.theorems._result import counted
+from tokendynamics.theorems.contraction import contraction_form
+from tokendynamics.theorems.result import counted
 
 EYE = np.eye(3)
 AROUND = torch.tensor([[1.0, 0, 0], [-1.0, 1, 0], [-1.0, -1, 1], [0, 0, -1.0], [0, 0, 1.0]]).double()

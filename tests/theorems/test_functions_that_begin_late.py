@@ -9,7 +9,7 @@ import pytest
 
 import tokendynamics as td
 from tokendynamics.attention.schedules import FromCallable
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentValueError
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 

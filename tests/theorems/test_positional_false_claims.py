@@ -13,15 +13,15 @@ from tokendynamics.dynamics import Flow, Trajectory, simulate
 from tokendynamics.dynamics.events import NormAbove
 from tokendynamics.spaces import Free
 from tokendynamics.theorems import certify, check
-from tokendynamics.theorems._contraction import (
+from tokendynamics.theorems.contraction import (
     PRINTED_RATIO_COUNTEREXAMPLE,
     contraction_form,
     largest_ratio,
     norm_bound,
 )
-from tokendynamics.theorems._outcomes import outcomes_of
+from tokendynamics.theorems.outcomes import outcomes_of
 from tokendynamics.theorems.statements._positional_remark_3_2 import COUNTEREXAMPLE
-from tokendynamics.theorems.statements._positional_remark_3_5 import (
+from tokendynamics.theorems.statements.positional_remark_3_5 import (
     DIVERGING_COUNTEREXAMPLE,
     EQUILIBRIUM_EXAMPLE,
     RING_COUNTEREXAMPLE,

@@ -12,7 +12,7 @@ from tokendynamics.attention import AbsolutePositions, Attention, RotaryPosition
 from tokendynamics.dynamics import Flow
 from tokendynamics.spaces import Free, Sphere
 from tokendynamics.theorems import Check, check
-from tokendynamics.theorems._contraction import contraction_form, symmetric_contraction
+from tokendynamics.theorems.contraction import contraction_form, symmetric_contraction
 
 EYE = torch.eye(2, dtype=torch.float64)
 QK = torch.tensor([[1.0, 0.2], [0.2, 0.8]], dtype=torch.float64)

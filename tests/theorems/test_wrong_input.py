@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tokendynamics as td
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 
 SPHERE = td.Flow(td.Attention(np.eye(3), np.eye(3)), td.Sphere())
 

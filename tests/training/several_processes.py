@@ -61,8 +61,8 @@ class Short:
 
 def evaluated(folder: Path, experiment: Experiment) -> list[float]:
     """Losses on the first 1, 2, … items of the validation split."""
-    from tokendynamics.training._networks import network_of
     from tokendynamics.training._settings import trainer_arguments
+    from tokendynamics.training.networks import network_of
     from tokendynamics.training.tasks import task_of
 
     task = task_of(experiment, 8)

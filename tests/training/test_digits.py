@@ -85,7 +85,7 @@ def test_accuracy_counts_the_class_among_the_first_and_the_first_five():
 
 
 def test_the_processor_beside_the_weights_gives_the_pixels_of_the_task(tmp_path):
-    from tokendynamics.pretrained._encoding import load_image_processor
+    from tokendynamics.pretrained.encoding import load_image_processor
 
     task = Digits.of("digits", {}, seed=0, draws=1)
     task.save_inputs(tmp_path)

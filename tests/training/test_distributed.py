@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from tokendynamics.modules.language_model import LanguageModel
-from tokendynamics.provenance._manifest import write_json
+from tokendynamics.provenance.manifest import write_json
 from tokendynamics.training import Experiment, Record
 from tokendynamics.training._checkpoints import checkpoints
 from tokendynamics.training.tasks import task_of
@@ -130,7 +130,7 @@ def test_the_first_process_writes_samples_unless_weights_are_sharded(folder: Pat
 
 def test_every_item_of_a_split_counts_once_however_many_there_are(folder: Path) -> None:
     experiment = Experiment.from_json(json.loads((folder / "experiment.json").read_text()))
-    from tokendynamics.training._networks import network_of
+    from tokendynamics.training.networks import network_of
 
     task = task_of(experiment, 1)
     model = network_of(experiment, task).double().eval()

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tokendynamics.diagnosis._trace import named_prompts
+from tokendynamics.diagnosis.tracing import named_prompts
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.pretrained import load
-from tokendynamics.pretrained._image_files import MOST_PIXELS, images_in, opened_image
-from tokendynamics.pretrained._inputs import prepared
+from tokendynamics.pretrained.image_files import MOST_PIXELS, images_in, opened_image
+from tokendynamics.pretrained.inputs import prepared
 from tokendynamics.training.tasks import Digits, Images
 
 SMALL = {"image_size": 8, "validation_share": 0.5}

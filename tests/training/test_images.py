@@ -177,7 +177,7 @@ def test_training_sees_the_box_that_was_drawn_and_half_of_the_images_turned_over
 
 
 def test_an_evaluation_is_what_the_processor_beside_the_weights_gives(folder, tmp_path):
-    from tokendynamics.pretrained._encoding import load_image_processor
+    from tokendynamics.pretrained.encoding import load_image_processor
 
     options = {**SMALL, "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]}
     task = Images.of(str(folder), options, seed=0, draws=1)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tokendynamics.provenance._manifest import write_json
+from tokendynamics.provenance.manifest import write_json
 from tokendynamics.training import Experiment, Record
 from tokendynamics.training._checkpoints import checkpoints, last_checkpoint
 from training.runs import At, assert_same, run, small

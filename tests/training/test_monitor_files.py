@@ -136,7 +136,7 @@ def test_a_loop_that_counts_from_below_what_was_measured_is_not_stopped() -> Non
 
 
 def test_states_that_do_not_fit_into_the_memory_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tokendynamics.numerics._resources.free_memory", lambda: 1000)
+    monkeypatch.setattr("tokendynamics.numerics.resources.free_memory", lambda: 1000)
     monitor = Monitor(texts())
     monitor.step(gpt2())
     assert monitor.status.startswith("not measured: texts: expected ")

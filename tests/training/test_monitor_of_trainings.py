@@ -15,7 +15,7 @@ from tokendynamics.diagnosis import judge, trace
 from tokendynamics.modules.language_model import LanguageModel
 from tokendynamics.pretrained import load
 from tokendynamics.training import Monitor
-from tokendynamics.training.monitor._series import answer
+from tokendynamics.training.monitor.series import answer
 from training.monitored import drive_together, language_model, of_one_topic_each, own_loop, t5, texts
 
 

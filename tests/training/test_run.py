@@ -18,8 +18,8 @@ from tokendynamics.modules.language_model import LanguageModel, LanguageModelCon
 from tokendynamics.modules.vision import VisionConfig, VisionModel
 from tokendynamics.training import Experiment, Record, _settings
 from tokendynamics.training._layers import through_layers
-from tokendynamics.training._networks import network_of
 from tokendynamics.training._trainer import RunTrainer
+from tokendynamics.training.networks import network_of
 from tokendynamics.training.tasks import task_of
 from training.runs import At, files, interrupt, run, small, weights
 

@@ -13,9 +13,9 @@ from torch import nn
 
 from tokendynamics.modules.language_model import LanguageModel
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
-from tokendynamics.numerics._printable import printable
+from tokendynamics.numerics.printable import printable
 from tokendynamics.training import Experiment, Samples, preset
-from tokendynamics.training._networks import network_of
+from tokendynamics.training.networks import network_of
 from tokendynamics.training.tasks import Bytes, Task, Words, task_of
 from training.monitored import language_model, trainer
 from training.runs import CONTEXT, MODEL, At, assert_same, interrupt, run, small

@@ -11,9 +11,9 @@ import torch
 from command_line import call
 from tokendynamics.modules._regimes import REGIMES
 from tokendynamics.numerics import ArgumentTypeError, MemoryLimitError
-from tokendynamics.training import _networks as size
+from tokendynamics.training import networks as size
 from tokendynamics.training import preset
-from tokendynamics.training._networks import _classes, network_of
+from tokendynamics.training.networks import _classes, network_of
 from tokendynamics.training.tasks import task_of
 from training.runs import small
 
@@ -92,7 +92,7 @@ def test_images_are_estimated_too(setting: str, tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_study_is_refused_before_its_runs_with_the_line() -> None:
-    from tokendynamics.specification._section import SpecificationError
+    from tokendynamics.specification.section import SpecificationError
     from tokendynamics.sweeps.study import parse_plan
     from tokendynamics.sweeps.study.examples import example_text
 

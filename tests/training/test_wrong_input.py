@@ -217,7 +217,7 @@ def test_a_folder_without_a_record_is_said_to_have_none(tmp_path: Path) -> None:
 
 
 def test_sequences_stand_for_lists_when_a_run_goes_on(tmp_path: Path) -> None:
-    from tokendynamics.training._experiment import differences
+    from tokendynamics.training.experiment import differences
 
     experiment = small(tmp_path).changed(model={"cutoffs": (10, 20)}, recipe={"betas": (0.5, 0.6)})
     stored = Experiment.from_json(json.loads(json.dumps(experiment.as_json())))

@@ -8,8 +8,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from tokendynamics.attention._circuit_at_time import CircuitAtTime, Multiple
-from tokendynamics.attention._mixing import (
+from tokendynamics.attention._positions import Positions
+from tokendynamics.attention.circuit_at_time import CircuitAtTime, Multiple
+from tokendynamics.attention.mixing import (
     SHORT,
     average,
     fused_average,
@@ -18,12 +19,12 @@ from tokendynamics.attention._mixing import (
     logits,
     softmax_weights,
 )
-from tokendynamics.attention._positions import Positions
 from tokendynamics.attention.schedules import Schedule, ScheduleLike, Time, as_schedule
-from tokendynamics.attention.schedules._as_schedule import beginning, is_sampled, shape_is_known, with_jumps
-from tokendynamics.numerics._arguments import ArrayLike, as_finite, as_states, like
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.attention.schedules.conversion import beginning, is_sampled, shape_is_known, with_jumps
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import ArrayLike, as_finite, as_states, like
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.signatures import typed_arguments
 
 Weights = Literal["softmax", "linear"]
 Normalization = Literal["plain", "paper"]

@@ -21,9 +21,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tokendynamics.numerics._arguments import ArrayLike, as_finite, as_square, as_tensor
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import ArrayLike, as_finite, as_square, as_tensor
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.signatures import typed_arguments
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tokendynamics.attention._circuit_at_time import per_head
+from tokendynamics.attention.circuit_at_time import per_head
 from tokendynamics.attention.schedules import Constant, Schedule, ScheduleLike, Time, as_schedule
-from tokendynamics.attention.schedules._as_schedule import shape_is_known
-from tokendynamics.numerics._arguments import ArrayLike, as_count, as_finite, as_positive, as_tensor
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._resources import check_fits
-from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.attention.schedules.conversion import shape_is_known
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import ArrayLike, as_count, as_finite, as_positive, as_tensor
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.resources import check_fits
+from tokendynamics.numerics.signatures import typed_arguments
 
 
 def rotate(

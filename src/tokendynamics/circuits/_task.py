@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tokendynamics.numerics._arguments import ArrayLike, as_count, as_tensor, refuse_masked
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected
-from tokendynamics.numerics._places import first_index
-from tokendynamics.numerics._seeding import generator
-from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.arguments import ArrayLike, as_count, as_tensor, refuse_masked
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.places import first_index
+from tokendynamics.numerics.seeding import generator
+from tokendynamics.numerics.signatures import typed_arguments
 
 _SUM_TOLERANCE = 1e-9
 

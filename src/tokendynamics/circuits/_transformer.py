@@ -10,12 +10,13 @@ from torch import Tensor
 from torch.nn.functional import layer_norm
 
 from tokendynamics.attention import Attention
-from tokendynamics.attention._mixing import average, linear_weights, softmax_weights
+from tokendynamics.attention.mixing import average, linear_weights, softmax_weights
 from tokendynamics.circuits._task import PairTask
-from tokendynamics.numerics._arguments import ArrayLike, as_count, as_finite, as_tensor
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected
-from tokendynamics.numerics._resources import check_fits
-from tokendynamics.numerics._signatures import typed_arguments, typed_fields
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.arguments import ArrayLike, as_count, as_finite, as_tensor
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.resources import check_fits
+from tokendynamics.numerics.signatures import typed_arguments, typed_fields
 
 Activation = Literal["relu", "identity"]
 Block = Literal["category", "position", "scratch"]

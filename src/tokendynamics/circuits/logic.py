@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tokendynamics.numerics._arguments import ArrayLike, as_tensor, like
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import ArrayLike, as_tensor, like
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.signatures import typed_arguments
 
 __all__ = ["WORD_LOGIC", "BinaryLogic", "WordLogic", "either_pair"]
 

@@ -31,13 +31,12 @@ def check_command(spec: Path, threads: int | None, as_json: bool) -> None:
 
     Hypotheses are measured on the circuits and the start; nothing is integrated and nothing is written.
     """
-    from tokendynamics.specification._file import read
-    from tokendynamics.specification._simulation import check
+    from tokendynamics.specification import check, read
 
     file = read(spec)
     checks = check(file, threads=threads)
     if as_json:
-        from tokendynamics.provenance._manifest import plain
+        from tokendynamics.provenance.manifest import plain
 
         summary = {"file": spec.name, "title": file.tables.title, "checks": checks}
         echo_json(plain(summary))
@@ -66,7 +65,7 @@ def _print(checks: list[Check], title: str) -> None:
 
 def _applies(one: Check) -> str:
     """Return yes, no, or the systems to which a statement applies."""
-    from tokendynamics.theorems._result import counted
+    from tokendynamics.theorems.result import counted
 
     if one.applies:
         return "yes"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from tokendynamics.cli._output import Output
-    from tokendynamics.diagnosis._comparison import Comparison
+    from tokendynamics.diagnosis import Comparison
     from tokendynamics.pretrained import Checkpoint
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -115,7 +115,7 @@ def compare_command(
 
     from tokendynamics.cli._output import Output, attempted
     from tokendynamics.diagnosis import compare
-    from tokendynamics.provenance._whole import check_free, whole_folder
+    from tokendynamics.provenance.whole import check_free, whole_folder
 
     output = Output(as_json=as_json, quiet=quiet)
     folder = out or Path(f"comparison-{re.sub(r'[^A-Za-z0-9._-]+', '-', '-'.join(Path(each).name for each in models))}")
@@ -140,7 +140,7 @@ def compare_command(
 
 
 def _writer() -> str:
-    from tokendynamics.diagnosis._comparison import WRITER
+    from tokendynamics.diagnosis.comparison import WRITER
 
     return WRITER
 
@@ -181,7 +181,7 @@ def _loaded(given: _Given, loading: dict[str, Any], output: Output) -> Checkpoin
 
 def _write_page(found: Comparison, folder: Path, overwrite: bool) -> None:
     """Add the page to the data, which are complete without the page."""
-    from tokendynamics.provenance._whole import whole_folder
+    from tokendynamics.provenance.whole import whole_folder
 
     with whole_folder(folder, found.manifest, _writer(), overwrite=overwrite, keep=True, argument="--out") as made:
         found.report(made / REPORT)
@@ -210,7 +210,7 @@ def _states_table(found: Comparison) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table as RichTable
 
-    from tokendynamics.diagnosis._compared_words import part_named
+    from tokendynamics.diagnosis.compared_words import part_named
     from tokendynamics.words import fixed
 
     table = RichTable(title="State of the tokens", title_justify="left", box=SIMPLE_HEAD)

@@ -17,11 +17,11 @@ from tokendynamics.cli._limits import code_for, limit_options
 from tokendynamics.cli._loading import LOADING, loading_options
 from tokendynamics.cli._options import VARIANTS, Variants, check_writable, result_options, sink_options, whole
 from tokendynamics.cli._prompts import named_prompts, prompt_options
-from tokendynamics.numerics._printable import shortened
+from tokendynamics.numerics.printable import shortened
 
 if TYPE_CHECKING:
     from tokendynamics.cli._output import Output
-    from tokendynamics.diagnosis._result import Diagnosis
+    from tokendynamics.diagnosis import Diagnosis
     from tokendynamics.pretrained import Checkpoint
 
 REPORT = "report.html"
@@ -137,8 +137,8 @@ def diagnose_command(
 
     output = Output(as_json=as_json, quiet=quiet)
     from tokendynamics.diagnosis import diagnose
-    from tokendynamics.diagnosis._result import WRITER, data_file_names
-    from tokendynamics.provenance._whole import check_free, whole_folder
+    from tokendynamics.diagnosis.result import WRITER, data_file_names
+    from tokendynamics.provenance.whole import check_free, whole_folder
 
     files = data_file_names(data_format)  # type: ignore[arg-type]
     if out is not None:
@@ -173,8 +173,8 @@ def _loaded(model: str, loading: dict[str, Any], output: Output, kept: Kept) -> 
 
 def _write_page(found: Diagnosis, folder: Path, overwrite: bool) -> None:
     """Add the page to the data, which are complete without the page."""
-    from tokendynamics.diagnosis._result import WRITER
-    from tokendynamics.provenance._whole import whole_folder
+    from tokendynamics.diagnosis.result import WRITER
+    from tokendynamics.provenance.whole import whole_folder
 
     with whole_folder(folder, found.manifest, WRITER, overwrite=overwrite, keep=True, argument="--out") as made:
         found.report(made / REPORT)

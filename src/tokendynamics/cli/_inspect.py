@@ -35,7 +35,7 @@ def inspect_command(model: str, half: str | None, verify: bool, allow_pickle: bo
     MODEL is the same as for `diagnose`. Without --verify no weights are read, only the names in the files.
     """
     from tokendynamics.pretrained import load
-    from tokendynamics.provenance._manifest import plain
+    from tokendynamics.provenance.manifest import plain
 
     kept.models([model])
     checkpoint = load(model, half=half, allow_pickle=allow_pickle)
@@ -55,7 +55,7 @@ def _print(checkpoint: Checkpoint, *, verified: bool) -> None:
     from rich.text import Text
 
     from tokendynamics.cli._terminal import Console
-    from tokendynamics.pretrained.discovery._words import kinds_in_words, whole_in_words
+    from tokendynamics.pretrained.discovery.words import kinds_in_words, whole_in_words
 
     console, facts = Console(highlight=False), checkpoint.architecture
     size = f"{facts.model_type}, {facts.parameters / 1e6:,.1f} million parameters, width {facts.dim}"

@@ -49,8 +49,8 @@ class Kept:
 
     def models(self, names: Sequence[str]) -> None:
         """Name the models, before they are loaded: loading may fill a cache."""
-        from tokendynamics.pretrained.sources._gguf import cache_root
-        from tokendynamics.pretrained.sources._published import hub_folder
+        from tokendynamics.pretrained.sources.gguf import cache_root
+        from tokendynamics.pretrained.sources.published import hub_folder
 
         caches = {cache_root(None) / "gguf": "the converted weights"}
         for folder in map(hub_folder, names):
@@ -72,7 +72,7 @@ class Kept:
         return "; ".join([results or NO_RESULTS, *cached])
 
     def _results(self) -> str:
-        from tokendynamics.provenance._owned import written_in
+        from tokendynamics.provenance.owned import written_in
 
         if self._folder is None or _stamp(self._folder / _manifest_name()) == self._former:
             return ""
@@ -99,7 +99,7 @@ def says_what_is_kept(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _manifest_name() -> str:
-    from tokendynamics.provenance._owned import MANIFEST
+    from tokendynamics.provenance.owned import MANIFEST
 
     return MANIFEST
 

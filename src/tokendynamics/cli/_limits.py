@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokendynamics.cli._terminal import line
-from tokendynamics.numerics._printable import shortened
+from tokendynamics.numerics.printable import shortened
 
 if TYPE_CHECKING:
     import xarray as xr

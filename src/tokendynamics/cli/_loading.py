@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from tokendynamics.cli._options import Folder, half_option
-from tokendynamics.numerics._printable import shortened
+from tokendynamics.numerics.printable import shortened
 
 
 class DeviceMap(click.ParamType):

@@ -19,7 +19,7 @@ from tokendynamics.cli._sweep import sweep_command
 from tokendynamics.cli._terminal import echo, fail
 from tokendynamics.cli._train import train_command
 from tokendynamics.cli.circuits import circuits_group
-from tokendynamics.numerics._printable import shortened, tolerate_encodings
+from tokendynamics.numerics.printable import shortened, tolerate_encodings
 
 _EPILOG = """
 \b
@@ -132,7 +132,7 @@ def _report_abort(error: click.Abort) -> int:
 
 def _report_failure(error: BaseException) -> int:
     """Print one line and return the exit code."""
-    from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, TokenDynamicsError
+    from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, TokenDynamicsError
 
     line = " ".join(str(error).split())
     if isinstance(error, TokenDynamicsError):

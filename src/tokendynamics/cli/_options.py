@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from tokendynamics.numerics._printable import shortened
+from tokendynamics.numerics.printable import shortened
 
 _LARGEST = 2**63 - 1
 

@@ -13,12 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from tokendynamics.cli._terminal import Console, echo_json
-from tokendynamics.diagnosis._repeated_texts import repeated_texts
-from tokendynamics.diagnosis._result import Diagnosis, deeper_in_words, levers_in_words, summary
-from tokendynamics.diagnosis._verdict import mean_over_prompts
-from tokendynamics.numerics._errors import PageError
-from tokendynamics.provenance._owned import written_in
-from tokendynamics.provenance._progress import Progress, bar
+from tokendynamics.diagnosis import Diagnosis, repeated_texts
+from tokendynamics.diagnosis.result import deeper_in_words, levers_in_words, summary
+from tokendynamics.diagnosis.verdict import mean_over_prompts
+from tokendynamics.numerics.errors import PageError
+from tokendynamics.provenance.owned import written_in
+from tokendynamics.provenance.progress import Progress, bar
 from tokendynamics.words import count, fixed, number, plural
 
 _MOST_ROWS = 12

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from tokendynamics.numerics._printable import printable, shortened
+from tokendynamics.numerics.printable import printable, shortened
 
 _MOST_BYTES = 16 << 20
 """More text than the context of any model holds; a device such as /dev/zero never ends."""

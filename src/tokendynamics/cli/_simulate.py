@@ -63,8 +63,8 @@ def simulate_command(
     check_writable(out)
 
     from tokendynamics.cli._output import Output, attempted, saved_in
-    from tokendynamics.specification._file import read
-    from tokendynamics.specification._simulation import InterruptedRun, check_folder, run
+    from tokendynamics.specification import InterruptedRun, read, run
+    from tokendynamics.specification.simulation import check_folder
 
     output, folder = Output(as_json=as_json), out or Path(f"simulation-{spec.stem}")
     file = read(spec)
@@ -115,7 +115,7 @@ def _say_interrupted(simulation: Simulation, folder: Path) -> None:
 
 
 def _print_json(simulation: Simulation, folder: Path, paths: tuple[Path, ...]) -> None:
-    from tokendynamics.provenance._manifest import plain
+    from tokendynamics.provenance.manifest import plain
 
     summary = {
         "folder": str(folder),
@@ -161,7 +161,7 @@ def _print_tables(simulation: Simulation, folder: Path, paths: tuple[Path, ...])
 
 def _condition_row(part: Condition) -> tuple[str, str, str, str]:
     """Return the worst outcome of a condition, with its margin and the systems that have it."""
-    from tokendynamics.theorems._result import counted
+    from tokendynamics.theorems.result import counted
 
     outcome = next(word for word in ("fails", "undecided", "holds") if (part.outcome == word).any())
     chosen = part.outcome == outcome

@@ -74,8 +74,8 @@ def _run(
 ) -> None:
     from tokendynamics.cli._output import Output, attempted, saved_in
     from tokendynamics.sweeps.study import read_plan, study
-    from tokendynamics.sweeps.study._files import check_results
-    from tokendynamics.sweeps.study._words import about_plan
+    from tokendynamics.sweeps.study.files import check_results
+    from tokendynamics.sweeps.study.words import about_plan
 
     output, folder = Output(as_json=as_json), store.with_name(f"{store.name}-report")
     plan = read_plan(spec)

@@ -74,8 +74,8 @@ def _run(
 ) -> None:
     from tokendynamics.cli._output import Output, attempted, saved_in
     from tokendynamics.sweeps import read_plan, sweep
-    from tokendynamics.sweeps._report import check_results, write_results
-    from tokendynamics.sweeps._words import described
+    from tokendynamics.sweeps.results import check_results, write_results
+    from tokendynamics.sweeps.words import described
 
     output = Output(as_json=as_json)
     folder = store.with_name(f"{store.name.removesuffix('.zarr')}-report")
@@ -110,7 +110,7 @@ def _print_example(name: str) -> None:
 
 
 def _summary(dataset: xr.Dataset, store: Path, folder: Path) -> dict[str, object]:
-    from tokendynamics.sweeps._words import counted
+    from tokendynamics.sweeps.words import counted
 
     return {
         "store": str(store),
@@ -125,7 +125,7 @@ def _print(dataset: xr.Dataset, where: str) -> None:
     from rich.text import Text
 
     from tokendynamics.cli._terminal import Console
-    from tokendynamics.sweeps._words import counted, tried_again
+    from tokendynamics.sweeps.words import counted, tried_again
 
     console = Console(highlight=False)
     for variable in ("outcome", "status"):

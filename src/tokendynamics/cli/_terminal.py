@@ -11,7 +11,7 @@ from typing import Any
 import rich.console
 from rich.segment import Segment
 
-from tokendynamics.numerics._printable import printable, shortened
+from tokendynamics.numerics.printable import printable, shortened
 
 LONGEST_LINE = 500
 """Characters of a line that reports a failure."""

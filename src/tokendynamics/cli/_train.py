@@ -150,7 +150,7 @@ def kept(folder: Path) -> str:
     Args:
         folder: The folder of the run; it need not exist.
     """
-    from tokendynamics.training._folder import CHECKPOINTS, EXPERIMENT, RECORD
+    from tokendynamics.training.folder import CHECKPOINTS, EXPERIMENT, RECORD
 
     if (folder / RECORD).is_file():
         return f"the run in {folder} is complete, with its record"
@@ -194,7 +194,7 @@ def _samples(every: int | None, tokens: int | None) -> list[Any]:
 
 
 def _line(experiment: Experiment) -> str:
-    from tokendynamics.training._presets import PROCESSES
+    from tokendynamics.training.presets import PROCESSES
 
     model, recipe, processes = experiment.model, experiment.recipe, PROCESSES.get(experiment.name, 1)
     size = f"{model['num_hidden_layers']} layers × {model['hidden_size']}"

@@ -3,7 +3,6 @@
 from tokendynamics.diagnosis._attention_seen import attention_seen
 from tokendynamics.diagnosis._audit import audit
 from tokendynamics.diagnosis._compare import compare
-from tokendynamics.diagnosis._comparison import Comparison
 from tokendynamics.diagnosis._decode import decode
 from tokendynamics.diagnosis._deeper import deeper
 from tokendynamics.diagnosis._deeper_found import Deeper
@@ -12,15 +11,16 @@ from tokendynamics.diagnosis._levers import levers
 from tokendynamics.diagnosis._levers_found import Levers
 from tokendynamics.diagnosis._logit_lens import logit_lens
 from tokendynamics.diagnosis._network_flow import flow_of
-from tokendynamics.diagnosis._passes import passes
 from tokendynamics.diagnosis._prediction import prediction_against_trace
 from tokendynamics.diagnosis._repeated_texts import repeated_texts
-from tokendynamics.diagnosis._result import Diagnosis
 from tokendynamics.diagnosis._token_clusters import token_clusters
 from tokendynamics.diagnosis._token_paths import token_paths
-from tokendynamics.diagnosis._trace import trace
-from tokendynamics.diagnosis._verdict import Verdict, judge
 from tokendynamics.diagnosis._what_if import what_if
+from tokendynamics.diagnosis.comparison import Comparison
+from tokendynamics.diagnosis.repeated_passes import passes
+from tokendynamics.diagnosis.result import Diagnosis
+from tokendynamics.diagnosis.tracing import trace
+from tokendynamics.diagnosis.verdict import Verdict, judge
 from tokendynamics.words import Convention, Finding
 
 __all__ = [

@@ -12,17 +12,18 @@ import xarray as xr
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from tokendynamics.diagnosis._trace import named_prompts
-from tokendynamics.diagnosis._trace_memory import attention_bytes
-from tokendynamics.numerics._errors import CheckpointError, expected
-from tokendynamics.numerics._resources import check_fits
-from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.diagnosis.trace_memory import attention_bytes
+from tokendynamics.diagnosis.tracing import named_prompts
+from tokendynamics.numerics import CheckpointError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.resources import check_fits
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
-from tokendynamics.pretrained._inputs import Prepared, prepared
-from tokendynamics.pretrained._load import Model, as_checkpoint
-from tokendynamics.pretrained._not_finite import check_finite_state, check_states
-from tokendynamics.pretrained.discovery._attention_call import AttentionCall
-from tokendynamics.provenance._progress import Progress, reporting, tracked
+from tokendynamics.pretrained.discovery.attention_call import AttentionCall
+from tokendynamics.pretrained.inputs import Prepared, prepared
+from tokendynamics.pretrained.loading import Model, as_checkpoint
+from tokendynamics.pretrained.not_finite import check_finite_state, check_states
+from tokendynamics.provenance.progress import Progress, reporting, tracked
 
 _MEASURES: Mapping[str, tuple[str, ...]] = {
     "received": ("token",),

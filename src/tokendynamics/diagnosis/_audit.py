@@ -24,32 +24,38 @@ import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tokendynamics.attention._circuits import FactoredMatrix, ov_circuit
-from tokendynamics.attention._positions import rotate
+from tokendynamics.attention import FactoredMatrix, ov_circuit, rotate
 from tokendynamics.diagnosis._folding import folding_in_words, gain_of, with_gain
 from tokendynamics.diagnosis._head_sums import centred, kept_square, sums_of
 from tokendynamics.diagnosis._hypotheses import HYPOTHESES, STATEMENTS, numbers_from, numbers_of, qk_hypotheses
 from tokendynamics.diagnosis._layout_notes import notes_of
-from tokendynamics.numerics._arguments import whole_numbers
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._resources import check_fits, give_back, limited_threads
-from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.numerics._tolerances import NEAR_ZERO
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import whole_numbers
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.resources import check_fits, give_back, limited_threads
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.numerics.tolerances import NEAR_ZERO
 from tokendynamics.pretrained import AttentionWeights, Checkpoint
-from tokendynamics.pretrained._architecture import as_layers
-from tokendynamics.pretrained._load import Model, as_checkpoint
-from tokendynamics.pretrained.discovery._words import form_in_words
-from tokendynamics.provenance._progress import Progress, reporting, tracked
-from tokendynamics.spectra._inertia import (
+from tokendynamics.pretrained.architecture import as_layers
+from tokendynamics.pretrained.discovery.words import form_in_words
+from tokendynamics.pretrained.loading import Model, as_checkpoint
+from tokendynamics.provenance.progress import Progress, reporting, tracked
+from tokendynamics.spectra import (
     Inertia,
+    Regime,
+    ValueSpectrum,
+    balance,
+    classify,
     compress,
-    count_signs,
     inertia,
     low_rank_eigenvalues,
     product_eigenvalues,
+    value_spectrum,
+    value_spectrum_of_factors,
 )
-from tokendynamics.spectra._regime import Regime, balance, classify, same_signs_as_contraction
-from tokendynamics.spectra._value_map import ValueSpectrum, Wanted, value_spectrum, value_spectrum_of_factors
+from tokendynamics.spectra.regimes import same_signs_as_contraction
+from tokendynamics.spectra.signs import count_signs
+from tokendynamics.spectra.value_map import Wanted
 
 ValueMap = Literal["V", "VO"]
 Singular = Literal["undefined", "pinv"]

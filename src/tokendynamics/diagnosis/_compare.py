@@ -11,28 +11,29 @@ import xarray as xr
 from torch import nn
 
 from tokendynamics.diagnosis._compared_sentences import Measured, conventions_in, sentences_of
-from tokendynamics.diagnosis._comparison import Comparison
 from tokendynamics.diagnosis._diagnose import describe
 from tokendynamics.diagnosis._differences import paired_differences, side_by_side
 from tokendynamics.diagnosis._feed_forward_differences import feed_forward_differences
 from tokendynamics.diagnosis._first_difference import parting_of
-from tokendynamics.diagnosis._halved_parts import halved_parts
 from tokendynamics.diagnosis._norms_alone import with_norms_alone
-from tokendynamics.diagnosis._prompt_trace import SINK_RATIO
 from tokendynamics.diagnosis._tensor_differences import tensor_differences
 from tokendynamics.diagnosis._together import Together, run_together
-from tokendynamics.diagnosis._trace import named_prompts
-from tokendynamics.diagnosis._verdict import judge
 from tokendynamics.diagnosis._weight_differences import weight_differences
+from tokendynamics.diagnosis.comparison import Comparison
+from tokendynamics.diagnosis.halved_parts import halved_parts
+from tokendynamics.diagnosis.prompt_trace import SINK_RATIO
 from tokendynamics.diagnosis.texts import default_texts
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
-from tokendynamics.numerics._resources import limited_threads
-from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.diagnosis.tracing import named_prompts
+from tokendynamics.diagnosis.verdict import judge
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.resources import limited_threads
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
-from tokendynamics.pretrained._load import Model, as_checkpoint
-from tokendynamics.pretrained._untrained_twin import untrained_twin
-from tokendynamics.provenance._manifest import manifest
-from tokendynamics.provenance._progress import Progress, reporting
+from tokendynamics.pretrained.loading import Model, as_checkpoint
+from tokendynamics.pretrained.untrained_twin import untrained_twin
+from tokendynamics.provenance.manifest import manifest
+from tokendynamics.provenance.progress import Progress, reporting
 
 
 @typed_arguments

@@ -9,7 +9,14 @@ import numpy as np
 import torch
 import xarray as xr
 
-from tokendynamics.diagnosis._compared_words import (
+from tokendynamics.diagnosis._feed_forward_differences import FeedForwardDifferences
+from tokendynamics.diagnosis._first_difference import JUMP, NEIGHBOURS, ROUNDINGS, TIMES_NEIGHBOURS, Parting
+from tokendynamics.diagnosis._halved_words import halved_convention, halved_finding
+from tokendynamics.diagnosis._leading_subspaces import LEADING
+from tokendynamics.diagnosis._tensor_differences import TIMES_OTHERS, TensorDifferences
+from tokendynamics.diagnosis._tensor_words import tensors_finding, tensors_of_layer
+from tokendynamics.diagnosis._together import Together
+from tokendynamics.diagnosis.compared_words import (
     WEIGHTS_DIFFER,
     because,
     end_finding,
@@ -21,15 +28,8 @@ from tokendynamics.diagnosis._compared_words import (
     where_differing,
     without_partner,
 )
-from tokendynamics.diagnosis._feed_forward_differences import FeedForwardDifferences
-from tokendynamics.diagnosis._first_difference import JUMP, NEIGHBOURS, ROUNDINGS, TIMES_NEIGHBOURS, Parting
-from tokendynamics.diagnosis._halved_parts import HalvedParts
-from tokendynamics.diagnosis._halved_words import halved_convention, halved_finding
-from tokendynamics.diagnosis._leading_subspaces import LEADING
-from tokendynamics.diagnosis._tensor_differences import TIMES_OTHERS, TensorDifferences
-from tokendynamics.diagnosis._tensor_words import tensors_finding, tensors_of_layer
-from tokendynamics.diagnosis._together import Together
-from tokendynamics.diagnosis._verdict import Verdict
+from tokendynamics.diagnosis.halved_parts import HalvedParts
+from tokendynamics.diagnosis.verdict import Verdict
 from tokendynamics.words import Convention, Finding, factor, number, power_of_ten
 
 

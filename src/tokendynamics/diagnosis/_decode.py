@@ -12,22 +12,23 @@ import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tokendynamics.diagnosis._passes import pass_options
-from tokendynamics.numerics._arguments import as_choice, as_count, whole_numbers
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, CheckpointError, expected
-from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.observables._repetition import repetition
-from tokendynamics.pretrained._checkpoint import Checkpoint
-from tokendynamics.pretrained._decoder import Decoder
-from tokendynamics.pretrained._encoding import pieces_of
-from tokendynamics.pretrained._forward_arguments import are_token_ids
-from tokendynamics.pretrained._inputs import prepared
-from tokendynamics.pretrained._load import Model, as_checkpoint
-from tokendynamics.pretrained._not_finite import check_finite_state, check_logits, check_states
-from tokendynamics.pretrained._packs import Pack
-from tokendynamics.pretrained._repeated_stack import PassOptions, RepeatedStack
-from tokendynamics.pretrained._variant import VariantLike
-from tokendynamics.provenance._progress import Progress, reporting
+from tokendynamics.diagnosis.repeated_passes import pass_options
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
+from tokendynamics.numerics.arguments import as_choice, as_count, whole_numbers
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.observables import repetition
+from tokendynamics.pretrained import Checkpoint
+from tokendynamics.pretrained.decoder import Decoder
+from tokendynamics.pretrained.encoding import pieces_of
+from tokendynamics.pretrained.forward_arguments import are_token_ids
+from tokendynamics.pretrained.inputs import prepared
+from tokendynamics.pretrained.loading import Model, as_checkpoint
+from tokendynamics.pretrained.not_finite import check_finite_state, check_logits, check_states
+from tokendynamics.pretrained.packs import Pack
+from tokendynamics.pretrained.repeated_stack import PassOptions, RepeatedStack
+from tokendynamics.pretrained.variant import VariantLike
+from tokendynamics.provenance.progress import Progress, reporting
 
 _MEASURES = ("distinct_1", "distinct_2", "entropy", "longest_run")
 

@@ -12,25 +12,20 @@ import xarray as xr
 
 from tokendynamics.diagnosis._decode import decode
 from tokendynamics.diagnosis._deeper_found import DECODED, Deeper
-from tokendynamics.diagnosis._deeper_words import conventions_of, sentences_of
 from tokendynamics.diagnosis._pass_measures import BY_PROMPT, OVER_PROMPTS
-from tokendynamics.diagnosis._passes import COLLAPSED, ESTIMATES, pass_options, passes
-from tokendynamics.diagnosis._trace import named_prompts
-from tokendynamics.numerics._arguments import as_choice, as_count, as_path, whole_numbers
-from tokendynamics.numerics._decline import DeclineEstimate, decline_of
-from tokendynamics.numerics._errors import (
-    ArgumentTypeError,
-    ArgumentValueError,
-    CheckpointError,
-    expected,
-    shown,
-)
-from tokendynamics.numerics._resources import check_fits
-from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.pretrained._checkpoint import Checkpoint
-from tokendynamics.pretrained._load import Model, as_checkpoint
-from tokendynamics.pretrained._variant import NAMED
-from tokendynamics.provenance._progress import Progress, reporting
+from tokendynamics.diagnosis.deeper_words import conventions_of, sentences_of
+from tokendynamics.diagnosis.repeated_passes import COLLAPSED, ESTIMATES, pass_options, passes
+from tokendynamics.diagnosis.tracing import named_prompts
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
+from tokendynamics.numerics.arguments import as_choice, as_count, as_path, whole_numbers
+from tokendynamics.numerics.decline import DeclineEstimate, decline_of
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.resources import check_fits
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.pretrained import Checkpoint
+from tokendynamics.pretrained.loading import Model, as_checkpoint
+from tokendynamics.pretrained.variant import NAMED
+from tokendynamics.provenance.progress import Progress, reporting
 
 VARIANTS = tuple(NAMED)
 _OWN_TO_A_VARIANT = ("variant", "scale", "drawn_whole")

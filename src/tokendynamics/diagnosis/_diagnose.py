@@ -14,25 +14,25 @@ from tokendynamics.diagnosis._deeper import VARIANTS, checked_deeper
 from tokendynamics.diagnosis._deeper import deeper as find_deeper
 from tokendynamics.diagnosis._deeper_found import Deeper
 from tokendynamics.diagnosis._known_tokens import tokens_in_words
-from tokendynamics.diagnosis._layer_states import ANISOTROPIC, CONSENSUS, LINE_EXCESS, SPREAD
 from tokendynamics.diagnosis._lever_words import in_view_of
 from tokendynamics.diagnosis._levers import levers as find_levers
 from tokendynamics.diagnosis._levers_found import Levers
-from tokendynamics.diagnosis._parts_there import parts_there
-from tokendynamics.diagnosis._prompt_trace import SINK_RATIO
-from tokendynamics.diagnosis._result import Diagnosis
 from tokendynamics.diagnosis._token_paths import token_paths
-from tokendynamics.diagnosis._trace import named_prompts, trace
-from tokendynamics.diagnosis._verdict import judge
+from tokendynamics.diagnosis.layer_states import ANISOTROPIC, CONSENSUS, LINE_EXCESS, SPREAD
+from tokendynamics.diagnosis.parts_there import parts_there
+from tokendynamics.diagnosis.prompt_trace import SINK_RATIO
+from tokendynamics.diagnosis.result import Diagnosis
 from tokendynamics.diagnosis.texts import default_texts
-from tokendynamics.numerics._errors import ArgumentValueError, AttentionFactorsError, CheckpointError
-from tokendynamics.numerics._resources import limited_threads
-from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.diagnosis.tracing import named_prompts, trace
+from tokendynamics.diagnosis.verdict import judge
+from tokendynamics.numerics import ArgumentValueError, AttentionFactorsError, CheckpointError
+from tokendynamics.numerics.resources import limited_threads
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
-from tokendynamics.pretrained._architecture import as_layers
-from tokendynamics.pretrained._load import Model, as_checkpoint
-from tokendynamics.provenance._manifest import manifest
-from tokendynamics.provenance._progress import Progress, reporting
+from tokendynamics.pretrained.architecture import as_layers
+from tokendynamics.pretrained.loading import Model, as_checkpoint
+from tokendynamics.provenance.manifest import manifest
+from tokendynamics.provenance.progress import Progress, reporting
 from tokendynamics.words import Convention, power_of_ten
 
 _OTHERWISE = {

@@ -10,11 +10,11 @@ import xarray as xr
 from jaxtyping import Bool
 from torch import Tensor
 
-from tokendynamics.diagnosis._layer_states import layer_states
-from tokendynamics.diagnosis._prompt_shares import BOUNDS, CONFIDENCE, Estimates
-from tokendynamics.diagnosis._prompt_trace import COMPONENTS, SITES
 from tokendynamics.diagnosis._together import nearest_layers
-from tokendynamics.numerics._intervals import jackknife_interval
+from tokendynamics.diagnosis.layer_states import layer_states
+from tokendynamics.diagnosis.prompt_shares import BOUNDS, CONFIDENCE, Estimates
+from tokendynamics.diagnosis.prompt_trace import COMPONENTS, SITES
+from tokendynamics.numerics.intervals import jackknife_interval
 
 MEASURES = ("shares", "consensus_within", "consensus_relative", "centred_cos2", "line_excess", "kappa_change_sum")
 """What is compared with intervals; of the trace, see there."""

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from tokendynamics.diagnosis._leading_subspaces import degrees_of, leading_subspace, squared_sine
 from tokendynamics.pretrained import Checkpoint
-from tokendynamics.pretrained._feed_forward import FeedForwardWeights
-from tokendynamics.provenance._progress import Progress, tracked
+from tokendynamics.pretrained.feed_forward import FeedForwardWeights
+from tokendynamics.provenance.progress import Progress, tracked
 
 _REORDERED = 1e-4
 """Hidden units are matched in another order if their sorted sizes differ by less than this although the unsorted ones

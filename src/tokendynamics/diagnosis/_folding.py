@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained import AttentionWeights, Checkpoint
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis._figure_names import PART_NAMES
 from tokendynamics.diagnosis._first_difference import ROUNDINGS
-from tokendynamics.diagnosis._halved_parts import HalvedParts
-from tokendynamics.diagnosis._prompt_shares import CONFIDENCE
+from tokendynamics.diagnosis.figure_names import PART_NAMES
+from tokendynamics.diagnosis.halved_parts import HalvedParts
+from tokendynamics.diagnosis.prompt_shares import CONFIDENCE
 from tokendynamics.words import Finding, number, percent, plural, signed
 
 

@@ -22,8 +22,9 @@ from torch import Tensor
 
 from tokendynamics.diagnosis._head_sums import HeadSums, kept_square, ov_sum, qk_sum, sums_of
 from tokendynamics.pretrained import AttentionWeights
-from tokendynamics.spectra._extremes import spectral_norm
-from tokendynamics.spectra._inertia import Inertia, inertia, symmetric_part
+from tokendynamics.spectra import Inertia, inertia
+from tokendynamics.spectra.extremes import spectral_norm
+from tokendynamics.spectra.signs import symmetric_part
 
 HYPOTHESES = (
     "ov_identity",

@@ -9,7 +9,7 @@ import xarray as xr
 from torch import Tensor
 
 from tokendynamics.diagnosis._noun import noun_in
-from tokendynamics.pretrained._inputs import Prepared
+from tokendynamics.pretrained.inputs import Prepared
 from tokendynamics.words import Finding, percent
 
 MANY_UNKNOWN = 0.1

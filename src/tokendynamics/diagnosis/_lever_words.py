@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float64
 
-from tokendynamics.diagnosis._layer_states import COLLAPSES, State
-from tokendynamics.diagnosis._lever_trials import CONFIDENCE, EffectEstimate, Trial
 from tokendynamics.diagnosis._levers_found import ALL_LAYERS, NOTHING, SOME_LAYERS, Answer, Levers
-from tokendynamics.diagnosis._verdict import Verdict
+from tokendynamics.diagnosis.layer_states import COLLAPSES, State
+from tokendynamics.diagnosis.lever_trials import CONFIDENCE, EffectEstimate, Trial
+from tokendynamics.diagnosis.verdict import Verdict
 from tokendynamics.words import estimate, fixed, in_layers, listing, percent, plural
 
 LITTLE = 0.06

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 import xarray as xr
 
-from tokendynamics.diagnosis._lever_trials import CONFIDENCE, EffectEstimate, Trial, Trials
 from tokendynamics.diagnosis._lever_words import (
     CHEAP,
     EVEN_SHARE,
@@ -22,18 +21,20 @@ from tokendynamics.diagnosis._lever_words import (
 )
 from tokendynamics.diagnosis._levers_found import NOTHING, Answer, Levers
 from tokendynamics.diagnosis._noun import noun_of
-from tokendynamics.diagnosis._prompt_trace import SINK_RATIO
-from tokendynamics.diagnosis._sensitivities import HIGHEST, LOWEST, Sensitivities, sensitivities
-from tokendynamics.diagnosis._trace import NamedPrompts, named_prompts
 from tokendynamics.diagnosis._what_if import what_if
-from tokendynamics.numerics._arguments import as_count
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.diagnosis.lever_trials import CONFIDENCE, EffectEstimate, Trial, Trials
+from tokendynamics.diagnosis.prompt_trace import SINK_RATIO
+from tokendynamics.diagnosis.sensitivities import HIGHEST, LOWEST, Sensitivities, sensitivities
+from tokendynamics.diagnosis.tracing import NamedPrompts, named_prompts
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import as_count
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
-from tokendynamics.pretrained._inputs import Prepared, prepared
-from tokendynamics.pretrained._load import Model, as_checkpoint
-from tokendynamics.pretrained._variant import PARTS
-from tokendynamics.provenance._progress import Progress, reporting, tracked
+from tokendynamics.pretrained.inputs import Prepared, prepared
+from tokendynamics.pretrained.loading import Model, as_checkpoint
+from tokendynamics.pretrained.variant import PARTS
+from tokendynamics.provenance.progress import Progress, reporting, tracked
 from tokendynamics.words import Convention, percent
 
 ALPHAS = (0.5, 0.0)

@@ -9,11 +9,11 @@ import torch
 import xarray as xr
 
 from tokendynamics.diagnosis._decode import likeliest, one_prompt, words_of
-from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.pretrained._checkpoint import Checkpoint
-from tokendynamics.pretrained._load import Model, as_checkpoint
-from tokendynamics.pretrained._not_finite import check_logits, check_states
-from tokendynamics.pretrained._packs import Pack
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.pretrained import Checkpoint
+from tokendynamics.pretrained.loading import Model, as_checkpoint
+from tokendynamics.pretrained.not_finite import check_logits, check_states
+from tokendynamics.pretrained.packs import Pack
 
 
 @typed_arguments

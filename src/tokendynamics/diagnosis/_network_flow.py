@@ -8,19 +8,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tokendynamics.attention._attention import Attention
-from tokendynamics.attention._circuits import FactoredMatrix, ov_circuit, qk_circuit
-from tokendynamics.attention._positions import RotaryPositions
+from tokendynamics.attention import Attention, FactoredMatrix, RotaryPositions, ov_circuit, qk_circuit
 from tokendynamics.attention.schedules import Periodic
-from tokendynamics.dynamics._flow import Flow
-from tokendynamics.numerics._errors import ArgumentValueError, expected, shown
-from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.dynamics import Flow
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import AttentionWeights, Checkpoint
-from tokendynamics.pretrained._architecture import as_layers
-from tokendynamics.pretrained._load import Model, as_checkpoint
-from tokendynamics.spaces._ellipsoid import Sphere
-from tokendynamics.spaces._geometry import geometry_of
-from tokendynamics.spaces._space import Space
+from tokendynamics.pretrained.architecture import as_layers
+from tokendynamics.pretrained.loading import Model, as_checkpoint
+from tokendynamics.spaces import Space, Sphere
+from tokendynamics.spaces.geometry import geometry_of
 
 
 class LayerCircuits:

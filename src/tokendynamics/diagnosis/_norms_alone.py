@@ -9,9 +9,9 @@ import numpy as np
 from tokendynamics.diagnosis._first_difference import NEIGHBOURS, Difference, Parting
 from tokendynamics.diagnosis._tensor_differences import block_differences, standing_out
 from tokendynamics.diagnosis._tensor_words import STORED
-from tokendynamics.numerics._errors import CheckpointError
+from tokendynamics.numerics import CheckpointError
 from tokendynamics.pretrained import Checkpoint
-from tokendynamics.pretrained.discovery._layout import BlockLayout
+from tokendynamics.pretrained.discovery.layout import BlockLayout
 
 
 def with_norms_alone(parting: Parting | None, first: Checkpoint, other: Checkpoint) -> Parting | None:

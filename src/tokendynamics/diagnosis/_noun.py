@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import xarray as xr
 
-from tokendynamics.pretrained._inputs import _is_image
+from tokendynamics.pretrained.inputs import is_image
 
 
 def noun_of(prompts: Mapping[str, Any]) -> str:
@@ -28,7 +28,7 @@ def noun_in(trace: xr.Dataset) -> str:
 def _noun(item: Any) -> str:
     if isinstance(item, Mapping):
         return _only(_of_argument(name, value) for name, value in item.items())
-    return "image" if _is_image(item) else "text"
+    return "image" if is_image(item) else "text"
 
 
 def _of_argument(name: str, value: Any) -> str:

@@ -11,9 +11,10 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from tokendynamics.diagnosis._pass_measures import BY_PROMPT, OVER_PROMPTS
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.provenance._array_files import read_npz
-from tokendynamics.provenance._whole import whole_file
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.provenance.array_files import read_npz
+from tokendynamics.provenance.whole import whole_file
 
 _ARRAYS = {"identity", "by_prompt", "over_prompts", "states", "log_scale"}
 

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from tokendynamics.observables._agreement import consensus, mean_pair_cosine
-from tokendynamics.observables._directions import unit_rows
-from tokendynamics.observables._shares import (
+from tokendynamics.observables import consensus, mean_pair_cosine
+from tokendynamics.observables.directions import unit_rows
+from tokendynamics.observables.share_decomposition import (
     centred_cosines,
     gram_of_means,
     mean_of_others,

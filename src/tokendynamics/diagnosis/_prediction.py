@@ -13,9 +13,10 @@ import xarray as xr
 from jaxtyping import Float64
 from scipy.stats import rankdata
 
-from tokendynamics.numerics._arguments import as_tensor
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import as_tensor
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.words import fixed
 
 FEWEST = 5

@@ -19,7 +19,8 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
-from tokendynamics.numerics._errors import ArgumentTypeError, expected, shown
+from tokendynamics.numerics import ArgumentTypeError
+from tokendynamics.numerics.errors import expected, shown
 
 Repetition = Literal["same", "contained", "beginning"]
 

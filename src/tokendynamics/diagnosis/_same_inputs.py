@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from tokendynamics.diagnosis._prompt_trace import COMPONENTS
-from tokendynamics.pretrained._states import SiteStates
+from tokendynamics.diagnosis.prompt_trace import COMPONENTS
+from tokendynamics.pretrained import SiteStates
 
 
 def own_differences(

@@ -9,14 +9,15 @@ from typing import Any
 
 import xarray as xr
 
-from tokendynamics.diagnosis._figure_names import FigureName
 from tokendynamics.diagnosis._first_difference import Difference, Kind, Part, Parting
-from tokendynamics.diagnosis._stored import DIMS, LABELS, OTHER_SUMMARY, checked_model, verdict_of
-from tokendynamics.diagnosis._stored import SUMMARY as OF_A_DIAGNOSIS
-from tokendynamics.numerics._arguments import as_integer, as_text
-from tokendynamics.numerics._errors import ArgumentValueError, expected, shown
-from tokendynamics.provenance._reading import read_json
-from tokendynamics.results._tables import (
+from tokendynamics.diagnosis.figure_names import FigureName
+from tokendynamics.diagnosis.stored import DIMS, LABELS, OTHER_SUMMARY, checked_model, verdict_of
+from tokendynamics.diagnosis.stored import SUMMARY as OF_A_DIAGNOSIS
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import as_integer, as_text
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.provenance.reading import read_json
+from tokendynamics.results.tables import (
     Dims,
     conventions_of,
     findings_of,

@@ -11,9 +11,9 @@ import xarray as xr
 from jaxtyping import Float64
 from torch import Tensor
 
-from tokendynamics.numerics._errors import CheckpointError
+from tokendynamics.numerics import CheckpointError
 from tokendynamics.pretrained import Checkpoint
-from tokendynamics.provenance._progress import Progress, tracked
+from tokendynamics.provenance.progress import Progress, tracked
 
 TIMES_OTHERS = 5.0
 """A tensor stands out if it differs by this many times the median over the same tensor of the other layers, plus as

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tokendynamics.diagnosis._compared_words import of_norm, where_differing, without_partner
 from tokendynamics.diagnosis._tensor_differences import TensorDifferences, standing_out
+from tokendynamics.diagnosis.compared_words import of_norm, where_differing, without_partner
 from tokendynamics.words import Finding, in_layers, plural
 
 MOST_NAMED = 4

@@ -14,20 +14,20 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from tokendynamics.diagnosis._known_tokens import token_conditions
-from tokendynamics.diagnosis._prompt_shares import Estimates
-from tokendynamics.diagnosis._prompt_trace import COMPONENTS, PromptTrace, find_sinks, measure_pack, tokens_left_out
 from tokendynamics.diagnosis._same_inputs import own_differences
-from tokendynamics.diagnosis._trace import _as_dataset, _conventions, _inputs_of, _passes_in_words
-from tokendynamics.numerics._resources import check_fits
-from tokendynamics.pretrained import Checkpoint
-from tokendynamics.pretrained._inputs import Prepared
-from tokendynamics.pretrained._length_dependence import length_class
-from tokendynamics.pretrained._lent_inputs import states_on_inputs_of
-from tokendynamics.pretrained._network import evaluating
-from tokendynamics.pretrained._not_finite import check_states
-from tokendynamics.pretrained._packs import Pack
-from tokendynamics.pretrained._states import PackStates, SiteStates
-from tokendynamics.provenance._progress import Progress
+from tokendynamics.diagnosis.prompt_shares import Estimates
+from tokendynamics.diagnosis.prompt_trace import COMPONENTS, PromptTrace, find_sinks, measure_pack, tokens_left_out
+from tokendynamics.diagnosis.tracing import _as_dataset, _inputs_of, _passes_in_words, conventions_of_trace
+from tokendynamics.numerics.resources import check_fits
+from tokendynamics.pretrained import Checkpoint, SiteStates
+from tokendynamics.pretrained.inputs import Prepared
+from tokendynamics.pretrained.length_dependence import length_class
+from tokendynamics.pretrained.lent_inputs import states_on_inputs_of
+from tokendynamics.pretrained.network import evaluating
+from tokendynamics.pretrained.not_finite import check_states
+from tokendynamics.pretrained.packs import Pack
+from tokendynamics.pretrained.states import PackStates
+from tokendynamics.provenance.progress import Progress
 
 GAPS = ("input_difference", "update_difference", "update_size", "size_ratio", "state_difference")
 """Of each part, over the tokens of a prompt: ‖x_b − x_a‖/‖x_a‖ of the states that it reads, ‖Δ_b − Δ_a‖/‖Δ_a‖ of what
@@ -112,7 +112,7 @@ def run_together(
         report(min(len(each) for each in rows), len(prompts), _WORK)
     for ckpt, own, inputs in zip(ckpts, rows, given, strict=True):
         estimates: Estimates = {}
-        attrs = _conventions(ckpt, prompts, sinks, ratio) | {"passes": _passes_in_words(ckpt, True)}
+        attrs = conventions_of_trace(ckpt, prompts, sinks, ratio) | {"passes": _passes_in_words(ckpt, True)}
         attrs |= token_conditions(ckpt.tokenizer, inputs)
         found.traces.append(_as_dataset([own[place] for place in range(len(own))], prompts, attrs, estimates))
         found.estimates.append(estimates)

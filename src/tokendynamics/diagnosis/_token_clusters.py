@@ -11,13 +11,15 @@ import xarray as xr
 from jaxtyping import Bool, Float64
 from torch import Tensor
 
-from tokendynamics.diagnosis._prompt_trace import SINK_RATIO, find_sinks, tokens_left_out
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.observables._direction_clusters import CLEAR, direction_clusters
-from tokendynamics.pretrained._architecture import as_layers
-from tokendynamics.pretrained._inputs import prepared
-from tokendynamics.pretrained._load import Model, as_checkpoint
+from tokendynamics.diagnosis.prompt_trace import SINK_RATIO, find_sinks, tokens_left_out
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.observables import direction_clusters
+from tokendynamics.observables.direction_clustering import CLEAR
+from tokendynamics.pretrained.architecture import as_layers
+from tokendynamics.pretrained.inputs import prepared
+from tokendynamics.pretrained.loading import Model, as_checkpoint
 
 _LAST = 3
 _FEWEST = 3

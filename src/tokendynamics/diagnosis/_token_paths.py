@@ -11,11 +11,11 @@ import xarray as xr
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from tokendynamics.diagnosis._prompt_trace import SINK_RATIO, find_sinks, tokens_left_out
-from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.pretrained._inputs import prepared
-from tokendynamics.pretrained._load import Model, as_checkpoint
-from tokendynamics.pretrained._not_finite import check_states
+from tokendynamics.diagnosis.prompt_trace import SINK_RATIO, find_sinks, tokens_left_out
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.pretrained.inputs import prepared
+from tokendynamics.pretrained.loading import Model, as_checkpoint
+from tokendynamics.pretrained.not_finite import check_states
 
 
 @typed_arguments
@@ -36,7 +36,7 @@ def token_paths(
         ckpt: Anything `tokendynamics.load` takes, or a checkpoint already loaded.
         text: The prompt; see `tokendynamics.trace`.
         sinks: "detect" for the sinks of each layer, or positions to treat as such everywhere.
-        sink_ratio: See `tokendynamics.diagnosis._trace.trace`.
+        sink_ratio: See `tokendynamics.diagnosis.tracing.trace`.
         truncate: Whether a prompt longer than the context is cut.
 
     Returns:

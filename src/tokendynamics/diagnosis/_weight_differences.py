@@ -12,9 +12,9 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from tokendynamics.diagnosis._leading_subspaces import degrees_of, leading_subspace, squared_sine
-from tokendynamics.numerics._errors import AttentionFactorsError
+from tokendynamics.numerics import AttentionFactorsError
 from tokendynamics.pretrained import AttentionWeights, Checkpoint
-from tokendynamics.provenance._progress import Progress, tracked
+from tokendynamics.provenance.progress import Progress, tracked
 
 _SURELY = 0.5
 """Heads that differ by less, relative to the layer, are not matched with other heads; random heads differ by 1.4."""

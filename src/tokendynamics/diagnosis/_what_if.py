@@ -11,17 +11,18 @@ import xarray as xr
 from torch import Tensor
 
 from tokendynamics.diagnosis._differences import MEASURES, paired_differences, side_by_side
-from tokendynamics.diagnosis._halved_parts import losses_of_prompts
-from tokendynamics.diagnosis._prompt_shares import BOUNDS, CONFIDENCE
-from tokendynamics.diagnosis._prompt_trace import SINK_RATIO, SITES
 from tokendynamics.diagnosis._together import Together, run_together
-from tokendynamics.diagnosis._trace import named_prompts
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._intervals import jackknife_interval
-from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.pretrained._load import Model, as_checkpoint
-from tokendynamics.pretrained._variant import Variant, VariantLike
-from tokendynamics.provenance._progress import Progress, reporting
+from tokendynamics.diagnosis.halved_parts import losses_of_prompts
+from tokendynamics.diagnosis.prompt_shares import BOUNDS, CONFIDENCE
+from tokendynamics.diagnosis.prompt_trace import SINK_RATIO, SITES
+from tokendynamics.diagnosis.tracing import named_prompts
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.intervals import jackknife_interval
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.pretrained.loading import Model, as_checkpoint
+from tokendynamics.pretrained.variant import Variant, VariantLike
+from tokendynamics.provenance.progress import Progress, reporting
 
 MODELS = ("as it is", "changed")
 _REMOVED = "removed"

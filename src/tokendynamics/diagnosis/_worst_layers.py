@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis._layer_states import State, worst_layer
-from tokendynamics.diagnosis._prompt_shares import CONFIDENCE
-from tokendynamics.numerics._intervals import student_quantile
+from tokendynamics.diagnosis.layer_states import State, worst_layer
+from tokendynamics.diagnosis.prompt_shares import CONFIDENCE
+from tokendynamics.numerics.intervals import student_quantile
 
 ROUNDED = 0.005
 """Two measures that differ by no more than this may be written with the same two decimals."""

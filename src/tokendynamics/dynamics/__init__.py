@@ -21,9 +21,9 @@ tokens come near `atol`, which is then all that controls them.
 
 from tokendynamics.dynamics import events
 from tokendynamics.dynamics._flow import Flow
-from tokendynamics.dynamics._simulate import Interrupted, simulate
 from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics._trajectory import Trajectory
+from tokendynamics.dynamics.simulation import Interrupted, simulate
 
 __all__ = ["Flow", "Interrupted", "Status", "Trajectory", "events", "simulate"]
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from tokendynamics.attention._attention import Attention
-from tokendynamics.attention._mixing import masked_weights
+from tokendynamics.attention import Attention
+from tokendynamics.attention.mixing import masked_weights
 from tokendynamics.attention.schedules import Time
-from tokendynamics.spaces._geometry import Geometry
-from tokendynamics.spaces._retraction import inner
+from tokendynamics.spaces.geometry import Geometry
+from tokendynamics.spaces.retraction import inner
 
 _SYSTEMS, _TOKENS, _DIM = 64, 24, 8
 

@@ -9,14 +9,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from tokendynamics.attention._attention import Attention
+from tokendynamics.attention import Attention
 from tokendynamics.dynamics._field import Field
-from tokendynamics.numerics._arguments import ArrayLike, as_choice, as_finite, as_states, like
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
-from tokendynamics.numerics._places import first_index, first_token
-from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.spaces._geometry import Geometry, geometry_of
-from tokendynamics.spaces._space import Space
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.arguments import ArrayLike, as_choice, as_finite, as_states, like
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.places import first_index, first_token
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.spaces import Space
+from tokendynamics.spaces.geometry import Geometry, geometry_of
 
 Projection = Literal["orthogonal", "remark_5_1"]
 

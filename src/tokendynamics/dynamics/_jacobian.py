@@ -13,11 +13,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tokendynamics.attention._attention import Attention
-from tokendynamics.attention._mixing import masked_weights
+from tokendynamics.attention import Attention
+from tokendynamics.attention.mixing import masked_weights
 from tokendynamics.attention.schedules import Time
 from tokendynamics.dynamics._field import Field
-from tokendynamics.spaces._retraction import inner
+from tokendynamics.spaces.retraction import inner
 
 _PIECE_ENTRIES = 2**22
 

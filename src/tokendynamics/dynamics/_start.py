@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from tokendynamics.dynamics._flow import Flow
-from tokendynamics.dynamics._options import read_times
 from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics._trajectory import Trajectory
-from tokendynamics.dynamics.engines._problem import Outcome
-from tokendynamics.numerics._arguments import ArrayLike, as_device
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
+from tokendynamics.dynamics.engines.problem import Outcome
+from tokendynamics.dynamics.options import read_times
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.arguments import ArrayLike, as_device
+from tokendynamics.numerics.errors import expected, shown
 
 _DTYPES = {"float64": torch.float64, "float32": torch.float32}
 

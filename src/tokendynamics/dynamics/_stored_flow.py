@@ -7,13 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from tokendynamics.attention._attention import Attention
-from tokendynamics.attention._circuits import FactoredMatrix
-from tokendynamics.attention._positions import AbsolutePositions, RotaryPositions
+from tokendynamics.attention import AbsolutePositions, Attention, FactoredMatrix, RotaryPositions
 from tokendynamics.attention.schedules import Constant, PerHead, Periodic, Schedule, Sinusoidal
 from tokendynamics.dynamics._flow import Flow
-from tokendynamics.spaces._ellipsoid import Ellipsoid, Sphere
-from tokendynamics.spaces._free import Free
+from tokendynamics.spaces import Ellipsoid, Free, Sphere
 
 Arrays = dict[str, np.ndarray]
 OWN = "the caller's own"

@@ -7,15 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from tokendynamics.attention.schedules._as_schedule import has_function
+from tokendynamics.attention.schedules.conversion import has_function
 from tokendynamics.dynamics._flow import Flow
-from tokendynamics.dynamics._options import read_times
 from tokendynamics.dynamics._trajectory import Trajectory
-from tokendynamics.dynamics.engines._problem import Outcome, Problem
+from tokendynamics.dynamics.engines.problem import Outcome, Problem
 from tokendynamics.dynamics.events import AtRest, Event
-from tokendynamics.numerics._arguments import ArrayLike, as_tensor
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.spaces._retraction import inner
+from tokendynamics.dynamics.options import read_times
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import ArrayLike, as_tensor
+from tokendynamics.numerics.errors import expected
+from tokendynamics.spaces.retraction import inner
 
 _STEPS_A_STOP = 10
 """Steps that must be left for each output time that a step may not pass."""

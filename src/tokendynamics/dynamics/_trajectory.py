@@ -19,12 +19,12 @@ from tokendynamics.dynamics import _trajectory_files as trajectory_files
 from tokendynamics.dynamics._flow import Flow
 from tokendynamics.dynamics._stored_flow import flow_from_arrays, flow_to_arrays
 from tokendynamics.dynamics._trajectory_files import check_fields
-from tokendynamics.dynamics.engines._problem import Outcome
+from tokendynamics.dynamics.engines.problem import Outcome
 from tokendynamics.dynamics.events import Event
-from tokendynamics.numerics._errors import ArgumentValueError, expected, shown
-from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.observables._agreement import consensus, mean_pair_cosine
-from tokendynamics.observables._distances import norms, pairwise_distances
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.observables import consensus, mean_pair_cosine, norms, pairwise_distances
 from tokendynamics.results import Result
 from tokendynamics.words import count, listing, number, plural
 

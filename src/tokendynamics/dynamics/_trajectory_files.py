@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from tokendynamics.dynamics._options import read_times
 from tokendynamics.dynamics._status import Status
-from tokendynamics.numerics._arguments import as_positive, as_states, as_text
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
-from tokendynamics.numerics._extras import require
-from tokendynamics.provenance._stores import opened, read_store
-from tokendynamics.provenance._swap import NEW, put, recover, staging
-from tokendynamics.provenance._whole import full_disk_as_storage_error, settle_results
+from tokendynamics.dynamics.options import read_times
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.arguments import as_positive, as_states, as_text
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.extras import require
+from tokendynamics.provenance.stores import opened, read_store
+from tokendynamics.provenance.swap import NEW, put, recover, staging
+from tokendynamics.provenance.whole import full_disk_as_storage_error, settle_results
 
 _TOLERANCES = ("rtol", "atol", "tau")
 

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from tokendynamics.dynamics._field import Field
 from tokendynamics.dynamics._status import Status
-from tokendynamics.numerics._errors import ArgumentValueError, expected, shown
-from tokendynamics.numerics._signatures import typed_fields
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.signatures import typed_fields
 
 __all__ = ["AtRest", "Consensus", "Event", "NormAbove", "OverflowGuard", "check_then"]
 

@@ -2,15 +2,15 @@
 
 from tokendynamics.modules._constrained_attention import ConstrainedAttention
 from tokendynamics.modules._placed_spectrum import PlacedSpectrum
-from tokendynamics.modules._positions import (
+from tokendynamics.modules._regimes import REGIMES, Regime
+from tokendynamics.modules._signed_matrix import FreeMatrix, SignedMatrix
+from tokendynamics.modules.positions import (
     DecoupledRotary,
     LearnedPositions,
     NegativeDiagonal,
     Rotary,
     SinusoidalPositions,
 )
-from tokendynamics.modules._regimes import REGIMES, Regime
-from tokendynamics.modules._signed_matrix import FreeMatrix, SignedMatrix
 
 __all__ = [
     "REGIMES", "ConstrainedAttention", "DecoupledRotary", "FreeMatrix", "LearnedPositions", "NegativeDiagonal",

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from tokendynamics.numerics._arguments import as_device
-from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import as_device
+from tokendynamics.numerics.errors import expected
 
 _FORMATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrize
 
-from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
 
 Build = Callable[[], Sequence[Tensor]]
 

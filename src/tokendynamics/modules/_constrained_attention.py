@@ -14,15 +14,16 @@ from torch.overrides import has_torch_function
 from tokendynamics.modules._applied_weight import applied_weight
 from tokendynamics.modules._arguments import check_shares, check_spreads, placement
 from tokendynamics.modules._built_weights import BuiltWeights, DerivedLinear
-from tokendynamics.modules._pairs import Pair, joined
 from tokendynamics.modules._placed_spectrum import PlacedSpectrum
-from tokendynamics.modules._positions import ColumnsBeside, LogitTerm, Rotary, split
 from tokendynamics.modules._precision import at_least_float32, without_autocast
 from tokendynamics.modules._regimes import Constraint, Regime, as_regime
 from tokendynamics.modules._signed_matrix import FreeMatrix, SignedMatrix
-from tokendynamics.modules._terms_attention import joined_attention, terms_attention
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
-from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.modules.pairs import Pair, joined
+from tokendynamics.modules.positions import ColumnsBeside, LogitTerm, Rotary, split
+from tokendynamics.modules.terms_attention import joined_attention, terms_attention
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.signatures import typed_arguments
 
 Form = Literal["congruence", "solve"]
 Scope = Literal["sum", "head"]

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from tokendynamics.modules._precision import without_autocast
 from tokendynamics.modules._signed_matrix import SignedMatrix
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.signatures import typed_arguments
 
 Half = Literal["positive", "negative"]
 

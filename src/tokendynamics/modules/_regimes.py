@@ -7,9 +7,10 @@ from typing import Literal
 
 from tokendynamics.modules._placed_spectrum import Half
 from tokendynamics.modules._signed_matrix import SIGNS
-from tokendynamics.numerics._arguments import as_text
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._signatures import typed_fields
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import as_text
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.signatures import typed_fields
 
 Constraint = Literal["positive", "negative", "half", "free"]
 _CONSTRAINTS = (*SIGNS, "free")

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from tokendynamics.modules._arguments import check_spreads, placement
 from tokendynamics.modules._floor import MARGIN, above_floor, before_floor, definite_floor, eye_like, margin
 from tokendynamics.modules._precision import at_least_float32, without_autocast
-from tokendynamics.numerics._arguments import as_positive, as_square
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import as_positive, as_square
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.signatures import typed_arguments
 
 Sign = Literal["positive", "negative", "half"]
 SIGNS: tuple[str, ...] = get_args(Sign)

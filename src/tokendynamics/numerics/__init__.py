@@ -1,6 +1,6 @@
 """What everything stands on. For users: the errors, each of which names what is wrong and says what to do."""
 
-from tokendynamics.numerics._errors import (
+from tokendynamics.numerics.errors import (
     ArgumentTypeError,
     ArgumentValueError,
     AttentionFactorsError,

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from tokendynamics.observables._agreement import agreement_with_first, consensus, first_token_function, mean_pair_cosine
 from tokendynamics.observables._clusters import clusters
-from tokendynamics.observables._direction_clusters import DirectionClusters, direction_clusters
 from tokendynamics.observables._distances import diameter, norms, pairwise_distances
 from tokendynamics.observables._energies import interaction_energy, log_interaction_energy, log_potential, potential
-from tokendynamics.observables._half_space import Hemisphere, hemisphere
 from tokendynamics.observables._half_space_functions import (
     coordinate_along,
     direction_deficit,
@@ -35,8 +33,10 @@ from tokendynamics.observables._quadratic import (
 )
 from tokendynamics.observables._rank import effective_rank, rank_one_distance, stable_rank
 from tokendynamics.observables._repetition import Repetition, repetition
-from tokendynamics.observables._shares import Shares, relative_kappa, shares
-from tokendynamics.observables._summary import summarize
+from tokendynamics.observables.direction_clustering import DirectionClusters, direction_clusters
+from tokendynamics.observables.half_space import Hemisphere, hemisphere
+from tokendynamics.observables.share_decomposition import Shares, relative_kappa, shares
+from tokendynamics.observables.summary import summarize
 
 __all__ = [
     "DirectionClusters", "Hemisphere", "Repetition", "Shares", "agreement_with_first", "clusters", "consensus",

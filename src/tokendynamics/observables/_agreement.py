@@ -9,10 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tokendynamics.numerics._arguments import ArrayLike, as_states, as_tensor, check_finite, like
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.observables._directions import unit_rows
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import ArrayLike, as_states, as_tensor, check_finite, like
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.observables.directions import unit_rows
 
 
 @typed_arguments
@@ -121,7 +122,7 @@ def first_token_function(agreement: ArrayLike) -> Any:
         The shape of `agreement`, dimensionless.
 
     Raises:
-        ArgumentTypeError, ArgumentValueError: See `tokendynamics.numerics._arguments.as_tensor`.
+        ArgumentTypeError, ArgumentValueError: See `tokendynamics.numerics.arguments.as_tensor`.
 
     >>> first_token_function([1.0, 0.5, 0.0, -1.0])
     [0.0, 0.208333..., 0.666666..., 1.333333...]

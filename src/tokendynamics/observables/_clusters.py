@@ -12,11 +12,12 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from tokendynamics.numerics._arguments import ArrayLike, as_states, like
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.observables._directions import unit_rows
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import ArrayLike, as_states, like
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.observables._distances import angles
+from tokendynamics.observables.directions import unit_rows
 
 _PAIRS = 2**20
 """Pairs of tokens that are compared at a time."""

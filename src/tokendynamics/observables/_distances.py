@@ -8,10 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tokendynamics.numerics._arguments import ArrayLike, as_states, like
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.observables._directions import lengths, unit_rows
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import ArrayLike, as_states, like
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.observables.directions import lengths, unit_rows
 
 # Differences of float64 numbers at least this large are multiples of 1e-136: their squares do not underflow.
 _SMALLEST_ENTRY, _LARGEST_ENTRY = 1e-120, 1e140
@@ -27,7 +28,7 @@ def norms(x: ArrayLike) -> Any:
         Norms of shape (…, token), in the units of `x`. Exact to rounding for entries from 1e-300 to 1e300.
 
     Raises:
-        ArgumentTypeError, ArgumentValueError: See `tokendynamics.numerics._arguments.as_states`.
+        ArgumentTypeError, ArgumentValueError: See `tokendynamics.numerics.arguments.as_states`.
 
     >>> norms([[3.0, 4.0], [0.0, 0.0], [3e300, 4e300]])
     [5.0, 0.0, 5e+300]

@@ -8,7 +8,7 @@ from typing import Any
 from jaxtyping import Float64
 from torch import Tensor
 
-from tokendynamics.numerics._arguments import ArrayLike, as_states, check_finite, like
+from tokendynamics.numerics.arguments import ArrayLike, as_states, check_finite, like
 from tokendynamics.observables._fitting import fitting_matrix
 
 

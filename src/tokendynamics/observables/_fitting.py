@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tokendynamics.numerics._arguments import ArrayLike, as_square, as_states, as_tensor
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._tolerances import check_positive_definite
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import ArrayLike, as_square, as_states, as_tensor
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.tolerances import check_positive_definite
 
 
 def fitting_matrix(states: Tensor, matrix: ArrayLike, argument: str) -> Tensor:

@@ -9,9 +9,10 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from tokendynamics.numerics._arguments import ArrayLike, as_states, check_finite, like
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected
-from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.arguments import ArrayLike, as_states, check_finite, like
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.observables._fitting import fitting_metric, fitting_vector
 
 UNIT_WITHIN = 64

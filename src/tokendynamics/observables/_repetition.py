@@ -10,7 +10,8 @@ from itertools import groupby, pairwise
 import numpy as np
 from torch import Tensor
 
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.errors import expected, shown
 
 
 @dataclass(frozen=True)

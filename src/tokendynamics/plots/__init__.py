@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 from tokendynamics.plots._animate import animate
 from tokendynamics.plots._files import save
 from tokendynamics.plots._heat_map import heat_map
-from tokendynamics.plots._over_time import distances, norms, over_time
 from tokendynamics.plots._phase_diagram import phase_diagram
 from tokendynamics.plots._phase_plane import phase_plane
 from tokendynamics.plots._scene import tokens
-from tokendynamics.plots._style import DOUBLE, SINGLE, panels
+from tokendynamics.plots.style import DOUBLE, SINGLE, panels
+from tokendynamics.plots.time_axis import distances, norms, over_time
 
 __all__ = [
     "DOUBLE", "SINGLE", "Figure", "animate", "distances", "heat_map", "norms", "over_time", "panels",

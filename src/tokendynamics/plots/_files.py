@@ -8,10 +8,11 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.plots._style import check_pixels, paper_style
-from tokendynamics.provenance._whole import whole_file
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.plots.style import check_pixels, paper_style
+from tokendynamics.provenance.whole import whole_file
 
 
 def known_suffix(path: str | Path, known: Sequence[str]) -> str:

@@ -11,12 +11,13 @@ from matplotlib.collections import QuadMesh
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
-from tokendynamics.numerics._arguments import ArrayLike, as_tensor
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.plots import _style as style
-from tokendynamics.plots._recording import to_numpy
-from tokendynamics.plots._style import SINGLE, panel_for, paper_style
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import ArrayLike, as_tensor
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.plots import style as style
+from tokendynamics.plots.recording import to_numpy
+from tokendynamics.plots.style import SINGLE, panel_for, paper_style
 from tokendynamics.words import number
 
 Cells: TypeAlias = Literal["plain", "signs", "numbers"]

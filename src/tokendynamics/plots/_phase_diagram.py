@@ -13,11 +13,12 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
-from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.plots import _style as style
-from tokendynamics.plots._parameter import MOST_TICKS, Parameter, parameter, ticks
-from tokendynamics.plots._style import DOUBLE, SINGLE, panels, paper_style
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.plots import style as style
+from tokendynamics.plots.parameter import MOST_TICKS, Parameter, parameter, ticks
+from tokendynamics.plots.style import DOUBLE, SINGLE, panels, paper_style
 
 _MISSING = "#e8e4de"
 _COLOURS = LinearSegmentedColormap.from_list("share", ["#ffffff", "#a9cbe6", "#3f82ba", "#0d335f"]).with_extremes(

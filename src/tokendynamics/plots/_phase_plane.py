@@ -9,14 +9,15 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tokendynamics.numerics._arguments import ArrayLike
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.plots import _style as style
-from tokendynamics.plots._recording import Recording, Run, Simulated, read_run, to_numpy
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import ArrayLike
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.plots import style as style
 from tokendynamics.plots._scene import Scene, rounded_size
-from tokendynamics.plots._style import SINGLE, panel_for, paper_style
-from tokendynamics.plots._view import View
+from tokendynamics.plots.recording import Recording, Run, Simulated, read_run, to_numpy
+from tokendynamics.plots.style import SINGLE, panel_for, paper_style
+from tokendynamics.plots.view import View
 
 _GRID = 15
 

@@ -10,11 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.plots import _style as style
-from tokendynamics.plots._recording import Recording, Run, read_run
-from tokendynamics.plots._style import SINGLE, panel_for, paper_style
-from tokendynamics.plots._view import View, choose_view
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.plots import style as style
+from tokendynamics.plots.recording import Recording, Run, read_run
+from tokendynamics.plots.style import SINGLE, panel_for, paper_style
+from tokendynamics.plots.view import View, choose_view
 from tokendynamics.spaces import Space
 
 _MERIDIANS, _PARALLELS, _POINTS = 12, 5, 121

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tokendynamics.numerics._errors import CheckpointError, expected
-from tokendynamics.pretrained._network import evaluating, without_cache
-from tokendynamics.pretrained._other_libraries import refusing, silenced
+from tokendynamics.numerics import CheckpointError
+from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained.discovery._outputs import states_given
+from tokendynamics.pretrained.network import evaluating, without_cache
+from tokendynamics.pretrained.other_libraries import refusing, silenced
 
 _TOKENS = 8
 

@@ -13,24 +13,25 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from tokendynamics.numerics._arguments import as_path
-from tokendynamics.numerics._errors import ArgumentValueError, CheckpointError, expected
-from tokendynamics.pretrained._architecture import Architecture
+from tokendynamics.numerics import ArgumentValueError, CheckpointError
+from tokendynamics.numerics.arguments import as_path
+from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained._causality import ignores_later_tokens
-from tokendynamics.pretrained._decoder import Decoder, no_head
-from tokendynamics.pretrained._feed_forward import feed_forward_problem, feed_forward_weights
 from tokendynamics.pretrained._fresh_weights import Drawing, FreshBlocks, of_std
-from tokendynamics.pretrained._gates import GatedNetwork
 from tokendynamics.pretrained._initialization import laws_of
 from tokendynamics.pretrained._language_head import with_language_head
-from tokendynamics.pretrained._network import Network
 from tokendynamics.pretrained._origin import Origin
-from tokendynamics.pretrained._other_libraries import refusing, silenced
-from tokendynamics.pretrained._packs import Pack
-from tokendynamics.pretrained._variant import PARTS, Variant, VariantLike
 from tokendynamics.pretrained._varied_network import VariedNetwork, existing_parts
-from tokendynamics.pretrained.discovery._layout import BlockLayout, Layout
+from tokendynamics.pretrained.architecture import Architecture
+from tokendynamics.pretrained.decoder import Decoder, no_head
 from tokendynamics.pretrained.discovery._norms import Norm, norm_of
+from tokendynamics.pretrained.discovery.layout import BlockLayout, Layout
+from tokendynamics.pretrained.feed_forward import feed_forward_problem, feed_forward_weights
+from tokendynamics.pretrained.gates import GatedNetwork
+from tokendynamics.pretrained.network import Network
+from tokendynamics.pretrained.other_libraries import refusing, silenced
+from tokendynamics.pretrained.packs import Pack
+from tokendynamics.pretrained.variant import PARTS, Variant, VariantLike
 
 
 @contextmanager

@@ -11,42 +11,36 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from tokendynamics.numerics._arguments import as_count, as_flag
-from tokendynamics.numerics._errors import (
-    ArgumentTypeError,
-    ArgumentValueError,
-    AttentionFactorsError,
-    CheckpointError,
-    expected,
-    shown,
-)
-from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.pretrained._architecture import architecture_of, as_layer, as_layers, norm_of_block
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, AttentionFactorsError, CheckpointError
+from tokendynamics.numerics.arguments import as_count, as_flag
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained._changed_passes import ChangedPasses
-from tokendynamics.pretrained._encoding import Encoding, encoded, no_tokenizer
 from tokendynamics.pretrained._factors import LayerTensors, attention_weights, verified_scale
-from tokendynamics.pretrained._feed_forward import (
+from tokendynamics.pretrained._origin import Origin
+from tokendynamics.pretrained._remedied_factors import with_columns
+from tokendynamics.pretrained._remedy_columns import columns_of
+from tokendynamics.pretrained._streaming import StreamedNetwork
+from tokendynamics.pretrained._weights import AttentionWeights
+from tokendynamics.pretrained.architecture import architecture_of, as_layer, as_layers, norm_of_block
+from tokendynamics.pretrained.discovery._discover import Discovery
+from tokendynamics.pretrained.discovery.attention_call import AttentionCall
+from tokendynamics.pretrained.discovery.interface import showing, watching
+from tokendynamics.pretrained.discovery.packing import Packing, filler_of, packing_of
+from tokendynamics.pretrained.encoding import Encoding, encoded, no_tokenizer
+from tokendynamics.pretrained.feed_forward import (
     FeedForwardWeights,
     feed_forward_problem,
     feed_forward_weights,
     modules_needed,
 )
-from tokendynamics.pretrained._forward_arguments import argument_names, forward_arguments
-from tokendynamics.pretrained._length_dependence import depends_on_length, length_class
-from tokendynamics.pretrained._network import Network, evaluating
-from tokendynamics.pretrained._origin import Origin
-from tokendynamics.pretrained._other_libraries import refusing, silenced
-from tokendynamics.pretrained._packs import Pack, fewest_packs, packs_of
-from tokendynamics.pretrained._remedied_factors import with_columns
-from tokendynamics.pretrained._remedy_columns import columns_of
-from tokendynamics.pretrained._states import PackStates, SiteStates, StateWatch, collect_states, run
-from tokendynamics.pretrained._streaming import StreamedNetwork
-from tokendynamics.pretrained._variant import Variant
-from tokendynamics.pretrained._weights import AttentionWeights
-from tokendynamics.pretrained.discovery._attention_call import AttentionCall
-from tokendynamics.pretrained.discovery._discover import Discovery
-from tokendynamics.pretrained.discovery._interface import showing, watching
-from tokendynamics.pretrained.discovery._packing import Packing, filler_of, packing_of
+from tokendynamics.pretrained.forward_arguments import argument_names, forward_arguments
+from tokendynamics.pretrained.length_dependence import depends_on_length, length_class
+from tokendynamics.pretrained.network import Network, evaluating
+from tokendynamics.pretrained.other_libraries import refusing, silenced
+from tokendynamics.pretrained.packs import Pack, fewest_packs, packs_of
+from tokendynamics.pretrained.states import PackStates, SiteStates, StateWatch, collect_states, run
+from tokendynamics.pretrained.variant import Variant
 
 
 class Checkpoint(ChangedPasses):

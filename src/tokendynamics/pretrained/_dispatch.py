@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from tokendynamics.numerics._arguments import as_device
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
-from tokendynamics.numerics._extras import require
-from tokendynamics.pretrained._other_libraries import refusing, silenced
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.arguments import as_device
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.extras import require
+from tokendynamics.pretrained.other_libraries import refusing, silenced
 
 _DISK = "stream=True reads each weight once, just before it is needed; accelerate would write all of them again"
 

@@ -10,12 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tokendynamics.numerics._errors import AttentionFactorsError, CheckpointError, expected
+from tokendynamics.numerics import AttentionFactorsError, CheckpointError
+from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained._dispatch import without_hooks
-from tokendynamics.pretrained._network import at_least_single
-from tokendynamics.pretrained._other_libraries import silenced
 from tokendynamics.pretrained._weights import AttentionWeights
-from tokendynamics.pretrained.discovery._attention_call import AttentionCall
 from tokendynamics.pretrained.discovery._attention_layout import (
     TRUSTED,
     affine_of,
@@ -25,8 +23,11 @@ from tokendynamics.pretrained.discovery._attention_layout import (
 from tokendynamics.pretrained.discovery._calls import as_features, with_state
 from tokendynamics.pretrained.discovery._columns import Affine, Part, composed
 from tokendynamics.pretrained.discovery._discover import Seen
-from tokendynamics.pretrained.discovery._interface import watching
-from tokendynamics.pretrained.discovery._layout import AttentionLayout
+from tokendynamics.pretrained.discovery.attention_call import AttentionCall
+from tokendynamics.pretrained.discovery.interface import watching
+from tokendynamics.pretrained.discovery.layout import AttentionLayout
+from tokendynamics.pretrained.network import at_least_single
+from tokendynamics.pretrained.other_libraries import silenced
 
 _SEED = 3
 _LARGE = 2**22

@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from tokendynamics.numerics._errors import CheckpointError, expected
+from tokendynamics.numerics import CheckpointError
+from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained._checkpoint import Checkpoint
 from tokendynamics.pretrained._remedy_columns import NAME, Kind, LambdaColumns
 from tokendynamics.pretrained._stored_names import natural

@@ -17,9 +17,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from tokendynamics.numerics._errors import CheckpointError, expected
+from tokendynamics.numerics import CheckpointError
+from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained._initialization import InitialLaw
-from tokendynamics.pretrained._network import at_least_single, put
+from tokendynamics.pretrained.network import at_least_single, put
 
 Drawing: TypeAlias = Literal["resample", "law"]
 """Whether every matrix is drawn, or what it gives is drawn from its law."""

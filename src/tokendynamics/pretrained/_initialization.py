@@ -10,9 +10,10 @@ from typing import Any
 
 from torch import Tensor
 
-from tokendynamics.numerics._errors import CheckpointError, expected
-from tokendynamics.pretrained._network import copied_without_values
-from tokendynamics.pretrained._other_libraries import silenced
+from tokendynamics.numerics import CheckpointError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.pretrained.network import copied_without_values
+from tokendynamics.pretrained.other_libraries import silenced
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tokendynamics.pretrained._network import put
-from tokendynamics.pretrained._other_libraries import silenced
+from tokendynamics.pretrained.network import put
+from tokendynamics.pretrained.other_libraries import silenced
 
 _HEADED = ("MODEL_FOR_CAUSAL_LM_MAPPING", "MODEL_FOR_MASKED_LM_MAPPING", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING")
 

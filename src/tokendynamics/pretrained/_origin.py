@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tokendynamics.pretrained._encoding import load_image_processor, load_tokenizer
+from tokendynamics.pretrained.encoding import load_image_processor, load_tokenizer
 from tokendynamics.pretrained.sources._tokenizer_growth import check_growth
 
 

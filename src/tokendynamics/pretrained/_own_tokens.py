@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tokendynamics.pretrained.discovery._layout import Layout
+from tokendynamics.pretrained.discovery.layout import Layout
 
 
 class OwnTokens(ExitStack):

@@ -7,10 +7,11 @@ from typing import Any
 
 from torch import nn
 
-from tokendynamics.numerics._errors import CheckpointError, expected
-from tokendynamics.numerics._extras import require
+from tokendynamics.numerics import CheckpointError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.extras import require
 from tokendynamics.pretrained._language_head import base_of
-from tokendynamics.pretrained._other_libraries import refusing, silenced
+from tokendynamics.pretrained.other_libraries import refusing, silenced
 from tokendynamics.pretrained.sources._configuration import read_json_object
 from tokendynamics.pretrained.sources._settings import check_settings
 

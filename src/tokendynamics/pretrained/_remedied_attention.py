@@ -14,14 +14,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tokendynamics.numerics._errors import CheckpointError, expected
-from tokendynamics.pretrained._network import evaluating, without_cache
-from tokendynamics.pretrained._other_libraries import silenced
+from tokendynamics.numerics import CheckpointError
+from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained._remedy_columns import NAME, LambdaColumns, Ungrouped, columns_of, remedies_in
 from tokendynamics.pretrained.discovery._calls import state_of
-from tokendynamics.pretrained.discovery._interface import WATCHED, WITH_REMEDY, configurations
 from tokendynamics.pretrained.discovery._plain_attention import plain_attention
 from tokendynamics.pretrained.discovery._small_copy import random_inputs
+from tokendynamics.pretrained.discovery.interface import WATCHED, WITH_REMEDY, configurations
+from tokendynamics.pretrained.network import evaluating, without_cache
+from tokendynamics.pretrained.other_libraries import silenced
 
 IN_CONFIGURATION = "tokendynamics_remedy"
 """What the configuration of a network with a remedy calls its kind."""

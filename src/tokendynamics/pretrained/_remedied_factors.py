@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tokendynamics.numerics._errors import AttentionFactorsError, expected
+from tokendynamics.numerics import AttentionFactorsError
+from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained._remedy_columns import LambdaColumns
 from tokendynamics.pretrained._weights import AttentionWeights
 

@@ -11,13 +11,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from tokendynamics.numerics._errors import ArgumentValueError, expected, shown
-from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained._checkpoint import Checkpoint
 from tokendynamics.pretrained._fitting_columns import new_columns, stored_columns
-from tokendynamics.pretrained._load import Model, as_checkpoint, load
 from tokendynamics.pretrained._remedied_attention import attach, check_implementation, detach
 from tokendynamics.pretrained._remedy_columns import Kind, LambdaColumns, remedies_in
+from tokendynamics.pretrained.loading import Model, as_checkpoint, load
 
 
 @typed_arguments

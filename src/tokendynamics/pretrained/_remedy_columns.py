@@ -10,7 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tokendynamics.numerics._errors import CheckpointError, expected
+from tokendynamics.numerics import CheckpointError
+from tokendynamics.numerics.errors import expected
 
 Kind = Literal["lambda-identity", "lambda-diagonal"]
 NAME = "remedy"

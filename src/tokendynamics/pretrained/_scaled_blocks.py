@@ -18,11 +18,11 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 
 from tokendynamics.pretrained._fresh_weights import is_linear_map
-from tokendynamics.pretrained._variant import Variant
 from tokendynamics.pretrained.discovery._calls import state_of, with_state
-from tokendynamics.pretrained.discovery._interface import multiplied_logits
-from tokendynamics.pretrained.discovery._layout import Layout
 from tokendynamics.pretrained.discovery._outputs import states_given, with_states_given
+from tokendynamics.pretrained.discovery.interface import multiplied_logits
+from tokendynamics.pretrained.discovery.layout import Layout
+from tokendynamics.pretrained.variant import Variant
 
 _LARGEST = 2.0**20
 """States are divided where they are larger than this, or smaller than its inverse."""

@@ -11,17 +11,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from tokendynamics.numerics._errors import CheckpointError, expected
-from tokendynamics.pretrained._length_dependence import as_before
-from tokendynamics.pretrained._network import evaluating, without_cache
-from tokendynamics.pretrained._other_libraries import refusing, silenced
+from tokendynamics.numerics import CheckpointError
+from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained._own_tokens import OwnTokens
-from tokendynamics.pretrained._packs import Pack
-from tokendynamics.pretrained._states import moved
 from tokendynamics.pretrained._streams import check_by_token, check_one_stream
 from tokendynamics.pretrained.discovery._calls import state_of, with_state
-from tokendynamics.pretrained.discovery._layout import Layout
 from tokendynamics.pretrained.discovery._outputs import states_given
+from tokendynamics.pretrained.discovery.layout import Layout
+from tokendynamics.pretrained.length_dependence import as_before
+from tokendynamics.pretrained.network import evaluating, without_cache
+from tokendynamics.pretrained.other_libraries import refusing, silenced
+from tokendynamics.pretrained.packs import Pack
+from tokendynamics.pretrained.states import moved
 
 
 @dataclass(frozen=True)

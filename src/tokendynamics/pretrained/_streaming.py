@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from tokendynamics.numerics._resources import give_back
-from tokendynamics.pretrained._network import Readable, fill_buffers, put, shapes_of, without_cache
-from tokendynamics.pretrained._other_libraries import silenced
+from tokendynamics.numerics.resources import give_back
+from tokendynamics.pretrained.network import Readable, fill_buffers, put, shapes_of, without_cache
+from tokendynamics.pretrained.other_libraries import silenced
 
 T = TypeVar("T")
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from tokendynamics.numerics._errors import CheckpointError, expected
-from tokendynamics.pretrained.discovery._layout import Layout
+from tokendynamics.numerics import CheckpointError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.pretrained.discovery.layout import Layout
 
 _ONE = "blocks that pass on one state for each token"
 

@@ -10,13 +10,14 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from tokendynamics.numerics._errors import CheckpointError, expected
-from tokendynamics.pretrained._network import evaluating
-from tokendynamics.pretrained._variant import Variant
+from tokendynamics.numerics import CheckpointError
+from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained.discovery._calls import state_of
-from tokendynamics.pretrained.discovery._layout import Layout
 from tokendynamics.pretrained.discovery._outputs import states_given, with_states_given
 from tokendynamics.pretrained.discovery._positional import PositionalPart, zeroed
+from tokendynamics.pretrained.discovery.layout import Layout
+from tokendynamics.pretrained.network import evaluating
+from tokendynamics.pretrained.variant import Variant
 
 
 class VariedNetwork(ExitStack):

@@ -13,12 +13,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from tokendynamics.numerics._errors import CheckpointError, expected
-from tokendynamics.numerics._places import first_index
-from tokendynamics.numerics._resources import check_fits
+from tokendynamics.numerics import CheckpointError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.places import first_index
+from tokendynamics.numerics.resources import check_fits
 from tokendynamics.pretrained._language_head import base_of, empty_with_head
-from tokendynamics.pretrained._other_libraries import refusing, silenced
 from tokendynamics.pretrained._stored_names import Source, stored_names
+from tokendynamics.pretrained.other_libraries import refusing, silenced
 
 
 def computed_table(whole: Any, module: nn.Module, leaf: str) -> Tensor | None:

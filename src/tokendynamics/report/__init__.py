@@ -6,11 +6,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.report._registry import page_of as _page_of
 
 if TYPE_CHECKING:
-    from tokendynamics.diagnosis._result import Diagnosis
+    from tokendynamics.diagnosis import Diagnosis
     from tokendynamics.report.kit._svg import Drawing
 
 __all__ = ["chart", "notebook_html", "page", "write"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import singledispatch
 from typing import Any
 
-from tokendynamics.numerics._errors import ArgumentTypeError, expected, shown
+from tokendynamics.numerics import ArgumentTypeError
+from tokendynamics.numerics.errors import expected, shown
 
 
 @singledispatch

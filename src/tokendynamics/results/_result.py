@@ -9,12 +9,12 @@ from typing import Any, ClassVar, Literal
 
 import xarray as xr
 
-from tokendynamics.numerics._printable import printable
-from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.provenance._manifest import write_json
-from tokendynamics.provenance._whole import check_free, whole_folder
-from tokendynamics.results._door import pages
-from tokendynamics.results._tables import Format, file_names, save_tables
+from tokendynamics.numerics.printable import printable
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.provenance.manifest import write_json
+from tokendynamics.provenance.whole import check_free, whole_folder
+from tokendynamics.results.door import pages
+from tokendynamics.results.tables import Format, file_names, save_tables
 from tokendynamics.words import Finding, plural
 
 LINES = 15

@@ -2,7 +2,7 @@
 
 from tokendynamics.spaces._ellipsoid import Ellipsoid, Sphere
 from tokendynamics.spaces._free import Free
-from tokendynamics.spaces._retraction import remark_5_1_projection
-from tokendynamics.spaces._space import Space
+from tokendynamics.spaces.retraction import remark_5_1_projection
+from tokendynamics.spaces.space import Space
 
 __all__ = ["Ellipsoid", "Free", "Space", "Sphere", "remark_5_1_projection"]

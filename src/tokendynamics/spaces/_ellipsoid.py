@@ -7,14 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tokendynamics.numerics._arguments import ArrayLike, as_square, as_states, like
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._seeding import generator
-from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.numerics._tolerances import check_positive_definite
-from tokendynamics.spaces._geometry import Geometry, Quadric
-from tokendynamics.spaces._retraction import inner, retract, tangent_part
-from tokendynamics.spaces._space import Space, check_same_shape, check_sample
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import ArrayLike, as_square, as_states, like
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.seeding import generator
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.numerics.tolerances import check_positive_definite
+from tokendynamics.spaces.geometry import Geometry, Quadric
+from tokendynamics.spaces.retraction import inner, retract, tangent_part
+from tokendynamics.spaces.space import Space, check_same_shape, check_sample
 
 _LARGEST = 1e100
 """Entries of a metric beyond this overflow in ``y^T M y``."""

@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from tokendynamics.numerics._arguments import ArrayLike, as_states, like
-from tokendynamics.spaces._geometry import Flat, Geometry
-from tokendynamics.spaces._space import Space, check_same_shape
+from tokendynamics.numerics.arguments import ArrayLike, as_states, like
+from tokendynamics.spaces.geometry import Flat, Geometry
+from tokendynamics.spaces.space import Space, check_same_shape
 
 
 class Free(Space):

@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 
 from tokendynamics.attention import Periodic, Sinusoidal
-from tokendynamics.specification._draws import Draws, OfSystems
-from tokendynamics.specification._file import SpecificationFile
 from tokendynamics.specification._matrices import (
     DefiniteMatrix,
     DiagonalMatrix,
@@ -24,7 +22,9 @@ from tokendynamics.specification._matrices import (
     ScaledIdentity,
     SinusoidalMatrix,
 )
-from tokendynamics.specification._toml import KeyPath
+from tokendynamics.specification.draws import Draws, OfSystems
+from tokendynamics.specification.file import SpecificationFile
+from tokendynamics.specification.toml import KeyPath
 
 CircuitSchedule = Tensor | Sinusoidal | Periodic
 

@@ -9,10 +9,10 @@ import torch
 from tokendynamics import observables, plots
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.plots import Figure
-from tokendynamics.plots._over_time import Log
-from tokendynamics.specification._build import Setup
-from tokendynamics.specification._file import SpecificationFile
+from tokendynamics.plots.time_axis import Log
 from tokendynamics.specification._tables import FigureName, FreeTable
+from tokendynamics.specification.build import Setup
+from tokendynamics.specification.file import SpecificationFile
 
 _MOST_TOKENS_FOR_DISTANCES = 200
 

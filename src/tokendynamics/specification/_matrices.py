@@ -16,7 +16,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from tokendynamics.specification._section import Angle, Frequency, TomlTable, did_you_mean
+from tokendynamics.specification.section import Angle, Frequency, TomlTable, did_you_mean
 
 OF_SYSTEMS = "of systems"
 """In the context of a validation: laws without a seed are allowed, and each system draws its own."""

@@ -8,7 +8,7 @@ from pydantic import Discriminator, Field, NonNegativeInt, PositiveFloat, Positi
 from pydantic_core import PydanticCustomError
 
 from tokendynamics.specification._matrices import Circuit, ConstantMatrix, Drawn, Rows
-from tokendynamics.specification._section import Angle, TomlTable
+from tokendynamics.specification.section import Angle, TomlTable
 
 
 class AttentionTable(TomlTable):

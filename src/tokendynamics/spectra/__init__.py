@@ -1,6 +1,7 @@
 """Signs and spectra of the QK and OV circuits, and the regime they put a layer in."""
 
-from tokendynamics.spectra._inertia import (
+from tokendynamics.spectra.regimes import Regime, RegimeName, balance, classify, regime
+from tokendynamics.spectra.signs import (
     Inertia,
     compress,
     inertia,
@@ -8,8 +9,7 @@ from tokendynamics.spectra._inertia import (
     low_rank_inertia,
     product_eigenvalues,
 )
-from tokendynamics.spectra._regime import Regime, RegimeName, balance, classify, regime
-from tokendynamics.spectra._value_map import ValueSpectrum, value_spectrum, value_spectrum_of_factors
+from tokendynamics.spectra.value_map import ValueSpectrum, value_spectrum, value_spectrum_of_factors
 
 __all__ = [
     "Inertia", "Regime", "RegimeName", "ValueSpectrum", "balance", "classify", "compress", "inertia",

@@ -6,11 +6,11 @@ check a file without running it. `docs/sweep.md` shows what a file may say.
 
 from __future__ import annotations
 
-from tokendynamics.sweeps._fractions import fractions
 from tokendynamics.sweeps._open import open_store
 from tokendynamics.sweeps._plan import Plan, parse_plan, read_plan
-from tokendynamics.sweeps._report import report
 from tokendynamics.sweeps._sweep import sweep
+from tokendynamics.sweeps.outcome_fractions import fractions
+from tokendynamics.sweeps.results import report
 
 __all__ = ["Plan", "fractions", "open_store", "parse_plan", "read_plan", "report", "sweep"]
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from tokendynamics.numerics._errors import shown
-from tokendynamics.specification._section import SpecificationError
-from tokendynamics.specification._toml import KeyPath, nearest_line
-from tokendynamics.sweeps._measures import ALWAYS, COMPLETE, MEASURES
+from tokendynamics.numerics.errors import shown
+from tokendynamics.specification import SpecificationError
+from tokendynamics.specification.toml import KeyPath, nearest_line
 from tokendynamics.sweeps._tables import AxisTable, SweepTable
+from tokendynamics.sweeps.measures import ALWAYS, COMPLETE, MEASURES
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 """Of an axis: it names a folder of the store, a dimension and a column of a table."""

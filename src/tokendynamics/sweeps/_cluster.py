@@ -18,15 +18,16 @@ from distributed.comm.addressing import parse_address
 from distributed.comm.registry import get_backend
 
 from tokendynamics.dynamics import Status, Trajectory, simulate
-from tokendynamics.numerics._errors import ArgumentTypeError, TokenDynamicsError, expected, shown
-from tokendynamics.numerics._resources import usable_processors
-from tokendynamics.specification._batch import joined, selected
-from tokendynamics.specification._build import Setup
+from tokendynamics.numerics import ArgumentTypeError, TokenDynamicsError
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.resources import usable_processors
+from tokendynamics.specification.batch import joined, selected
+from tokendynamics.specification.build import Setup
 from tokendynamics.sweeps._engine import simulated
-from tokendynamics.sweeps._measures import ALWAYS, MEASURES, measured, of_states
-from tokendynamics.sweeps._outcome import unsettled
 from tokendynamics.sweeps._plan import Plan, parse_plan
 from tokendynamics.sweeps._versions import WorkerVersionError, check_versions, own_versions
+from tokendynamics.sweeps.measures import ALWAYS, MEASURES, measured, of_states
+from tokendynamics.sweeps.outcome import unsettled
 
 Arrays = dict[str, np.ndarray]
 

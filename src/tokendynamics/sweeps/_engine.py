@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from tokendynamics.dynamics import Trajectory, simulate
-from tokendynamics.dynamics.engines._table import SMALL, UnsuitableEngineError
-from tokendynamics.numerics._extras import missing
-from tokendynamics.specification._build import Setup
+from tokendynamics.dynamics.engines.table import SMALL, UnsuitableEngineError
+from tokendynamics.numerics.extras import missing
+from tokendynamics.specification.build import Setup
 
 
 def first_engine() -> str:

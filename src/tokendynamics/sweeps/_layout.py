@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._resources import in_bytes
-from tokendynamics.specification._build import build, build_times
-from tokendynamics.specification._file import SpecificationFile
-from tokendynamics.sweeps._measures import ALWAYS, COMPLETE, MEASURES, MISSING, Measure
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.resources import in_bytes
+from tokendynamics.specification import SpecificationFile
+from tokendynamics.specification.build import build, build_times
 from tokendynamics.sweeps._plan import POINT, Plan
+from tokendynamics.sweeps.measures import ALWAYS, COMPLETE, MEASURES, MISSING, Measure
 
 _CHECKSUM, _SECTOR, _DESCRIPTION = 4, 4096, 8192
 """Bytes behind each chunk, the least that a file takes, and what an array's description and folders take."""

@@ -9,13 +9,14 @@ import numpy as np
 import xarray as xr
 from zarr.errors import ZarrUserWarning
 
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.provenance._stores import check_arrays_3
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.provenance.stores import check_arrays_3
 from tokendynamics.sweeps._layout import layout
-from tokendynamics.sweeps._measures import COMPLETE
 from tokendynamics.sweeps._plan import Plan, parse_plan
 from tokendynamics.sweeps._store import SPECIFICATION, stored_attributes
+from tokendynamics.sweeps.measures import COMPLETE
 
 
 @typed_arguments

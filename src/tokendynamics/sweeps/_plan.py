@@ -16,16 +16,18 @@ from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, shown
-from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.specification._build import Setup, build
-from tokendynamics.specification._draws import OfSystems
-from tokendynamics.specification._file import SpecificationFile, checked, checked_table, located
-from tokendynamics.specification._section import SpecificationError, did_you_mean
-from tokendynamics.specification._toml import KeyPath, key_lines, parse_toml, read_text
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.errors import shown
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.specification import SpecificationError, SpecificationFile
+from tokendynamics.specification.build import Setup, build
+from tokendynamics.specification.draws import OfSystems
+from tokendynamics.specification.file import checked, checked_table, located
+from tokendynamics.specification.section import did_you_mean
+from tokendynamics.specification.toml import KeyPath, key_lines, parse_toml, read_text
 from tokendynamics.sweeps._axes import Axis, axes_of
-from tokendynamics.sweeps._measures import MEASURES
 from tokendynamics.sweeps._tables import SweepOnly, SweepTable
+from tokendynamics.sweeps.measures import MEASURES
 
 DRAW, POINT = "draw", "point"
 _MOST_OF_A_TASK, _TASKS, _FEWEST = 8192, 64, 256

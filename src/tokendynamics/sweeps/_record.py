@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tokendynamics.provenance._manifest import manifest, write_json
-from tokendynamics.provenance._owned import MANIFEST
-from tokendynamics.provenance._reading import read_json
-from tokendynamics.provenance._whole import whole_file
+from tokendynamics.provenance.manifest import manifest, write_json
+from tokendynamics.provenance.owned import MANIFEST
+from tokendynamics.provenance.reading import read_json
+from tokendynamics.provenance.whole import whole_file
 from tokendynamics.sweeps._plan import Plan
 from tokendynamics.sweeps._store import identity
 

@@ -20,13 +20,14 @@ from zarr.codecs import Crc32cCodec
 from zarr.errors import ZarrUserWarning
 from zarr.storage import MemoryStore
 
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.provenance._durable import put_durably
-from tokendynamics.provenance._reading import read_json
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.provenance.durable import put_durably
+from tokendynamics.provenance.reading import read_json
 from tokendynamics.sweeps._layout import Variable
-from tokendynamics.sweeps._measures import COMPLETE
 from tokendynamics.sweeps._plan import Plan
 from tokendynamics.sweeps._versions import own_versions
+from tokendynamics.sweeps.measures import COMPLETE
 
 SPECIFICATION, IDENTITY, VERSIONS, ENGINE = "specification", "identity", "versions", "engine"
 

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, StorageError, expected, shown
-from tokendynamics.numerics._extras import require
-from tokendynamics.numerics._resources import limited_threads
-from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.provenance._progress import Progress, reporting
-from tokendynamics.provenance._swap import recover, staging
-from tokendynamics.provenance._whole import full_disk_as_storage_error
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, StorageError
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.extras import require
+from tokendynamics.numerics.resources import limited_threads
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.provenance.progress import Progress, reporting
+from tokendynamics.provenance.swap import recover, staging
+from tokendynamics.provenance.whole import full_disk_as_storage_error
 from tokendynamics.sweeps._engine import first_engine
 from tokendynamics.sweeps._layout import check_room, layout, size
 from tokendynamics.sweeps._open import open_store

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt
 from pydantic_core import PydanticCustomError
 
-from tokendynamics.specification._section import Angle, TomlTable
+from tokendynamics.specification.section import Angle, TomlTable
 
 MOST_POINTS = 10**7
 """Of an axis, and of a random design: their coordinates are held in memory."""

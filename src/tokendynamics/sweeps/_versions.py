@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tokendynamics.numerics._errors import TokenDynamicsError, expected
-from tokendynamics.provenance._manifest import versions
+from tokendynamics.numerics import TokenDynamicsError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.provenance.manifest import versions
 
 _NUMERICAL = ("tokendynamics", "torch", "numpy", "scipy", "numba")
 

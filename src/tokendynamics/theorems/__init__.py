@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tokendynamics.theorems._evaluate import certify, check
 from tokendynamics.theorems._papers import PAPERS, Paper
-from tokendynamics.theorems._result import Certificate, Check, Condition, Hypothesis, Prediction
 from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems.result import Certificate, Check, Condition, Hypothesis, Prediction
 from tokendynamics.theorems.statements import STATEMENTS
 
 __all__ = [

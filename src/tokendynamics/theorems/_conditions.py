@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from tokendynamics.dynamics import Flow, Trajectory
-from tokendynamics.numerics._arguments import ArrayLike
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.theorems._result import Certificate, Condition, Outcome, counted
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import ArrayLike
+from tokendynamics.numerics.errors import expected
+from tokendynamics.theorems.result import Certificate, Condition, Outcome, counted
 
 UNCONTROLLED_TOLERANCE = 1e-6
 """Of runs without step control, whose error nobody estimated: what the default tolerances would allow."""

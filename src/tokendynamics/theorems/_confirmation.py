@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from tokendynamics.dynamics import Flow, Interrupted, Trajectory, simulate
-from tokendynamics.numerics._errors import TokenDynamicsError
+from tokendynamics.numerics import TokenDynamicsError
 from tokendynamics.spaces import Ellipsoid
 from tokendynamics.theorems._conditions import largest_error, step_controlled
-from tokendynamics.theorems._result import Condition
+from tokendynamics.theorems.result import Condition
 
 
 def flow_of_systems(flow: Flow, where: np.ndarray) -> Flow:

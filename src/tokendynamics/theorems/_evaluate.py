@@ -8,16 +8,17 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from tokendynamics.attention.schedules._as_schedule import has_function
+from tokendynamics.attention.schedules.conversion import has_function
 from tokendynamics.dynamics import Flow, Trajectory
-from tokendynamics.dynamics._options import read_times
-from tokendynamics.numerics._arguments import ArrayLike
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected
-from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.dynamics.options import read_times
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.arguments import ArrayLike
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.theorems._conditions import flow_of_run
 from tokendynamics.theorems._horizon import over_horizon
-from tokendynamics.theorems._result import Certificate, Check
 from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems.result import Certificate, Check
 from tokendynamics.theorems.statements import STATEMENTS
 
 

@@ -15,7 +15,7 @@ from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.observables import hemisphere
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._conditions import flow_of_run, integration_tolerance, never_above, undecided
-from tokendynamics.theorems._result import Condition, Hypothesis
+from tokendynamics.theorems.result import Condition, Hypothesis
 
 RESIDUAL = 1e-10
 """Largest |V n − λ n| relative to ‖V‖ of what counts as a real eigenvector."""

@@ -12,7 +12,7 @@ from tokendynamics.attention import AbsolutePositions, RotaryPositions, Schedule
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._conditions import flow_of_run
-from tokendynamics.theorems._result import Hypothesis
+from tokendynamics.theorems.result import Hypothesis
 
 
 def free_softmax(flow: Flow) -> tuple[Hypothesis, ...]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.attention import Schedule
-from tokendynamics.attention._circuit_at_time import CircuitAtTime
+from tokendynamics.attention.circuit_at_time import CircuitAtTime
 from tokendynamics.attention.schedules import Time
 from tokendynamics.dynamics import Flow
 

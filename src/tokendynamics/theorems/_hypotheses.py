@@ -14,9 +14,9 @@ from tokendynamics.attention import Schedule, Sinusoidal
 from tokendynamics.attention.schedules import PerHead
 from tokendynamics.dynamics import Flow
 from tokendynamics.observables import hemisphere
-from tokendynamics.observables._half_space import RESOLUTION
+from tokendynamics.observables.half_space import RESOLUTION
 from tokendynamics.theorems._horizon import OnHorizon
-from tokendynamics.theorems._result import Hypothesis
+from tokendynamics.theorems.result import Hypothesis
 
 ROUNDING = 1e-12
 """A relative deviation from an identity between matrices that counts as rounding."""

@@ -12,7 +12,7 @@ from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.theorems._conditions import combine
 from tokendynamics.theorems._confirmation import confirmed, flow_of_systems, run_of_systems, states_of_systems
 from tokendynamics.theorems._papers import PAPERS, Paper
-from tokendynamics.theorems._result import Certificate, Check, Condition, Hypothesis, Prediction, counted
+from tokendynamics.theorems.result import Certificate, Check, Condition, Hypothesis, Prediction, counted
 
 
 @dataclass(frozen=True)

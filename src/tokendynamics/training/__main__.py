@@ -12,8 +12,9 @@ from pathlib import Path
 
 import torch.distributed
 
-from tokendynamics.numerics._errors import TokenDynamicsError, expected
-from tokendynamics.numerics._printable import tolerate_encodings
+from tokendynamics.numerics import TokenDynamicsError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.printable import tolerate_encodings
 from tokendynamics.training._run import read_experiment, train
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from transformers import TrainerCallback
 from transformers.integrations.integration_utils import TensorBoardCallback
 
-from tokendynamics.provenance._progress import Progress
+from tokendynamics.provenance.progress import Progress
 
 
 class Reported(TrainerCallback):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tokendynamics.modules import REGIMES
-from tokendynamics.training._experiment import Experiment
+from tokendynamics.training.experiment import Experiment
 from tokendynamics.words import number
 
 _ROSE = 0.5

@@ -11,17 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tokendynamics.numerics._errors import (
-    ArgumentValueError,
-    CheckpointError,
-    TokenDynamicsError,
-    expected,
-)
-from tokendynamics.provenance._durable import settle
-from tokendynamics.provenance._manifest import write_json
-from tokendynamics.provenance._owned import MANIFEST, digest, digests
-from tokendynamics.provenance._reading import read_json
-from tokendynamics.provenance._whole import full_disk_as_storage_error
+from tokendynamics.numerics import ArgumentValueError, CheckpointError, TokenDynamicsError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.provenance.durable import settle
+from tokendynamics.provenance.manifest import write_json
+from tokendynamics.provenance.owned import MANIFEST, digest, digests
+from tokendynamics.provenance.reading import read_json
+from tokendynamics.provenance.whole import full_disk_as_storage_error
 
 _NAME = re.compile(r"checkpoint-([0-9]+)")
 _PARTIAL = ".partial"

@@ -11,24 +11,25 @@ from typing import Any, cast
 from transformers import TrainerCallback
 from transformers.utils import logging
 
-from tokendynamics.numerics._errors import ArgumentTypeError, expected, shown
-from tokendynamics.provenance._manifest import plain, write_json
-from tokendynamics.provenance._progress import Progress
-from tokendynamics.provenance._whole import whole_file
+from tokendynamics.numerics import ArgumentTypeError
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.provenance.manifest import plain, write_json
+from tokendynamics.provenance.progress import Progress
+from tokendynamics.provenance.whole import whole_file
 from tokendynamics.training._averaging import AveragedWeights
 from tokendynamics.training._callbacks import Curves, Reported
 from tokendynamics.training._causes import likely_causes
 from tokendynamics.training._checkpoints import checkpoints, clear_partial, into_room, last_checkpoint, remove_older
-from tokendynamics.training._experiment import Experiment
-from tokendynamics.training._folder import AVERAGED, CHECKPOINTS, EXPERIMENT, LOGS, MODEL, put_folder
 from tokendynamics.training._layers import SEQUENCES, through_layers
-from tokendynamics.training._networks import network_of
-from tokendynamics.training._presets import counted_otherwise
-from tokendynamics.training._record import Record
 from tokendynamics.training._samples import Samples
 from tokendynamics.training._settings import trainer_arguments
 from tokendynamics.training._trainer import KEPT, NotFiniteError, RunTrainer
 from tokendynamics.training._whole_network import load_whole_state, whole_network, whole_state
+from tokendynamics.training.experiment import Experiment
+from tokendynamics.training.folder import AVERAGED, CHECKPOINTS, EXPERIMENT, LOGS, MODEL, put_folder
+from tokendynamics.training.networks import network_of
+from tokendynamics.training.presets import counted_otherwise
+from tokendynamics.training.record import Record
 from tokendynamics.training.tasks import task_of
 
 Measures = dict[str, dict[str, float | None]]

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tokendynamics.modules._block import Block
+from tokendynamics.modules.block import Block
 from tokendynamics.observables import norms, pairwise_distances
-from tokendynamics.provenance._manifest import plain
+from tokendynamics.provenance.manifest import plain
 
 SEQUENCES, TOKENS = 8, 128
 """How much of a batch is looked at, at most."""

@@ -15,19 +15,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, StorageError, expected
-from tokendynamics.numerics._extras import require
-from tokendynamics.numerics._resources import limited_threads
-from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.provenance._manifest import manifest
-from tokendynamics.provenance._progress import Progress, reporting
-from tokendynamics.provenance._reading import read_json
-from tokendynamics.provenance._swap import recover
-from tokendynamics.provenance._whole import full_disk_as_storage_error
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, StorageError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.extras import require
+from tokendynamics.numerics.resources import limited_threads
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.provenance.manifest import manifest
+from tokendynamics.provenance.progress import Progress, reporting
+from tokendynamics.provenance.reading import read_json
+from tokendynamics.provenance.swap import recover
+from tokendynamics.provenance.whole import full_disk_as_storage_error
 from tokendynamics.training._checkpoints import checkpoints
-from tokendynamics.training._experiment import Experiment, differences
-from tokendynamics.training._folder import CHECKPOINTS, EXPERIMENT, RECORD, held
-from tokendynamics.training._record import FINISHED, NOT_FINITE, Record
+from tokendynamics.training.experiment import Experiment, differences
+from tokendynamics.training.folder import CHECKPOINTS, EXPERIMENT, RECORD, held
+from tokendynamics.training.record import FINISHED, NOT_FINITE, Record
 
 if TYPE_CHECKING:
     from tokendynamics.training._fitted import TrainingRun

@@ -13,13 +13,14 @@ import torch
 from torch import Tensor, nn
 from transformers import TrainerCallback
 
-from tokendynamics.numerics._arguments import as_count
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._printable import printable
-from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.provenance._whole import whole_file
-from tokendynamics.training._experiment import Experiment
-from tokendynamics.training._folder import SAMPLES
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import as_count
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.printable import printable
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.provenance.whole import whole_file
+from tokendynamics.training.experiment import Experiment
+from tokendynamics.training.folder import SAMPLES
 from tokendynamics.training.monitor._loggers import loggers
 from tokendynamics.training.monitor._network import WithoutInferenceMode, undisturbed, unwrapped, why_not_alone
 from tokendynamics.training.tasks import Task

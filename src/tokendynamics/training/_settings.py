@@ -10,8 +10,9 @@ from typing import Any, cast
 import torch
 from transformers import TrainingArguments
 
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected
-from tokendynamics.training._experiment import Recipe
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.training.experiment import Recipe
 
 _OPEN = {"per_device_eval_batch_size", "use_cpu", "disable_tqdm", "ddp_find_unused_parameters"}
 """What is set below and may yet be another."""

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from tokendynamics.modules import ConstrainedAttention, FreeMatrix, LearnedPositions, NegativeDiagonal, SignedMatrix
-from tokendynamics.numerics._errors import TokenDynamicsError
+from tokendynamics.numerics import TokenDynamicsError
 from tokendynamics.training._averaging import AveragedWeights
 from tokendynamics.training._checkpoints import clear_partial, into_room, partial_place, put_checkpoint
-from tokendynamics.training._experiment import Recipe
 from tokendynamics.training._whole_network import whole_network
+from tokendynamics.training.experiment import Recipe
 
 if TYPE_CHECKING:
     from transformers.trainer_utils import EvalLoopOutput

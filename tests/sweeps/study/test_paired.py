@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.sweeps.study import PairedComparison
-from tokendynamics.sweeps.study._paired import arm_of, compared, detectable, interval, p_value, pairs_needed, power
+from tokendynamics.sweeps.study.paired import arm_of, compared, detectable, interval, p_value, pairs_needed, power
 
 FIVE = (0.1, 0.2, 0.3, 0.4, 0.5)
 Values = dict[str, dict[int, float]]

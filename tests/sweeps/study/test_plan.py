@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from sweeps.study.conftest import TUNED, TWO_ARMS
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.specification import SpecificationError
 from tokendynamics.sweeps.study import Claim, parse_plan, read_plan, study
 from tokendynamics.sweeps.study._plan import BETTER
-from tokendynamics.sweeps.study._words import about_plan
 from tokendynamics.sweeps.study.examples import example_names, example_text
+from tokendynamics.sweeps.study.words import about_plan
 from tokendynamics.training import PRESETS, TASKS
 
 FULL = """

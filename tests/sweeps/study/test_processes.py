@@ -18,7 +18,7 @@ import pytest
 from distributed import Client
 
 from sweeps.study.conftest import TWO_ARMS, Planted, starts
-from tokendynamics.numerics._errors import ArgumentValueError
+from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.sweeps._versions import own_versions
 from tokendynamics.sweeps.study import open_study, parse_plan, study
 from tokendynamics.sweeps.study._process import run_process

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from tokendynamics.numerics._errors import ArgumentTypeError
-from tokendynamics.numerics._intervals import T_COVERAGE, student_quantile
+from tokendynamics.numerics.errors import ArgumentTypeError
+from tokendynamics.numerics.intervals import T_COVERAGE, student_quantile
 from tokendynamics.report.training._study_page import _of_tuning, arms_table, claims_table, comparisons_table
 from tokendynamics.sweeps.study import StudyResult
-from tokendynamics.sweeps.study._files import _runs
-from tokendynamics.sweeps.study._paired import interval
+from tokendynamics.sweeps.study.files import _runs
+from tokendynamics.sweeps.study.paired import interval
 
 SPREAD = np.array([-0.02, -0.01, 0.0, 0.01, 0.02])
 

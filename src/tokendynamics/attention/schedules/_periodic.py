@@ -8,12 +8,13 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from tokendynamics.attention._circuit_at_time import CircuitAtTime, Dense
 from tokendynamics.attention._circuits import FactoredMatrix
+from tokendynamics.attention.circuit_at_time import CircuitAtTime, Dense
 from tokendynamics.attention.schedules._schedule import Constant, Time, mapped
-from tokendynamics.numerics._arguments import ArrayLike, as_finite, as_tensor
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import ArrayLike, as_finite, as_tensor
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.signatures import typed_arguments
 
 
 class Periodic:

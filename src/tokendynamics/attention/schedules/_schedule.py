@@ -10,8 +10,8 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import torch
 from torch import Tensor
 
-from tokendynamics.attention._circuit_at_time import CircuitAtTime, Dense, Factored, Multiple
 from tokendynamics.attention._circuits import FactoredMatrix
+from tokendynamics.attention.circuit_at_time import CircuitAtTime, Dense, Factored, Multiple
 
 
 def with_head_axis(matrix: Tensor) -> Tensor:

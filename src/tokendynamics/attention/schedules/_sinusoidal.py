@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tokendynamics.attention._circuit_at_time import CircuitAtTime, RowScaled
+from tokendynamics.attention.circuit_at_time import CircuitAtTime, RowScaled
 from tokendynamics.attention.schedules._schedule import Continuous, Time, one_system_axis, with_head_axis
-from tokendynamics.numerics._arguments import ArrayLike, as_finite, as_tensor
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import ArrayLike, as_finite, as_tensor
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.signatures import typed_arguments
 
 MOST_GATES, MOST_TURNS = 64, 1e5
 """Up to this many gates, and radians of all of them together, each kink of |sin| ends a step."""

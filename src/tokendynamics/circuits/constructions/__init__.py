@@ -8,8 +8,8 @@ from tokendynamics.circuits.constructions._catalogue import (
     softmax_solution_2,
     softmax_solution_3,
 )
-from tokendynamics.circuits.constructions._comparison import Comparison, Equivalence, check_equivalence, compare
-from tokendynamics.circuits.constructions._solutions import pair_order, solution_1, solution_2, solution_3
+from tokendynamics.circuits.constructions.comparison import Comparison, Equivalence, check_equivalence, compare
+from tokendynamics.circuits.constructions.solutions import pair_order, solution_1, solution_2, solution_3
 
 __all__ = [
     "HAND_BUILT", "Comparison", "Equivalence", "check_equivalence", "compare", "linear_case", "mixture",

@@ -17,7 +17,7 @@ from torch import Tensor
 from tokendynamics.attention import Attention
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits._transformer import OneLayerTransformer, on_categories, on_positions, shift
-from tokendynamics.circuits.constructions._solutions import (
+from tokendynamics.circuits.constructions.solutions import (
     Selection,
     bias_and_output,
     recognisers,
@@ -27,9 +27,10 @@ from tokendynamics.circuits.constructions._solutions import (
     solution_3,
 )
 from tokendynamics.circuits.functionals import pair_numbers
-from tokendynamics.numerics._arguments import as_number
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import as_number
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.signatures import typed_arguments
 
 _SHARPEST = math.log(sys.float_info.max)
 

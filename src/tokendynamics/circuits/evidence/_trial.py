@@ -10,9 +10,9 @@ from torch import Tensor
 
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits._transformer import OneLayerTransformer
-from tokendynamics.circuits.evidence._instrument import Estimate
-from tokendynamics.numerics._intervals import Bootstrap
-from tokendynamics.numerics._seeding import generator
+from tokendynamics.circuits.evidence.instrument import Estimate
+from tokendynamics.numerics.intervals import Bootstrap
+from tokendynamics.numerics.seeding import generator
 
 # Numbers held by the largest intermediate array of a chunk: 16 MB of float64, so that chunks stay in the cache.
 _CHUNK_NUMBERS = 2_000_000

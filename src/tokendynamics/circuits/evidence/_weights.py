@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits._transformer import Block, OneLayerTransformer
-from tokendynamics.circuits.evidence._instrument import (
+from tokendynamics.circuits.evidence.instrument import (
     QK_BLOCKS,
     Estimate,
     Found,
@@ -18,9 +18,9 @@ from tokendynamics.circuits.evidence._instrument import (
     row_centred,
     weights_of,
 )
-from tokendynamics.numerics._intervals import bayesian_bootstrap, percentile_interval
-from tokendynamics.numerics._seeding import generator
-from tokendynamics.provenance._manifest import plain
+from tokendynamics.numerics.intervals import bayesian_bootstrap, percentile_interval
+from tokendynamics.numerics.seeding import generator
+from tokendynamics.provenance.manifest import plain
 from tokendynamics.words import listing, number
 
 # A block (or a head) counts as used from a tenth (a hundredth) of the whole on.

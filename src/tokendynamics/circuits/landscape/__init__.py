@@ -4,13 +4,13 @@ The stationary families have modules of their own: `positions_families` for 3.1,
 """
 
 from tokendynamics.circuits.landscape import categories_families, positions_families
-from tokendynamics.circuits.landscape._basins import Basins, find_basins
 from tokendynamics.circuits.landscape._categories_only import CategoriesOnly
 from tokendynamics.circuits.landscape._claims import LandscapeSurvey, survey
 from tokendynamics.circuits.landscape._classification import Classification, classify
-from tokendynamics.circuits.landscape._landscape import StationaryPoint
 from tokendynamics.circuits.landscape._positions_only import PositionsOnly
-from tokendynamics.circuits.landscape._softmax_positions import SoftmaxPositions
+from tokendynamics.circuits.landscape.basins import Basins, find_basins
+from tokendynamics.circuits.landscape.landscape import StationaryPoint
+from tokendynamics.circuits.landscape.softmax_positions import SoftmaxPositions
 
 __all__ = [
     "Basins", "CategoriesOnly", "Classification", "LandscapeSurvey", "PositionsOnly", "SoftmaxPositions",

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from tokendynamics.circuits._task import category_law
-from tokendynamics.circuits.landscape._landscape import Gradient, checked_point, checked_positions
-from tokendynamics.numerics._arguments import ArrayLike, as_square
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.circuits.landscape.landscape import Gradient, checked_point, checked_positions
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import ArrayLike, as_square
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.signatures import typed_arguments
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,10 @@ from torch import Tensor
 
 from tokendynamics.circuits._task import category_law
 from tokendynamics.circuits.functionals import random_functional
-from tokendynamics.circuits.landscape._basins import CONFIDENCE, Basins, Method, find_basins
 from tokendynamics.circuits.landscape._categories_only import CategoriesOnly
 from tokendynamics.circuits.landscape._classification import Classification, classify
-from tokendynamics.circuits.landscape._landscape import Landscape, StationaryPoint, checked_positions
 from tokendynamics.circuits.landscape._positions_only import PositionsOnly
-from tokendynamics.circuits.landscape._softmax_positions import SoftmaxPositions, Stall, stall
+from tokendynamics.circuits.landscape.basins import CONFIDENCE, Basins, Method, find_basins
 from tokendynamics.circuits.landscape.categories_families import (
     check_interaction,
     mean_predictor,
@@ -23,13 +21,16 @@ from tokendynamics.circuits.landscape.categories_families import (
     zero_loss,
     zero_row_sums,
 )
+from tokendynamics.circuits.landscape.landscape import Landscape, StationaryPoint, checked_positions
 from tokendynamics.circuits.landscape.positions_families import families, loss_at_infinity, towards_infinity
-from tokendynamics.numerics._arguments import ArrayLike, as_square, as_tensor
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected
-from tokendynamics.numerics._resources import check_fits
-from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.provenance._manifest import plain
-from tokendynamics.provenance._progress import Progress
+from tokendynamics.circuits.landscape.softmax_positions import SoftmaxPositions, Stall, stall
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.arguments import ArrayLike, as_square, as_tensor
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.resources import check_fits
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.provenance.manifest import plain
+from tokendynamics.provenance.progress import Progress
 from tokendynamics.results import Result
 from tokendynamics.words import listing, number, percent_estimate, plural
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from tokendynamics.circuits.landscape._continuation import Continuation, balanced, continue_descent, find_symmetries
-from tokendynamics.circuits.landscape._landscape import Landscape, flatten, one_point
-from tokendynamics.numerics._arguments import ArrayLike, as_finite
-from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.circuits.landscape.landscape import Landscape, flatten, one_point
+from tokendynamics.numerics.arguments import ArrayLike, as_finite
+from tokendynamics.numerics.signatures import typed_arguments
 
 Kind = Literal["global minimum", "strict saddle", "degenerate", "at infinity", "local minimum", "not stationary"]
 

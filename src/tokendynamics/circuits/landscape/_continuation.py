@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tokendynamics.circuits.landscape._landscape import Landscape, flatten, one_point, unflatten
-from tokendynamics.numerics._arguments import ArrayLike
-from tokendynamics.numerics._seeding import generator
-from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.circuits.landscape.landscape import Landscape, flatten, one_point, unflatten
+from tokendynamics.numerics.arguments import ArrayLike
+from tokendynamics.numerics.seeding import generator
+from tokendynamics.numerics.signatures import typed_arguments
 
 _FACTOR = 1.25
 _TOLERANCE = 1e-11

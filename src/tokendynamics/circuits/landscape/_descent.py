@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from tokendynamics.circuits.landscape._continuation import continue_descent
-from tokendynamics.circuits.landscape._landscape import Gradient, Landscape, LossAndGradient, flatten, unflatten
+from tokendynamics.circuits.landscape.landscape import Gradient, Landscape, LossAndGradient, flatten, unflatten
 
 Status = Literal["converged", "budget spent", "stopped early", "not finite"]
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tokendynamics.circuits.landscape._landscape import (
+from tokendynamics.circuits.landscape.landscape import (
     Gradient,
     checked_point,
     checked_positions,
@@ -23,9 +23,10 @@ from tokendynamics.circuits.landscape._landscape import (
     law_of_categories,
     unflatten,
 )
-from tokendynamics.numerics._arguments import ArrayLike, as_tensor
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import ArrayLike, as_tensor
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.signatures import typed_arguments
 
 _MOST_SEQUENCES = 20_000
 _ENTRIES_AT_ONCE = 2**22

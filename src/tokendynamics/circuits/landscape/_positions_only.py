@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tokendynamics.circuits.landscape._landscape import Gradient, checked_point, checked_positions, law_of_categories
-from tokendynamics.numerics._arguments import ArrayLike
-from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.circuits.landscape.landscape import Gradient, checked_point, checked_positions, law_of_categories
+from tokendynamics.numerics.arguments import ArrayLike
+from tokendynamics.numerics.signatures import typed_arguments
 
 
 class PositionsOnly:

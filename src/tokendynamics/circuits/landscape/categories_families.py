@@ -10,9 +10,10 @@ from scipy.optimize import root_scalar
 from torch import Tensor
 
 from tokendynamics.circuits.landscape._categories_only import CategoriesOnly
-from tokendynamics.circuits.landscape._landscape import StationaryPoint
-from tokendynamics.numerics._arguments import ArrayLike, as_square
-from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.circuits.landscape.landscape import StationaryPoint
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import ArrayLike, as_square
+from tokendynamics.numerics.errors import expected
 
 __all__ = ["check_interaction", "mean_predictor", "no_output", "zero_loss", "zero_row_sums"]
 

@@ -20,11 +20,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tokendynamics.circuits.landscape._landscape import StationaryPoint, checked_point
 from tokendynamics.circuits.landscape._positions_only import PositionsOnly
-from tokendynamics.numerics._arguments import ArrayLike, as_tensor
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._seeding import generator
+from tokendynamics.circuits.landscape.landscape import StationaryPoint, checked_point
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import ArrayLike, as_tensor
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.seeding import generator
 
 __all__ = [
     "families", "loss_at_infinity", "mean_predictor", "no_attention", "no_values", "nothing_sent", "previous_token",

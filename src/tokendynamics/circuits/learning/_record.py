@@ -15,17 +15,18 @@ from torch import Tensor
 from tokendynamics.attention import Attention
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits._transformer import LayerNorm, OneLayerTransformer
-from tokendynamics.circuits.learning._architecture import initial_parameters
-from tokendynamics.circuits.learning._gradient import EPSILON
 from tokendynamics.circuits.learning._settings import Settings
-from tokendynamics.numerics._arguments import as_count, as_finite, as_tensor, as_text
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
-from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.provenance._array_files import read_npz
-from tokendynamics.provenance._owned import digest
-from tokendynamics.provenance._reading import read_json
-from tokendynamics.provenance._swap import NEW, locked, put_in_place, recover, staging
-from tokendynamics.provenance._whole import full_disk_as_storage_error, settle_results
+from tokendynamics.circuits.learning.architecture import initial_parameters
+from tokendynamics.circuits.learning.gradient import EPSILON
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.arguments import as_count, as_finite, as_tensor, as_text
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.provenance.array_files import read_npz
+from tokendynamics.provenance.owned import digest
+from tokendynamics.provenance.reading import read_json
+from tokendynamics.provenance.swap import NEW, locked, put_in_place, recover, staging
+from tokendynamics.provenance.whole import full_disk_as_storage_error, settle_results
 from tokendynamics.results import Result
 from tokendynamics.words import count, number, percent, plural
 

@@ -16,16 +16,17 @@ import torch
 from torch import Tensor
 
 from tokendynamics.circuits._task import PairTask
-from tokendynamics.circuits.learning._architecture import Architecture, design, initial_parameters
-from tokendynamics.circuits.learning._gradient import Sequences, mean_squared_error
 from tokendynamics.circuits.learning._record import LearningRecord
 from tokendynamics.circuits.learning._settings import Flavour, Settings, penalty_of, penalty_weight
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._resources import limited_threads
-from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.provenance._progress import Progress, reporting, tracked
-from tokendynamics.provenance._swap import recover
-from tokendynamics.provenance._whole import whole_file
+from tokendynamics.circuits.learning.architecture import Architecture, design, initial_parameters
+from tokendynamics.circuits.learning.gradient import Sequences, mean_squared_error
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.resources import limited_threads
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.provenance.progress import Progress, reporting, tracked
+from tokendynamics.provenance.swap import recover
+from tokendynamics.provenance.whole import whole_file
 
 _HISTORY = 100
 _TEST_SEQUENCES = 2000

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits._transformer import on_categories, on_positions, shift
-from tokendynamics.circuits.learning._architecture import Architecture, Design, circuit, design
-from tokendynamics.numerics._arguments import as_count
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._resources import check_fits
-from tokendynamics.numerics._signatures import typed_fields
+from tokendynamics.circuits.learning.architecture import Architecture, Design, circuit, design
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import as_count
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.resources import check_fits
+from tokendynamics.numerics.signatures import typed_fields
 
 _MOST_STEPS = 10_000_000
 _BYTES = 16

@@ -11,7 +11,7 @@ from tokendynamics.cli.circuits._build import build_command
 from tokendynamics.cli.circuits._evidence import evidence_command
 from tokendynamics.cli.circuits._landscape import landscape_command
 from tokendynamics.cli.circuits._learn import learn_command
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, MemoryLimitError
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, MemoryLimitError
 
 __all__ = ["circuits_group"]
 

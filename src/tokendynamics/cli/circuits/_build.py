@@ -21,12 +21,14 @@ from tokendynamics.cli.circuits._solution import (
     solution_options,
 )
 from tokendynamics.cli.circuits._task_options import task_of, task_options, task_parameters
-from tokendynamics.numerics._errors import ArgumentValueError, PageError, expected
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import PageError, expected
 from tokendynamics.words import number, plural
 
 if TYPE_CHECKING:
-    from tokendynamics.circuits.constructions._comparison import Answer, Comparison
-    from tokendynamics.report.circuits._reports import Meant
+    from tokendynamics.circuits.constructions import Comparison
+    from tokendynamics.circuits.constructions.comparison import Answer
+    from tokendynamics.report.circuits.reports import Meant
 
 _EPILOG = f"""
 SOLUTION is one of {", ".join(SOLUTIONS)}.
@@ -71,7 +73,7 @@ def build_command(
     checked_name(solution)
     given = [_parsed(x) for x in sequences]
 
-    from tokendynamics.circuits.constructions._comparison import compare
+    from tokendynamics.circuits.constructions import compare
     from tokendynamics.cli._output import Output
 
     output, started = Output(as_json=as_json), datetime.now(UTC)
@@ -81,8 +83,8 @@ def build_command(
     comparison = compare(model, given or task.sample(1, seed).tolist(), seed)
 
     from tokendynamics.cli.circuits._folder import manifest_of, matrices_of, write_results
-    from tokendynamics.provenance._manifest import plain
-    from tokendynamics.report.circuits._reports import built_report
+    from tokendynamics.provenance.manifest import plain
+    from tokendynamics.report.circuits.reports import built_report
 
     parameters = {"solution": solution, **task_parameters(task, q_true or functional, law), **given_options(options)}
     manifest = manifest_of(parameters, seed=seed, started=started)

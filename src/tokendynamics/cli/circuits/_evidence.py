@@ -21,7 +21,8 @@ from tokendynamics.cli.circuits._solution import (
     solution_options,
 )
 from tokendynamics.cli.circuits._task_options import flags_of, renamed, task_of, task_options, task_parameters
-from tokendynamics.numerics._errors import ArgumentValueError, PageError, expected
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import PageError, expected
 from tokendynamics.words import plural
 
 if TYPE_CHECKING:
@@ -82,9 +83,9 @@ def evidence_command(
     from tokendynamics.circuits.evidence import check_measurable, evidence
     from tokendynamics.cli._output import Output
     from tokendynamics.cli.circuits._folder import manifest_of, write_results
-    from tokendynamics.numerics._resources import limited_threads
-    from tokendynamics.provenance._manifest import plain
-    from tokendynamics.report.circuits._reports import evidence_report
+    from tokendynamics.numerics.resources import limited_threads
+    from tokendynamics.provenance.manifest import plain
+    from tokendynamics.report.circuits.reports import evidence_report
 
     output, started = Output(as_json=as_json), datetime.now(UTC)
     given = given_options(options)
@@ -124,7 +125,7 @@ def evidence_command(
 def _learned(model: str, say: Callable[[str], None]) -> LearningRecord:
     """Return the learned model of a folder, or of several the one with the median loss."""
     from tokendynamics.circuits.learning import LearningRecord
-    from tokendynamics.report.circuits._reports import median_record
+    from tokendynamics.report.circuits.reports import median_record
 
     folder = Path(model)
     several = sorted(folder.glob("seed-*/record.json"))

@@ -15,14 +15,15 @@ import click
 
 from tokendynamics.cli._interrupted import PAGE, Kept, interruptible
 from tokendynamics.cli._options import check_writable, overwrite_option
-from tokendynamics.numerics._errors import ArgumentValueError, PageError, expected
-from tokendynamics.provenance._owned import MANIFEST
-from tokendynamics.provenance._whole import check_free, whole_folder
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import PageError, expected
+from tokendynamics.provenance.owned import MANIFEST
+from tokendynamics.provenance.whole import check_free, whole_folder
 
 if TYPE_CHECKING:
-    from tokendynamics.circuits._transformer import OneLayerTransformer
+    from tokendynamics.circuits import OneLayerTransformer
     from tokendynamics.cli._output import Output
-    from tokendynamics.report.circuits._page import CircuitsReport
+    from tokendynamics.report.circuits.page import CircuitsReport
 
 _OVERWRITE = "tokendynamics.overwrite"
 
@@ -94,7 +95,7 @@ def manifest_of(parameters: Mapping[str, Any], *, seed: int | None, started: dat
     """Return the manifest of this call, with the versions of the imported packages."""
     import torch
 
-    from tokendynamics.provenance._manifest import manifest
+    from tokendynamics.provenance.manifest import manifest
 
     command = shlex.join(["tokendynamics", *sys.argv[1:]])
     record = manifest(command, dict(parameters), seed=seed, started=started, threads=torch.get_num_threads())
@@ -159,7 +160,7 @@ def write_results(
 
 def as_json(value: Any, indent: int | None = None) -> str:
     """Return JSON text; NaN and infinity are null."""
-    from tokendynamics.provenance._manifest import plain
+    from tokendynamics.provenance.manifest import plain
 
     return json.dumps(plain(value), ensure_ascii=False, allow_nan=False, indent=indent)
 

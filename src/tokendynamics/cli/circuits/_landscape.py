@@ -13,7 +13,7 @@ from tokendynamics.cli._options import whole
 from tokendynamics.cli._terminal import echo_json
 from tokendynamics.cli.circuits._folder import out_option
 from tokendynamics.cli.circuits._task_options import functional_of, law_of
-from tokendynamics.numerics._errors import PageError
+from tokendynamics.numerics.errors import PageError
 from tokendynamics.words import count, listing, number, percent_estimate, plural
 
 if TYPE_CHECKING:
@@ -66,9 +66,9 @@ def landscape_command(threads: int, out: Path | None, as_json: bool, **given: An
     """Find the stationary points of the exact expected loss of the paper's section WHICH, and where descent ends."""
     from tokendynamics.cli._output import Output
     from tokendynamics.cli.circuits._folder import manifest_of, write_results
-    from tokendynamics.numerics._resources import limited_threads
-    from tokendynamics.provenance._manifest import plain
-    from tokendynamics.report.circuits._reports import landscape_report
+    from tokendynamics.numerics.resources import limited_threads
+    from tokendynamics.provenance.manifest import plain
+    from tokendynamics.report.circuits.reports import landscape_report
 
     output, started = Output(as_json=as_json), datetime.now(UTC)
     with limited_threads(threads):
@@ -156,7 +156,7 @@ def _stalls(survey: LandscapeSurvey) -> Any:
 
 
 def _shares(runs: Basins) -> Any:
-    from tokendynamics.circuits.landscape._basins import CONFIDENCE
+    from tokendynamics.circuits.landscape.basins import CONFIDENCE
 
     title = f"{runs.method}, {plural(len(runs.runs), 'start')}"
     table = _table(title, ("ends as", "starts", "share"), ("ends as",))

@@ -17,11 +17,11 @@ from tokendynamics.cli.circuits._task_options import task_of, task_options, task
 from tokendynamics.words import fixed, number
 
 if TYPE_CHECKING:
-    from tokendynamics.circuits._task import PairTask
+    from tokendynamics.circuits import PairTask
     from tokendynamics.circuits.evidence import Evidence
     from tokendynamics.circuits.learning import LearningRecord
     from tokendynamics.cli._output import Output
-    from tokendynamics.provenance._progress import Progress
+    from tokendynamics.provenance.progress import Progress
 
 _BYTES = 32
 """Bytes for each token of the evidence, checked first since the evidence is measured only after the training."""
@@ -82,9 +82,9 @@ def learn_command(
     """
     from tokendynamics.cli._output import Output
     from tokendynamics.cli.circuits._folder import manifest_of, write_results
-    from tokendynamics.numerics._resources import check_fits, limited_threads
-    from tokendynamics.provenance._manifest import plain
-    from tokendynamics.report.circuits._reports import learning_report
+    from tokendynamics.numerics.resources import check_fits, limited_threads
+    from tokendynamics.provenance.manifest import plain
+    from tokendynamics.report.circuits.reports import learning_report
 
     output, started = Output(as_json=as_json), datetime.now(UTC)
     task = task_of(categories, positions, q_true, law, defaults=(6, 16, "random:0"))
@@ -141,7 +141,7 @@ def _run(
 def _measured(records: list[LearningRecord], samples: int, progress: Progress) -> list[Evidence | None]:
     """Return the evidence of each run; None where it stopped early, since its weights are not those of a model."""
     from tokendynamics.circuits.evidence import evidence
-    from tokendynamics.provenance._progress import tracked
+    from tokendynamics.provenance.progress import tracked
 
     return [
         evidence(record.transformer, record.task, samples=samples) if record.status == "finished" else None

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
 
 if TYPE_CHECKING:
-    from tokendynamics.circuits._task import PairTask
-    from tokendynamics.circuits._transformer import OneLayerTransformer
+    from tokendynamics.circuits import OneLayerTransformer, PairTask
 
 SOLUTIONS = (
     "solution-1", "solution-1-uniform", "solution-1-indicators", "solution-1-printed", "solution-2",

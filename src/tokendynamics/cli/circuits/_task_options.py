@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokendynamics.cli._options import whole
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, MemoryLimitError, expected
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, MemoryLimitError
+from tokendynamics.numerics.errors import expected
 
 if TYPE_CHECKING:
-    from tokendynamics.circuits._task import PairTask
+    from tokendynamics.circuits import PairTask
 
 
 Refusal = ArgumentTypeError | ArgumentValueError | MemoryLimitError
@@ -85,7 +86,7 @@ def task_of(
     Raises:
         ArgumentValueError: A file that cannot be read, whose size contradicts --categories, or what `PairTask` refuses.
     """
-    from tokendynamics.circuits._task import PairTask
+    from tokendynamics.circuits import PairTask
 
     chosen = None if law is None else law_of(law)
     functional = functional_of(defaults[2] if q_true is None else q_true, categories, defaults[0], chosen)
@@ -100,7 +101,7 @@ def task_parameters(task: PairTask, q_true: str, law: str | None) -> dict[str, A
 
 def functional_of(spec: str, categories: int | None, default: int, law: Any) -> Any:
     """Return the matrix that --q-true describes; the law defines the means of columns."""
-    from tokendynamics.circuits._task import PairTask
+    from tokendynamics.circuits import PairTask
     from tokendynamics.circuits.functionals import pair_numbers, positive_functional, random_functional
 
     size = default if categories is None else categories
@@ -145,7 +146,7 @@ def law_of(spec: str) -> Any:
 def _read(spec: str) -> Any:
     import numpy as np
 
-    from tokendynamics.numerics._arguments import as_path
+    from tokendynamics.numerics.arguments import as_path
 
     path = Path(spec)
     readers = {".json": _read_json, ".csv": _read_csv, ".npy": _read_npy}
@@ -171,7 +172,7 @@ def _read(spec: str) -> Any:
 def _read_json(path: Path) -> Any:
     import numpy as np
 
-    from tokendynamics.provenance._reading import read_json
+    from tokendynamics.provenance.reading import read_json
 
     return np.array(read_json(path, "--q-true"))
 
@@ -188,6 +189,6 @@ def _read_csv(path: Path) -> Any:
 
 
 def _read_npy(path: Path) -> Any:
-    from tokendynamics.provenance._array_files import read_npy
+    from tokendynamics.provenance.array_files import read_npy
 
     return read_npy(path, "--q-true")

@@ -19,10 +19,10 @@ from tokendynamics.dynamics._field import Field
 from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics.engines._crossings import crossings, is_sampled, may_cross
 from tokendynamics.dynamics.engines._endings import of_stuck
-from tokendynamics.dynamics.engines._problem import Outcome, Problem
 from tokendynamics.dynamics.engines._stages import Attempt, Coefficients, take_step
+from tokendynamics.dynamics.engines.problem import Outcome, Problem
 from tokendynamics.dynamics.events import Event
-from tokendynamics.spaces._retraction import inner
+from tokendynamics.spaces.retraction import inner
 
 _BLOCK_ENTRIES = 2**18
 """Systems are run in blocks of about this many numbers of state or weights, so that their stages stay in cache."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from tokendynamics.dynamics._field import Field
 from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics.engines._crossings import crossings, is_sampled
-from tokendynamics.dynamics.engines._problem import Outcome, Problem
+from tokendynamics.dynamics.engines.problem import Outcome, Problem
 from tokendynamics.dynamics.events import Event
 
 _RESOLVED = 1e4

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from tokendynamics.dynamics._field import Field
 from tokendynamics.dynamics.engines._endings import Lockstep
-from tokendynamics.dynamics.engines._problem import Outcome, Problem
 from tokendynamics.dynamics.engines._stages import Coefficients
-from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.dynamics.engines.problem import Outcome, Problem
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
 
 
 def run(problem: Problem, retraction: bool = True) -> Outcome:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tokendynamics.dynamics.engines._endings import Lockstep
-from tokendynamics.dynamics.engines._problem import Outcome, Problem
-from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.dynamics.engines.problem import Outcome, Problem
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
 
 
 def run(problem: Problem) -> Outcome:

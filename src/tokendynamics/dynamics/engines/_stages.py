@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.dynamics._field import Field
-from tokendynamics.dynamics.engines._tableau import Row, Tableau
+from tokendynamics.dynamics.engines.tableau import Row, Tableau
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,10 @@ from tokendynamics.dynamics._jacobian import jacobian, jacobian_vector
 from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics.engines import _batched as batched
 from tokendynamics.dynamics.engines._crossings import crossings, is_sampled, within_reach
-from tokendynamics.dynamics.engines._problem import Outcome, Problem
+from tokendynamics.dynamics.engines.problem import Outcome, Problem
 from tokendynamics.dynamics.events import Consensus, Event, NormAbove
-from tokendynamics.numerics._resources import limited_threads
-from tokendynamics.provenance._progress import silent
+from tokendynamics.numerics.resources import limited_threads
+from tokendynamics.provenance.progress import silent
 
 LARGEST_DENSE = 1024
 """Up to this many numbers of state (token · dim) the Jacobian is formed and factorised."""

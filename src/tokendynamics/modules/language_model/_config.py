@@ -9,13 +9,14 @@ from typing import Any, get_args
 from transformers import PreTrainedConfig
 
 from tokendynamics.modules._arguments import check_shares, check_spreads
-from tokendynamics.modules._block import NORMS
 from tokendynamics.modules._constrained_attention import Form, Output, Scope, Start
 from tokendynamics.modules._network import check_choices, check_heads, check_sizes
 from tokendynamics.modules._regimes import REGIMES
-from tokendynamics.numerics._arguments import whole_numbers
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
-from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.modules.block import NORMS
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.arguments import whole_numbers
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.signatures import typed_arguments
 
 POSITIONS = ("learned", "sinusoidal", "rotary", "decoupled", "none")
 REMEDIES = ("none", "identity", "diagonal")

@@ -11,10 +11,14 @@ from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils.generic import can_return_tuple
 
-from tokendynamics.modules._block import Block, drawn_apart
 from tokendynamics.modules._constrained_attention import ConstrainedAttention, Form, Output, Scope, Start
 from tokendynamics.modules._network import IGNORED, Network, check_further, check_mask, check_positions, mean_over_items
-from tokendynamics.modules._positions import (
+from tokendynamics.modules._precision import at_least_float32
+from tokendynamics.modules._regimes import REGIMES
+from tokendynamics.modules.block import Block, drawn_apart
+from tokendynamics.modules.language_model._config import LanguageModelConfig
+from tokendynamics.modules.language_model._heads import AdaptiveSoftmax, SharedEmbedding
+from tokendynamics.modules.positions import (
     DecoupledRotary,
     Kind,
     LearnedPositions,
@@ -22,11 +26,8 @@ from tokendynamics.modules._positions import (
     Rotary,
     SinusoidalPositions,
 )
-from tokendynamics.modules._precision import at_least_float32
-from tokendynamics.modules._regimes import REGIMES
-from tokendynamics.modules.language_model._config import LanguageModelConfig
-from tokendynamics.modules.language_model._heads import AdaptiveSoftmax, SharedEmbedding
-from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
 
 _DECOUPLED_WIDTH = 16
 

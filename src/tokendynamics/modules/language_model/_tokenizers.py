@@ -8,8 +8,9 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from tokendynamics.numerics._errors import ArgumentValueError, expected, shown
-from tokendynamics.numerics._signatures import typed_arguments
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.signatures import typed_arguments
 
 END, UNKNOWN = "<eos>", "<unk>"
 

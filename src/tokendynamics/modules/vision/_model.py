@@ -12,13 +12,14 @@ from transformers.modeling_outputs import BaseModelOutput, ImageClassifierOutput
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
 from transformers.utils.generic import can_return_tuple
 
-from tokendynamics.modules._block import Block, drawn_apart
 from tokendynamics.modules._constrained_attention import ConstrainedAttention, Form, Output, Scope, Start
 from tokendynamics.modules._network import IGNORED, Network, check_further, mean_over_items
-from tokendynamics.modules._positions import LearnedPositions
 from tokendynamics.modules._regimes import REGIMES
+from tokendynamics.modules.block import Block, drawn_apart
+from tokendynamics.modules.positions import LearnedPositions
 from tokendynamics.modules.vision._config import VisionConfig
-from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
 
 _SPREAD = 0.02
 """Standard deviation of matrices, positions and class token at the start."""

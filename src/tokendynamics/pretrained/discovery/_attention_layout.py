@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from tokendynamics.pretrained.discovery._attention_call import AttentionCall
 from tokendynamics.pretrained.discovery._calls import ModuleCall, as_features
 from tokendynamics.pretrained.discovery._columns import (
     Affine,
@@ -20,10 +19,11 @@ from tokendynamics.pretrained.discovery._columns import (
     stored_how,
     width_read,
 )
-from tokendynamics.pretrained.discovery._layout import AttentionLayout
 from tokendynamics.pretrained.discovery._norms import Norm, norm_of
 from tokendynamics.pretrained.discovery._plain_attention import attend
 from tokendynamics.pretrained.discovery._rotation import Rotation, fitted_matrices, rotation_of, turned, unturned
+from tokendynamics.pretrained.discovery.attention_call import AttentionCall
+from tokendynamics.pretrained.discovery.layout import AttentionLayout
 
 TRUSTED = 1e-5
 """Largest relative error of an attention recomputed from its factors, in float32: more is a wrong layout."""

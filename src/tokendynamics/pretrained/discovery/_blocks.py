@@ -9,10 +9,10 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from tokendynamics.numerics._errors import expected
-from tokendynamics.pretrained.discovery._attention_call import AttentionCall
+from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained.discovery._calls import ModuleCall, Pass
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
+from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 
 
 @dataclass(frozen=True, eq=False)

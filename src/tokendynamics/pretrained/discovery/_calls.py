@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tokendynamics.pretrained._length_dependence import as_before
-from tokendynamics.pretrained._network import without_cache
-from tokendynamics.pretrained._other_libraries import silenced
-from tokendynamics.pretrained.discovery._attention_call import AttentionCall
-from tokendynamics.pretrained.discovery._interface import watching
 from tokendynamics.pretrained.discovery._outputs import all_states_given, states_given
+from tokendynamics.pretrained.discovery.attention_call import AttentionCall
+from tokendynamics.pretrained.discovery.interface import watching
+from tokendynamics.pretrained.length_dependence import as_before
+from tokendynamics.pretrained.network import without_cache
+from tokendynamics.pretrained.other_libraries import silenced
 
 _STATE_NAMES = ("hidden_states", "x", "inputs_embeds", "hidden_state")
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from tokendynamics.numerics._errors import CheckpointError
+from tokendynamics.numerics import CheckpointError
 from tokendynamics.pretrained.discovery._calls import ModuleCall, as_features
 from tokendynamics.pretrained.discovery._norms import Norm, norm_of
 

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tokendynamics.numerics._errors import expected
-from tokendynamics.pretrained._length_dependence import as_before
+from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained.discovery._attention_layout import (
     TRUSTED,
     attention_layout,
@@ -20,7 +19,12 @@ from tokendynamics.pretrained.discovery._attention_layout import (
 from tokendynamics.pretrained.discovery._blocks import BlockCall, block_calls, leaves_out_cross_attention, streams_of
 from tokendynamics.pretrained.discovery._calls import ModuleCall, Pass, as_features, record
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
-from tokendynamics.pretrained.discovery._layout import (
+from tokendynamics.pretrained.discovery._mixing import Mixing, mixing_of
+from tokendynamics.pretrained.discovery._norms import Norm, norm_of
+from tokendynamics.pretrained.discovery._positional import positional_parts, rotations_in
+from tokendynamics.pretrained.discovery._residual import Residual, residual_of
+from tokendynamics.pretrained.discovery._rotation import TooFewInputsError
+from tokendynamics.pretrained.discovery.layout import (
     NO_ATTENTION,
     NOT_SHOWN,
     AttentionLayout,
@@ -28,12 +32,8 @@ from tokendynamics.pretrained.discovery._layout import (
     Layout,
     Positions,
 )
-from tokendynamics.pretrained.discovery._mixing import Mixing, mixing_of
-from tokendynamics.pretrained.discovery._norms import Norm, norm_of
-from tokendynamics.pretrained.discovery._packing import packing_of
-from tokendynamics.pretrained.discovery._positional import positional_parts, rotations_in
-from tokendynamics.pretrained.discovery._residual import Residual, residual_of
-from tokendynamics.pretrained.discovery._rotation import TooFewInputsError
+from tokendynamics.pretrained.discovery.packing import packing_of
+from tokendynamics.pretrained.length_dependence import as_before
 
 
 def block_norms(

@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected, shown
-from tokendynamics.pretrained._other_libraries import refusing
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.pretrained.other_libraries import refusing
 
 _EXAMPLE = 'such as lambda count: {"ids": torch.randint(0, 100, (count, 7))}'
 

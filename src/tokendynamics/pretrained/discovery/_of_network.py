@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tokendynamics.numerics._errors import expected
-from tokendynamics.pretrained._other_libraries import refusing
+from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._discover import Discovery, discover
 from tokendynamics.pretrained.discovery._small_copy import random_values
+from tokendynamics.pretrained.other_libraries import refusing
 
 _SEED = 41
 _LARGE = 2**24

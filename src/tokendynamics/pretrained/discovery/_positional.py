@@ -10,9 +10,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from tokendynamics.pretrained._network import without_cache
-from tokendynamics.pretrained._other_libraries import silenced
 from tokendynamics.pretrained.discovery._calls import state_of
+from tokendynamics.pretrained.network import without_cache
+from tokendynamics.pretrained.other_libraries import silenced
 
 _CONSTANT = 1e-3
 """Largest relative spread of cos² + sin² over a table of angles; half precision rounds them to this."""

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tokendynamics.numerics._errors import expected
-from tokendynamics.numerics._resources import check_fits
-from tokendynamics.pretrained._network import put
-from tokendynamics.pretrained._other_libraries import silenced
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.resources import check_fits
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
+from tokendynamics.pretrained.network import put
+from tokendynamics.pretrained.other_libraries import silenced
 
 _SMALL: Mapping[str, int] = {
     "vocab_size": 97,

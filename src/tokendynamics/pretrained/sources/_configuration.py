@@ -8,10 +8,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tokendynamics.numerics._errors import ArgumentValueError, CheckpointError, expected, shown
-from tokendynamics.pretrained._other_libraries import refusing, silenced
+from tokendynamics.numerics import ArgumentValueError, CheckpointError
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.pretrained.other_libraries import refusing, silenced
 from tokendynamics.pretrained.sources._settings import check_settings
-from tokendynamics.provenance._reading import parse_json
+from tokendynamics.provenance.reading import parse_json
 
 _OWN = {
     "tokendynamics-decoder": "tokendynamics.modules.language_model",

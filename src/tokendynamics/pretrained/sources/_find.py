@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
 
-from tokendynamics.numerics._arguments import as_path
-from tokendynamics.numerics._errors import ArgumentValueError, CheckpointError, expected, shown
-from tokendynamics.pretrained.sources._gguf import converted
+from tokendynamics.numerics import ArgumentValueError, CheckpointError
+from tokendynamics.numerics.arguments import as_path
+from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.pretrained.sources._gguf_shards import name_of
-from tokendynamics.pretrained.sources._published import WHEELS, is_hub_id, snapshot, wheel_path
 from tokendynamics.pretrained.sources._tensor_files import safetensors_paths
 from tokendynamics.pretrained.sources._untrained import FAMILIES
-from tokendynamics.provenance._progress import Progress
+from tokendynamics.pretrained.sources.gguf import converted
+from tokendynamics.pretrained.sources.published import WHEELS, is_hub_id, snapshot, wheel_path
+from tokendynamics.provenance.progress import Progress
 
 _RANDOM = "random:"
 _MOST_SEED = 2**63 - 1

@@ -10,8 +10,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from tokendynamics.numerics._errors import CheckpointError, expected, shown
-from tokendynamics.numerics._resources import check_fits
+from tokendynamics.numerics import CheckpointError
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.resources import check_fits
 from tokendynamics.pretrained.sources._configuration import MOST_LAYERS
 from tokendynamics.pretrained.sources._gguf_settings import FAMILIES
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from math import log
 from typing import Any
 
-from tokendynamics.numerics._errors import CheckpointError
+from tokendynamics.numerics import CheckpointError
 
 ROTATION_KEYS = (
     "rope.dimension_count",

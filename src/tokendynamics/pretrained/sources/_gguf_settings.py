@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tokendynamics.numerics._errors import CheckpointError, expected, shown
+from tokendynamics.numerics import CheckpointError
+from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.pretrained.sources._gguf_rotations import ROTATION_KEYS, rotation_of
 from tokendynamics.pretrained.sources._settings import check_settings
 

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tokendynamics.numerics._errors import CheckpointError, expected
+from tokendynamics.numerics import CheckpointError
+from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained.sources._gguf_header import check_part
 
 _SHARD = re.compile(r"(?P<name>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)

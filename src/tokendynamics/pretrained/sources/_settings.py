@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from math import inf, isfinite, isnan, nan
 from typing import Any
 
-from tokendynamics.numerics._errors import CheckpointError, expected
+from tokendynamics.numerics import CheckpointError
+from tokendynamics.numerics.errors import expected
 
 _LARGEST = 3.4e38
 """The largest number of single precision, in which settings enter the computation."""
@@ -45,7 +46,7 @@ def check_settings(settings: Mapping[str, Any], where: str) -> None:
     >>> check_settings({"rope_parameters": {"rope_theta": 0.0}}, "config.json")
     Traceback (most recent call last):
     ...
-    tokendynamics.numerics._errors.CheckpointError: config.json: expected rope_parameters.rope_theta above 0, got 0.0
+    tokendynamics.numerics.errors.CheckpointError: config.json: expected rope_parameters.rope_theta above 0, got 0.0
     """
     for name, value in _numbers_in(settings):
         if (wanted := _expected(name, value)) is not None:

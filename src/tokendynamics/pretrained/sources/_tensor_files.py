@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tokendynamics.numerics._errors import CheckpointError, expected, shown
-from tokendynamics.pretrained._other_libraries import in_short, refusing
+from tokendynamics.numerics import CheckpointError
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.pretrained.other_libraries import in_short, refusing
 from tokendynamics.pretrained.sources._configuration import read_json_object
 
 _INDEX = "model.safetensors.index.json"

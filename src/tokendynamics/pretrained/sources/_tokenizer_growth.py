@@ -7,7 +7,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from tokendynamics.numerics._errors import CheckpointError, expected
+from tokendynamics.numerics import CheckpointError
+from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained.sources._configuration import read_json_object
 
 MOST_GROWTH = 1000

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tokendynamics.numerics._errors import CheckpointError, expected
-from tokendynamics.numerics._resources import check_fits
+from tokendynamics.numerics import CheckpointError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.resources import check_fits
 from tokendynamics.pretrained._initialization import InitialLaw
 
 _LLAMA_2 = {"vocab_size": 32000, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tokendynamics.circuits.evidence import Estimate, Evidence, Instrument
-from tokendynamics.circuits.evidence._verdict import TAKES_PART
+from tokendynamics.circuits.evidence.verdict import TAKES_PART
 from tokendynamics.report.circuits._intervals import Row, intervals_chart
 from tokendynamics.report.kit._figure import Cell, Figure, Table, cells
 from tokendynamics.report.kit._svg import draw_for_screens

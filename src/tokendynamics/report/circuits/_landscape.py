@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import altair as alt
 
 from tokendynamics.circuits.landscape import Basins, Classification, LandscapeSurvey, StationaryPoint
-from tokendynamics.circuits.landscape._basins import CONFIDENCE, BasinRun, Share
+from tokendynamics.circuits.landscape.basins import CONFIDENCE, BasinRun, Share
 from tokendynamics.report.circuits._intervals import Row, intervals_chart
 from tokendynamics.report.circuits._matrix import Panel, Side, matrices
 from tokendynamics.report.kit._figure import Cell, Figure, Matrices, Table, cells

@@ -5,10 +5,10 @@ from __future__ import annotations
 import altair as alt
 import torch
 
-from tokendynamics.circuits._task import PairTask
-from tokendynamics.circuits._transformer import OneLayerTransformer
-from tokendynamics.circuits.constructions._comparison import Answer, Comparison
-from tokendynamics.circuits.evidence._instrument import row_centred
+from tokendynamics.circuits import OneLayerTransformer, PairTask
+from tokendynamics.circuits.constructions import Comparison
+from tokendynamics.circuits.constructions.comparison import Answer
+from tokendynamics.circuits.evidence.instrument import row_centred
 from tokendynamics.report.circuits._matrix import Panel, Side, matrices
 from tokendynamics.report.kit._figure import Figure, Matrices, Table, cells
 from tokendynamics.report.kit._palette import BLUE, INK, ORANGE, PAPER

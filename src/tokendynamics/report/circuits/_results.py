@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from tokendynamics.circuits.constructions._comparison import Comparison
+from tokendynamics.circuits.constructions import Comparison
 from tokendynamics.circuits.evidence import Evidence, evidence
 from tokendynamics.circuits.landscape import LandscapeSurvey
 from tokendynamics.circuits.learning import LearningRecord
-from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
 from tokendynamics.report._registry import page_of
-from tokendynamics.report.circuits._page import circuits_page
-from tokendynamics.report.circuits._reports import built_report, evidence_report, landscape_report, learning_report
+from tokendynamics.report.circuits.page import circuits_page
+from tokendynamics.report.circuits.reports import built_report, evidence_report, landscape_report, learning_report
 
 
 @page_of.register(Comparison)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis._compared_words import part_named
-from tokendynamics.diagnosis._comparison import Comparison
-from tokendynamics.diagnosis._figure_names import PART_NAMES
+from tokendynamics.diagnosis import Comparison
+from tokendynamics.diagnosis.compared_words import part_named
+from tokendynamics.diagnosis.figure_names import PART_NAMES
 from tokendynamics.report._registry import page_of
 from tokendynamics.report.comparison._curves import ModelCurve, curves_figure
 from tokendynamics.report.kit._figure import Figure, Section, Table, cells

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis._attention_sinks import ATTENTION_SINK, TIMES_UNIFORM, attention_sinks
+from tokendynamics.diagnosis.attention_sinks import ATTENTION_SINK, TIMES_UNIFORM, attention_sinks
 from tokendynamics.report.diagnosis._depth import Spread, spread
 from tokendynamics.report.kit._curves import Column, Curve, Rule, curve_keys, curves_chart
 from tokendynamics.report.kit._figure import Figure, Given, Table, cells, nothing

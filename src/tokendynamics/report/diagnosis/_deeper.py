@@ -11,11 +11,11 @@ import altair as alt
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis._deeper_found import Deeper
-from tokendynamics.diagnosis._deeper_words import first_lost, known_until, seen_below
-from tokendynamics.diagnosis._passes import COLLAPSED
-from tokendynamics.diagnosis._result import Diagnosis, deeper_in_words
-from tokendynamics.numerics._printable import printable, shortened
+from tokendynamics.diagnosis import Deeper, Diagnosis
+from tokendynamics.diagnosis.deeper_words import first_lost, known_until, seen_below
+from tokendynamics.diagnosis.repeated_passes import COLLAPSED
+from tokendynamics.diagnosis.result import deeper_in_words
+from tokendynamics.numerics.printable import printable, shortened
 from tokendynamics.report.kit._curves import Column, Curve, Number, Rule, curve_keys, curves_chart, time_axis
 from tokendynamics.report.kit._figure import Cell, Figure, Given, Table, cells, nothing
 from tokendynamics.report.kit._palette import BLUE, GREEN, MUTED, NEGATIVE, ORANGE

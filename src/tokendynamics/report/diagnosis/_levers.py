@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis._figure_names import PART_NAMES
-from tokendynamics.diagnosis._levers_found import Levers
-from tokendynamics.diagnosis._result import Diagnosis, levers_in_words
+from tokendynamics.diagnosis import Diagnosis, Levers
+from tokendynamics.diagnosis.figure_names import PART_NAMES
+from tokendynamics.diagnosis.result import levers_in_words
 from tokendynamics.report.kit._curves import Curve, Rule, curve_keys, curves_chart
 from tokendynamics.report.kit._figure import Cell, Figure, Table, cells, nothing
 from tokendynamics.report.kit._palette import BLUE, ORANGE

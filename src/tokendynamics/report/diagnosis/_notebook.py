@@ -6,7 +6,7 @@ import hashlib
 
 import altair as alt
 
-from tokendynamics.diagnosis._result import Diagnosis
+from tokendynamics.diagnosis import Diagnosis
 from tokendynamics.report.diagnosis._shares import AXIS, QUESTION, shares_drawing, shares_sketch, unshared
 from tokendynamics.report.kit._drawing import drawing
 from tokendynamics.report.kit._page import piece

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from tokendynamics.diagnosis._figure_names import FigureName
-from tokendynamics.diagnosis._layer_states import State
-from tokendynamics.diagnosis._parts_there import norms_there
-from tokendynamics.diagnosis._result import Diagnosis, levers_in_words
+from tokendynamics.diagnosis import Diagnosis
+from tokendynamics.diagnosis.figure_names import FigureName
+from tokendynamics.diagnosis.layer_states import State
+from tokendynamics.diagnosis.parts_there import norms_there
+from tokendynamics.diagnosis.result import levers_in_words
 from tokendynamics.report._registry import page_of
 from tokendynamics.report.diagnosis._agreement import agreement_figures
 from tokendynamics.report.diagnosis._attention import attention_figure

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis._layer_states import CONSENSUS, SPREAD
+from tokendynamics.diagnosis.layer_states import CONSENSUS, SPREAD
 from tokendynamics.report.diagnosis._depth import Step, steps
 from tokendynamics.report.kit._curves import (
     Column,

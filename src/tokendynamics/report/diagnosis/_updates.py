@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis._details import LEAST_UPDATE, UPDATE_JUMP, jumps
-from tokendynamics.diagnosis._figure_names import PART_NAMES
-from tokendynamics.diagnosis._parts_there import parts_there
+from tokendynamics.diagnosis.details import LEAST_UPDATE, UPDATE_JUMP, jumps
+from tokendynamics.diagnosis.figure_names import PART_NAMES
+from tokendynamics.diagnosis.parts_there import parts_there
 from tokendynamics.report.diagnosis._depth import Spread, spread
 from tokendynamics.report.kit._curves import Column, Curve, curve_keys, curves_chart
 from tokendynamics.report.kit._figure import Figure, Given, Table, cells, nothing

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tokendynamics.numerics._errors import PageError, expected
+from tokendynamics.numerics.errors import PageError, expected
 
 _PROGRAM = Path(__file__).with_name("_chart_process.py")
 _PATIENCE = 10.0

@@ -13,8 +13,9 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.provenance._whole import whole_file
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.provenance.whole import whole_file
 from tokendynamics.report.kit._figure import NO_MARKUP, Section
 from tokendynamics.report.kit._palette import dark_rules
 from tokendynamics.report.kit._text import subscripts, visible

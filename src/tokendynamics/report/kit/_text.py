@@ -6,7 +6,7 @@ import re
 
 from markupsafe import Markup, escape
 
-from tokendynamics.numerics._printable import printable
+from tokendynamics.numerics.printable import printable
 
 
 def visible(text: str) -> str:

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from tokendynamics.dynamics import Trajectory
-from tokendynamics.dynamics._status import Status
-from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.dynamics import Status, Trajectory
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
 from tokendynamics.report._registry import page_of
 from tokendynamics.report.kit._figure import Section, Table, cells
 from tokendynamics.report.kit._manifest import shortened

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import altair as alt
 import numpy as np
 
-from tokendynamics.plots._recording import Recording
-from tokendynamics.plots._view import choose_view
+from tokendynamics.plots.recording import Recording
+from tokendynamics.plots.view import choose_view
 from tokendynamics.report.kit._figure import Figure, Table, cells, nothing
 from tokendynamics.report.kit._palette import GRID, INK, PAPER, POSITIONS
 from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens, inline

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from tokendynamics.dynamics import Flow, Trajectory
-from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
 from tokendynamics.observables import norms
 
 MOST_TIMES, FEWEST_TIMES = 201, 41

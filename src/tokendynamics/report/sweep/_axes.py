@@ -9,7 +9,7 @@ import altair as alt
 import numpy as np
 import xarray as xr
 
-from tokendynamics.plots._parameter import MOST_TICKS, Parameter, parameter, ticks
+from tokendynamics.plots.parameter import MOST_TICKS, Parameter, parameter, ticks
 from tokendynamics.report.kit._figure import Cell, Table
 from tokendynamics.report.kit._svg import WIDE
 

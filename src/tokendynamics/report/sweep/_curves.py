@@ -8,7 +8,7 @@ from typing import Any, Literal
 import altair as alt
 import xarray as xr
 
-from tokendynamics.plots._parameter import Parameter
+from tokendynamics.plots.parameter import Parameter
 from tokendynamics.report.kit._figure import Figure, cells
 from tokendynamics.report.kit._palette import BLUE, GREEN, INK, MUTED, NEGATIVE, ORANGE
 from tokendynamics.report.kit._svg import Drawing, Key, draw_for_screens, inline

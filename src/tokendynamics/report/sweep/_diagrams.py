@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 from contourpy import contour_generator
 
-from tokendynamics.plots._parameter import Parameter
+from tokendynamics.plots.parameter import Parameter
 from tokendynamics.report.kit._figure import Figure, Table, cells
 from tokendynamics.report.kit._palette import GRID, ORANGE, PAPER, POSITIONS
 from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens, inline

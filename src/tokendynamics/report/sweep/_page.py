@@ -11,7 +11,7 @@ from tokendynamics.report.kit._page import render
 from tokendynamics.report.sweep._diagrams import diagrams
 from tokendynamics.report.sweep._shares import kind_of, together, words_of
 from tokendynamics.report.sweep._words import findings, ranges
-from tokendynamics.sweeps._report import SweepResult
+from tokendynamics.sweeps.results import SweepResult
 from tokendynamics.words import Convention, count
 
 

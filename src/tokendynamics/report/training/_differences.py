@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from tokendynamics.numerics._intervals import T_COVERAGE
-from tokendynamics.numerics._printable import printable
+from tokendynamics.numerics.intervals import T_COVERAGE
+from tokendynamics.numerics.printable import printable
 from tokendynamics.report.kit._figure import Figure, Table, cells, nothing
 from tokendynamics.report.kit._palette import AXIS, BLUE, INK, PAPER
 from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens, inline
 from tokendynamics.sweeps.study import PairedComparison, StudyResult
-from tokendynamics.sweeps.study._words import VERDICTS
+from tokendynamics.sweeps.study.words import VERDICTS
 from tokendynamics.words import percent, plural, signed
 
 _QUESTION = "Does every seed say the same?"

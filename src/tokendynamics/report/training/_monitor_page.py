@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis._attention_sinks import ATTENTION_SINK
-from tokendynamics.diagnosis._figure_names import PART_NAMES
-from tokendynamics.diagnosis._layer_states import ANISOTROPIC, CONSENSUS, SPREAD
-from tokendynamics.provenance._manifest import versions
+from tokendynamics.diagnosis.attention_sinks import ATTENTION_SINK
+from tokendynamics.diagnosis.figure_names import PART_NAMES
+from tokendynamics.diagnosis.layer_states import ANISOTROPIC, CONSENSUS, SPREAD
+from tokendynamics.provenance.manifest import versions
 from tokendynamics.report._registry import page_of
 from tokendynamics.report.kit._curves import Rule
 from tokendynamics.report.kit._figure import Figure, Section
@@ -16,9 +16,9 @@ from tokendynamics.report.kit._page import piece, render
 from tokendynamics.report.training._lines import Line, thinned
 from tokendynamics.report.training._monitor_maps import MISSING, Scale, drawn, numbers_map, states_map
 from tokendynamics.report.training._over_steps import over_steps
-from tokendynamics.training.monitor._changes import LARGE, ROOM
-from tokendynamics.training.monitor._looks import MEASURED
-from tokendynamics.training.monitor._series import Series, answer, findings, lines
+from tokendynamics.training.monitor.changes import LARGE, ROOM
+from tokendynamics.training.monitor.looks import MEASURED
+from tokendynamics.training.monitor.series import Series, answer, findings, lines
 from tokendynamics.words import Convention, count, plural, written
 
 _QUESTION = "where do its tokens go during training?"

@@ -17,7 +17,8 @@ from tokendynamics.report.kit._page import render
 from tokendynamics.report.training._lines import MOST_POINTS, Line, thinned
 from tokendynamics.report.training._over_steps import over_steps
 from tokendynamics.report.training._through_layers import ATTENTION_ALONE, MEASURES, STATES, Band, through_layers
-from tokendynamics.training._record import Record, answer, course, findings, in_words, measure_of, value
+from tokendynamics.training import Record
+from tokendynamics.training.record import answer, course, findings, in_words, measure_of, value
 from tokendynamics.words import Convention, count, number, written
 
 _CONDITIONS = {"query_condition": "Q", "contraction_condition": "A", "value_condition": "V"}

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tokendynamics.numerics._intervals import student_quantile
-from tokendynamics.numerics._printable import printable
+from tokendynamics.numerics.intervals import student_quantile
+from tokendynamics.numerics.printable import printable
 from tokendynamics.report.kit._curves import Rule
 from tokendynamics.report.kit._figure import Figure
 from tokendynamics.report.training._lines import Line, thinned
 from tokendynamics.report.training._over_steps import over_steps
 from tokendynamics.report.training._through_layers import MEASURES, STATES, Band, through_layers
 from tokendynamics.sweeps.study import StudyResult
-from tokendynamics.training._record import FINISHED
+from tokendynamics.training.record import FINISHED
 from tokendynamics.words import percent
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tokendynamics.numerics._intervals import T_COVERAGE
+from tokendynamics.numerics.intervals import T_COVERAGE
 from tokendynamics.report._registry import page_of
 from tokendynamics.report.kit._figure import NO_MARKUP, Cell, Section, Table, cells
 from tokendynamics.report.kit._manifest import made, shortened
@@ -14,8 +14,8 @@ from tokendynamics.report.training._study_figures import layers, validation
 from tokendynamics.report.training._through_layers import ATTENTION_ALONE
 from tokendynamics.report.training._tuning import tuning
 from tokendynamics.sweeps.study import PairedComparison, StudyResult
-from tokendynamics.sweeps.study._words import ONE_SEED, about_grid_ends, about_runs, claimed, verdict_of
-from tokendynamics.training._record import FINISHED
+from tokendynamics.sweeps.study.words import ONE_SEED, about_grid_ends, about_runs, claimed, verdict_of
+from tokendynamics.training.record import FINISHED
 from tokendynamics.words import UNDEFINED, Convention, count, percent, plural
 
 _MOST_SEEDS = 100_000

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import altair as alt
 import numpy as np
 
-from tokendynamics.numerics._printable import printable
+from tokendynamics.numerics.printable import printable
 from tokendynamics.report.kit._curves import Curve, curve_keys, curves_chart
 from tokendynamics.report.kit._figure import Figure, Given, Table, cells, nothing
 from tokendynamics.report.kit._palette import INK

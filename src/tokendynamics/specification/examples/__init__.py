@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-from tokendynamics.numerics._errors import ArgumentValueError, shown
-from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.specification._section import did_you_mean
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import shown
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.specification.section import did_you_mean
 
 __all__ = ["example_names", "example_text"]
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tokendynamics.sweeps.study._paired import PairedComparison, compared, p_value
+from tokendynamics.sweeps.study.paired import PairedComparison, compared, p_value
 
 Decision = Literal["holds", "does not hold", "cannot be decided at this size"]
 

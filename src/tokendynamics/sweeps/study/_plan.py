@@ -9,12 +9,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tokendynamics.modules._regimes import REGIMES
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, MemoryLimitError
-from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.specification._file import checked_table, located
-from tokendynamics.specification._section import SpecificationError, did_you_mean
-from tokendynamics.specification._toml import KeyPath, key_lines, parse_toml, read_text
+from tokendynamics.modules import REGIMES
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, MemoryLimitError
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.specification import SpecificationError
+from tokendynamics.specification.file import checked_table, located
+from tokendynamics.specification.section import did_you_mean
+from tokendynamics.specification.toml import KeyPath, key_lines, parse_toml, read_text
 from tokendynamics.sweeps.study._claims import Claim
 from tokendynamics.sweeps.study._tables import ChangesTable, StudyFile
 from tokendynamics.training import PRESETS, TASKS, Experiment
@@ -135,7 +136,7 @@ class StudyPlan:
             SpecificationError: Data that cannot be used, an argument that there is not, or a network or batch that
                 takes more memory than is free; with its line.
         """
-        from tokendynamics.training._networks import network_of
+        from tokendynamics.training.networks import network_of
         from tokendynamics.training.tasks import task_of
 
         for arm, experiment in self.arms.items():

@@ -15,15 +15,16 @@ from typing import Any
 
 import psutil
 
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.provenance._manifest import write_json
-from tokendynamics.provenance._reading import read_json
-from tokendynamics.provenance._whole import whole_file
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.provenance.manifest import write_json
+from tokendynamics.provenance.reading import read_json
+from tokendynamics.provenance.whole import whole_file
 from tokendynamics.sweeps._versions import check_versions
 from tokendynamics.sweeps.study._plan import PlannedRun
 from tokendynamics.sweeps.study._store import FAILURE, STUDY, how_ended, write_failure
 from tokendynamics.training import Experiment
-from tokendynamics.training._experiment import differences
+from tokendynamics.training.experiment import differences
 
 try:
     import fcntl

@@ -9,14 +9,15 @@ from typing import Any
 
 import xarray as xr
 
-from tokendynamics.numerics._errors import ArgumentTypeError, expected, shown
-from tokendynamics.numerics._printable import printable
-from tokendynamics.provenance._manifest import plain
+from tokendynamics.numerics import ArgumentTypeError
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.printable import printable
+from tokendynamics.provenance.manifest import plain
 from tokendynamics.results import Result
 from tokendynamics.sweeps.study._claims import Claim, TestedClaim, decided
-from tokendynamics.sweeps.study._files import write_results
-from tokendynamics.sweeps.study._paired import Arm, PairedComparison, arm_of, compared
-from tokendynamics.sweeps.study._words import (
+from tokendynamics.sweeps.study.files import write_results
+from tokendynamics.sweeps.study.paired import Arm, PairedComparison, arm_of, compared
+from tokendynamics.sweeps.study.words import (
     about_claim,
     about_comparison,
     about_grid_ends,
@@ -26,7 +27,7 @@ from tokendynamics.sweeps.study._words import (
     answer,
     table,
 )
-from tokendynamics.training._record import FINISHED
+from tokendynamics.training.record import FINISHED
 
 
 class StudyResult(Result):

@@ -13,19 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected
-from tokendynamics.numerics._printable import printable, shortened
-from tokendynamics.provenance._manifest import write_json
-from tokendynamics.provenance._reading import read_json
-from tokendynamics.provenance._whole import whole_file
-from tokendynamics.specification._file import checked_table
-from tokendynamics.specification._toml import key_lines, parse_toml, read_text
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.printable import printable, shortened
+from tokendynamics.provenance.manifest import write_json
+from tokendynamics.provenance.reading import read_json
+from tokendynamics.provenance.whole import whole_file
+from tokendynamics.specification.file import checked_table
+from tokendynamics.specification.toml import key_lines, parse_toml, read_text
 from tokendynamics.sweeps._store import differences
 from tokendynamics.sweeps._versions import own_versions
 from tokendynamics.sweeps.study._plan import PlannedRun, StudyPlan
 from tokendynamics.sweeps.study._tables import StudyFile
 from tokendynamics.training import Experiment, Record
-from tokendynamics.training._record import FINISHED
+from tokendynamics.training.record import FINISHED
 
 SPECIFICATION, STUDY, FAILURE = "study.toml", "study.json", "failure.json"
 FAILED, NOT_RUN = "failed", "not run"

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, NonNegativeInt
 
-from tokendynamics.specification._section import TomlTable
+from tokendynamics.specification.section import TomlTable
 
 Seeds = Annotated[list[NonNegativeInt], Field(min_length=1)]
 Changes = Annotated[dict[str, Any], Field(default_factory=dict)]

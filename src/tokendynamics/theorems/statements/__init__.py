@@ -9,7 +9,6 @@ from tokendynamics.theorems.statements import (
     _asymptotic_4_1,
     _asymptotic_5_1,
     _asymptotic_6_1,
-    _asymptotic_remark_4_2,
     _asymptotic_remark_5_1,
     _positional_3_1,
     _positional_3_3,
@@ -19,7 +18,12 @@ from tokendynamics.theorems.statements import (
     _positional_c_2,
     _positional_c_3,
     _positional_remark_3_2,
-    _positional_remark_3_5,
+)
+from tokendynamics.theorems.statements import (
+    asymptotic_remark_4_2 as _asymptotic_remark_4_2,
+)
+from tokendynamics.theorems.statements import (
+    positional_remark_3_5 as _positional_remark_3_5,
 )
 
 __all__ = ["STATEMENTS"]

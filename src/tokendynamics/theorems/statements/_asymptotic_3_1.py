@@ -8,12 +8,11 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from tokendynamics.dynamics import Flow, Trajectory
-from tokendynamics.observables import log_potential
-from tokendynamics.observables._interactions import log_interaction_sums
+from tokendynamics.observables import log_interaction_sums, log_potential
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._conditions import beyond_rounding, except_where, flow_of_run, never_above, undecided
-from tokendynamics.theorems._result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 
 TOLERANCE = 1e-10
 """Largest relative error of the identity."""

@@ -10,8 +10,8 @@ from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.observables import log_potential
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._conditions import flow_of_run, integration_tolerance, never_rises, tends_to_zero
-from tokendynamics.theorems._result import Condition, Prediction
 from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems.result import Condition, Prediction
 from tokendynamics.theorems.statements._asymptotic_3_1 import gradient_hypotheses, gradient_structure
 
 AT_REST = 1e-6

@@ -32,8 +32,8 @@ from tokendynamics.theorems._conditions import (
     undecided,
 )
 from tokendynamics.theorems._horizon import OnHorizon
-from tokendynamics.theorems._result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems.statements._asymptotic_5_1 import smallest_pull
 
 NOT_TO_ZERO = {

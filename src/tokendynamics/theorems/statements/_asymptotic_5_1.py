@@ -9,8 +9,8 @@ from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.observables import consensus, direction_deficit
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._conditions import LIMIT, integration_tolerance, never_above, tends_to_zero
-from tokendynamics.theorems._result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 
 PRINTED_BASIN_COUNTEREXAMPLE = {
     "qk": [[1.0, 0.0], [0.0, 1.0]],

@@ -16,8 +16,8 @@ from tokendynamics.theorems._conditions import (
     never_rises,
     tends_to_zero,
 )
-from tokendynamics.theorems._result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 
 SIMPLE = 1e-10
 """The gap below the top eigenvalue, relative to the largest |eigenvalue|, that counts as positive."""

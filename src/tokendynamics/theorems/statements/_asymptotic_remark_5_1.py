@@ -9,8 +9,8 @@ from torch import Tensor
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._conditions import beyond_rounding, except_where, flow_of_run, never_above, undecided
-from tokendynamics.theorems._result import Condition, Hypothesis
 from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems.result import Condition, Hypothesis
 from tokendynamics.theorems.statements._asymptotic_5_1 import (
     causal_attention,
     causal_consensus,

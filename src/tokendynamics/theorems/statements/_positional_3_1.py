@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from tokendynamics.dynamics import Flow, Trajectory
-from tokendynamics.observables._quadratic import pair_quadratic_form_rate
+from tokendynamics.observables import pair_quadratic_form_rate
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._conditions import except_where, flow_of_run, never_above, undecided
-from tokendynamics.theorems._contraction import contraction_form, symmetric_contraction
 from tokendynamics.theorems._free_flow import at_times, free_softmax, of_constant_circuits
-from tokendynamics.theorems._result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems.contraction import contraction_form, symmetric_contraction
+from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 
 
 def _structure(flow: Flow) -> tuple[Hypothesis, ...]:

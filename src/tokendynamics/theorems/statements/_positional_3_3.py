@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from tokendynamics.dynamics import Flow, Trajectory
-from tokendynamics.observables._quadratic import quadratic_form, quadratic_form_rate, quadratic_form_rate_bound
+from tokendynamics.observables import quadratic_form, quadratic_form_rate, quadratic_form_rate_bound
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._conditions import except_where, flow_of_run, integration_tolerance, never_above, undecided
-from tokendynamics.theorems._contraction import (
+from tokendynamics.theorems._free_flow import at_times, free_softmax, of_constant_circuits, states_of
+from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems.contraction import (
     ContractionForm,
     contracting_systems,
     contraction_form,
@@ -20,9 +22,7 @@ from tokendynamics.theorems._contraction import (
     norm_bound,
     symmetric_contraction,
 )
-from tokendynamics.theorems._free_flow import at_times, free_softmax, of_constant_circuits, states_of
-from tokendynamics.theorems._result import Condition, Hypothesis, Prediction
-from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 
 
 def _structure(flow: Flow) -> tuple[Hypothesis, ...]:

@@ -17,11 +17,11 @@ from tokendynamics.theorems._conditions import (
     tends_to_zero,
     undecided,
 )
-from tokendynamics.theorems._contraction import contraction_form, definite_forms, symmetric_contraction
 from tokendynamics.theorems._free_flow import free_softmax, of_constant_circuits, states_of
-from tokendynamics.theorems._outcomes import slope_condition
-from tokendynamics.theorems._result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems.contraction import contraction_form, definite_forms, symmetric_contraction
+from tokendynamics.theorems.outcomes import slope_condition
+from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 
 
 def contraction_structure(flow: Flow) -> tuple[Hypothesis, ...]:

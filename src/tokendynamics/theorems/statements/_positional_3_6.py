@@ -8,8 +8,8 @@ from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._expansion import bound_conditions, expanding_hypothesis, growth_text
 from tokendynamics.theorems._free_flow import free_softmax, states_of
-from tokendynamics.theorems._result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 
 
 def expansion_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:

@@ -7,8 +7,8 @@ from torch import Tensor
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.theorems._expansion import bound_conditions, growth_text
 from tokendynamics.theorems._free_flow import free_softmax, rotary_positions, states_of
-from tokendynamics.theorems._result import Condition, Prediction
 from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems.result import Condition, Prediction
 from tokendynamics.theorems.statements._positional_3_6 import expansion_hypotheses
 
 

@@ -8,8 +8,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tokendynamics.numerics._errors import ArgumentTypeError, expected, shown
-from tokendynamics.training.monitor._looks import Values
+from tokendynamics.numerics import ArgumentTypeError
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.training.monitor.looks import Values
 
 Write: TypeAlias = Callable[[str, float, int], object]
 """Takes name, value and step."""

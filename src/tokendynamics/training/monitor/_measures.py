@@ -9,19 +9,19 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from tokendynamics.diagnosis._prompt_shares import SHARES, share_variables
-from tokendynamics.diagnosis._prompt_trace import (
+from tokendynamics.diagnosis.prompt_shares import SHARES, share_variables
+from tokendynamics.diagnosis.prompt_trace import (
     SINK_RATIO,
     SITES,
     PromptTrace,
     Sites,
-    _sites,
-    _update_ratio,
     find_sinks,
+    sites_of,
     tokens_to_remove,
+    update_ratios,
 )
-from tokendynamics.observables._directions import lengths, refuse_zero_tokens
-from tokendynamics.pretrained._states import PackStates
+from tokendynamics.observables.directions import lengths, refuse_zero_tokens
+from tokendynamics.pretrained.states import PackStates
 
 DIMS: dict[str, tuple[str, ...]] = {
     **{f"share_{name}": ("layer",) for name in SHARES},
@@ -103,7 +103,7 @@ def _rows(states: PackStates) -> Iterator[PromptTrace]:
             token_count=torch.stack([torch.full_like(count, length), count], dim=-1).numpy(),
             tokens=[],
             unit_sums=places.grid(sums),
-            update_ratio=_update_ratio(y, x, both, counted, _sites(depth, with_final_norm=False)),
+            update_ratio=update_ratios(y, x, both, counted, sites_of(depth, with_final_norm=False)),
             states=(x,),
             sizes=sizes,
             cosines=None,

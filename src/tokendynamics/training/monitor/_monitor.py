@@ -16,19 +16,20 @@ import xarray as xr
 from torch import nn
 from transformers import TrainerCallback
 
-from tokendynamics.diagnosis._trace import named_prompts
-from tokendynamics.numerics._arguments import as_count
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, CheckpointError, expected, shown
-from tokendynamics.numerics._signatures import typed_arguments
-from tokendynamics.pretrained._network import half_of
-from tokendynamics.pretrained._other_libraries import in_short
-from tokendynamics.provenance._manifest import plain
-from tokendynamics.training.monitor._changes import has_intervals
+from tokendynamics.diagnosis.tracing import named_prompts
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
+from tokendynamics.numerics.arguments import as_count
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.pretrained.network import half_of
+from tokendynamics.pretrained.other_libraries import in_short
+from tokendynamics.provenance.manifest import plain
 from tokendynamics.training.monitor._loggers import as_write, loggers, scalars
-from tokendynamics.training.monitor._looks import MEASURED, Look
 from tokendynamics.training.monitor._network import base_of, measures_here, unwrapped, why_not_alone
 from tokendynamics.training.monitor._probe import Probe
-from tokendynamics.training.monitor._series import Series
+from tokendynamics.training.monitor.changes import has_intervals
+from tokendynamics.training.monitor.looks import MEASURED, Look
+from tokendynamics.training.monitor.series import Series
 
 _LOG = logging.getLogger("tokendynamics")
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from tokendynamics.pretrained._network import evaluating
+from tokendynamics.pretrained.network import evaluating
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

@@ -8,21 +8,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tokendynamics.diagnosis._prompt_trace import SINK_RATIO
-from tokendynamics.diagnosis._trace import _conventions, in_words
-from tokendynamics.diagnosis._trace_memory import attention_bytes, state_bytes
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._resources import check_fits
+from tokendynamics.diagnosis.prompt_trace import SINK_RATIO
+from tokendynamics.diagnosis.trace_memory import attention_bytes, state_bytes
+from tokendynamics.diagnosis.tracing import conventions_of_trace, in_words
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.resources import check_fits
 from tokendynamics.pretrained import Checkpoint, load
-from tokendynamics.pretrained._inputs import prepared
-from tokendynamics.pretrained._network import without_cache
-from tokendynamics.pretrained._other_libraries import silenced
-from tokendynamics.pretrained._packs import Pack
-from tokendynamics.pretrained._states import PackStates, StateWatch
-from tokendynamics.pretrained.discovery._interface import showing
-from tokendynamics.training.monitor._looks import MEASURED, Look
+from tokendynamics.pretrained.discovery.interface import showing
+from tokendynamics.pretrained.inputs import prepared
+from tokendynamics.pretrained.network import without_cache
+from tokendynamics.pretrained.other_libraries import silenced
+from tokendynamics.pretrained.packs import Pack
+from tokendynamics.pretrained.states import PackStates, StateWatch
 from tokendynamics.training.monitor._measures import measured, not_finite_at
 from tokendynamics.training.monitor._network import WithoutInferenceMode, undisturbed
+from tokendynamics.training.monitor.looks import MEASURED, Look
 
 _KEPT = ("tokenization", "sinks", "intervals")
 
@@ -104,7 +105,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 def _facts(ckpt: Checkpoint, name: str, texts: Mapping[str, Any], cut: int) -> dict[str, Any]:
     """Return what the numbers depend on, as attributes of a dataset."""
-    conventions, facts = _conventions(ckpt, dict(texts), "detect", SINK_RATIO), ckpt.architecture
+    conventions, facts = conventions_of_trace(ckpt, dict(texts), "detect", SINK_RATIO), ckpt.architecture
     context = f"{cut} of {len(texts)} are longer than the {facts.context} tokens that the network reads, and were cut"
     dtype = str(ckpt.dtype).removeprefix("torch.")
     return {

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
 from tokendynamics.training.tasks._bytes import Bytes
 from tokendynamics.training.tasks._digits import Digits
 from tokendynamics.training.tasks._images import Images
@@ -13,7 +14,7 @@ from tokendynamics.training.tasks._task import Task
 from tokendynamics.training.tasks._words import Words
 
 if TYPE_CHECKING:
-    from tokendynamics.training._experiment import Experiment
+    from tokendynamics.training.experiment import Experiment
 
 TASKS = {"bytes": Bytes, "digits": Digits, "images": Images, "words": Words}
 """By name."""

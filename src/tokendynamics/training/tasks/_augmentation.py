@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._extras import require
-from tokendynamics.numerics._signatures import typed_fields
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.extras import require
+from tokendynamics.numerics.signatures import typed_fields
 
 _OPERATIONS = 2
 """Of RandAugment, for each image."""

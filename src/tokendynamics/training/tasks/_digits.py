@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from tokendynamics.numerics._errors import ArgumentValueError, expected
-from tokendynamics.numerics._extras import require
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.extras import require
 from tokendynamics.training.tasks._labelled_images import EpochOrder, accuracies, held_out, top_scores
 from tokendynamics.training.tasks._task import Item
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from tokendynamics.numerics._errors import ArgumentValueError, expected, shown
-from tokendynamics.numerics._extras import require
-from tokendynamics.pretrained._image_files import IMAGE_SUFFIXES, check_regular, opened_image
-from tokendynamics.pretrained._other_libraries import refusing
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.extras import require
+from tokendynamics.pretrained.image_files import IMAGE_SUFFIXES, check_regular, opened_image
+from tokendynamics.pretrained.other_libraries import refusing
 
 LAYOUT = (
     "a folder with train/CLASS/*.jpg and val/CLASS/*.jpg, or one with Parquet files train*.parquet and val*.parquet "

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from tokendynamics.numerics._arguments import as_number
-from tokendynamics.numerics._errors import ArgumentTypeError, ArgumentValueError, expected
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.arguments import as_number
+from tokendynamics.numerics.errors import expected
 from tokendynamics.training.tasks._augmentation import Augmentation, drawn_from
 from tokendynamics.training.tasks._image_files import ImageFiles, LabelledImages, image_files
 from tokendynamics.training.tasks._labelled_images import EpochOrder, accuracies, held_out, top_scores

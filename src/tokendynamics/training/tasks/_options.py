@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tokendynamics.numerics._arguments import as_count, as_number, as_text
-from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import as_count, as_number, as_text
+from tokendynamics.numerics.errors import expected
 
 
 def checked_options(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tokendynamics.numerics._arguments import as_path
-from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import as_path
+from tokendynamics.numerics.errors import expected
 
 LAYOUT = (
     "a file of text such as enwik8 (split 90, 5 and 5 % in its own order), a folder with wiki.train.tokens, "

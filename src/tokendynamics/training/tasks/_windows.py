@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 from torch.utils.data import Dataset
 
-from tokendynamics.numerics._errors import ArgumentValueError, expected
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
 
 
 class RandomWindows(Dataset[Mapping[str, np.ndarray]]):

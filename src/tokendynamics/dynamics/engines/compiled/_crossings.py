@@ -6,7 +6,8 @@ import math
 
 from tokendynamics.dynamics.engines._crossings import GOLDEN, HALVINGS, MARGIN, PLACES, REACH, SECTIONS, SLOWER
 from tokendynamics.dynamics.engines.compiled._ends import AT_REST, NORM_ABOVE, value_within
-from tokendynamics.dynamics.engines.compiled._lanes import (
+from tokendynamics.dynamics.engines.compiled._rows import dot, load_row
+from tokendynamics.dynamics.engines.compiled.lanes import (
     any_of,
     at_least,
     broadcast,
@@ -15,7 +16,6 @@ from tokendynamics.dynamics.engines.compiled._lanes import (
     select,
     sqrt,
 )
-from tokendynamics.dynamics.engines.compiled._rows import dot, load_row
 
 _LAST = len(PLACES) - 1
 

@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tokendynamics.dynamics.engines._crossings import is_sampled
-from tokendynamics.dynamics.engines._problem import Problem
 from tokendynamics.dynamics.engines.compiled._field import project, refine
-from tokendynamics.dynamics.engines.compiled._lanes import (
+from tokendynamics.dynamics.engines.compiled._model import turn
+from tokendynamics.dynamics.engines.compiled._rows import added, dot, load_row, scaled
+from tokendynamics.dynamics.engines.compiled._steps import dense_state, velocity_at
+from tokendynamics.dynamics.engines.compiled.lanes import (
     at_least,
     behind,
     broadcast,
@@ -20,9 +22,7 @@ from tokendynamics.dynamics.engines.compiled._lanes import (
     sqrt,
     store,
 )
-from tokendynamics.dynamics.engines.compiled._model import turn
-from tokendynamics.dynamics.engines.compiled._rows import added, dot, load_row, scaled
-from tokendynamics.dynamics.engines.compiled._steps import dense_state, velocity_at
+from tokendynamics.dynamics.engines.problem import Problem
 from tokendynamics.dynamics.events import AtRest, Consensus, Event, NormAbove
 
 CONSENSUS, NORM_ABOVE, AT_REST = range(3)

@@ -5,7 +5,18 @@ from __future__ import annotations
 import math
 
 from tokendynamics.dynamics._field import SLOW
-from tokendynamics.dynamics.engines.compiled._lanes import (
+from tokendynamics.dynamics.engines.compiled._rows import (
+    added,
+    chosen,
+    dot,
+    load_row,
+    matrix_times,
+    scaled,
+    store_row,
+    transpose_times,
+    zeros,
+)
+from tokendynamics.dynamics.engines.compiled.lanes import (
     absolute,
     any_of,
     at_least,
@@ -17,17 +28,6 @@ from tokendynamics.dynamics.engines.compiled._lanes import (
     load,
     sqrt,
     store,
-)
-from tokendynamics.dynamics.engines.compiled._rows import (
-    added,
-    chosen,
-    dot,
-    load_row,
-    matrix_times,
-    scaled,
-    store_row,
-    transpose_times,
-    zeros,
 )
 
 

@@ -39,7 +39,15 @@ from tokendynamics.dynamics.engines.compiled._lane_traffic import (
     noted,
     scratch,
 )
-from tokendynamics.dynamics.engines.compiled._lanes import (
+from tokendynamics.dynamics.engines.compiled._model import eight
+from tokendynamics.dynamics.engines.compiled._steps import (
+    dense_state,
+    error_size,
+    first_step,
+    proposed,
+    take_step,
+)
+from tokendynamics.dynamics.engines.compiled.lanes import (
     WIDTH,
     any_of,
     at_least,
@@ -51,14 +59,6 @@ from tokendynamics.dynamics.engines.compiled._lanes import (
     load,
     select,
     store,
-)
-from tokendynamics.dynamics.engines.compiled._model import eight
-from tokendynamics.dynamics.engines.compiled._steps import (
-    dense_state,
-    error_size,
-    first_step,
-    proposed,
-    take_step,
 )
 
 

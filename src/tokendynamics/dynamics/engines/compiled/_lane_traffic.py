@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tokendynamics.dynamics.engines.compiled._lanes import (
+from tokendynamics.dynamics.engines.compiled._model import fill
+from tokendynamics.dynamics.engines.compiled._steps import Steps, dense_state
+from tokendynamics.dynamics.engines.compiled.lanes import (
     WIDTH,
     any_of,
     behind,
@@ -18,8 +20,6 @@ from tokendynamics.dynamics.engines.compiled._lanes import (
     room,
     select,
 )
-from tokendynamics.dynamics.engines.compiled._model import fill
-from tokendynamics.dynamics.engines.compiled._steps import Steps, dense_state
 
 ARRIVED, SPENT, STUCK, STOPPED, MET = range(5)
 """How a system leaves: at the end of the interval, without budget, without a step, by Ctrl-C, at event number − MET."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from tokendynamics.dynamics.engines.compiled._lanes import WIDTH, behind, function, inlined, room, store
+from tokendynamics.dynamics.engines.compiled.lanes import WIDTH, behind, function, inlined, room, store
 
 
 class Options(NamedTuple):

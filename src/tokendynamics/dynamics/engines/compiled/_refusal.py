@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tokendynamics.attention import AbsolutePositions, RotaryPositions
 from tokendynamics.attention.schedules import Constant, PerHead, Schedule, Sinusoidal
-from tokendynamics.dynamics.engines._problem import Problem
+from tokendynamics.dynamics.engines.problem import Problem
 from tokendynamics.dynamics.events import AtRest, Consensus, NormAbove, OverflowGuard
 
 LARGEST_DIM = 16

@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from tokendynamics.dynamics.engines.compiled._lanes import (
+from tokendynamics.dynamics.engines.compiled.lanes import (
     LONG,
     VECTOR,
     WIDTH,

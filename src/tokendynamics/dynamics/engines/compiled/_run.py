@@ -12,7 +12,6 @@ import torch
 
 from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics.engines._endings import of_stuck
-from tokendynamics.dynamics.engines._problem import Outcome, Problem
 from tokendynamics.dynamics.engines.compiled._ends import ends_of
 from tokendynamics.dynamics.engines.compiled._integrate import integrate
 from tokendynamics.dynamics.engines.compiled._lane_traffic import (
@@ -26,6 +25,7 @@ from tokendynamics.dynamics.engines.compiled._lane_traffic import (
 )
 from tokendynamics.dynamics.engines.compiled._prepare import options_of, systems_of
 from tokendynamics.dynamics.engines.compiled._steps import Method
+from tokendynamics.dynamics.engines.problem import Outcome, Problem
 
 _LOOK = 0.05
 """Seconds between two looks at how far the threads are."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from tokendynamics.dynamics.engines._tableau import Tableau
 from tokendynamics.dynamics.engines.compiled._field import inner, velocity
-from tokendynamics.dynamics.engines.compiled._lanes import (
+from tokendynamics.dynamics.engines.compiled._model import turn
+from tokendynamics.dynamics.engines.compiled._rows import combined, load_row
+from tokendynamics.dynamics.engines.compiled.lanes import (
     absolute,
     at_least,
     behind,
@@ -22,8 +23,7 @@ from tokendynamics.dynamics.engines.compiled._lanes import (
     sqrt,
     store,
 )
-from tokendynamics.dynamics.engines.compiled._model import turn
-from tokendynamics.dynamics.engines.compiled._rows import combined, load_row
+from tokendynamics.dynamics.engines.tableau import Tableau
 
 SAFETY, SLOWEST, FASTEST = 0.9, 0.2, 10.0
 MOST = 6

@@ -1,0 +1,330 @@
+"""Solutions 1, 2 and 3 of `logical`: where a hand-built transformer can decide which pair it reads."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from tokendynamics.attention import Attention
+from tokendynamics.circuits._task import PairTask
+from tokendynamics.circuits._transformer import OneLayerTransformer, on_categories, on_positions, shift, to_scratch
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import as_count, as_number, as_square
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.resources import check_fits
+from tokendynamics.numerics.signatures import typed_arguments
+
+SelectionForm = Literal["exact", "printed"]
+
+_PAPERS_K = 100.0
+# A K that was written down with 15 digits may lie below the least one by that rounding; the bias absorbs it.
+_ROUNDING = 1e-14
+
+
+@dataclass(frozen=True)
+class Selection:
+    """``K·ReLU(e + values/K + bias) + offset`` is the value where e is 1, and K·ReLU is 0 where e is 0.
+
+    Attributes:
+        K: Larger than the values.
+        bias: Of every hidden unit that can be selected.
+        offset: Added to the output.
+    """
+
+    K: float
+    bias: float
+    offset: float
+
+    @property
+    def shrink(self) -> float:
+        """1/K, by which attention's output is multiplied."""
+        return 1.0 / self.K
+
+    @classmethod
+    @typed_arguments
+    def of(cls, values: Tensor, form: SelectionForm, K: float | None = None) -> Selection:
+        """Return the constants that select one of `values`.
+
+        "exact": ``c = max(0, −min values)``, bias ``−(1 − c/K)``, offset ``−c``, for ``K ≥ max(max values, 0) + c``;
+        corrects `logical` (2.21), whose bias −1 (form "printed") turns every negative value into 0.
+
+        Args:
+            values: All that can occur, any shape.
+            form: "exact" or "printed".
+            K: None for a power of two above the least that works ("printed": 100 as in the paper where that is enough).
+                The rounding error of the output is about 1e-16·K.
+
+        Raises:
+            ArgumentValueError: K is not positive and finite or too small (the least K is printed), values whose range
+                overflows, or an unknown form.
+        """
+        if form not in ("exact", "printed"):
+            raise ArgumentValueError(expected("form", "'exact' or 'printed'", repr(form)))
+        lowered = max(0.0, -float(values.min())) if form == "exact" else 0.0
+        least = max(float(values.max()), 0.0) + lowered
+        chosen = _checked(K, least) if K is not None else _sufficient(least, form)
+        if form == "printed":
+            return cls(chosen, -1.0, 0.0)
+        # The middle one is mathematically the largest. The others keep what must be silent at 0 when K is at its least.
+        silence = max(0.0, 1.0 - lowered / chosen, float((values * (1.0 / chosen)).max()))
+        # Not −c: this cancels to the last digit what the selected unit adds, so that Y_1 is 0 and not nearly 0.
+        return cls(chosen, -silence, -max(0.0, 1.0 - silence) * chosen)
+
+
+def selecting(
+    task: PairTask, attention: Attention, selected: Selection, read: Tensor, name: str
+) -> OneLayerTransformer:
+    """Return the transformer whose hidden units are its features, ``Y = K·read·ReLU(X + ATT + bias) + offset``.
+
+    Args:
+        task: What it reads.
+        attention: Its output must already be divided by K.
+        selected: K, bias and offset.
+        read: (width,), 1 on the features whose one-hot part selects.
+        name: Of the transformer.
+    """
+    identity = torch.eye(task.width, dtype=torch.float64)
+    bias = torch.full((task.width,), selected.bias, dtype=torch.float64)
+    return OneLayerTransformer(attention, identity, bias, selected.K * read, task, offset=selected.offset, name=name)
+
+
+def _sufficient(least: float, form: SelectionForm) -> float:
+    if not math.isfinite(least) or least > 2.0**1022:
+        advice = "scale q_true down"
+        raise ArgumentValueError(expected("q_true", "a range of values below 2^1022", f"a range of {least:g}", advice))
+    if form == "printed" and least < _PAPERS_K:
+        return _PAPERS_K
+    # Below 2^−1000 the reciprocal of K would overflow.
+    return 2.0 ** (math.frexp(least)[1]) if least > 2.0**-1000 else 1.0
+
+
+def _checked(K: float, least: float) -> float:
+    chosen = as_number(K, "K")
+    if not (math.isfinite(chosen) and chosen > 0.0 and math.isfinite(1.0 / chosen)):
+        raise ArgumentValueError(expected("K", "a positive finite number with a finite reciprocal", K))
+    if chosen < least * (1.0 - _ROUNDING):
+        advice = "it must exceed every value that is to be kept silent"
+        raise ArgumentValueError(expected("K", f"at least {least!r}", K, advice))
+    return chosen
+
+
+Form = Literal["rows", "uniform", "indicators", "printed"]
+
+_NAMES_1 = {
+    "rows": "solution 1",
+    "uniform": "solution 1, one bias for all rows",
+    "indicators": "solution 1, previous category in a block of its own",
+    "printed": "solution 1 as printed (wrong)",
+}
+
+_NAMES_2 = {"exact": "solution 2", "printed": "solution 2 as printed (right for targets ≥ 0)"}
+
+_NAMES_3 = {"exact": "solution 3", "printed": "solution 3 as printed (right for targets ≥ 0)"}
+
+_BYTES = 48
+"""Of each pair: two integers, three times while they are put in order."""
+
+
+@typed_arguments
+def solution_1(task: PairTask, form: Form = "rows", causal: bool = False) -> OneLayerTransformer:
+    """Add twice the previous category by attention and tell the pair by N² hidden units, `logical` 2.1.
+
+    With ``2e_a + e_b`` in the stream no single ReLU can indicate an off-diagonal pair (it is a convex combination of
+    3e_a and 3e_b), so C = q_true as in (2.11) adds up several units. The other forms correct `logical` (2.11):
+
+    * "rows": off-diagonal rows ``2e_a + e_b`` with bias −4, diagonal rows ``3e_a`` with bias −8, ``C_ab = q_ab``,
+      ``C_aa = q_aa − 2 Σ_{b≠a} q_ab``;
+    * "uniform": bias −4 everywhere, ``C_aa = (q_aa − 2 Σ_{b≠a} q_ab)/(9 − 4N)``, ``C_ab = q_ab − 2 C_aa``;
+    * "indicators": the previous category goes to a block of its own (width 2N + M), rows ``e_a + e_b`` with bias −1,
+      so each hidden unit is the indicator of its pair and C = q_true;
+    * "printed": bias −4 and C = q_true. It is WRONG, and here to show how: (0, 5, 32, 70) for (0, 3, 10, 6).
+
+    Args:
+        task: Any N, M and real q_true.
+        form: See above.
+        causal: Whether attention is masked; the outputs are the same.
+
+    Returns:
+        A transformer with one head of linear attention whose hidden units stand in the order of `pair_order`.
+
+    Raises:
+        ArgumentValueError: An unknown form, or a q_true so large that sums over a row of it overflow.
+
+    >>> from tokendynamics.circuits import PairTask
+    >>> task = PairTask([[1.0, -2.0], [3.0, 4.0]], positions=4)
+    >>> solution_1(task)([1, 2, 2, 1]).tolist()
+    [0.0, -2.0, 4.0, 3.0]
+    >>> solution_1(task, form="printed")([1, 2, 2, 1]).tolist()
+    [0.0, 0.0, 26.0, 11.0]
+    """
+    if form not in _NAMES_1:
+        raise ArgumentValueError(expected("form", " or ".join(map(repr, _NAMES_1)), repr(form)))
+    if form == "indicators":
+        return _indicators(task, causal)
+    qk = on_positions(task, 2.0 * shift(task.positions).mT)
+    v = on_categories(task, torch.eye(task.categories, dtype=torch.float64))
+    attention = Attention(qk, v, causal=causal, weights="linear")
+    bias, C = bias_and_output(task.q_true, form)
+    return OneLayerTransformer(attention, recognisers(task), bias, C, task, name=_NAMES_1[form])
+
+
+def recognisers(task: PairTask) -> Tensor:
+    """Return rows ``2e_a + e_b`` (``3e_a`` for equal categories), zeros on positions, `logical` (2.10), (N², N + M)."""
+    previous, current = _one_hot_pairs(task.categories)
+    return torch.nn.functional.pad(2.0 * previous + current, (0, task.positions))
+
+
+def bias_and_output(q_true: Tensor, form: Literal["rows", "uniform", "printed"]) -> tuple[Tensor, Tensor]:
+    """Return the bias (N²,) and C (N²,) that go with `recognisers`; see `solution_1`.
+
+    Raises:
+        ArgumentValueError: A q_true so large that a C, which adds up a row of it, is not finite.
+    """
+    bias, weights = _bias_and_weights(q_true, form)
+    if not bool(weights.isfinite().all()):
+        largest = float(q_true.abs().max())
+        wanted = "values whose sums over a row are finite"
+        raise ArgumentValueError(expected("q_true", wanted, f"values up to {largest:g}", "scale q_true down"))
+    return bias, by_pair(weights)
+
+
+def _bias_and_weights(q_true: Tensor, form: Literal["rows", "uniform", "printed"]) -> tuple[Tensor, Tensor]:
+    """Return the bias (N²,), and C as a matrix (previous, current)."""
+    categories = q_true.shape[0]
+    diagonal = q_true.diagonal()
+    bias = torch.full((categories**2,), -4.0, dtype=torch.float64)
+    # A diagonal pair wakes all rows that begin with its category, each by 2.
+    corrected = diagonal - 2.0 * (q_true - torch.diag(diagonal)).sum(dim=1)
+    if form == "printed":
+        return bias, q_true
+    if form == "rows":
+        bias[:categories] = -8.0
+        return bias, q_true - torch.diag(diagonal - corrected)
+    # 9 − 4N is odd, so it is never zero.
+    corrected = corrected / (9 - 4 * categories)
+    pairs = q_true - 2.0 * corrected[:, None]
+    return bias, pairs.diagonal_scatter(corrected)
+
+
+def _indicators(task: PairTask, causal: bool) -> OneLayerTransformer:
+    categories = task.categories
+    qk = on_positions(task, shift(task.positions).mT, scratch=categories)
+    v = to_scratch(task, torch.eye(categories, dtype=torch.float64))
+    previous, current = _one_hot_pairs(categories)
+    B = torch.cat([current, torch.zeros(categories**2, task.positions, dtype=torch.float64), previous], dim=1)
+    bias = -torch.ones(categories**2, dtype=torch.float64)
+    attention = Attention(qk, v, causal=causal, weights="linear")
+    return OneLayerTransformer(attention, B, bias, by_pair(task.q_true), task, name=_NAMES_1["indicators"])
+
+
+def _one_hot_pairs(categories: int) -> tuple[Tensor, Tensor]:
+    one_hot = torch.nn.functional.one_hot(pair_order(categories) - 1, categories).double()
+    return one_hot[:, 0], one_hot[:, 1]
+
+
+@typed_arguments
+def solution_2(
+    task: PairTask, form: SelectionForm = "exact", K: float | None = None, causal: bool = False
+) -> OneLayerTransformer:
+    """Compute the functional of all pairs as logits: the logic is in attention, `logical` 2.2.
+
+    ``qk = q_true^T`` on categories (2.16), (2.17); ``v = S/K`` moves what sender j says to position j + 1; there the
+    one-hot position of the skip connection selects the diagonal (2.21). B is the identity.
+
+    Args:
+        task: Any N, M and real q_true.
+        form: "exact" for any sign: ``Y = K·C·ReLU(X + ATT/K − (1 − c/K)) − c`` with ``c = max(0, −min q_true)`` and
+            C = 1 on positions only, which corrects `logical` (2.21). "printed": bias −1 and C = K everywhere, whose
+            outputs are ``max(q_true, 0)``.
+        K: At least ``max(max q_true, 0) + c``; None for one that is enough. See `Selection.of`.
+        causal: Whether attention is masked; the outputs are the same.
+
+    Returns:
+        A transformer with one head of linear attention and N + M hidden units.
+
+    Raises:
+        ArgumentValueError: An unknown form, or a K that is too small (the least one is printed).
+
+    >>> from tokendynamics.circuits import PairTask
+    >>> task = PairTask([[1.0, -2.0], [3.0, 4.0]], positions=4)
+    >>> solution_2(task)([1, 2, 2, 1]).tolist()
+    [0.0, -2.0, 4.0, 3.0]
+    >>> solution_2(task, form="printed", K=8.0)([1, 2, 2, 1]).tolist()
+    [0.0, 0.0, 4.0, 3.0]
+    """
+    selected = Selection.of(task.q_true, form, K)
+    v = on_positions(task, shift(task.positions).mT * selected.shrink)
+    attention = Attention(on_categories(task, task.q_true).mT, v, causal=causal, weights="linear")
+    read = torch.ones(task.width, dtype=torch.float64)
+    if form == "exact":
+        read[: task.categories] = 0.0
+    return selecting(task, attention, selected, read, _NAMES_2[form])
+
+
+@typed_arguments
+def solution_3(
+    task: PairTask, form: SelectionForm = "exact", K: float | None = None, causal: bool = False
+) -> OneLayerTransformer:
+    """Fetch row X_{i−1} of q_true by attention and select its entry X_i by the feed-forward part, `logical` 2.3.
+
+    ``qk = S`` on positions, ``v = A_2^T/K`` on categories; the one-hot category of the skip connection selects
+    (2.27). B is the identity.
+
+    Args:
+        task: Any N, M and real q_true.
+        form: "exact" for any sign, with C = 1 on categories only, which corrects `logical` (2.27); "printed": bias −1
+            and C = K everywhere, whose outputs are ``max(q_true, 0)``.
+        K: At least ``max(max q_true, 0) + c``, ``c = max(0, −min q_true)``; None for one that is enough.
+        causal: Whether attention is masked; the outputs are the same.
+
+    Returns:
+        A transformer with one head of linear attention and N + M hidden units.
+
+    Raises:
+        ArgumentValueError: An unknown form, or a K that is too small (the least one is printed).
+
+    >>> from tokendynamics.circuits import PairTask
+    >>> task = PairTask([[1.0, -2.0], [3.0, 4.0]], positions=4)
+    >>> solution_3(task)([1, 2, 2, 1]).tolist()
+    [0.0, -2.0, 4.0, 3.0]
+    """
+    selected = Selection.of(task.q_true, form, K)
+    qk = on_positions(task, shift(task.positions).mT)
+    v = on_categories(task, task.q_true.mT * selected.shrink)
+    attention = Attention(qk, v, causal=causal, weights="linear")
+    read = torch.ones(task.width, dtype=torch.float64)
+    if form == "exact":
+        read[task.categories :] = 0.0
+    return selecting(task, attention, selected, read, _NAMES_3[form])
+
+
+@typed_arguments
+def pair_order(categories: int) -> Tensor:
+    """Return all pairs (previous, current): (1,1) … (N,N) first, then the others row by row, `logical` (2.11).
+
+    Args:
+        categories: N.
+
+    Returns:
+        Shape (N², 2), int64, values 1..N.
+
+    >>> pair_order(2).tolist()
+    [[1, 1], [2, 2], [1, 2], [2, 1]]
+    """
+    check_fits(_BYTES * as_count(categories, "categories") ** 2, "categories")
+    numbers = torch.arange(1, categories + 1)
+    pairs = torch.cartesian_prod(numbers, numbers)
+    equal = pairs[:, 0] == pairs[:, 1]
+    return torch.cat([pairs[equal], pairs[~equal]])
+
+
+@typed_arguments
+def by_pair(q_true: Tensor) -> Tensor:
+    """Return the entries of `q_true` (previous, current) in the order of `pair_order`, shape (N²,)."""
+    q_true = as_square(q_true, "q_true")
+    previous, current = (pair_order(q_true.shape[0]) - 1).unbind(-1)
+    return q_true[previous, current]

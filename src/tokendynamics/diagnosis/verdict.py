@@ -1,0 +1,295 @@
+"""The verdict: a state for the end, for the worst layer and for each one, and at most three sentences first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+
+from tokendynamics.diagnosis._noun import noun_in
+from tokendynamics.diagnosis._weights_in_words import weights_findings
+from tokendynamics.diagnosis._worst_layers import deciding_measure, worst_layers
+from tokendynamics.diagnosis.details import detailed_findings
+from tokendynamics.diagnosis.figure_names import PART_NAMES
+from tokendynamics.diagnosis.layer_states import State, layer_states, states_within, worst_layer
+from tokendynamics.diagnosis.parts_there import parts_there
+from tokendynamics.diagnosis.prompt_shares import CONFIDENCE
+from tokendynamics.numerics.printable import printable
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.results import Readable
+from tokendynamics.words import Finding, estimate, fixed, in_layers, listing, number, percent, plural, share
+
+MOST_PARTS_NAMED = 3
+"""Parts named at most, and at most a quarter of all, as those that cause the larger half of a change: beyond that, all
+parts cause it."""
+
+ONE_POINT = 0.01
+"""Share of a direction that is a token's own, below which texts can hardly be distinguished by direction."""
+
+MOST_TEXTS_NAMED = 4
+"""Texts named beside κ, which depends on them; the others are counted."""
+
+
+@dataclass(frozen=True)
+class Worst:
+    """The layers at which the tokens' state is worst.
+
+    Attributes:
+        state: Their state there.
+        layer: Counted from 1; of several that are equal, the first with the largest value.
+        layers: All layers that do not differ significantly from it; see `worst_layers`. Empty where not recorded.
+    """
+
+    state: State
+    layer: int
+    layers: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        layers = self.layers or (self.layer,)
+        return f"{self.state}, {in_layers(layers)}"
+
+
+@dataclass(frozen=True, repr=False)
+class Verdict(Readable):
+    """The diagnosis in words.
+
+    Attributes:
+        state: Of the tokens after the last layer.
+        worst: The worst state over all layers, and its layers.
+        layers: The state after each layer 1 … L.
+        sentences: What becomes of the tokens, where and by which parts, and how certain that is.
+        details: Further findings, each with its number and interval.
+    """
+
+    state: State
+    worst: Worst
+    layers: tuple[State, ...]
+    sentences: tuple[Finding, ...]
+    details: tuple[Finding, ...]
+
+    @property
+    def headline(self) -> str:
+        """The state after the last layer, and where it is worst."""
+        return f"{self.state} after the last layer; worst: {self.worst}"
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The sentences and the details."""
+        return (*self.sentences, *self.details)
+
+    def __str__(self) -> str:
+        return printable(" ".join(finding.text for finding in self.sentences))
+
+
+@typed_arguments
+def judge(audit: xr.Dataset | None, trace: xr.Dataset, refused: str = "") -> Verdict:
+    """Judge in states and sentences from the two datasets.
+
+    Args:
+        audit: From `tokendynamics.audit`; None where it was refused.
+        trace: From `tokendynamics.trace`.
+        refused: Why there is no audit.
+    """
+    states = layer_states(trace)
+    layer = worst_layer(trace, states)
+    worst = Worst(states[layer - 1], layer, worst_layers(trace, states))
+    sentences = [_what(trace, states[-1]), _where(trace, states, worst), _how_sure(trace, states[-1])]
+    weights = [_without_weights(refused)] if audit is None else weights_findings(audit, _by_attention(trace))
+    details = (*detailed_findings(trace, states), *weights)
+    return Verdict(states[-1], worst, states, tuple(finding for finding in sentences if finding is not None), details)
+
+
+def mean_over_prompts(trace: xr.Dataset) -> xr.Dataset:
+    """Return the numbers of a trace averaged over its prompts; undefined ones do not count.
+
+    Args:
+        trace: From `tokendynamics.diagnosis.trace`.
+    """
+    return trace.drop_vars(["text", "token_text"]).mean("prompt", skipna=True)
+
+
+def spread_over_prompts(trace: xr.Dataset) -> xr.Dataset:
+    """Return the standard deviation over prompts (n in the denominator) of every number that has one per prompt.
+
+    Args:
+        trace: From `tokendynamics.diagnosis.trace`.
+    """
+    per_prompt = [name for name, values in trace.items() if "prompt" in values.dims and name != "token_text"]
+    return trace.drop_vars("text")[per_prompt].std("prompt", skipna=True)
+
+
+def _what(trace: xr.Dataset, state: State) -> Finding:
+    site = trace.sel(site="feed_forward").isel(layer=-1)
+    kappa, excess = float(site.consensus_relative), float(site.line_excess)
+    common = float(site.shares.sel(share="common"))
+    noun = noun_in(trace)
+    similarity = estimate(kappa, site.consensus_relative_interval, CONFIDENCE, at_most=1.0)
+    cos2 = share(float(site.centred_cos2), site.centred_cos2_interval, CONFIDENCE)
+    texts = {
+        "spread": f"The tokens stay spread: within-{noun} similarity κ′ after the last layer is {similarity}, close to "
+        "that of the embedding (0).",
+        "drawing together": f"The tokens of each {noun} draw together but stay distinct. Within-{noun} similarity κ′ "
+        f"after the last layer is {similarity}; 0 is the embedding's, 1 is one point per {noun}.",
+        "consensus": f"The tokens of each {noun} end in consensus, near one direction per {noun}. Within-{noun} "
+        f"similarity κ′ after the last layer is {similarity}; 1 is one point per {noun}.",
+        "rank collapse": f"The tokens of each {noun} end in rank collapse, on a line or in a few directions. The line "
+        f"excess is {fixed(excess)} (variance of the cosines between centred tokens, relative to the embedding). The "
+        f"mean square of these cosines is {cos2}, within-{noun} similarity κ′ {similarity}.",
+        "anisotropic": f"Tokens of all {noun}s point one way: the common share of their directions is "
+        f"{share(common, site.shares_interval.sel(share='common'), CONFIDENCE)} after the last layer. "
+        f"{_left_to_a_token(float(site.shares.sel(share='own')), noun)}. Beyond the common direction, tokens of one "
+        f"{noun} share {_beyond_common(kappa, noun)}.",
+        "undetermined": _undetermined(trace),
+    }
+    within = float(site.consensus_within)
+    values = {"consensus_relative": kappa, "line_excess": excess, "common": common, "consensus_within": within}
+    return Finding(texts[state], "shares", values)
+
+
+def _left_to_a_token(own_share: float, noun: str) -> str:
+    """Say whether tokens can be distinguished where all share one direction."""
+    if not own_share >= ONE_POINT:  # undefined where directions are all one
+        measurable = own_share > 0
+        share = f"Only {number(own_share, 1)}" if measurable else "No measurable share"
+        return f"{share} of a direction is a token's own, so the {noun}s can hardly be distinguished by direction"
+    return f"{fixed(min(own_share, 1.0))} of a direction is still a token's own, so tokens can be distinguished"
+
+
+def _beyond_common(kappa: float, noun: str) -> str:
+    return "nothing measurable" if np.isnan(kappa) else f"almost nothing (within-{noun} similarity κ′ {fixed(kappa)})"
+
+
+def _undetermined(trace: xr.Dataset) -> str:
+    site = trace.sel(site="feed_forward", sinks="removed")
+    cosine, noun = site.mean_pair_cosine.mean("prompt").values, noun_in(trace)
+    alone = f"one {noun} cannot show which similarity is its own and which all {noun}s share"
+    if trace.sizes["prompt"] == 1:
+        why = alone
+    elif int((trace.repeats < 0).sum()) < 2:
+        why = f"all {noun}s are identical, and {alone}"
+    elif np.isnan(cosine).any():
+        why = f"fewer than two tokens count in every {noun}"
+    elif np.isnan(float(site.consensus_within[0])) or np.isnan(float(site.consensus_relative[0])):
+        why = f"the tokens of each {noun} already agree before the first layer"
+    else:
+        why = "the measures are undefined after the last layer"
+    course = (
+        "" if np.isnan(cosine).any() else f" The mean pair cosine goes from {fixed(cosine[0])} to {fixed(cosine[-1])}."
+    )
+    return f"Whether the tokens collapse is undetermined because {why}.{course}"
+
+
+def _where(trace: xr.Dataset, states: tuple[State, ...], worst: Worst) -> Finding | None:
+    """Say after which layers it is strongest, which parts cause it, and what was worse in earlier layers."""
+    if worst.state == "undetermined":
+        return None
+    name, values, intervals = deciding_measure(trace, worst.state)
+    value, depth = float(values[worst.layer]), len(states)
+    numbers = {"layer": worst.layer, "layers": list(worst.layers), "state": worst.state, "value": value}
+    if worst.state == states[-1] == "spread" and not _rises(value, intervals[worst.layer]):
+        text = (
+            f"In no layer are the tokens of one {noun_in(trace)} significantly more similar than at the embedding "
+            f"(κ′ at most {fixed(value)})."
+        )
+        return Finding(text, "shares", numbers)
+    causes = _causes(_steps(trace, worst))
+    if worst.state == states[-1]:
+        subject = {"anisotropic": "The common share", "rank collapse": "The line excess"}.get(worst.state, "Similarity")
+        verb = "peaks" if len(worst.layers) == 1 else "is highest"
+        text = f"{subject} {verb} {_after(worst.layers, depth)} ({name} {fixed(value)}).{causes}"
+    else:
+        earlier = "An earlier layer is worse" if len(worst.layers) == 1 else "Earlier layers are worse"
+        text = (
+            f"{earlier}: {worst.state} {_after(worst.layers, depth)} ({name} {fixed(value)}; "
+            f"{fixed(float(values[-1]))} after the last layer).{causes}"
+        )
+    return Finding(text, "shares", numbers)
+
+
+def _rises(value: float, interval: np.ndarray) -> bool:
+    """Tell whether κ′ is above 0 as written, and significantly where there is an interval."""
+    return round(value, 2) > 0 and not interval[0] <= 0
+
+
+def _after(layers: Sequence[int], depth: int) -> str:
+    return "after the last layer" if tuple(layers) == (depth,) else f"after {in_layers(layers)} of {depth}"
+
+
+def _steps(trace: xr.Dataset, worst: Worst) -> dict[str, float]:
+    """Return what each part up to the worst layers does to that measure, by its name, in the order in which they run.
+
+    Of a plateau the first layer counts: behind it nothing rises any more.
+    """
+    variable = {"anisotropic": trace.shares.sel(share="common"), "rank collapse": trace.line_excess}.get(
+        worst.state, trace.consensus_relative
+    )
+    last = worst.layers[0]
+    after = variable.sel(site=list(PART_NAMES)).transpose("layer", "site").values[: last + 1]
+    steps = np.diff(np.concatenate([after[:1, 1], after[1:].ravel()])).reshape(last, len(PART_NAMES))
+    existing = parts_there(trace)
+    return {
+        f"the {noun} of layer {layer}": float(steps[layer - 1, number])
+        for layer in range(1, last + 1)
+        for number, (part, noun) in enumerate(PART_NAMES.items())
+        if existing[part][layer - 1]
+    }
+
+
+def _causes(by_part: dict[str, float]) -> str:
+    """Say which parts cause the larger half of a rise that shows in two decimals, if they are few."""
+    parts, steps = list(by_part), np.array(list(by_part.values()))
+    total = steps.sum()
+    if not round(total, 2) > 0:
+        return ""
+    order = np.argsort(steps)[::-1]
+    enough = int(np.searchsorted(np.cumsum(steps[order]), total / 2)) + 1
+    if enough > min(MOST_PARTS_NAMED, max(1, len(steps) // 4)):
+        part, layer = parts[order[0]].removeprefix("the ").split(" of ")
+        largest = f"the largest contribution is {fixed(float(steps[order[0]]), sign=True)} ({part}, {layer})"
+        return f" No small set of parts causes it; {largest}."
+    chosen = sorted(order[:enough].tolist())
+    named = listing([parts[place] for place in chosen])
+    contributes, contribution = "contributes" if enough == 1 else "contribute", float(steps[chosen].sum())
+    undone = contribution - float(total)
+    subject = f" {named[0].upper()}{named[1:]} {contributes} {fixed(contribution, sign=True)}"
+    if round(undone, 2) > 0:  # more than the whole rise is no share of it
+        return f"{subject}, of which the other parts undo {fixed(undone)}."
+    return f"{subject} of the total {fixed(float(total), sign=True)}."
+
+
+def _how_sure(trace: xr.Dataset, state: State) -> Finding | None:
+    if state == "undetermined":
+        return None
+    prompts, noun = trace.prompt.values.tolist(), noun_in(trace)
+    texts = f"{plural(len(prompts), noun)} ({listing([f'“{name}”' for name in prompts], most=MOST_TEXTS_NAMED)})"
+    repeated = [f"“{name}”" for name, first in zip(prompts, trace.repeats.values, strict=True) if first >= 0]
+    if repeated:
+        repeat, count = (
+            ("repeats another", "does not count") if len(repeated) == 1 else ("repeat others", "do not count")
+        )
+        texts += f", of which {listing(repeated)} {repeat} and {count}"
+    possible = states_within(trace, -1)
+    values = {"prompts": len(prompts), "states": list(possible)}
+    if not possible:
+        return Finding(f"Based on {texts}, too few for a confidence interval.", "shares", values)
+    within = f"the {percent(CONFIDENCE)} confidence intervals"
+    if possible == (state,):
+        text = f"Based on {texts}; the verdict is the same throughout {within}."
+    else:
+        others = listing([other for other in possible if other != state], "or")
+        text = f"Based on {texts}; within {within} the state may also be {others}."
+    return Finding(text, "shares", values)
+
+
+def _by_attention(trace: xr.Dataset) -> xr.DataArray | None:
+    """Return what attention does to κ in each layer 1 … L; None where that is not defined."""
+    change = trace.kappa_change.sel(component="attention", drop=True).isel(layer=slice(1, None))
+    return None if bool(change.isnull().all()) else change
+
+
+def _without_weights(refused: str) -> Finding:
+    why = f" ({refused})" if refused else ""
+    text = f"The weights were not audited{why}, so nothing is predicted from them. All else is measured on the states."
+    return Finding(text, "weights", {"audit_refused": refused})

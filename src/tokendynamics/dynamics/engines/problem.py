@@ -1,0 +1,108 @@
+"""What every engine is given and what it gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from tokendynamics.dynamics._field import Field
+from tokendynamics.dynamics._status import Status
+from tokendynamics.dynamics.engines.tableau import Tableau
+from tokendynamics.dynamics.events import Event
+from tokendynamics.provenance.progress import Progress, silent
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One batch of systems to run.
+
+    Attributes:
+        field: The vector field, in the dtype and on the device of `start`.
+        start: States (system, token, dim), on the space.
+        times: Increasing times; the first is that of `start`.
+        rtol: Relative tolerance per step.
+        atol: Absolute tolerance per step.
+        events: What ends a system's run early.
+        max_steps: Budget of attempted steps for each system.
+        tableau: The Runge–Kutta method of the stepping engines.
+        step: Fixed step of the `fixed` engine; None for step control.
+        tau: Step of one layer of the `layers` engine.
+        progress: Told now and then how far the run is, see `report`.
+        recorded: Events that are recorded while the run continues.
+        footprint: Numbers a system's right-hand side touches beyond its states and weights.
+        max_step: The longest step under step control; None for any.
+        stops: Times that no step passes, increasing; none where all that depends on time is known as a formula.
+    """
+
+    field: Field
+    start: Tensor
+    times: tuple[float, ...]
+    rtol: float
+    atol: float
+    events: tuple[Event, ...]
+    max_steps: int
+    tableau: Tableau
+    step: float | None = None
+    tau: float = 1.0
+    progress: Progress = silent
+    recorded: tuple[Event, ...] = ()
+    footprint: int = 0
+    max_step: float | None = None
+    stops: tuple[float, ...] = ()
+
+    def report(self, share: float) -> None:
+        """Tell the share of the work that is done, 0 to 1."""
+        self.progress(share, 1.0, "simulating")
+
+    @property
+    def wants_gradients(self) -> bool:
+        """Whether the start or a matrix is to be differentiated by."""
+        schedules = self.field.attention.schedules
+        matrices = (schedule.matrix_at(self.times[0]) for schedule in schedules)
+        return self.start.requires_grad or any(matrix.requires_grad for matrix in matrices)
+
+    @property
+    def has_jacobian(self) -> bool:
+        """Whether the derivative of the field is known as a formula."""
+        positions = self.field.attention.positions
+        return self.field.geometry.closed_form and (positions is None or positions.closed_form)
+
+
+@dataclass
+class Outcome:
+    """What an engine found.
+
+    Attributes:
+        states: (system, time, token, dim); from the end of a system's run on, its last state.
+        status: One for each system.
+        end_times: Where each system's run ended, (system,), float64.
+        counts: Numbers of right-hand sides, accepted and rejected steps, each (system,) int64, and whatever else
+            an engine counts.
+        notes: How the work was done, in words.
+        interrupted: Whether Ctrl-C ended it.
+        crossings: Of recorded events: number of the event, system, time, state (token, dim); also some after the end
+            of a system's run, within its last step.
+        longest_step: Of all accepted steps, where `Problem.stops` asks for it; else 0.
+    """
+
+    states: Tensor
+    status: list[Status]
+    end_times: Tensor
+    counts: dict[str, Tensor]
+    notes: list[str] = field(default_factory=list)
+    interrupted: bool = False
+    crossings: list[tuple[int, int, float, Tensor]] = field(default_factory=list)
+    longest_step: float = 0.0
+
+    @classmethod
+    def blank(cls, problem: Problem) -> Outcome:
+        """Return all systems at their start."""
+        systems, (first, count) = len(problem.start), (problem.times[0], len(problem.times))
+        states = problem.start.detach().unsqueeze(1).repeat(1, count, 1, 1)
+        counts = {
+            name: torch.zeros(systems, dtype=torch.int64) for name in ("right_hand_sides", "accepted", "rejected")
+        }
+        end_times = torch.full((systems,), first, dtype=torch.float64)
+        return cls(states, [Status.HORIZON] * systems, end_times, counts)

@@ -1,0 +1,173 @@
+"""The engines by name: what runs a problem, what each of them can do, and which one suits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from importlib import import_module
+
+import torch
+
+from tokendynamics.attention.mixing import logits
+from tokendynamics.dynamics.engines import _batched as batched
+from tokendynamics.dynamics.engines import _fixed as fixed
+from tokendynamics.dynamics.engines import _layers as layers
+from tokendynamics.dynamics.engines import _stiff as stiff
+from tokendynamics.dynamics.engines.compiled._refusal import refusal
+from tokendynamics.dynamics.engines.problem import Outcome, Problem
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.extras import missing, require
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One way to run a problem.
+
+    Attributes:
+        run: From the problem to what was found.
+        options: Those of `simulate` that it uses; the others of `OPTIONS` are refused.
+        controls_error: Whether it chooses its steps by `rtol` and `atol`: a problem is then reduced to the span of its
+            start where that is exact, and states near `atol` are warned of.
+        differentiable: Whether gradients flow through it.
+        needs_jacobian: Whether it asks for the derivative of the field by formula.
+        refusal: Says what of a problem it cannot do at all; None if it can do all of it.
+        libraries: Packages whose versions a trajectory records.
+    """
+
+    run: Callable[[Problem], Outcome]
+    options: frozenset[str]
+    controls_error: bool = False
+    differentiable: bool = True
+    needs_jacobian: bool = False
+    refusal: Callable[[Problem], str | None] = lambda problem: None
+    libraries: tuple[str, ...] = ("torch", "numpy", "scipy")
+
+
+def _run_compiled(problem: Problem) -> Outcome:
+    # numba is an extra, and takes half a second to import.
+    return import_module("tokendynamics.dynamics.engines.compiled._run").run(problem)
+
+
+ENGINES: dict[str, Engine] = {
+    "batched": Engine(batched.run, frozenset({"rtol", "atol", "method", "max_step"}), controls_error=True),
+    "compiled": Engine(
+        _run_compiled,
+        frozenset({"rtol", "atol", "method", "max_step"}),
+        controls_error=True,
+        differentiable=False,
+        refusal=refusal,
+        libraries=("torch", "numpy", "numba", "llvmlite"),
+    ),
+    "stiff": Engine(
+        stiff.run,
+        frozenset({"rtol", "atol", "max_step"}),
+        controls_error=True,
+        differentiable=False,
+        needs_jacobian=True,
+    ),
+    "layers": Engine(layers.run, frozenset({"tau"})),
+    "fixed": Engine(fixed.run, frozenset({"step", "method"})),
+}
+
+OPTIONS = ("rtol", "atol", "step", "tau", "method", "max_step")
+
+
+def users(option: str) -> tuple[str, ...]:
+    """Return the engines that use an option, by name.
+
+    >>> users("method")
+    ('batched', 'compiled', 'fixed')
+    """
+    return tuple(name for name, engine in ENGINES.items() if option in engine.options)
+
+
+class UnsuitableEngineError(ArgumentValueError):
+    """The engine that was asked for cannot run the problem; another one may."""
+
+
+LONG_HORIZON = 1e4
+"""Horizons from here on, in units of the fastest possible motion, go to the stiff engine."""
+
+_LARGEST_STIFF, _SYSTEMS, _JUMPS = 1024, 64, 50
+_MANY, SMALL = 10_000, 512
+"""Number of systems, and their largest size, from which compiling at the first run pays off."""
+
+
+def choose(engine: str, problem: Problem, given: Collection[str] = ()) -> str:
+    """Return the engine to use, by name.
+
+    Args:
+        engine: What was asked for.
+        problem: What is to be run.
+        given: The `OPTIONS` that the caller set.
+
+    Raises:
+        ArgumentValueError: An unknown engine, or one that cannot do what is asked or does not use an option given.
+    """
+    names = ("auto", *ENGINES)
+    if engine not in names:
+        raise ArgumentValueError(expected("engine", f"one of {', '.join(names)}", repr(engine)))
+    asked = engine
+    if engine == "auto":
+        may_be_stiff = "method" not in given and _suits_stiff(problem)
+        adaptive = "stiff" if may_be_stiff else "compiled" if _suits_compiled(problem) else "batched"
+        engine = "fixed" if problem.step is not None else adaptive
+        chosen = f"'auto', which takes {engine!r} here"
+    else:
+        chosen = repr(engine)
+    if engine == "fixed" and problem.step is None:
+        raise ArgumentValueError(expected("step", "a positive time for engine='fixed'", None))
+    for option in OPTIONS:
+        if option in given and option not in ENGINES[engine].options:
+            automatic = ("auto",) if option != "tau" and asked != "auto" else ()
+            names = " or ".join(repr(name) for name in (*users(option), *automatic))
+            wanted = f"{names} where {option} is given"
+            raise ArgumentValueError(expected("engine", wanted, chosen, f"or leave {option} out"))
+    if not ENGINES[engine].differentiable and problem.wants_gradients:
+        wanted = "'fixed' (by step=), 'layers' or 'batched' where gradients are wanted"
+        raise ArgumentValueError(expected("engine", wanted, repr(engine), "or detach x0 and the matrices"))
+    if ENGINES[engine].needs_jacobian and not problem.has_jacobian:
+        wanted = "'batched', 'fixed' or 'layers' for a space or positions of your own"
+        raise ArgumentValueError(expected("engine", wanted, repr(engine), "their Jacobian is not known"))
+    if engine == "compiled":
+        require("fast", "engine", "engine='compiled'", otherwise="take 'batched'")
+        refused = refusal(problem)
+        if refused is not None:
+            raise UnsuitableEngineError(expected("engine", f"'batched' for {refused}", chosen))
+    if engine in ("batched", "compiled") and not problem.tableau.error:
+        advice = "give step= for a fixed step, or take dopri5 or bosh3"
+        raise ArgumentValueError(expected("method", "one with an error estimate", problem.tableau.name, advice))
+    return engine
+
+
+def _suits_compiled(problem: Problem) -> bool:
+    systems, tokens, dim = problem.start.shape
+    if systems < _MANY or tokens * dim > SMALL or problem.start.dtype != torch.float64 or problem.wants_gradients:
+        return False
+    return bool(problem.tableau.error) and not missing("fast") and refusal(problem) is None
+
+
+def _suits_stiff(problem: Problem) -> bool:
+    (systems, tokens, dim), (first, *_, last) = problem.start.shape, problem.times
+    if (
+        not 0 < systems <= _SYSTEMS
+        or tokens * dim > _LARGEST_STIFF
+        or problem.wants_gradients
+        or not problem.has_jacobian
+    ):
+        return False
+    # Every jump of a schedule starts a multistep method anew, at order one.
+    if len(problem.field.attention.breaks(first, last)) > _JUMPS:
+        return False
+    # One system after the other there, all at once in the batched engine.
+    return (last - first) * _rate(problem) >= LONG_HORIZON * max(1.0, systems / 8)
+
+
+def _rate(problem: Problem) -> float:
+    """Return how fast velocities can change at the start: the speed of ov, times what the softmax adds."""
+    field, start = problem.field, problem.start
+    ov = field.attention.ov.matrix_at(problem.times[0])
+    size = float(ov.norm(dim=(-2, -1)).sum(-1).max()) if not field.identity_values else field.attention.heads
+    query, key = field.attention.queries_and_keys(start, problem.times[0])
+    return field.factor * size * (1 + float(logits(query, key).abs().max()))

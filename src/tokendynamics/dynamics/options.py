@@ -1,0 +1,102 @@
+"""The options of a simulation, checked one by one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tokendynamics.dynamics._flow import Flow
+from tokendynamics.dynamics.events import Consensus, Event, OverflowGuard
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.arguments import ArrayLike, as_tensor, without_labels
+from tokendynamics.numerics.errors import expected
+
+_WHOLE = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
+_STEPS, _COUNTABLE = 30_000, 2.0**52
+
+
+def read_times(times: ArrayLike, at_least: int = 2) -> tuple[float, ...]:
+    """Read increasing times; whole numbers are fine."""
+    moments = as_tensor(_reals(without_labels(times)), "times", ndim_at_least=1, axes="(time,)").to(torch.float64)
+    if moments.ndim != 1 or len(moments) < at_least:
+        wanted = f"at least {'two times' if at_least == 2 else 'one time'}, shape (time,)"
+        raise ArgumentValueError(expected("times", wanted, f"shape {tuple(moments.shape)}"))
+    falls = (moments.diff() <= 0).nonzero().squeeze(-1)
+    if len(falls):
+        i = int(falls[0])
+        came = f"{float(moments[i])} at index {i} followed by {float(moments[i + 1])}"
+        raise ArgumentValueError(expected("times", "increasing times", came, "sort them and drop repetitions"))
+    return tuple(moments.tolist())
+
+
+def budget(max_steps: int | None) -> int:
+    """Read a number of attempted steps; None for the usual one."""
+    if max_steps is None:
+        return _STEPS
+    if max_steps < 1:
+        raise ArgumentValueError(expected("max_steps", "a whole number of at least 1, or None", repr(max_steps)))
+    return int(max_steps)
+
+
+def _reals(times: ArrayLike) -> ArrayLike:
+    """Read whole numbers as reals: times may count layers."""
+    if isinstance(times, np.ndarray) and not isinstance(times, np.ma.MaskedArray) and times.dtype.kind in "iu":
+        return times.astype(np.float64)
+    if isinstance(times, Tensor) and not times.is_meta and times.dtype in _WHOLE:
+        return times.to(torch.float64)
+    return times
+
+
+def check_steps(engine: str, times: Sequence[float], step: float | None, max_steps: int | None) -> None:
+    """Refuse equal steps, or layers, that are known beforehand not to reach the last time.
+
+    With a budget of the caller's own the run may end there; what float64 cannot count to is refused in any case.
+    Engines with step control find their steps on the way, and end with a status.
+
+    Raises:
+        ArgumentValueError: More steps than the budget; the number is printed.
+    """
+    horizon = times[-1] - times[0]
+    if engine == "fixed" and step is not None:
+        argument, came, advice = "step", f"{step:g}", "take a longer step, or raise max_steps"
+        needed = horizon / step if horizon < step * _COUNTABLE else math.inf
+    elif engine == "layers":
+        argument, came, advice, needed = "times", f"{times[-1]:g}", "end earlier, or raise max_steps", horizon
+    else:
+        return
+    most = _STEPS if max_steps is None else _COUNTABLE
+    if needed * (1 - 1e-12) > most:
+        found = f"{needed:.3g} steps" if math.isfinite(needed) else "more steps than float64 can count"
+        wanted = f"at most {most:.6g} steps from time {times[0]:g} to {times[-1]:g}"
+        raise ArgumentValueError(expected(argument, wanted, f"{came}, which takes {found}", advice))
+
+
+def checked_events(events: Sequence[Event], start: Tensor) -> tuple[Event, ...]:
+    """Refuse events that do not fit the start."""
+    if isinstance(events, Event) or not isinstance(events, Sequence):
+        raise ArgumentTypeError(expected("events", "a list of events", type(events).__name__))
+    for event in events:
+        if not isinstance(event, Event):
+            raise ArgumentTypeError(expected("events", "events such as Consensus(1e-3)", repr(event)))
+        if isinstance(event, Consensus) and not -start.shape[-2] <= event.reference < start.shape[-2]:
+            wanted = f"events with a reference from {-start.shape[-2]} to {start.shape[-2] - 1}"
+            raise ArgumentValueError(expected("events", wanted, repr(event)))
+    return tuple(events)
+
+
+def split_events(events: Sequence[Event]) -> tuple[tuple[Event, ...], tuple[Event, ...]]:
+    """Split into those that end a run and those recorded; one's own event ends it unless it says otherwise."""
+    noted = tuple(event for event in events if getattr(event, "then", "end") == "record")
+    return tuple(event for event in events if getattr(event, "then", "end") != "record"), noted
+
+
+def with_overflow_guard(events: Sequence[Event], flow: Flow, dtype: torch.dtype) -> tuple[Event, ...]:
+    """Return the events, and where tokens can grow without end one that ends a system before its numbers overflow."""
+    guard: list[Event] = []
+    if not flow.geometry.bounded:
+        guard.append(OverflowGuard(1e100 if dtype == torch.float64 else 1e15))
+    return (*events, *guard)

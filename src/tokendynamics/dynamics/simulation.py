@@ -1,0 +1,246 @@
+"""One `simulate` for every flow: the caller says what, and it chooses how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tokendynamics.dynamics._flow import Flow
+from tokendynamics.dynamics._start import Start, read_start
+from tokendynamics.dynamics._time import begun, notes_on_time, steady_events, stops
+from tokendynamics.dynamics._trajectory import Trajectory, recorded
+from tokendynamics.dynamics.engines.problem import Outcome, Problem
+from tokendynamics.dynamics.engines.table import ENGINES, choose
+from tokendynamics.dynamics.engines.tableau import TABLEAUS
+from tokendynamics.dynamics.events import Event
+from tokendynamics.dynamics.options import budget, check_steps, checked_events, split_events, with_overflow_guard
+from tokendynamics.dynamics.span import SpanReduction
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import ArrayLike, as_positive, like
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.provenance.manifest import versions
+from tokendynamics.provenance.progress import Progress, reporting
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during a simulation: what was done so far is kept.
+
+    Attributes:
+        trajectory: Every system's states up to where its run was, with status "interrupted" for the unfinished.
+    """
+
+    def __init__(self, trajectory: Trajectory) -> None:
+        super().__init__("the simulation was interrupted; its trajectory so far is in .trajectory")
+        self.trajectory = trajectory
+
+
+NEAR_ATOL = 100.0
+"""Tokens of a norm up to this many times atol may lose a hundredth of themselves at every step."""
+
+
+def warning_of_small_states(problem: Problem, outcome: Outcome) -> str | None:
+    """Say what holds of tokens near atol at an output time; None where there are none.
+
+    On a sphere or ellipsoid tokens have norm 1 in the metric in which errors are measured. A token at zero exactly has
+    nothing to lose, and with absolute positions it is token and position together that move.
+    """
+    if problem.field.geometry.quadratic:
+        return None
+    smallest = _norms(problem.field.attention.with_positions(outcome.states.detach())).flatten(start_dim=1).amin(dim=-1)
+    near = smallest <= NEAR_ATOL * problem.atol
+    if not bool(near.any()):
+        return None
+    least = float(smallest.min())
+    return (
+        f"warning: {int(near.sum())} of {len(near)} systems have tokens of a norm down to {least:.3g}, near atol = "
+        f"{problem.atol:.3g}, which is all that controls them: their digits may be wrong; "
+        f"for these take an atol of {max(least * problem.rtol, torch.finfo(torch.float64).tiny):.0e} or less"
+    )
+
+
+def _norms(x: Tensor) -> Tensor:
+    """Return norms that do not underflow, infinite for zero tokens."""
+    largest = x.abs().amax(dim=-1)
+    norms = largest * (x / largest.unsqueeze(-1)).norm(dim=-1)
+    return torch.where(largest > 0, norms, torch.inf)
+
+
+Engine = Literal["auto", "batched", "compiled", "stiff", "layers", "fixed"]
+
+
+@typed_arguments
+def simulate(
+    flow: Flow,
+    x0: ArrayLike | Trajectory,
+    times: ArrayLike,
+    *,
+    rtol: float | None = None,
+    atol: float | None = None,
+    engine: Engine = "auto",
+    events: Sequence[Event] = (),
+    max_steps: int | None = None,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | str | None = None,
+    progress: bool | Progress = False,
+    method: Literal["dopri5", "bosh3", "rk4", "euler"] | None = None,
+    step: float | None = None,
+    tau: float | None = None,
+    max_step: float | None = None,
+    jumps: ArrayLike = (),
+) -> Trajectory:
+    """Run a flow from `x0` and return the states at `times`; engines and endings: `help(tokendynamics.dynamics)`.
+
+    Args:
+        flow: The flow.
+        x0: Start (…, token, dim) at `times[0]`, projected onto a constrained space; leading axes are systems. Or a
+            trajectory, which continues from its last time.
+        times: Increasing output times, at least two; after a trajectory one or more, none before its end.
+        rtol: Relative tolerance per step where steps are controlled, 1e-8 if None, at least ten rounding units.
+        atol: Absolute tolerance per step, 1e-10 if None: of each number in free space, of each token elsewhere.
+        engine: "batched", "compiled", "stiff", "layers", "fixed"; "auto" chooses, and the trajectory says which.
+        events: From `tokendynamics.dynamics.events`; a system ends at its first one, unless it is to be recorded.
+        max_steps: Attempted steps (layers, fixed steps) for each system, 30,000 if None.
+        device: Such as "cuda"; that of `x0` if None.
+        dtype: "float64" or "float32", or torch's; that of `x0` if None.
+        progress: True for a progress bar, or a function, called with the share done (0 to 1), 1.0 and "simulating".
+        method: "dopri5" if None; "bosh3" for fields with kinks such as |sin| gates; with `step` also "rk4", "euler".
+        step: A fixed step instead of step control: gradients then flow through the simulation.
+        tau: Step of one layer of engine "layers", 1 if None.
+        max_step: The longest step under step control. What a function of time does within a step may be missed.
+        jumps: Times at which functions of time may jump: steps end there.
+
+    Raises:
+        ArgumentTypeError, ArgumentValueError: Shapes or options that do not fit, numbers that are not finite or real.
+        Interrupted: Ctrl-C; it holds the trajectory so far.
+
+    >>> from tokendynamics.attention import Attention
+    >>> from tokendynamics.spaces import Free
+    >>> run = simulate(Flow(Attention([[1.0]], [[-1.0]]), Free()), [[1.0]], [0.0, 1.0])  # e^(−t)
+    >>> f"{run.states[-1][0][0]:.8f}", str(run.status)
+    ('0.36787944', 'reached the horizon')
+    """
+    flow = begun(flow, x0, times, jumps)
+    start = read_start(flow, x0, device, dtype)
+    moments, skipped = start.moments(times)
+    given = _given(rtol=rtol, atol=atol, method=method, step=step, tau=tau, max_step=max_step)
+    with reporting(progress) as report:
+        problem = _problem(flow, start, moments, given, checked_events(events, start.states), budget(max_steps), report)
+        chosen = choose(engine, problem, given)
+        check_steps(chosen, moments, problem.step, max_steps)
+        outcome = _outcome(chosen, problem, start, split_events(events)[0])
+    return _trajectory(flow, start, problem, outcome, chosen, skipped)
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _problem(
+    flow: Flow,
+    start: Start,
+    times: tuple[float, ...],
+    given: Mapping[str, Any],
+    events: Sequence[Event],
+    max_steps: int,
+    report: Progress,
+) -> Problem:
+    """Return what an engine is given, from checked times and events and the options that the caller gave."""
+    method = given.get("method", "dopri5")
+    if method not in TABLEAUS:
+        raise ArgumentValueError(expected("method", f"one of {', '.join(TABLEAUS)}", repr(method)))
+    dtype = start.states.dtype
+    ending, noted = split_events(events)
+    ending = steady_events(ending, flow)
+    return Problem(
+        field=flow.field(start.states).flattened(),
+        start=start.projected(flow),
+        times=times,
+        rtol=max(as_positive(given.get("rtol", 1e-8), "rtol"), 10 * torch.finfo(dtype).eps),
+        atol=as_positive(given.get("atol", 1e-10), "atol"),
+        events=with_overflow_guard(ending, flow, dtype),
+        recorded=noted,
+        max_steps=max_steps,
+        tableau=TABLEAUS[method],
+        step=as_positive(given["step"], "step") if "step" in given else None,
+        tau=as_positive(given.get("tau", 1.0), "tau"),
+        progress=report,
+        max_step=as_positive(given["max_step"], "max_step") if "max_step" in given else None,
+        stops=stops(times, max_steps) if flow.attention.is_sampled else (),
+    )
+
+
+def _outcome(engine: str, problem: Problem, start: Start, ending: Sequence[Event]) -> Outcome:
+    outcome = _run_moving(engine, problem, start)
+    if ENGINES[engine].controls_error and (warning := warning_of_small_states(problem, outcome)) is not None:
+        outcome.notes.append(warning)
+    outcome.notes += notes_on_time(engine, problem, outcome, ending)
+    problem.report(1.0)
+    return outcome
+
+
+def _parameters(problem: Problem, start: Start) -> dict[str, Any]:
+    """Return what a trajectory records of its run."""
+    names = ("rtol", "atol", "max_steps", "tau", "step", "max_step")
+    used: dict[str, Any] = {name: getattr(problem, name) for name in names}
+    return used | {
+        "method": problem.tableau.name,
+        "device": str(start.states.device),
+        "events": [repr(event) for event in (*problem.events, *problem.recorded)],
+    }
+
+
+def _run_moving(engine: str, problem: Problem, start: Start) -> Outcome:
+    """Return the outcome of all systems, of which some may have ended in the run before."""
+    moving = start.moving
+    if moving is None:
+        return _run(engine, problem)
+    part = None
+    if len(moving):
+        part = _run(engine, replace(problem, field=problem.field.select(moving), start=problem.start[moving]))
+    return start.merged(part, Outcome.blank(problem))
+
+
+def _run(engine: str, problem: Problem) -> Outcome:
+    chosen = ENGINES[engine]
+    reduction = SpanReduction.of(problem) if chosen.controls_error else None
+    if reduction is None or chosen.refusal(reduction.problem) is not None:
+        return chosen.run(problem)
+    return reduction.lifted(chosen.run(reduction.problem))
+
+
+def _trajectory(
+    flow: Flow,
+    start: Start,
+    problem: Problem,
+    outcome: Outcome,
+    engine: str,
+    skipped: int,
+) -> Trajectory:
+    """Return the trajectory, or raise it within `Interrupted`."""
+    leading, times = start.leading, np.array(problem.times)[skipped:]
+    end_times = outcome.end_times.numpy().reshape(leading)
+    states = outcome.states[:, skipped:]
+    tensor = states.reshape(*leading, *states.shape[1:])
+    trajectory = Trajectory(
+        states=like(tensor, start.original),
+        times=times,
+        status=np.array([str(status) for status in outcome.status]).reshape(leading),
+        reached=times <= end_times[..., None],
+        end_times=end_times,
+        tensor=tensor,
+        flow=flow,
+        engine=engine,
+        counts={name: count.numpy().reshape(leading) for name, count in outcome.counts.items()},
+        notes=tuple(outcome.notes),
+        parameters=_parameters(problem, start) | versions(*ENGINES[engine].libraries),
+        recorded=recorded(problem.recorded, outcome, leading),
+    )
+    if outcome.interrupted:
+        raise Interrupted(trajectory)
+    return trajectory

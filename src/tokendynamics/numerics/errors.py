@@ -1,0 +1,86 @@
+"""Typed errors: each names the argument, what was expected, what came, and what to do.
+
+Every error the library raises on purpose derives from `TokenDynamicsError`, so that a caller (the command
+line among them) can tell a refused input from a defect.
+"""
+
+from __future__ import annotations
+
+from tokendynamics.numerics.printable import printable, shortened
+
+_LONGEST = 200
+"""Characters of one part of a message: a value of a million digits says no more than its ends."""
+
+
+class TokenDynamicsError(Exception):
+    """Base class of every deliberate error; its text holds no control characters, whatever it quotes."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__(), keep="\n")
+
+
+class ArgumentTypeError(TokenDynamicsError, TypeError):
+    """An argument has a type or dtype that cannot be used."""
+
+
+class ArgumentValueError(TokenDynamicsError, ValueError):
+    """An argument has the right type and an impossible value or shape."""
+
+
+class CheckpointError(TokenDynamicsError, ValueError):
+    """A model cannot be found, read or trusted; the message says which file or tensor and what to do."""
+
+
+class AttentionFactorsError(CheckpointError):
+    """The factors of a layer's attention are not known, or do not give its attention back; its states are sound.
+
+    Attributes:
+        reason: Layer and cause in a few words, without advice.
+    """
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason or message
+
+
+_LONGEST_SHOWN = 80
+
+
+def shown(value: object) -> str:
+    """Return `value` as a message can hold it: its repr cut to 80 characters, or its type without one.
+
+    >>> shown("a" * 200)[-3:]
+    'aa…'
+    >>> shown(10**5000)
+    'an integer of 16610 bits'
+    """
+    if isinstance(value, int) and value.bit_length() > 256:  # Python refuses to write the longest ones
+        return f"an integer of {value.bit_length()} bits"
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # a repr that fails is the caller's, and must not replace the message about the argument
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 1] + "…"
+
+
+class StorageError(TokenDynamicsError, OSError):
+    """Results cannot be written; the message says where and why, and that nothing older was lost."""
+
+
+class PageError(TokenDynamicsError, RuntimeError):
+    """A page cannot be drawn; the data that it shows are not affected."""
+
+
+class MemoryLimitError(TokenDynamicsError, MemoryError):
+    """What was asked for needs more memory than there is; refused before anything is allocated."""
+
+
+def expected(argument: str, wanted: str, came: object, advice: str = "") -> str:
+    """Return one line in the house form ``argument: expected …, got …; advice``; what is quoted is shortened.
+
+    >>> expected("x", "at least one token", "shape (0, 3)", "pass a non-empty prompt")
+    'x: expected at least one token, got shape (0, 3); pass a non-empty prompt'
+    """
+    came = shown(came) if isinstance(came, int) else came
+    argument, came, advice = (shortened(printable(str(part)), _LONGEST) for part in (argument, came, advice))
+    return f"{argument}: expected {wanted}, got {came}" + (f"; {advice}" if advice else "")

@@ -1,0 +1,170 @@
+"""Reads what can be drawn, a trajectory or plain states, into one run with checked times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from torch import Tensor
+
+from tokendynamics.dynamics.options import read_times as increasing_times
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.arguments import ArrayLike, as_states
+from tokendynamics.numerics.errors import expected
+from tokendynamics.spaces import Space
+from tokendynamics.spaces.geometry import geometry_of
+
+_OFF_SURFACE = 1e-4
+
+
+@runtime_checkable
+class Simulated(Protocol):
+    """What is drawn of a run: `tokendynamics.dynamics.Trajectory` has it."""
+
+    @property
+    def times(self) -> Any:
+        """Saved times, shape (time,)."""
+        ...
+
+    @property
+    def tensor(self) -> Tensor:
+        """Saved states, shape (…, time, token, dim)."""
+        ...
+
+    @property
+    def reached(self) -> Any:
+        """Shape (…, time): False where the run ended earlier."""
+        ...
+
+    @property
+    def flow(self) -> Any:
+        """The flow that was simulated; its `space` is drawn."""
+        ...
+
+
+Run: TypeAlias = Simulated | ArrayLike
+"""A trajectory, or states of shape (time, token, dim) or (system, time, token, dim)."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One run, ready to be drawn.
+
+    Attributes:
+        states: Shape (time, token, dim), float64.
+        times: Shape (time,), or None where no times came with the states.
+        metric: M of the surface, shape (dim, dim), or None where tokens are free.
+    """
+
+    states: np.ndarray
+    times: np.ndarray | None
+    metric: np.ndarray | None
+
+    @property
+    def dim(self) -> int:
+        """Dimension of the tokens."""
+        return self.states.shape[-1]
+
+    @property
+    def letter(self) -> str:
+        """The papers' letter for a token: x where it is free, y on a surface."""
+        return "x" if self.metric is None else "y"
+
+
+def read_run(run: Run, *, space: Space | None, times: ArrayLike | None, system: int | None) -> Recording:
+    """Return one run of `run`, cut where it ended; a given `space` wins over that of a trajectory.
+
+    Raises:
+        ArgumentTypeError, ArgumentValueError: Not one run of shape (time, token, dim), times that do not fit it,
+            or tokens that do not lie on the surface.
+    """
+    if isinstance(run, Simulated):
+        if times is not None:
+            raise ArgumentValueError(expected("times", "none, a trajectory has its own", "times as well"))
+        chosen, index = one_run(run.tensor, system)
+        reached = np.asarray(run.reached, dtype=bool)[index]
+        clock = np.asarray(run.times, dtype=np.float64)[reached]
+        states, space = chosen[reached], run.flow.space if space is None else space
+    else:
+        states, index = one_run(run, system)
+        clock = None if times is None else read_times(times, states.shape[0])
+    metric = _metric(space, states.shape[-1], index)
+    if metric is not None:
+        _check_on_surface(states, metric)
+    return Recording(states, clock, metric)
+
+
+def timed_run(
+    times: ArrayLike | Simulated, states: ArrayLike | None, system: int | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return times (time,) and states (time, token, dim) of a trajectory, or of times and states given apart."""
+    if isinstance(times, Simulated):
+        if states is not None:
+            raise ArgumentValueError(expected("states", "none, a trajectory has its own", "states as well"))
+        run = read_run(times, space=None, times=None, system=system)
+        return np.asarray(times.times, dtype=np.float64)[: len(run.states)], run.states
+    if states is None:
+        raise ArgumentTypeError(expected("states", "a trajectory, or times and states", "times alone"))
+    run, _ = one_run(states, system)
+    return read_times(times, len(run)), run
+
+
+def one_run(states: ArrayLike, system: int | None = None) -> tuple[np.ndarray, tuple[int, ...]]:
+    """Return states (time, token, dim) as float64, and the index of the run among the systems."""
+    array = to_numpy(as_states(states, "states"))
+    shape = tuple(array.shape)
+    if 0 in shape[-3:]:
+        raise ArgumentValueError(expected("states", "at least one time and token", f"shape {shape}"))
+    if array.ndim == 3 and system is None:
+        return array, ()
+    if array.ndim != 4 or (system is None and array.shape[0] != 1):
+        advice = "choose one with system=" if array.ndim == 4 else ""
+        raise ArgumentValueError(expected("states", "one run of shape (time, token, dim)", f"shape {shape}", advice))
+    index = 0 if system is None else system
+    if not -shape[0] <= index < shape[0]:
+        raise ArgumentValueError(expected("system", f"an index from 0 to {shape[0] - 1}", index))
+    return array[index], (index,)
+
+
+def read_times(times: ArrayLike, count: int) -> np.ndarray:
+    """Return `times` as float64 of shape (time,); refuse another length than `count` and times that do not increase."""
+    array = np.array(increasing_times(times, at_least=1))
+    if array.shape != (count,):
+        wanted = f"one time for each of the {count} saved states"
+        raise ArgumentValueError(expected("times", wanted, f"shape {tuple(array.shape)}"))
+    return array
+
+
+def to_numpy(tensor: Tensor) -> np.ndarray:
+    """Return a float64 array of the same numbers, from any device and with or without a gradient."""
+    return tensor.detach().cpu().double().numpy()
+
+
+def _metric(space: Space | None, dim: int, index: tuple[int, ...]) -> np.ndarray | None:
+    if space is None:
+        return None
+    if not isinstance(space, Space):
+        raise ArgumentTypeError(
+            expected("space", "Free(), Sphere(), Ellipsoid(metric) or your own", type(space).__name__)
+        )
+    geometry = geometry_of(space)
+    if not geometry.quadratic:
+        return None
+    if geometry.metric is None:
+        return np.eye(dim)
+    metric = to_numpy(geometry.metric)
+    if metric.ndim > 2:
+        metric = metric[index]
+    if metric.shape != (dim, dim):
+        came = f"metric {tuple(metric.shape)} and tokens of dim {dim}"
+        raise ArgumentValueError(expected("space", "a metric of shape (dim, dim)", came))
+    return metric
+
+
+def _check_on_surface(states: np.ndarray, metric: np.ndarray) -> None:
+    defect = np.abs(np.einsum("...i,ij,...j->...", states, metric, states) - 1)
+    worst = np.unravel_index(int(defect.argmax()), defect.shape)
+    if defect[worst] > _OFF_SURFACE:
+        came = f"|y^T M y - 1| = {defect[worst]:.3g} at time {worst[0]}, token {worst[1]}"
+        raise ArgumentValueError(expected("states", "tokens on the surface", came, "pass space=None for free tokens"))

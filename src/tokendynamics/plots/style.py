@@ -1,0 +1,197 @@
+"""The one look of every figure: sizes of a printed column, a palette that survives grey, and no ornament.
+
+Colours follow blue-orange and purple-orange pairs, which colour-blind readers tell apart; lines that stand for
+different things differ in dash as well, so that a photocopy can still be read. Nothing here touches matplotlib's
+settings for good: `paper_style` holds only while a figure is drawn, and it hides the settings of the user, so that
+the same call gives the same figure everywhere.
+
+Sizes that a figure may have, in inches and in pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib.style as mpl_style
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.signatures import typed_arguments
+
+_SMALLEST, _LARGEST = 0.1, 500.0
+_COARSEST, _MOST_PIXELS = 10.0, 1e8
+_MOST_PANELS = 1000
+
+
+def check_inches(**sizes: float) -> None:
+    """Refuse a size that nothing could be drawn on.
+
+    Raises:
+        ArgumentValueError: Not 0.1 to 500 inches.
+    """
+    for argument, size in sizes.items():
+        if not _SMALLEST <= size <= _LARGEST:
+            raise ArgumentValueError(expected(argument, f"{_SMALLEST:g} to {_LARGEST:g} inches", f"{size:g}"))
+
+
+def check_panels(columns: int, rows: int) -> None:
+    """Refuse no panels, and more than can be drawn.
+
+    Raises:
+        ArgumentValueError: Fewer than one of either, or more than 1000 panels in all.
+    """
+    for argument, count in (("columns", columns), ("rows", rows)):
+        if count < 1:
+            raise ArgumentValueError(expected(argument, "at least 1", count))
+    if columns * rows > _MOST_PANELS:
+        came = f"{columns} columns of {rows}"
+        raise ArgumentValueError(expected("columns", f"at most {_MOST_PANELS} panels", came))
+
+
+def check_pixels(figure: Figure, dots_per_inch: float) -> None:
+    """Refuse a picture without legible letters, and one that does not fit into memory.
+
+    Raises:
+        ArgumentValueError: Fewer than 10 dots per inch, or more than 10^8 pixels; the number is printed.
+    """
+    width, height = figure.get_size_inches()
+    pixels = width * height * dots_per_inch**2
+    if not (dots_per_inch >= _COARSEST and pixels <= _MOST_PIXELS):
+        most = f"{_COARSEST:g} to {int((_MOST_PIXELS / (width * height)) ** 0.5)} for {width:g} x {height:g} inches"
+        advice = f"a picture may have {_MOST_PIXELS:.0e} pixels"
+        raise ArgumentValueError(expected("dots_per_inch", most, f"{dots_per_inch:g}", advice))
+
+
+SINGLE, DOUBLE = 3.3, 6.9
+"""Widths in inches of one column and of both columns of a printed page."""
+
+INK, MUTED, AXIS = "#1d2128", "#58606b", "#8b929c"
+PATH, PATH_HIDDEN = "#1f5a99", "#afc6de"
+START, END, END_HIDDEN = "#ffffff", "#8b929c", "#d5d9df"
+SURFACE, WIRE, WIRE_HIDDEN = "#f5f6f8", "#c3c9d1", "#e3e6eb"
+BAND, THIN = "#d6e3f1", "#9dbbd9"
+
+LINES: tuple[tuple[str, Any], ...] = (
+    ("#1f5a99", "solid"),
+    ("#d55e00", (0, (5, 1.6))),
+    ("#1d2128", (0, (1.2, 1.4))),
+    ("#8a5bb5", (0, (6, 1.6, 1.2, 1.6))),
+    ("#00866a", (0, (3, 1.4, 1.2, 1.4, 1.2, 1.4))),
+    ("#a67200", (0, (9, 2.6))),
+)
+"""Colour and dash of the first to the sixth line that has a name."""
+
+_SETTINGS: dict[str, Any] = {
+    "font.family": "sans-serif",
+    # The first is shipped with matplotlib; the others are for readers of an SVG who lack it.
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "Helvetica", "Arial", "sans-serif"],
+    "font.size": 8,
+    "text.color": INK,
+    "axes.titlesize": 8,
+    "axes.titlelocation": "left",
+    "axes.labelsize": 8,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": AXIS,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.formatter.use_mathtext": True,
+    "axes.formatter.limits": (-3, 4),
+    "axes.xmargin": 0.02,
+    "axes.ymargin": 0.05,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "xtick.color": AXIS,
+    "ytick.color": AXIS,
+    "xtick.labelcolor": MUTED,
+    "ytick.labelcolor": MUTED,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.minor.width": 0.4,
+    "ytick.minor.width": 0.4,
+    "xtick.major.size": 3,
+    "ytick.major.size": 3,
+    "xtick.minor.size": 1.5,
+    "ytick.minor.size": 1.5,
+    "lines.linewidth": 1.2,
+    "lines.dash_capstyle": "butt",
+    "lines.solid_joinstyle": "round",
+    "lines.markersize": 4.5,
+    "legend.fontsize": 7,
+    "legend.frameon": False,
+    "legend.handlelength": 2.6,
+    "legend.borderaxespad": 0.2,
+    "legend.labelspacing": 0.3,
+    "figure.constrained_layout.h_pad": 0.03,
+    "figure.constrained_layout.w_pad": 0.03,
+    # Text stays text: searchable, editable, and set in an embedded TrueType font in the PDF.
+    "svg.fonttype": "none",
+    "svg.hashsalt": "tokendynamics",
+    "pdf.fonttype": 42,
+}
+
+
+@contextmanager
+def paper_style() -> Iterator[None]:
+    """Hold the look of all figures inside the block, or during the function it decorates; restore it after."""
+    with mpl_style.context(["default", _SETTINGS]):
+        yield
+
+
+@paper_style()
+@typed_arguments
+def panels(
+    columns: int = 1,
+    rows: int = 1,
+    *,
+    width: float = SINGLE,
+    height: float | None = None,
+    titles: Sequence[str] = (),
+) -> tuple[Figure, list[Axes]]:
+    """Return an empty figure of fixed printed size and its panels, to be passed on as ``axes=``.
+
+    Args:
+        columns: Panels side by side.
+        rows: Rows of panels.
+        width: Inches; `SINGLE` (3.3) for one printed column, `DOUBLE` (6.9) for both.
+        height: Inches; None for rows as high as three quarters of a panel's width.
+        titles: One title for each panel, row by row; empty for none.
+
+    Returns:
+        The figure and its axes, row by row.
+
+    Raises:
+        ArgumentValueError: A size outside 0.1 to 500 inches, no panels or more than 1000, or as many titles as do not
+            fit the panels.
+
+    >>> figure, (left, right) = panels(2, width=DOUBLE, height=2.5, titles=["paths", "distances"])
+    >>> figure.get_size_inches().tolist(), right.get_title(loc="left")
+    ([6.9, 2.5], 'distances')
+    """
+    check_panels(columns, rows)
+    height = 0.75 * width / columns * rows if height is None else height
+    check_inches(width=width, height=height)
+    if titles and len(titles) != columns * rows:
+        raise ArgumentValueError(expected("titles", f"{columns * rows} titles, one for each panel", len(titles)))
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for panel, title in zip(axes, titles, strict=False):
+        panel.set_title(title)
+    return figure, axes
+
+
+def panel_for(axes: Axes | None, width: float, height: float | None = None) -> tuple[Figure, Axes]:
+    """Return the given panel and its figure, or those of a new figure with one panel."""
+    if axes is None:
+        figure, (panel,) = panels(width=width, height=height)
+        return figure, panel
+    figure = axes.get_figure(root=True)
+    if not isinstance(figure, Figure):
+        raise ArgumentValueError(expected("axes", "a panel of a figure", "one that was removed from its figure"))
+    return figure, axes

@@ -1,0 +1,238 @@
+"""Sees queries, keys and values of every attention: through transformers' attention interface, or torch's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
+
+from tokendynamics.pretrained._remedy_columns import Ungrouped, columns_of
+from tokendynamics.pretrained.discovery._plain_attention import attend_multiplied, attention_weights, plain_attention
+from tokendynamics.pretrained.discovery._row_mask import row_mask
+from tokendynamics.pretrained.discovery.attention_call import AttentionCall
+from tokendynamics.pretrained.discovery.rows import Attend, attended, named_rows, row_blocks, rows_of
+
+WATCHED = "tokendynamics"
+"""The attention implementation under which a network is watched."""
+
+WITH_REMEDY = {"sdpa": "tokendynamics-remedy-sdpa", "eager": "tokendynamics-remedy-eager"}
+"""Those under which a network with a remedy runs, by the ones that they call."""
+
+_log_factors: ContextVar[Callable[[], Tensor] | None] = ContextVar("_log_factors", default=None)
+_watcher: ContextVar[Callable[[AttentionCall], None] | None] = ContextVar("_watcher", default=None)
+_of_w: ContextVar[bool] = ContextVar("_of_w", default=False)
+
+
+@contextmanager
+def watching(network: nn.Module, watch: Callable[[AttentionCall], None], *, of_w: bool = False) -> Iterator[None]:
+    """Give every attention of a network's forward passes inside the block to `watch`.
+
+    The network's own plain implementation computes it, with its own mask, so that nothing else changes.
+
+    Args:
+        network: Its configurations choose the implementation; theirs is put back after.
+        watch: Called with each attention, in the order in which they run.
+        of_w: Whether a remedy, which adds to the logits what is no product of queries and keys, is left out.
+    """
+    token = _of_w.set(of_w)
+    try:
+        with _shown(configurations(network)), noticing(watch):
+            yield
+    finally:
+        _of_w.reset(token)
+
+
+@contextmanager
+def showing(network: nn.Module) -> Iterator[None]:
+    """Let a network's plain attentions inside the block be noticed; the fused ones are as they are.
+
+    States stay bit for bit those of the network by itself; of a prompt whose plain attention is computed in blocks of
+    rows, to rounding.
+
+    Args:
+        network: Not to be in two such blocks at a time.
+    """
+    plain = ("eager", WITH_REMEDY["eager"])
+    with _shown([config for config in configurations(network) if config._attn_implementation in plain]):
+        yield
+
+
+@contextmanager
+def multiplied_logits(network: nn.Module, log_factors: Callable[[], Float[Tensor, " batch"]]) -> Iterator[None]:
+    """Multiply every attention's logits by exp(log_factors()) inside the block, however large that is.
+
+    Args:
+        network: One whose attentions use transformers' interface, without soft cap and sinks.
+        log_factors: Returns the logarithm of the factor of each input of the batch.
+    """
+    token = _log_factors.set(log_factors)
+    try:
+        with _shown(configurations(network)):
+            yield
+    finally:
+        _log_factors.reset(token)
+
+
+@contextmanager
+def noticing(watch: Callable[[AttentionCall], None]) -> Iterator[None]:
+    """Give to `watch` what runs in this thread inside the block: fused attentions, and plain ones that are shown."""
+    token = _watcher.set(watch)
+    try:
+        with _FusedAttention():
+            yield
+    finally:
+        _watcher.reset(token)
+
+
+@contextmanager
+def _shown(configurations: list[Any]) -> Iterator[None]:
+    _register()
+    chosen = [(config, config._attn_implementation) for config in configurations]
+    try:
+        for config, _ in chosen:
+            config._attn_implementation_internal = WATCHED
+        yield
+    finally:
+        for config, former in chosen:
+            config._attn_implementation_internal = former
+
+
+def _register() -> None:
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    # Without a mask function of the same name the models would drop their masks, and with them causality.
+    AttentionMaskInterface.register(WATCHED, row_mask)
+    AttentionInterface.register(WATCHED, _attend)
+
+
+def configurations(network: nn.Module) -> list[Any]:
+    """Return every configuration that chooses an attention, each once."""
+    found: dict[int, Any] = {}
+    waiting = [module.config for module in network.modules() if hasattr(module, "config")]
+    while waiting:
+        config = waiting.pop()
+        if id(config) not in found and hasattr(config, "_attn_implementation"):
+            found[id(config)] = config
+            waiting += [getattr(config, name, None) for name in getattr(config, "sub_configs", {})]
+    return list(found.values())
+
+
+def _attend(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None, **named: Any
+) -> tuple[Tensor, Tensor | None]:
+    log_factors, columns, seen_by = _log_factors.get(), columns_of(module), module
+    if columns is not None and _of_w.get():
+        columns.drop()
+    elif columns is not None:
+        query, key, value, named["scaling"] = columns.extended(query, key, value, named.get("scaling"))
+        seen_by = Ungrouped(module)
+    factors = None if log_factors is None else log_factors()
+    receivers, senders = query.shape[2], key.shape[2]
+
+    def mask_of(rows: slice) -> Tensor | None:
+        return rows_of(attention_mask, rows, receivers)
+
+    def compute(rows: slice) -> tuple[Tensor, Tensor]:
+        given, some = named_rows(named, rows, receivers, senders), query[:, :, rows]
+        if factors is not None:
+            return attend_multiplied(some, key, value, mask_of(rows), factors, given)
+        return plain_attention(module)(seen_by, some, key, value, mask_of(rows), **given)
+
+    output, weights = attended(compute, row_blocks(query, key))
+    watch = _watcher.get()
+    if watch is not None:
+        watch(_plain_call(module, (query, key, value), output, weights, compute, mask_of, named))
+    return output, weights
+
+
+def _plain_call(
+    module: nn.Module,
+    given: tuple[Tensor, Tensor, Tensor],
+    output: Tensor,
+    weights: Tensor | None,
+    compute: Attend,
+    mask_of: Callable[[slice], Tensor | None],
+    named: dict[str, Any],
+) -> AttentionCall:
+    query, key, value = (each.detach() for each in given)
+    scale = named.get("scaling")
+
+    def weights_of(rows: slice) -> Tensor:
+        return (compute(rows)[1] if weights is None else weights[:, :, rows]).detach()
+
+    return AttentionCall(
+        module=module,
+        query=query,
+        key=key,
+        value=value,
+        output=output.detach(),
+        weights_of=weights_of,
+        mask_of=mask_of,
+        scale=float(query.shape[-1] ** -0.5 if scale is None else scale),
+        soft_cap=named.get("softcap"),
+        sinks=named.get("s_aux"),
+        bias=named.get("position_bias"),
+        window=named.get("sliding_window"),
+    )
+
+
+class _FusedAttention(TorchFunctionMode):
+    """Sees torch's own fused attention, which networks call that do not use transformers' interface."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        watch = _watcher.get()
+        if func is scaled_dot_product_attention and watch is not None:
+            watch(_fused_call(output, *args, **(kwargs or {})))
+        return output
+
+
+def _fused_call(
+    output: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> AttentionCall:
+    del dropout_p, enable_gqa
+    query, key = query.detach(), key.detach()
+    receivers, factor = query.shape[-2], float(query.shape[-1] ** -0.5 if scale is None else scale)
+
+    def mask_of(rows: slice) -> Tensor | None:
+        mask = rows_of(attn_mask, rows, receivers)
+        if is_causal:
+            places = torch.arange(max(rows.stop, key.shape[-2]), device=query.device)
+            mask = places[: key.shape[-2]] <= places[rows, None]
+        if mask is not None and mask.dtype == torch.bool:
+            mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, torch.finfo(query.dtype).min)
+        return mask
+
+    def weights_of(rows: slice) -> Tensor:
+        with torch.no_grad():
+            return attention_weights(query[:, :, rows], key, mask=mask_of(rows), scale=factor)
+
+    return AttentionCall(
+        module=None,
+        query=query,
+        key=key,
+        value=value.detach(),
+        output=output.detach().transpose(1, 2),
+        weights_of=weights_of,
+        mask_of=mask_of,
+        scale=factor,
+        soft_cap=None,
+        sinks=None,
+        bias=None,
+        window=None,
+    )

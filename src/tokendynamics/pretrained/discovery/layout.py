@@ -1,0 +1,211 @@
+"""The record of a network's layout: where each layer's circuits, states and conventions were found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+from tokendynamics.pretrained.discovery._columns import Part, Storage
+from tokendynamics.pretrained.discovery._mixing import Mixing
+from tokendynamics.pretrained.discovery._norms import Norm
+from tokendynamics.pretrained.discovery._positional import PositionalPart
+from tokendynamics.pretrained.discovery._residual import Residual
+from tokendynamics.pretrained.discovery._rotation import Rotation
+from tokendynamics.pretrained.discovery.packing import Packing
+
+Positions: TypeAlias = Literal["rotary", "relative bias", "learned", "absolute", "none"]
+"""What tells a network the order of its tokens: rotations of queries and keys; a bias of the logits; a table added to
+the embeddings, without or with a norm behind it; nothing but the mask."""
+
+NO_ATTENTION = "it has no attention"
+
+NOT_SHOWN = "its attention does not use transformers' attention interface"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionLayout:
+    """Where the factors of one attention are; names of modules are within its block.
+
+    Attributes:
+        module: The attention module.
+        heads: Query heads.
+        kv_heads: Key and value heads.
+        d_head: Width of queries and keys.
+        d_value: Width of values.
+        query: Columns of all heads' queries, side by side.
+        key: Likewise the keys'.
+        value: Likewise the values'.
+        output: The output projection and how its weight is stored; it reads the heads side by side.
+        scale: Factor of the logits.
+        causal: Whether a token sees only itself and earlier tokens.
+        rotation: What positions do to queries and keys; None for nothing.
+        relative_bias: Whether a bias by position is added to the logits.
+        soft_cap: c of c·tanh(s/c); None without.
+        sinks: Parameter with a learned logit for each head; None without.
+        window: Width of a sliding window; None without. It is a mask, no part of the factors.
+        norm: The norm whose output the attention reads, and what it is; None if it reads the state itself.
+        error: Largest relative difference of the attention recomputed from these facts, where they were found.
+    """
+
+    module: str
+    heads: int
+    kv_heads: int
+    d_head: int
+    d_value: int
+    query: tuple[Part, ...]
+    key: tuple[Part, ...]
+    value: tuple[Part, ...]
+    output: tuple[str, Storage]
+    scale: float
+    causal: bool
+    rotation: Rotation | None
+    relative_bias: bool
+    soft_cap: float | None
+    sinks: str | None
+    window: int | None
+    norm: tuple[str, Norm] | None
+    error: float
+
+    @property
+    def normed(self) -> tuple[str, ...]:
+        """Which of query, key and value are normalized on the way from the attention's input."""
+        return tuple(name for name in ("query", "key", "value") if _has_norm(getattr(self, name)))
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Every module whose tensors the factors need, within the block."""
+        read = [*_modules(self.query), *_modules(self.key), *_modules(self.value), self.output[0]]
+        return tuple(dict.fromkeys(read if self.norm is None else [*read, self.norm[0]]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockLayout:
+    """One block.
+
+    Attributes:
+        attention: Its attention; None where it could not be read, or it has none.
+        residual: How it adds its parts; None where that was not found.
+        norms: Its norms of the residual stream, by the names of their modules within the block.
+        problem: Why something is None; empty otherwise.
+        attends: Whether it has an attention, read or not. False for a block without one between blocks that have one;
+            in a network in which no attention was seen, True: it may have one that does not show.
+        mixing: Where the attention shows and was not read, or a block has none among blocks with one, which other
+            tokens act on a token; otherwise as if all did.
+    """
+
+    attention: AttentionLayout | None
+    residual: Residual | None
+    norms: tuple[str, ...]
+    problem: str = ""
+    attends: bool = True
+    mixing: Mixing = "all tokens"
+
+    @property
+    def causal(self) -> bool:
+        """Whether no later token is known to act on a token."""
+        return self.mixing != "all tokens" if self.attention is None else self.attention.causal
+
+    @property
+    def shows(self) -> bool:
+        """Whether it has an attention whose queries, keys and values can be watched."""
+        return self.attends and (self.attention is not None or NOT_SHOWN not in self.problem)
+
+    @property
+    def parts(self) -> tuple[str | None, str | None]:
+        """The modules whose outputs are its attention part and its feed-forward part; None for what it has not."""
+        if self.residual is None:
+            return None, None
+        return self.residual.attention if self.attends else None, self.residual.feed_forward
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Where a network's circuits and states are, found by running it.
+
+    Attributes:
+        blocks: Names of its blocks in the order in which they run; one that runs again stands there again.
+        layers: The layout of each of them.
+        final_norm: The norm after the last block, and what it is; None without.
+        positions: What tells the network the order of its tokens.
+        positional: The modules and tensors that do; empty where there are none, or they were not found.
+        packing: Which inputs may share a forward pass.
+        found_on: "the network itself" or "a small copy".
+        decoder_alone: Whether it is a decoder whose cross-attention did not run, since nothing of an encoder was there.
+        streams: How many tensors of states each block hands on to the next; of several (a reversible network), the
+            states are those that the network calls its hidden states.
+    """
+
+    blocks: tuple[str, ...]
+    layers: tuple[BlockLayout, ...]
+    final_norm: tuple[str, Norm] | None
+    positions: Positions
+    positional: tuple[PositionalPart, ...]
+    packing: Packing
+    found_on: str
+    decoder_alone: bool = False
+    streams: int = 1
+
+    @property
+    def causal(self) -> bool:
+        """Whether in every layer no later token is known to act on a token."""
+        return all(layer.causal for layer in self.layers)
+
+    @property
+    def attending(self) -> list[int]:
+        """Numbers of the layers with an attention, counted from 1; all of a network in which none was seen."""
+        return [number for number, layer in enumerate(self.layers, 1) if layer.attends]
+
+    def with_blocks(self, blocks: tuple[str, ...], kinds: tuple[int, ...]) -> Layout:
+        """Return the layout of a larger network, whose blocks are of the kinds of these ones."""
+        return replace(self, blocks=blocks, layers=tuple(self.layers[kind] for kind in kinds))
+
+    def plain(self) -> dict[str, Any]:
+        """Return the record as plain values; each kind of layer stands there once, with the layers that have it.
+
+        Columns and rows stand as ranges: "0:64,128:192" are 0 to 63 and 128 to 191.
+        """
+        kinds = list(dict.fromkeys(self.layers))
+        return {
+            "blocks": list(self.blocks),
+            "final_norm": None if self.final_norm is None else [self.final_norm[0], asdict(self.final_norm[1])],
+            "positions": self.positions,
+            "positional": [asdict(part) for part in self.positional],
+            "packing": self.packing,
+            "found_on": self.found_on,
+            "decoder_alone": self.decoder_alone,
+            "streams": self.streams,
+            "kinds": [_short(asdict(kind)) for kind in kinds],
+            "layers": [kinds.index(layer) for layer in self.layers],
+        }
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _short(each) for name, each in value.items()}
+    if isinstance(value, tuple | list):
+        if len(value) > 2 and all(isinstance(each, int) for each in value):
+            return as_ranges(value)
+        if len(value) > 2 and all(isinstance(each, float) for each in value) and len(set(value)) == 1:
+            return value[0]
+        return [_short(each) for each in value]
+    return value
+
+
+def as_ranges(numbers: Sequence[int]) -> str:
+    """Return whole numbers as ranges, ends left out.
+
+    >>> as_ranges([0, 1, 2, 7, 4, 5])
+    '0:3,7:8,4:6'
+    """
+    starts = [0, *(place for place in range(1, len(numbers)) if numbers[place] != numbers[place - 1] + 1)]
+    ends = [*starts[1:], len(numbers)]
+    return ",".join(f"{numbers[start]}:{numbers[end - 1] + 1}" for start, end in zip(starts, ends, strict=True))
+
+
+def _has_norm(parts: tuple[Part, ...] | None) -> bool:
+    return any(isinstance(part.does, Norm) or _has_norm(part.reads) for part in parts or ())
+
+
+def _modules(parts: tuple[Part, ...] | None) -> list[str]:
+    return [name for part in parts or () for name in (*_modules(part.reads), part.module)]

@@ -1,0 +1,170 @@
+"""A layout in words, for a person who asks what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tokendynamics.pretrained.discovery._columns import Part
+from tokendynamics.pretrained.discovery._norms import Norm
+from tokendynamics.pretrained.discovery._residual import Residual
+from tokendynamics.pretrained.discovery.layout import NO_ATTENTION, AttentionLayout, BlockLayout, Layout, as_ranges
+
+_NORMS = {"rms": "RMS norm", "layer": "LayerNorm"}
+_POSITIONS = {
+    "rotary": "rotations of queries and keys",
+    "relative bias": "a bias of the logits by distance",
+    "learned": "a table added to the embeddings",
+    "absolute": "a table added to the embeddings, with a norm behind it",
+    "none": "none but what the mask says",
+}
+_PACKING = {
+    "any lengths": "prompts of any lengths: no token sees a later one",
+    "any lengths with a mask": "prompts of any lengths, with a mask",
+    "equal shapes": "inputs of the same shape",
+    "none": "none: each runs alone",
+}
+_MIXING = {
+    "none": "no token acts on another",
+    "earlier tokens": "earlier tokens act on a token in another way, such as a convolution or a recurrence",
+    "all tokens": "tokens act on each other in another way",
+}
+_LONGEST = 40
+
+
+def whole_in_words(layout: Layout) -> list[tuple[str, str]]:
+    """Return what is said of the network as a whole: names of facts, and the facts."""
+    again = "" if len(set(layout.blocks)) == len(layout.blocks) else f", {len(set(layout.blocks))} of them different"
+    alone = [("cross-attention", "left out: the decoder runs without its encoder")] if layout.decoder_alone else []
+    end = "none" if layout.final_norm is None else f"{layout.final_norm[0]}, {norm_in_words(layout.final_norm[1])}"
+    return [
+        ("blocks", f"{len(layout.blocks)}{again}: {layout.blocks[0]} to {layout.blocks[-1]}"),
+        ("positions", _POSITIONS[layout.positions]),
+        ("final norm", end),
+        *alone,
+        ("may share a pass", _PACKING[layout.packing]),
+        ("found on", layout.found_on),
+    ]
+
+
+def kinds_in_words(layout: Layout) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return, for each kind of layer, which layers have it (counted from 1) and its facts."""
+    kinds = list(dict.fromkeys(layout.layers))
+    found = []
+    for kind in kinds:
+        layers = [number for number, layer in enumerate(layout.layers, 1) if layer == kind]
+        found.append((_layers(layers), block_in_words(kind)))
+    return found
+
+
+def block_in_words(block: BlockLayout) -> list[tuple[str, str]]:
+    """Return the facts of one kind of layer."""
+    facts = [] if block.attention is None else _attention(block.attention)
+    if not block.attends:
+        facts.append(("attention", f"none; {_MIXING[block.mixing]}"))
+    facts += [] if block.residual is None else _residual(block.residual)
+    if block.problem and block.problem != NO_ATTENTION:
+        facts.append(("not found", block.problem))
+    return facts
+
+
+def norm_in_words(norm: Norm) -> str:
+    """Return what a norm is.
+
+    >>> norm_in_words(Norm("rms", "1 + weight", 1e-6, 8))
+    'RMS norm with the gain 1 + weight, epsilon 1e-06'
+    """
+    gain = "no gain" if norm.gain == "none" else f"the gain {norm.gain}"
+    return f"{_NORMS[norm.kind]} with {gain}, epsilon {norm.eps:g}"
+
+
+def form_in_words(attention: AttentionLayout) -> str:
+    """Return what the logits and values are of the attention's input: a bilinear and a linear form, or not quite."""
+    if not attention.normed:
+        besides = ", softly capped" if attention.soft_cap is not None else ""
+        besides += ", plus a bias by distance" if attention.relative_bias else ""
+        return f"logits are a bilinear form of what the attention reads{besides}"
+    several = " and ".join((", ".join(attention.normed[:-1]), attention.normed[-1])) if attention.normed[1:] else None
+    which = several or attention.normed[0]
+    return f"{which} are normalized after their projection: the forms are those on normalized tokens, gains included"
+
+
+def _attention(found: AttentionLayout) -> list[tuple[str, str]]:
+    heads = f"{found.heads} of width {found.d_head}"
+    if found.kv_heads != found.heads:
+        heads += f", {found.kv_heads} of keys and values"
+    if found.d_value != found.d_head:
+        heads += f", values of width {found.d_value}"
+    facts = [
+        ("attention", found.module or "the block itself"),
+        ("reads", "the state" if found.norm is None else f"{found.norm[0]}, {norm_in_words(found.norm[1])}"),
+        ("heads", heads),
+        ("query", _parts(found.query)),
+        ("key", _parts(found.key)),
+        ("value", _parts(found.value)),
+        ("output", found.output[0]),
+        ("form", form_in_words(found)),
+        ("scale", f"{found.scale:.6g}"),
+        ("mask", _mask(found)),
+    ]
+    if found.rotation is not None:
+        facts.append(("rotation", _rotation(found)))
+    for name, value in (("soft cap", found.soft_cap), ("sinks", found.sinks)):
+        if value is not None:
+            facts.append((name, str(value)))
+    if found.relative_bias:
+        facts.append(("bias", "by distance, added to the logits; no part of the factors"))
+    return [*facts, ("recomputed", f"to {found.error:.1g} of the largest entry")]
+
+
+def _parts(parts: Iterable[Part]) -> str:
+    return " and ".join(_part(part) for part in parts)
+
+
+def _part(part: Part) -> str:
+    rows = as_ranges(part.rows)
+    rows = rows if len(rows) <= _LONGEST else f"{len(part.rows)} rows in {rows.count(',') + 1} runs"
+    text = f"{part.module} [{rows}]"
+    if isinstance(part.does, Norm):
+        text = f"{part.module} ({norm_in_words(part.does)})"
+    if set(part.factor) != {1.0}:
+        text += f" × {part.factor[0]:.6g}" if len(set(part.factor)) == 1 else " × several factors"
+    return text if part.reads is None else f"{text} of {_parts(part.reads)}"
+
+
+def _mask(found: AttentionLayout) -> str:
+    words = "a token sees itself and earlier ones" if found.causal else "every token sees every token"
+    return words if found.window is None else f"{words}, in a window of {found.window}"
+
+
+def _rotation(found: AttentionLayout) -> str:
+    rotation = found.rotation
+    if rotation is None:
+        return "none"
+    how = "neighbours" if rotation.second[0] == rotation.first[0] + 1 else f"features {len(rotation.first)} apart"
+    share = f"{2 * len(rotation.first)} of {found.d_head} features, pairs of {how}"
+    if rotation.frequencies is None:
+        return f"{share}; by place in the image, not by distance"
+    return f"{share}; frequencies {'fitted' if rotation.table is None else f'of {rotation.table}'}"
+
+
+def _residual(found: Residual) -> list[tuple[str, str]]:
+    def part(name: str, factor: float) -> str:
+        return name if factor == 1.0 else f"{factor:.6g} · {name}"
+
+    attention = "" if found.attention is None else part(found.attention, found.attention_factor)
+    if found.feed_forward is None:
+        return [("sum", f"state + {attention}")]
+    if found.attention is None:
+        return [("sum", f"state + {part(found.feed_forward, found.feed_forward_factor)}")]
+    feed_forward = part(found.feed_forward, found.feed_forward_factor)
+    if found.kind == "norm after":
+        return [("sum", f"{found.feed_forward_norm}({found.attention_norm}(state + {attention}) + {feed_forward})")]
+    order = "both read the same state" if found.parallel else "one after the other"
+    return [("sum", f"state + {attention} + {feed_forward}, {order}")]
+
+
+def _layers(numbers: list[int]) -> str:
+    if len(numbers) == 1:
+        return f"layer {numbers[0]}"
+    whole = numbers == list(range(numbers[0], numbers[-1] + 1))
+    return f"layers {numbers[0]}–{numbers[-1]}" if whole else "layers " + ", ".join(map(str, numbers))

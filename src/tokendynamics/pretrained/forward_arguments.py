@@ -1,0 +1,132 @@
+"""The arguments of one forward pass, checked against what the network reads."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.pretrained.architecture import Architecture
+
+_OF_TRANSFORMERS = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds", "pixel_values")
+
+
+def forward_arguments(ids: Any, facts: Architecture, main_input: str | None, ids_name: str | None) -> dict[str, Any]:
+    """Return the arguments of a forward pass of one input by name.
+
+    Args:
+        ids: Token ids, (1, token) or (token,), or arguments by name.
+        facts: Of the network.
+        main_input: Name of what it reads; None for a network of the user's own.
+        ids_name: Name of the argument that takes token ids; None where none is known to.
+
+    Raises:
+        ArgumentTypeError: Ids that are no whole numbers, or for a network that reads something else.
+        ArgumentValueError: Not one prompt, an id outside the vocabulary, more tokens than the context, or what the
+            network reads is missing.
+    """
+    if isinstance(ids, Mapping):
+        inputs = dict(ids)
+    elif ids_name is None:
+        wanted = f"{main_input or 'the arguments of its forward pass'}, by name in a mapping"
+        raise ArgumentTypeError(expected("ids", wanted, "token ids", "this network reads no token ids"))
+    else:
+        inputs = {ids_name: ids}
+    if ids_name is not None and ids_name in inputs and (facts.vocabulary is not None or not isinstance(ids, Mapping)):
+        inputs[ids_name] = checked_ids(inputs[ids_name], facts)
+    if main_input not in (None, *inputs):
+        wanted, came = f"{main_input} by name", ", ".join(map(str, inputs))
+        raise ArgumentValueError(expected("ids", wanted, came, "that is what this network reads"))
+    main = inputs.get(main_input) if main_input is not None else None
+    if isinstance(main, Tensor) and main.ndim > 0 and len(main) != 1:
+        raise ArgumentValueError(several_inputs(f"shape {tuple(main.shape)}", str(main_input)))
+    return inputs
+
+
+def several_inputs(came: str, argument: str = "ids") -> str:
+    """Return the message for a batch where one input was expected."""
+    return expected(argument, "one input, with a first axis of length 1", came, "pass several inputs as a list")
+
+
+def checked_ids(ids: Any, facts: Architecture, argument: str = "ids") -> Tensor:
+    """Return the token ids of one prompt as int64, shape (1, token).
+
+    Args:
+        ids: A tensor of shape (1, token) or (token,).
+        facts: Of the network.
+        argument: What an error calls them.
+
+    Raises:
+        ArgumentTypeError: No tensor of whole numbers of a signed type.
+        ArgumentValueError: Not one prompt, an id outside the vocabulary, or more tokens than the context.
+    """
+    if not isinstance(ids, Tensor):
+        advice = "encode(text).ids are those of a text"
+        raise ArgumentTypeError(expected(argument, "a tensor of token ids", type(ids).__name__, advice))
+    ids = ids[None] if ids.ndim == 1 else ids
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool or ids.is_meta or ids.is_sparse:
+        raise ArgumentTypeError(expected(argument, "whole numbers", f"dtype {ids.dtype}", "use encode()"))
+    if ids.dtype == torch.uint64:
+        advice = "convert them with .to(torch.int64)"
+        raise ArgumentTypeError(expected(argument, "whole numbers of a signed type", f"dtype {ids.dtype}", advice))
+    ids = ids.long()
+    most = ids.shape[-1] if facts.context is None else facts.context
+    if ids.ndim != 2 or ids.shape[0] != 1 or not 0 < ids.shape[1] <= most:
+        wanted = f"one prompt, shape (1, token) with 1 to {most} tokens (the model's context)"
+        raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(ids.shape)}", "shorten the prompt"))
+    if int(ids.min()) < 0 or (facts.vocabulary is not None and int(ids.max()) >= facts.vocabulary):
+        came = f"ids from {int(ids.min())} to {int(ids.max())}"
+        last = "on" if facts.vocabulary is None else f"to {facts.vocabulary - 1}"
+        raise ArgumentValueError(expected(argument, f"ids from 0 {last}", came))
+    return ids
+
+
+def as_token_ids(item: Any, argument: str) -> Tensor | None:
+    """Return whole numbers along one axis, or along the second of two, as a tensor; None for anything else.
+
+    Raises:
+        ArgumentValueError: A list with a number of more than 64 bits.
+    """
+    if are_token_ids(item):
+        whole = [int(number) for number in item]
+        wide = next((number for number in whole if not -(2**63) <= number < 2**63), None)
+        if wide is not None:
+            raise ArgumentValueError(expected(argument, "token ids", shown(wide)))
+        return torch.tensor(whole, dtype=torch.long)
+    if isinstance(item, np.ma.MaskedArray) or (isinstance(item, Tensor) and item.is_meta):
+        return None  # masked entries and tensors without values are no ids
+    if not isinstance(item, Tensor | np.ndarray | Sequence) or isinstance(item, bytes | str):
+        return None
+    if (isinstance(item, Tensor | np.ndarray) and item.ndim == 0) or len(item) == 0:
+        return None
+    if isinstance(item, Sequence):
+        return as_token_ids(item[0], argument) if len(item) == 1 and are_token_ids(item[0]) else None
+    if isinstance(item, np.ndarray) and item.dtype.kind not in "iu":
+        return None
+    ids = item if isinstance(item, Tensor) else torch.as_tensor(np.array(item))  # one that is not writable, too
+    ids = ids[0] if ids.ndim == 2 and ids.shape[0] == 1 else ids
+    whole_numbers = not ids.is_floating_point() and not ids.is_complex() and ids.dtype != torch.bool
+    return ids if whole_numbers and ids.ndim == 1 else None
+
+
+def are_token_ids(item: Any) -> bool:
+    """Tell whether something is a list or tuple of whole numbers."""
+    if not isinstance(item, list | tuple) or not item:
+        return False
+    return all(isinstance(number, Integral) and not isinstance(number, bool | np.bool_) for number in item)
+
+
+def argument_names(network: nn.Module, main_input: str | None) -> frozenset[str]:
+    """Return the names of the arguments that a network's forward pass takes."""
+    parameters = inspect.signature(network.forward).parameters.values()
+    names = {each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)}
+    if any(each.kind == each.VAR_KEYWORD for each in parameters):
+        names |= {*_OF_TRANSFORMERS, *(() if main_input is None else (main_input,))}
+    return frozenset(names)

@@ -1,0 +1,182 @@
+"""A factor on what each part of each block adds to the residual stream: 1 leaves the network alone, 0 removes a part.
+
+With a block y = x + c(x) + m(·) and gates α, β it is y = x + α c + β m; where a norm follows the sum (post-norm
+blocks), the gate stands before it: y = norm(x + α c).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from tokendynamics.numerics import ArgumentValueError, CheckpointError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.pretrained._language_head import logits_of
+from tokendynamics.pretrained._own_tokens import OwnTokens
+from tokendynamics.pretrained._varied_network import existing_parts
+from tokendynamics.pretrained.discovery._calls import state_of
+from tokendynamics.pretrained.discovery._outputs import states_given, with_states_given
+from tokendynamics.pretrained.discovery.layout import Layout
+from tokendynamics.pretrained.forward_arguments import several_inputs
+from tokendynamics.pretrained.length_dependence import as_before
+from tokendynamics.pretrained.network import evaluating, without_cache
+from tokendynamics.pretrained.other_libraries import refusing, silenced
+from tokendynamics.pretrained.packs import Pack
+from tokendynamics.pretrained.states import moved
+
+
+@dataclass(frozen=True)
+class GatedPass:
+    """What one pass leaves, in the network's dtype.
+
+    Attributes:
+        states: Index 0: the input of the first block; index l: the output of block l, before the final norm.
+        logits: None without a language head, or where no logits were asked for.
+    """
+
+    states: tuple[Float[Tensor, "prompt token dim"], ...]
+    logits: Float[Tensor, "prompt token vocabulary"] | None
+
+
+class GatedNetwork(ExitStack):
+    """A network with gates while the block lasts; its hooks, modes and `requires_grad` flags are as before after it.
+
+    Attributes:
+        exists: Which gates there are; a block that is an attention alone has no feed-forward part.
+
+    Args:
+        network: Ready to run.
+        layout: Of it.
+        name: What a message calls it.
+        vocabulary: Token ids of it; None for a network that reads something else.
+        whole: The network with its language head on, which runs instead; None without.
+        varied: Entered before the gates: a variant that they weight.
+
+    Raises:
+        CheckpointError: Of some block the parts were not found.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        layout: Layout,
+        name: str,
+        vocabulary: int | None,
+        whole: nn.Module | None = None,
+        varied: AbstractContextManager[object] | None = None,
+    ) -> None:
+        super().__init__()
+        self._varied = nullcontext() if varied is None else varied
+        self.exists = existing_parts(layout, name)
+        self.network, self.layout, self.name, self.vocabulary = network, layout, name, vocabulary
+        self.running = network if whole is None else whole
+        self.config: Any = getattr(network, "config", None)
+        self._layer = -1
+        self._gates: Tensor | None = None
+        self._states: list[Tensor] = []
+        self._calls: dict[nn.Module, int] = {}
+
+    def __enter__(self) -> GatedNetwork:
+        super().__enter__()
+        try:
+            self._prepare()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _prepare(self) -> None:
+        for manager in (evaluating(self.running), without_cache(self.running), silenced(), self._varied):
+            self.enter_context(manager)
+        for parameter in self.running.parameters():
+            if parameter.requires_grad:
+                # Only the gates are asked for: without this, backward would keep what gradients of weights need.
+                parameter.requires_grad_(False)
+                self.callback(parameter.requires_grad_, True)
+        for name, layer in dict(zip(self.layout.blocks, self.layout.layers, strict=True)).items():
+            block = self.network.get_submodule(name)
+            self.callback(block.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
+            of_module: dict[nn.Module, list[int]] = {}  # BEiT gives both parts by one module, one after the other
+            for part, module in enumerate(layer.parts):
+                if module is not None:
+                    of_module.setdefault(block.get_submodule(module), []).append(part)
+            for module, parts in of_module.items():
+                self.callback(module.register_forward_hook(self._gate(parts)).remove)
+            self.callback(block.register_forward_hook(self._leave).remove)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Number format of its forward pass."""
+        return next(each.dtype for each in self.running.parameters() if each.is_floating_point())
+
+    def run(self, pack: Pack, gates: Float[Tensor, "layer part"]) -> GatedPass:
+        """Run the network once; states and logits are differentiable by the gates where gradients are on.
+
+        Args:
+            pack: What goes through it.
+            gates: One for each part of each layer; those that do not exist change nothing.
+
+        Raises:
+            CheckpointError: It does not run.
+        """
+        self._layer, self._gates, self._states = -1, gates, []
+        first = next(self.running.parameters())
+        arguments = {name: moved(value, first) for name, value in pack.arguments.items()}
+        try:
+            with (
+                refusing(lambda words: CheckpointError(expected(self.name, "a network that runs with gates", words))),
+                OwnTokens(self.network, self.layout) as tokens,
+                as_before(self.running),
+            ):
+                output = self.running(**arguments)
+            ids = arguments.get("input_ids")
+            known = self.vocabulary is not None and isinstance(ids, Tensor)
+            logits = logits_of(output, ids, self.vocabulary) if known else None  # pyright: ignore[reportArgumentType]
+            states = [_by_prompt(each, len(pack.places)) for each in self._states]
+            if len(states[0]) != len(pack.places):
+                raise ArgumentValueError(several_inputs(f"a batch of {len(states[0])}"))
+            own = tokens.places(arguments)
+            return GatedPass(tuple(state[:, own] for state in states), logits)
+        finally:
+            self._gates, self._states = None, []
+
+    def _enter(self, module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
+        del module
+        if self._gates is None:  # a pass of somebody else's
+            return
+        self._calls.clear()
+        self._layer += 1  # a block that runs again is a layer of its own, and has gates of its own
+        state = state_of(positional, named)
+        if not self._states and state is not None:
+            self._states.append(state)
+
+    def _leave(self, module: nn.Module, positional: Any, output: Any) -> None:
+        del module, positional
+        if self._gates is not None:
+            states = states_given(output)
+            if states is not None:
+                self._states.append(states)
+
+    def _gate(self, parts: list[int]) -> Callable[[nn.Module, Any, Any], Any]:
+        def hook(module: nn.Module, positional: Any, output: Any) -> Any:
+            del positional
+            if self._gates is None:
+                return None
+            call = self._calls.get(module, 0)
+            self._calls[module] = call + 1
+            gate = self._gates[self._layer, parts[call % len(parts)]]
+            states = states_given(output)
+            return None if states is None else with_states_given(output, states * gate.to(states))
+
+        return hook
+
+
+def _by_prompt(state: Tensor, prompts: int) -> Tensor:
+    """Return states as (prompt, token, dim); some blocks work on the tokens of all prompts in one row."""
+    return state if state.ndim > 2 else state.reshape(prompts, -1, state.shape[-1])

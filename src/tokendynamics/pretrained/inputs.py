@@ -1,0 +1,144 @@
+"""What a user may pass as one input of a network, as arguments of its forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.pretrained._checkpoint import Checkpoint
+from tokendynamics.pretrained.encoding import encode_bytes, pieces_of
+from tokendynamics.pretrained.forward_arguments import as_token_ids, checked_ids
+from tokendynamics.pretrained.image_files import opened_image
+from tokendynamics.pretrained.other_libraries import refusing, silenced
+
+_WANTED = "a text, token ids, an image, or the arguments of the forward pass by name"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One input.
+
+    Attributes:
+        inputs: Arguments of the forward pass, for one input.
+        text: What was passed, in words.
+        tokens: Each token as readable text; None where tokens are no words.
+    """
+
+    inputs: dict[str, Any]
+    text: str
+    tokens: list[str] | None
+
+    def labels(self, places: int) -> list[str]:
+        """Return a label for each of the states: the tokens themselves where there is one for each."""
+        if self.tokens is not None and len(self.tokens) == places:
+            return self.tokens
+        return [str(number) for number in range(places)]
+
+
+def prepared(ckpt: Checkpoint, item: Any, *, truncate: bool = False, argument: str = "input") -> Prepared:
+    """Return one input as arguments of a checkpoint's forward pass.
+
+    Args:
+        ckpt: From `load`.
+        item: A text; token ids (whole numbers, one axis); an image (a path, a PIL image, or an array of rows, columns
+            and three colours), for the checkpoint's own image processor; or arguments by name, for one input.
+        truncate: Whether a text or token ids longer than the context are cut.
+        argument: What an error calls the input.
+
+    Raises:
+        ArgumentTypeError: Nothing of these, or nothing that this network reads.
+        ArgumentValueError: An empty text, or one longer than the context.
+        CheckpointError: There is no tokenizer or image processor, or it fails.
+    """
+    if isinstance(item, str):
+        encoding = ckpt.encode(item, truncate=truncate, argument=argument)
+        return Prepared({"input_ids": encoding.ids}, item, encoding.tokens)
+    if isinstance(item, Mapping):
+        inputs = {str(name): _tensor(value, f"{argument}[{shown(name)}]") for name, value in item.items()}
+        ids = inputs.get("input_ids")
+        if ids is None or ckpt.architecture.vocabulary is None:
+            return Prepared(inputs, "arguments by name", None)
+        ids = inputs["input_ids"] = checked_ids(ids, ckpt.architecture, argument)
+        return Prepared(inputs, "arguments by name", _pieces(ckpt, ids.flatten()))
+    ids = as_token_ids(item, argument)
+    if ids is not None:
+        name = ckpt.ids_name
+        if name is None:
+            wanted, advice = (
+                "the arguments of its forward pass, by name in a mapping",
+                "this network reads no token ids",
+            )
+            raise ArgumentTypeError(expected(argument, wanted, "token ids", advice))
+        most = ckpt.architecture.context
+        ids = checked_ids(ids[:most] if truncate else ids, ckpt.architecture, argument)
+        return Prepared({name: ids}, "token ids", _pieces(ckpt, ids.flatten()))
+    if is_image(item):
+        text = item.name if isinstance(item, Path) else "an image"
+        return Prepared(_pixels(ckpt, item, argument), text, None)
+    raise ArgumentTypeError(expected(argument, _WANTED, type(item).__name__))
+
+
+def ids_of_any_length(ckpt: Checkpoint, text: str, argument: str = "text") -> Int[Tensor, " token"]:
+    """Return the token ids of a text, however long it is: its tokens alone, without special ones around them.
+
+    Args:
+        ckpt: From `load`; an untrained one without a tokenizer reads bytes.
+        text: Some text.
+        argument: What an error calls it.
+
+    Raises:
+        ArgumentTypeError, ArgumentValueError, CheckpointError: See `Checkpoint.encode`.
+    """
+    facts, tokenizer = ckpt.architecture, ckpt.tokenizer
+    if facts.vocabulary is None or tokenizer is None:
+        # Refuses a network that reads no text, and a trained one without a tokenizer.
+        ckpt.encode(text[:1], truncate=True, argument=argument)
+        return encode_bytes(text, int(facts.vocabulary or 0), None, truncate=False, argument=argument).ids[0]
+    with refusing(lambda words: CheckpointError(expected("tokenizer", "one that can encode", words))), silenced():
+        ids = tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
+    return torch.tensor(ids, dtype=torch.long)
+
+
+def _tensor(value: Any, argument: str) -> Tensor:
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise ArgumentTypeError(expected(argument, "a tensor, or an array of numbers", shown(value))) from error
+
+
+def _pieces(ckpt: Checkpoint, ids: Tensor) -> list[str]:
+    if ckpt.tokenizer is None:
+        return [str(number) for number in ids.tolist()]
+    return pieces_of(ids.tolist(), ckpt.tokenizer)
+
+
+def is_image(item: Any) -> bool:
+    """Whether a prompt is an image: a path, one of Pillow's images, or an array of three axes with three channels."""
+    if isinstance(item, Path) or type(item).__module__.startswith("PIL."):
+        return True
+    return isinstance(item, Tensor | np.ndarray) and item.ndim == 3 and 3 in (item.shape[0], item.shape[-1])
+
+
+def _pixels(ckpt: Checkpoint, item: Any, argument: str) -> dict[str, Tensor]:
+    if ckpt.architecture.vocabulary is not None:
+        raise ArgumentTypeError(expected(argument, "a text or token ids", "an image", "this network reads no images"))
+    processor = ckpt.image_processor
+    if processor is None:
+        advice = "add preprocessor_config.json to the folder, or pass the pixels by name"
+        raise CheckpointError(expected(ckpt.name, "an image processor beside the weights", "none", advice))
+
+    def refusal(words: str) -> ArgumentValueError:
+        return ArgumentValueError(expected(argument, "an image that can be read", words))
+
+    with refusing(refusal), silenced():
+        image = opened_image(item, argument, item.name) if isinstance(item, Path) else item
+        return dict(processor(image, return_tensors="pt"))

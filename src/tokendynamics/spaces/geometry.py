@@ -1,0 +1,264 @@
+"""A space as vector fields and engines see it: on plain tensors (…, token, dim), without checks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.places import first_token
+from tokendynamics.spaces.retraction import inner, normalized, refuse_zero, tangent_part
+from tokendynamics.spaces.space import Space
+
+
+@runtime_checkable
+class Geometry(Protocol):
+    """What the flow asks of a space, for states of one dtype and device.
+
+    Attributes:
+        constrained: Whether tokens are held to a surface.
+        bounded: Whether no token can grow without end.
+        quadratic: Whether the surface is ``y^T metric y = 1``, every ray meeting it once: forms of the field that use
+            this are taken only then.
+        closed_form: Whether the field's Jacobian and its fused form are known: free space, and quadrics.
+        metric: M, (dim, dim) or (*system, dim, dim); None for the identity, and without a metric.
+        per_system: Whether systems differ in it.
+    """
+
+    @property
+    def constrained(self) -> bool:
+        """Whether tokens are held to a surface."""
+        ...
+
+    @property
+    def bounded(self) -> bool:
+        """Whether no token can grow without end."""
+        ...
+
+    @property
+    def quadratic(self) -> bool:
+        """Whether the surface is ``y^T metric y = 1``."""
+        ...
+
+    @property
+    def closed_form(self) -> bool:
+        """Whether the field's Jacobian and its fused form are known."""
+        ...
+
+    @property
+    def metric(self) -> Tensor | None:
+        """M, or None for the identity and without a metric."""
+        ...
+
+    @property
+    def per_system(self) -> bool:
+        """Whether systems differ in the metric."""
+        ...
+
+    def check(self, x: Tensor, argument: str) -> None:
+        """Raise an `ArgumentValueError` for states that cannot be projected."""
+        ...
+
+    def rescaled(self, x: Tensor) -> Tensor:
+        """Return other states with the same projections, of sizes that do not overflow, to the same last digit."""
+        ...
+
+    def project(self, x: Tensor) -> Tensor:
+        """Return the points of the space; NaN for a token that has none."""
+        ...
+
+    def exactly_projected(self, x: Tensor) -> Tensor:
+        """Return `project` to the last digit, for states that are handed out."""
+        ...
+
+    def tangent_part(self, y: Tensor, vectors: Tensor) -> Tensor:
+        """Return the part of each vector that is tangent to the space at y."""
+        ...
+
+    def restricted(self, basis: Tensor) -> Geometry | None:
+        """Return the same in coordinates of a subspace, basis (system, dim, rank); None where it has no such form."""
+        ...
+
+    def flattened(self) -> Geometry:
+        """Return the geometry of systems along one axis."""
+        ...
+
+    def over_time(self) -> Geometry:
+        """Return the geometry for states (system, time, token, dim)."""
+        ...
+
+    def select(self, systems: Tensor) -> Geometry:
+        """Return the geometry of some systems."""
+        ...
+
+    def to(self, *, dtype: torch.dtype, device: torch.device) -> Geometry:
+        """Return the same in another precision or place."""
+        ...
+
+
+class _Shared:
+    """What geometries that are the same for all systems share."""
+
+    metric: Tensor | None = None
+    per_system = False
+    quadratic = False
+
+    def flattened(self) -> Geometry:
+        """See `Geometry`."""
+        return self  # pyright: ignore[reportReturnType]
+
+    def over_time(self) -> Geometry:
+        """See `Geometry`."""
+        return self  # pyright: ignore[reportReturnType]
+
+    def select(self, systems: Tensor) -> Geometry:
+        """See `Geometry`."""
+        return self  # pyright: ignore[reportReturnType]
+
+    def to(self, *, dtype: torch.dtype, device: torch.device) -> Geometry:
+        """See `Geometry`."""
+        return self  # pyright: ignore[reportReturnType]
+
+    def rescaled(self, x: Tensor) -> Tensor:
+        """See `Geometry`."""
+        return x
+
+
+@dataclass(frozen=True)
+class Flat(_Shared):
+    """No constraint."""
+
+    constrained = False
+    bounded = False
+    closed_form = True
+
+    def check(self, x: Tensor, argument: str) -> None:
+        """See `Geometry`."""
+
+    def project(self, x: Tensor) -> Tensor:
+        """See `Geometry`."""
+        return x
+
+    def exactly_projected(self, x: Tensor) -> Tensor:
+        """See `Geometry`."""
+        return x
+
+    def tangent_part(self, y: Tensor, vectors: Tensor) -> Tensor:
+        """See `Geometry`."""
+        return vectors
+
+    def restricted(self, basis: Tensor) -> Geometry | None:
+        """See `Geometry`."""
+        return self
+
+
+@dataclass(frozen=True)
+class Quadric:
+    """The surface ``y^T metric y = 1``."""
+
+    metric: Tensor | None
+    constrained = True
+    bounded = True
+    quadratic = True
+    closed_form = True
+
+    @property
+    def per_system(self) -> bool:
+        """See `Geometry`."""
+        return self.metric is not None and self.metric.ndim > 2
+
+    def check(self, x: Tensor, argument: str) -> None:
+        """See `Geometry`."""
+        refuse_zero(x, argument)
+
+    def rescaled(self, x: Tensor) -> Tensor:
+        """See `Geometry`."""
+        # By powers of two, which is exact: the differences of nearly coincident tokens keep their digits.
+        return torch.ldexp(x, -torch.frexp(x.abs().amax(dim=-1, keepdim=True)).exponent)
+
+    def project(self, x: Tensor) -> Tensor:
+        """See `Geometry`."""
+        return x * inner(x, x, self.metric).rsqrt()
+
+    def exactly_projected(self, x: Tensor) -> Tensor:
+        """See `Geometry`."""
+        return normalized(x, self.metric)
+
+    def tangent_part(self, y: Tensor, vectors: Tensor) -> Tensor:
+        """See `Geometry`."""
+        return tangent_part(y, vectors, self.metric)
+
+    def restricted(self, basis: Tensor) -> Geometry | None:
+        """See `Geometry`."""
+        return self if self.metric is None else Quadric(basis.mT @ self.metric @ basis)
+
+    def flattened(self) -> Geometry:
+        """See `Geometry`."""
+        return Quadric(self.metric.flatten(0, -3)) if self.metric is not None and self.per_system else self
+
+    def over_time(self) -> Geometry:
+        """See `Geometry`."""
+        return Quadric(self.metric.unsqueeze(1)) if self.metric is not None and self.per_system else self
+
+    def select(self, systems: Tensor) -> Geometry:
+        """See `Geometry`."""
+        return Quadric(self.metric[systems]) if self.metric is not None and self.per_system else self
+
+    def to(self, *, dtype: torch.dtype, device: torch.device) -> Geometry:
+        """See `Geometry`."""
+        return self if self.metric is None else Quadric(self.metric.to(dtype=dtype, device=device))
+
+
+@dataclass(frozen=True)
+class Own(_Shared):
+    """A user's space, by its own `project` and `tangent`; the same for all systems."""
+
+    space: Space
+    closed_form = False
+
+    @property
+    def constrained(self) -> bool:
+        """See `Geometry`."""
+        return self.space.constrained
+
+    @property
+    def bounded(self) -> bool:
+        """See `Geometry`."""
+        return self.space.bounded
+
+    def check(self, x: Tensor, argument: str) -> None:
+        """See `Geometry`."""
+        found = self.space.project(x)
+        if not isinstance(found, Tensor) or found.shape != x.shape:
+            came = f"{type(found).__name__} of shape {tuple(getattr(found, 'shape', ()))}"
+            wanted = f"a tensor of shape {tuple(x.shape)}"
+            raise ArgumentValueError(expected(f"{self.space.name}.project({argument})", wanted, came))
+        if not bool(torch.isfinite(found).all()):
+            came = f"none for {first_token(~torch.isfinite(found).all(dim=-1))}"
+            raise ArgumentValueError(expected(argument, f"tokens with a point of space {self.space.name}", came))
+
+    def project(self, x: Tensor) -> Tensor:
+        """See `Geometry`."""
+        return self.space.project(x)
+
+    def exactly_projected(self, x: Tensor) -> Tensor:
+        """See `Geometry`."""
+        return self.project(x)
+
+    def tangent_part(self, y: Tensor, vectors: Tensor) -> Tensor:
+        """See `Geometry`."""
+        return self.space.tangent(y, vectors)
+
+    def restricted(self, basis: Tensor) -> Geometry | None:
+        """See `Geometry`."""
+        return None
+
+
+def geometry_of(space: Space) -> Geometry:
+    """Return how the flow sees a space: its own `geometry`, if it has one, else `Own`."""
+    own = getattr(space, "geometry", None)
+    return Own(space) if own is None else own

@@ -1,0 +1,344 @@
+"""Runs a specification: the trajectory, what the theory said before and holds after it, and how to make it again.
+
+Nothing is printed, drawn or written unless it is asked for, so that thousands of systems can be run this way.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tokendynamics import plots
+from tokendynamics.dynamics import Interrupted, Trajectory, simulate
+from tokendynamics.numerics import ArgumentTypeError, TokenDynamicsError
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.resources import limited_threads
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.plots import Figure
+from tokendynamics.provenance.manifest import manifest, write_json
+from tokendynamics.provenance.owned import MANIFEST
+from tokendynamics.provenance.progress import Progress, reporting
+from tokendynamics.provenance.whole import check_free, whole_folder
+from tokendynamics.results import Result
+from tokendynamics.specification._figures import check_figures, draw, figure_names
+from tokendynamics.specification._tables import FigureName, NormalStart, SpacedTimes, UniformStart
+from tokendynamics.specification.build import Setup, build
+from tokendynamics.specification.file import SpecificationFile, read
+from tokendynamics.theorems import Certificate, Check, Hypothesis, certify
+from tokendynamics.theorems import check as check_flow
+from tokendynamics.theorems.statements.asymptotic_remark_4_2 import DRAWN
+
+WRITER = "tokendynamics simulate"
+TRAJECTORY, CERTIFICATES, SPECIFICATION = "trajectory.zarr", "certificates.json", "specification.toml"
+REPORT, _ANIMATION = "report.html", "animation"
+_ARRIVED = ("reached the horizon", "consensus", "equilibrium")
+
+
+@dataclass(frozen=True, repr=False)
+class Simulation(Result):
+    """A specification that was run.
+
+    Attributes:
+        file: What was run.
+        setup: The flow, its start and the times, as built from the file.
+        trajectory: The run, whole or up to where it was interrupted.
+        checks: Which statements applied before the run.
+        certificates: What held, of the statements that apply to some system; None where the run was interrupted.
+        manifest: How to make the results again: parameters, versions, hardware, seed, duration; engine and statuses.
+        files: Names of the data files beside the page.
+    """
+
+    file: SpecificationFile
+    setup: Setup
+    trajectory: Trajectory
+    checks: tuple[Check, ...]
+    certificates: tuple[Certificate, ...] | None
+    manifest: dict[str, Any]
+    files: tuple[str, ...] = ()
+
+    @property
+    def headline(self) -> str:
+        """Title and how the run ended."""
+        return f"{self.file.tables.title or self.file.name}: {self.trajectory.headline}"
+
+    @property
+    def findings(self) -> list[str]:
+        """What the engine says of the run, warnings, and what each certificate found."""
+        certificates = self.certificates or ()
+        held = [f"{each.statement} {each.outcome}: {each.text}" for each in certificates]
+        return [*self.warnings, *held, *(["The run was interrupted."] if self.certificates is None else [])]
+
+    @property
+    def statuses(self) -> Counter[str]:
+        """How many systems ended with each status."""
+        return _statuses(self.trajectory)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the engine warns of, and a sentence where systems neither reached the horizon nor meant to end early."""
+        trajectory = self.trajectory
+        found = [note.removeprefix("warning: ") for note in trajectory.notes if note.startswith("warning: ")]
+        early = {status: count for status, count in self.statuses.items() if status not in _ARRIVED}
+        if early:
+            what = ", ".join(f"{count} {status}" for status, count in early.items())
+            last = float(trajectory.end_times.min())
+            found.append(
+                f"not every system reached the horizon t = {trajectory.times[-1]:g}: {what}; "
+                f"the earliest ended at t = {last:g}, and the states reached are kept"
+            )
+        return found
+
+    def draw(self, name: FigureName) -> Figure:
+        """Draw one figure, whether or not the file asks for it.
+
+        Raises:
+            ArgumentValueError: What `tokendynamics.plots` refuses, such as a norm on a logarithmic axis when all are 0.
+        """
+        time, system = self.file.tables.time, self.file.tables.output.system
+        log_times = isinstance(time, SpacedTimes) and time.spacing == "log"
+        return draw(name, self.trajectory, self.setup.flow, system=system, log_times=log_times)
+
+    @property
+    def figures(self) -> dict[str, Figure]:
+        """The figures that the file asks for, by name, without those in `undrawn`; drawn on first use."""
+        return {name: figure for name, figure in self._drawn.items() if isinstance(figure, Figure)}
+
+    @property
+    def undrawn(self) -> dict[str, str]:
+        """Why a figure that the file asks for could not be drawn, by name: the run itself is worth keeping."""
+        return {name: str(error) for name, error in self._drawn.items() if isinstance(error, TokenDynamicsError)}
+
+    @cached_property
+    def _drawn(self) -> dict[str, Figure | TokenDynamicsError]:
+        found: dict[str, Figure | TokenDynamicsError] = {}
+        for name in figure_names(self.file):
+            try:
+                found[name] = self.draw(name)
+            except TokenDynamicsError as error:
+                found[name] = error
+        return found
+
+    def save(self, folder: str | Path, *, overwrite: bool = False, argument: str = "folder") -> tuple[Path, ...]:
+        """Write the data, then the figures, then the page, each step whole; of an interrupted run the data only.
+
+        Files of an earlier simulation in `folder` are replaced, and those that this one does not have are removed.
+
+        Args:
+            folder: Need not exist.
+            overwrite: Replace foreign files that are in the way.
+            argument: What the folder is called in a message.
+
+        Returns:
+            Paths of what was written.
+
+        Raises:
+            ArgumentValueError: See `whole_folder`.
+            PageError: The page cannot be drawn; everything else is written.
+        """
+        complete = self.certificates is not None
+        put = partial(whole_folder, folder, self.manifest, WRITER, overwrite=overwrite, argument=argument)
+        with put() as made:
+            self.trajectory.save(made / TRAJECTORY)
+            (made / SPECIFICATION).write_text(self.file.text, encoding="utf-8")
+            write_json(made / CERTIFICATES, {"checks": self.checks, "certificates": self.certificates})
+            names = {path.name for path in made.iterdir()}
+        if complete:
+            # What is drawn is added to results that are complete without it.
+            with put(keep=True) as made:
+                self._write_figures(made)
+                names |= {path.name for path in made.iterdir()}
+            with put(keep=True) as made:
+                replace(self, files=tuple(sorted(names))).report(made / REPORT)
+            names |= {REPORT}
+        return tuple(Path(folder) / name for name in sorted({*names, MANIFEST}))
+
+    def _write_figures(self, folder: Path) -> None:
+        output = self.file.tables.output
+        for name, figure in self.figures.items():
+            for format in output.formats:
+                plots.save(figure, folder / f"{name}.{format}")
+        if output.animation is not None:
+            system = output.system if self.trajectory.tensor.ndim == 4 else None
+            plots.animate(self.trajectory, folder / f"{_ANIMATION}.{output.animation}", seconds=None, system=system)
+
+
+class InterruptedRun(Interrupted):
+    """Ctrl-C while a specification was run.
+
+    Attributes:
+        simulation: What was reached; without certificates.
+    """
+
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__(simulation.trajectory)
+        self.simulation = simulation
+
+
+@typed_arguments
+def run(
+    spec: str | Path | SpecificationFile,
+    *,
+    threads: int | None = None,
+    progress: bool | Progress = False,
+    command: str | None = None,
+) -> Simulation:
+    """Run the flow that a specification describes, and certify what the theory says of it.
+
+    Args:
+        spec: The path of a file, or what `read` or `parse` gave.
+        threads: PyTorch threads for this call; None for those of the file, or else the ones in force.
+        progress: True for a progress bar, or a function; see `progress`.
+        command: What to record as the command that makes this again; None for the Python call.
+
+    Returns:
+        The run. Its figures are drawn, and its files written, when they are asked for.
+
+    Raises:
+        SpecificationError: What is wrong in the file, with its line.
+        OSError: The file cannot be read.
+        InterruptedRun: Ctrl-C; it holds the simulation so far.
+
+    >>> from tokendynamics.specification import parse
+    >>> from tokendynamics.specification.examples import example_text
+    >>> simulation = run(parse(example_text("minimal"), "minimal.toml"))
+    >>> simulation.statuses["reached the horizon"], list(simulation.figures)
+    (1, ['tokens', 'consensus'])
+    """
+    started = datetime.now(UTC)
+    file = _file(spec)
+    setup = _checked_setup(file)
+    trajectory: Trajectory | None = None
+    certificates: tuple[Certificate, ...] | None = None
+    with limited_threads(_threads(file, threads)) as in_force, reporting(progress) as report:
+        checks = tuple(_checks(file, setup))
+        try:
+            trajectory = _trajectory(file, setup, report)
+            certificates = tuple(_certificates(trajectory, checks))
+        except Interrupted as stopped:
+            trajectory = trajectory or stopped.trajectory
+    command = command or f"specification.run({file.name!r})"
+    record = _manifest(file, trajectory, command, started, in_force)
+    simulation = Simulation(file, setup, trajectory, checks, certificates, record)
+    if certificates is None:
+        raise InterruptedRun(simulation)
+    return simulation
+
+
+@typed_arguments
+def check(spec: str | Path | SpecificationFile, *, threads: int | None = None) -> list[Check]:
+    """Check which statements speak about a specification's flow and start; nothing is integrated.
+
+    What `run` would refuse before integrating is refused here, too.
+
+    Args:
+        spec: See `run`.
+        threads: See `run`.
+
+    Raises:
+        SpecificationError: What is wrong in the file, with its line.
+        OSError: The file cannot be read.
+    """
+    file = _file(spec)
+    setup = _checked_setup(file)
+    with limited_threads(_threads(file, threads)):
+        return _checks(file, setup)
+
+
+def check_folder(file: SpecificationFile, folder: Path, *, overwrite: bool = False, argument: str = "folder") -> None:
+    """Refuse a folder in which `Simulation.save` would replace what no simulation wrote, before anything is run.
+
+    Raises:
+        ArgumentValueError: See `whole_folder`.
+    """
+    output = file.tables.output
+    figures = [f"{name}.{format}" for name in figure_names(file) for format in output.formats]
+    films = [] if output.animation is None else [f"{_ANIMATION}.{output.animation}"]
+    entries = (TRAJECTORY, SPECIFICATION, CERTIFICATES, REPORT, *figures, *films)
+    check_free(folder, entries, WRITER, overwrite=overwrite, argument=argument)
+
+
+def _file(spec: object) -> SpecificationFile:
+    if isinstance(spec, SpecificationFile):
+        return spec
+    if isinstance(spec, str | Path):
+        return read(spec)
+    raise ArgumentTypeError(expected("spec", "the path of a file, or the result of `read` or `parse`", shown(spec)))
+
+
+def _threads(file: SpecificationFile, threads: int | None) -> int | None:
+    return file.tables.solver.threads if threads is None else threads
+
+
+def _checked_setup(file: SpecificationFile) -> Setup:
+    setup = build(file)
+    check_figures(file, setup)
+    return setup
+
+
+def _trajectory(file: SpecificationFile, setup: Setup, report: Progress) -> Trajectory:
+    def named(done: float, total: float, what: str) -> None:
+        report(done, total, f"Simulating {file.tables.title or file.name}")
+
+    with file.blaming(("solver",)):
+        return simulate(setup.flow, setup.start, setup.times, events=setup.events, progress=named, **setup.options)
+
+
+def _manifest(
+    file: SpecificationFile, trajectory: Trajectory, command: str, started: datetime, threads: int
+) -> dict[str, Any]:
+    parameters = file.tables.model_dump(mode="json", exclude_unset=True)
+    seed = getattr(file.tables.start, "seed", None)
+    record = manifest(command, parameters, seed=seed, started=started, threads=threads)
+    # Nothing of a network runs here: what is installed and was not imported made none of the numbers.
+    used = {name: version for name, version in record["versions"].items() if name in ("python", *sys.modules)}
+    return record | {
+        "versions": used,
+        "engine": trajectory.engine,
+        "counts": trajectory.counts,
+        "status": dict(_statuses(trajectory)),
+        "horizon": float(trajectory.times[-1]),
+        "end_times": trajectory.end_times,
+    }
+
+
+def _statuses(trajectory: Trajectory) -> Counter[str]:
+    return Counter(str(status) for status in trajectory.status.reshape(-1).tolist())
+
+
+def _checks(file: SpecificationFile, setup: Setup) -> list[Check]:
+    """Return the checks of the file's flow and start, with the law of the start known instead of assumed."""
+    uniform = isinstance(file.tables.start, UniformStart | NormalStart)
+    law = getattr(file.tables.start, "law", None)
+    came = "the start is given, not drawn" if law is None else f"the law of the start is {law!r}"
+    known = Hypothesis(DRAWN, uniform, None, 0.0, came)
+    return [_with(one, known) for one in check_flow(setup.flow, setup.start, setup.times)]
+
+
+def _certificates(trajectory: Trajectory, checks: Sequence[Check]) -> list[Certificate]:
+    """Return the certificates of the statements that apply to some system by `checks`."""
+    applying = {one.statement for one in checks if one.applies_to.any()}
+    return [one for one in certify(trajectory) if one.statement in applying]
+
+
+def _with(one: Check, known: Hypothesis) -> Check:
+    """Return the check with a hypothesis that was assumed known to hold or not."""
+    if all(each.name != known.name for each in one.hypotheses):
+        return one
+    applies_to = np.asarray(one.applies_to & bool(known.holds))
+    return replace(
+        one,
+        applies=bool(applies_to.all()),
+        applies_to=applies_to,
+        hypotheses=tuple(known if each.name == known.name else each for each in one.hypotheses),
+        reasons=one.reasons if known.holds else (*one.reasons, f"{known.name}: {known.text}"),
+        prediction=one.prediction if applies_to.any() else None,
+        assumed=tuple(text for text in one.assumed if not text.startswith(f"{known.name}: ")),
+    )

@@ -1,0 +1,260 @@
+"""Arms, and differences of two over seeds that both have run: intervals, verdicts, and what could have been seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.intervals import student_quantile
+
+Verdict = Literal["separated", "not separated", "undecided"]
+
+POWER = 0.8
+"""Probability with which a difference is to be separated where a smallest one is given."""
+
+End = Literal["largest", "smallest"]
+
+_MOST_SEEDS = 100_000
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One arm by itself.
+
+    Attributes:
+        name: In the file.
+        runs: How many seeds it was to have.
+        finished: How many of them it has.
+        learning_rate: The highest of its schedule; None where tuning found none.
+        mean: Of the measure over the finished seeds; None without one.
+        low: Lower end of the t-interval of the mean; None with fewer than two.
+        high: Upper end; likewise.
+        learning_rate_at_end: Whether the learning rate is the largest or the smallest that tuning tried, so that a
+            better one may lie beyond; None where it is neither, or was not tuned.
+    """
+
+    name: str
+    runs: int
+    finished: int
+    learning_rate: float | None
+    mean: float | None
+    low: float | None
+    high: float | None
+    learning_rate_at_end: End | None = None
+
+
+@dataclass(frozen=True)
+class PairedComparison:
+    """An arm beside another one over the seeds that both have finished.
+
+    Attributes:
+        arm: The arm.
+        reference: What it is compared with.
+        seeds: Those of the pairs, in order.
+        left_out: Seeds that one of the two has not finished.
+        differences: Measure of the arm minus that of the reference, one a seed.
+        mean: Of the differences; None without a pair.
+        low: Lower end of the t-interval of the mean; None with fewer than two pairs.
+        high: Upper end; likewise.
+        p: Two-sided p-value of a mean of zero; None with fewer than two pairs.
+        verdict: "separated" where the interval leaves out zero; "undecided" with fewer than two pairs.
+        better: Whether the arm is the better one; None unless separated.
+        detectable: The smallest true difference that would be significant with 80 % probability, given the number of
+            pairs and their standard deviation; None with fewer than two pairs.
+        needed: Pairs that would separate a true difference as large as the mean, with the deviation of these, with
+            that probability; None where it is zero, would take more than 100,000, or with fewer than two pairs.
+    """
+
+    arm: str
+    reference: str
+    seeds: tuple[int, ...]
+    left_out: tuple[int, ...]
+    differences: tuple[float, ...]
+    mean: float | None
+    low: float | None
+    high: float | None
+    p: float | None
+    verdict: Verdict
+    better: bool | None
+    detectable: float | None
+    needed: int | None
+
+
+def at_end(learning_rate: float, tried: Sequence[float]) -> End | None:
+    """Return at which end of the learning rates that were tried one is; None for none of the two.
+
+    >>> at_end(0.4, [0.1, 0.2, 0.4]), at_end(0.2, [0.1, 0.2, 0.4]), at_end(0.2, [])
+    ('largest', None, None)
+    """
+    if len(tried) and learning_rate == max(tried):
+        return "largest"
+    return "smallest" if len(tried) and learning_rate == min(tried) else None
+
+
+def arm_of(
+    name: str,
+    values: Mapping[int, float],
+    runs: int,
+    learning_rate: float,
+    confidence: float,
+    tried: Sequence[float] = (),
+) -> Arm:
+    """Return an arm by itself.
+
+    Args:
+        name: In the file.
+        values: Measures of the finished runs by seed.
+        runs: How many it was to have.
+        learning_rate: NaN where tuning found none.
+        confidence: Of the interval.
+        tried: Learning rates of the tuning; none without it.
+    """
+    rate = learning_rate if math.isfinite(learning_rate) else None
+    numbers = np.array(list(values.values()), dtype=np.float64)
+    ends = (
+        interval(numbers, confidence) if len(numbers) > 1 else (float(numbers[0]) if len(numbers) else None, None, None)
+    )
+    return Arm(name, runs, len(numbers), rate, *ends, learning_rate_at_end=at_end(learning_rate, tried))
+
+
+def compared(
+    arm: str,
+    reference: str,
+    values: Mapping[str, Mapping[int, float]],
+    seeds: tuple[int, ...],
+    *,
+    confidence: float,
+    lower_is_better: bool,
+    tests: int = 1,
+) -> PairedComparison:
+    """Compare two arms over the seeds that both have.
+
+    Args:
+        arm: A key of `values`.
+        reference: Another one.
+        values: Measures of the finished runs by arm and seed.
+        seeds: All that were to be run.
+        confidence: Of the interval, such as 0.95.
+        lower_is_better: Which direction of the measure is the better one.
+        tests: How many tests share the error: `detectable` and `needed` are those of the strictest of them.
+
+    >>> found = compared("b", "a", {"a": {1: 2.0, 2: 3.0}, "b": {1: 1.0, 2: 2.2}}, (1, 2, 3), confidence=0.95,
+    ...     lower_is_better=True)
+    >>> found.verdict, found.left_out, [round(number, 4) for number in (found.mean, found.low, found.high)]
+    ('not separated', (3,), [-0.9, -2.1706, 0.3706])
+    """
+    pairs = tuple(seed for seed in seeds if seed in values[arm] and seed in values[reference])
+    differences = np.array([values[arm][seed] - values[reference][seed] for seed in pairs], dtype=np.float64)
+    left_out = tuple(seed for seed in seeds if seed not in pairs)
+    of_whom = (arm, reference, pairs, left_out, tuple(differences.tolist()))
+    if len(pairs) < 2:
+        mean = float(differences[0]) if len(pairs) else None
+        return PairedComparison(*of_whom, mean, None, None, None, "undecided", None, None, None)
+    mean, low, high = interval(differences, confidence)
+    separated = low > 0 or high < 0
+    deviation, strictest = float(differences.std(ddof=1)), 1 - (1 - confidence) / tests
+    return PairedComparison(
+        *of_whom,
+        mean=mean,
+        low=low,
+        high=high,
+        p=p_value(differences),
+        verdict="separated" if separated else "not separated",
+        better=(mean < 0) == lower_is_better if separated else None,
+        detectable=deviation * detectable(len(pairs), strictest),
+        needed=pairs_needed(abs(mean), deviation, strictest),
+    )
+
+
+def interval(values: np.ndarray, confidence: float) -> tuple[float, float, float]:
+    """Return the mean of independent values and the ends of its t-interval.
+
+    Raises:
+        ArgumentValueError: Fewer than two values.
+
+    >>> [round(number, 4) for number in interval(np.array([1.0, 2.0, 6.0]), 0.9)]
+    [3.0, -1.4604, 7.4604]
+    """
+    if len(values) < 2:
+        raise ArgumentValueError(expected("values", "two or more", len(values)))
+    mean = float(values.mean())
+    half = student_quantile(confidence, len(values) - 1) * float(values.std(ddof=1)) / math.sqrt(len(values))
+    return mean, mean - half, mean + half
+
+
+def p_value(values: np.ndarray, mean: float = 0.0) -> float:
+    """Return the two-sided p-value of the t-test of a mean; 1 where all values are that mean itself.
+
+    >>> round(p_value(np.array([1.0, 2.0, 6.0])), 4)
+    0.1885
+    """
+    from scipy.special import stdtr
+
+    error = float(values.std(ddof=1)) / math.sqrt(len(values))
+    distance = abs(float(values.mean()) - mean)
+    if error == 0:
+        return 1.0 if distance == 0 else 0.0
+    return float(2 * stdtr(len(values) - 1, -distance / error))
+
+
+def power(effect: float, pairs: int, confidence: float) -> float:
+    """Return the probability that the t-interval of that many normal differences excludes zero.
+
+    With n pairs, t has n − 1 degrees of freedom and the noncentrality ``effect·√n``.
+
+    Args:
+        effect: True mean in standard deviations.
+        pairs: At least 2.
+        confidence: Of the interval.
+
+    >>> round(power(0.0, 5, 0.95), 4), round(power(1.0, 10, 0.95), 4)
+    (0.05, 0.8031)
+    """
+    from scipy.special import nctdtr
+
+    freedom, shift = pairs - 1, effect * math.sqrt(pairs)
+    quantile = student_quantile(confidence, freedom)
+    # SciPy has no number for the far side where it is small: from here on it is below Φ(−5) = 3e-7.
+    far = float(nctdtr(freedom, shift, -quantile)) if shift < 5 else 0.0
+    return 1 - float(nctdtr(freedom, shift, quantile)) + far
+
+
+def detectable(pairs: int, confidence: float) -> float:
+    """Return the smallest true mean, in standard deviations, that is separated with a probability of 80 %.
+
+    >>> round(detectable(5, 0.95), 3)
+    1.682
+    """
+    from scipy.optimize import brentq
+
+    highest = 1.0
+    while power(highest, pairs, confidence) < POWER:
+        highest *= 2
+    root: Any = brentq(lambda effect: power(effect, pairs, confidence) - POWER, 0.0, highest)
+    return float(root)
+
+
+def pairs_needed(mean: float, deviation: float, confidence: float) -> int | None:
+    """Return how many pairs separate a true mean with a probability of 80 %; None where 100,000 do not.
+
+    >>> pairs_needed(1.0, 1.0, 0.95), pairs_needed(0.0, 1.0, 0.95)
+    (10, None)
+    """
+    if deviation == 0:
+        return 2 if mean > 0 else None
+    effect = mean / deviation
+    enough, short = 2, 1
+    while power(effect, enough, confidence) < POWER:
+        if enough == _MOST_SEEDS:
+            return None
+        enough, short = min(2 * enough, _MOST_SEEDS), enough
+    while enough - short > 1:
+        middle = (enough + short) // 2
+        short, enough = (short, middle) if power(effect, middle, confidence) >= POWER else (middle, enough)
+    return enough

@@ -1,0 +1,172 @@
+"""The contraction form A = qk · ov^{−1} of `positional`, its hypotheses, and the norm bound that follows from it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from tokendynamics.dynamics import Flow
+from tokendynamics.numerics.tolerances import rounding_threshold
+from tokendynamics.theorems import _hypotheses as measured
+from tokendynamics.theorems._free_flow import head_matrix
+from tokendynamics.theorems.result import Hypothesis
+
+_ROUNDINGS = 16
+LARGEST_DEVIATION = 1e-4
+"""Where ov is so ill-conditioned that rounding alone could deviate by more, a larger deviation is not excused."""
+PRINTED_RATIO_COUNTEREXAMPLE = {
+    "qk": [[0.01, 0.0], [0.0, 0.01]],
+    "ov": [[-0.01, 0.0], [0.0, -0.01]],
+    "x0": [[1.0, 0.0], [-1.0, 0.0]],
+    "printed_c": 100.0,
+    "time": 0.5,
+}
+"""Here A = −I, so ‖x‖²_A = |x|² = 100 q_qk(x): the printed inequality ‖·‖²_A ≥ c‖·‖²_qk allows c = 100, and the bound
+with that c is 0.011 at t = 0.5, where ‖x‖²_A is still 0.9999. The right c, with q_qk ≥ c‖·‖²_A, is 0.01."""
+
+
+@dataclass(frozen=True)
+class ContractionForm:
+    """The matrices of the one head of a flow and what follows from them.
+
+    Attributes:
+        qk: (*system, dim, dim), float64.
+        ov: Times the flow's weight factor: with the paper normalization the flow is the plain one of ov/√dim.
+        matrix: A = qk · ov^{−1}; of no use where `defined` is False.
+        rank: Of ov, (*system,).
+        condition: σ_max/σ_min of ov, (*system,), infinite below full rank.
+        unit: The relative rounding of the numbers that were given.
+    """
+
+    qk: Tensor
+    ov: Tensor
+    matrix: Tensor
+    rank: Tensor
+    condition: Tensor
+    unit: float
+
+    @property
+    def _looseness(self) -> Tensor:
+        """How much more than `hypotheses.ROUNDING` rounding can make in A, (*system,), at least 1."""
+        rounding = _ROUNDINGS * self.ov.shape[-1] * self.unit * self.condition
+        return torch.where(self.defined, rounding / measured.ROUNDING, 1.0).clamp_min(1.0)
+
+    @property
+    def rounding(self) -> Tensor:
+        """Relative error that rounding can make in A, (*system,)."""
+        return measured.ROUNDING * self._looseness
+
+    @property
+    def tolerance(self) -> Tensor:
+        """Asymmetry up to which A counts as symmetric, (*system,): what rounding makes, but never a visible one."""
+        return self.rounding.clamp_max(LARGEST_DEVIATION)
+
+    def scaled(self, excess: Tensor) -> Tensor:
+        """Divide an excess (*system, time) by what rounding can make: `hypotheses.ROUNDING` is then allowed."""
+        return excess / self._looseness.unsqueeze(-1)
+
+    @property
+    def defined(self) -> Tensor:
+        """Whether ov has full rank, (*system,)."""
+        return self.rank == self.ov.shape[-1]
+
+
+def contraction_form(flow: Flow) -> ContractionForm:
+    """Measure A = qk · ov^{−1} of the first head at t = 0.
+
+    Source: `positional` below its (4), A = W (V^T)^{−1} with W = qk and V^T = ov.
+
+    >>> from tokendynamics.attention import Attention
+    >>> from tokendynamics.spaces import Free
+    >>> form = contraction_form(Flow(Attention([[2.0]], [[-4.0]]), Free()))
+    >>> form.matrix.tolist(), float(form.condition)
+    ([[-0.5]], 1.0)
+    """
+    given = flow.attention.ov.matrix_at(0.0)
+    qk, ov = head_matrix(flow.attention.qk), flow.weight_factor * head_matrix(flow.attention.ov)
+    dim = ov.shape[-1]
+    singular = torch.linalg.svdvals(ov)
+    threshold = rounding_threshold(singular[..., :1], dim, given.dtype)
+    rank = (singular > threshold).sum(dim=-1)
+    regular = rank == dim
+    condition = torch.where(regular, singular[..., 0] / torch.where(regular, singular[..., -1], 1.0), torch.inf)
+    # A ov = qk: solved for A^T, without an inverse; without a solution, of the identity.
+    given_ov = torch.where(regular[..., None, None], ov, torch.eye(dim).to(ov))
+    # Expanded, since torch takes a (dim, dim) right-hand side of dim systems for dim vectors.
+    matrix = torch.linalg.solve(given_ov.mT, qk.expand_as(given_ov).mT if qk.ndim < ov.ndim else qk.mT).mT
+    unit = max(torch.finfo(dtype).eps for dtype in (given.dtype, flow.attention.qk.matrix_at(0.0).dtype))
+    return ContractionForm(qk, ov, matrix, rank, condition, unit)
+
+
+def invertible(form: ContractionForm) -> Hypothesis:
+    """Measure whether the value matrix has full rank, so that A exists."""
+    dim, everywhere = form.ov.shape[-1], bool(form.defined.all())
+    text = f"ov has rank {int(form.rank.min())} of {dim} and condition number {float(form.condition.max()):.3g}"
+    undefined = "" if everywhere else ": A = qk · ov^{−1} is undefined"
+    at = None if everywhere or not bool(form.defined.any()) else form.defined.numpy()
+    return replace(measured.fact("ov invertible", everywhere, text + undefined), at=at)
+
+
+def symmetric_contraction(form: ContractionForm) -> tuple[Hypothesis, ...]:
+    """Measure whether A exists and is symmetric."""
+    if not bool(form.defined.any()):
+        return (invertible(form),)
+    return (invertible(form), measured.symmetric(form.matrix, "A", form.tolerance))
+
+
+def definite_forms(form: ContractionForm) -> tuple[Hypothesis, ...]:
+    """Measure A_sym ≺ 0 and qk_sym ≻ 0, where A exists."""
+    positive = measured.definite(form.qk, "qk")
+    if not bool(form.defined.any()):
+        return (positive,)
+    return (measured.definite(form.matrix, "A", sign=-1, tolerance=form.rounding), positive)
+
+
+def contracting_systems(form: ContractionForm) -> Tensor:
+    """Tell which systems have A_sym ≺ 0 and qk_sym ≻ 0, (*system,)."""
+    highest = torch.linalg.eigvalsh(symmetric_part(form.matrix))[..., -1]
+    lowest = torch.linalg.eigvalsh(symmetric_part(form.qk))[..., 0]
+    return (highest < 0) & (lowest > 0)
+
+
+def largest_ratio(form: ContractionForm) -> Tensor:
+    """Return the largest c with q_qk(u) ≥ c ‖u‖²_A for all u, ‖u‖²_A = −q_A(u) and A_sym ≺ 0; (*system,).
+
+    It is the lowest eigenvalue of qk_sym relative to −A_sym; for A and qk symmetric, the lowest of −ov. The proof
+    of `positional` B.3 prints the inequality the other way round, ‖·‖²_A ≥ c ‖·‖²_W, from which the bound does not
+    follow; see `PRINTED_RATIO_COUNTEREXAMPLE`.
+    """
+    root = torch.linalg.cholesky(-symmetric_part(form.matrix))
+    half = torch.linalg.solve_triangular(root, symmetric_part(form.qk), upper=False)
+    whole = torch.linalg.solve_triangular(root, half.mT, upper=False)
+    return torch.linalg.eigvalsh(symmetric_part(whole))[..., 0]
+
+
+def norm_bound(squared: Tensor, c: Tensor, tokens: int, times: Tensor) -> Tensor:
+    """Return ``(1/c) log(e^{−2ct} (e^{c s} − L) + L)``, the bound of ‖x_l(t)‖²_A with s = ‖x_l(0)‖²_A.
+
+    c is that of `largest_ratio`, L the number of tokens; the result is (*system, time, token).
+    From d/dt s ≤ −2 + 2L e^{−cs}, which is u' ≤ −2cu + 2cL for u = e^{cs}. Computed as a logarithm of a sum of
+    non-negative terms, so that nothing overflows.
+
+    Source: `positional` proposition B.3, the last line of its proof.
+
+    Returns:
+        Shape (*system, time, token).
+
+    >>> one = torch.ones(1, dtype=torch.float64)
+    >>> norm_bound(4 * one, one[0], 3, torch.tensor([0.0, 50.0]).double()).squeeze().exp().round(decimals=6).tolist()
+    [54.59815, 3.0]
+    """
+    decay = -2 * c[..., None, None] * times[:, None]
+    start = c[..., None, None] * squared.unsqueeze(-2) + decay
+    rest = math.log(tokens) + (-torch.expm1(decay)).log()
+    return torch.logaddexp(start, rest.expand_as(start)) / c[..., None, None]
+
+
+def symmetric_part(matrix: Tensor) -> Tensor:
+    """Return (B + B^T)/2."""
+    return (matrix + matrix.mT) / 2

@@ -1,0 +1,151 @@
+"""Remark 3.5 of `positional`, which is false: A_sym ≺ 0 and qk_sym ≻ 0 do not send all tokens to zero."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tokendynamics.dynamics import Flow, Trajectory
+from tokendynamics.theorems import _hypotheses as measured
+from tokendynamics.theorems._conditions import flow_of_run
+from tokendynamics.theorems._free_flow import head_matrix, of_constant_circuits, single_head_in_free_space
+from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems.contraction import contracting_systems, contraction_form, definite_forms, invertible
+from tokendynamics.theorems.outcomes import outcomes_of
+from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
+
+DIVERGING_COUNTEREXAMPLE = {
+    "qk": [[1.0, 2.0], [-2.0, 1.0]],
+    "ov": [[0.6, -0.8], [0.8, 0.6]],
+    "x0": [[1.0, 0.0]],
+}
+"""A = qk · ov^{−1} has the symmetric part −I and qk_sym = I, but ov has the eigenvalues 0.6 ± 0.8i: one token, or any
+number of equal ones, moves by x' = ov x, and |x| = e^{0.6 t}."""
+
+RING_COUNTEREXAMPLE = {
+    "qk": [[1.0, 5.671281819617709], [-5.671281819617709, 1.0]],
+    "ov": [[-1.0, 0.0], [0.0, -1.0]],
+    "x0": [[1.5, 0.0], [-0.75, 1.299038105676658], [-0.75, -1.299038105676658]],
+}
+"""Three tokens at 120° with qk = a rotation by 80° over its cosine, and ov = −I. A_sym = −I and qk_sym = I, and every
+Re λ(V) is −1; yet the tokens run away from each other for ever. The ring keeps its shape, and its radius obeys
+r' = r (1 − 3 w(r²))/2 with w the weight of a token on itself, which tends to 0: |x| grows like e^{t/2}. So a V whose
+eigenvalues all have negative real parts is no proof of boundedness either."""
+
+EQUILIBRIUM_EXAMPLE = {
+    "qk": [[0.1, 0.1], [0.7, -0.3]],
+    "ov": [[0.0, 1.2], [-0.8, -0.8]],
+    "x0": [[-1.7, -0.8], [1.1, 0.3], [0.6, -0.9], [-0.3, 2.4]],
+}
+"""A third outcome, with qk_sym indefinite: tokens come to rest on a line on which q_qk = 0, where all weights are
+equal, with mean zero. With qk_sym definite and ov invertible zero is the only equilibrium (`positional` B.5)."""
+
+
+def paper_conjecture(flow: Flow) -> np.ndarray:
+    """Return the paper's conjecture per system: "zero" if A_sym ≺ 0 and qk_sym ≻ 0, else "diverged".
+
+    Source: `positional` Remark 3.5. False: see `DIVERGING_COUNTEREXAMPLE`. "undecided" where A is undefined.
+    """
+    form = contraction_form(flow)
+    if flow.heads != 1:
+        return np.full(form.qk.shape[:-2], "undecided")
+    signs = np.where(contracting_systems(form).numpy(), "zero", "diverged")
+    return np.where(form.defined.numpy(), signs, "undecided")
+
+
+def observed_criterion(flow: Flow) -> np.ndarray:
+    """Judge by the criterion seen to decide: "diverged" if some Re λ(V) > 0, "bounded" if all are below 0.
+
+    An observation on random draws with A_sym ≺ 0 and qk_sym ≻ 0, not a theorem: of 1365 with every Re λ(V) < 0 none
+    diverged, and nearly all with some Re λ(V) > 0 did; but see `RING_COUNTEREXAMPLE`. "undecided" where the largest is
+    0 to rounding, and for all Re λ(V) < 0 without those signs: with qk = ov = −I tokens do diverge.
+    """
+    return _by_spectrum(*largest_real_part(flow), paper_conjecture(flow))
+
+
+def _by_spectrum(largest: np.ndarray, noise: np.ndarray, paper: np.ndarray) -> np.ndarray:
+    contracting = paper == "zero"
+    outcome = np.where(largest > noise, "diverged", "undecided")
+    return np.where((largest < -noise) & contracting, "bounded", outcome)
+
+
+def largest_real_part(flow: Flow) -> tuple[np.ndarray, np.ndarray]:
+    """Return max Re λ(V) per system, times the weight factor, and what rounding can make of a zero."""
+    ov = flow.weight_factor * head_matrix(flow.attention.ov)
+    values = torch.linalg.eigvals(ov)
+    noise = ov.shape[-1] * torch.finfo(ov.dtype).eps * torch.linalg.matrix_norm(ov, 2)
+    return values.real.amax(dim=-1).numpy(), noise.numpy()
+
+
+def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+    return of_constant_circuits(flow, _forms)
+
+
+def _forms(flow: Flow) -> tuple[Hypothesis, ...]:
+    form = contraction_form(flow)
+    false = measured.fact("the remark is false", False, _both_criteria(flow))
+    if not bool(form.defined.any()):
+        return (invertible(form), *definite_forms(form), false)
+    skew = torch.maximum(_asymmetry(form.matrix), _asymmetry(form.qk))
+    what = "the larger relative asymmetry of the two (else: theorem 3.4)"
+    uneven = measured.above("A or qk not symmetric", skew, form.rounding, what)
+    return (invertible(form), uneven, *definite_forms(form), false)
+
+
+def _asymmetry(matrix: Tensor) -> Tensor:
+    size = matrix.abs().amax(dim=(-2, -1)).clamp_min(torch.finfo(matrix.dtype).tiny)
+    return (matrix - matrix.mT).abs().amax(dim=(-2, -1)) / size
+
+
+def _both_criteria(flow: Flow) -> str:
+    paper, (largest, noise) = paper_conjecture(flow), largest_real_part(flow)
+    observed = _counted(_by_spectrum(largest, noise, paper))
+    spectrum = f"spectrum of V, largest Re λ {largest.max():.3g}"
+    return f"paper's conjecture: {_counted(paper)}; observed ({spectrum}): {observed}"
+
+
+def _counted(outcomes: np.ndarray) -> str:
+    words, counts = np.unique(outcomes, return_counts=True)
+    if len(words) == 1:
+        return str(words[0])
+    return ", ".join(f"{word} in {count}" for word, count in zip(words, counts, strict=True))
+
+
+def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
+    reached, flow = outcomes_of(trajectory), flow_of_run(trajectory)
+    paper = np.broadcast_to(paper_conjecture(flow), reached.shape)
+    observed = np.broadcast_to(observed_criterion(flow), reached.shape)
+    unknown = reached == "undecided"
+    as_paper = np.where(unknown | (paper == "undecided"), "undecided", np.where(reached == paper, "holds", "fails"))
+    # Some Re λ > 0 makes divergence usual, not certain: only the other direction can be contradicted by one run.
+    bounded = np.where(unknown, "undecided", np.where(reached == "diverged", "fails", "holds"))
+    as_observed = np.where(observed == "bounded", bounded, np.where(reached == observed, "holds", "undecided"))
+    return (
+        _verdict("paper's conjecture (A_sym ≺ 0 and qk_sym ≻ 0 decide)", as_paper, reached, trajectory),
+        _verdict("observed (the signs of Re λ(V) decide)", as_observed, reached, trajectory),
+    )
+
+
+def _verdict(text: str, outcome: np.ndarray, reached: np.ndarray, trajectory: Trajectory) -> Condition:
+    """Return a condition about a class, not a size: margins are 0 where it holds or is undecided, else −1."""
+    failed = outcome == "fails"
+    first = np.where(failed, np.asarray(trajectory.end_times, dtype=float), np.nan)
+    return Condition(f"{text}; outcome {_counted(reached)}", outcome, np.where(failed, -1.0, 0.0), 0.0, first)
+
+
+STATEMENT = Statement(
+    name="positional-remark-3.5",
+    title="Convergence to zero without symmetry (false)",
+    equations="Remark 3.5",
+    erratum=(
+        "The remark claims that all tokens converge to zero whenever A_sym ≺ 0 and qk_sym ≻ 0. Of random draws 92 % "
+        "did in dim 2 and 74 % in dim 4; with ov = [[0.6, −0.8], [0.8, 0.6]] one token grows like e^{0.6t}. What "
+        "decided was the spectrum of V: no draw with every Re λ(V) < 0 diverged. That is an observation, too: a ring "
+        "of three tokens with ov = −I diverges."
+    ),
+    structure=single_head_in_free_space,
+    hypotheses=_hypotheses,
+    predict=lambda flow, start: Prediction("nothing: the conjecture is false", limit="none"),
+    conditions=_conditions,
+)

@@ -1,0 +1,262 @@
+"""What one run of training is: a task, a network, a recipe and a seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from typing import Any, Literal, get_args
+
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.arguments import as_count, as_integer
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.signatures import typed_fields
+from tokendynamics.provenance.manifest import plain
+
+Schedule = Literal["constant", "linear", "cosine"]
+Optimizer = Literal["adam", "adamw"]
+Precision = Literal["float32", "bf16", "fp16"]
+
+
+@typed_fields
+@dataclass(frozen=True)
+class Multipliers:
+    """Learning rates of the parameters of a regime, as multiples of the recipe's.
+
+    Attributes:
+        lower: Of L in ``L diag(s·softplus(d)) L^T + T − T^T``.
+        skew: Of T.
+        pivots: Of d.
+        remedy: Of ρ and a in the remedies λI and λA, λ = −exp ρ.
+    """
+
+    lower: float = 10.0
+    skew: float = 2.5
+    pivots: float = 7.0
+    remedy: float = 10.0
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            if not 0 <= (value := getattr(self, each.name)) < math.inf:
+                raise ArgumentValueError(expected(f"multipliers.{each.name}", "a number from 0", value))
+
+
+@typed_fields
+@dataclass(frozen=True)
+class Recipe:
+    """How a network is trained.
+
+    Attributes:
+        steps: Steps of the optimiser.
+        batch: Sequences or images of one forward pass on one device.
+        learning_rate: The highest.
+        accumulation: Forward passes of one step.
+        schedule: What follows the warm-up: "constant", "linear" (to zero) or "cosine".
+        warmup: Steps in which the learning rate rises to the highest.
+        lowest: Learning rate at the end of "cosine", as a share of the highest.
+        optimizer: "adam" or "adamw" (weight decay apart from the gradient).
+        weight_decay: Of matrices; never of biases, norms, embeddings of positions and a regime's own parameters.
+        betas: Of both.
+        clip: Largest norm of the gradient; None for any.
+        precision: "float32", or mixed with "bf16" or "fp16".
+        averaging: Decay of the exponential moving average of the weights; None for none.
+        evaluate_every: Steps between two evaluations on the validation split.
+        save_every: Steps between two checkpoints.
+        log_every: Steps that a logged loss is the mean of.
+        multipliers: See `Multipliers`.
+    """
+
+    steps: int
+    batch: int
+    learning_rate: float
+    accumulation: int = 1
+    schedule: Schedule = "cosine"
+    warmup: int = 0
+    lowest: float = 0.0
+    optimizer: Optimizer = "adamw"
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    clip: float | None = 1.0
+    precision: Precision = "float32"
+    averaging: float | None = None
+    evaluate_every: int = 100
+    save_every: int = 100
+    log_every: int = 10
+    multipliers: Multipliers = field(default_factory=Multipliers)
+
+    def __post_init__(self) -> None:
+        counts = ("steps", "batch", "accumulation", "evaluate_every", "save_every", "log_every")
+        for name in counts:
+            as_count(getattr(self, name), name)
+        as_count(self.warmup, "warmup", at_least=0)
+        choices = {"schedule": Schedule, "optimizer": Optimizer, "precision": Precision}
+        for name, known in choices.items():
+            if (value := getattr(self, name)) not in get_args(known):
+                raise ArgumentValueError(expected(name, "one of " + ", ".join(get_args(known)), repr(value)))
+        if self.save_every % self.log_every:
+            wanted = f"a multiple of log_every = {self.log_every}, so that no logged mean is broken off by a stop"
+            raise ArgumentValueError(expected("save_every", wanted, self.save_every))
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
+        within = {
+            "learning_rate": (0 < self.learning_rate < math.inf, "a positive number"),
+            "lowest": (0 <= self.lowest <= 1, "a share of the highest learning rate, 0 to 1"),
+            "weight_decay": (0 <= self.weight_decay < math.inf, "a number from 0"),
+            "betas": (all(0 <= beta < 1 for beta in self.betas), "two numbers from 0 to below 1"),
+            "clip": (self.clip is None or 0 < self.clip < math.inf, "a positive number, or None"),
+            "averaging": (self.averaging is None or 0 < self.averaging < 1, "a number between 0 and 1, or None"),
+        }
+        for name, (right, wanted) in within.items():
+            if not right:
+                raise ArgumentValueError(expected(name, wanted, getattr(self, name)))
+
+
+@typed_fields
+@dataclass(frozen=True)
+class Experiment:
+    """A task, a network, a recipe and a seed: two runs of one experiment give the same numbers on one machine.
+
+    Runs with one seed see the same data in the same order, and start with the same weights but for those of their
+    attention, whatever their regime: their differences are paired.
+
+    Attributes:
+        name: Of the preset that it comes from.
+        task: A name in `tokendynamics.training.TASKS`.
+        data: A built-in data set of the task, or a path.
+        model: Arguments of the network's configuration that the data do not determine, such as ``hidden_size`` and
+            ``regime``; see `tokendynamics.modules.language_model.LanguageModelConfig`.
+        recipe: How it is trained.
+        options: What else the task takes, such as ``context``.
+        seed: Of weights, data and dropout, from 0 to 2³² − 1.
+    """
+
+    name: str
+    task: str
+    data: str
+    model: Mapping[str, Any]
+    recipe: Recipe
+    options: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        as_integer(self.seed, "seed", at_least=0, at_most=2**32 - 1)
+        for name in ("model", "options"):
+            _as_entries(getattr(self, name), name)
+
+    def changed(
+        self,
+        *,
+        regime: str | None = None,
+        remedy: str | None = None,
+        data: str | None = None,
+        seed: int | None = None,
+        model: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
+        recipe: Mapping[str, Any] | None = None,
+    ) -> Experiment:
+        """Return the experiment with some of it replaced; None leaves a part as it is.
+
+        Args:
+            regime: Of the network's attention.
+            remedy: "none", "identity" or "diagonal".
+            data: A built-in data set, or a path.
+            seed: Of weights, data and dropout.
+            model: Entries of `model`.
+            options: Entries of `options`.
+            recipe: Fields of the recipe; ``multipliers`` may be a mapping.
+
+        Raises:
+            ArgumentTypeError: Entries that are no mapping.
+            ArgumentValueError: A field that a recipe does not have, or a value that it cannot have.
+        """
+        model, options, recipe = (
+            {} if given is None else _as_entries(given, name)
+            for given, name in ((model, "model"), (options, "options"), (recipe, "recipe"))
+        )
+        further = {name: value for name, value in (("regime", regime), ("remedy", remedy)) if value is not None}
+        return replace(
+            self,
+            data=self.data if data is None else data,
+            seed=self.seed if seed is None else seed,
+            model={**self.model, **model, **further},
+            options={**self.options, **options},
+            recipe=_recipe({**_entries(self.recipe), **recipe}),
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values, from which `from_json` makes the experiment again."""
+        return {
+            "name": self.name,
+            "task": self.task,
+            "data": self.data,
+            "model": plain(dict(self.model)),
+            "options": plain(dict(self.options)),
+            "recipe": _entries(self.recipe),
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def from_json(cls, values: Any) -> Experiment:
+        """Return what `as_json` returned.
+
+        Raises:
+            ArgumentTypeError: A value of another kind.
+            ArgumentValueError: An entry is missing or unknown, or a value is impossible.
+        """
+        entries = _as_entries(values, "experiment")
+        _check_names("experiment", entries, cls)
+        return cls(**{**entries, "recipe": _recipe(entries["recipe"])})
+
+
+def differences(former: Experiment, now: Experiment) -> list[str]:
+    """Return what differs, an entry each, such as ``"recipe.steps: 100 then, 200 now"``.
+
+    >>> one = Experiment("a", "bytes", "pydoc", {}, Recipe(steps=100, batch=4, learning_rate=0.1))
+    >>> differences(one, one.changed(recipe={"steps": 200}))
+    ['recipe.steps: 100 then, 200 now']
+    """
+    then, now_flat = (dict(_flat(each.as_json())) for each in (former, now))
+    names = [*then, *(name for name in now_flat if name not in then)]
+    return [
+        f"{name}: {then.get(name, 'nothing')} then, {now_flat.get(name, 'nothing')} now"
+        for name in names
+        if then.get(name) != now_flat.get(name)
+    ]
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for name, value in values.items():
+        found += _flat(value, f"{before}{name}.") if isinstance(value, Mapping) else [(f"{before}{name}", value)]
+    return found
+
+
+def _entries(recipe: Recipe) -> dict[str, Any]:
+    return {**asdict(recipe), "betas": list(recipe.betas)}
+
+
+def _recipe(values: Any) -> Recipe:
+    entries = _as_entries(values, "recipe")
+    _check_names("recipe", entries, Recipe)
+    given = entries.get("multipliers")
+    if isinstance(given, Mapping):
+        _check_names("multipliers", given, Multipliers)
+        entries["multipliers"] = Multipliers(**given)
+    return Recipe(**entries)
+
+
+def _as_entries(values: Any, argument: str) -> dict[str, Any]:
+    if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
+        raise ArgumentTypeError(expected(argument, "a dict with texts as keys", shown(values)))
+    return dict(values)
+
+
+def _check_names(argument: str, values: Mapping[str, Any], record: type[Any]) -> None:
+    known = {each.name: each for each in fields(record)}
+    for name in values:
+        if name not in known:
+            raise ArgumentValueError(expected(argument, "entries among " + ", ".join(known), repr(name)))
+    for name, each in known.items():
+        if name not in values and each.default is MISSING and each.default_factory is MISSING:
+            raise ArgumentValueError(expected(argument, f"the entry {name}, too", "none of that name"))

@@ -1,0 +1,234 @@
+"""What a layer did from one look to another: a change of state, or a large change of one measure; and its line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from tokendynamics.diagnosis.layer_states import ANISOTROPIC, CONSENSUS, LINE_EXCESS, SPREAD, State, state_of
+from tokendynamics.training.monitor.looks import Look, Values
+from tokendynamics.words import fixed, ranges
+
+ROOM = 0.02
+"""A measure nearer than this to a threshold is on neither side of it, however well it is known: half of the distance
+from 0.06 to the nearest built networks that are not spread."""
+
+LARGE = 0.4
+"""Change of a measure that has a line although the state stays. Small networks that learn and stay spread move by up to
+0.25 in their first steps."""
+
+MEASURES: dict[str, tuple[str, tuple[float, ...]]] = {
+    "share_common": ("common share", (ANISOTROPIC,)),
+    "consensus_relative": ("κ′", (SPREAD, CONSENSUS)),
+    "line_excess": ("line excess", (LINE_EXCESS,)),
+}
+"""The measures that decide a state: the word for each, and the values at which it decides."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What one layer or several layers did alike, seen at one step.
+
+    Attributes:
+        step: At which it was seen.
+        layers: Counted from 1.
+        former: Their state before; the same as `state` where one measure changed much and the state did not.
+        state: Their state now.
+        measure: The name of the measure that changed; empty where a state is undetermined.
+        before: Its lowest and highest value over these layers at `since`.
+        after: The same now.
+        since: First and last step of the looks that `before` is from: for a change of state the last look at which the
+            measures themselves made the former state.
+        recent: Whether all of these are the look before this one.
+        moved: The largest change of the measure over these layers.
+    """
+
+    step: int
+    layers: tuple[int, ...]
+    former: State
+    state: State
+    measure: str
+    before: tuple[float, float]
+    after: tuple[float, float]
+    since: tuple[int, int]
+    recent: bool = True
+    moved: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """The line in words.
+
+        >>> numbers = ("consensus_relative", (0.04, 0.04), (0.21, 0.21), (1000, 1000))
+        >>> Change(1500, (7,), "spread", "drawing together", *numbers).text
+        'step 1500: layer 7 went from spread to drawing together (κ′ 0.04 → 0.21)'
+        >>> numbers = ("share_common", (0.04, 0.05), (0.9, 0.97), (500, 500))
+        >>> Change(1500, (1, 2), "drawing together", "drawing together", *numbers, recent=False).text
+        'step 1500: layers 1–2 are still drawing together, but common share 0.04 to 0.05 at step 500 → 0.90 to 0.97'
+        """
+        several = len(self.layers) > 1
+        who = f"step {self.step}: {'layers' if several else 'layer'} {ranges(self.layers)}"
+        if self.former == self.state:
+            verb = "are" if several else "is"
+            return f"{who} {verb} still {self.state}, but {self._numbers}"
+        return f"{who} went from {self.former} to {self.state}" + (f" ({self._numbers})" if self.measure else "")
+
+    @property
+    def _numbers(self) -> str:
+        first, last = self.since
+        steps = f"step {first}" if first == last else f"steps {first} to {last}"
+        at = "" if self.recent else f" at {steps}"
+        return f"{MEASURES[self.measure][0]} {_between(self.before)}{at} → {_between(self.after)}"
+
+
+def _between(ends: tuple[float, float]) -> str:
+    low, high = map(fixed, ends)
+    return low if low == high else f"{low} to {high}"
+
+
+def states_in(values: Values) -> list[State]:
+    """Return the state after each layer 1 … L, as a verdict has it; all undetermined with fewer than three texts.
+
+    Args:
+        values: Of one look.
+    """
+    if not has_intervals(values):
+        return ["undetermined"] * (len(values["share_common"]) - 1)
+    numbers = (values[name][1:] for name in MEASURES)
+    return [state_of(*each) for each in zip(*numbers, strict=True)]
+
+
+def has_intervals(values: Values) -> bool:
+    """Return whether there are intervals over texts, which need three different ones.
+
+    Args:
+        values: Of one look.
+    """
+    return bool(np.isfinite(values["share_common_interval"]).any())
+
+
+def settled(former: Sequence[State], values: Values) -> list[State]:
+    """Return the states that layers are taken to be in, after one more look.
+
+    A layer keeps its state as long as measures anywhere within their intervals, or within `ROOM` of the measured
+    value, make that state. Neither noise about a threshold nor too few texts make a layer change back and forth.
+
+    Args:
+        former: The states before.
+        values: Of the look.
+    """
+    now = states_in(values)
+    if not has_intervals(values):
+        return now
+    kept = [before in _possible(values, layer) for layer, before in enumerate(former, start=1)]
+    return [before if stays else state for before, state, stays in zip(former, now, kept, strict=True)]
+
+
+def _possible(values: Values, layer: int) -> set[State]:
+    around = []
+    for name, (_, thresholds) in MEASURES.items():
+        value = float(values[name][layer])
+        low, high = values[f"{name}_interval"][layer]
+        low, high = float(np.fmin(low, value - ROOM)), float(np.fmax(high, value + ROOM))
+        # A state begins at its threshold, and the one below ends there.
+        around.append([low, high, *(each for each in thresholds if low < each < high)])
+    return {state_of(*each) for each in product(*around)}
+
+
+class _Done(NamedTuple):
+    """What one layer did, with the place of the look that it is compared with."""
+
+    former: State
+    state: State
+    measure: str
+    layer: int
+    place: int
+
+
+def changes_at(
+    looks: Sequence[Look],
+    states: Sequence[Sequence[State]],
+    held: Sequence[Sequence[State]],
+    anchors: Mapping[str, np.ndarray],
+) -> list[Change]:
+    """Return what layers did up to the last look, the largest change of a measure first.
+
+    A change of state is compared with the last look at which the measures made the former state, so that the measure
+    has crossed the threshold between the two states. A measure that moved by `LARGE` since the look in `anchors`, with
+    intervals that do not overlap, has a line of its own unless a change of state shows it.
+
+    Args:
+        looks: In the order of their steps; the last one has numbers, and so has an earlier one.
+        states: The states that the measures of each look make.
+        held: The states that layers are taken to be in at each look.
+        anchors: By measure, for each layer 1 … L the place in `looks` from which its changes count. Not changed here.
+    """
+    previous = max(place for place, look in enumerate(looks[:-1]) if look.values)
+    done = list(_of_states(looks, states, held, previous))
+    shown = {(each.measure, each.layer) for each in done}
+    now = looks[-1].values
+    for name, places in anchors.items():
+        for layer, place in enumerate(places.tolist(), start=1):
+            if (name, layer) not in shown and _moved_much(name, layer, looks[place].values, now):
+                done.append(_Done(held[-1][layer - 1], held[-1][layer - 1], name, layer, place))
+    grouped: dict[tuple[State, State, str], list[_Done]] = {}
+    for each in done:
+        grouped.setdefault(each[:3], []).append(each)
+    return sorted((_change(looks, previous, group) for group in grouped.values()), key=lambda each: -each.moved)
+
+
+def _of_states(
+    looks: Sequence[Look], states: Sequence[Sequence[State]], held: Sequence[Sequence[State]], previous: int
+) -> Iterator[_Done]:
+    for layer, (former, state) in enumerate(zip(held[previous], held[-1], strict=True), start=1):
+        if former != state:
+            earlier = (place for place in range(previous, -1, -1) if states[place])
+            place = next(place for place in earlier if states[place][layer - 1] == former)
+            measure = _deciding(former, state)
+            if measure and not all(np.isfinite(looks[each].values[measure][layer]) for each in (place, -1)):
+                measure = ""
+            yield _Done(former, state, measure, layer, place)
+
+
+def _moved_much(name: str, layer: int, before: Values, now: Values) -> bool:
+    if abs(float(now[name][layer] - before[name][layer])) < LARGE:
+        return False  # comparisons with NaN are false: what is not defined is refused below
+    (low, high), (former_low, former_high) = (each[f"{name}_interval"][layer] for each in (now, before))
+    return bool(low > former_high or high < former_low)
+
+
+def _change(looks: Sequence[Look], previous: int, group: Sequence[_Done]) -> Change:
+    former, state, measure = group[0][:3]
+    layers, places = tuple(each.layer for each in group), [each.place for each in group]
+    steps = [looks[place].step for place in places]
+    before = after = np.full(len(group), np.nan)
+    if measure:
+        before = np.array([looks[each.place].values[measure][each.layer] for each in group])
+        after = looks[-1].values[measure][list(layers)]
+    ends = [(float(each.min()), float(each.max())) for each in (before, after)]
+    moved = np.abs(after - before)
+    return Change(
+        looks[-1].step,
+        layers,
+        former,
+        state,
+        measure,
+        *ends,
+        since=(min(steps), max(steps)),
+        recent=set(places) == {previous},
+        moved=float(np.nan_to_num(moved).max()),
+    )
+
+
+def _deciding(*pair: State) -> str:
+    """Return the measure that tells two states apart, in the order in which `state_of` asks for them."""
+    if "undetermined" in pair:
+        return ""
+    if "consensus" in pair:
+        return "consensus_relative"
+    if "rank collapse" in pair:
+        return "line_excess"
+    return "consensus_relative" if "drawing together" in pair else "share_common"

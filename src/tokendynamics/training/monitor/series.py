@@ -1,0 +1,354 @@
+"""Everything that a monitor has found, look by look: numbers, states, what changed; its files and its page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import xarray as xr
+
+from tokendynamics.diagnosis.layer_states import SEVERITY, State
+from tokendynamics.diagnosis.prompt_shares import BOUNDS, CONFIDENCE
+from tokendynamics.diagnosis.prompt_trace import COMPONENTS
+from tokendynamics.diagnosis.stored import LABELS
+from tokendynamics.diagnosis.trace_variables import DESCRIPTIONS
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.provenance.manifest import manifest
+from tokendynamics.provenance.whole import settle_results
+from tokendynamics.results import StoredResult
+from tokendynamics.results.tables import nothing_saved, open_table
+from tokendynamics.training.monitor._measures import DIMS
+from tokendynamics.training.monitor.changes import MEASURES, Change, changes_at, has_intervals, settled, states_in
+from tokendynamics.training.monitor.looks import MEASURED, Look
+from tokendynamics.words import count, estimate, fixed, in_layers, plural, sentence
+
+EMBEDDING = "embedding"
+"""Stands where a state would be, at layer 0."""
+
+STORED: dict[str, tuple[str, ...]] = {
+    **{name: ("step", *dims) for name, dims in DIMS.items()}, "status": ("step",), "text": ("prompt",)
+}  # fmt: skip
+"""What `looks_of` reads, with its axes."""
+
+_LABELS: dict[str, list[str]] = {"component": list(COMPONENTS), "bound": list(BOUNDS)}
+_OF_TEXTS = {"update_ratio": "; median over texts", "attention_sink_mass": "; mean over texts"}
+_WORDS = DESCRIPTIONS | {
+    "attention_sink_uniform": "what the token of attention_sink_mass would receive if each attended alike to all that "
+    "it sees; mean over texts",
+    "state": "the state after the layer, from the measures of this step alone",
+    "state_held": "the state that changes are counted from: it stays while anything within the intervals makes it",
+    "status": f"'{MEASURED}', or why there are no numbers",
+}
+
+
+def dataset_of(
+    looks: Sequence[Look], held: Sequence[Sequence[str]], texts: Sequence[Sequence[str]], facts: Mapping[str, Any]
+) -> xr.Dataset:
+    """Return everything over ``step``, ``layer`` (0 … L) and further axes, by the names of `tokendynamics.trace`.
+
+    Args:
+        looks: In the order of their steps.
+        held: The state that changes of each layer 1 … L are counted from, at each look; none without numbers.
+        texts: The name of each, and what it is.
+        facts: The attributes.
+    """
+    depth = max((len(values) for look in looks for values in look.values.values()), default=0)
+    variables: dict[str, Any] = {}
+    for name, dims in DIMS.items():
+        shape = (depth, *(len(_LABELS[dim]) for dim in dims[1:]))
+        rows = [look.values.get(name, np.full(shape, np.nan)) for look in looks]
+        variables[name] = (("step", *dims), np.array(rows, dtype=np.float64).reshape(len(rows), *shape))
+    states = [states_in(look.values) if look.values else [] for look in looks]
+    for name, found in (("state", states), ("state_held", held)):
+        words = np.array([_row(each, depth) for each in found], dtype=str)
+        variables[name] = (("step", "layer"), words.reshape(len(looks), depth))
+    variables["status"] = ("step", np.array([look.status for look in looks], dtype=str))
+    names, words = (np.array([each[place] for each in texts], dtype=str) for place in (0, 1))
+    coords = {"step": [look.step for look in looks], "layer": np.arange(depth), "prompt": names} | _LABELS
+    table = xr.Dataset(variables, coords={**coords, "text": ("prompt", words)}, attrs=dict(facts))
+    for name, variable in table.data_vars.items():
+        variable.attrs["description"] = _description(str(name))
+    return table
+
+
+def looks_of(table: xr.Dataset) -> list[Look]:
+    """Return the looks that a dataset is of.
+
+    Args:
+        table: From `dataset_of`.
+    """
+    found = []
+    for place, step in enumerate(table.step.values):
+        status = str(table.status.values[place])
+        values = {name: np.array(table[name].values[place]) for name in DIMS} if status == MEASURED else {}
+        found.append(Look(int(step), status, values))
+    return found
+
+
+def _row(states: Sequence[str], depth: int) -> list[str]:
+    """Return the words of one step over layers 0 … L."""
+    return [EMBEDDING, *(states or ["undetermined"] * (depth - 1))][:depth]
+
+
+def _description(name: str) -> str:
+    if name.endswith("_interval"):
+        return f"ends of the {CONFIDENCE:.0%} interval over texts: {_WORDS[name.removesuffix('_interval')]}"
+    return _WORDS[name] + _OF_TEXTS.get(name, "")
+
+
+NOTHING = "nothing measured yet"
+_TABLE = "monitor"
+_WANTED = "what a monitor saved"
+
+
+@dataclass(repr=False)
+class Series(StoredResult):
+    """The looks of a run in the order of their steps, and what they come to.
+
+    Attributes:
+        facts: What the numbers depend on, by name: the attributes of the dataset.
+        texts: The name of each text, and what it is.
+        looks: All so far.
+        states: The state after each layer 1 … L by the measures of each look alone; none where there are no numbers.
+        held: The states that changes are counted from: a state stays while anything within the intervals makes it.
+        changes: What layers did, in the order of the steps; of one step the largest change of a measure first.
+        packed: Each look as a text.
+        anchors: By measure, for each layer 1 … L the place of the look from which large changes count.
+    """
+
+    SUMMARY: ClassVar[str] = "monitor.json"
+    WRITER: ClassVar[str] = "td.Monitor"
+
+    facts: dict[str, Any] = field(default_factory=dict)
+    texts: list[list[str]] = field(default_factory=list)
+    looks: list[Look] = field(default_factory=list)
+    states: list[list[State]] = field(default_factory=list)
+    held: list[list[State]] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+    packed: list[str] = field(default_factory=list)
+    anchors: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def add(self, look: Look) -> list[Change]:
+        """Add a look; return what layers have done since the last one that has numbers.
+
+        Args:
+            look: Of a later step than all others.
+        """
+        former = next((states for states in reversed(self.held) if states), None)
+        states = states_in(look.values) if look.values else []
+        self.looks.append(look)
+        self.packed.append(look.packed())
+        self.states.append(states)
+        self.held.append(states if former is None or not states else settled(former, look.values))
+        if not states:
+            return []
+        place = len(self.looks) - 1
+        if former is None:
+            self.anchors = {name: np.full(len(states), place) for name in MEASURES}
+            return []
+        changes = changes_at(self.looks, self.states, self.held, self.anchors)
+        for change in changes:
+            if change.measure:
+                self.anchors[change.measure][[layer - 1 for layer in change.layers]] = place
+        self.changes += changes
+        return changes
+
+    @property
+    def headline(self) -> str:
+        """The network, how often it was looked at, and its state at the last look."""
+        model, looks = self.facts.get("model", "a network"), plural(len(self.looks), "look")
+        return f"{model}, {looks}: {answer(self)}"
+
+    @property
+    def findings(self) -> list[str]:
+        """The state at the last look, what changed, and looks without numbers."""
+        return findings(self)
+
+    @property
+    def status(self) -> str:
+        """How the last look went: "measured", or why there are no numbers."""
+        return self.looks[-1].status if self.looks else NOTHING
+
+    @property
+    def dataset(self) -> xr.Dataset:
+        """Everything over ``step``, ``layer`` (0 … L) and further axes, by the names of `tokendynamics.trace`."""
+        return dataset_of(self.looks, self.held, self.texts, self.facts)
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain values, of which `of_plain` makes the same again; what is measured later comes into them."""
+        return {"facts": self.facts, "texts": self.texts, "looks": self.packed}
+
+    @classmethod
+    def of_plain(cls, values: Any) -> Series:
+        """Return what `plain` returned.
+
+        Args:
+            values: It, or a copy.
+
+        Raises:
+            ArgumentValueError: Something else.
+        """
+        try:
+            found = cls(dict(values["facts"]), [[str(name), str(text)] for name, text in values["texts"]])
+            for text in values["looks"]:
+                found.add(Look.unpacked(text))
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise ArgumentValueError(expected("state", "that of a monitor", shown(str(error)))) from error
+        return found
+
+    @property
+    def tables(self) -> dict[str, xr.Dataset]:
+        """The dataset."""
+        return {_TABLE: self.dataset}
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What is said of it, as plain values."""
+        said = {"status": self.status, "changes": [each.text for each in self.changes]}
+        return {**said, "texts": self.texts, "facts": self.facts}
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """How to measure it again, as of now."""
+        threads = torch.get_num_threads()
+        return manifest(self.command, self.parameters, seed=None, started=datetime.now(UTC), threads=threads)
+
+    @classmethod
+    @typed_arguments
+    def open(cls, folder: str | Path) -> Series:
+        """Read what `save` wrote.
+
+        Args:
+            folder: Where it was saved.
+
+        Raises:
+            ArgumentValueError: Nothing there, or nothing that a monitor saved, or something damaged.
+            MemoryLimitError: A file declares more than the memory.
+        """
+        settle_results(folder)
+        place = Path(folder)
+        if not (place / cls.SUMMARY).exists():
+            raise nothing_saved(place, _WANTED, cls.SUMMARY, {"diagnosis.json": "td.Diagnosis.open"})
+        table = open_table(place, _TABLE, STORED, _WANTED, LABELS)
+        try:
+            texts = [list(map(str, each)) for each in zip(table.prompt.values, table.text.values, strict=True)]
+            found = cls(dict(table.attrs), texts)
+            for look in looks_of(table):
+                found.add(look)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise ArgumentValueError(expected("folder", _WANTED, f"{folder} ({shown(str(error))})")) from error
+        return found
+
+    @property
+    def command(self) -> str:
+        """The call that measures this again, as far as it can be written down."""
+        return f"td.Monitor(texts, every={self.facts.get('every', 500)})"
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What the call was given."""
+        return {"every": self.facts.get("every"), "texts": [name for name, _ in self.texts]}
+
+
+MOST_CHANGES = 8
+"""Number of the largest changes that are shown first; the others are folded."""
+
+
+def answer(series: Series) -> str:
+    """Return the state after the last layer at the last measurement, or why it is undefined.
+
+    Args:
+        series: What was measured.
+    """
+    if not series.looks:
+        return "Not measured"
+    return series.states[-1][-1].capitalize() if series.states[-1] else series.status.capitalize()
+
+
+def findings(series: Series) -> list[str]:
+    """Return sentences on the last state, on changes, and on missing measurements.
+
+    Args:
+        series: What was measured.
+    """
+    numbered = _numbered(series)
+    ended = [_ended(series, numbered), *_where(series, numbered), _changed(series, numbered)] if numbered else []
+    return [*ended, *lines(series)[0], *_without_numbers(series.looks)]
+
+
+def lines(series: Series) -> tuple[list[str], list[str]]:
+    """Return the logged changes of layers as sentences: the largest ones, and the others.
+
+    Args:
+        series: What was measured.
+
+    Returns:
+        Both in the order of their steps; of one step the largest change first.
+    """
+    order = sorted(range(len(series.changes)), key=lambda place: -series.changes[place].moved)
+    largest = set(order[:MOST_CHANGES])
+    texts = [f"Step {count(change.step)}:{change.text.partition(':')[2]}." for change in series.changes]
+    first, others = ([text for place, text in enumerate(texts) if (place in largest) == kept] for kept in (True, False))
+    return first, others
+
+
+def _numbered(series: Series) -> list[int]:
+    return [place for place, look in enumerate(series.looks) if look.values]
+
+
+def _ended(series: Series, numbered: Sequence[int]) -> str:
+    first, last = (series.looks[numbered[place]] for place in (0, -1))
+    state, value = series.states[numbered[-1]][-1], float(last.values["consensus_relative"][-1])
+    similarity, texts = "", plural(len(series.texts), "text")
+    if np.isfinite(value):
+        ends = last.values["consensus_relative_interval"][-1]
+        similarity = f", with a within-text similarity κ′ of {estimate(value, ends, CONFIDENCE)}"
+        if first is not last:
+            before = fixed(float(first.values["consensus_relative"][-1]))
+            similarity += f", {before} at step {count(first.step)}"
+    why = "" if has_intervals(last.values) else ", because a state needs three different texts"
+    word = state if has_intervals(last.values) else "undetermined"
+    return f"At step {count(last.step)} the state after the last layer is {word}{why}{similarity} ({texts})."
+
+
+def _where(series: Series, numbered: Sequence[int]) -> list[str]:
+    """Return which layers are in which state at the end, the most severe first."""
+    states = series.states[numbered[-1]]
+    if len(set(states)) == 1:
+        return [f"All {len(states)} layers are in this state."] if len(states) > 1 else []
+    layers = {word: [layer for layer, state in enumerate(states, start=1) if state == word] for word in set(states)}
+    worst = sorted(layers, key=lambda word: (-SEVERITY[word], layers[word]))
+    return [sentence("; ".join(f"{word} after {in_layers(layers[word])}" for word in worst))]
+
+
+def _changed(series: Series, numbered: Sequence[int]) -> str:
+    first, last = (count(series.looks[numbered[place]].step) for place in (0, -1))
+    if len(numbered) == 1:
+        return f"There is one measurement, at step {first}, so changes are unknown."
+    over = f"in {plural(len(numbered), 'measurement')} from step {first} to step {last}"
+    if not has_intervals(series.looks[numbered[-1]].values):
+        return f"Changes {over} are not tested, because this needs three different texts."
+    if not series.changes:
+        return f"No layer changed significantly {over}."
+    many = len(series.changes)
+    more = f" (the {MOST_CHANGES} largest first)" if many > MOST_CHANGES else ""
+    return f"{plural(many, 'significant change')} {over}{more}:"
+
+
+def _without_numbers(looks: Sequence[Look]) -> list[str]:
+    """Return at which steps measurements are missing, and why."""
+    sentences = []
+    for status, run in groupby(looks, key=lambda look: look.status):
+        if status != MEASURED:
+            steps = [count(look.step) for look in run]
+            at = f"At step {steps[0]}" if len(steps) == 1 else f"From step {steps[0]} to step {steps[-1]}"
+            sentences.append(sentence(f"{at}: {status}"))
+    return sentences
