@@ -198,6 +198,10 @@ class RotaryPositions(Positions):
 
     Raises:
         ArgumentValueError: Shapes that differ, an odd rank, a base that is not positive.
+
+    >>> positions = RotaryPositions(torch.eye(2), torch.eye(2), base=1.0)
+    >>> positions.query.shape
+    (1, 2, 2)
     """
 
     closed_form = True

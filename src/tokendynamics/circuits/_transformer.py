@@ -52,6 +52,11 @@ class OneLayerTransformer:
         ArgumentValueError: Shapes that do not fit each other, an unknown activation, or an attention with
             ``normalization="paper"``, positions, matrices that depend on time or differ between systems, or another
             precision; all that was asked for in vain is named.
+
+    >>> from tokendynamics.circuits.constructions import solution_1
+    >>> task = PairTask([[1.0, -2.0], [3.0, 4.0]], positions=4)
+    >>> (solution_1(task)([1, 2, 2, 1]) - task.targets([1, 2, 2, 1])).abs().max().item() < 1e-12
+    True
     """
 
     attention: Attention

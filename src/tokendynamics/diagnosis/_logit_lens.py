@@ -38,6 +38,11 @@ def logit_lens(ckpt: Model, text: Any, *, truncate: bool = False) -> xr.Dataset:
     Raises:
         ArgumentTypeError, ArgumentValueError: Several prompts, or one longer than the positions.
         CheckpointError: No language head; a state or a logit that is not finite, layer and number format are named.
+
+    >>> from tokendynamics.pretrained import load
+    >>> lens = logit_lens(load("random:distilgpt2:0"), [464, 3290, 318])
+    >>> lens["agreement"].values[-1].item(), lens["token_id"].shape
+    (1.0, (7, 3))
     """
     ckpt = as_checkpoint(ckpt)
     pack = one_prompt(ckpt, text, truncate)

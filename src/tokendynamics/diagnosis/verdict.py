@@ -91,6 +91,13 @@ def judge(audit: xr.Dataset | None, trace: xr.Dataset, refused: str = "") -> Ver
         audit: From `tokendynamics.audit`; None where it was refused.
         trace: From `tokendynamics.trace`.
         refused: Why there is no audit.
+
+    >>> from tokendynamics.diagnosis import trace
+    >>> from tokendynamics.pretrained import load
+    >>> texts = ["The dog sleeps in the sun.", "It rains a lot in May.", "Two and two make four."]
+    >>> traced = trace(load("random:distilgpt2:0"), texts)
+    >>> judge(None, traced, refused="only the trace was asked for").state
+    'drawing together'
     """
     states = layer_states(trace)
     layer = worst_layer(trace, states)

@@ -52,6 +52,11 @@ class Consensus:
     Attributes:
         below: The chord, about the angle in radians where it is small.
         reference: Index of the token r.
+
+    >>> import tokendynamics as td
+    >>> flow = td.Flow(td.Attention(torch.eye(2), torch.eye(2)), td.Sphere())
+    >>> td.simulate(flow, [[1.0, 0.0], [0.8, 0.6]], [0.0, 100.0], events=[Consensus(below=0.01)]).status
+    array('consensus', dtype='<U9')
     """
 
     below: float = 1e-3
@@ -72,7 +77,14 @@ class Consensus:
 @typed_fields
 @dataclass(frozen=True)
 class NormAbove:
-    """A token's norm exceeds `bound`, on a logarithmic scale so that nothing overflows."""
+    """A token's norm exceeds `bound`, on a logarithmic scale so that nothing overflows.
+
+    >>> import tokendynamics as td
+    >>> flow = td.Flow(td.Attention(torch.eye(2), torch.eye(2)), td.Free())
+    >>> trajectory = td.simulate(flow, [[1.0, 0.0], [0.8, 0.6]], [0.0, 100.0], events=[NormAbove(bound=10.0)])
+    >>> trajectory.status
+    array('diverged', dtype='<U8')
+    """
 
     bound: float
     status: Status = Status.DIVERGED
@@ -101,6 +113,11 @@ class AtRest:
 
     It ends no run of circuits that depend on time: what stands still at one moment moves again at another. Recorded,
     it says when the speed fell below the bound.
+
+    >>> import tokendynamics as td
+    >>> flow = td.Flow(td.Attention(torch.eye(2), torch.eye(2)), td.Sphere())
+    >>> td.simulate(flow, [[1.0, 0.0], [0.8, 0.6]], [0.0, 100.0], events=[AtRest(speed=1e-6)]).status
+    array('equilibrium', dtype='<U11')
     """
 
     speed: float

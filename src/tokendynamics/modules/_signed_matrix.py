@@ -209,6 +209,9 @@ class FreeMatrix(nn.Module):
 
     Raises:
         ArgumentValueError: A dim below 1.
+
+    >>> FreeMatrix(3)().shape
+    torch.Size([3, 3])
     """
 
     @typed_arguments

@@ -56,6 +56,9 @@ class LearnedPositions(nn.Module):
 
     Raises:
         ArgumentValueError: Sizes below 1, or a negative standard deviation; in use, a longer sequence.
+
+    >>> LearnedPositions(8, 4)(torch.zeros(1, 3, 4)).shape
+    torch.Size([1, 3, 4])
     """
 
     @typed_arguments
@@ -118,6 +121,9 @@ class Rotary(nn.Module):
 
     Raises:
         ArgumentValueError: An odd width, or a base that is not positive; in use, one beyond that of the heads.
+
+    >>> Rotary(4).width
+    4
     """
 
     @typed_arguments
@@ -154,6 +160,12 @@ class DecoupledRotary(ColumnsBeside):
         ArgumentValueError: An odd width, a base that is not positive, or sizes below 1.
 
     Source: `positional` (7); D_k is that of Q and K.
+
+    >>> DecoupledRotary(8, 2, 4)
+    DecoupledRotary(
+      (query): Linear(in_features=8, out_features=8, bias=False)
+      (key): Linear(in_features=8, out_features=8, bias=False)
+    )
     """
 
     @typed_arguments

@@ -85,6 +85,12 @@ def remove_remedy(model: nn.Module) -> nn.Module:
 
     Raises:
         ArgumentValueError: A network without a remedy.
+
+    >>> from transformers import AutoModelForCausalLM, LlamaConfig
+    >>> sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    >>> model = apply_remedy(AutoModelForCausalLM.from_config(LlamaConfig(vocab_size=50, **sizes)))
+    >>> hasattr(remove_remedy(model).model.layers[0].self_attn, "remedy")
+    False
     """
     _remedies(model)
     detach(model)
@@ -97,6 +103,12 @@ def remedy_parameters(model: nn.Module) -> list[nn.Parameter]:
 
     Raises:
         ArgumentValueError: A network without a remedy.
+
+    >>> from transformers import AutoModelForCausalLM, LlamaConfig
+    >>> sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    >>> model = apply_remedy(AutoModelForCausalLM.from_config(LlamaConfig(vocab_size=50, **sizes)))
+    >>> sum(parameter.numel() for parameter in remedy_parameters(model))
+    66
     """
     return [parameter for columns in _remedies(model) for parameter in columns.parameters()]
 
@@ -108,6 +120,12 @@ def remedy_coefficients(model: nn.Module) -> Float[Tensor, "layer dim"]:
 
     Raises:
         ArgumentValueError: A network without a remedy.
+
+    >>> from transformers import AutoModelForCausalLM, LlamaConfig
+    >>> sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    >>> model = AutoModelForCausalLM.from_config(LlamaConfig(vocab_size=50, **sizes))
+    >>> remedy_coefficients(apply_remedy(model, "lambda-identity", start=-0.5)).unique().tolist()
+    [-0.5]
     """
     return torch.stack([columns.coefficients() for columns in _remedies(model)])
 

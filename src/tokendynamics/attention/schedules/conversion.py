@@ -29,6 +29,10 @@ class PerHead:
 
     Raises:
         ArgumentValueError: An entry of several heads, or shapes that differ (both are printed).
+
+    >>> heads = [as_schedule([[1.0]], "qk"), as_schedule(lambda t: [[t]], "qk")]
+    >>> PerHead(heads, "qk").shape
+    (2, 1, 1)
     """
 
     def __init__(self, heads: Sequence[Schedule], argument: str) -> None:
@@ -324,6 +328,10 @@ def as_schedule(value: ScheduleLike, argument: str) -> Schedule:
     Raises:
         ArgumentTypeError: Not a matrix, a schedule or a callable; or integer or complex numbers.
         ArgumentValueError: Fewer than two axes, or numbers that are not finite.
+
+    >>> schedule = as_schedule(lambda t: [[t, 0.0], [0.0, 1.0]], "qk")
+    >>> schedule.constant, as_schedule([[1.0]], "qk").constant
+    (False, True)
     """
     # In this order: a protocol asks for every attribute, `shape` too, which calls a function whose shape is not known.
     if isinstance(value, FromCallable | PerHead | Schedule):

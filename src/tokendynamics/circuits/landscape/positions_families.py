@@ -56,6 +56,11 @@ def solved(landscape: PositionsOnly, scale: float = 1.0) -> StationaryPoint:
 
     Raises:
         ArgumentValueError: A scale of zero, or not finite.
+
+    >>> landscape = PositionsOnly([0.5, 0.5], positions=3)
+    >>> point = solved(landscape, scale=2.0)
+    >>> point.attention[0, 1].item(), float(landscape.loss(point.attention, point.v))
+    (0.5, 0.0)
     """
     scale = _nonzero(scale, "scale")
     v = scale * torch.eye(landscape.categories, dtype=torch.float64)
@@ -103,6 +108,11 @@ def mean_predictor(landscape: PositionsOnly, scale: float = 1.0, attention: Arra
 
     Raises:
         ArgumentValueError: A scale of zero, or a q of the wrong shape.
+
+    >>> landscape = PositionsOnly([0.5, 0.5], positions=3)
+    >>> point = mean_predictor(landscape, scale=2.0)
+    >>> point.loss_per_column == float(landscape.loss(point.attention, point.v)) / 2
+    True
     """
     scale = _nonzero(scale, "scale")
     v = scale * landscape.law[:, None].expand(landscape.v_shape).clone()
@@ -121,6 +131,10 @@ def nothing_sent(landscape: PositionsOnly, w: ArrayLike, attention: ArrayLike | 
 
     Raises:
         ArgumentValueError: A w or a q of the wrong shape.
+
+    >>> point = nothing_sent(PositionsOnly([0.5, 0.5], positions=3), [1.0, -1.0])
+    >>> point.loss_per_column, point.v.tolist()
+    (1.0, [[1.0, 1.0], [-1.0, -1.0]])
     """
     direction = _vector(w, "w", landscape)
     direction = direction - landscape.law.dot(direction)
@@ -137,6 +151,10 @@ def no_attention(landscape: PositionsOnly, v: ArrayLike | None = None) -> Statio
 
     Raises:
         ArgumentValueError: A v of the wrong shape.
+
+    >>> point = no_attention(PositionsOnly([0.5, 0.5], positions=3))
+    >>> point.loss_per_column, point.attention.abs().max().item()
+    (1.0, 0.0)
     """
     attention, value = checked_point(
         landscape, torch.zeros(landscape.attention_shape), torch.zeros(landscape.v_shape) if v is None else v
@@ -159,6 +177,10 @@ def no_values(landscape: PositionsOnly, attention: ArrayLike | None = None) -> S
 
     Raises:
         ArgumentValueError: A q of the wrong shape.
+
+    >>> point = no_values(PositionsOnly([0.5, 0.5], positions=3))
+    >>> point.loss_per_column, point.v.abs().max().item()
+    (1.0, 0.0)
     """
     moved = _own_to_zero(landscape, attention)
     others = _counted(1.0 - previous_token(landscape.positions))
@@ -221,7 +243,11 @@ def towards_infinity(landscape: PositionsOnly, s: float, scale: float | None = N
 
 
 def loss_at_infinity(landscape: PositionsOnly) -> float:
-    """Return the loss per column that the curve of `towards_infinity` tends to: ``T/M``, below that of every saddle."""
+    """Return the loss per column that the curve of `towards_infinity` tends to: ``T/M``, below that of every saddle.
+
+    >>> loss_at_infinity(PositionsOnly([0.5, 0.5], positions=4))
+    0.125
+    """
     return landscape.gini / landscape.positions
 
 

@@ -47,6 +47,9 @@ class LanguageModelConfig(PreTrainedConfig):
     Raises:
         ArgumentTypeError: An argument of another kind.
         ArgumentValueError: An unknown choice, or sizes that do not fit.
+
+    >>> LanguageModelConfig(hidden_size=32, regime="divergence").num_attention_heads
+    4
     """
 
     model_type = "tokendynamics-decoder"

@@ -133,6 +133,11 @@ class LanguageModel(_Pretrained, GenerationMixin):
     With `cutoffs` in its configuration the head is an `AdaptiveSoftmax`: its logits are log-probabilities, and with
     labels there is the loss alone, so that nothing of size (batch, token, word) is made. `generate` keeps no keys and
     values: it runs the whole sequence for each new token.
+
+    >>> import torch
+    >>> model = LanguageModel(LanguageModelConfig(hidden_size=16, intermediate_size=32, num_hidden_layers=2))
+    >>> model(torch.tensor([[1, 2, 3]])).logits.shape
+    torch.Size([1, 3, 256])
     """
 
     _tied_weights_keys: ClassVar = {  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -48,6 +48,9 @@ class VisionConfig(PreTrainedConfig):
         ArgumentValueError: An unknown choice, or sizes that do not fit.
 
     Source: `positional` D.4.2.
+
+    >>> VisionConfig(image_size=32, patch_size=4).num_hidden_layers
+    12
     """
 
     model_type = "tokendynamics-vision"

@@ -137,7 +137,12 @@ class Encoder(_Pretrained):
 
 
 class VisionModel(_Pretrained):
-    """An `Encoder` with a head: logits of the classes, and their cross entropy in nats where labels are given."""
+    """An `Encoder` with a head: logits of the classes, and their cross entropy in nats where labels are given.
+
+    >>> config = VisionConfig(image_size=8, patch_size=4, hidden_size=12, num_hidden_layers=1, num_labels=3)
+    >>> VisionModel(config)(torch.zeros(1, 3, 8, 8)).logits.shape
+    torch.Size([1, 3])
+    """
 
     def __init__(self, config: VisionConfig) -> None:
         super().__init__(config)
