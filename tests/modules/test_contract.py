@@ -26,7 +26,7 @@ from torch.nn.utils import parametrizations, parametrize, prune
 from transformers import Trainer, TrainingArguments
 from transformers.training_args import OptimizerNames
 
-from tokendynamics.modules import REGIMES, ConstrainedAttention, SignedMatrix, _floor
+from tokendynamics.modules import REGIMES, ConstrainedAttention, PlacedSpectrum, Regime, SignedMatrix, _floor
 from tokendynamics.modules.language_model import LanguageModel, LanguageModelConfig
 from tokendynamics.modules.vision import VisionConfig, VisionModel
 from tokendynamics.numerics import ArgumentValueError
@@ -36,6 +36,7 @@ from tokendynamics.training.presets import preset
 FORMS = ("congruence", "solve")
 DERIVED = [name for name in REGIMES if name != "baseline"]
 SIGNED = ("w_only", "convergence", "intermediate", "divergence")
+SPECTRA = {"contracting": -1, "expanding": 1}
 DIM, HEADS = 16, 4
 
 
@@ -587,8 +588,82 @@ def test_matrices_near_the_floor_are_taken_and_those_below_it_refused() -> None:
     torch.testing.assert_close(matrix().detach(), almost.double(), rtol=1e-9, atol=0)
 
 
+def real_parts(matrix: Tensor) -> np.ndarray:
+    """Re λ of a matrix as it is built, relative to its size."""
+    built = matrix.detach().double().numpy()
+    return np.linalg.eigvals(built).real / np.abs(built).max()
+
+
+PLACED = [*SPECTRA, *(Regime(w=w, spectrum=half) for w in ("positive", "half") for half in ("negative", "positive"))]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("regime", PLACED)
+@pytest.mark.parametrize("form", FORMS)
+def test_no_training_brings_an_eigenvalue_of_v_over_zero(form: str, regime: Any, dtype: torch.dtype) -> None:
+    """What is trained is that real part alone: towards zero, relative to the size of V."""
+    layer = ConstrainedAttention(6, 2, regime, form=form, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    side = 1 if layer.regime.spectrum == "positive" else -1
+    optimizer = torch.optim.Adam(layer.spectrum.parameters(), lr=0.05)
+    lowest = []
+    for _ in range(80):
+        value = layer.weights().value.double()
+        share = (side * torch.linalg.eigvals(value).real).min() / torch.linalg.matrix_norm(value)
+        lowest.append(float((side * real_parts(value)).min()))
+        optimizer.zero_grad()
+        torch.where(share > 1e-9, share.clamp(min=1e-9).log(), share).backward()
+        optimizer.step()
+    assert min(lowest) < 1e-3
+    # Here the least eigenvalue is that of the floor; in general the condition of P stands between them.
+    assert min(lowest) > 64 * torch.finfo(torch.float32).eps
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("half", ["positive", "negative"])
+def test_no_eigenvalue_of_a_placed_spectrum_is_lost_to_rounding(half: str, dtype: torch.dtype) -> None:
+    """Factors whose lowest eigenvalues are far below their rounding errors, or that are nothing but zeros."""
+    side = 1 if half == "positive" else -1
+    for dim, size, far in itertools.product((1, 4, 16), (1e-2, 1e-4, 1e-6, 1e-13, 0.0), (0.1, 100.0)):
+        matrix = PlacedSpectrum(dim, half, dtype=dtype)
+        with torch.no_grad():
+            for part in (matrix.metric, matrix.matrix):
+                part.lower.copy_(-torch.ones(dim, dim).tril(-1) * (size ** (-1 / dim) if size else 0.0))
+                part.diagonal.fill_(0.5 if size else -1e4)
+            matrix.matrix.skew.copy_(far * drawn(dim, dim, seed=1) * (1.0 if size else 0.0))
+        built = matrix()
+        assert (side * real_parts(built) > 0).all(), (dim, size, far)
+        assert all(part().isfinite().all() for part in (matrix.metric, matrix.matrix))
+        gradients = torch.autograd.grad(built.sum(), list(matrix.parameters()))
+        assert all(each.isfinite().all() for each in gradients)
+
+
+def test_the_floor_of_a_spectrum_is_exactly_zero_far_from_it() -> None:
+    """Folders written before there was one hold the same networks, to the last bit."""
+    for half, dim in itertools.product(("positive", "negative"), (1, 4, 64, 512)):
+        matrix = PlacedSpectrum(dim, half)
+        matrix.start(noise=0.5 / dim**0.5, generator=torch.Generator().manual_seed(0))
+        metric, inner = matrix.metric.symmetric_part(), matrix.matrix.symmetric_part(matrix.matrix.signs)
+        assert torch.equal(matrix(), (metric @ (inner + matrix.matrix.skew_part()))[0])
+
+
+def test_the_gradient_of_a_spectrum_is_that_of_finite_differences_where_the_floor_acts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    matrix = PlacedSpectrum(5, "negative", dtype=torch.float64)
+    matrix.start(noise=0.5, generator=torch.Generator().manual_seed(0))
+    before = matrix().detach()
+    monkeypatch.setattr(_floor, "MARGIN", 0.05 / torch.finfo(torch.float64).eps)
+    assert float((matrix().detach() - before).abs().max()) > 0.02
+    names, leaves = zip(*((name, part.detach().clone()) for name, part in matrix.named_parameters()), strict=True)
+
+    def built(*leaves: Tensor) -> Tensor:
+        return torch.func.functional_call(matrix, dict(zip(names, leaves, strict=True)), ())
+
+    assert torch.autograd.gradcheck(built, [leaf.requires_grad_() for leaf in leaves])
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("regime", SIGNED)
+@pytest.mark.parametrize("regime", [*SIGNED, *SPECTRA])
 @pytest.mark.parametrize("form", FORMS)
 def test_signs_of_the_built_weights_hold_over_300_steps_at_the_highest_rate(regime: str, form: str) -> None:
     """As the preset trains, but with its highest rate kept to the end, in float32."""
@@ -614,5 +689,8 @@ def test_signs_of_the_built_weights_hold_over_300_steps_at_the_highest_rate(regi
         losses.append(loss.item())
         if step % 50 == 49:
             layers = [layer.attention for layer in model.model.layers]
-            assert [inertia_of(layer) for layer in layers] == [expected_inertia(regime, 64)] * len(layers)
+            if regime in SPECTRA:
+                assert all((SPECTRA[regime] * real_parts(layer.weights().value) > 0).all() for layer in layers)
+            else:
+                assert [inertia_of(layer) for layer in layers] == [expected_inertia(regime, 64)] * len(layers)
     assert np.mean(losses[-20:]) < 0.6 * losses[0]

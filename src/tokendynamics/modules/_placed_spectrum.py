@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from tokendynamics.modules._floor import eye_like, product_floors
 from tokendynamics.modules._precision import without_autocast
 from tokendynamics.modules._signed_matrix import SignedMatrix
 from tokendynamics.numerics import ArgumentValueError
@@ -21,6 +22,10 @@ class PlacedSpectrum(nn.Module):
 
     ``P N`` is similar to ``P^{1/2} N P^{1/2}``, whose symmetric part is positive definite. By Lyapunov's theorem every
     matrix with its spectrum in that half plane has this form, so that nothing else is asked of V.
+
+    A floor keeps the signs from being lost to rounding: with λ the lowest eigenvalues of P and N_sym,
+    ``λ_P λ_N ≥ 128·eps·|P|_F |N|_F`` (eps of the dtype). Where they are smaller, both get the same multiple of the
+    identity relative to their size; that multiple is exactly 0 elsewhere.
 
     Args:
         dim: Rows and columns.
@@ -54,9 +59,12 @@ class PlacedSpectrum(nn.Module):
 
     def forward(self) -> Tensor:
         """Return V, (dim, dim), in float32 at least."""
-        metric, matrix = self.metric(), self.matrix()
-        with without_autocast(metric):
-            return metric @ matrix
+        with without_autocast(self.metric.lower):
+            metric, definite, skew = self.metric.symmetric_part(), self.matrix.symmetric_part(), self.matrix.skew_part()
+            of_metric, of_definite = (floor[:, None, None] for floor in product_floors(metric, definite, skew))
+            metric = metric + of_metric * eye_like(metric)
+            matrix = (definite + of_definite * eye_like(definite)) * self.matrix.signs.unsqueeze(-1)
+            return (metric @ (matrix if skew is None else matrix + skew))[0]
 
     @typed_arguments
     def start(self, *, noise: float = 0.0, generator: torch.Generator | None = None) -> None:

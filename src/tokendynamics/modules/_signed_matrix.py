@@ -98,20 +98,25 @@ class SignedMatrix(nn.Module):
 
     def forward(self) -> Tensor:
         """Return B, (dim, dim), in float32 at least, under autocast too: half precision does not hold its signs."""
-        below, skew = at_least_float32(self.lower).tril(-1), self._skew()
-        lower, sizes = below + eye_like(below), nn.functional.softplus(at_least_float32(self.diagonal))
-        with without_autocast(below):
+        with without_autocast(self.lower):
+            skew = self.skew_part()
             if self.sign == "half":
-                matrix = above_floor(_product(lower, self.signs * sizes), skew, (self.signs < 0).sum(-1))
+                matrix = above_floor(self.symmetric_part(self.signs), skew, (self.signs < 0).sum(-1))
             else:
-                definite = _product(lower, sizes)
+                definite = self.symmetric_part()
                 floor = definite_floor(definite, skew)
                 matrix = (definite + floor[:, None, None] * eye_like(definite)) * self.signs.unsqueeze(-1)
         matrix = matrix if skew is None else matrix + skew
         return matrix[0] if len(matrix) == 1 else torch.block_diag(*matrix)
 
-    def _skew(self) -> Tensor | None:
-        """Return ``T − T^T``, (block, size, size)."""
+    def symmetric_part(self, signs: Tensor | None = None) -> Tensor:
+        """Return ``L diag(s·softplus(d)) L^T``, (block, size, size), without a floor, and without signs by default."""
+        below, sizes = at_least_float32(self.lower).tril(-1), nn.functional.softplus(at_least_float32(self.diagonal))
+        lower = below + eye_like(below)
+        return (lower * (sizes if signs is None else signs * sizes).unsqueeze(-2)) @ lower.mT
+
+    def skew_part(self) -> Tensor | None:
+        """Return ``T − T^T``, (block, size, size); None where T = 0."""
         if self.skew is None:
             return None
         below = at_least_float32(self.skew).tril(-1)
@@ -244,11 +249,6 @@ class FreeMatrix(nn.Module):
             ArgumentValueError: Another shape.
         """
         self.weight.copy_(_of_size(matrix, len(self.weight)))
-
-
-def _product(lower: Tensor, pivots: Tensor) -> Tensor:
-    """Return ``L diag(pivots) L^T``, (block, size, size)."""
-    return (lower * pivots.unsqueeze(-2)) @ lower.mT
 
 
 def _of_size(matrix: Tensor, dim: int) -> Tensor:
