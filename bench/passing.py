@@ -11,7 +11,7 @@ from scipy.stats import ks_2samp
 from bench.measure import Comparison, overhead, rounds_of, speedup
 from tokendynamics.diagnosis import passes
 from tokendynamics.pretrained import Checkpoint, load
-from tokendynamics.pretrained.repeated_stack import PassOptions, RepeatedStack
+from tokendynamics.pretrained.edits.repeated_stack import PassOptions, RepeatedStack
 
 _TEXT = (
     "Describe a futuristic city where humans and robots live together. Talk about what the city looks like and what "

@@ -11,7 +11,7 @@ import torch
 from bench.measure import Comparison, alternate, overhead
 from tokendynamics.diagnosis import trace
 from tokendynamics.pretrained import load
-from tokendynamics.pretrained.discovery.of_configuration import discover_in
+from tokendynamics.pretrained.discovery.random_weights import discover_in
 from tokendynamics.pretrained.network import empty_network
 from tokendynamics.pretrained.other_libraries import silenced
 

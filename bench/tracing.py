@@ -17,8 +17,8 @@ from tokendynamics.diagnosis.texts import five_texts
 from tokendynamics.observables.summary import Gram
 from tokendynamics.pretrained import Checkpoint, load
 from tokendynamics.pretrained.discovery import interface
-from tokendynamics.pretrained.discovery.packing import filled_up
-from tokendynamics.pretrained.received import ReceivedAttention
+from tokendynamics.pretrained.edits.states import ReceivedAttention
+from tokendynamics.pretrained.packs import filled_up
 
 _SHORT = range(4, 64, 2)
 _LONG = range(8, 98, 3)

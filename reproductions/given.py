@@ -18,7 +18,7 @@ from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.seeding import generator
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.inputs import ids_of_any_length
-from tokendynamics.pretrained.sources.published import WHEELS
+from tokendynamics.pretrained.sources.finding import WHEELS
 
 _WEIGHTS = ("config.json", "*.safetensors", "*.bin", "*.gguf")
 _RANDOM = "random:"

@@ -22,7 +22,7 @@ from reproductions.drawing import footnote
 from reproductions.record import Quantity, Record, measured, timed
 from tokendynamics import plots
 from tokendynamics.diagnosis.repeated_passes import COLLAPSED
-from tokendynamics.pretrained.untrained_twin import untrained_twin
+from tokendynamics.pretrained.loading import untrained_twin
 from tokendynamics.provenance.progress import Progress
 
 STD = 0.02

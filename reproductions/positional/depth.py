@@ -13,7 +13,7 @@ from torch import Tensor
 from tokendynamics import observables
 from tokendynamics.diagnosis.prompt_trace import find_sinks
 from tokendynamics.pretrained import Checkpoint
-from tokendynamics.pretrained.scaled_states import scaled_states
+from tokendynamics.pretrained.edits.scaled_states import scaled_states
 
 MEASURES = ("norm", "distance")
 

@@ -19,7 +19,7 @@ from diagnosis.planted_damage import DAMAGES, FAMILIES, LAYERS, blocks_of, damag
 from tokendynamics.diagnosis import Comparison
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.pretrained import Checkpoint
-from tokendynamics.pretrained.untrained_twin import untrained_twin
+from tokendynamics.pretrained.loading import untrained_twin
 from tokendynamics.report import page as page_of
 
 PROMPTS = {

@@ -19,7 +19,7 @@ import tokendynamics as td
 from pretrained.families import half_of_network, inputs_of, network_of
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, CheckpointError, MemoryLimitError
 from tokendynamics.observables.share_decomposition import shares
-from tokendynamics.pretrained._initialization import InitialLaw
+from tokendynamics.pretrained.edits._fresh_weights import InitialLaw
 
 IDS = torch.tensor([7, 21, 3, 40, 55, 12, 9, 33, 4])
 
@@ -263,7 +263,7 @@ def test_a_run_of_another_deviation_is_not_gone_on_with(tmp_path: Path) -> None:
 
 def test_what_a_map_gives_has_the_covariance_of_its_law() -> None:
     """XW for one X and many W: entries of one column have covariance σ² X Xᵀ, those of two are uncorrelated."""
-    from tokendynamics.pretrained._fresh_weights import FreshBlocks
+    from tokendynamics.pretrained.edits._fresh_weights import FreshBlocks
 
     network = nn.ModuleDict({"block": nn.ModuleDict({"map": nn.Linear(5, 400, bias=False)})})
     x = torch.randn(3, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
@@ -461,7 +461,7 @@ def test_a_network_whose_blocks_have_no_known_law_is_not_drawn_anew() -> None:
 @pytest.mark.parametrize("family", ["gpt2", "llama", "opt", "phi", "t5", "bert"])
 def test_dividing_by_the_scale_changes_no_number(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scaled at every block against never, while no number is too large for float64: logits, biases and all."""
-    from tokendynamics.pretrained import _scaled_blocks
+    from tokendynamics.pretrained.edits import scaled_states as _scaled_blocks
 
     network, half = network_of(family)
     for parameter in network.parameters():
@@ -476,7 +476,9 @@ def test_dividing_by_the_scale_changes_no_number(family: str, monkeypatch: pytes
     monkeypatch.setattr(_scaled_blocks, "_LARGEST", 1.5)
     scaled = td.passes(ckpt, inputs, 3, **call)
     assert scaled.attrs["scale"] == "divided out, in log_norm"
-    monkeypatch.setattr("tokendynamics.pretrained.repeated_stack.why_not_scaled", lambda layout, variant: "for once")
+    monkeypatch.setattr(
+        "tokendynamics.pretrained.edits.repeated_stack.why_not_scaled", lambda layout, variant: "for once"
+    )
     plain = td.passes(ckpt, inputs, 3, **call)
     assert plain.attrs["scale"] == "as they are: for once"
     for name in ("consensus", "consensus_signed", "mean_pair_cosine", "log_norm"):

@@ -111,7 +111,7 @@ def test_the_command_prints_the_reason_once_and_replaces_an_older_audit(
 
 
 def test_factors_that_do_not_give_the_attention_back_lead_there_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tokendynamics.pretrained import _factors
+    from tokendynamics.pretrained import _attention_weights as _factors
 
     monkeypatch.setattr(_factors, "recomputed_error", lambda *arguments: 0.25)
     found = td.diagnose(network_of("llama")[0], PROMPTS, layers=[2])

@@ -17,8 +17,8 @@ from tokendynamics.dynamics import Flow, Trajectory, simulate
 from tokendynamics.numerics import extras as extras
 from tokendynamics.numerics.errors import ArgumentValueError, CheckpointError
 from tokendynamics.plots import _animate as video
+from tokendynamics.pretrained.sources import finding as wheels
 from tokendynamics.pretrained.sources import gguf as gguf_conversion
-from tokendynamics.pretrained.sources import published as wheels
 from tokendynamics.spaces import Sphere
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, FunnelMode
 
 import tokendynamics as td
 from tokendynamics.numerics import CheckpointError
-from tokendynamics.pretrained.discovery._outputs import all_states_given, states_given, with_states_given
+from tokendynamics.pretrained.discovery._calls import all_states_given, states_given, with_states_given
 
 IDS = torch.tensor([7, 21, 3, 40, 55, 12, 9, 33, 4])
 TEXTS = [IDS.tolist(), [5, 6, 17, 8, 30], [11, 12, 9, 44, 51, 3, 3]]

@@ -16,10 +16,9 @@ import tokendynamics as td
 from pretrained.families import half_of_network, inputs_of, network_of
 from tokendynamics.diagnosis._attention_seen import _MEASURES
 from tokendynamics.pretrained import load
-from tokendynamics.pretrained.discovery import _row_mask
-from tokendynamics.pretrained.discovery import rows as _rows
-from tokendynamics.pretrained.discovery._row_mask import RowMask
-from tokendynamics.pretrained.discovery.rows import attended, row_blocks
+from tokendynamics.pretrained.discovery import attention_call as _row_mask
+from tokendynamics.pretrained.discovery import attention_call as _rows
+from tokendynamics.pretrained.discovery.attention_call import RowMask, attended, row_blocks
 
 FAMILIES = ("llama", "gpt2", "gemma2", "gemma3", "gpt_oss", "bert", "t5", "modernbert")
 """Rotary with shared keys, learned positions, soft cap, sliding windows, sink logits, no causal mask, a bias."""

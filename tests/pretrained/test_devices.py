@@ -17,8 +17,8 @@ from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics import extras as extras
 from tokendynamics.pretrained import Checkpoint, load
 from tokendynamics.pretrained import _dispatch as dispatch
-from tokendynamics.pretrained import states as states
-from tokendynamics.pretrained._weights import Weights
+from tokendynamics.pretrained._stored_tensors import Weights
+from tokendynamics.pretrained.edits import states
 
 pytestmark = pytest.mark.skipif(bool(extras.missing("devices")), reason="the extra `devices` is not installed")
 
@@ -145,10 +145,10 @@ def test_what_fits_nowhere_is_pointed_to_streaming(tmp_path: Path, monkeypatch: 
 
 
 def test_a_mapped_network_is_never_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tokendynamics.pretrained import network as _network
+    from tokendynamics.pretrained import _filling
 
     saved("gpt2", tmp_path)
-    monkeypatch.setattr(_network, "free_memory", lambda: 100_000)
+    monkeypatch.setattr(_filling, "free_memory", lambda: 100_000)
     assert not load(tmp_path, device_map={"": "cpu"}).streamed
 
 

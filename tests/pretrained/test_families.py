@@ -265,7 +265,7 @@ def test_layers_that_turn_differently_are_no_one_flow(cases: Any, family: str) -
 def test_large_weights_are_verified_one_at_a_time_with_the_same_result(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tokendynamics.pretrained import _factors
+    from tokendynamics.pretrained import _attention_weights as _factors
 
     network = half_of_network(*network_of(family))
     before = {key: value.clone() for key, value in network.state_dict().items()}

@@ -15,10 +15,10 @@ import torch
 from pretrained.gguf_files import quantised, tensors, write_gguf
 from tokendynamics.numerics.errors import CheckpointError
 from tokendynamics.pretrained import load
-from tokendynamics.pretrained.sources import _gguf_shards as gguf_shards
+from tokendynamics.pretrained.sources import _gguf_file as gguf_shards
 from tokendynamics.pretrained.sources import gguf as gguf_cache
 from tokendynamics.pretrained.sources import gguf as gguf_conversion
-from tokendynamics.pretrained.sources.published import wheel_path
+from tokendynamics.pretrained.sources.finding import wheel_path
 
 pytestmark = pytest.mark.skipif(find_spec("gguf") is None, reason="needs the extra gguf")
 

@@ -229,7 +229,7 @@ def test_a_wrong_layout_is_refused_for_that_layer_and_the_states_are_still_there
 
 
 def test_a_bias_that_is_dropped_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tokendynamics.pretrained import _factors
+    from tokendynamics.pretrained import _attention_weights as _factors
 
     network, _ = network_of("gpt_neox")
     checkpoint, original = load(network), _factors.affine_of

@@ -14,7 +14,7 @@ from cli.gguf_file import gguf
 from cli.mutations import check_refusal, mutations
 from tokendynamics.numerics.errors import TokenDynamicsError
 from tokendynamics.pretrained import load
-from tokendynamics.pretrained.sources._gguf_header import read_header
+from tokendynamics.pretrained.sources._gguf_file import read_header
 
 GGUF = gguf()
 FILES = {name: hostile_models.WHOLE[name] for name in ("config.json", "model.safetensors", "tokenizer.json")}

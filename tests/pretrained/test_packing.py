@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 import tokendynamics as td
 from pretrained.families import FAMILIES, WITHOUT_INTERFACE, half_of_network, most_slow, network_of
-from tokendynamics.pretrained.discovery.packing import filled_up, packing_of
 from tokendynamics.pretrained.other_libraries import silenced
-from tokendynamics.pretrained.packs import _PASS, _cheapest, packs_of
+from tokendynamics.pretrained.packs import _PASS, _cheapest, filled_up, packing_of, packs_of
 
 PROMPTS = [[5, 9, 11], [7, 3, 8, 20, 21, 30, 31, 4], [6], [12, 13, 14, 15, 16], [9, 8, 7, 6, 5]]
 CPU = torch.device("cpu")

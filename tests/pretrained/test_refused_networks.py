@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import tokendynamics as td
 from pretrained.families import network_of
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
-from tokendynamics.pretrained.discovery._given_inputs import checked_inputs
+from tokendynamics.pretrained._live import checked_inputs
 from tokendynamics.pretrained.other_libraries import silenced
 
 

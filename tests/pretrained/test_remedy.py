@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from pretrained.families import FAMILIES, WITHOUT_INTERFACE, most_slow
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.pretrained import apply_remedy, load, remedy_coefficients, remedy_parameters, remove_remedy
-from tokendynamics.pretrained._remedy_columns import LambdaColumns
+from tokendynamics.pretrained._remedied_network import LambdaColumns
 from tokendynamics.pretrained.other_libraries import silenced
 
 IDS = torch.tensor([[5, 9, 33, 21, 7, 50, 12, 3, 40], [8, 8, 31, 4, 17, 22, 9, 59, 6]])

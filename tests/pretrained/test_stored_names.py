@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from pretrained.families import network_of
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.pretrained import load
-from tokendynamics.pretrained._stored_names import stored_names
+from tokendynamics.pretrained._stored_tensors import stored_names
 from tokendynamics.pretrained.network import empty_network
 from tokendynamics.pretrained.other_libraries import silenced
 

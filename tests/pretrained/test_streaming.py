@@ -17,7 +17,7 @@ from pretrained.families import FAMILIES, half_of_network, inputs_of, network_of
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
 from tokendynamics.numerics import resources as memory
 from tokendynamics.pretrained import load
-from tokendynamics.pretrained._weights import Weights
+from tokendynamics.pretrained._stored_tensors import Weights
 from tokendynamics.pretrained.other_libraries import silenced
 from tokendynamics.pretrained.sources._tensor_files import SafetensorsFiles
 
@@ -108,11 +108,11 @@ def test_trace_and_attention_of_a_streamed_network_are_those_in_memory(tmp_path:
 def test_what_does_not_fit_into_the_free_memory_is_streamed_unasked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tokendynamics.pretrained import network as _network
+    from tokendynamics.pretrained import _filling
 
     saved("gpt2", tmp_path)
     assert not load(tmp_path).streamed
-    monkeypatch.setattr(_network, "free_memory", lambda: 100_000)
+    monkeypatch.setattr(_filling, "free_memory", lambda: 100_000)
     assert load(tmp_path).streamed
     assert not load(tmp_path, stream=False).streamed
     assert memory.free_memory() <= memory.installed_memory()

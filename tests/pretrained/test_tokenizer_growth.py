@@ -10,8 +10,8 @@ import pytest
 
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.pretrained import load
-from tokendynamics.pretrained._origin import Origin
-from tokendynamics.pretrained.sources._tokenizer_growth import MOST_GROWTH, check_growth
+from tokendynamics.pretrained._checkpoint import Origin
+from tokendynamics.pretrained.encoding import MOST_GROWTH, check_growth
 
 
 def _replace(old: str, new: str, kind: str = "String") -> dict[str, Any]:

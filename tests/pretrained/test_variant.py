@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import tokendynamics as td
 from pretrained.families import FAMILIES, half_of_network, inputs_of, most_slow, network_of
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, CheckpointError
-from tokendynamics.pretrained.variant import NAMED, Variant
+from tokendynamics.pretrained.edits.variant import NAMED, Variant
 
 RESTORED = ("gpt2", "gpt_neox", "llama", "gemma3", "mixtral", "bert", "albert", "modernbert", "t5", "whisper", "vit")
 QUICK = ("gpt2", "bert", "t5")

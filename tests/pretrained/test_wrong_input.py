@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 import tokendynamics as td
 from tokendynamics.numerics.errors import ArgumentValueError, CheckpointError
 from tokendynamics.pretrained import load
-from tokendynamics.pretrained.sources import published as wheels
-from tokendynamics.pretrained.sources._find import _name_and_seed
+from tokendynamics.pretrained.sources import finding as wheels
+from tokendynamics.pretrained.sources.finding import _name_and_seed
 
 
 def _refusal(spec: str | Path, **options: Any) -> str:

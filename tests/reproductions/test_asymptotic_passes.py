@@ -131,7 +131,7 @@ def test_figure_7_is_of_new_weights_without_and_with_feed_forward_parts(tiny: st
 
 def test_figure_8_pads_with_zero_embeddings_and_draws_every_matrix_alike(tiny: str) -> None:
     record = fig8.reproduce(model=tiny, network=tiny, passes=2, seed=9)
-    from tokendynamics.pretrained.untrained_twin import untrained_twin
+    from tokendynamics.pretrained.loading import untrained_twin
 
     network: Any = untrained_twin(td.load(tiny), 9, fig8.STD).model
     assert float(network.h[1].mlp.c_proj.weight.std()) == pytest.approx(0.02, rel=0.05)

@@ -17,8 +17,7 @@ from PIL import Image
 from tokendynamics.diagnosis.tracing import named_prompts
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.pretrained import load
-from tokendynamics.pretrained.image_files import MOST_PIXELS, images_in, opened_image
-from tokendynamics.pretrained.inputs import prepared
+from tokendynamics.pretrained.inputs import MOST_PIXELS, images_in, opened_image, prepared
 from tokendynamics.training.tasks import Digits, Images
 
 SMALL = {"image_size": 8, "validation_share": 0.5}

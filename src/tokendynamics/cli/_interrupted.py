@@ -49,8 +49,8 @@ class Kept:
 
     def models(self, names: Sequence[str]) -> None:
         """Name the models, before they are loaded: loading may fill a cache."""
+        from tokendynamics.pretrained.sources.finding import hub_folder
         from tokendynamics.pretrained.sources.gguf import cache_root
-        from tokendynamics.pretrained.sources.published import hub_folder
 
         caches = {cache_root(None) / "gguf": "the converted weights"}
         for folder in map(hub_folder, names):

@@ -30,8 +30,7 @@ from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.resources import limited_threads
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
-from tokendynamics.pretrained.loading import Model, as_checkpoint
-from tokendynamics.pretrained.untrained_twin import untrained_twin
+from tokendynamics.pretrained.loading import Model, as_checkpoint, untrained_twin
 from tokendynamics.provenance.manifest import manifest
 from tokendynamics.provenance.progress import Progress, reporting
 

@@ -19,15 +19,15 @@ from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.observables import repetition
 from tokendynamics.pretrained import Checkpoint
-from tokendynamics.pretrained.decoder import Decoder
+from tokendynamics.pretrained.edits.language_head import Decoder
+from tokendynamics.pretrained.edits.repeated_stack import PassOptions, RepeatedStack
+from tokendynamics.pretrained.edits.variant import VariantLike
 from tokendynamics.pretrained.encoding import pieces_of
 from tokendynamics.pretrained.forward_arguments import are_token_ids
 from tokendynamics.pretrained.inputs import prepared
 from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.pretrained.not_finite import check_finite_state, check_logits, check_states
 from tokendynamics.pretrained.packs import Pack
-from tokendynamics.pretrained.repeated_stack import PassOptions, RepeatedStack
-from tokendynamics.pretrained.variant import VariantLike
 from tokendynamics.provenance.progress import Progress, reporting
 
 _MEASURES = ("distinct_1", "distinct_2", "entropy", "longest_run")

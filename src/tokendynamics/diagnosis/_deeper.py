@@ -23,8 +23,8 @@ from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
+from tokendynamics.pretrained.edits.variant import NAMED
 from tokendynamics.pretrained.loading import Model, as_checkpoint
-from tokendynamics.pretrained.variant import NAMED
 from tokendynamics.provenance.progress import Progress, reporting
 
 VARIANTS = tuple(NAMED)

@@ -31,9 +31,9 @@ from tokendynamics.numerics.arguments import as_count
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
+from tokendynamics.pretrained.edits.variant import PARTS
 from tokendynamics.pretrained.inputs import Prepared, prepared
 from tokendynamics.pretrained.loading import Model, as_checkpoint
-from tokendynamics.pretrained.variant import PARTS
 from tokendynamics.provenance.progress import Progress, reporting, tracked
 from tokendynamics.words import Convention, percent
 

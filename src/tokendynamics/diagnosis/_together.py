@@ -20,13 +20,13 @@ from tokendynamics.diagnosis.prompt_trace import COMPONENTS, PromptTrace, find_s
 from tokendynamics.diagnosis.tracing import _as_dataset, _inputs_of, _passes_in_words, conventions_of_trace
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.pretrained import Checkpoint, SiteStates
+from tokendynamics.pretrained.edits.repeated_stack import states_on_inputs_of
+from tokendynamics.pretrained.edits.states import PackStates
 from tokendynamics.pretrained.inputs import Prepared
 from tokendynamics.pretrained.length_dependence import length_class
-from tokendynamics.pretrained.lent_inputs import states_on_inputs_of
 from tokendynamics.pretrained.network import evaluating
 from tokendynamics.pretrained.not_finite import check_states
 from tokendynamics.pretrained.packs import Pack
-from tokendynamics.pretrained.states import PackStates
 from tokendynamics.provenance.progress import Progress
 
 GAPS = ("input_difference", "update_difference", "update_size", "size_ratio", "state_difference")

@@ -20,8 +20,8 @@ from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.intervals import jackknife_interval
 from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.pretrained.edits.variant import Variant, VariantLike
 from tokendynamics.pretrained.loading import Model, as_checkpoint
-from tokendynamics.pretrained.variant import Variant, VariantLike
 from tokendynamics.provenance.progress import Progress, reporting
 
 MODELS = ("as it is", "changed")

@@ -16,11 +16,11 @@ from tokendynamics.diagnosis.prompt_shares import BOUNDS, CONFIDENCE
 from tokendynamics.diagnosis.sensitivities import losses_of
 from tokendynamics.numerics.intervals import jackknife_interval
 from tokendynamics.pretrained import Checkpoint
-from tokendynamics.pretrained.gates import GatedNetwork
+from tokendynamics.pretrained.edits.gates import GatedNetwork
+from tokendynamics.pretrained.edits.variant import PARTS
 from tokendynamics.pretrained.inputs import Prepared
 from tokendynamics.pretrained.not_finite import check_gated_pass
 from tokendynamics.pretrained.packs import Pack
-from tokendynamics.pretrained.variant import PARTS
 from tokendynamics.provenance.progress import Progress, tracked
 
 HALF = 0.5

@@ -15,7 +15,7 @@ from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.intervals import jackknife_interval
 from tokendynamics.observables import relative_kappa
-from tokendynamics.pretrained.gates import GatedNetwork
+from tokendynamics.pretrained.edits.gates import GatedNetwork
 from tokendynamics.pretrained.not_finite import check_gated_pass
 from tokendynamics.pretrained.packs import Pack
 

@@ -24,7 +24,7 @@ from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.observables import clusters, hemisphere
 from tokendynamics.observables.directions import refuse_zero_tokens
 from tokendynamics.observables.summary import Gram, gram_of, summarize_gram
-from tokendynamics.pretrained.states import PackStates
+from tokendynamics.pretrained.edits.states import PackStates
 
 SINK_RATIO = 4.0
 """A token is a sink where its norm exceeds this many times the (lower) median of its prompt's tokens there."""

@@ -24,11 +24,11 @@ from tokendynamics.numerics.resources import check_fits
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.observables.share_decomposition import resolution_of
 from tokendynamics.pretrained import Checkpoint
+from tokendynamics.pretrained.edits.repeated_stack import PassOptions, RepeatedStack
+from tokendynamics.pretrained.edits.variant import Variant, VariantLike
 from tokendynamics.pretrained.inputs import prepared
 from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.pretrained.packs import Pack
-from tokendynamics.pretrained.repeated_stack import PassOptions, RepeatedStack
-from tokendynamics.pretrained.variant import Variant, VariantLike
 from tokendynamics.provenance.progress import Progress, reporting
 
 COLLAPSED = 1e-3

@@ -25,7 +25,7 @@ from tokendynamics.numerics.resources import free_memory
 from tokendynamics.observables import relative_kappa
 from tokendynamics.observables.directions import unit_rows
 from tokendynamics.observables.share_decomposition import gram_of_means, resolution_of, shares_of_sums
-from tokendynamics.pretrained.gates import GatedNetwork, GatedPass
+from tokendynamics.pretrained.edits.gates import GatedNetwork, GatedPass
 from tokendynamics.pretrained.network import at_least_single
 from tokendynamics.pretrained.not_finite import check_gated_pass
 from tokendynamics.pretrained.other_libraries import refusing

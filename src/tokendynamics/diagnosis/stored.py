@@ -18,7 +18,7 @@ from tokendynamics.diagnosis.verdict import Verdict, Worst
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_choice, as_integer, as_text
 from tokendynamics.numerics.errors import expected, shown
-from tokendynamics.pretrained.variant import NAMED, PARTS
+from tokendynamics.pretrained.edits.variant import NAMED, PARTS
 from tokendynamics.provenance.manifest import plain
 from tokendynamics.provenance.reading import read_json
 from tokendynamics.results.tables import (

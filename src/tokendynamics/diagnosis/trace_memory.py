@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.observables.many_tokens import are_many
 from tokendynamics.pretrained import Checkpoint
+from tokendynamics.pretrained.discovery.attention_call import WHOLE_BYTES
 from tokendynamics.pretrained.discovery.interface import WITH_REMEDY
-from tokendynamics.pretrained.discovery.rows import WHOLE_BYTES
 
 _ARRAYS_OF_PAIRS = 3
 """Arrays of (head, token, token) that an attention that is no part of transformers' interface has at the same time."""

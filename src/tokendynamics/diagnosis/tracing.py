@@ -34,8 +34,7 @@ from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Architecture, Checkpoint
 from tokendynamics.pretrained.discovery.layout import Layout
 from tokendynamics.pretrained.forward_arguments import are_token_ids
-from tokendynamics.pretrained.image_files import images_in
-from tokendynamics.pretrained.inputs import Prepared, prepared
+from tokendynamics.pretrained.inputs import Prepared, images_in, prepared
 from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.pretrained.not_finite import check_states
 from tokendynamics.provenance.progress import Progress, reporting, tracked

@@ -2,32 +2,54 @@
 
 from __future__ import annotations
 
+import copy
+import tempfile
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, AttentionFactorsError, CheckpointError
-from tokendynamics.numerics.arguments import as_count, as_flag
+from tokendynamics.numerics.arguments import as_count, as_flag, as_path
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.signatures import typed_arguments
-from tokendynamics.pretrained._changed_passes import ChangedPasses
-from tokendynamics.pretrained._factors import LayerTensors, attention_weights, verified_scale
-from tokendynamics.pretrained._origin import Origin
-from tokendynamics.pretrained._remedied_factors import with_columns
-from tokendynamics.pretrained._remedy_columns import columns_of
-from tokendynamics.pretrained._streaming import StreamedNetwork
-from tokendynamics.pretrained._weights import AttentionWeights
+from tokendynamics.pretrained._attention_weights import (
+    AttentionWeights,
+    LayerTensors,
+    attention_weights,
+    verified_scale,
+)
+from tokendynamics.pretrained._filling import Network, StreamedNetwork
+from tokendynamics.pretrained._remedied_network import columns_of, with_columns
 from tokendynamics.pretrained.architecture import architecture_of, as_layer, as_layers, norm_of_block
 from tokendynamics.pretrained.discovery._discover import Discovery
+from tokendynamics.pretrained.discovery._mixing import ignores_later_tokens
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.interface import showing, watching
-from tokendynamics.pretrained.discovery.packing import Packing, filler_of, packing_of
-from tokendynamics.pretrained.encoding import Encoding, encoded, no_tokenizer
+from tokendynamics.pretrained.edits._fresh_weights import Drawing, FreshBlocks, laws_of, of_std
+from tokendynamics.pretrained.edits.gates import GatedNetwork
+from tokendynamics.pretrained.edits.language_head import Decoder, no_head, with_language_head
+from tokendynamics.pretrained.edits.states import PackStates, SiteStates, StateWatch, collect_states, run
+from tokendynamics.pretrained.edits.variant import (
+    Variant,
+    VariantLike,
+    VariedNetwork,
+    gates_in_weights,
+)
+from tokendynamics.pretrained.encoding import (
+    Encoding,
+    check_growth,
+    encoded,
+    load_image_processor,
+    load_tokenizer,
+    no_tokenizer,
+)
 from tokendynamics.pretrained.feed_forward import (
     FeedForwardWeights,
     feed_forward_problem,
@@ -36,14 +58,70 @@ from tokendynamics.pretrained.feed_forward import (
 )
 from tokendynamics.pretrained.forward_arguments import argument_names, forward_arguments
 from tokendynamics.pretrained.length_dependence import depends_on_length, length_class
-from tokendynamics.pretrained.network import Network, evaluating
+from tokendynamics.pretrained.network import evaluating
 from tokendynamics.pretrained.other_libraries import refusing, silenced
-from tokendynamics.pretrained.packs import Pack, fewest_packs, packs_of
-from tokendynamics.pretrained.states import PackStates, SiteStates, StateWatch, collect_states, run
-from tokendynamics.pretrained.variant import Variant
+from tokendynamics.pretrained.packs import Pack, Packing, fewest_packs, filler_of, packing_of, packs_of
 
 
-class Checkpoint(ChangedPasses):
+@dataclass
+class Origin:
+    """Where a network comes from.
+
+    Attributes:
+        name: What to call it.
+        source: File or folder that was asked for.
+        folder: Folder with its tokenizer.
+        random_seed: Seed of untrained weights.
+        given_tokenizer: A tokenizer or image processor that came with the call.
+    """
+
+    name: str
+    source: Path | None = None
+    folder: Path | None = None
+    random_seed: int | None = None
+    given_tokenizer: Any | None = None
+
+    @cached_property
+    def tokenizer(self) -> Any | None:
+        """The one of the call, or else the folder's; None if there is neither."""
+        if self.given_tokenizer is not None:
+            return self.given_tokenizer
+        if self.folder is None:
+            return None
+        if (file := self.folder / "tokenizer.json").is_file():
+            check_growth(file)
+        return load_tokenizer(self.folder)
+
+    @cached_property
+    def image_processor(self) -> Any | None:
+        """The one of the call (in the place of a tokenizer), or else the folder's; None if there is neither."""
+        if self.given_tokenizer is not None:
+            return self.given_tokenizer
+        return None if self.folder is None else load_image_processor(self.folder)
+
+
+def write_checkpoint(network: Any, tokenizer: Any | None, folder: Path, name: str) -> None:
+    """Write a network of transformers, and its tokenizer, as a checkpoint; whole, or nothing is there.
+
+    Raises:
+        ArgumentValueError: Something is there already.
+        CheckpointError: A network that is not transformers' own.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ArgumentValueError(expected("folder", "a folder that is not there yet, or is empty", folder))
+    if not hasattr(network, "save_pretrained"):
+        raise CheckpointError(expected(name, "a network that transformers can save", type(network).__name__))
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as made, silenced():
+        place = Path(made) / folder.name
+        with refusing(lambda words: CheckpointError(expected(name, "a network that can be saved", words))):
+            network.save_pretrained(place)
+            if tokenizer is not None and hasattr(tokenizer, "save_pretrained"):
+                tokenizer.save_pretrained(place)
+        place.replace(folder)
+
+
+class Checkpoint:
     """One network; made by `load`.
 
     Attributes:
@@ -341,6 +419,169 @@ class Checkpoint(ChangedPasses):
         network = self.model
         with refusing(self._not_run), evaluating(network), self.as_varied():
             work(network)
+
+    @property
+    def model(self) -> nn.Module:
+        """The network, ready to run: of a stored one the base model without an output head, in eval mode.
+
+        Raises:
+            CheckpointError: A tensor cannot be read, or holds a NaN or an infinity.
+        """
+        return self._network.model
+
+    @property
+    def whole(self) -> nn.Module:
+        """The network with its language head where there is one; see `model`."""
+        self._check_in_memory()
+        return self.with_head or self.model
+
+    @property
+    def streamed(self) -> bool:
+        """Whether a forward pass reads each block just before it runs."""
+        return self._network.streamed
+
+    def gated(self) -> GatedNetwork:
+        """Return the network with a gate on every part of every layer, for a ``with`` block.
+
+        Its passes give logits where no token sees a later one and its language head is there.
+
+        Raises:
+            CheckpointError: It is streamed, or the parts of a block were not found.
+        """
+        self._check_in_memory()
+        vocabulary, whole = (self.architecture.vocabulary, self.with_head) if self.causal else (None, None)
+        return GatedNetwork(self.model, self.layout, self.name, vocabulary, whole, self.as_varied())
+
+    def varied(self, variant: VariantLike, network: nn.Module | None = None) -> VariedNetwork:
+        """Return the network under a variant, for a ``with`` block: every pass inside it is one of the variant.
+
+        After the block the network is as it was to the last bit, also where the block ends in an exception. States and
+        attention of this checkpoint (`states`, `watch_attention`, `td.trace`) are those of the variant meanwhile;
+        weights (`attention`, `td.audit`) are not.
+
+        Args:
+            variant: See `Variant.of`.
+            network: Another one of the same layout, which is changed instead.
+
+        Raises:
+            ArgumentTypeError, ArgumentValueError: No variant, or a part that there is not.
+            CheckpointError: It is streamed, or its layout does not say how the variant is made.
+
+        >>> from tokendynamics.pretrained import load
+        >>> checkpoint = load("random:distilgpt2:0")
+        >>> with checkpoint.varied({"feed_forward": 0, "layer 2 attention": 0.5}) as varied:
+        ...     varied.variant.words
+        'feed_forward × 0, layer 2 attention × 0.5'
+        """
+        if network is None:
+            self._check_in_memory()
+            network = self.model
+        return VariedNetwork(network, self.layout, Variant.of(variant), self.name)
+
+    def under(self, variant: VariantLike) -> Self:
+        """Return the same checkpoint with every pass under a variant: one more model to trace or to compare.
+
+        Its weights (`attention`, `feed_forward`, `td.audit`) are the network's own.
+
+        Args:
+            variant: See `Variant.of`; it takes the place of this checkpoint's own.
+
+        Raises:
+            ArgumentTypeError, ArgumentValueError, CheckpointError: See `varied`.
+
+        >>> from tokendynamics.pretrained import load
+        >>> load("random:distilgpt2:7").under({"layer 3 attention": 0}).name
+        'random:distilgpt2:7, layer 3 attention × 0'
+        """
+        other = copy.copy(self)
+        other.variant = Variant.of(variant)
+        with self.varied(other.variant):
+            other.name = f"{self._origin.name}, {other.variant.words}"
+        return other
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the network as an ordinary checkpoint that `from_pretrained` loads, its variant's gates in the weights.
+
+        A gate is on what writes its part to the residual stream: the output projection, or the norm behind it. What is
+        written is the network with its language head where there is one, and its tokenizer.
+
+        Args:
+            folder: Made; it must not be there yet, or be empty.
+
+        Returns:
+            The folder.
+
+        Raises:
+            ArgumentValueError: A variant without norms or positions, which no weight says; something in the way.
+            CheckpointError: What writes a part was not found, or the network is not transformers' own.
+        """
+        self._check_in_memory()
+        place, dim = as_path(folder, "folder"), self.architecture.dim
+        whole = self.whole
+        with gates_in_weights(self.model, self.layout, self.variant, dim, self.name):
+            write_checkpoint(whole, self._origin.tokenizer, place, self.name)
+        return place
+
+    def as_varied(self) -> AbstractContextManager[object]:
+        """Return what puts this checkpoint's own variant in force, for a ``with`` block."""
+        return nullcontext() if self.variant == Variant() else self.varied(self.variant)
+
+    def decoder(self, pack: Pack) -> Decoder:
+        """Return what reads states as the network's language head reads its last ones, for a ``with`` block.
+
+        Args:
+            pack: Token ids of as many tokens as the states will have.
+
+        Raises:
+            CheckpointError: It is streamed, or has no language head.
+        """
+        self._check_in_memory()
+        whole, vocabulary = self.with_head, self.architecture.vocabulary
+        if whole is None or vocabulary is None:
+            raise CheckpointError(no_head(self.name))
+        return Decoder(whole, self.model, self.layout, pack, vocabulary, self.name)
+
+    def fresh(self, how: Drawing, seed: int, std: float | None = None) -> FreshBlocks:
+        """Return the network with blocks whose weights are drawn anew for every pass, as transformers initialises them.
+
+        What stands outside the blocks (embeddings, the final norm) is the checkpoint's own.
+
+        Args:
+            how: "resample" draws every matrix, "law" what it gives.
+            seed: Of all draws.
+            std: Of every matrix of the blocks, with mean zero; None as transformers initialises them.
+
+        Raises:
+            CheckpointError: A network of the user's own, whose initial law is not known; with "law" a weight that is
+                used more than once in a pass.
+        """
+        shell = self._network.shell(self.layout.blocks)
+        laws = laws_of(shell, self.name)
+        if std is not None:
+            laws = of_std(laws, {name: tuple(each.shape) for name, each in shell.named_parameters()}, std)
+        return FreshBlocks(shell, self.layout.blocks, laws, how, seed, self.name)
+
+    @cached_property
+    def causal(self) -> bool:
+        """Whether no state depends on a later token: read from the attention, or measured where that is not read."""
+        if self.layout.causal or self.architecture.vocabulary is None:
+            return self.layout.causal
+        if all(layer.attention is not None for layer in self.layout.layers):
+            return False
+        return ignores_later_tokens(self.model, self.architecture.vocabulary, self.layout.blocks[-1], self.name)
+
+    @cached_property
+    def with_head(self) -> nn.Module | None:
+        """The network with its language head on; a live one itself, None where a stored one has no head."""
+        if self._network.live:
+            return self.model
+        return with_language_head(self.model, self._network.stored[1].read_beside)
+
+    def _check_in_memory(self) -> None:
+        if self.streamed:
+            advice = "load it where it fits, or with device_map"
+            came = "one whose blocks are read while they run"
+            raise CheckpointError(expected(self.name, "a network in memory as a whole", came, advice))
 
     def _not_run(self, words: str) -> CheckpointError:
         return CheckpointError(expected(self.name, "a network that runs", words))

@@ -14,11 +14,18 @@ from torch import Tensor, nn
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.signatures import typed_arguments
-from tokendynamics.pretrained._checkpoint import Checkpoint
-from tokendynamics.pretrained._fitting_columns import new_columns, stored_columns
-from tokendynamics.pretrained._remedied_attention import attach, check_implementation, detach
-from tokendynamics.pretrained._remedy_columns import Kind, LambdaColumns, remedies_in
-from tokendynamics.pretrained.loading import Model, as_checkpoint, load
+from tokendynamics.pretrained._checkpoint import Origin
+from tokendynamics.pretrained._live import live_checkpoint
+from tokendynamics.pretrained._remedied_network import (
+    Kind,
+    LambdaColumns,
+    attach,
+    check_implementation,
+    detach,
+    fitting_columns,
+    remedies_in,
+)
+from tokendynamics.pretrained.loading import Model, as_checkpoint
 
 
 @typed_arguments
@@ -62,21 +69,20 @@ def apply_remedy(model: Model, kind: str | Path = "lambda-diagonal", *, start: f
         raise ArgumentValueError(expected("kind", wanted, shown(str(kind))))
     if not -math.inf < start <= 0:
         raise ArgumentValueError(expected("start", "a λ of 0 or below", start))
-    network = model if isinstance(model, nn.Module) else _trainable(as_checkpoint(model, "model"))
+    if isinstance(model, nn.Module):
+        network = model
+    else:
+        network = copy.deepcopy(as_checkpoint(model, "model").whole).requires_grad_(True)
     if remedies_in(network):
         raise ArgumentValueError(
             expected("model", "a network without a remedy", "one that has it", "remove_remedy first")
         )
     check_implementation(network)
-    checkpoint = load(network)
-    columns = new_columns(checkpoint, cast(Kind, str(kind)), start) if new else stored_columns(checkpoint, Path(kind))
-    attach(network, columns, checkpoint.name)
+    checkpoint = live_checkpoint(network, Origin(type(network).__name__))
+    chosen = cast(Kind, str(kind)) if new else Path(kind)
+    layout, dim = checkpoint.layout, checkpoint.architecture.dim
+    attach(network, fitting_columns(checkpoint.model, layout, dim, checkpoint.name, chosen, start), checkpoint.name)
     return network
-
-
-def _trainable(checkpoint: Checkpoint) -> nn.Module:
-    """Return a copy of a checkpoint's network whose weights can be trained."""
-    return copy.deepcopy(checkpoint.whole).requires_grad_(True)
 
 
 @typed_arguments

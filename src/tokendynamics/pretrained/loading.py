@@ -1,4 +1,4 @@
-"""From a few words (a built-in name, a path, a hub id, an untrained family) to a checkpoint."""
+"""The same architecture with the weights it begins its training with: what a trained network is measured against."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ import torch
 from torch import Tensor, nn
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
-from tokendynamics.numerics.arguments import as_device, as_path
+from tokendynamics.numerics.arguments import as_device
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.signatures import typed_arguments
-from tokendynamics.pretrained._checkpoint import Checkpoint
-from tokendynamics.pretrained._dispatch import as_device_map, placement_of, without_hooks
-from tokendynamics.pretrained._fitting_columns import stored_columns
-from tokendynamics.pretrained._initialization import initial_laws
-from tokendynamics.pretrained._language_head import empty_with_head
-from tokendynamics.pretrained._origin import Origin
-from tokendynamics.pretrained._peft import check_no_virtual_tokens, with_adapter
-from tokendynamics.pretrained._remedied_attention import IN_CONFIGURATION, attach
-from tokendynamics.pretrained._remedy_columns import remedies_in
-from tokendynamics.pretrained._stored_names import Source, ignored, names_in, stored_names, unplaced
-from tokendynamics.pretrained._weights import TensorStore, Weights, check_finite_weights
+from tokendynamics.pretrained._checkpoint import Checkpoint, Origin
+from tokendynamics.pretrained._dispatch import as_device_map, placement_of
+from tokendynamics.pretrained._filling import Network, shapes_of
+from tokendynamics.pretrained._live import check_live, live_checkpoint
+from tokendynamics.pretrained._remedied_network import IN_CONFIGURATION, attach, fitting_columns, remedies_in
+from tokendynamics.pretrained._stored_tensors import (
+    Source,
+    TensorStore,
+    Weights,
+    ignored,
+    names_in,
+    stored_names,
+    unplaced,
+)
 from tokendynamics.pretrained.discovery._blocks import block_list
-from tokendynamics.pretrained.discovery._given_inputs import checked_inputs
-from tokendynamics.pretrained.discovery._of_network import discover_in_network
-from tokendynamics.pretrained.discovery._small_copy import random_inputs
-from tokendynamics.pretrained.discovery.of_configuration import discover_in
-from tokendynamics.pretrained.network import Network, dtype_of, empty_network, evaluating, half_of, shapes_of
+from tokendynamics.pretrained.discovery.random_weights import discover_in
+from tokendynamics.pretrained.edits._fresh_weights import initial_laws, of_std
+from tokendynamics.pretrained.edits.language_head import empty_with_head
+from tokendynamics.pretrained.network import dtype_of, empty_network, half_of
 from tokendynamics.pretrained.other_libraries import refusing, silenced
 from tokendynamics.pretrained.sources._configuration import check_depth, check_sizes, read_config
-from tokendynamics.pretrained.sources._find import FORMS, Stored, Untrained, find
-from tokendynamics.pretrained.sources._settings import check_settings
 from tokendynamics.pretrained.sources._tensor_files import (
     PickledFiles,
     SafetensorsFiles,
@@ -44,6 +44,7 @@ from tokendynamics.pretrained.sources._tensor_files import (
     safetensors_paths,
 )
 from tokendynamics.pretrained.sources._untrained import DrawnTensors, family_config
+from tokendynamics.pretrained.sources.finding import FORMS, Stored, Untrained, find
 from tokendynamics.provenance.progress import Progress, reporting
 
 Model: TypeAlias = str | Path | nn.Module | Checkpoint
@@ -119,8 +120,8 @@ def load(
     48
     """
     if isinstance(spec, nn.Module):
-        _check_live(stream, device_map)
-        return _live(spec, Origin(type(spec).__name__, given_tokenizer=tokenizer), half, inputs, adapter)
+        check_live(stream, device_map)
+        return live_checkpoint(spec, Origin(type(spec).__name__, given_tokenizer=tokenizer), half, inputs, adapter)
     if not isinstance(spec, str | PathLike):
         raise ArgumentTypeError(expected("spec", "a name, a path or a network", type(spec).__name__, FORMS))
     kind, place, spread = dtype_of(dtype), as_device(device, "device"), _spread(device_map, stream, adapter)
@@ -130,7 +131,7 @@ def load(
     if adapter is None:
         return checkpoint
     origin = Origin(checkpoint.name, found.source, found.folder, checkpoint.random_seed, tokenizer)
-    return _live(checkpoint.with_head or checkpoint.model, origin, None, None, adapter)
+    return live_checkpoint(checkpoint.with_head or checkpoint.model, origin, adapter=adapter)
 
 
 _Spread: TypeAlias = Literal["auto"] | dict[str, torch.device] | None
@@ -145,14 +146,6 @@ def _spread(device_map: str | Mapping[str, Any] | None, stream: bool | None, ada
             raise ArgumentValueError(expected("device_map", f"None beside {name}=", shown(device_map)))
     chosen = as_device_map(device_map)
     return "auto" if chosen is None else chosen
-
-
-def _check_live(stream: bool | None, device_map: Any) -> None:
-    if stream:
-        raise ArgumentValueError(expected("stream", "None or False for a live network", stream))
-    if device_map is not None:
-        advice = "dispatch it with accelerate.dispatch_model; it then runs where it is"
-        raise ArgumentValueError(expected("device_map", "None for a live network", shown(device_map), advice))
 
 
 def _of_files(
@@ -188,47 +181,6 @@ def _of_files(
     return Checkpoint(origin, Network(network, own, dtype, device, weights, stream, placement), discovery)
 
 
-def _live(
-    network: nn.Module,
-    origin: Origin,
-    half: str | None,
-    inputs: Callable[[int], Mapping[str, Tensor]] | None,
-    adapter: str | Path | None,
-) -> Checkpoint:
-    """Return the checkpoint of a live network: what is read is its weights as they are when they are read."""
-    name, given = origin.name, None if inputs is None else checked_inputs(inputs)
-    _, part = half_of(network, half, name)
-    check_no_virtual_tokens(part, name)
-    if adapter is not None:
-        part = with_adapter(part, as_path(adapter, "adapter"))
-        origin.name = f"{name} with {Path(adapter).name}"
-    if remedies := remedies_in(part):
-        origin.name += f" with {remedies[0][1].words}"
-    first = next(part.parameters(), None)
-    if first is None:
-        raise CheckpointError(expected("spec", "a network with weights", f"a {name} without any"))
-    if first.is_meta:
-        raise CheckpointError(expected("spec", "a network with weights", f"a {name} on the meta device", "load them"))
-    settings: Any = getattr(part, "config", None)
-    if hasattr(settings, "to_dict"):
-        check_settings(settings.to_dict(), f"{name}: config")
-    for label, adapted in dict(getattr(part, "peft_config", None) or {}).items():
-        check_settings(vars(adapted), f"{name}: peft_config {label!r}")
-    for key, tensor in part.named_parameters():
-        if not tensor.is_meta:  # what is not in memory is refused where it is read
-            check_finite_weights(tensor.detach(), f"{name}: {key}")
-    subject: Any = part
-    if any(each.dtype in (torch.float16, torch.bfloat16) or each.device.type != "cpu" for each in part.parameters()):
-        # The layout shows in single precision; half precision would hide it in rounding.
-        subject = without_hooks(copy.deepcopy(part)).float().cpu()
-    with evaluating(subject):
-        found_with = random_inputs(subject) if given is None else given
-        discovery = discover_in_network(subject, found_with, name, decoder=half == "decoder")
-    config = getattr(part, "config", None)
-    made = random_inputs(part) if given is None else given
-    return Checkpoint(origin, Network(part, config, first.dtype, first.device, None, inputs=made), discovery)
-
-
 def _with_remedy(
     found: Stored, tokenizer: Any | None, dtype: torch.dtype, device: torch.device, **further: Any
 ) -> Checkpoint:
@@ -246,8 +198,9 @@ def _with_remedy(
         options: dict[str, Any] = {"dtype": dtype, "local_files_only": True, "trust_remote_code": False}
         model: Any = AutoModelForCausalLM.from_pretrained(found.folder, use_safetensors=True, **options)
     origin = Origin(found.name, found.source, found.folder, None, tokenizer)
-    checkpoint = _live(model.to(device).eval(), origin, None, None, None)
-    attach(model, stored_columns(checkpoint, found.folder), found.name)
+    checkpoint = live_checkpoint(model.to(device).eval(), origin)
+    dim = checkpoint.architecture.dim
+    attach(model, fitting_columns(checkpoint.model, checkpoint.layout, dim, checkpoint.name, found.folder), found.name)
     checkpoint.name += f" with {remedies_in(model)[0][1].words}"
     parameters = sum(parameter.numel() for parameter in model.parameters())
     checkpoint.architecture = replace(checkpoint.architecture, parameters=parameters)
@@ -306,3 +259,31 @@ def _stored(folder: Path, allow_pickle: bool) -> TensorStore:
     came = f"only pickled ones ({pickled[0].name}), which can run code when read" if pickled else "none"
     advice = "pickled weights that you trust need allow_pickle=True (--allow-pickle)"
     raise CheckpointError(expected(str(folder), "safetensors weights", came, advice))
+
+
+def untrained_twin(ckpt: Checkpoint, seed: int = 0, std: float | None = None) -> Checkpoint:
+    """Return a checkpoint of the same configuration and tokenizer with weights drawn as transformers initialises them.
+
+    Args:
+        ckpt: The network; of a live one its configuration is read.
+        seed: Of the draw; the same for the same seed, wherever it is drawn.
+        std: Standard deviation of every matrix, with mean zero, instead of what transformers gives each.
+
+    Raises:
+        CheckpointError: A network without a transformers configuration, or one that its configuration does not build.
+
+    >>> from tokendynamics.pretrained import load
+    >>> untrained_twin(load("random:distilgpt2:5"), seed=1).random_seed
+    1
+    """
+    if ckpt.config is None:
+        advice = "pass the untrained network itself as another model"
+        raise CheckpointError(expected("baseline", "a model with a transformers configuration", ckpt.name, advice))
+    name = f"{ckpt.name} untrained" if std is None else f"{ckpt.name} with matrices drawn from N(0, {std:g}^2)"
+    network = empty_network(ckpt.config)
+    shapes, laws = shapes_of(network), initial_laws(network)
+    weights = DrawnTensors(shapes, laws if std is None else of_std(laws, shapes, std), seed)
+    discovery = discover_in(ckpt.config, network, None, name)
+    origin = Origin(name, random_seed=seed, given_tokenizer=ckpt.tokenizer or ckpt.image_processor)
+    own = getattr(network, "config", ckpt.config)
+    return Checkpoint(origin, Network(network, own, ckpt.dtype, ckpt.device, weights), discovery)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.numerics.errors import expected
-from tokendynamics.pretrained.gates import GatedNetwork, GatedPass
-from tokendynamics.pretrained.states import PackStates
+from tokendynamics.pretrained.edits.gates import GatedNetwork, GatedPass
+from tokendynamics.pretrained.edits.states import PackStates
 
 _POSITIVE = ("rope_theta", "factor", "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon")
 """Settings that describe a working network only above 0."""

@@ -32,8 +32,8 @@ from tokendynamics.pretrained.discovery.layout import (
     Layout,
     Positions,
 )
-from tokendynamics.pretrained.discovery.packing import packing_of
 from tokendynamics.pretrained.length_dependence import as_before
+from tokendynamics.pretrained.packs import packing_of
 
 
 def block_norms(

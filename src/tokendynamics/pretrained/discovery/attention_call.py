@@ -2,13 +2,189 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from inspect import signature
+from typing import Any, TypeAlias
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
-from tokendynamics.pretrained.discovery.rows import row_blocks, rows_of
+MASK_BYTES = 2**23
+"""A mask of at most this size is computed whole, as the network itself would."""
+
+
+class RowMask(Tensor):
+    """Stands for a mask (batch, 1, receiver, sender), and has its shape, dtype and device.
+
+    Whatever is done to it but to ask for its rows is done to the mask itself, which is computed then.
+
+    Args:
+        mask_of: Returns the mask of some receivers, given how many they are and the number of the first.
+        shape: Of the whole mask.
+        dtype: Of its entries.
+        device: Where it is.
+
+    >>> mask = RowMask(lambda count, first: torch.full((1, 1, count, 3), float(first)), (1, 1, 3, 3))
+    >>> mask.rows(slice(2, 3)).tolist(), (mask + 1.0).shape
+    ([[[[2.0, 2.0, 2.0]]]], torch.Size([1, 1, 3, 3]))
+    """
+
+    _mask_of: Callable[[int, int], Tensor]
+
+    @staticmethod
+    def __new__(
+        cls,
+        mask_of: Callable[[int, int], Tensor],
+        shape: tuple[int, ...],
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | None = None,
+    ) -> RowMask:
+        """Make a tensor without values."""
+        mask = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
+        mask._mask_of = mask_of
+        return mask
+
+    def rows(self, rows: slice) -> Tensor:
+        """Return the mask of some receivers."""
+        return self._mask_of(rows.stop - rows.start, rows.start)
+
+    def whole(self) -> Tensor:
+        """Return the mask."""
+        return self.rows(slice(0, self.shape[-2]))
+
+    def __repr__(self, **named: Any) -> str:
+        del named
+        return f"RowMask{tuple(self.shape)}"
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        if func is torch.ops.aten.detach.default:
+            return args[0]
+        args, kwargs = tree_map(_whole, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def _whole(value: Any) -> Any:
+    return value.whole() if isinstance(value, RowMask) else value
+
+
+def row_mask(**named: Any) -> Tensor | None:
+    """Return the mask of transformers' plain attentions, a large one as a `RowMask`.
+
+    Args:
+        **named: As for `transformers.masking_utils.eager_mask`.
+    """
+    from transformers.masking_utils import eager_mask
+
+    first, dtype = named.get("q_offset"), named.get("dtype", torch.float32)
+    if not isinstance(first, int) or "q_offset" not in signature(eager_mask).parameters:
+        return eager_mask(**named)  # older versions take the positions themselves, without a q_length
+    batch, receivers, senders = (named[name] for name in ("batch_size", "q_length", "kv_length"))
+    if receivers < 2 or batch * receivers * senders * dtype.itemsize <= MASK_BYTES:
+        return eager_mask(**named)
+
+    def mask_of(count: int, start: int) -> Any:
+        some: dict[str, Any] = {**named, "q_length": count, "q_offset": first + start}
+        return eager_mask(**some)
+
+    row = mask_of(1, 0)
+    if row is None:  # every token sees every token
+        return None
+    return RowMask(mask_of, (*row.shape[:2], receivers, senders), row.dtype, row.device)
+
+
+WHOLE_BYTES = 2**25
+"""An attention whose weights take at most this is computed whole, as the network itself would."""
+
+BLOCK_BYTES = 2**23
+"""A larger one is computed in blocks of receivers whose weights take at most this."""
+
+Attend: TypeAlias = Callable[[slice], tuple[Tensor, Tensor]]
+"""Returns output (batch, row, head, d_value) and weights (batch, head, row, sender) of some receivers."""
+
+
+def row_blocks(query: Tensor, key: Tensor) -> list[slice]:
+    """Cut the receivers of an attention into blocks of `BLOCK_BYTES` of weights; a small one is one block.
+
+    Args:
+        query: (batch, head, receiver, d_head).
+        key: (batch, kv_head, sender, d_head).
+
+    >>> row_blocks(torch.zeros(1, 2, 7, 4), torch.zeros(1, 1, 7, 4))
+    [slice(0, 7, None)]
+    """
+    batch, heads, receivers, senders = *query.shape[:3], key.shape[2]
+    of_row = max(1, batch * heads * senders * max(4, query.itemsize))  # softmax of half precision is in float32
+    rows = max(1, receivers if of_row * receivers <= WHOLE_BYTES else BLOCK_BYTES // of_row)
+    return [slice(start, min(start + rows, receivers)) for start in range(0, max(1, receivers), rows)]
+
+
+def rows_of(tensor: Tensor | None, rows: slice, receivers: int) -> Tensor | None:
+    """Return the rows of a mask or a bias (…, receiver, sender); all of one that has a single row, and None of None.
+
+    >>> rows_of(torch.eye(3), slice(1, 2), 3).tolist()
+    [[0.0, 1.0, 0.0]]
+    """
+    if tensor is None or (rows.start, rows.stop) == (0, receivers):
+        return tensor
+    if isinstance(tensor, RowMask):
+        return tensor.rows(rows)
+    return tensor[..., rows, :] if tensor.ndim > 1 and tensor.shape[-2] == receivers else tensor
+
+
+def named_rows(named: dict[str, Any], rows: slice, receivers: int, senders: int) -> dict[str, Any]:
+    """Return the arguments of an attention for some receivers: of what is (…, receiver, sender) their rows."""
+
+    def of(value: Any) -> Any:
+        pairs = isinstance(value, Tensor) and value.ndim > 1 and value.shape[-2:] == (receivers, senders)
+        return rows_of(value, rows, receivers) if pairs else value
+
+    return {name: of(value) for name, value in named.items()}
+
+
+def attended(compute: Attend, blocks: Sequence[slice]) -> tuple[Tensor, Tensor | None]:
+    """Return the output of an attention, and its weights where one block is all.
+
+    An attention whose rows depend on which others are computed with them is computed whole.
+
+    Args:
+        compute: Of some receivers.
+        blocks: From `row_blocks`.
+    """
+    if len(blocks) == 1:
+        return compute(blocks[0])
+    if not _row_by_row(compute):
+        return compute(slice(0, blocks[-1].stop))
+    first = compute(blocks[0])[0]
+    # One place for all: outputs kept block by block would lie between the freed weights, and no heap gives these back.
+    output = first.new_empty(first.shape[0], blocks[-1].stop, *first.shape[2:])
+    output[:, blocks[0]] = first
+    del first
+    for rows in blocks[1:]:
+        output[:, rows] = compute(rows)[0]
+    return output, None
+
+
+def _row_by_row(compute: Attend) -> bool:
+    """Tell whether two receivers together give what each gives alone."""
+    try:
+        together = compute(slice(0, 2))
+        first, second = compute(slice(0, 1)), compute(slice(1, 2))
+    except RuntimeError:  # it wants all of its rows
+        return False
+    alone = torch.cat([first[0], second[0]], dim=1), torch.cat([first[1], second[1]], dim=2)
+    return all(_close(one, other) for one, other in zip(together, alone, strict=True))
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape:
+        return False
+    relative = torch.finfo(one.dtype).eps ** 0.5  # roundings differ; what depends on other rows differs by far more
+    return torch.allclose(one, other, rtol=relative, atol=relative * float(other.abs().amax()), equal_nan=True)
 
 
 @dataclass(frozen=True, kw_only=True)

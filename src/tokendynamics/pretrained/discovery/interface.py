@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -13,11 +13,16 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
-from tokendynamics.pretrained._remedy_columns import Ungrouped, columns_of
 from tokendynamics.pretrained.discovery._plain_attention import attend_multiplied, attention_weights, plain_attention
-from tokendynamics.pretrained.discovery._row_mask import row_mask
-from tokendynamics.pretrained.discovery.attention_call import AttentionCall
-from tokendynamics.pretrained.discovery.rows import Attend, attended, named_rows, row_blocks, rows_of
+from tokendynamics.pretrained.discovery.attention_call import (
+    Attend,
+    AttentionCall,
+    attended,
+    named_rows,
+    row_blocks,
+    row_mask,
+    rows_of,
+)
 
 WATCHED = "tokendynamics"
 """The attention implementation under which a network is watched."""
@@ -25,9 +30,39 @@ WATCHED = "tokendynamics"
 WITH_REMEDY = {"sdpa": "tokendynamics-remedy-sdpa", "eager": "tokendynamics-remedy-eager"}
 """Those under which a network with a remedy runs, by the ones that they call."""
 
+REMEDY = "remedy"
+"""What an attention module calls the columns of its remedy."""
+
 _log_factors: ContextVar[Callable[[], Tensor] | None] = ContextVar("_log_factors", default=None)
 _watcher: ContextVar[Callable[[AttentionCall], None] | None] = ContextVar("_watcher", default=None)
 _of_w: ContextVar[bool] = ContextVar("_of_w", default=False)
+
+
+@runtime_checkable
+class FurtherColumns(Protocol):
+    """Columns beside the queries and keys of an attention, such as those of a remedy."""
+
+    def drop(self) -> Tensor | None:
+        """Let go of what the attention was about to read."""
+        ...
+
+    def extended(
+        self, query: Tensor, key: Tensor, value: Tensor, scale: float | None
+    ) -> tuple[Tensor, Tensor, Tensor, float]:
+        """Return queries and keys with the columns, values, and the factor of the logits; every head has its own."""
+        ...
+
+
+class Ungrouped:
+    """An attention module as its own plain implementation sees it, where every head has keys of its own."""
+
+    num_key_value_groups = 1
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
 
 
 @contextmanager
@@ -127,7 +162,8 @@ def configurations(network: nn.Module) -> list[Any]:
 def _attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None, **named: Any
 ) -> tuple[Tensor, Tensor | None]:
-    log_factors, columns, seen_by = _log_factors.get(), columns_of(module), module
+    log_factors, columns, seen_by = _log_factors.get(), getattr(module, REMEDY, None), module
+    columns = columns if isinstance(columns, FurtherColumns) else None
     if columns is not None and _of_w.get():
         columns.drop()
     elif columns is not None:

@@ -12,7 +12,7 @@ from tokendynamics.pretrained.discovery._norms import Norm
 from tokendynamics.pretrained.discovery._positional import PositionalPart
 from tokendynamics.pretrained.discovery._residual import Residual
 from tokendynamics.pretrained.discovery._rotation import Rotation
-from tokendynamics.pretrained.discovery.packing import Packing
+from tokendynamics.pretrained.packs import Packing
 
 Positions: TypeAlias = Literal["rotary", "relative bias", "learned", "absolute", "none"]
 """What tells a network the order of its tokens: rotations of queries and keys; a bias of the logits; a table added to

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits
-from tokendynamics.pretrained._initialization import InitialLaw
+from tokendynamics.pretrained.edits._fresh_weights import InitialLaw
 
 _LLAMA_2 = {"vocab_size": 32000, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5}
 

@@ -20,12 +20,10 @@ import torch
 from tokendynamics.numerics import CheckpointError, TokenDynamicsError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.extras import require
-from tokendynamics.pretrained._stored_names import natural
+from tokendynamics.pretrained._stored_tensors import natural
 from tokendynamics.pretrained.other_libraries import in_short, refusing, silenced, without_panics
-from tokendynamics.pretrained.sources._gguf_header import GgufHeader, read_header
-from tokendynamics.pretrained.sources._gguf_rotations import FACTORS
-from tokendynamics.pretrained.sources._gguf_settings import configured
-from tokendynamics.pretrained.sources._gguf_shards import joined, name_of, shards_of
+from tokendynamics.pretrained.sources._gguf_file import GgufHeader, joined, name_of, read_header, shards_of
+from tokendynamics.pretrained.sources._gguf_settings import FACTORS, configured
 from tokendynamics.provenance.owned import digest, entries_in, files_below, written_in
 from tokendynamics.provenance.progress import Progress
 from tokendynamics.provenance.swap import recover

@@ -21,7 +21,7 @@ from tokendynamics.diagnosis.prompt_trace import (
     update_ratios,
 )
 from tokendynamics.observables.directions import lengths, refuse_zero_tokens
-from tokendynamics.pretrained.states import PackStates
+from tokendynamics.pretrained.edits.states import PackStates
 
 DIMS: dict[str, tuple[str, ...]] = {
     **{f"share_{name}": ("layer",) for name in SHARES},

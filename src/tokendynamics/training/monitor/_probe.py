@@ -16,11 +16,11 @@ from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.pretrained import Checkpoint, load
 from tokendynamics.pretrained.discovery.interface import showing
+from tokendynamics.pretrained.edits.states import PackStates, StateWatch
 from tokendynamics.pretrained.inputs import prepared
 from tokendynamics.pretrained.network import without_cache
 from tokendynamics.pretrained.other_libraries import silenced
 from tokendynamics.pretrained.packs import Pack
-from tokendynamics.pretrained.states import PackStates, StateWatch
 from tokendynamics.training.monitor._measures import measured, not_finite_at
 from tokendynamics.training.monitor._network import WithoutInferenceMode, undisturbed
 from tokendynamics.training.monitor.looks import MEASURED, Look

@@ -14,7 +14,7 @@ import numpy as np
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.extras import require
-from tokendynamics.pretrained.image_files import IMAGE_SUFFIXES, check_regular, opened_image
+from tokendynamics.pretrained.inputs import IMAGE_SUFFIXES, check_regular, opened_image
 from tokendynamics.pretrained.other_libraries import refusing
 
 LAYOUT = (

@@ -17,18 +17,16 @@ from torch import Tensor, nn
 
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
 from tokendynamics.numerics.errors import expected
-from tokendynamics.pretrained._language_head import logits_of
-from tokendynamics.pretrained._own_tokens import OwnTokens
-from tokendynamics.pretrained._varied_network import existing_parts
-from tokendynamics.pretrained.discovery._calls import state_of
-from tokendynamics.pretrained.discovery._outputs import states_given, with_states_given
+from tokendynamics.pretrained.discovery._calls import state_of, states_given, with_states_given
 from tokendynamics.pretrained.discovery.layout import Layout
+from tokendynamics.pretrained.edits._pass import OwnTokens, moved
+from tokendynamics.pretrained.edits.language_head import logits_of
+from tokendynamics.pretrained.edits.variant import existing_parts
 from tokendynamics.pretrained.forward_arguments import several_inputs
 from tokendynamics.pretrained.length_dependence import as_before
 from tokendynamics.pretrained.network import evaluating, without_cache
 from tokendynamics.pretrained.other_libraries import refusing, silenced
 from tokendynamics.pretrained.packs import Pack
-from tokendynamics.pretrained.states import moved
 
 
 @dataclass(frozen=True)

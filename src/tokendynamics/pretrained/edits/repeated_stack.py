@@ -1,26 +1,174 @@
-"""A network made deeper: its blocks run again and again on what they gave."""
+"""Blocks on other states than those of their own pass: given ones, what they gave themselves, another network's."""
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import torch
 from jaxtyping import Float, Float64
-from torch import Tensor
+from torch import Tensor, nn
 
-from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics import ArgumentValueError, CheckpointError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained._checkpoint import Checkpoint
-from tokendynamics.pretrained._fresh_weights import FreshBlocks
-from tokendynamics.pretrained._scaled_blocks import ScaledBlocks, why_not_scaled
-from tokendynamics.pretrained._stack import Stack
-from tokendynamics.pretrained.discovery.packing import filled_up, filler_of
-from tokendynamics.pretrained.packs import Pack
-from tokendynamics.pretrained.variant import Variant
+from tokendynamics.pretrained.discovery._calls import state_of, states_given, with_state
+from tokendynamics.pretrained.discovery.layout import Layout
+from tokendynamics.pretrained.edits._fresh_weights import FreshBlocks
+from tokendynamics.pretrained.edits._pass import OwnTokens, check_by_token, check_one_stream, moved
+from tokendynamics.pretrained.edits.scaled_states import ScaledBlocks, why_not_scaled
+from tokendynamics.pretrained.edits.states import StateWatch, run
+from tokendynamics.pretrained.edits.variant import Variant
+from tokendynamics.pretrained.length_dependence import as_before
+from tokendynamics.pretrained.network import evaluating, without_cache
+from tokendynamics.pretrained.other_libraries import refusing, silenced
+from tokendynamics.pretrained.packs import Pack, filled_up, filler_of
+
+
+@dataclass(frozen=True)
+class Passed:
+    """What one pass through the blocks leaves.
+
+    Attributes:
+        states: After the last block, before the final norm.
+        normed: After the final norm; the same without one.
+    """
+
+    states: Float[Tensor, "prompt token dim"]
+    normed: Float[Tensor, "prompt token dim"]
+
+
+class _ReachedError(Exception):
+    """The first block has been reached, and nothing beyond it is needed."""
+
+
+class Stack(ExitStack):
+    """The blocks and the final norm, for a ``with`` block; masks and rotations are those of the network's own pass.
+
+    Args:
+        network: In memory; its modes and hooks are put back after.
+        layout: Of it.
+        pack: Inputs of as many tokens as the states will have.
+        name: What a message calls it.
+
+    Raises:
+        CheckpointError: Its blocks hand on several streams of states.
+    """
+
+    def __init__(self, network: nn.Module, layout: Layout, pack: Pack, name: str) -> None:
+        super().__init__()
+        check_one_stream(layout, name)
+        self._network, self._layout, self._name = network, layout, name
+        first = next(each for each in network.parameters() if not each.is_meta)
+        self._arguments = {key: moved(value, first) for key, value in pack.arguments.items()}
+        self._prompts = len(pack.places)
+        self._given: Tensor | None = None
+        self._seen: list[Tensor] = []
+        self._embedding = False
+        self._waiting = False
+
+    def __enter__(self) -> Stack:
+        super().__enter__()
+        for manager in (evaluating(self._network), without_cache(self._network), silenced(), torch.no_grad()):
+            self.enter_context(manager)
+        blocks = self._layout.blocks
+        first, last = (self._network.get_submodule(name) for name in (blocks[0], blocks[-1]))
+        self.callback(first.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
+        self.callback(last.register_forward_hook(self._leave).remove)
+        if self._layout.final_norm is not None:
+            norm = self._network.get_submodule(self._layout.final_norm[0])
+            self.callback(norm.register_forward_hook(self._leave).remove)
+        return self
+
+    def embedded(self) -> Float[Tensor, "prompt token dim"]:
+        """Return what the first block reads of the inputs, and run no further.
+
+        Raises:
+            CheckpointError: The network does not run.
+        """
+        self._seen, self._embedding = [], True
+        try:
+            self._run(self._arguments)
+        finally:
+            self._embedding = False
+        return self._by_prompt(self._seen[-1]).clone()
+
+    def own_places(self) -> slice:
+        """Return which places of the states are tokens of the inputs; the network runs once, as it is.
+
+        Raises:
+            CheckpointError: The network does not run.
+        """
+        with OwnTokens(self._network, self._layout) as tokens:
+            self._run(self._arguments)
+        return tokens.places(self._arguments)
+
+    def embedded_again(self, states: Float[Tensor, "prompt token dim"]) -> Float[Tensor, "prompt token dim"]:
+        """Return what the first block reads where these states stand for what the network looks up for its tokens.
+
+        Raises:
+            CheckpointError: The network does not accept embeddings.
+        """
+        known = inspect.signature(self._network.forward).parameters
+        if "inputs_embeds" not in known or "input_ids" not in self._arguments:
+            wanted = "a network that takes inputs_embeds, since a norm stands behind its positions"
+            raise CheckpointError(expected(self._name, wanted, "one that does not", "use positions='once'"))
+        rest = {name: value for name, value in self._arguments.items() if name != "input_ids"}
+        former, self._arguments = self._arguments, rest | {"inputs_embeds": states}
+        try:
+            return self.embedded()
+        finally:
+            self._arguments = former
+
+    def run(self, states: Float[Tensor, "prompt token dim"]) -> Passed:
+        """Run the blocks and the final norm on states.
+
+        Raises:
+            CheckpointError: The network does not run.
+        """
+        self._seen, self._given, self._waiting = [], states, True
+        try:
+            self._run(self._arguments)
+        finally:
+            self._given = None
+        # A block that runs several times shows each time; the last time is the end, with the norm after it.
+        ends = self._seen[-2:] if self._layout.final_norm is not None else self._seen[-1:] * 2
+        before, after = (self._by_prompt(each) for each in ends)
+        return Passed(before, after)
+
+    def _run(self, arguments: dict[str, Any]) -> None:
+        def refusal(words: str) -> CheckpointError:
+            return CheckpointError(expected(self._name, "a network whose blocks run on their own output", words))
+
+        with refusing(refusal), suppress(_ReachedError), as_before(self._network):
+            self._network(**arguments)
+
+    def _enter(self, module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        del module
+        state = state_of(positional, named)
+        if self._embedding and state is not None:
+            self._seen.append(state)
+            raise _ReachedError
+        if state is None or self._given is None or not self._waiting:
+            return None
+        self._waiting = False  # the first block may run again
+        return with_state(self._given.reshape(state.shape).to(state), state, positional, named)
+
+    def _leave(self, module: nn.Module, positional: Any, output: Any) -> None:
+        del module, positional
+        states = states_given(output)
+        if self._given is not None and states is not None:
+            self._seen.append(states)
+
+    def _by_prompt(self, state: Tensor) -> Tensor:
+        by_prompt = state if state.ndim > 2 else state.reshape(self._prompts, -1, state.shape[-1])
+        check_by_token([by_prompt])
+        return by_prompt
+
 
 Weights: TypeAlias = Literal["fixed", "resample", "law"]
 FeedBack: TypeAlias = Literal["after_norm", "before_norm"]
@@ -287,3 +435,58 @@ def _padded(ckpt: Checkpoint, pack: Pack, lengths: Sequence[int], tokens: int) -
     longest = torch.zeros(tokens, dtype=ids.dtype)
     filled = filled_up([*rows, longest], filler_of(ckpt))["input_ids"][:-1]
     return Pack(pack.places, {"input_ids": filled})
+
+
+def states_on_inputs_of(
+    first: Checkpoint, other: Checkpoint, pack: Pack
+) -> tuple[Float[Tensor, "layer prompt token dim"], Float[Tensor, "layer prompt token dim"]] | None:
+    """Run the first network, and each block of the other one on what the same block of the first one is given.
+
+    Args:
+        first: The network that runs.
+        other: Of the same depth and width; its blocks take the arguments that the first one's take.
+        pack: What goes through the first one.
+
+    Returns:
+        The states after the attention of each block of `other` and after the block, index 0 for block 1; tokens that
+        the first network adds by itself are left out, the padding of shorter prompts is not. None where its blocks
+        cannot be run so: another number format, device or depth, a network whose blocks are read while they run, or
+        blocks that take other arguments.
+    """
+    if first.streamed or other.streamed or first.architecture.layers != other.architecture.layers:
+        return None
+    if (first.dtype, first.device) != (other.dtype, other.device):
+        return None
+    blocks = dict(zip(first.layout.blocks, other.layout.blocks, strict=True))
+    if any(first.model.get_submodule(one) is other.model.get_submodule(two) for one, two in blocks.items()):
+        return None  # two variants of one network in memory: its blocks cannot be both at once
+
+    def lend(block: nn.Module) -> Any:
+        def hook(module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
+            del module
+            block(*positional, **named)
+
+        return hook
+
+    try:
+        with (
+            ExitStack() as stack,
+            refusing(lambda words: CheckpointError(expected("models", "blocks that run", words))),
+        ):
+            watch = stack.enter_context(StateWatch(other.model, other.layout))
+            watch.watch_here()
+            for network in (first.model, other.model):
+                for manager in (evaluating(network), without_cache(network)):
+                    stack.enter_context(manager)
+            for manager in (silenced(), first.as_varied(), other.as_varied(), torch.inference_mode()):
+                stack.enter_context(manager)
+            for name, lent in blocks.items():
+                hook = lend(other.model.get_submodule(lent))
+                handle = first.model.get_submodule(name).register_forward_pre_hook(hook, with_kwargs=True)
+                stack.callback(handle.remove)
+            tokens = stack.enter_context(OwnTokens(first.model, first.layout))
+            run(first.model, pack.arguments)
+            own = tokens.places(pack.arguments)
+            return torch.stack(watch.attention)[:, :, own], torch.stack(watch.feed_forward[1:])[:, :, own]
+    except CheckpointError:
+        return None

@@ -1,12 +1,12 @@
-"""Which states of a pass are those of the tokens that went in: networks may add tokens of their own inside.
+"""What every change of a forward pass needs: hooks on states, the arguments, and which states are the tokens' own.
 
-Longformer and Reformer fill a prompt up to whole windows behind its end, CPM-Ant puts a learned prompt in front, and
-both cut off again what they give.
+Networks may add tokens of their own inside: Longformer and Reformer fill a prompt up to whole windows behind its end,
+CPM-Ant puts a learned prompt in front, and both cut off again what they give.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from threading import get_ident
 from typing import Any
@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tokendynamics.numerics import CheckpointError
+from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained.discovery.layout import Layout
 
 
@@ -71,3 +73,43 @@ def _first_tensor(output: Any) -> Tensor | None:
         return output
     several = output if isinstance(output, tuple) else tuple(getattr(output, "values", tuple)())
     return several[0] if several and isinstance(several[0], Tensor) else None
+
+
+_ONE = "blocks that pass on one state for each token"
+
+
+def check_one_stream(layout: Layout, name: str) -> None:
+    """Refuse to put states into a network whose blocks read several tensors of them.
+
+    Args:
+        layout: Of it.
+        name: What a message calls it.
+
+    Raises:
+        CheckpointError: They do.
+    """
+    if layout.streams > 1:
+        advice = "td.trace follows those that the network calls its hidden states"
+        raise CheckpointError(expected(name, _ONE, f"{layout.streams} streams of states", advice))
+
+
+def check_by_token(states: Sequence[Tensor]) -> None:
+    """Refuse states that are not (input, token, feature): of several streams in one tensor, or of a grid of places.
+
+    Args:
+        states: What the blocks were given and gave.
+
+    Raises:
+        CheckpointError: They are none.
+    """
+    for each in states[:1]:
+        if each.ndim != 3:
+            advice = "td.audit reads its weights, where they are found"
+            raise CheckpointError(expected("states", _ONE, f"states of shape {tuple(each.shape)}", advice))
+
+
+def moved(value: Any, like: Tensor) -> Any:
+    """Return an argument of a forward pass where the network is; real numbers in its dtype."""
+    if not isinstance(value, Tensor):
+        return value
+    return value.to(device=like.device, dtype=like.dtype) if value.is_floating_point() else value.to(like.device)

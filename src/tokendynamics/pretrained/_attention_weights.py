@@ -5,21 +5,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from tokendynamics.numerics import AttentionFactorsError, CheckpointError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained._dispatch import without_hooks
-from tokendynamics.pretrained._weights import AttentionWeights
-from tokendynamics.pretrained.discovery._attention_layout import (
-    TRUSTED,
-    affine_of,
-    recomputed_error,
-    start_for,
-)
+from tokendynamics.pretrained.discovery._attention_layout import TRUSTED, affine_of, recomputed_error, start_for
 from tokendynamics.pretrained.discovery._calls import as_features, with_state
 from tokendynamics.pretrained.discovery._columns import Affine, Part, composed
 from tokendynamics.pretrained.discovery._discover import Seen
@@ -234,3 +229,80 @@ def _in_double(arguments: tuple[tuple[Any, ...], dict[str, Any]], device: torch.
 
     positional, named = arguments
     return tuple(change(each) for each in positional), {name: change(value) for name, value in named.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionWeights:
+    r"""Factors of one attention layer; tokens are rows.
+
+    With `x` (token, dim) the input of the attention part (after the norm before it, where there is one),
+    `g(h) = groups[h]` and `R_i` the rotation of position `i` (the identity without rotary positions)::
+
+        q = x @ query[h] + query_bias[h]
+        k = x @ key[g(h)] + key_bias[g(h)],   v = x @ value[g(h)] + value_bias[g(h)]
+        s_ij = scale · ⟨R_i q_i, R_j k_j⟩,    w = softmax over the tokens j that i sees
+        output = Σ_h (w v) @ output[h] + output_bias
+
+    so that the dense circuits of head `h` are `qk = query[h] @ key[g(h)].T` and, in row form,
+    `value[g(h)] @ output[h]` (the transpose of `ov`).
+
+    The rotation turns the pair of features `(f, f + d_head/2)` by `i · rotary_frequencies[f]` (half-split pairing;
+    features of networks that pair others are put in this order, and those that do not turn have the frequency 0). A
+    sliding window, where a model has one, is not part of the weights and matters only for prompts longer than it.
+
+    Attributes:
+        query: Query factor W_Q.
+        key: Key factor W_K, one per key-value head.
+        value: Value factor W_V, one per key-value head.
+        output: Output factor W_O.
+        query_bias: Bias of the queries, None where the architecture has none; likewise the other biases.
+        key_bias: Bias of the keys.
+        value_bias: Bias of the values.
+        output_bias: Bias of the attention output.
+        norm_gain: Gain of the norm that feeds the attention; None for post-norm blocks, whose attention reads
+            the residual state itself.
+        norm_bias: Bias of that norm (None for RMSNorm).
+        norm_eps: The epsilon of the block's norms.
+        norm_kind: LayerNorm or RMSNorm.
+        groups: Key-value head of each query head.
+        scale: Factor of the logits, `1/√d_head` unless the configuration says otherwise.
+        rotary_frequencies: Radians per position and feature pair, None without rotary positions.
+        normed: Which of "query", "key" and "value" are normalized between projection and attention. For those a
+            bilinear form of the input does not exist; their factors are the ones on normalized tokens, with the
+            gain of that norm multiplied in, and their biases are those before it.
+    """
+
+    query: Float[Tensor, "head dim d_head"]
+    key: Float[Tensor, "kv_head dim d_head"]
+    value: Float[Tensor, "kv_head dim d_value"]
+    output: Float[Tensor, "head d_value dim"]
+    groups: Int[Tensor, " head"]
+    scale: float
+    norm_eps: float
+    norm_kind: Literal["layer", "rms"]
+    query_bias: Float[Tensor, "head d_head"] | None = None
+    key_bias: Float[Tensor, "kv_head d_head"] | None = None
+    value_bias: Float[Tensor, "kv_head d_value"] | None = None
+    output_bias: Float[Tensor, " dim"] | None = None
+    norm_gain: Float[Tensor, " dim"] | None = None
+    norm_bias: Float[Tensor, " dim"] | None = None
+    rotary_frequencies: Float[Tensor, " pair"] | None = None
+    normed: tuple[str, ...] = ()
+
+    @property
+    def key_per_head(self) -> Float[Tensor, "head dim d_head"]:
+        """The key factor of each query head; a view without a copy where heads do not share."""
+        return self._per_head(self.key)
+
+    @property
+    def value_per_head(self) -> Float[Tensor, "head dim d_value"]:
+        """The value factor of each query head; see `key_per_head`."""
+        return self._per_head(self.value)
+
+    def _per_head(self, factor: Tensor) -> Tensor:
+        kv_heads, heads = factor.shape[0], self.query.shape[0]
+        if kv_heads == heads:
+            return factor
+        if kv_heads == 1:
+            return factor.expand(heads, -1, -1)
+        return factor[self.groups]

@@ -1,0 +1,193 @@
+"""The checkpoint of a live network: its inputs are checked, and adapters of PEFT (LoRA and the like) put on it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
+from tokendynamics.numerics.arguments import as_path
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.extras import require
+from tokendynamics.pretrained._checkpoint import Checkpoint, Origin
+from tokendynamics.pretrained._dispatch import without_hooks
+from tokendynamics.pretrained._filling import Network
+from tokendynamics.pretrained._remedied_network import remedies_in
+from tokendynamics.pretrained._stored_tensors import (
+    check_finite_weights,
+)
+from tokendynamics.pretrained.discovery.random_weights import discover_in_network, random_inputs
+from tokendynamics.pretrained.edits.language_head import base_of
+from tokendynamics.pretrained.network import evaluating, half_of
+from tokendynamics.pretrained.other_libraries import refusing, silenced
+from tokendynamics.pretrained.sources._configuration import (
+    check_settings,
+    read_json_object,
+)
+
+_EXAMPLE = 'such as lambda count: {"ids": torch.randint(0, 100, (count, 7))}'
+
+
+def checked_inputs(inputs: Any) -> Callable[[int], Mapping[str, Any]]:
+    """Return the function, with what it returns checked at each call.
+
+    Args:
+        inputs: From the user.
+
+    Raises:
+        ArgumentTypeError: No function; or, when it is called, one that fails or returns no arguments by name.
+        ArgumentValueError: When it is called: no tensor has as many inputs as were asked for along its first axis.
+    """
+    if not callable(inputs):
+        wanted = "a function that makes the arguments for a given number of inputs"
+        raise ArgumentTypeError(expected("inputs", wanted, shown(inputs), _EXAMPLE))
+
+    def refusal(words: str) -> ArgumentTypeError:
+        return ArgumentTypeError(expected("inputs", "a function of the number of inputs", words, _EXAMPLE))
+
+    def made(count: int) -> Mapping[str, Any]:
+        with refusing(refusal):
+            given = inputs(count)
+        if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+            wanted, came = "a function that returns arguments by name", f"one that returns a {type(given).__name__}"
+            raise ArgumentTypeError(expected("inputs", wanted, came, _EXAMPLE))
+        shapes = {name: tuple(value.shape) for name, value in given.items() if isinstance(value, Tensor)}
+        if not any(shape[:1] == (count,) for shape in shapes.values()):
+            wanted = f"a tensor whose first axis is that of the {count} inputs asked for"
+            raise ArgumentValueError(expected("inputs", wanted, shapes or "no tensor", _EXAMPLE))
+        return given
+
+    return made
+
+
+_CONFIGURATION = "adapter_config.json"
+_WEIGHTS = "adapter_model.safetensors"
+_WRAPPED = "base_model.model."
+
+
+def check_no_virtual_tokens(network: nn.Module, name: str) -> None:
+    """Refuse a network that puts tokens of its own before every prompt, as prompt tuning does.
+
+    Raises:
+        CheckpointError: Its states would be those of other tokens than the prompt's.
+    """
+    chosen: Any = getattr(network, "active_peft_config", None)
+    kind = getattr(getattr(chosen, "peft_type", None), "value", "")
+    if getattr(chosen, "is_prompt_learning", False) and kind != "PREFIX_TUNING":
+        came = f"one with {chosen.num_virtual_tokens} virtual tokens before every prompt ({kind})"
+        advice = "pass get_base_model() for the network without them"
+        raise CheckpointError(expected(name, "a network whose states are those of a prompt's tokens", came, advice))
+
+
+def with_adapter(network: Any, folder: Path) -> nn.Module:
+    """Return a network with the adapter of a folder on it; the network itself is changed.
+
+    What the adapter holds for a head that the network does not have is left out: it changes no state.
+
+    Args:
+        network: A base model, or one with its language head.
+        folder: With adapter_config.json and adapter_model.safetensors.
+
+    Raises:
+        CheckpointError: PEFT is not installed, the folder holds no adapter, or one that was made for another network.
+    """
+    require("peft", "adapter", "adapters", error=CheckpointError)
+    for name in (_CONFIGURATION, _WEIGHTS):
+        if not (folder / name).is_file():
+            raise CheckpointError(expected("adapter", f"a folder with {name}", f"none in {folder}"))
+
+    def refusal(words: str) -> CheckpointError:
+        came = f"one that does not fit ({words})"
+        return CheckpointError(expected("adapter", "an adapter made for this network", came, "pass its own base model"))
+
+    from peft import PeftConfig, get_peft_model, set_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    check_settings(read_json_object(folder / _CONFIGURATION), str(folder / _CONFIGURATION))
+    with refusing(refusal), silenced():
+        config: Any = PeftConfig.from_pretrained(str(folder))
+        # The task changes how PEFT calls the network, and no weight.
+        config.task_type, config.inference_mode = None, True
+        names = {name for name, _ in network.named_modules()}
+        config.modules_to_save = [
+            each for each in config.modules_to_save or () if any(f".{name}".endswith(f".{each}") for name in names)
+        ] or None
+        tensors = load_file(folder / _WEIGHTS)
+        renamed = {new: tensor for name, tensor in tensors.items() if (new := _fitting(name, network)) is not None}
+        adapted: Any = get_peft_model(network, config)
+        result: Any = set_peft_model_state_dict(adapted, renamed)
+    own = [name for name in result.missing_keys if config.peft_type.lower() in name.lower()]
+    for names, what in ((result.unexpected_keys, "no place for"), (own, "nothing for")):
+        if names:
+            raise refusal(f"{what} {names[0]}, the first of {len(names)}")
+    return adapted.eval()
+
+
+def _fitting(name: str, network: Any) -> str | None:
+    """Return what a tensor of the adapter is called on this network; None for one of a head that it does not have.
+
+    An adapter of a network with a head calls the base model by a name of its own, one of a base model does not.
+    """
+    inner = name.removeprefix(_WRAPPED)
+    prefix, base = base_of(network)
+    if inner == name:
+        return name
+    if prefix:  # the network has a head
+        known = {child for child, _ in network.named_children()}
+        return name if inner.split(".")[0] in known else f"{_WRAPPED}{prefix}{inner}"
+    inner = inner.removeprefix(f"{network.base_model_prefix}.")
+    return _WRAPPED + inner if hasattr(base, inner.split(".")[0]) else None
+
+
+def check_live(stream: bool | None, device_map: Any) -> None:
+    if stream:
+        raise ArgumentValueError(expected("stream", "None or False for a live network", stream))
+    if device_map is not None:
+        advice = "dispatch it with accelerate.dispatch_model; it then runs where it is"
+        raise ArgumentValueError(expected("device_map", "None for a live network", shown(device_map), advice))
+
+
+def live_checkpoint(
+    network: nn.Module,
+    origin: Origin,
+    half: str | None = None,
+    inputs: Callable[[int], Mapping[str, Tensor]] | None = None,
+    adapter: str | Path | None = None,
+) -> Checkpoint:
+    """Return the checkpoint of a live network: what is read is its weights as they are when they are read."""
+    name, given = origin.name, None if inputs is None else checked_inputs(inputs)
+    _, part = half_of(network, half, name)
+    check_no_virtual_tokens(part, name)
+    if adapter is not None:
+        part = with_adapter(part, as_path(adapter, "adapter"))
+        origin.name = f"{name} with {Path(adapter).name}"
+    if remedies := remedies_in(part):
+        origin.name += f" with {remedies[0][1].words}"
+    first = next(part.parameters(), None)
+    if first is None:
+        raise CheckpointError(expected("spec", "a network with weights", f"a {name} without any"))
+    if first.is_meta:
+        raise CheckpointError(expected("spec", "a network with weights", f"a {name} on the meta device", "load them"))
+    settings: Any = getattr(part, "config", None)
+    if hasattr(settings, "to_dict"):
+        check_settings(settings.to_dict(), f"{name}: config")
+    for label, adapted in dict(getattr(part, "peft_config", None) or {}).items():
+        check_settings(vars(adapted), f"{name}: peft_config {label!r}")
+    for key, tensor in part.named_parameters():
+        if not tensor.is_meta:  # what is not in memory is refused where it is read
+            check_finite_weights(tensor.detach(), f"{name}: {key}")
+    subject: Any = part
+    if any(each.dtype in (torch.float16, torch.bfloat16) or each.device.type != "cpu" for each in part.parameters()):
+        # The layout shows in single precision; half precision would hide it in rounding.
+        subject = without_hooks(copy.deepcopy(part)).float().cpu()
+    with evaluating(subject):
+        found_with = random_inputs(subject) if given is None else given
+        discovery = discover_in_network(subject, found_with, name, decoder=half == "decoder")
+    config = getattr(part, "config", None)
+    made = random_inputs(part) if given is None else given
+    return Checkpoint(origin, Network(part, config, first.dtype, first.device, None, inputs=made), discovery)

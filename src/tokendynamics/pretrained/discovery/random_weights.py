@@ -1,0 +1,381 @@
+"""The layout of a network, found with random weights: on a live network itself, or on a small copy of a configuration.
+
+What the weights are does not matter. A small copy has the configuration's own attention, one layer of each kind, and
+little of everything else.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tokendynamics.numerics import CheckpointError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.resources import check_fits
+from tokendynamics.pretrained._filling import fill_buffers, put
+from tokendynamics.pretrained.discovery._blocks import block_list
+from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
+from tokendynamics.pretrained.discovery._discover import Discovery, discover
+from tokendynamics.pretrained.network import empty_network, half_of
+from tokendynamics.pretrained.other_libraries import refusing, silenced
+
+
+def discover_in(config: Any, network: nn.Module, half: str | None, origin: str) -> Discovery:
+    """Find the layout of the network that a configuration describes.
+
+    Args:
+        config: The transformers configuration.
+        network: The empty network of it, or its half.
+        half: Which half, of a network that has two.
+        origin: The checkpoint in a message.
+
+    Raises:
+        LayoutNotFoundError: It has no list of blocks, or reads something unusual.
+    """
+    own: Any = getattr(network, "config", config)
+    name = block_list(network)
+    blocks = list(network.get_submodule(name).children()) if name else []
+    kinds = layer_kinds(own, blocks)
+    copy, chosen = _small_copy(config, own, blocks, name, sorted(set(kinds)), half, origin)
+    filled = _filled(copy)
+    with refusing(lambda words: LayoutNotFoundError(expected(origin, "a network whose small copy runs", words))):
+        found = discover(filled, random_inputs(filled), found_on="a small random copy", decoder=half == "decoder")
+    if chosen is None:
+        return found
+    if found.layout.blocks != tuple(f"{name}.{number}" for number in range(len(chosen))):
+        came = f"calls of {', '.join(found.layout.blocks[:4])}"
+        wanted = f"a network whose blocks are {name}.0, {name}.1 and so on, each of which runs once"
+        raise LayoutNotFoundError(expected(origin, wanted, came, "load the network and pass it itself"))
+    names, places = tuple(f"{name}.{number}" for number in range(len(blocks))), [chosen.index(kind) for kind in kinds]
+    layout = found.layout.with_blocks(names, tuple(places))
+    return Discovery(layout, tuple(found.seen[place] for place in places), found.dim)
+
+
+def _filled(copy: nn.Module) -> nn.Module:
+    """Give an empty small copy random weights, and 1 for what it reads from a file besides (running variances)."""
+    filled = fill_randomly(copy)
+    kept = {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in filled.named_modules()
+        for name, _ in module.named_buffers(recurse=False)
+        if name not in module._non_persistent_buffers_set
+    }
+    fill_buffers(filled, lambda name: torch.device("cpu"), kept)
+    for name in kept:
+        buffer = filled.get_buffer(name)
+        if buffer.is_floating_point():
+            buffer.nan_to_num_(nan=1.0)
+    return filled
+
+
+def _small_copy(
+    config: Any, own: Any, blocks: Sequence[nn.Module], name: str, first: Sequence[int], half: str | None, origin: str
+) -> tuple[nn.Module, Sequence[int] | None]:
+    """Return a small empty copy that has a block of each kind, and which blocks of the network its own are.
+
+    Where kinds follow from a period or a list of numbers in the configuration, single layers cannot be chosen: then
+    the copy has the first layers up to the last new kind, or all. A network whose blocks run again and again (ALBERT)
+    has fewer blocks than layers, whatever their number: its copy has all layers, and None for which they are.
+    """
+    choices = [first, range(first[-1] + 1), range(len(blocks))] if first else []
+    if len(blocks) == 1:
+        choices = [[0, 0], [0]]  # with one layer, a block that runs again and again would look like one that does not
+    problem = "its blocks are of other kinds there"
+    for chosen in choices:
+        try:
+            copy = _empty_copy(config, chosen, len(blocks), half, origin)
+            copies = list(copy.get_submodule(name).children())
+        except (CheckpointError, AttributeError) as error:
+            problem = str(error)
+            continue
+        if len(copies) != len(chosen):
+            break
+        if same_kinds(copies, [blocks[layer] for layer in chosen]):
+            return copy, chosen
+    else:
+        if choices:
+            wanted = "a network whose small copy has the same kinds of blocks"
+            raise LayoutNotFoundError(expected(origin, wanted, problem, "load the network and pass it itself"))
+    depth = int(own.num_hidden_layers)
+    return _empty_copy(config, range(depth), depth, half, origin), None
+
+
+def _empty_copy(config: Any, layers: Sequence[int], depth: int, half: str | None, origin: str) -> nn.Module:
+    def refusal(words: str) -> CheckpointError:
+        return CheckpointError(expected(origin, "a configuration of which a small copy can be made", words))
+
+    with refusing(refusal):  # some settings follow from others and cannot be set
+        small = small_config(config, layers, depth)
+    # Batched products of experts exist in few types; one expert after the other exists in all.
+    small._experts_implementation_internal = "eager"
+    return half_of(empty_network(small), half, origin)[1]
+
+
+_SMALL: Mapping[str, int] = {
+    "vocab_size": 97,
+    "intermediate_size": 24,
+    "ffn_dim": 24,
+    "d_ff": 24,
+    "n_inner": 24,
+    "hidden_dim": 24,
+    "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 24,
+    "moe_intermediate_size": 8,
+    "shared_expert_intermediate_size": 8,
+    "mlp_ratio": 1,
+    "max_source_positions": 9,
+}
+"""Sizes that no attention depends on, by the names that configurations have for them."""
+
+
+_DEPTHS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "num_decoder_layers")
+
+
+_PATCHES = 3
+
+
+_NOT_BY_LAYER = ("image_size", "patch_size", "architectures", "mrope_section")
+"""Lists of a configuration that have no entry for each layer, whatever their length."""
+
+
+def small_config(config: Any, layers: Sequence[int], depth: int) -> Any:
+    """Return a configuration with some layers alone, and small where attention does not see it.
+
+    Args:
+        config: The whole one.
+        layers: Counted from 0.
+        depth: How many layers the network has.
+    """
+    small = copy.deepcopy(config)
+    for each in (small, *(getattr(small, name, None) for name in getattr(small, "sub_configs", {}))):
+        if each is not None:
+            _shrink(each, layers, depth)
+    return small
+
+
+def _shrink(config: Any, layers: Sequence[int], depth: int) -> None:
+    other = getattr(config, "num_hidden_layers", None)  # of the other half of a network with two
+    for name, value in _lists(config):
+        if len(value) == depth:
+            setattr(config, name, [value[layer] for layer in layers])
+        elif len(value) == other:
+            setattr(config, name, value[: len(layers)])
+    for name in _DEPTHS:
+        if isinstance(getattr(config, name, None), int):
+            setattr(config, name, len(layers))
+    for name, size in _SMALL.items():
+        if hasattr(config, name) and (getattr(config, name) is None or getattr(config, name) > size):
+            setattr(config, name, size)
+    for name, value in list(vars(config).items()):
+        if name.endswith("_token_id") and isinstance(value, int) and value >= _SMALL["vocab_size"]:
+            setattr(config, name, 1)
+    if isinstance(getattr(config, "image_size", None), int) and isinstance(getattr(config, "patch_size", None), int):
+        config.image_size = _PATCHES * config.patch_size
+
+
+def _lists(config: Any) -> list[tuple[str, Sequence[Any]]]:
+    """Return the lists of a configuration that may have an entry for each layer."""
+    lists = [(name, value) for name, value in vars(config).items() if isinstance(value, list | tuple)]
+    return [(name, value) for name, value in lists if name not in _NOT_BY_LAYER and not name.endswith("_token_id")]
+
+
+def layer_kinds(config: Any, blocks: Sequence[nn.Module]) -> list[int]:
+    """Return, for each block, the first one of its kind: the same modules and entries of the configuration's lists."""
+    lists = [value for _, value in _lists(config) if len(value) == len(blocks)]
+    first: dict[Any, int] = {}
+    kinds = []
+    for number, block in enumerate(blocks):
+        modules = _modules_in(block)
+        entries = tuple(str(entry[number]) for entry in lists)
+        kinds.append(first.setdefault((modules, entries), number))
+    return kinds
+
+
+def same_kinds(copies: Sequence[nn.Module], blocks: Sequence[nn.Module]) -> bool:
+    """Return whether the blocks of a small copy are of the same modules as those of the network."""
+    return [_modules_in(copy) for copy in copies] == [_modules_in(block) for block in blocks]
+
+
+def _modules_in(block: nn.Module) -> tuple[tuple[str, str], ...]:
+    """Return the names and classes of the modules in a block."""
+    return tuple((name, type(module).__name__) for name, module in block.named_modules())
+
+
+def fill_randomly(network: nn.Module, seed: int = 0) -> nn.Module:
+    """Give every parameter of an empty network random values: no two columns, gains or biases are alike."""
+    needed = sum(each.numel() * each.element_size() for each in network.parameters())
+    check_fits(needed, "a small copy of the network", "its layout is found on it")
+    generator = torch.Generator().manual_seed(seed)
+    for module in network.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            put(module, name, random_values(parameter.shape, generator))
+    return network.eval()
+
+
+_TOKENS = 7
+_GIVE_INPUTS = "pass the network itself with inputs=, a function that makes the arguments for a given number of inputs"
+
+
+def random_values(shape: torch.Size, generator: torch.Generator) -> Tensor:
+    """Return random weights of a size that keeps the size of states; gains and biases are smaller."""
+    values = torch.empty(shape).uniform_(-1.0, 1.0, generator=generator)
+    if len(shape) < 2:
+        return 0.3 * values
+    return values * (3.0 / max(shape[-1], 1)) ** 0.5
+
+
+def random_inputs(network: Any, seed: int = 1) -> Callable[[int], Mapping[str, Tensor]]:
+    """Return what makes random inputs of a given number for a network that reads token ids, an image, or sounds.
+
+    Raises:
+        LayoutNotFoundError: It reads something else.
+    """
+    name, config = getattr(network, "main_input_name", None), getattr(network, "config", None)
+    if name is None or config is None:
+        advice = "pass inputs=, a function that makes the arguments for a given number of inputs"
+        came = f"a {type(network).__name__} of your own"
+        raise LayoutNotFoundError(expected("spec", "a transformers network with a list of blocks", came, advice))
+    device = next(network.parameters()).device
+
+    def make(count: int) -> Mapping[str, Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        with silenced():
+            if name == "input_ids":
+                vocabulary = size_in(config, "vocab_size", network)
+                ids = torch.randint(2, vocabulary - 1, (count, _TOKENS), generator=generator)
+                return {name: ids.to(device)}
+            if name == "pixel_values":
+                size = size_in(config, "image_size", network)
+                height, width = (size, size) if isinstance(size, int) else size
+                shape = (count, size_in(config, "num_channels", network), height, width)
+            elif name == "input_features":
+                most = size_in(config, "max_source_positions", network)
+                shape = (count, size_in(config, "num_mel_bins", network), 2 * most)
+            else:
+                problem = f"its inputs are {name}, which are neither token ids nor images nor sounds"
+                raise LayoutNotFoundError(f"{problem}; {_GIVE_INPUTS}")
+            return {name: torch.randn(shape, generator=generator).to(next(network.parameters()))}
+
+    return make
+
+
+def size_in(config: Any, name: str, network: nn.Module) -> Any:
+    """Return a size of the inputs that a configuration names.
+
+    Raises:
+        LayoutNotFoundError: It names none, as where a part of it does, or where any number is a token id.
+    """
+    size = getattr(config, name, None)
+    if size is None:
+        wanted = f"{name} in the configuration, which random inputs are made by"
+        raise LayoutNotFoundError(expected(type(network).__name__, wanted, "none", _GIVE_INPUTS))
+    return size
+
+
+_SEED = 41
+_LARGE = 2**24
+"""Entries of a table whose random rows overlap in memory, so that it takes no room."""
+
+_STRIDE = 13
+"""By how many entries such rows are apart."""
+
+
+def discover_in_network(
+    network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], name: str, *, decoder: bool = False
+) -> Discovery:
+    """Find the layout of a live network.
+
+    A part whose weights are zero (a block that was added and not trained yet, a pruned head) shows nothing, and weights
+    that happen to be equal show too much. So every parameter is random while the network runs. A network that cannot
+    run so, such as one that takes roots of parameters, runs with its own weights, and random ones where they are zero;
+    one whose blocks cannot be found so, with its own weights alone.
+
+    Args:
+        network: In evaluation mode. Its parameters are the same memory as before, with the same values, when this ends.
+        inputs: Makes the arguments of a forward pass for a given number of inputs.
+        name: What a message calls it.
+        decoder: Whether it is the decoder of a network that has an encoder as well.
+
+    Raises:
+        LayoutNotFoundError: It has no list of blocks, or does not run on these inputs.
+        ArgumentTypeError, ArgumentValueError: The user's function makes no inputs.
+    """
+
+    def refusal(words: str) -> LayoutNotFoundError:
+        return LayoutNotFoundError(expected(name, "a network that runs on random inputs", words))
+
+    best: Discovery | None = None
+    problem: LayoutNotFoundError | None = None
+    for values in (_random, _random_where_zero, _own):
+        if values is _own and best is not None:
+            break
+        try:
+            with _changed(network, values), refusing(refusal):
+                found = discover(network, inputs, found_on="the network itself", decoder=decoder)
+        except LayoutNotFoundError as error:
+            problem = error
+            continue
+        if best is None or _parts_found(found) > _parts_found(best):
+            best = found
+        if _parts_found(best) == 2 * len(best.layout.layers):
+            break
+    if best is None:
+        raise problem or refusal("no layout")
+    return best
+
+
+def _parts_found(found: Discovery) -> int:
+    layers = found.layout.layers
+    return sum((layer.attention is not None or not layer.attends) + (layer.residual is not None) for layer in layers)
+
+
+@contextmanager
+def _changed(network: nn.Module, values: Callable[[Tensor, Tensor], Tensor]) -> Iterator[None]:
+    """Let parameters have other values inside the block; blocks of one kind share theirs, which saves memory."""
+    drawn: dict[tuple[Any, ...], Tensor] = {}
+    former: list[tuple[nn.Parameter, Tensor]] = []
+    try:
+        for name, parameter in network.named_parameters():
+            if type(parameter.data) is not Tensor or not parameter.is_floating_point() or parameter.is_meta:
+                continue
+            kind = (re.sub(r"\d+", "*", name), parameter.shape, parameter.dtype)
+            if kind not in drawn:
+                # By its name, not by its turn: further parameters of a network change nothing for the others.
+                generator = torch.Generator().manual_seed(_SEED + zlib.crc32(kind[0].encode()))
+                drawn[kind] = _drawn(parameter, generator)
+            former.append((parameter, parameter.data))
+            parameter.data = values(parameter.data, drawn[kind])
+        yield
+    finally:
+        for parameter, data in former:
+            parameter.data = data
+
+
+def _drawn(parameter: Tensor, generator: torch.Generator) -> Tensor:
+    if parameter.ndim != 2 or parameter.numel() < _LARGE:
+        return random_values(parameter.shape, generator).to(parameter.dtype)
+    rows, columns = parameter.shape
+    line = random_values(torch.Size((1, _STRIDE * rows + columns)), generator)[0].to(parameter.dtype)
+    return (line * (line.numel() / columns) ** 0.5).as_strided((rows, columns), (_STRIDE, 1))
+
+
+def _random(own: Tensor, drawn: Tensor) -> Tensor:
+    del own
+    return drawn
+
+
+def _own(own: Tensor, drawn: Tensor) -> Tensor:
+    del drawn
+    return own
+
+
+def _random_where_zero(own: Tensor, drawn: Tensor) -> Tensor:
+    zero = own == 0
+    return torch.where(zero, drawn, own) if bool(zero.any()) else own

@@ -1,0 +1,204 @@
+"""States by layer of a network without norms and feed-forward parts, which grow beyond what a number can hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor, nn
+
+from tokendynamics.numerics import CheckpointError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.pretrained._checkpoint import Checkpoint
+from tokendynamics.pretrained.discovery._calls import state_of, states_given, with_state, with_states_given
+from tokendynamics.pretrained.discovery.interface import multiplied_logits
+from tokendynamics.pretrained.discovery.layout import Layout
+from tokendynamics.pretrained.edits._fresh_weights import is_linear_map
+from tokendynamics.pretrained.edits.states import run
+from tokendynamics.pretrained.edits.variant import Variant
+from tokendynamics.pretrained.network import evaluating
+from tokendynamics.pretrained.other_libraries import refusing
+from tokendynamics.pretrained.packs import Pack
+
+_LARGEST = 2.0**20
+"""States are divided where they are larger than this, or smaller than its inverse."""
+
+_AS_THEY_ARE = 30 * math.log(2)
+"""A final norm reads states of a scale up to this as they are: its epsilon counts beside small ones, and the squares of
+2^50, the largest that it is given, are within float32."""
+
+
+def why_not_scaled(layout: Layout, variant: Variant) -> str:
+    """Return why a variant's blocks are not homogeneous, in words; empty if they are."""
+    if variant.norms or variant.feed_forward != 0 or any(part == "feed_forward" for _, part in variant.gates):
+        return "norms or feed-forward parts are there"
+    for number, layer in enumerate(layout.layers, start=1):
+        attention = layer.attention
+        if not layer.attends:
+            return f"layer {number} has no attention"
+        if attention is None:
+            return f"the attention of layer {number} is not read"
+        if attention.normed or attention.soft_cap is not None or attention.sinks is not None:
+            return f"the logits of layer {number} are not a form of its states"
+    return ""
+
+
+class ScaledBlocks(ExitStack):
+    """Hooks that keep the states of a network's blocks near 1 and remember what they were divided by.
+
+    Attributes:
+        log_scale: Logarithm of that, for each prompt that goes through them next.
+
+    Args:
+        network: Under a variant for which `why_not_scaled` says nothing.
+        layout: Of it.
+        prompts: How many go through it at once; to be set with `log_scale` where they change.
+    """
+
+    def __init__(self, network: nn.Module, layout: Layout, prompts: int = 1) -> None:
+        super().__init__()
+        self.log_scale: Float64[Tensor, " prompt"] = torch.zeros(prompts, dtype=torch.float64)
+        self._network, self._layout = network, layout
+
+    def __enter__(self) -> ScaledBlocks:
+        super().__enter__()
+        try:
+            self.enter_context(multiplied_logits(self._network, lambda: 2 * self.log_scale))
+            for name in dict.fromkeys(self._layout.blocks):
+                block = self._network.get_submodule(name)
+                for module in block.modules():
+                    if is_linear_map(module) and getattr(module, "bias", None) is not None:
+                        # Before the gates, which may stand on the same module.
+                        self.callback(module.register_forward_hook(self._divide_bias, prepend=True).remove)
+                self.callback(block.register_forward_hook(self._rescale).remove)
+            if self._layout.final_norm is not None:
+                norm = self._network.get_submodule(self._layout.final_norm[0])
+                self.callback(norm.register_forward_pre_hook(self._before_norm, with_kwargs=True).remove)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _divide_bias(self, module: nn.Module, given: Any, output: Tensor) -> Tensor:
+        del given
+        return output + module.bias * (self._inverse(output) - 1)  # pyright: ignore[reportOperatorIssue]
+
+    def _inverse(self, like: Tensor) -> Tensor:
+        """Return 1/s for each prompt, beside states (prompt, token, dim)."""
+        return torch.exp(-self.log_scale).to(like).reshape(-1, *(1,) * (like.ndim - 1))
+
+    def _rescale(self, module: nn.Module, given: Any, output: Any) -> Any:
+        del module, given
+        states = states_given(output)
+        if states is None:
+            return None
+        largest = states.abs().amax(dim=tuple(range(1, states.ndim))).double().cpu()
+        beyond = (largest > _LARGEST) | (largest < 1 / _LARGEST)
+        known = beyond & torch.isfinite(largest) & (largest > 0)
+        exponent = torch.where(known, torch.log2(largest.clamp_min(1e-300)).round(), 0.0)
+        self.log_scale = self.log_scale + exponent * math.log(2)
+        scaled = states * torch.exp2(-exponent).to(states).reshape(-1, *(1,) * (states.ndim - 1))
+        return with_states_given(output, scaled)
+
+    def _before_norm(self, module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        del module
+        state = state_of(positional, named)
+        if state is None:
+            return None
+        factor = torch.exp(self.log_scale.clamp(-_AS_THEY_ARE, _AS_THEY_ARE)).to(state)
+        return with_state(state * factor.reshape(-1, *(1,) * (state.ndim - 1)), state, positional, named)
+
+
+@dataclass(frozen=True)
+class ScaledStates:
+    """States of prompts of one length, depth 0 the input of the first block, l the output of block l.
+
+    Attributes:
+        places: Which of the prompts that were asked for these are.
+        states: Divided by their scale.
+        log_scale: Logarithm of that.
+        final_norm: What the network's final norm makes of the last states; None without one.
+    """
+
+    places: tuple[int, ...]
+    states: Float[Tensor, "depth prompt token dim"]
+    log_scale: Float64[Tensor, "depth prompt"]
+    final_norm: Float[Tensor, "prompt token dim"] | None
+
+
+def scaled_states(ckpt: Checkpoint, prompts: Sequence[Tensor]) -> Iterator[ScaledStates]:
+    """Yield the states of prompts of one length, pass by pass, under the checkpoint's own variant.
+
+    Where `why_not_scaled` says nothing, states are divided by their scale after every block, which is exact (see
+    `ScaledBlocks`); otherwise they are as they are, and may be infinite.
+
+    Args:
+        ckpt: From `load` or `Checkpoint.under`.
+        prompts: Token ids, each (token,).
+
+    Raises:
+        ArgumentTypeError, ArgumentValueError, CheckpointError: See `Checkpoint.states`.
+    """
+
+    def refusal(words: str) -> CheckpointError:
+        return CheckpointError(expected(ckpt.name, "a network that runs", words))
+
+    network, scaling = ckpt.model, not why_not_scaled(ckpt.layout, ckpt.variant)
+    with evaluating(network), ckpt.as_varied():
+        for pack in ckpt.packs(list(prompts)):
+            scaled = ScaledBlocks(network, ckpt.layout, len(pack.places)) if scaling else None
+            # The scale is taken out by a hook on each block, and must be before the watch's own sees the states.
+            with refusing(refusal), scaled or nullcontext(), _Watch(ckpt, pack, scaled) as watch:
+                found = watch.run(network)
+            yield found
+
+
+class _Watch(ExitStack):
+    """Hooks that keep what each block hands on, and by what it is divided then."""
+
+    def __init__(self, ckpt: Checkpoint, pack: Pack, scaled: ScaledBlocks | None) -> None:
+        super().__init__()
+        self._pack, self._scaled = pack, scaled
+        self._states: list[Tensor] = []
+        self._scales: list[Tensor] = []
+        self._final: Tensor | None = None
+        layout = ckpt.layout
+        blocks = [ckpt.model.get_submodule(name) for name in dict.fromkeys(layout.blocks)]
+        self.callback(blocks[0].register_forward_pre_hook(self._enter, with_kwargs=True).remove)
+        for block in blocks:
+            self.callback(block.register_forward_hook(self._leave).remove)
+        if layout.final_norm is not None:
+            norm = ckpt.model.get_submodule(layout.final_norm[0])
+            self.callback(norm.register_forward_hook(self._end).remove)
+
+    def run(self, network: nn.Module) -> ScaledStates:
+        """Run the network once."""
+        run(network, self._pack.arguments)
+        return ScaledStates(self._pack.places, torch.stack(self._states), torch.stack(self._scales), self._final)
+
+    def _keep(self, states: Tensor) -> None:
+        prompts = len(self._pack.places)
+        self._states.append(states.reshape(prompts, -1, states.shape[-1]))
+        none = torch.zeros(prompts, dtype=torch.float64)
+        self._scales.append(none if self._scaled is None else self._scaled.log_scale)
+
+    def _enter(self, module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
+        del module
+        states = state_of(positional, named)
+        if states is not None and not self._states:
+            self._keep(states)
+
+    def _leave(self, module: nn.Module, positional: Any, output: Any) -> None:
+        del module, positional
+        states = states_given(output)
+        if states is not None:
+            self._keep(states)
+
+    def _end(self, module: nn.Module, positional: Any, output: Tensor) -> None:
+        del module, positional
+        self._final = output.reshape(len(self._pack.places), -1, output.shape[-1])

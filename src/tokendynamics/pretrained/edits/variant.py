@@ -1,0 +1,413 @@
+"""What of a network is changed, and the network under it: parts weighted or taken out, norms and positions too."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from jaxtyping import Bool, Float64
+from torch import Tensor, nn
+
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.pretrained.discovery._calls import state_of, states_given, with_states_given
+from tokendynamics.pretrained.discovery._norms import Norm, norm_of
+from tokendynamics.pretrained.discovery._positional import PositionalPart, zeroed
+from tokendynamics.pretrained.discovery.layout import BlockLayout, Layout
+from tokendynamics.pretrained.feed_forward import (
+    feed_forward_problem,
+    feed_forward_weights,
+)
+from tokendynamics.pretrained.network import evaluating
+
+PARTS = ("attention", "feed_forward")
+SWITCHES = ("norms", "final_norm", "positions")
+_ONE_LAYER = re.compile(r"layers? (\d+)(?:\s*-\s*(\d+))? (attention|feed_forward)")
+_GRAMMAR = (
+    "'attention', 'feed_forward', 'layer 12 attention', 'layers 3-9 feed_forward', 'norms', 'final_norm' or 'positions'"
+)
+_MOST_LAYERS = 10_000
+"""Of a range: more than any network has, and few enough to write down."""
+
+NAMED: Mapping[str, Mapping[str, float]] = {
+    "full": {},
+    "no-ffn": {"feed_forward": 0.0},
+    "no-norm": {"norms": 0.0},
+    "attention-only": {"feed_forward": 0.0, "norms": 0.0},
+}
+"""Variants that have a name. The final norm has a switch of its own, and stays in all of them."""
+
+VariantLike: TypeAlias = "Variant | str | Mapping[str, float] | None"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """A network's parts and how much of each there is: 1 as it is, 0 without.
+
+    With gates α and β a block y = x + c(x) + m(·) is y = x + α c + β m; where a norm follows the sum (post-norm
+    blocks), the gate stands before it.
+
+    Attributes:
+        attention: Gate on the attention of every layer.
+        feed_forward: Gate on the feed-forward part of every layer.
+        gates: Gates of single parts by (layer, part), which take the place of those two.
+        norms: Whether the norms of the blocks are there.
+        final_norm: Whether the norm after the last block is.
+        positions: Whether tokens know where they stand.
+
+    >>> Variant.of({"feed_forward": 0, "layer 2 attention": 0.5}).words
+    'feed_forward × 0, layer 2 attention × 0.5'
+    """
+
+    attention: float = 1.0
+    feed_forward: float = 1.0
+    gates: Mapping[tuple[int, str], float] = field(default_factory=dict)
+    norms: bool = True
+    final_norm: bool = True
+    positions: bool = True
+
+    @classmethod
+    def of(cls, given: VariantLike, argument: str = "variant") -> Variant:
+        """Return a variant from what a user writes.
+
+        Args:
+            given: None or "full" for the network as it is; "no-ffn", "no-norm", "attention-only" (both at once); or
+                changes by name: gates of parts, and 0 or 1 for norms, final norm and positions. A single layer's
+                gate takes the place of that of all layers, a later entry that of an earlier one.
+            argument: What an error calls it.
+
+        Raises:
+            ArgumentTypeError: Nothing of these.
+            ArgumentValueError: A name that there is not, or a value that is not a number.
+        """
+        if isinstance(given, Variant):
+            return given
+        if given is None or isinstance(given, str):
+            name = "full" if given is None else given
+            if name not in NAMED:
+                advice = f"or a mapping of {_GRAMMAR} to numbers"
+                raise ArgumentValueError(expected(argument, " or ".join(map(repr, NAMED)), shown(name), advice))
+            given = NAMED[name]
+        if not isinstance(given, Mapping):
+            raise ArgumentTypeError(expected(argument, f"a name or a mapping of {_GRAMMAR} to numbers", shown(given)))
+        gates: dict[tuple[int, str], float] = {}
+        whole: dict[str, float] = {}
+        switched: dict[str, bool] = {}
+        for name, value in given.items():
+            number = _number(value, f"{argument}[{shown(name)}]")
+            if name in PARTS:
+                whole[name] = number
+            elif name in SWITCHES:
+                switched[name] = _switch(number, f"{argument}[{shown(name)}]")
+            else:
+                gates |= dict.fromkeys(_places(name, argument), number)
+        return cls(**whole, **switched, gates=gates)
+
+    @property
+    def words(self) -> str:
+        """What is changed, in words; "as it is" where nothing is."""
+        parts = [f"{name} × {value:g}" for name in PARTS if (value := getattr(self, name)) != 1]
+        parts += [f"layer {layer} {part} × {value:g}" for (layer, part), value in self.gates.items()]
+        parts += [f"without {name.replace('_', ' ')}" for name in SWITCHES if not getattr(self, name)]
+        return ", ".join(parts) or "as it is"
+
+    @property
+    def plain(self) -> dict[str, float]:
+        """What `of` reads, of everything that is changed."""
+        found = {name: float(getattr(self, name)) for name in (*PARTS, *SWITCHES) if getattr(self, name) != 1}
+        return found | {f"layer {layer} {part}": value for (layer, part), value in self.gates.items()}
+
+    def gates_of(self, exists: Bool[Tensor, "layer part"], name: str) -> Float64[Tensor, "layer part"]:
+        """Return the gate on each part of each layer.
+
+        Args:
+            exists: Which parts there are.
+            name: What an error calls the network.
+
+        Raises:
+            ArgumentValueError: A layer or a part that there is not.
+        """
+        found = torch.tensor([self.attention, self.feed_forward], dtype=torch.float64).repeat(len(exists), 1)
+        if self.feed_forward != 1 and not bool(exists[:, 1].any()):
+            raise ArgumentValueError(expected("variant", f"parts of {name}", "feed_forward, which no layer has"))
+        found[~exists] = 1.0
+        for (layer, part), value in self.gates.items():
+            place = PARTS.index(part)
+            if not 1 <= layer <= len(exists):
+                raise ArgumentValueError(expected("variant", f"layers from 1 to {len(exists)}", f"layer {layer}"))
+            if not exists[layer - 1, place]:
+                raise ArgumentValueError(expected("variant", f"parts of {name}", f"{part} of layer {layer}: none"))
+            found[layer - 1, place] = value
+        return found
+
+
+def _number(value: object, argument: str) -> float:
+    if isinstance(value, str) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ArgumentValueError(expected(argument, "a finite number", shown(value)))
+    return float(value)
+
+
+def _switch(value: float, argument: str) -> bool:
+    if value not in (0.0, 1.0):
+        raise ArgumentValueError(
+            expected(argument, "0 (without) or 1 (with)", shown(value), "parts take other numbers")
+        )
+    return bool(value)
+
+
+def _places(name: object, argument: str) -> Iterable[tuple[int, str]]:
+    match = _ONE_LAYER.fullmatch(name) if isinstance(name, str) else None
+    if match is None:
+        raise ArgumentValueError(expected(argument, _GRAMMAR, shown(name)))
+    first = int(match[1])
+    last = first if match[2] is None else int(match[2])
+    if not 1 <= first <= last <= _MOST_LAYERS:
+        raise ArgumentValueError(expected(argument, f"layers from 1 to {_MOST_LAYERS}, the lower first", shown(name)))
+    return [(layer, match[3]) for layer in range(first, last + 1)]
+
+
+class VariedNetwork(ExitStack):
+    """Hooks that change what a network does; its weights and its code stay as they are.
+
+    Attributes:
+        network: The network.
+        variant: What is changed.
+
+    Args:
+        network: Ready to run.
+        layout: Of it.
+        variant: What to change.
+        name: What a message calls the network.
+
+    Raises:
+        ArgumentValueError: A part that there is not.
+        CheckpointError: The layout does not say how the variant is made.
+    """
+
+    def __init__(self, network: nn.Module, layout: Layout, variant: Variant, name: str) -> None:
+        super().__init__()
+        self.network, self.variant = network, variant
+        self._layout, self._name = layout, name
+        self._calls: dict[nn.Module, int] = {}
+
+    def __enter__(self) -> VariedNetwork:
+        super().__enter__()
+        try:
+            self.enter_context(evaluating(self.network))
+            if not self.variant.norms:
+                self._take_out(self._norms())  # before the gates: a part may end in a norm, and is weighted after it
+            self._change_parts()
+            if not self.variant.final_norm:
+                self._take_out([self._final_norm()])
+            if not self.variant.positions:
+                for part in self._positional():
+                    self._forget(part)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _change_parts(self) -> None:
+        if self.variant.attention == self.variant.feed_forward == 1 and not self.variant.gates:
+            return
+        gates = self.variant.gates_of(existing_parts(self._layout, self._name), self._name)
+        self.callback(self.network.register_forward_pre_hook(lambda module, inputs: self._calls.clear()).remove)
+        layers = zip(self._layout.blocks, self._layout.layers, gates.tolist(), strict=True)
+        of_module: dict[nn.Module, list[float]] = {}
+        for block, layer, own in layers:
+            for module, gate in zip(layer.parts, own, strict=True):
+                if module is not None:
+                    of_module.setdefault(self.network.get_submodule(f"{block}.{module}"), []).append(gate)
+        for module, own in of_module.items():
+            if any(gate != 1 for gate in own):
+                self.callback(module.register_forward_hook(self._gate(own)).remove)
+
+    def _gate(self, gates: list[float]) -> Callable[[nn.Module, Any, Any], Any]:
+        """Return what weights a module's output: by another gate at each call, where its block is several layers."""
+
+        def weighted(output: Tensor, gate: float) -> Tensor:
+            return torch.zeros_like(output) if gate == 0 else output * gate  # what is left out may be infinite
+
+        def hook(module: nn.Module, positional: Any, output: Any) -> Any:
+            del positional
+            call = self._calls.get(module, 0)
+            self._calls[module] = call + 1
+            gate = gates[call % len(gates)]
+            if gate == 1:
+                return None
+            states = states_given(output)
+            return None if states is None else with_states_given(output, weighted(states, gate))
+
+        return hook
+
+    def _take_out(self, names: list[str]) -> None:
+        def hook(module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any], output: Any) -> Any:
+            del module, output
+            return state_of(positional, named)
+
+        for name in dict.fromkeys(names):
+            module = self.network.get_submodule(name)
+            self.callback(module.register_forward_hook(hook, with_kwargs=True).remove)
+
+    def _norms(self) -> list[str]:
+        pairs = zip(self._layout.blocks, self._layout.layers, strict=True)
+        found = [f"{block}.{norm}" for block, layer in pairs for norm in layer.norms]
+        if not found:
+            raise CheckpointError(expected(self._name, "norms in its blocks", "none that was found"))
+        return found
+
+    def _final_norm(self) -> str:
+        if self._layout.final_norm is None:
+            raise CheckpointError(expected(self._name, "a norm after the last block", "none"))
+        return self._layout.final_norm[0]
+
+    def _positional(self) -> tuple[PositionalPart, ...]:
+        layers = enumerate(self._layout.layers, 1)
+        unread = next((number for number, layer in layers if layer.attends and layer.attention is None), None)
+        wanted = "positions that can be taken away"
+        if unread is not None:
+            problem = self._layout.layers[unread - 1].problem
+            raise CheckpointError(
+                expected(self._name, wanted, f"layer {unread}, whose attention is not read: {problem}")
+            )
+        if not self._layout.positional:
+            came = "none" if self._layout.positions == "none" else f"{self._layout.positions} ones, found nowhere"
+            raise CheckpointError(expected(self._name, wanted, came))
+        return self._layout.positional
+
+    def _forget(self, part: PositionalPart) -> None:
+        if part.does == "table":
+            tensors = dict(self.network.named_parameters()) | dict(self.network.named_buffers())
+            self.enter_context(zeroed([tensors[part.name]]))
+            return
+        hook = _unrotated if part.does == "rotation" else _no_bias
+        for module in modules_of(self.network, self._layout, part):
+            self.callback(module.register_forward_hook(hook).remove)
+
+
+def existing_parts(layout: Layout, name: str) -> Bool[Tensor, "layer part"]:
+    """Return which parts the layers have: one that is an attention alone has no feed-forward part.
+
+    Raises:
+        CheckpointError: Of some block the parts were not found.
+    """
+    for number, layer in enumerate(layout.layers, start=1):
+        if layer.residual is None:
+            where, wanted = f"{name}: layer {number}", "a block whose attention and feed-forward parts are found"
+            raise CheckpointError(expected(where, wanted, layer.problem, "the gates stand on these parts"))
+    return torch.tensor([[module is not None for module in layer.parts] for layer in layout.layers])
+
+
+def modules_of(network: nn.Module, layout: Layout, part: PositionalPart) -> list[nn.Module]:
+    """Return the modules that a part's name stands for."""
+    names = [part.name.replace("*", block, 1) for block in dict.fromkeys(layout.blocks)]
+    modules = dict(network.named_modules())
+    return [modules[name] for name in dict.fromkeys(names) if name in modules]
+
+
+def _unrotated(module: nn.Module, positional: Any, output: Any) -> Any:
+    """Rotate by nothing; what angles are multiplied by besides (YaRN's scale) stays."""
+    del module, positional
+    cosine, sine = output
+    scale = float((cosine.double().square() + sine.double().square()).mean().sqrt())
+    return torch.full_like(cosine, round(scale, 3) if abs(scale - 1) < 1e-3 else scale), torch.zeros_like(sine)
+
+
+def _no_bias(module: nn.Module, positional: Any, output: Any) -> Any:
+    del module, positional
+    return torch.zeros_like(output)
+
+
+@contextmanager
+def gates_in_weights(network: nn.Module, layout: Layout, variant: Variant, dim: int, name: str) -> Iterator[None]:
+    """Let weights have a variant's gates in them inside the block; they come back to the last bit.
+
+    Args:
+        network: In memory.
+        layout: Of it.
+        variant: Of gates alone.
+        dim: Features of a state.
+        name: What a message calls the network.
+
+    Raises:
+        ArgumentValueError: Norms or positions taken out, which no weight says; a part that there is not.
+        CheckpointError: What writes a part was not found, or does so in several layers that have different gates.
+    """
+    if not (variant.norms and variant.final_norm and variant.positions):
+        came, advice = variant.words, "removed norms and positions are not weights"
+        raise ArgumentValueError(expected("variant", "gates on parts", came, advice))
+    gates = variant.gates_of(existing_parts(layout, name), name)
+    factors: dict[str, float] = {}
+    with ExitStack() as stack:
+        for number, (block, own) in enumerate(zip(layout.blocks, layout.layers, strict=True)):
+            for part, gate in zip(PARTS, gates[number].tolist(), strict=True):
+                known = factors.setdefault(f"{block} {part}", gate)
+                if known != gate:
+                    came = f"{block}, which is several layers of different gates"
+                    raise CheckpointError(expected(name, "a block for each layer", came))
+                if gate != 1 and layout.blocks.index(block) == number:
+                    where = f"{name}: {part} of layer {number + 1}"
+                    _scale(network.get_submodule(block), own, part, gate, dim, where, stack)
+        yield
+
+
+def _scale(
+    block: nn.Module, layout: BlockLayout, part: str, gate: float, dim: int, where: str, stack: ExitStack
+) -> None:
+    """Scale what writes a part, until the stack is closed."""
+    residual = layout.residual
+    if residual is None:
+        raise CheckpointError(expected(where, "a block whose parts are found", layout.problem))
+    norm = residual.attention_norm if part == "attention" else residual.feed_forward_norm
+    if residual.kind == "added" and norm is not None:
+        module = block.get_submodule(norm)
+        kind = _kind_of(module)
+        _replace(module, "weight", lambda old: gate * old + (gate - 1 if kind.gain == "1 + weight" else 0), stack)
+        _replace(module, "bias", lambda old: gate * old, stack)
+        return
+    module = block.get_submodule(_writer(block, layout, part, dim, where))
+    for leaf in ("weight", "bias"):
+        _replace(module, leaf, lambda old: gate * old, stack)
+
+
+def _kind_of(module: nn.Module) -> Norm:
+    """Return what a norm does, from what it does to random features."""
+    weight = module.get_parameter("weight")
+    x = torch.randn(3, 5, len(weight), generator=torch.Generator().manual_seed(0)).to(weight)
+    with torch.no_grad():
+        found = norm_of(module, x, module(x))
+    if found is None:
+        raise CheckpointError(expected(type(module).__name__, "an RMS norm or a LayerNorm", "another one"))
+    return found
+
+
+def _writer(block: nn.Module, layout: BlockLayout, part: str, dim: int, where: str) -> str:
+    if part == "attention":
+        if layout.attention is None:
+            raise CheckpointError(expected(where, "an attention whose output projection is found", layout.problem))
+        return layout.attention.output[0]
+    why = feed_forward_problem(layout)
+    weights = None if why else feed_forward_weights(block, layout, dim)
+    writers = [name for name, role in weights.roles.items() if role == "writes"] if weights is not None else []
+    if len(writers) != 1:
+        came = why or f"{len(writers)} ({', '.join(writers) or 'experts, or another form'})"
+        raise CheckpointError(expected(where, "one matrix that writes to the residual stream", came))
+    return writers[0].removesuffix(".weight")
+
+
+def _replace(module: nn.Module, leaf: str, change: Any, stack: ExitStack) -> None:
+    parameter = getattr(module, leaf, None)
+    if not isinstance(parameter, Tensor):
+        return
+    former = parameter.data
+
+    def restore() -> None:
+        parameter.data = former
+
+    parameter.data = change(former)
+    stack.callback(restore)
