@@ -12,7 +12,7 @@ from reproductions.figures import FIGURES, GIVEN
 from reproductions.given import real_text
 from reproductions.kept import store_record, summary, write_record
 from reproductions.record import Record
-from tokendynamics import plots
+from tokendynamics import figures
 from tokendynamics.numerics import ArgumentValueError, CheckpointError, TokenDynamicsError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.printable import tolerate_encodings
@@ -122,7 +122,7 @@ def _write(
         options.out, told, WRITER, overwrite=options.overwrite, keep=True, shared=True, argument="--out"
     ) as made:
         for kind in FORMATS:
-            plots.save(drawn, made / f"{name}.{kind}")
+            figures.save(drawn, made / f"{name}.{kind}")
         write_record(record, made / f"{name}.json")
         (made / PAGE).write_text(summary(records, widths), encoding="utf-8")
 

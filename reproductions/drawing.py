@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from reproductions.record import Record
-from tokendynamics.plots.style import AXIS, BAND, END_HIDDEN, INK, LINES, MUTED, PATH, START, THIN, paper_style
+from tokendynamics.figures.style import AXIS, BAND, END_HIDDEN, INK, LINES, MUTED, PATH, START, THIN, paper_style
 
 _LETTERS_PER_INCH = 20
 _ROOM = 0.06

@@ -33,7 +33,7 @@ def unchecked() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def one_process_draws() -> Iterator[None]:
     """Have the pages of all tests drawn by one child process; without a page it is not started."""
-    from tokendynamics.report.kit._drawing import drawing
+    from tokendynamics.figures.drawing import drawing
 
     with drawing():
         yield

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from reproductions.drawing import footnote
 from reproductions.published import published
 from reproductions.record import Record, timed
-from tokendynamics import observables, plots
+from tokendynamics import figures, observables
 from tokendynamics.attention import Attention
 from tokendynamics.dynamics import Flow, simulate
 from tokendynamics.spaces import Ellipsoid
@@ -43,12 +43,12 @@ def reproduce(*, seed: int = 1) -> Record:
 def draw(record: Record) -> Figure:
     """Draw the tokens, and V beside 2V, which is what the printed axis shows."""
     run, potential = record.results["run"], record.results["potential"]
-    figure, (left, right) = plots.panels(
-        2, width=plots.DOUBLE, height=3.2, titles=["tokens on the ellipsoid of P", "potential of (10)"]
+    figure, (left, right) = figures.panels(
+        2, width=figures.DOUBLE, height=3.2, titles=["tokens on the ellipsoid of P", "potential of (10)"]
     )
-    plots.tokens(run, axes=left)
+    figures.tokens(run, axes=left)
     shown = run.times <= PRINTED_HORIZON
-    plots.over_time(
+    figures.over_time(
         run.times[shown],
         np.stack([potential, 2 * potential])[:, shown],
         "potential",

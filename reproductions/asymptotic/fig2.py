@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from reproductions.published import published
 from reproductions.record import Record, timed
-from tokendynamics import plots
+from tokendynamics import figures
 from tokendynamics.attention.schedules import Sinusoidal
 
 PRINTED = published("asymptotic", "fig2")
@@ -51,4 +51,4 @@ def reproduce() -> Record:
 def draw(record: Record) -> Figure:
     """Draw both norms over two periods."""
     times, norms = record.results["times"], record.results["norms"]
-    return plots.over_time(times, norms, "Frobenius norm", names=["$P_1$", "$P_2$"])
+    return figures.over_time(times, norms, "Frobenius norm", names=["$P_1$", "$P_2$"])

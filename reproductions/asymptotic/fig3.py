@@ -10,7 +10,7 @@ from reproductions.asymptotic.fig2 import two_heads
 from reproductions.drawing import footnote
 from reproductions.published import published
 from reproductions.record import Record, timed
-from tokendynamics import observables, plots
+from tokendynamics import figures, observables
 from tokendynamics.attention import Attention
 from tokendynamics.dynamics import Flow, simulate
 from tokendynamics.spaces import Sphere
@@ -47,9 +47,9 @@ def draw(record: Record) -> Figure:
     """Draw the tokens, (13), and the diameter on a logarithmic axis."""
     run = record.results["run"]
     titles = ["tokens on the sphere", "Lyapunov function (13)", "diameter"]
-    figure, (left, middle, right) = plots.panels(3, width=plots.DOUBLE, height=2.4, titles=titles)
-    plots.tokens(run, axes=left)
+    figure, (left, middle, right) = figures.panels(3, width=figures.DOUBLE, height=2.4, titles=titles)
+    figures.tokens(run, axes=left)
     shown = run.times <= 10
-    plots.over_time(run.times[shown], record.results["lyapunov"][shown], "max (1 − v·y)", axes=middle)
-    plots.over_time(run.times, record.results["diameter"], "largest angle (rad)", log="values", axes=right)
+    figures.over_time(run.times[shown], record.results["lyapunov"][shown], "max (1 − v·y)", axes=middle)
+    figures.over_time(run.times, record.results["diameter"], "largest angle (rad)", log="values", axes=right)
     return footnote(figure, record, "Diameters below 1e-11 are the error of the integration.")

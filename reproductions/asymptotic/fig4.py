@@ -13,7 +13,7 @@ from reproductions.asymptotic.fig2 import FAST, PHASE
 from reproductions.drawing import footnote
 from reproductions.published import published
 from reproductions.record import Record, timed
-from tokendynamics import observables, plots
+from tokendynamics import figures, observables
 from tokendynamics.attention import Attention, Sinusoidal
 from tokendynamics.dynamics import Flow, simulate
 from tokendynamics.spaces import Sphere
@@ -63,10 +63,10 @@ def draw(record: Record) -> Figure:
     """Draw the tokens, and V_1 and V_2 over time."""
     run, deficits = record.results["run"], record.results["deficits"]
     titles = ["tokens on the sphere", "distance from v"]
-    figure, (left, right) = plots.panels(2, width=plots.DOUBLE, height=3.2, titles=titles)
-    plots.tokens(run, axes=left)
+    figure, (left, right) = figures.panels(2, width=figures.DOUBLE, height=3.2, titles=titles)
+    figures.tokens(run, axes=left)
     shown = run.times <= HORIZON / 2
-    plots.over_time(run.times[shown], deficits[shown, :2].T, "1 − v·y", names=["$V_1$", "$V_2$"], axes=right)
+    figures.over_time(run.times[shown], deficits[shown, :2].T, "1 − v·y", names=["$V_1$", "$V_2$"], axes=right)
     return footnote(figure, record)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from reproductions.drawing import footnote
 from reproductions.published import published
 from reproductions.record import Quantity, Record, timed
-from tokendynamics import observables, plots
+from tokendynamics import figures, observables
 from tokendynamics.attention import Attention, Sinusoidal
 from tokendynamics.dynamics import Flow, simulate
 from tokendynamics.numerics.seeding import generator
@@ -95,9 +95,9 @@ def draw(record: Record) -> Figure:
     """Draw E of every start, as printed and on a logarithmic axis."""
     times, consensus = record.results["times"], record.results["consensus"]
     titles = ["as printed", "logarithmic"]
-    figure, (left, right) = plots.panels(2, width=plots.DOUBLE, height=2.6, titles=titles)
-    plots.over_time(times, consensus, "consensus E of (25)", many="starts", axes=left)
-    plots.over_time(times, consensus, "consensus E of (25)", many="starts", log="values", axes=right)
+    figure, (left, right) = figures.panels(2, width=figures.DOUBLE, height=2.6, titles=titles)
+    figures.over_time(times, consensus, "consensus E of (25)", many="starts", axes=left)
+    figures.over_time(times, consensus, "consensus E of (25)", many="starts", log="values", axes=right)
     return footnote(figure, record)
 
 

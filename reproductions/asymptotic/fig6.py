@@ -23,7 +23,7 @@ from reproductions.asymptotic.repeated import (
 )
 from reproductions.drawing import footnote
 from reproductions.record import Quantity, Record, timed
-from tokendynamics import plots
+from tokendynamics import figures
 from tokendynamics.pretrained import load
 from tokendynamics.provenance.progress import Progress
 
@@ -104,7 +104,7 @@ def _rows(trained: Sequence[Curve], fixed: Curve, fresh: Curve, within: int | No
 def draw(record: Record) -> Figure:
     """Draw E of trained networks on the left, of random ones on the right."""
     titles = ["trained weights", "random weights"]
-    figure, panels = plots.panels(2, width=plots.DOUBLE, height=2.9, titles=titles)
+    figure, panels = figures.panels(2, width=figures.DOUBLE, height=2.9, titles=titles)
     for panel, group in zip(panels, ("trained", "random"), strict=True):
         draw_energy(panel, record.results[group])
     return footnote(figure, record)

@@ -22,7 +22,7 @@ from reproductions.asymptotic.repeated import (
 )
 from reproductions.drawing import footnote
 from reproductions.record import Record, timed
-from tokendynamics import plots
+from tokendynamics import figures
 from tokendynamics.provenance.progress import Progress
 
 
@@ -70,6 +70,6 @@ def reproduce(
 
 def draw(record: Record) -> Figure:
     """Draw E of both networks."""
-    figure, (panel,) = plots.panels(width=plots.DOUBLE, height=2.9)
+    figure, (panel,) = figures.panels(width=figures.DOUBLE, height=2.9)
     draw_energy(panel, record.results["curves"])
     return footnote(figure, record)

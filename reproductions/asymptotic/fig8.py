@@ -20,7 +20,7 @@ from reproductions.asymptotic.repeated import (
 )
 from reproductions.drawing import footnote
 from reproductions.record import Quantity, Record, measured, timed
-from tokendynamics import plots
+from tokendynamics import figures
 from tokendynamics.diagnosis.repeated_passes import COLLAPSED
 from tokendynamics.pretrained.loading import untrained_twin
 from tokendynamics.provenance.progress import Progress
@@ -110,6 +110,6 @@ def padding(padded: Curve, plain: Curve) -> str:
 
 def draw(record: Record) -> Figure:
     """Draw E of the five prompts, and of the one with most padding without it."""
-    figure, (panel,) = plots.panels(width=plots.DOUBLE, height=3.2)
+    figure, (panel,) = figures.panels(width=figures.DOUBLE, height=3.2)
     draw_energy(panel, record.results["curves"])
     return footnote(figure, record)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from reproductions.asymptotic.repeated import in_short
 from reproductions.drawing import footnote
 from reproductions.record import Quantity, Record, measured, timed
-from tokendynamics import plots
+from tokendynamics import figures
 from tokendynamics.diagnosis import decode
 from tokendynamics.observables import repetition
 from tokendynamics.pretrained import load
@@ -130,10 +130,10 @@ def _listed(counts: Sequence[int]) -> str:
 
 def draw(record: Record) -> Figure:
     """Draw both measures over the passes, with the words below."""
-    figure, panels = plots.panels(2, width=plots.DOUBLE, height=4.6)
+    figure, panels = figures.panels(2, width=figures.DOUBLE, height=4.6)
     curve: xr.Dataset = record.results["curve"]
     for panel, (name, words) in zip(panels, _MEASURES.items(), strict=True):
-        plots.over_time(curve["pass"].values, curve[name].values, words, log="times", time_label="passes", axes=panel)
+        figures.over_time(curve["pass"].values, curve[name].values, words, log="times", time_label="passes", axes=panel)
         panel.set_ylim(bottom=0)
     said = [f"{name}: {textwrap.shorten(text, _SHOWN, placeholder=' …')}" for name, text in record.texts.items()]
     # A pair of dollar signs would be set as a formula.

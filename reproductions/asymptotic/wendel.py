@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from reproductions.drawing import footnote, marks, without_legend
 from reproductions.record import Quantity, Record, timed
-from tokendynamics import observables, plots
+from tokendynamics import figures, observables
 from tokendynamics.spaces import Sphere
 
 CASES = ((3, 3), (5, 3), (8, 3), (10, 3), (5, 4), (8, 4), (10, 4), (10, 6))
@@ -59,14 +59,14 @@ def draw(record: Record) -> Figure:
     """Draw both formulas and the shares, for every number of tokens."""
     dims = sorted({dim for _, dim, *_ in record.results["rows"]})
     titles = [f"dim {dim}" for dim in dims]
-    figure, panels = plots.panels(len(dims), width=plots.DOUBLE, height=2.4, titles=titles)
+    figure, panels = figures.panels(len(dims), width=figures.DOUBLE, height=2.4, titles=titles)
     counts = np.arange(1.0, 13.0)
     for panel, dim in zip(panels, dims, strict=True):
         formulas = [
             [observables.wendel_probability(int(count), dim, formula=formula) for count in counts]
             for formula in ("corrected", "printed")
         ]
-        plots.over_time(
+        figures.over_time(
             counts,
             formulas,
             "probability",

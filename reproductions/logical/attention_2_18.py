@@ -9,7 +9,7 @@ from torch import Tensor
 from reproductions.drawing import footnote, outputs_over_targets
 from reproductions.published import published
 from reproductions.record import Record, timed
-from tokendynamics import plots
+from tokendynamics import figures
 from tokendynamics.circuits import OneLayerTransformer, PairTask
 from tokendynamics.circuits.constructions import solution_2
 from tokendynamics.circuits.functionals import pair_numbers, random_functional
@@ -57,11 +57,11 @@ def draw(record: Record) -> Figure:
     """Draw the printed matrices, and outputs over targets of any sign."""
     results = record.results
     titles = ["(2.18): attention × 100", "(2.20): after ReLU, × 100", "values of any sign"]
-    figure, (left, middle, right) = plots.panels(3, width=plots.DOUBLE, height=2.9, titles=titles)
+    figure, (left, middle, right) = figures.panels(3, width=figures.DOUBLE, height=2.9, titles=titles)
     blocks = {"category": 4, "position": 5}
     for panel, name in ((left, "attention"), (middle, "retrieved")):
         matrix: Tensor = results[name]
-        plots.heat_map(matrix, blocks=blocks, cells="numbers", scale=60.0, column_label="token", axes=panel)
+        figures.heat_map(matrix, blocks=blocks, cells="numbers", scale=60.0, column_label="token", axes=panel)
         panel.set_xticks([token + 0.5 for token in range(5)], [str(category) for category in TEXT])
         panel.set_xlabel("token, by its category")
     shown = slice(None, 300)

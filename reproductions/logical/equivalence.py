@@ -9,7 +9,7 @@ from torch import Tensor
 from reproductions.drawing import footnote
 from reproductions.published import published
 from reproductions.record import Record, timed
-from tokendynamics import plots
+from tokendynamics import figures
 from tokendynamics.circuits import PairTask
 from tokendynamics.circuits.constructions import check_equivalence, solution_2, solution_3
 from tokendynamics.circuits.evidence import evidence
@@ -56,15 +56,15 @@ def draw(record: Record) -> Figure:
     """Draw what attention writes in each solution, and the outputs."""
     task: PairTask = record.results["task"]
     titles = ["solution 2: attention", "solution 3: attention", "outputs"]
-    figure, panels = plots.panels(3, width=plots.DOUBLE, height=2.9, titles=titles)
+    figure, panels = figures.panels(3, width=figures.DOUBLE, height=2.9, titles=titles)
     blocks = {"category": task.categories, "position": task.positions}
     models = solution_2(task), solution_3(task)
     shown = [_kept(model.attend(TEXT).mT * float(model.C.max())) for model in models]
     scale = float(torch.stack(shown).abs().max())
     for panel, matrix in zip(panels, shown, strict=False):
-        plots.heat_map(matrix, blocks=blocks, cells="numbers", scale=scale, column_label="token", axes=panel)
+        figures.heat_map(matrix, blocks=blocks, cells="numbers", scale=scale, column_label="token", axes=panel)
     outputs = torch.stack([task.targets(TEXT), *(model(TEXT) for model in models)])
-    plots.heat_map(_kept(outputs), cells="numbers", scale=scale, column_label="token", axes=panels[2])
+    figures.heat_map(_kept(outputs), cells="numbers", scale=scale, column_label="token", axes=panels[2])
     panels[2].set_yticks([0.5, 1.5, 2.5], ["target", "solution 2", "solution 3"])
     return footnote(
         figure, record, f"Attention is multiplied by K; the text is {TEXT}. Numbers are rounded to one digit. "

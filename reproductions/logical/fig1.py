@@ -12,7 +12,7 @@ from reproductions.drawing import banded, dot_rows, footnote
 from reproductions.logical.learned import Size, learned, learning_seconds
 from reproductions.published import published
 from reproductions.record import Record, timed
-from tokendynamics import plots
+from tokendynamics import figures
 from tokendynamics.circuits.evidence.instrument import row_centred
 from tokendynamics.circuits.learning import LearningRecord
 from tokendynamics.provenance.progress import Progress
@@ -68,12 +68,12 @@ def draw(record: Record) -> Figure:
     sign = float(np.sign(record.results["correlations"][record.results["best"], 1])) or 1.0
     learned_block = sign * _block(best)
     titles = ["q_true", "k^t q, as learned", "all runs", "q_true, columns centred", "k^t q, columns centred", ""]
-    figure, panels = plots.panels(3, 2, width=plots.DOUBLE, height=4.6, titles=titles)
+    figure, panels = figures.panels(3, 2, width=figures.DOUBLE, height=4.6, titles=titles)
     uniform = best.task.law
     shown = [best.task.q_true, learned_block]
     shown += [row_centred(matrix.mT, uniform).mT for matrix in shown]
     for panel, matrix in zip([*panels[:2], *panels[3:5]], shown, strict=True):
-        plots.heat_map(matrix, cells="signs", row_label="previous", column_label="current", axes=panel)
+        figures.heat_map(matrix, cells="signs", row_label="previous", column_label="current", axes=panel)
     correlations = np.abs(record.results["correlations"])
     rows = {"raw": correlations[:, 0].tolist(), "centred": correlations[:, 1].tolist()}
     dot_rows(panels[2], rows, "|correlation| with q_true", scale="linear")

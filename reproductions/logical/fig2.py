@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from reproductions.drawing import banded, dot_rows, footnote
 from reproductions.logical.learned import Size, final_losses, learned, learning_time, median_interval
 from reproductions.record import Quantity, Record, measured, timed
-from tokendynamics import plots
+from tokendynamics import figures
 from tokendynamics.circuits.learning import Architecture, Flavour, LearningRecord
 from tokendynamics.provenance.progress import Progress
 
@@ -93,7 +93,7 @@ def draw(record: Record) -> Figure:
     """Losses along the way for the flavours, and final losses of all models."""
     runs: dict[Model, list[LearningRecord]] = record.results["runs"]
     titles = ["combined model: loss on the next batch", "final loss of each run"]
-    figure, (left, right) = plots.panels(2, width=plots.DOUBLE, height=3.3, titles=titles)
+    figure, (left, right) = figures.panels(2, width=figures.DOUBLE, height=3.3, titles=titles)
     flavours = {name: np.array([run.losses for run in runs[model]]) for model, name in list(MODELS.items())[:4]}
     count = next(iter(flavours.values())).shape[1]
     banded(left, range(1, count + 1), flavours, "mean squared error")

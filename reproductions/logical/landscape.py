@@ -14,7 +14,7 @@ from torch import Tensor
 from reproductions.drawing import footnote, stacked_shares
 from reproductions.published import published
 from reproductions.record import Record, timed
-from tokendynamics import plots
+from tokendynamics import figures
 from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.landscape import (
     Basins,
@@ -94,12 +94,12 @@ def draw(record: Record) -> Figure:
     found: dict[str, Basins] = record.results["found"]
     linear: PositionsOnly = record.results["linear"]
     titles = ["3.1: losses at the end", "ends of random starts", "3.2: waiting times"]
-    figure, (left, middle, right) = plots.panels(3, width=plots.DOUBLE, height=2.8, titles=titles)
+    figure, (left, middle, right) = figures.panels(3, width=figures.DOUBLE, height=2.8, titles=titles)
     losses = np.sort([run.loss for run in found[LINEAR].runs]) / (POSITIONS - 1)
     saddle = zero_column_sums(linear).loss_per_column
     references = {"1": 1.0, "C: T": linear.gini, "B": saddle, "T/M": loss_at_infinity(linear)}
     ranks = np.arange(1.0, len(losses) + 1)
-    plots.over_time(ranks, losses, "loss per token", references=references, time_label="start, by loss", axes=left)
+    figures.over_time(ranks, losses, "loss per token", references=references, time_label="start, by loss", axes=left)
     # Each start is a run of its own: nothing lies between two of them.
     left.lines[0].set(linestyle="none", marker="o", markersize=2.0)
     left.set_xlim(0.0, len(losses) + 1.0)
@@ -110,7 +110,9 @@ def draw(record: Record) -> Figure:
     depths = np.array([entry.depth for entry in stalls])
     times = np.stack([[entry.time for entry in stalls], _leading(record.results["softmax"], depths)])
     names = ["gradient flow", "limit of large s"]
-    plots.over_time(depths, times, "time until it leaves", log="values", names=names, time_label="depth s", axes=right)
+    figures.over_time(
+        depths, times, "time until it leaves", log="values", names=names, time_label="depth s", axes=right
+    )
     return footnote(
         figure,
         record,

@@ -15,7 +15,7 @@ from reproductions.drawing import footnote
 from reproductions.logical.fig2 import FIRST, FREE, MODELS, SECOND, THIRD, Model
 from reproductions.logical.learned import Size, learned, learning_time
 from reproductions.record import Quantity, Record, measured, timed
-from tokendynamics import plots
+from tokendynamics import figures
 from tokendynamics.circuits import PairTask
 from tokendynamics.circuits.evidence import Evidence, evidence
 from tokendynamics.circuits.evidence.instrument import double_centred, row_centred, weights_of
@@ -76,14 +76,14 @@ def draw(record: Record) -> Figure:
     runs: dict[Model, list[LearningRecord]] = record.results["runs"]
     found: dict[Model, list[Evidence]] = record.results["found"]
     titles = [f"{MODELS[model]}: {found[model][0].verdict}" for model in EXPECTED]
-    figure, panels = plots.panels(4, 2, width=plots.DOUBLE, height=4.5, titles=[*titles, *[""] * 4])
+    figure, panels = figures.panels(4, 2, width=figures.DOUBLE, height=4.5, titles=[*titles, *[""] * 4])
     for column, model in enumerate(EXPECTED):
         run = runs[model][0]
         blocks = {"cat.": run.task.categories, "position": run.task.positions}
         matrices = (centred_pairs(run.qk, run.task).mT, centred_values(run.ov, run.task))
         for panel, matrix, name in zip(panels[column::4], matrices, ("k^t q", "v"), strict=True):
             label = name if column == 0 else ""
-            plots.heat_map(matrix, blocks=blocks, row_label=label, axes=panel)
+            figures.heat_map(matrix, blocks=blocks, row_label=label, axes=panel)
             panel.tick_params(labelleft=column == 0)
     return footnote(
         figure,

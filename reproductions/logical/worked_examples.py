@@ -13,7 +13,7 @@ from torch import Tensor
 from reproductions.drawing import footnote
 from reproductions.published import published
 from reproductions.record import Record, timed
-from tokendynamics import plots
+from tokendynamics import figures
 from tokendynamics.circuits import OneLayerTransformer, PairTask
 from tokendynamics.circuits.constructions import linear_case, pair_order, solution_1
 from tokendynamics.circuits.constructions.solutions import Form
@@ -58,15 +58,15 @@ def draw(record: Record) -> Figure:
     model: OneLayerTransformer = record.results["model"]
     outputs: dict[str, Tensor] = record.results["outputs"]
     titles = ["X", "attention", "sum (2.14)", "ReLU(B · − 4)", "Y by readout"]
-    figure, panels = plots.panels(5, width=plots.DOUBLE, height=2.9, titles=titles)
+    figure, panels = figures.panels(5, width=figures.DOUBLE, height=2.9, titles=titles)
     blocks = {"category": 4, "position": 4}
     columns = [model.embed(TEXT).mT, model.attend(TEXT).mT, model.stream(TEXT).mT]
     for panel, matrix in zip(panels, columns, strict=False):
-        plots.heat_map(matrix, blocks=blocks, cells="numbers", scale=4.0, column_label="token", axes=panel)
+        figures.heat_map(matrix, blocks=blocks, cells="numbers", scale=4.0, column_label="token", axes=panel)
     hidden = model.hidden(model.stream(TEXT)).mT
-    plots.heat_map(hidden, cells="numbers", scale=4.0, column_label="token", axes=panels[3])
+    figures.heat_map(hidden, cells="numbers", scale=4.0, column_label="token", axes=panels[3])
     panels[3].set_yticks([row + 0.5 for row in range(16)], [f"{a},{b}" for a, b in pair_order(4).tolist()])
-    plots.heat_map(torch.stack(list(outputs.values())), cells="numbers", column_label="token", axes=panels[4])
+    figures.heat_map(torch.stack(list(outputs.values())), cells="numbers", column_label="token", axes=panels[4])
     panels[4].set_yticks([row + 0.5 for row in range(len(outputs))], list(outputs))
     return footnote(
         figure,

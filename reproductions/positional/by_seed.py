@@ -13,7 +13,7 @@ from reproductions.drawing import footnote, layer_lines
 from reproductions.positional.depth import MEASURES
 from reproductions.positional.trained import PROJECTIONS
 from reproductions.record import Quantity, Record, Relation, measured
-from tokendynamics import plots
+from tokendynamics import figures
 from tokendynamics.sweeps.study.paired import interval
 from tokendynamics.training import Record as Training
 
@@ -156,7 +156,7 @@ def draw_by_projection(record: Record) -> Figure:
     labels = {"distance": "mean distance", "norm": "mean token norm"}
     places = [(output, measure) for output in found for measure in labels]
     titles = [PROJECTIONS[output] for output, _ in places]
-    figure, panels = plots.panels(2, len(found), width=plots.DOUBLE, height=2.5 * len(found), titles=titles)
+    figure, panels = figures.panels(2, len(found), width=figures.DOUBLE, height=2.5 * len(found), titles=titles)
     for panel, (output, measure) in zip(panels, places, strict=True):
         there = {name: finished(logs) for name, logs in found[output][measure].items()}
         layer_lines(panel, {name: logs for name, logs in there.items() if len(logs)}, labels[measure])

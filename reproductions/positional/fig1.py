@@ -18,7 +18,7 @@ from reproductions.positional.flows import (
 )
 from reproductions.published import published
 from reproductions.record import Record, timed
-from tokendynamics import observables, plots
+from tokendynamics import figures, observables
 from tokendynamics.dynamics import Trajectory
 
 PRINTED = published("positional", "fig1")
@@ -70,8 +70,8 @@ def draw(record: Record) -> Figure:
     """Draw two rows, one for each reading."""
     signs = ("A_sym ≻ 0", "A_sym ≺ 0")
     titles = [f"{sign}, {reading}" for reading in READINGS for sign in signs]
-    figure, panels = plots.panels(2, 2, width=plots.DOUBLE, height=5.2, titles=titles)
+    figure, panels = figures.panels(2, 2, width=figures.DOUBLE, height=5.2, titles=titles)
     runs = [run for reading in READINGS for run in record.results["runs"][reading]]
     for index, (panel, run) in enumerate(zip(panels, runs, strict=True)):
-        plots.distances(run.times, run.tensor, log="values" if index % 2 == 0 else "none", axes=panel)
+        figures.distances(run.times, run.tensor, log="values" if index % 2 == 0 else "none", axes=panel)
     return footnote(figure, record, "Upper row: V as the paper defines it; lower row: its transpose.")

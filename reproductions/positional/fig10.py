@@ -15,7 +15,7 @@ from reproductions.given import name_of_model, real_text, sequences_of
 from reproductions.positional.depth import MEASURES, DepthCurves, depth_curves, growth_of
 from reproductions.positional.sampled import SAID, mean_of, together
 from reproductions.record import Quantity, Record, measured, timed
-from tokendynamics import plots
+from tokendynamics import figures
 from tokendynamics.pretrained import load
 
 GROWS = "Without norms and feed-forward parts norms and distances grow exponentially"
@@ -142,7 +142,7 @@ def draw(record: Record) -> Figure:
     kinds = ("without norms and feed-forward parts", "full network")
     labels = {"distance": "mean distance", "norm": "mean token norm"}
     titles = [kind for kind in kinds for _ in labels]
-    figure, panels = plots.panels(2, 2, width=plots.DOUBLE, height=5.0, titles=titles)
+    figure, panels = figures.panels(2, 2, width=figures.DOUBLE, height=5.0, titles=titles)
     places = [(place, measure) for place in (0, 1) for measure in labels]
     for panel, (place, measure) in zip(panels, places, strict=True):
         layer_lines(panel, {name: pair[place].of(measure) for name, pair in found.items()}, labels[measure])

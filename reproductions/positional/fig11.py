@@ -13,7 +13,7 @@ from reproductions.positional.depth import MEASURES, DepthCurves, depth_curves, 
 from reproductions.positional.fig10 import EXPONENTIAL, exponential
 from reproductions.positional.sampled import SAID, together
 from reproductions.record import Quantity, Record, measured, timed
-from tokendynamics import plots
+from tokendynamics import figures
 from tokendynamics.pretrained import load
 from tokendynamics.provenance.progress import Progress, reporting, tracked
 
@@ -88,7 +88,7 @@ def draw(record: Record) -> Figure:
     """Draw distance and norm over layers, a line and a band for each length."""
     found: Mapping[int, DepthCurves] = record.results["found"]
     labels = {"distance": "mean distance", "norm": "mean token norm"}
-    figure, panels = plots.panels(2, width=plots.DOUBLE, height=2.9, titles=["(a)", "(b)"])
+    figure, panels = figures.panels(2, width=figures.DOUBLE, height=2.9, titles=["(a)", "(b)"])
     for panel, (measure, label) in zip(panels, labels.items(), strict=True):
         layer_lines(panel, {f"{length} tokens": curves.of(measure) for length, curves in found.items()}, label)
     return footnote(figure, record, f"{record.statement} Lines: medians; bands: middle 80 %.")

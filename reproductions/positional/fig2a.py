@@ -17,7 +17,7 @@ from reproductions.positional.flows import (
 )
 from reproductions.published import published
 from reproductions.record import Record, timed
-from tokendynamics import plots
+from tokendynamics import figures
 from tokendynamics.spaces import Free
 
 PRINTED = published("positional", "fig2a")
@@ -50,7 +50,7 @@ def draw(record: Record) -> Figure:
     """Draw one start in the plane, and the largest norm of every start."""
     run, norms = record.results["run"], record.results["norms"]
     titles = ["tokens of the first start", "largest norm"]
-    figure, (left, right) = plots.panels(2, width=plots.DOUBLE, height=3.0, titles=titles)
+    figure, (left, right) = figures.panels(2, width=figures.DOUBLE, height=3.0, titles=titles)
     draw_tokens(left, run, system=0)
-    plots.over_time(run.times[1:], norms[:, 1:], "largest norm $|x_i|$", log="both", many="starts", axes=right)
+    figures.over_time(run.times[1:], norms[:, 1:], "largest norm $|x_i|$", log="both", many="starts", axes=right)
     return footnote(figure, record)

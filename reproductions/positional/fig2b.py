@@ -14,7 +14,7 @@ from reproductions.drawing import footnote
 from reproductions.positional.flows import contraction_flow, draw_tokens, run_free
 from reproductions.published import published
 from reproductions.record import Record, timed
-from tokendynamics import observables, plots
+from tokendynamics import figures, observables
 from tokendynamics.spaces import Free
 
 PRINTED = published("positional", "fig2b")
@@ -56,10 +56,10 @@ def draw(record: Record) -> Figure:
     run, scaled = record.results["run"], record.results["scaled"]
     shown = run.times <= _DRAWN
     titles = [f"tokens to t = {_DRAWN:g}", "over $e^{t/2}$", "norms"]
-    figure, (left, middle, right) = plots.panels(3, width=plots.DOUBLE, height=3.0, titles=titles)
+    figure, (left, middle, right) = figures.panels(3, width=figures.DOUBLE, height=3.0, titles=titles)
     draw_tokens(left, run.tensor[shown])
     draw_tokens(middle, scaled)
-    plots.norms(run.times, run.tensor, axes=right)
+    figures.norms(run.times, run.tensor, axes=right)
     low, high = right.get_ylim()
     right.set_ylim(low / 5, high)  # room for the legend
     return footnote(

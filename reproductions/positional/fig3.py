@@ -26,7 +26,7 @@ from reproductions.positional.sampled import together
 from reproductions.positional.trained import PROJECTIONS, words_of_training
 from reproductions.positional.trained_groups import Groups, Paths, Sample, compared_groups, trained_groups
 from reproductions.record import Quantity, Record, measured, timed
-from tokendynamics import plots
+from tokendynamics import figures
 from tokendynamics.provenance.progress import Progress
 
 FALL, GROW = "(a) norms fall in every layer under convergence", "(b) they grow in every layer under divergence"
@@ -119,7 +119,7 @@ def draw(record: Record) -> Figure:
     found: Mapping[str, Curves] = record.results["found"]
     paths: Paths = record.results["paths"]
     titles = ["(a) convergence", "(b) divergence", *(f"(c) {PROJECTIONS[output]}" for output in paths)]
-    figure, panels = plots.panels(2, 1 + (len(paths) + 1) // 2, width=plots.DOUBLE, height=5.2, titles=titles)
+    figure, panels = figures.panels(2, 1 + (len(paths) + 1) // 2, width=figures.DOUBLE, height=5.2, titles=titles)
     for panel, regime in zip(panels, ("convergence", "divergence"), strict=False):
         lines = {PROJECTIONS[output]: finished(curves[regime]) for output, curves in found.items()}
         layer_lines(panel, {name: logs for name, logs in lines.items() if len(logs)}, "mean token norm")

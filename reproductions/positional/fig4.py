@@ -14,7 +14,7 @@ from reproductions.positional.by_seed import of_trainings
 from reproductions.positional.trained import PROJECTIONS, words_of_training
 from reproductions.positional.trained_groups import Paths, Sample, compared_groups, trained_groups
 from reproductions.record import Record, timed
-from tokendynamics import plots
+from tokendynamics import figures
 from tokendynamics.provenance.progress import Progress
 
 VARIANTS = ("no-ffn", "full")
@@ -67,7 +67,7 @@ def draw(record: Record) -> Figure:
     paths: Paths = record.results["paths"]
     titles = [f"{PROJECTIONS[output]}: {fig8.VARIANTS[variant]}" for output in paths for variant in VARIANTS]
     rows = max(len(paths), 1)
-    figure, panels = plots.panels(2, rows, width=plots.DOUBLE, height=2.6 * rows, titles=titles)
+    figure, panels = figures.panels(2, rows, width=figures.DOUBLE, height=2.6 * rows, titles=titles)
     for panel, own in zip(panels, (paths[output][variant] for output in paths for variant in VARIANTS), strict=False):
         fig8.draw_paths(panel, own)
     return footnote(

@@ -19,7 +19,7 @@ from reproductions.positional.flows import (
 )
 from reproductions.published import published
 from reproductions.record import Record, timed
-from tokendynamics import plots
+from tokendynamics import figures
 
 PRINTED = published("positional", "fig5")
 LEFT_HORIZON, RIGHT_HORIZON = 100.0, 4.0
@@ -52,9 +52,9 @@ def reproduce() -> Record:
 def draw(record: Record) -> Figure:
     """Draw tokens in the plane above, norms below."""
     titles = ["no rotary term", f"rotary term, to t = {_DRAWN:g}", "", ""]
-    figure, panels = plots.panels(2, 2, width=plots.DOUBLE, height=5.4, titles=titles)
+    figure, panels = figures.panels(2, 2, width=figures.DOUBLE, height=5.4, titles=titles)
     for column, (name, limit) in enumerate((("left", LEFT_HORIZON), ("right", _DRAWN))):
         run = record.results[name]
         draw_tokens(panels[column], run.tensor[run.times <= limit])
-        plots.norms(run.times, run.tensor, axes=panels[column + 2])
+        figures.norms(run.times, run.tensor, axes=panels[column + 2])
     return footnote(figure, record, "Upper right: the axes have scales of their own.")

@@ -18,7 +18,7 @@ from reproductions.drawing import footnote, grouped_paths
 from reproductions.given import name_of_model, real_text, sequences_of
 from reproductions.positional.sampled import SAID, mean_of
 from reproductions.record import Quantity, Record, measured, timed
-from tokendynamics import plots
+from tokendynamics import figures
 from tokendynamics.diagnosis import token_clusters, token_paths
 from tokendynamics.numerics.seeding import generator
 from tokendynamics.observables import direction_clusters
@@ -270,7 +270,7 @@ def draw(record: Record) -> Figure:
     """Draw the tokens of the first text through the layers, coloured by their groups in the last one."""
     paths: Mapping[str, Mapping[str, xr.Dataset | None]] = record.results["paths"]
     titles = [f"{name}: {words}" for name in paths for words in VARIANTS.values()]
-    figure, panels = plots.panels(2, 2 * len(paths), width=plots.DOUBLE, height=2.6 * 2 * len(paths), titles=titles)
+    figure, panels = figures.panels(2, 2 * len(paths), width=figures.DOUBLE, height=2.6 * 2 * len(paths), titles=titles)
     every: Sequence[xr.Dataset | None] = [own for of_network in paths.values() for own in of_network.values()]
     for panel, own in zip(panels, every, strict=True):
         draw_paths(panel, own)

@@ -9,7 +9,7 @@ from reproductions.drawing import footnote, without_legend
 from reproductions.positional.flows import draw_tokens, largest_norms, rotary_flow, run_free
 from reproductions.published import published
 from reproductions.record import Record, timed
-from tokendynamics import plots
+from tokendynamics import figures
 from tokendynamics.dynamics import Flow, Status, simulate
 from tokendynamics.dynamics.events import NormAbove
 from tokendynamics.spaces import Free
@@ -65,11 +65,11 @@ def leaving(flow: Flow, draws: int, seed: int) -> float:
 
 def draw(record: Record) -> Figure:
     """Draw a start that converges, one that only seems to, and one that grows: tokens above, norms below."""
-    figure, panels = plots.panels(3, 2, width=plots.DOUBLE, height=4.9, titles=[*KINDS, "", "", ""])
+    figure, panels = figures.panels(3, 2, width=figures.DOUBLE, height=4.9, titles=[*KINDS, "", "", ""])
     for column, name in enumerate(KINDS):
         run = record.results[name]
         draw_tokens(panels[column], run.tensor[run.times <= _DRAWN[name]])
-        plots.norms(run.times[1:], run.tensor[1:], log="both", axes=panels[column + 3])
+        figures.norms(run.times[1:], run.tensor[1:], log="both", axes=panels[column + 3])
         if column:
             without_legend(panels[column + 3])
     low, high = panels[3].get_ylim()

@@ -11,7 +11,7 @@ from reproductions.drawing import footnote
 from reproductions.positional.flows import FOUR_TOKENS, draw_tokens, largest_norms, rotary_flow, run_free
 from reproductions.published import published
 from reproductions.record import Record, timed
-from tokendynamics import plots
+from tokendynamics import figures
 
 PRINTED = published("positional", "fig9b")
 """K̄ is printed as a second K."""
@@ -41,7 +41,7 @@ def draw(record: Record) -> Figure:
     """Draw the tokens in the plane, and their norms."""
     run = record.results["run"]
     titles = [f"tokens to t = {_DRAWN:g}", "norms"]
-    figure, (left, right) = plots.panels(2, width=plots.DOUBLE, height=3.0, titles=titles)
+    figure, (left, right) = figures.panels(2, width=figures.DOUBLE, height=3.0, titles=titles)
     draw_tokens(left, run.tensor[run.times <= _DRAWN])
-    plots.norms(run.times, run.tensor, axes=right)
+    figures.norms(run.times, run.tensor, axes=right)
     return footnote(figure, record)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from reproductions.drawing import framed
 from reproductions.published import Published
-from tokendynamics import plots
+from tokendynamics import figures
 from tokendynamics.attention import Attention, RotaryPositions
 from tokendynamics.dynamics import Flow, Trajectory, simulate
 from tokendynamics.spaces import Free
@@ -68,7 +68,7 @@ def run_free(flow: Flow, start: Any, times: Any, engine: Literal["batched", "sti
 
 def draw_tokens(axes: Axes, states: Any, **how: Any) -> None:
     """Draw tokens in the plane, with room around their circles."""
-    plots.phase_plane(states, axes=axes, **how)
+    figures.phase_plane(states, axes=axes, **how)
     framed(axes)
 
 

@@ -11,7 +11,7 @@ from reproductions.positional.flows import contraction_flow
 from reproductions.positional.outcomes import positive_definite
 from reproductions.published import published
 from reproductions.record import Record, timed
-from tokendynamics import observables, plots
+from tokendynamics import figures, observables
 from tokendynamics.numerics.seeding import generator
 
 PRINTED = published("positional", "remark_3_2")
@@ -49,8 +49,8 @@ def draw(record: Record) -> Figure:
     levels = np.linspace(-1, 1, 201)
     below = [np.mean(values[:, None] <= levels, axis=0) for values in rates.values()]
     label = "share of states at or below"
-    figure = plots.over_time(
-        levels, below, label, names=list(rates), time_label="lowest rate of a pair / largest", width=plots.SINGLE
+    figure = figures.over_time(
+        levels, below, label, names=list(rates), time_label="lowest rate of a pair / largest", width=figures.SINGLE
     )
     figure.axes[0].axvline(0, color="0.6", lw=0.6, zorder=0.9)
     return footnote(figure, record, "Left of 0 some distance falls.")

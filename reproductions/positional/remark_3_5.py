@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from reproductions.drawing import footnote, stacked_shares
 from reproductions.positional.outcomes import Outcome, outcomes, positive_definite, shares
 from reproductions.record import Quantity, Record, measured, timed
-from tokendynamics import plots
+from tokendynamics import figures
 from tokendynamics.numerics.seeding import generator
 
 TOKENS = 4
@@ -123,7 +123,7 @@ def reproduce(*, draws: int = 200, seed: int = 35) -> Record:
 def draw(record: Record) -> Figure:
     """Draw the shares of the four outcomes: by condition, and under it by the spectrum of V."""
     found: dict[tuple[int, bool], Draws] = record.results["draws"]
-    figure, panels = plots.panels(2, width=plots.DOUBLE, height=2.8, titles=["dim 2", "dim 4"])
+    figure, panels = figures.panels(2, width=figures.DOUBLE, height=2.8, titles=["dim 2", "dim 4"])
     for panel, dim in zip(panels, (2, 4), strict=True):
         held, broken = found[dim, True], found[dim, False]
         negative = held.largest < 0

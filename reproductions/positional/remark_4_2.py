@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from reproductions.drawing import footnote, stacked_shares
 from reproductions.positional.outcomes import Outcome, outcomes, positive_definite, shares
 from reproductions.record import Quantity, Record, measured, timed
-from tokendynamics import plots
+from tokendynamics import figures
 from tokendynamics.numerics.seeding import generator
 
 TOKENS = 4
@@ -100,7 +100,7 @@ def change(name: str, outcome: Outcome, before: np.ndarray, after: np.ndarray) -
 
 def draw(record: Record) -> Figure:
     """Draw the shares of the four outcomes without and with the rotary term."""
-    figure, panels = plots.panels(2, width=plots.DOUBLE, height=2.2, titles=["dim 2", "dim 4"])
+    figure, panels = figures.panels(2, width=figures.DOUBLE, height=2.2, titles=["dim 2", "dim 4"])
     for panel, dim in zip(panels, (2, 4), strict=True):
         bars = dict(zip(("without", "with rotary term"), map(shares, record.results["words"][dim]), strict=True))
         stacked_shares(

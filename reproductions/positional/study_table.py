@@ -16,7 +16,7 @@ from reproductions.positional.printed import Column, as_printed, both_prints, in
 from reproductions.positional.trained import digest_of, working_folder
 from reproductions.published import published
 from reproductions.record import Quantity, Record, measured, timed
-from tokendynamics import plots
+from tokendynamics import figures
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.numerics.extras import require
 from tokendynamics.numerics.intervals import T_COVERAGE
@@ -340,7 +340,7 @@ def drawn(record: Record) -> Figure:
     rows = {called[arm]: list(values.values()) for arm, values in result.values.items() if values}
     apart = {called[pair.arm]: pair.differences for pair in result.comparisons if pair.differences}
     titles = [f"{unit}, test split", f"less {reference}, seed by seed"]
-    figure, (left, right) = plots.panels(2, width=plots.DOUBLE, height=1.4 + 0.3 * len(rows), titles=titles)
+    figure, (left, right) = figures.panels(2, width=figures.DOUBLE, height=1.4 + 0.3 * len(rows), titles=titles)
     dot_rows(left, rows, unit, scale="linear")
     dot_rows(right, apart, f"difference in {unit}", scale="linear")
     right.axvline(0.0, color="0.6", lw=0.8, zorder=0.5)

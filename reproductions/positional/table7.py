@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from reproductions.drawing import dot_rows, footnote
 from reproductions.given import name_of_model
 from reproductions.record import Quantity, Record, Source, measured, timed
-from tokendynamics import plots
+from tokendynamics import figures
 from tokendynamics.pretrained import AttentionWeights, Checkpoint, load
 from tokendynamics.provenance.progress import Progress, reporting, tracked
 from tokendynamics.spectra import inertia, product_eigenvalues, value_spectrum
@@ -282,7 +282,7 @@ def draw(record: Record) -> Figure:
     """Draw the share of every layer, and of every head of the networks."""
     found: Mapping[str, Counted] = record.results["found"]
     titles = ["W_sym and A_sym of layers", "W_h of single heads"]
-    figure, (left, right) = plots.panels(2, width=plots.DOUBLE, height=1.2 + 0.42 * len(found), titles=titles)
+    figure, (left, right) = figures.panels(2, width=figures.DOUBLE, height=1.2 + 0.42 * len(found), titles=titles)
     rows = {}
     for name, shares in found.items():
         rows[f"{name}: W"] = shares.qk.tolist()

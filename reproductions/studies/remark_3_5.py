@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from reproductions.studies.design import Design, words
 from reproductions.studies.record import Cell, Estimate, Table
 from reproductions.studies.statistics import area, bootstrap, change, sensitivity, share, share_of
-from tokendynamics.plots import DOUBLE, panels
-from tokendynamics.plots.style import LINES, MUTED, THIN, paper_style
+from tokendynamics.figures import DOUBLE, panels
+from tokendynamics.figures.style import LINES, MUTED, THIN, paper_style
 
 TITLE = "Do negative A and positive W send all tokens to zero?"
 QUESTION = (

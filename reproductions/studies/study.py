@@ -23,9 +23,9 @@ from reproductions.studies import (
 )
 from reproductions.studies.design import design
 from reproductions.studies.record import Cell, Estimate, Size, StudyRecord, Table
+from tokendynamics.figures import save
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
-from tokendynamics.plots import save
 from tokendynamics.provenance.progress import Progress
 from tokendynamics.provenance.whole import whole_file
 

@@ -2,9 +2,9 @@
 
 from . import attention as attention
 from . import circuits as circuits
+from . import figures as figures
 from . import modules as modules
 from . import observables as observables
-from . import plots as plots
 from . import spaces as spaces
 from . import specification as specification
 from . import spectra as spectra

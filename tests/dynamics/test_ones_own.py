@@ -140,7 +140,7 @@ def test_a_space_of_ones_own_is_saved_without_its_flow_and_drawn(tmp_path: Any) 
     assert opened.flow is None
     with pytest.raises(ArgumentValueError, match="simulate it again"):
         td.certify(opened)
-    assert td.plots.norms(run) is not None
+    assert td.figures.norms(run) is not None
 
 
 @pytest.mark.parametrize("engine", ["stiff", "auto"])

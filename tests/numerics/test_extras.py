@@ -14,9 +14,9 @@ import tokendynamics
 from tokendynamics.attention import Attention
 from tokendynamics.diagnosis import result as saving
 from tokendynamics.dynamics import Flow, Trajectory, simulate
+from tokendynamics.figures import _animate as video
 from tokendynamics.numerics import extras as extras
 from tokendynamics.numerics.errors import ArgumentValueError, CheckpointError
-from tokendynamics.plots import _animate as video
 from tokendynamics.pretrained.sources import finding as wheels
 from tokendynamics.pretrained.sources import gguf as gguf_conversion
 from tokendynamics.spaces import Sphere

@@ -13,7 +13,7 @@ import torch
 import xarray as xr
 
 import tokendynamics as td
-from tokendynamics import circuits, modules, observables, plots, spectra
+from tokendynamics import circuits, figures, modules, observables, spectra
 from tokendynamics.circuits import PairTask, constructions, evidence, functionals, landscape, learning, logic
 from tokendynamics.circuits._task import category_law
 from tokendynamics.circuits._transformer import shift
@@ -355,10 +355,10 @@ _DRAWN: dict[str, tuple[Any, Kind]] = {"axes": (None, "any"), "width": (3.3, "nu
 _OVER_TIME: dict[str, tuple[Any, Kind]] = {"times": (TIMES, "array"), "log": ("none", "choice"), **_DRAWN}
 _OF_RUN: dict[str, tuple[Any, Kind]] = {"states": (_STATES, "array"), "system": (None, "any")}
 PLOTS: dict[str, Call] = {
-    "tokens": _call(plots.tokens, **_OF_RUN, space=(None, "any"), view=(None, "any"), **_DRAWN),
-    "tokens on a sphere": _call(plots.tokens, states=(RUN, "any"), space=(td.Sphere(), "any")),
+    "tokens": _call(figures.tokens, **_OF_RUN, space=(None, "any"), view=(None, "any"), **_DRAWN),
+    "tokens on a sphere": _call(figures.tokens, states=(RUN, "any"), space=(td.Sphere(), "any")),
     "phase_plane": _call(
-        plots.phase_plane,
+        figures.phase_plane,
         **_OF_RUN,
         components=((0, 1), "any"),
         flow=(FLOW, "any"),
@@ -368,7 +368,7 @@ PLOTS: dict[str, Call] = {
         **_DRAWN,
     ),
     "over_time": _call(
-        plots.over_time,
+        figures.over_time,
         values=(np.ones((2, 3)), "array"),
         label=("V", "text"),
         names=(("one", "two"), "any"),
@@ -377,10 +377,10 @@ PLOTS: dict[str, Call] = {
         time_label=("t", "text"),
         **_OVER_TIME,
     ),
-    "distances": _call(plots.distances, **_OF_RUN, geometry=("euclidean", "choice"), **_OVER_TIME),
-    "norms": _call(plots.norms, **_OF_RUN, **_OVER_TIME),
+    "distances": _call(figures.distances, **_OF_RUN, geometry=("euclidean", "choice"), **_OVER_TIME),
+    "norms": _call(figures.norms, **_OF_RUN, **_OVER_TIME),
     "heat_map": _call(
-        plots.heat_map,
+        figures.heat_map,
         matrix=_QK,
         blocks=({"a": 2}, "any"),
         column_blocks=({"a": 1, "b": 1}, "any"),
@@ -392,7 +392,7 @@ PLOTS: dict[str, Call] = {
         **_DRAWN,
     ),
     "phase_diagram": _call(
-        plots.phase_diagram,
+        figures.phase_diagram,
         shares=(fractions(SWEPT), "ours"),
         x=("scale", "any"),
         y=("tokens", "any"),
@@ -401,7 +401,7 @@ PLOTS: dict[str, Call] = {
         width=(3.3, "any"),
     ),
     "panels": _call(
-        plots.panels,
+        figures.panels,
         columns=(1, "integer"),
         rows=(1, "integer"),
         width=(3.3, "number"),
@@ -409,13 +409,13 @@ PLOTS: dict[str, Call] = {
         titles=(("one",), "any"),
     ),
     "save": _call(
-        plots.save,
-        figure=(plots.panels()[0], "ours"),
+        figures.save,
+        figure=(figures.panels()[0], "ours"),
         path=("drawn.png", "any"),
         dots_per_inch=(20, "number"),
     ),
     "animate": _call(
-        plots.animate,
+        figures.animate,
         **_OF_RUN,
         path=("drawn.gif", "any"),
         frames_per_second=(5, "number"),

@@ -70,7 +70,7 @@ def prepare() -> None:
     import tokendynamics.circuits.learning._run as learning
     import tokendynamics.cli._main
     import tokendynamics.diagnosis.result
-    import tokendynamics.plots
+    import tokendynamics.figures
     import tokendynamics.pretrained.sources.gguf
     import tokendynamics.report.circuits.reports
     import tokendynamics.specification.simulation  # noqa: F401

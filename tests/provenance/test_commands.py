@@ -9,12 +9,12 @@ import pytest
 
 from command_line import FREE_FLOW, LEARN_LITTLE, TINY_GPT2, call
 from reproductions.__main__ import main as papers
-from tokendynamics import plots
+from tokendynamics import figures
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.learning import LearningRecord, learn
 from tokendynamics.numerics.errors import ArgumentValueError
-from tokendynamics.report.kit._page import write_page
+from tokendynamics.report._page import write_page
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ def test_figures_of_the_papers_add_up_and_spare_foreign_files(
 def test_remains_of_killed_writers_of_single_files_are_cleared(tmp_path: Path) -> None:
     for name, write in {
         "page.html": lambda path: write_page("<p>", path),
-        "lines.svg": lambda path: plots.save(plots.over_time([0.0, 1.0], [1.0, 2.0], "V"), path),
+        "lines.svg": lambda path: figures.save(figures.over_time([0.0, 1.0], [1.0, 2.0], "V"), path),
     }.items():
         put(tmp_path / f".{name}.partial-0123456789ab" / name)
         write(tmp_path / name)

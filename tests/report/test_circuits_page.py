@@ -24,6 +24,8 @@ from tokendynamics.circuits.functionals import positive_functional, random_funct
 from tokendynamics.circuits.landscape import PositionsOnly, find_basins, survey
 from tokendynamics.circuits.landscape._claims import Section
 from tokendynamics.circuits.learning import LearningRecord, learn
+from tokendynamics.figures.figure import Matrices
+from tokendynamics.figures.palette import NEGATIVE, POSITIVE
 from tokendynamics.report import page as page_of
 from tokendynamics.report import write
 from tokendynamics.report.circuits._landscape import basins_figure
@@ -37,8 +39,6 @@ from tokendynamics.report.circuits.reports import (
     learning_report,
     median_record,
 )
-from tokendynamics.report.kit._figure import Matrices
-from tokendynamics.report.kit._palette import NEGATIVE, POSITIVE
 from tokendynamics.words import number
 
 HOSTILE = "<script>alert(1)</script></style>\"'&amp;\x00\u202eevil"

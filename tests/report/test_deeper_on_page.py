@@ -12,9 +12,9 @@ import pytest
 from report.conftest import synthetic
 from report.reading import close, table_of
 from tokendynamics.diagnosis import Deeper, Diagnosis
+from tokendynamics.figures.figure import Figure
 from tokendynamics.report import page as page_of
 from tokendynamics.report.diagnosis._deeper import deeper_parts
-from tokendynamics.report.kit._figure import Figure
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,11 @@ import pytest
 from report.reading import AFTER, close, figure_of, saved, table_of, value_of
 from tokendynamics.diagnosis.layer_states import CONSENSUS, SPREAD
 from tokendynamics.diagnosis.result import Diagnosis
+from tokendynamics.figures.figure import Table, cells, fold
+from tokendynamics.figures.lines import Curve, Part, Rule, curve_keys, curves_chart, stacked_chart
 from tokendynamics.report import notebook_html
 from tokendynamics.report import page as page_of
 from tokendynamics.report.diagnosis._updates import updates_figure
-from tokendynamics.report.kit._curves import Curve, Part, Rule, curve_keys, curves_chart, stacked_chart
-from tokendynamics.report.kit._figure import Table, cells, fold
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,10 @@ import pytest
 
 from report.planted_study import RATES, full_study, planted_record, planted_study
 from report.reading import close, figure_of, saved, table_of, value_of
+from tokendynamics.figures.figure import Table
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.report import page as page_of
 from tokendynamics.report import write
-from tokendynamics.report.kit._figure import Table
 from tokendynamics.report.training._differences import differences
 from tokendynamics.report.training._run_page import losses
 from tokendynamics.report.training._study_figures import validation

@@ -62,7 +62,7 @@ def reading_figure() -> PaperFigure:
 
     module = ModuleType("reading")
     module.__doc__ = "Reads."
-    module.reproduce, module.draw = reproduce, lambda record: FIGURES["positional-fig10"].module.plots.panels()[0]  # pyright: ignore
+    module.reproduce, module.draw = reproduce, lambda record: FIGURES["positional-fig10"].module.figures.panels()[0]  # pyright: ignore
     return PaperFigure(module, quick={"draws": 2, "model": "random:distilgpt2"})
 
 

@@ -31,7 +31,7 @@ from reproductions.positional.study_table import (
 )
 from reproductions.positional.trained import place_of, short_training, texts_of_test, working_folder
 from reproductions.record import Quantity, Record, Verdict
-from tokendynamics import plots
+from tokendynamics import figures
 from tokendynamics.numerics.errors import CheckpointError
 from tokendynamics.numerics.intervals import T_COVERAGE
 from tokendynamics.sweeps.study import StudyResult
@@ -435,7 +435,7 @@ def test_a_figure_goes_on_with_the_trainings_that_are_there(tmp_path: Path, monk
     assert sorted(path.name for path in (tmp_path / "trained").iterdir()) == trained
     assert before["seconds of training in all"].ours == pytest.approx(sum(taken), rel=1e-12)
     for name, record in (("positional-fig3", before), ("positional-fig4", later)):
-        plots.save(FIGURES[name].draw(record), tmp_path / f"{name}.svg")
+        figures.save(FIGURES[name].draw(record), tmp_path / f"{name}.svg")
         assert record.quick == dict(FIGURES[name].quick)
         assert record["trainings that did not finish"].ours == 0
 
@@ -449,14 +449,14 @@ def test_a_short_table_is_trained_drawn_and_marked_as_reduced(tmp_path: Path, mo
     assert [row.name for row in record.quantities if row.name.startswith("bits per byte: (RoPE + λA) − (RoPE + λI)")]
     assert record.quantities[0].unsettled == "1 paired seeds finished"
     assert len(json.dumps(record.as_json(), indent=2)) < 40_000
-    plots.save(TABLES["table3"].draw(record), tmp_path / "table.svg")
+    figures.save(TABLES["table3"].draw(record), tmp_path / "table.svg")
     monkeypatch.setattr("tokendynamics.training._fitted.TrainingRun", None)
     again = TABLES["table3"].reproduce(steps=2, seeds=1, folder=tmp_path)
     assert [row.ours for row in again.quantities] == pytest.approx([row.ours for row in record.quantities], nan_ok=True)
 
 
 def test_ticks_of_layers_are_whole_and_those_of_a_narrow_axis_round_numbers() -> None:
-    figure, (narrow, wide, between) = plots.panels(3)
+    figure, (narrow, wide, between) = figures.panels(3)
     layer_lines(narrow, {"one": np.log(np.linspace(11.7, 12.3, 5))[None]}, "distance")
     layer_lines(wide, {"one": np.log(np.geomspace(1e-3, 1e3, 5))[None]}, "norm")
     layer_lines(between, {"one": np.log(np.geomspace(0.1, 25.0, 5))[None]}, "norm")  # 2.4 powers of ten

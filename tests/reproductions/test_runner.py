@@ -16,7 +16,7 @@ from reproductions.figures import FIGURES
 from reproductions.kept import summary
 from reproductions.positional import fig1, fig2b, fig9b, remark_3_2
 from reproductions.record import Quantity, Record, Relation, measured
-from tokendynamics import plots
+from tokendynamics import figures
 from tokendynamics.numerics import CheckpointError
 
 
@@ -74,7 +74,7 @@ def test_a_quick_run_says_what_was_reduced(tmp_path: Path):
 
 
 def test_a_slim_plane_has_scales_of_its_own_and_room_for_its_circles():
-    _, (left, right) = plots.panels(2)
+    _, (left, right) = figures.panels(2)
     for panel, height in ((left, 4.0), (right, 1.0)):
         panel.set_aspect("equal")
         panel.set(xlim=(0, 5), ylim=(0, height))

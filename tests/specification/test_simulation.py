@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from command_line import FREE_FLOW, call
-from tokendynamics import plots, specification
+from tokendynamics import figures, specification
 from tokendynamics.dynamics import Interrupted, Trajectory
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.specification.examples import example_names, example_text
@@ -90,7 +90,7 @@ def test_of_several_systems_the_one_asked_for_is_in_the_film(system: int, tmp_pa
     film = f'[output]\nfigures = ["tokens"]\nanimation = "gif"\nsystem = {system}\n'
     simulation = specification.run(spec(("tokens = [[3.0, 4.0], [1.0, 0.0]]", drawn), ("[time]", f"{film}[time]")))
     simulation.save(tmp_path / "out")
-    alone = plots.animate(simulation.trajectory, tmp_path / "alone.gif", system=system)
+    alone = figures.animate(simulation.trajectory, tmp_path / "alone.gif", system=system)
     assert (tmp_path / "out" / "animation.gif").read_bytes() == alone.read_bytes()
 
 

@@ -11,7 +11,7 @@ from tokendynamics.report._registry import page_of as _page_of
 
 if TYPE_CHECKING:
     from tokendynamics.diagnosis import Diagnosis
-    from tokendynamics.report.kit._svg import Drawing
+    from tokendynamics.figures.svg import Drawing
 
 __all__ = ["chart", "notebook_html", "page", "write"]
 
@@ -42,7 +42,7 @@ def page(result: Any) -> str:
     Raises:
         ArgumentTypeError: Something else, which has no page.
     """
-    from tokendynamics.report.kit._drawing import drawing
+    from tokendynamics.figures.drawing import drawing
 
     for kind in type(result).__mro__:
         library, _, package = kind.__module__.partition(".")
@@ -72,7 +72,7 @@ def write(result: Any, path: str | Path, max_bytes: int | None = None) -> Path:
         ArgumentTypeError: A result that has no page.
         ArgumentValueError: `path` is a folder, or the page would be larger than `max_bytes`.
     """
-    from tokendynamics.report.kit._page import write_page
+    from tokendynamics.report._page import write_page
 
     return write_page(page(result), path, max_bytes=max_bytes)
 

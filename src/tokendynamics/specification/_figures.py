@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import torch
 
-from tokendynamics import observables, plots
+from tokendynamics import figures, observables
 from tokendynamics.dynamics import Flow, Trajectory
-from tokendynamics.plots import Figure
-from tokendynamics.plots.time_axis import Log
+from tokendynamics.figures import Figure
+from tokendynamics.figures.time_axis import Log
 from tokendynamics.specification._tables import FigureName, FreeTable
 from tokendynamics.specification.build import Setup
 from tokendynamics.specification.file import SpecificationFile
@@ -58,7 +58,7 @@ def draw(name: FigureName, trajectory: Trajectory, flow: Flow, *, system: int, l
     """Draw one figure of a run; in a batch, of one system, or of all where a functional has one line for each.
 
     Raises:
-        ArgumentValueError: What `tokendynamics.plots` refuses, such as a norm on a logarithmic axis when all are 0.
+        ArgumentValueError: What `tokendynamics.figures` refuses, such as a norm on a logarithmic axis when all are 0.
     """
     return _DRAWN[name](_Run(trajectory, flow, system, log_times))
 
@@ -80,39 +80,39 @@ class _Run:
 
 
 def _tokens(run: _Run) -> Figure:
-    return plots.tokens(run.trajectory, system=run.system)
+    return figures.tokens(run.trajectory, system=run.system)
 
 
 def _phase_plane(run: _Run) -> Figure:
-    return plots.phase_plane(run.trajectory, system=run.system)
+    return figures.phase_plane(run.trajectory, system=run.system)
 
 
 def _norms(run: _Run) -> Figure:
-    return plots.norms(run.times, run.states, log=run.log_both)
+    return figures.norms(run.times, run.states, log=run.log_both)
 
 
 def _distances(run: _Run) -> Figure:
     geometry = "sphere" if run.flow.space.name == "sphere" else "euclidean"
-    return plots.distances(run.times, run.states, geometry=geometry, log=run.log)
+    return figures.distances(run.times, run.states, geometry=geometry, log=run.log)
 
 
 def _consensus(run: _Run) -> Figure:
     # One line for each system: those that ended early are held at the last state they reached.
     values = observables.consensus(run.trajectory.tensor.detach().cpu().double())
-    return plots.over_time(run.trajectory.times, values, "consensus E", log=run.log)
+    return figures.over_time(run.trajectory.times, values, "consensus E", log=run.log)
 
 
 def _hemisphere(run: _Run) -> Figure:
     direction = observables.hemisphere(run.states[0]).direction
     values = observables.hemisphere_function(run.states, direction)
-    return plots.over_time(run.times, values, "maxᵢ (1 − v·yᵢ)", log=run.log)
+    return figures.over_time(run.times, values, "maxᵢ (1 − v·yᵢ)", log=run.log)
 
 
 def _potential(run: _Run) -> Figure:
     qk = [run.flow.attention.qk.matrix_at(float(time)) for time in run.times]
     matrices = torch.stack([_one(matrix[..., 0, :, :], run.system or 0, axes=2) for matrix in qk])
     values = observables.potential(run.states, matrices.detach().cpu().double())
-    return plots.over_time(run.times, values, "potential V", log=run.log)
+    return figures.over_time(run.times, values, "potential V", log=run.log)
 
 
 def _circuits(run: _Run) -> Figure:
@@ -120,7 +120,7 @@ def _circuits(run: _Run) -> Figure:
     norms = torch.stack([_one(matrix, run.system or 0, axes=3).norm(dim=(-2, -1)) for matrix in qk], dim=-1)
     names = [f"head {head + 1}" for head in range(len(norms))] if 1 < len(norms) <= 6 else []
     values = norms.detach().cpu().double()
-    return plots.over_time(run.times, values, "Frobenius norm of qk", names=names, many="heads", log=run.log)
+    return figures.over_time(run.times, values, "Frobenius norm of qk", names=names, many="heads", log=run.log)
 
 
 def _one(states: torch.Tensor, system: int, axes: int = 2) -> torch.Tensor:

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from tokendynamics import plots
+from tokendynamics import figures
 from tokendynamics.dynamics import Interrupted, Trajectory, simulate
+from tokendynamics.figures import Figure
 from tokendynamics.numerics import ArgumentTypeError, TokenDynamicsError
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.resources import limited_threads
 from tokendynamics.numerics.signatures import typed_arguments
-from tokendynamics.plots import Figure
 from tokendynamics.provenance.manifest import manifest, write_json
 from tokendynamics.provenance.owned import MANIFEST
 from tokendynamics.provenance.progress import Progress, reporting
@@ -100,7 +100,7 @@ class Simulation(Result):
         """Draw one figure, whether or not the file asks for it.
 
         Raises:
-            ArgumentValueError: What `tokendynamics.plots` refuses, such as a norm on a logarithmic axis when all are 0.
+            ArgumentValueError: What `tokendynamics.figures` refuses, such as norms of 0 alone on a logarithmic axis.
         """
         time, system = self.file.tables.time, self.file.tables.output.system
         log_times = isinstance(time, SpacedTimes) and time.spacing == "log"
@@ -164,10 +164,10 @@ class Simulation(Result):
         output = self.file.tables.output
         for name, figure in self.figures.items():
             for format in output.formats:
-                plots.save(figure, folder / f"{name}.{format}")
+                figures.save(figure, folder / f"{name}.{format}")
         if output.animation is not None:
             system = output.system if self.trajectory.tensor.ndim == 4 else None
-            plots.animate(self.trajectory, folder / f"{_ANIMATION}.{output.animation}", seconds=None, system=system)
+            figures.animate(self.trajectory, folder / f"{_ANIMATION}.{output.animation}", seconds=None, system=system)
 
 
 class InterruptedRun(Interrupted):

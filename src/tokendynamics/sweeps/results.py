@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from tokendynamics import plots
+from tokendynamics import figures
 from tokendynamics.numerics import ArgumentTypeError
 from tokendynamics.numerics.arguments import as_path
 from tokendynamics.numerics.errors import expected, shown
@@ -159,7 +159,7 @@ def write_results(
     with put(keep=True) as made:
         if shares.total.ndim:
             for kind in ("png", "svg"):
-                plots.save(plots.phase_diagram(shares), made / f"{DIAGRAM}.{kind}")
+                figures.save(figures.phase_diagram(shares), made / f"{DIAGRAM}.{kind}")
         names = {SHARES, PAGE, *(path.name for path in made.iterdir())}
     with put(keep=True) as made:
         report(dataset, made / PAGE, title=title, manifest=record, files=(SHARES,))

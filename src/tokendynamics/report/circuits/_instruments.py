@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tokendynamics.circuits.evidence import Estimate, Evidence, Instrument
 from tokendynamics.circuits.evidence.verdict import TAKES_PART
+from tokendynamics.figures.figure import Cell, Figure, Table, cells
+from tokendynamics.figures.svg import draw_for_screens
 from tokendynamics.report.circuits._intervals import Row, intervals_chart
-from tokendynamics.report.kit._figure import Cell, Figure, Table, cells
-from tokendynamics.report.kit._svg import draw_for_screens
 from tokendynamics.words import number, percent
 
 

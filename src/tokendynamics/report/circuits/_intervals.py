@@ -9,8 +9,8 @@ from typing import Any
 
 import altair as alt
 
-from tokendynamics.report.kit._palette import BLUE, INK, ORANGE
-from tokendynamics.report.kit._svg import WIDE, Drawing, inline
+from tokendynamics.figures.palette import BLUE, INK, ORANGE
+from tokendynamics.figures.svg import WIDE, Drawing, inline
 
 _ROW, _LETTER, _LEAST = 21, 7.0, 140.0
 

@@ -9,11 +9,11 @@ import altair as alt
 
 from tokendynamics.circuits.landscape import Basins, Classification, LandscapeSurvey, StationaryPoint
 from tokendynamics.circuits.landscape.basins import CONFIDENCE, BasinRun, Share
+from tokendynamics.figures.figure import Cell, Figure, Matrices, Table, cells
+from tokendynamics.figures.palette import BLUE, GREEN, MUTED, NEGATIVE, ORANGE, PAPER
+from tokendynamics.figures.svg import Drawing, Key, draw_for_screens, inline
 from tokendynamics.report.circuits._intervals import Row, intervals_chart
 from tokendynamics.report.circuits._matrix import Panel, Side, matrices
-from tokendynamics.report.kit._figure import Cell, Figure, Matrices, Table, cells
-from tokendynamics.report.kit._palette import BLUE, GREEN, MUTED, NEGATIVE, ORANGE, PAPER
-from tokendynamics.report.kit._svg import Drawing, Key, draw_for_screens, inline
 from tokendynamics.words import number, percent_estimate, plural
 
 _COLOURS = {"global minimum": BLUE, "at infinity": ORANGE, "strict saddle": NEGATIVE}

@@ -9,10 +9,10 @@ import altair as alt
 import numpy as np
 
 from tokendynamics.circuits.learning import SOLVED, LearningRecord
-from tokendynamics.report.kit._curves import log_ticks
-from tokendynamics.report.kit._figure import Figure, Table, cells
-from tokendynamics.report.kit._palette import AXIS, BLUE, GREEN, INK, ORANGE
-from tokendynamics.report.kit._svg import Drawing, Key, draw_for_screens
+from tokendynamics.figures.figure import Figure, Table, cells
+from tokendynamics.figures.lines import log_ticks
+from tokendynamics.figures.palette import AXIS, BLUE, GREEN, INK, ORANGE
+from tokendynamics.figures.svg import Drawing, Key, draw_for_screens
 from tokendynamics.words import number, plural
 
 _HEIGHT = 340

@@ -11,9 +11,9 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from tokendynamics.report.kit._figure import Matrices, Table, cells
-from tokendynamics.report.kit._palette import AXIS, GRID, INK, MUTED, NEGATIVE, PAPER, POSITIVE
-from tokendynamics.report.kit._svg import WIDE, Drawing, Specification, draw_for_screens, inline, plain
+from tokendynamics.figures.figure import Matrices, Table, cells
+from tokendynamics.figures.palette import AXIS, GRID, INK, MUTED, NEGATIVE, PAPER, POSITIVE
+from tokendynamics.figures.svg import WIDE, Drawing, Specification, draw_for_screens, inline, plain
 from tokendynamics.words import number, plural, signed
 
 _TALLEST, _LARGEST_CELL, _NUMBERED_CELL, _DASHED_CELL = 600.0, 34.0, 26.0, 9.0

@@ -9,10 +9,10 @@ from tokendynamics.circuits import OneLayerTransformer, PairTask
 from tokendynamics.circuits.constructions import Comparison
 from tokendynamics.circuits.constructions.comparison import Answer
 from tokendynamics.circuits.evidence.instrument import row_centred
+from tokendynamics.figures.figure import Figure, Matrices, Table, cells
+from tokendynamics.figures.palette import BLUE, INK, ORANGE, PAPER
+from tokendynamics.figures.svg import Drawing, Key, draw_for_screens, plain
 from tokendynamics.report.circuits._matrix import Panel, Side, matrices
-from tokendynamics.report.kit._figure import Figure, Matrices, Table, cells
-from tokendynamics.report.kit._palette import BLUE, INK, ORANGE, PAPER
-from tokendynamics.report.kit._svg import Drawing, Key, draw_for_screens, plain
 from tokendynamics.words import UNDEFINED, fixed, number, plural
 
 _COLOURS = (

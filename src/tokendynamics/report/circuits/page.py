@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tokendynamics.figures.figure import Section
+from tokendynamics.report._page import made, render
 from tokendynamics.report._registry import page_of
-from tokendynamics.report.kit._figure import Section
-from tokendynamics.report.kit._manifest import made
-from tokendynamics.report.kit._page import render
 from tokendynamics.words import Convention
 
 

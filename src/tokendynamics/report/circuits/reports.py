@@ -13,6 +13,8 @@ from tokendynamics.circuits.constructions import Comparison
 from tokendynamics.circuits.evidence import Evidence
 from tokendynamics.circuits.landscape import LandscapeSurvey, StationaryPoint
 from tokendynamics.circuits.learning import SOLVED, LearningRecord
+from tokendynamics.figures.drawing import drawing
+from tokendynamics.figures.figure import Cell, Section, Table, cells
 from tokendynamics.report.circuits._instruments import instruments_figure, instruments_table, thresholds_table
 from tokendynamics.report.circuits._landscape import (
     basins_figure,
@@ -29,8 +31,6 @@ from tokendynamics.report.circuits._model import (
     functional_beside_block,
 )
 from tokendynamics.report.circuits.page import CircuitsReport
-from tokendynamics.report.kit._drawing import drawing
-from tokendynamics.report.kit._figure import Cell, Section, Table, cells
 from tokendynamics.words import Convention, count, number, percent, plural
 
 _TOKENS = Convention(

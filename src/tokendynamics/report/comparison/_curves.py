@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import altair as alt
 import numpy as np
 
-from tokendynamics.report.kit._curves import Curve, curve_keys, curves_chart, drawable, ticks
-from tokendynamics.report.kit._figure import Figure, Table, cells, nothing
-from tokendynamics.report.kit._palette import BLUE, GREEN, INK, MUTED, NEGATIVE, ORANGE
-from tokendynamics.report.kit._svg import WIDE, draw_for_screens
+from tokendynamics.figures.figure import Figure, Table, cells, nothing
+from tokendynamics.figures.lines import Curve, curve_keys, curves_chart, drawable, ticks
+from tokendynamics.figures.palette import BLUE, GREEN, INK, MUTED, NEGATIVE, ORANGE
+from tokendynamics.figures.svg import WIDE, draw_for_screens
 from tokendynamics.words import number
 
 HEIGHT = 240

@@ -8,10 +8,10 @@ import xarray as xr
 from tokendynamics.diagnosis import Comparison
 from tokendynamics.diagnosis.compared_words import part_named
 from tokendynamics.diagnosis.figure_names import PART_NAMES
+from tokendynamics.figures.figure import Figure, Section, Table, cells
+from tokendynamics.report._page import render
 from tokendynamics.report._registry import page_of
 from tokendynamics.report.comparison._curves import ModelCurve, curves_figure
-from tokendynamics.report.kit._figure import Figure, Section, Table, cells
-from tokendynamics.report.kit._page import render
 from tokendynamics.words import duration, moment, number, written
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import altair as alt
 import xarray as xr
 
+from tokendynamics.figures.figure import Figure, Table, cells, nothing
+from tokendynamics.figures.lines import depth_axis, hover
+from tokendynamics.figures.palette import BLUE, INK, MUTED, ORANGE, PAPER
+from tokendynamics.figures.svg import WIDE, Drawing, Key, draw_for_screens
 from tokendynamics.report.diagnosis._depth import Spread, Step, at_steps, by_depth, steps, undrawn
-from tokendynamics.report.kit._curves import depth_axis, hover
-from tokendynamics.report.kit._figure import Figure, Table, cells, nothing
-from tokendynamics.report.kit._palette import BLUE, INK, MUTED, ORANGE, PAPER
-from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens
 from tokendynamics.words import number, plural
 
 QUESTION = "Do the tokens draw together with depth?"

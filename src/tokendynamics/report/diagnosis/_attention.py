@@ -9,12 +9,12 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis.attention_sinks import ATTENTION_SINK, TIMES_UNIFORM, attention_sinks
+from tokendynamics.figures.figure import Figure, Given, Table, cells, nothing
+from tokendynamics.figures.lines import Column, Curve, Rule, curve_keys, curves_chart
+from tokendynamics.figures.palette import BLUE, MUTED, ORANGE
+from tokendynamics.figures.svg import draw_for_screens
+from tokendynamics.report._page import token_label
 from tokendynamics.report.diagnosis._depth import Spread, spread
-from tokendynamics.report.kit._curves import Column, Curve, Rule, curve_keys, curves_chart
-from tokendynamics.report.kit._figure import Figure, Given, Table, cells, nothing
-from tokendynamics.report.kit._palette import BLUE, MUTED, ORANGE
-from tokendynamics.report.kit._svg import draw_for_screens
-from tokendynamics.report.kit._text import token_label
 from tokendynamics.words import factor, number, plural
 
 QUESTION = "Which tokens receive the attention?"

@@ -9,12 +9,12 @@ import altair as alt
 import numpy as np
 import xarray as xr
 
+from tokendynamics.figures.figure import Figure, Given, Table, cells, nothing
+from tokendynamics.figures.lines import depth_axis, hover
+from tokendynamics.figures.palette import ATTENTION, AXIS, FEED_FORWARD, INK, NORM, PAPER
+from tokendynamics.figures.svg import WIDE, Drawing, Key, draw_for_screens
 from tokendynamics.report.diagnosis._depth import steps, undrawn
 from tokendynamics.report.diagnosis._shares import unshared
-from tokendynamics.report.kit._curves import depth_axis, hover
-from tokendynamics.report.kit._figure import Figure, Given, Table, cells, nothing
-from tokendynamics.report.kit._palette import ATTENTION, AXIS, FEED_FORWARD, INK, NORM, PAPER
-from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens
 from tokendynamics.words import UNDEFINED, number, plural, signed
 
 QUESTION = "Which parts cause it?"

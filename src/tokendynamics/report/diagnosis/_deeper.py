@@ -15,12 +15,12 @@ from tokendynamics.diagnosis import Deeper, Diagnosis
 from tokendynamics.diagnosis.deeper_words import first_lost, known_until, seen_below
 from tokendynamics.diagnosis.repeated_passes import COLLAPSED
 from tokendynamics.diagnosis.result import deeper_in_words
+from tokendynamics.figures.figure import Cell, Figure, Given, Table, cells, nothing
+from tokendynamics.figures.lines import Column, Curve, Number, Rule, curve_keys, curves_chart, time_axis
+from tokendynamics.figures.palette import BLUE, GREEN, MUTED, NEGATIVE, ORANGE
+from tokendynamics.figures.svg import WIDE, Key, draw_for_screens
 from tokendynamics.numerics.printable import printable, shortened
-from tokendynamics.report.kit._curves import Column, Curve, Number, Rule, curve_keys, curves_chart, time_axis
-from tokendynamics.report.kit._figure import Cell, Figure, Given, Table, cells, nothing
-from tokendynamics.report.kit._palette import BLUE, GREEN, MUTED, NEGATIVE, ORANGE
-from tokendynamics.report.kit._svg import WIDE, Key, draw_for_screens
-from tokendynamics.report.kit._text import token_label
+from tokendynamics.report._page import token_label
 from tokendynamics.words import UNDEFINED, count, number
 
 QUESTION = "How fast do the tokens collapse?"

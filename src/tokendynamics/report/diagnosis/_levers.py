@@ -10,10 +10,10 @@ import xarray as xr
 from tokendynamics.diagnosis import Diagnosis, Levers
 from tokendynamics.diagnosis.figure_names import PART_NAMES
 from tokendynamics.diagnosis.result import levers_in_words
-from tokendynamics.report.kit._curves import Curve, Rule, curve_keys, curves_chart
-from tokendynamics.report.kit._figure import Cell, Figure, Table, cells, nothing
-from tokendynamics.report.kit._palette import BLUE, ORANGE
-from tokendynamics.report.kit._svg import draw_for_screens
+from tokendynamics.figures.figure import Cell, Figure, Table, cells, nothing
+from tokendynamics.figures.lines import Curve, Rule, curve_keys, curves_chart
+from tokendynamics.figures.palette import BLUE, ORANGE
+from tokendynamics.figures.svg import draw_for_screens
 from tokendynamics.words import UNDEFINED, fixed, number
 
 QUESTION = "What is the first-order effect of each part?"

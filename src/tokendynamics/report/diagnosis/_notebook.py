@@ -7,11 +7,11 @@ import hashlib
 import altair as alt
 
 from tokendynamics.diagnosis import Diagnosis
+from tokendynamics.figures.drawing import drawing
+from tokendynamics.figures.palette import chart_config
+from tokendynamics.figures.svg import NARROW, WIDE, Drawing
+from tokendynamics.report._page import piece
 from tokendynamics.report.diagnosis._shares import AXIS, QUESTION, shares_drawing, shares_sketch, unshared
-from tokendynamics.report.kit._drawing import drawing
-from tokendynamics.report.kit._page import piece
-from tokendynamics.report.kit._palette import chart_config
-from tokendynamics.report.kit._svg import NARROW, WIDE, Drawing
 
 
 @drawing()

@@ -13,6 +13,8 @@ from tokendynamics.diagnosis.figure_names import FigureName
 from tokendynamics.diagnosis.layer_states import State
 from tokendynamics.diagnosis.parts_there import norms_there
 from tokendynamics.diagnosis.result import levers_in_words
+from tokendynamics.figures.figure import Section
+from tokendynamics.report._page import piece, render
 from tokendynamics.report._registry import page_of
 from tokendynamics.report.diagnosis._agreement import agreement_figures
 from tokendynamics.report.diagnosis._attention import attention_figure
@@ -24,8 +26,6 @@ from tokendynamics.report.diagnosis._shares import consensus_figure, shares_figu
 from tokendynamics.report.diagnosis._token_paths import Player, player, token_paths_figure
 from tokendynamics.report.diagnosis._updates import updates_figure
 from tokendynamics.report.diagnosis._weights import regimes, summary, weights
-from tokendynamics.report.kit._figure import Section
-from tokendynamics.report.kit._page import piece, render
 from tokendynamics.words import Convention, count, duration, in_layers, moment, plural, written
 
 _TITLES: dict[FigureName, str] = {

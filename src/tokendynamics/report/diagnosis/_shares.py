@@ -8,8 +8,8 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis.layer_states import CONSENSUS, SPREAD
-from tokendynamics.report.diagnosis._depth import Step, steps
-from tokendynamics.report.kit._curves import (
+from tokendynamics.figures.figure import Figure, Given, Table, cells, nothing
+from tokendynamics.figures.lines import (
     Column,
     Curve,
     Mark,
@@ -19,9 +19,9 @@ from tokendynamics.report.kit._curves import (
     curves_chart,
     stacked_chart,
 )
-from tokendynamics.report.kit._figure import Figure, Given, Table, cells, nothing
-from tokendynamics.report.kit._palette import BLUE, COMMON, OF_PROMPT, ORANGE, OWN
-from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw, draw_for_screens
+from tokendynamics.figures.palette import BLUE, COMMON, OF_PROMPT, ORANGE, OWN
+from tokendynamics.figures.svg import WIDE, Drawing, Key, draw, draw_for_screens
+from tokendynamics.report.diagnosis._depth import Step, steps
 from tokendynamics.words import number, plural
 
 QUESTION = "How is a token's direction composed?"

@@ -10,10 +10,10 @@ import altair as alt
 import numpy as np
 import xarray as xr
 
-from tokendynamics.report.kit._figure import Figure, Table, cells
-from tokendynamics.report.kit._palette import AXIS, BLUE, GRID, MUTED, POSITIONS
-from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens
-from tokendynamics.report.kit._text import token_label
+from tokendynamics.figures.figure import Figure, Table, cells
+from tokendynamics.figures.palette import AXIS, BLUE, GRID, MUTED, POSITIONS
+from tokendynamics.figures.svg import WIDE, Drawing, Key, draw_for_screens
+from tokendynamics.report._page import token_label
 from tokendynamics.words import UNDEFINED, number, percent, plural
 
 QUESTION = "How do the tokens of a prompt move?"

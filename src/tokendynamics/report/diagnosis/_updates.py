@@ -8,11 +8,11 @@ import xarray as xr
 from tokendynamics.diagnosis.details import LEAST_UPDATE, UPDATE_JUMP, jumps
 from tokendynamics.diagnosis.figure_names import PART_NAMES
 from tokendynamics.diagnosis.parts_there import parts_there
+from tokendynamics.figures.figure import Figure, Given, Table, cells, nothing
+from tokendynamics.figures.lines import Column, Curve, curve_keys, curves_chart
+from tokendynamics.figures.palette import BLUE, INK, ORANGE
+from tokendynamics.figures.svg import draw_for_screens
 from tokendynamics.report.diagnosis._depth import Spread, spread
-from tokendynamics.report.kit._curves import Column, Curve, curve_keys, curves_chart
-from tokendynamics.report.kit._figure import Figure, Given, Table, cells, nothing
-from tokendynamics.report.kit._palette import BLUE, INK, ORANGE
-from tokendynamics.report.kit._svg import draw_for_screens
 from tokendynamics.words import factor, number
 
 QUESTION = "How large are the updates?"

@@ -9,9 +9,9 @@ import altair as alt
 import numpy as np
 import xarray as xr
 
-from tokendynamics.report.kit._figure import Cell, Figure, Table, cells, fold
-from tokendynamics.report.kit._palette import GRID, INK, NEGATIVE, PAPER, POSITIVE
-from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens
+from tokendynamics.figures.figure import Cell, Figure, Table, cells, fold
+from tokendynamics.figures.palette import GRID, INK, NEGATIVE, PAPER, POSITIVE
+from tokendynamics.figures.svg import WIDE, Drawing, Key, draw_for_screens
 from tokendynamics.words import UNDEFINED, count, number, plural, signed
 
 _KEYS = (

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from tokendynamics import observables
-from tokendynamics.report.kit._figure import Table, cells, fold, gather
+from tokendynamics.figures.figure import Table, cells, fold, gather
 from tokendynamics.report.simulation._measures import ANGLE, over_states
 from tokendynamics.report.simulation._shown import Shown, with_directions
 

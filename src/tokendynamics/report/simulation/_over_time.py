@@ -7,10 +7,10 @@ from itertools import pairwise
 import altair as alt
 import numpy as np
 
-from tokendynamics.report.kit._curves import Column, Curve, curve_keys, curves_chart, time_axis
-from tokendynamics.report.kit._figure import Figure, Table, cells, nothing
-from tokendynamics.report.kit._palette import BLUE, GREEN, INK, MUTED, NEGATIVE, ORANGE
-from tokendynamics.report.kit._svg import WIDE, Drawing, draw_for_screens
+from tokendynamics.figures.figure import Figure, Table, cells, nothing
+from tokendynamics.figures.lines import Column, Curve, curve_keys, curves_chart, time_axis
+from tokendynamics.figures.palette import BLUE, GREEN, INK, MUTED, NEGATIVE, ORANGE
+from tokendynamics.figures.svg import WIDE, Drawing, draw_for_screens
 from tokendynamics.report.simulation._measures import Measure
 from tokendynamics.report.simulation._shown import Shown
 from tokendynamics.words import number, plural

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 
 from tokendynamics.dynamics import Status, Trajectory
+from tokendynamics.figures.figure import Section, Table, cells
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
+from tokendynamics.report._page import render, shortened
 from tokendynamics.report._registry import page_of
-from tokendynamics.report.kit._figure import Section, Table, cells
-from tokendynamics.report.kit._manifest import shortened
-from tokendynamics.report.kit._page import render
 from tokendynamics.report.simulation._ends import Ends, ends, systems_table
 from tokendynamics.report.simulation._measures import ANGLE, measures
 from tokendynamics.report.simulation._over_time import over_time

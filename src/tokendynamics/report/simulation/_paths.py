@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import altair as alt
 import numpy as np
 
-from tokendynamics.plots.recording import Recording
-from tokendynamics.plots.view import choose_view
-from tokendynamics.report.kit._figure import Figure, Table, cells, nothing
-from tokendynamics.report.kit._palette import GRID, INK, PAPER, POSITIONS
-from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens, inline
+from tokendynamics.figures.figure import Figure, Table, cells, nothing
+from tokendynamics.figures.palette import GRID, INK, PAPER, POSITIONS
+from tokendynamics.figures.recording import Recording
+from tokendynamics.figures.svg import WIDE, Drawing, Key, draw_for_screens, inline
+from tokendynamics.figures.view import choose_view
 from tokendynamics.report.simulation._over_time import clock
 from tokendynamics.report.simulation._shown import Shown, evenly
 from tokendynamics.words import number, plural

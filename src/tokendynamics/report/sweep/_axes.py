@@ -9,9 +9,9 @@ import altair as alt
 import numpy as np
 import xarray as xr
 
-from tokendynamics.plots.parameter import MOST_TICKS, Parameter, parameter, ticks
-from tokendynamics.report.kit._figure import Cell, Table
-from tokendynamics.report.kit._svg import WIDE
+from tokendynamics.figures.figure import Cell, Table
+from tokendynamics.figures.parameter import MOST_TICKS, Parameter, parameter, ticks
+from tokendynamics.figures.svg import WIDE
 
 MOST_ROWS = 400
 """Rows of a table that are read on the page; the file has all."""

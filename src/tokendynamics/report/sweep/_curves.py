@@ -8,10 +8,10 @@ from typing import Any, Literal
 import altair as alt
 import xarray as xr
 
-from tokendynamics.plots.parameter import Parameter
-from tokendynamics.report.kit._figure import Figure, cells
-from tokendynamics.report.kit._palette import BLUE, GREEN, INK, MUTED, NEGATIVE, ORANGE
-from tokendynamics.report.kit._svg import Drawing, Key, draw_for_screens, inline
+from tokendynamics.figures.figure import Figure, cells
+from tokendynamics.figures.palette import BLUE, GREEN, INK, MUTED, NEGATIVE, ORANGE
+from tokendynamics.figures.parameter import Parameter
+from tokendynamics.figures.svg import Drawing, Key, draw_for_screens, inline
 from tokendynamics.report.sweep._axes import axis, shortened, value_of
 from tokendynamics.report.sweep._shares import SystemShare, kind_of
 from tokendynamics.words import number

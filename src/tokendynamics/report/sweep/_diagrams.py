@@ -9,10 +9,10 @@ import numpy as np
 import xarray as xr
 from contourpy import contour_generator
 
-from tokendynamics.plots.parameter import Parameter
-from tokendynamics.report.kit._figure import Figure, Table, cells
-from tokendynamics.report.kit._palette import GRID, ORANGE, PAPER, POSITIONS
-from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens, inline
+from tokendynamics.figures.figure import Figure, Table, cells
+from tokendynamics.figures.palette import GRID, ORANGE, PAPER, POSITIONS
+from tokendynamics.figures.parameter import Parameter
+from tokendynamics.figures.svg import WIDE, Drawing, Key, draw_for_screens, inline
 from tokendynamics.report.sweep._axes import axis, parameter_of, shortened, value_of
 from tokendynamics.report.sweep._curves import curves
 from tokendynamics.report.sweep._shares import SystemShare, kind_of, summed, words_of

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import xarray as xr
 
+from tokendynamics.figures.figure import Section, Table, cells
+from tokendynamics.report._page import render, shortened
 from tokendynamics.report._registry import page_of
-from tokendynamics.report.kit._figure import Section, Table, cells
-from tokendynamics.report.kit._manifest import shortened
-from tokendynamics.report.kit._page import render
 from tokendynamics.report.sweep._diagrams import diagrams
 from tokendynamics.report.sweep._shares import kind_of, together, words_of
 from tokendynamics.report.sweep._words import findings, ranges

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from tokendynamics.plots.parameter import parameter
+from tokendynamics.figures.parameter import parameter
 from tokendynamics.report.sweep._shares import SystemShare, along, kind_of, together, words_of
 from tokendynamics.words import count, number, percent, plural
 

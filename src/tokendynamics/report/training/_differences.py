@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import altair as alt
 
+from tokendynamics.figures.figure import Figure, Table, cells, nothing
+from tokendynamics.figures.palette import AXIS, BLUE, INK, PAPER
+from tokendynamics.figures.svg import WIDE, Drawing, Key, draw_for_screens, inline
 from tokendynamics.numerics.intervals import T_COVERAGE
 from tokendynamics.numerics.printable import printable
-from tokendynamics.report.kit._figure import Figure, Table, cells, nothing
-from tokendynamics.report.kit._palette import AXIS, BLUE, INK, PAPER
-from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens, inline
 from tokendynamics.sweeps.study import PairedComparison, StudyResult
 from tokendynamics.sweeps.study.words import VERDICTS
 from tokendynamics.words import percent, plural, signed

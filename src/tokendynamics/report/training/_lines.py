@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from tokendynamics.report.kit._curves import Column, Curve, Mark
-from tokendynamics.report.kit._figure import Given, Table, cells
+from tokendynamics.figures.figure import Given, Table, cells
+from tokendynamics.figures.lines import Column, Curve, Mark
 from tokendynamics.report.simulation._over_time import LOOKS
 from tokendynamics.report.simulation._shown import evenly
 from tokendynamics.words import number

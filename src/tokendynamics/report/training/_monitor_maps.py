@@ -11,11 +11,11 @@ import numpy as np
 import xarray as xr
 from markupsafe import Markup
 
+from tokendynamics.figures.figure import Cell, Figure, Table, cells
+from tokendynamics.figures.lines import Column, hover, ticks, time_axis
+from tokendynamics.figures.palette import COMMON, GRID, INK, NEGATIVE, OWN, PAPER, POSITIONS
+from tokendynamics.figures.svg import Drawing, Key, draw_for_screens, inline
 from tokendynamics.report.diagnosis._page import _GLYPHS
-from tokendynamics.report.kit._curves import Column, hover, ticks, time_axis
-from tokendynamics.report.kit._figure import Cell, Figure, Table, cells
-from tokendynamics.report.kit._palette import COMMON, GRID, INK, NEGATIVE, OWN, PAPER, POSITIONS
-from tokendynamics.report.kit._svg import Drawing, Key, draw_for_screens, inline
 from tokendynamics.report.simulation._shown import evenly
 from tokendynamics.words import number, ranges
 

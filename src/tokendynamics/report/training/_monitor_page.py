@@ -8,11 +8,11 @@ import xarray as xr
 from tokendynamics.diagnosis.attention_sinks import ATTENTION_SINK
 from tokendynamics.diagnosis.figure_names import PART_NAMES
 from tokendynamics.diagnosis.layer_states import ANISOTROPIC, CONSENSUS, SPREAD
+from tokendynamics.figures.figure import Figure, Section
+from tokendynamics.figures.lines import Rule
 from tokendynamics.provenance.manifest import versions
+from tokendynamics.report._page import piece, render
 from tokendynamics.report._registry import page_of
-from tokendynamics.report.kit._curves import Rule
-from tokendynamics.report.kit._figure import Figure, Section
-from tokendynamics.report.kit._page import piece, render
 from tokendynamics.report.training._lines import Line, thinned
 from tokendynamics.report.training._monitor_maps import MISSING, Scale, drawn, numbers_map, states_map
 from tokendynamics.report.training._over_steps import over_steps

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tokendynamics.report.kit._curves import Rule, curve_keys, curves_chart, time_axis
-from tokendynamics.report.kit._figure import Figure, nothing
-from tokendynamics.report.kit._svg import draw_for_screens
+from tokendynamics.figures.figure import Figure, nothing
+from tokendynamics.figures.lines import Rule, curve_keys, curves_chart, time_axis
+from tokendynamics.figures.svg import draw_for_screens
 from tokendynamics.report.training._lines import Line, columns, curve, described, table
 
 _HEIGHT = 260

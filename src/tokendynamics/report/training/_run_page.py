@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from tokendynamics.figures.figure import Figure, Section, Table, cells
+from tokendynamics.figures.lines import Rule
+from tokendynamics.report._page import made, render, shortened
 from tokendynamics.report._registry import page_of
-from tokendynamics.report.kit._curves import Rule
-from tokendynamics.report.kit._figure import Figure, Section, Table, cells
-from tokendynamics.report.kit._manifest import made, shortened
-from tokendynamics.report.kit._page import render
 from tokendynamics.report.training._lines import MOST_POINTS, Line, thinned
 from tokendynamics.report.training._over_steps import over_steps
 from tokendynamics.report.training._through_layers import ATTENTION_ALONE, MEASURES, STATES, Band, through_layers

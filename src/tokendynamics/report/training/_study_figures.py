@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from tokendynamics.figures.figure import Figure
+from tokendynamics.figures.lines import Rule
 from tokendynamics.numerics.intervals import student_quantile
 from tokendynamics.numerics.printable import printable
-from tokendynamics.report.kit._curves import Rule
-from tokendynamics.report.kit._figure import Figure
 from tokendynamics.report.training._lines import Line, thinned
 from tokendynamics.report.training._over_steps import over_steps
 from tokendynamics.report.training._through_layers import MEASURES, STATES, Band, through_layers

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tokendynamics.figures.figure import NO_MARKUP, Cell, Section, Table, cells
 from tokendynamics.numerics.intervals import T_COVERAGE
+from tokendynamics.report._page import made, piece, render, shortened
 from tokendynamics.report._registry import page_of
-from tokendynamics.report.kit._figure import NO_MARKUP, Cell, Section, Table, cells
-from tokendynamics.report.kit._manifest import made, shortened
-from tokendynamics.report.kit._page import piece, render
 from tokendynamics.report.training._differences import differences
 from tokendynamics.report.training._study_figures import layers, validation
 from tokendynamics.report.training._through_layers import ATTENTION_ALONE

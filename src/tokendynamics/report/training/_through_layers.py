@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tokendynamics.report.kit._curves import curve_keys, curves_chart
-from tokendynamics.report.kit._figure import Figure, Table, nothing
-from tokendynamics.report.kit._svg import WIDE, Specification, draw_for_screens, plain
+from tokendynamics.figures.figure import Figure, Table, nothing
+from tokendynamics.figures.lines import curve_keys, curves_chart
+from tokendynamics.figures.svg import WIDE, Specification, draw_for_screens, plain
 from tokendynamics.report.training._lines import Line, columns, curve, described, table
 from tokendynamics.words import Convention
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 import altair as alt
 import numpy as np
 
+from tokendynamics.figures.figure import Figure, Given, Table, cells, nothing
+from tokendynamics.figures.lines import Curve, curve_keys, curves_chart
+from tokendynamics.figures.palette import INK
+from tokendynamics.figures.svg import WIDE, Drawing, Key, draw_for_screens
 from tokendynamics.numerics.printable import printable
-from tokendynamics.report.kit._curves import Curve, curve_keys, curves_chart
-from tokendynamics.report.kit._figure import Figure, Given, Table, cells, nothing
-from tokendynamics.report.kit._palette import INK
-from tokendynamics.report.kit._svg import WIDE, Drawing, Key, draw_for_screens
 from tokendynamics.report.training._lines import Line, curve, described, look
 from tokendynamics.report.training._study_figures import places_of
 from tokendynamics.sweeps.study import StudyResult

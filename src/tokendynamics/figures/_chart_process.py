@@ -1,6 +1,6 @@
 """Draws charts as a child process: one specification a line on standard input, one answer a line on standard output.
 
-Run as a file by `tokendynamics.report.kit._drawing`, not imported: it needs nothing of the package, so that it starts
+Run as a file by `tokendynamics.figures.drawing`, not imported: it needs nothing of the package, so that it starts
 at once. Its one argument is the folder that holds vl_convert.
 """
 

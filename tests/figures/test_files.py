@@ -17,31 +17,31 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from tokendynamics import plots
+from tokendynamics import figures
+from tokendynamics.figures import _animate as video
+from tokendynamics.figures._animate import find_ffmpeg, write_mp4
 from tokendynamics.numerics.errors import ArgumentValueError, TokenDynamicsError
-from tokendynamics.plots import _animate as video
-from tokendynamics.plots._animate import find_ffmpeg, write_mp4
 from tokendynamics.spaces import Sphere
 
 Find = Callable[..., np.ndarray]
 # The package's name `animate` is the function: the module of that name is found here.
-animation = sys.modules["tokendynamics.plots._animate"]
+animation = sys.modules["tokendynamics.figures._animate"]
 
 
 @pytest.fixture
 def figure(plane: np.ndarray) -> Figure:
-    _, (left, right) = plots.panels(2, width=plots.DOUBLE, height=2.5)
+    _, (left, right) = figures.panels(2, width=figures.DOUBLE, height=2.5)
 
     class Turn:
         def velocity(self, x: Any, t: float = 0.0) -> Any:
             return x.flip(-1)
 
-    plots.phase_plane(plane, flow=Turn(), probe=0, axes=left)
-    return plots.distances(np.arange(7.0), plane, axes=right)
+    figures.phase_plane(plane, flow=Turn(), probe=0, axes=left)
+    return figures.distances(np.arange(7.0), plane, axes=right)
 
 
 def test_png_has_the_printed_size(figure: Figure, tmp_path: Path) -> None:
-    path = plots.save(figure, tmp_path / "new" / "figure.png", dots_per_inch=100)
+    path = figures.save(figure, tmp_path / "new" / "figure.png", dots_per_inch=100)
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     with Image.open(path) as image:
         assert image.size == (690, 250)
@@ -50,7 +50,7 @@ def test_png_has_the_printed_size(figure: Figure, tmp_path: Path) -> None:
 
 
 def test_svg_is_xml_with_text_as_text_and_nothing_but_vectors(figure: Figure, tmp_path: Path) -> None:
-    root = ET.fromstring(plots.save(figure, tmp_path / "figure.svg").read_text())  # noqa: S314 - our own file
+    root = ET.fromstring(figures.save(figure, tmp_path / "figure.svg").read_text())  # noqa: S314 - our own file
     space = "{http://www.w3.org/2000/svg}"
     assert root.tag == f"{space}svg"
     words = {"".join(text.itertext()).strip() for text in root.iter(f"{space}text")}
@@ -61,7 +61,7 @@ def test_svg_is_xml_with_text_as_text_and_nothing_but_vectors(figure: Figure, tm
 
 
 def test_pdf_embeds_its_fonts_and_holds_no_picture(figure: Figure, tmp_path: Path) -> None:
-    pdf = plots.save(figure, tmp_path / "figure.pdf").read_bytes()
+    pdf = figures.save(figure, tmp_path / "figure.pdf").read_bytes()
     assert pdf.startswith(b"%PDF-")
     assert b"/FontFile2" in pdf
     assert b"/Type3" not in pdf
@@ -70,7 +70,7 @@ def test_pdf_embeds_its_fonts_and_holds_no_picture(figure: Figure, tmp_path: Pat
 
 
 def test_the_tokens_of_a_sphere_are_vectors_too(converging: Find, tmp_path: Path) -> None:
-    pdf = plots.save(plots.tokens(converging(np.eye(3)), space=Sphere()), tmp_path / "sphere.pdf").read_bytes()
+    pdf = figures.save(figures.tokens(converging(np.eye(3)), space=Sphere()), tmp_path / "sphere.pdf").read_bytes()
     assert not re.search(rb"/Subtype\s*/Image", pdf)
 
 
@@ -81,16 +81,16 @@ def test_drawn_twice_the_bytes_are_the_same_whatever_the_user_has_set(
     import matplotlib as mpl
 
     states = converging(np.eye(3))
-    first = plots.save(plots.tokens(states, space=Sphere()), tmp_path / f"a.{kind}").read_bytes()
+    first = figures.save(figures.tokens(states, space=Sphere()), tmp_path / f"a.{kind}").read_bytes()
     with mpl.rc_context({"font.size": 20, "lines.linewidth": 9, "axes.facecolor": "red", "svg.fonttype": "path"}):
         before = dict(mpl.rcParams)
-        second = plots.save(plots.tokens(states, space=Sphere()), tmp_path / f"b.{kind}").read_bytes()
+        second = figures.save(figures.tokens(states, space=Sphere()), tmp_path / f"b.{kind}").read_bytes()
         assert dict(mpl.rcParams) == before
     assert first == second
 
 
 def test_drawing_does_not_load_pyplot(tmp_path: Path) -> None:
-    program = "import sys, tokendynamics.plots as p; p.save(p.over_time([0., 1.], [1., 2.], 'V'), sys.argv[1])"
+    program = "import sys, tokendynamics.figures as p; p.save(p.over_time([0., 1.], [1., 2.], 'V'), sys.argv[1])"
     program += "; print('matplotlib.pyplot' in sys.modules)"
     command = [sys.executable, "-c", program, str(tmp_path / "V.png")]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "False"
@@ -99,7 +99,7 @@ def test_drawing_does_not_load_pyplot(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["figure.jpg", "figure", "figure.svg.gz"])
 def test_another_suffix_is_refused_with_the_known_ones(figure: Figure, tmp_path: Path, name: str) -> None:
     with pytest.raises(ArgumentValueError, match=r"ends in \.png, \.svg, \.pdf, got") as caught:
-        plots.save(figure, tmp_path / name)
+        figures.save(figure, tmp_path / name)
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())
 
@@ -107,9 +107,9 @@ def test_another_suffix_is_refused_with_the_known_ones(figure: Figure, tmp_path:
 def test_a_folder_and_a_resolution_of_zero_are_refused(figure: Figure, tmp_path: Path) -> None:
     (tmp_path / "figure.png").mkdir()
     with pytest.raises(ArgumentValueError, match="path: expected a file name, got the folder"):
-        plots.save(figure, tmp_path / "figure.png")
+        figures.save(figure, tmp_path / "figure.png")
     with pytest.raises(ArgumentValueError, match=r"dots_per_inch: expected 10 to 2407 for 6.9 x 2.5 inches, got 0;"):
-        plots.save(figure, tmp_path / "other.png", dots_per_inch=0)
+        figures.save(figure, tmp_path / "other.png", dots_per_inch=0)
 
 
 def test_a_failure_keeps_the_older_file(figure: Figure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ def test_a_failure_keeps_the_older_file(figure: Figure, tmp_path: Path, monkeypa
 
     monkeypatch.setattr(figure, "savefig", fail)
     with pytest.raises(OSError, match="disk full"):
-        plots.save(figure, path)
+        figures.save(figure, path)
     assert path.read_bytes() == b"older"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -130,7 +130,7 @@ def test_a_failure_keeps_the_older_file(figure: Figure, tmp_path: Path, monkeypa
 def test_gif_has_one_frame_for_each_saved_state_and_takes_its_time(converging: Find, tmp_path: Path) -> None:
     states = converging(np.eye(3), steps=7)
     small: dict[str, Any] = {"space": Sphere(), "frames_per_second": 15, "dots_per_inch": 60}
-    path = plots.animate(states, tmp_path / "run.gif", times=np.arange(7.0), **small)
+    path = figures.animate(states, tmp_path / "run.gif", times=np.arange(7.0), **small)
     with Image.open(path) as picture:
         assert picture.n_frames == 7
         lasting = []
@@ -139,14 +139,14 @@ def test_gif_has_one_frame_for_each_saved_state_and_takes_its_time(converging: F
             lasting.append(picture.info["duration"])
             assert picture.convert("RGB").getpixel((0, 0)) == (255, 255, 255)
     assert sum(lasting) == pytest.approx(1000 * 7 / 15, abs=5)
-    again = plots.animate(states, tmp_path / "again.gif", times=np.arange(7.0), **small)
+    again = figures.animate(states, tmp_path / "again.gif", times=np.arange(7.0), **small)
     assert again.read_bytes() == path.read_bytes()
 
 
 def test_the_last_frame_is_the_still_picture(plane: np.ndarray, tmp_path: Path) -> None:
     """Every blue pixel of the still is blue in the film: the same lines at the same places."""
-    moving = plots.animate(plane, tmp_path / "run.gif", dots_per_inch=100)
-    still = plots.save(plots.tokens(plane), tmp_path / "run.png", dots_per_inch=100)
+    moving = figures.animate(plane, tmp_path / "run.gif", dots_per_inch=100)
+    still = figures.save(figures.tokens(plane), tmp_path / "run.png", dots_per_inch=100)
     with Image.open(moving) as film, Image.open(still) as picture:
         film.seek(film.n_frames - 1)
         last, wanted = (np.asarray(image.convert("RGB")).astype(int) for image in (film, picture))
@@ -156,7 +156,7 @@ def test_the_last_frame_is_the_still_picture(plane: np.ndarray, tmp_path: Path) 
 
 
 def test_paths_grow_by_one_saved_state_in_each_frame(plane: np.ndarray, tmp_path: Path) -> None:
-    with Image.open(plots.animate(plane, tmp_path / "run.gif", dots_per_inch=100)) as film:
+    with Image.open(figures.animate(plane, tmp_path / "run.gif", dots_per_inch=100)) as film:
         blue = []
         for frame in range(film.n_frames):
             film.seek(frame)
@@ -179,7 +179,7 @@ def test_seconds_pick_saved_states_evenly_and_never_invent_any() -> None:
 
 
 def test_close_times_are_told_apart_on_the_frames(plane: np.ndarray) -> None:
-    from tokendynamics.plots.recording import read_run
+    from tokendynamics.figures.recording import read_run
 
     times = 100 + 1e-6 * np.arange(7)
     stamps = animation._stamps(read_run(plane, space=None, times=times, system=None))
@@ -202,7 +202,7 @@ def test_wrong_input_is_named_in_one_line(
 ) -> None:
     path = tmp_path / options.get("path", "run.gif")
     with pytest.raises(ArgumentValueError, match=re.escape(message)) as caught:
-        plots.animate(plane, **{**options, "path": path})
+        figures.animate(plane, **{**options, "path": path})
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())
 
@@ -217,7 +217,7 @@ def ffmpeg() -> str:
 def test_mp4_holds_every_frame(converging: Find, tmp_path: Path, ffmpeg: str) -> None:
     states = converging(np.eye(3), steps=6)
     options: dict[str, Any] = {"space": Sphere(), "frames_per_second": 12, "dots_per_inch": 61}
-    path = plots.animate(states, tmp_path / "run.mp4", **options)
+    path = figures.animate(states, tmp_path / "run.mp4", **options)
     assert path.read_bytes()[4:8] == b"ftyp"
     command = [ffmpeg, "-loglevel", "error", "-i", str(path), "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
     decoded = subprocess.run(command, capture_output=True, check=True).stdout
@@ -225,7 +225,7 @@ def test_mp4_holds_every_frame(converging: Find, tmp_path: Path, ffmpeg: str) ->
     frames = np.frombuffer(decoded, dtype=np.uint8).reshape(-1, height, width, 3)
     assert len(frames) == 6
     assert frames[:, 0, 0].min() > 250
-    assert plots.animate(states, tmp_path / "again.mp4", **options).read_bytes() == path.read_bytes()
+    assert figures.animate(states, tmp_path / "again.mp4", **options).read_bytes() == path.read_bytes()
 
 
 def test_what_ffmpeg_complains_about_is_passed_on(tmp_path: Path, ffmpeg: str) -> None:
@@ -241,6 +241,6 @@ def test_without_ffmpeg_both_sources_and_the_gif_are_named(
     monkeypatch.setattr("tokendynamics.numerics.extras.find_spec", lambda name: None)
     message = "expected ffmpeg on the PATH or the package imageio-ffmpeg, to write an .mp4, got neither"
     with pytest.raises(ArgumentValueError, match=message) as caught:
-        plots.animate(plane, tmp_path / "run.mp4")
+        figures.animate(plane, tmp_path / "run.mp4")
     assert str(caught.value).endswith("write a .gif")
     assert not list(tmp_path.iterdir())

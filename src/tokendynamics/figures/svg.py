@@ -13,8 +13,8 @@ import altair as alt
 from altair.utils.schemapi import debug_mode
 from markupsafe import Markup
 
-from tokendynamics.report.kit._drawing import svg_of
-from tokendynamics.report.kit._palette import BLUE, GRID, INK, PAPER, chart_config
+from tokendynamics.figures.drawing import svg_of
+from tokendynamics.figures.palette import BLUE, GRID, INK, PAPER, chart_config
 
 _SVG = "http://www.w3.org/2000/svg"
 _ROW = 21

@@ -11,13 +11,13 @@ from matplotlib.collections import QuadMesh
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
+from tokendynamics.figures import style as style
+from tokendynamics.figures.recording import to_numpy
+from tokendynamics.figures.style import SINGLE, panel_for, paper_style
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_tensor
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
-from tokendynamics.plots import style as style
-from tokendynamics.plots.recording import to_numpy
-from tokendynamics.plots.style import SINGLE, panel_for, paper_style
 from tokendynamics.words import number
 
 Cells: TypeAlias = Literal["plain", "signs", "numbers"]

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tokendynamics.figures.recording import Recording
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
-from tokendynamics.plots.recording import Recording
 
 _ELEVATION, _ASIDE = 22.0, 30.0
 

@@ -10,11 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from tokendynamics.figures import style as style
+from tokendynamics.figures.recording import Recording, Run, read_run
+from tokendynamics.figures.style import SINGLE, panel_for, paper_style
+from tokendynamics.figures.view import View, choose_view
 from tokendynamics.numerics.signatures import typed_arguments
-from tokendynamics.plots import style as style
-from tokendynamics.plots.recording import Recording, Run, read_run
-from tokendynamics.plots.style import SINGLE, panel_for, paper_style
-from tokendynamics.plots.view import View, choose_view
 from tokendynamics.spaces import Space
 
 _MERIDIANS, _PARALLELS, _POINTS = 12, 5, 121
@@ -266,7 +266,7 @@ def tokens(
         width: Width in inches of a new figure.
 
     Returns:
-        The figure; write it with `tokendynamics.plots.save`.
+        The figure; write it with `tokendynamics.figures.save`.
 
     Raises:
         ArgumentTypeError, ArgumentValueError: States that are not one run, that are not finite, or that do not lie

@@ -8,10 +8,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from tokendynamics.figures.style import check_pixels, paper_style
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
-from tokendynamics.plots.style import check_pixels, paper_style
 from tokendynamics.provenance.whole import whole_file
 
 
@@ -48,7 +48,7 @@ def save(figure: Figure, path: str | Path, *, dots_per_inch: float = 300) -> Pat
     gives the same bytes: no date is written.
 
     Args:
-        figure: From any function of `tokendynamics.plots`.
+        figure: From any function of `tokendynamics.figures`.
         path: Ends in ``.png``, ``.svg`` or ``.pdf``; its folder is made if need be.
         dots_per_inch: Resolution of a PNG: a figure 3.3 inches wide has 990 pixels at 300.
 
@@ -59,7 +59,7 @@ def save(figure: Figure, path: str | Path, *, dots_per_inch: float = 300) -> Pat
         ArgumentValueError: Another suffix, a folder, fewer than 10 dots per inch, or more than 10^8 pixels.
 
     >>> import tempfile
-    >>> from tokendynamics.plots import over_time
+    >>> from tokendynamics.figures import over_time
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save(over_time([0.0, 1.0], [1.0, 2.0], "V"), f"{folder}/V.svg").read_text()[:13]
     '<?xml version'

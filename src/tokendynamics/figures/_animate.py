@@ -14,17 +14,17 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
+from tokendynamics.figures import style as style
+from tokendynamics.figures._files import known_suffix
+from tokendynamics.figures._scene import Scene
+from tokendynamics.figures.recording import Recording, Run, read_run
+from tokendynamics.figures.style import SINGLE, check_pixels, panels, paper_style
+from tokendynamics.figures.view import choose_view
 from tokendynamics.numerics import ArgumentValueError, TokenDynamicsError
 from tokendynamics.numerics.arguments import ArrayLike, as_positive
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.extras import install, missing
 from tokendynamics.numerics.signatures import typed_arguments
-from tokendynamics.plots import style as style
-from tokendynamics.plots._files import known_suffix
-from tokendynamics.plots._scene import Scene
-from tokendynamics.plots.recording import Recording, Run, read_run
-from tokendynamics.plots.style import SINGLE, check_pixels, panels, paper_style
-from tokendynamics.plots.view import choose_view
 from tokendynamics.provenance.whole import whole_file
 from tokendynamics.spaces import Space
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tokendynamics.report.kit import _palette as palette
+from tokendynamics.figures import palette
 
 
 def luminance(colour: str) -> float:

@@ -1,25 +1,27 @@
-"""A page: the project's own templates, scripts and styles, the content-security policy, and the file it becomes."""
+"""A page: templates, scripts and styles, its policy, foreign text and the manifest on it, and the file it becomes."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
+from tokendynamics.figures.figure import NO_MARKUP, Section
+from tokendynamics.figures.palette import dark_rules
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.printable import printable
 from tokendynamics.provenance.whole import whole_file
-from tokendynamics.report.kit._figure import NO_MARKUP, Section
-from tokendynamics.report.kit._palette import dark_rules
-from tokendynamics.report.kit._text import subscripts, visible
-from tokendynamics.words import Convention, manifest_entries, plural, sentence
+from tokendynamics.words import Convention, duration, manifest_entries, moment, plural, sentence, written
 
 
 def render(
@@ -99,7 +101,7 @@ def _source(text: str) -> str:
 def templates() -> Environment:
     """Return templates that escape whatever is put into them."""
     made = Environment(
-        loader=PackageLoader("tokendynamics.report.kit", "template"),
+        loader=PackageLoader("tokendynamics.report", "template"),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_finalize,
@@ -117,7 +119,7 @@ def _finalize(value: Any) -> Any:
 
 def resource(name: str) -> str:
     """Return the text of one of the project's own files."""
-    return files("tokendynamics.report.kit").joinpath("template", name).read_text(encoding="utf-8").strip()
+    return files("tokendynamics.report").joinpath("template", name).read_text(encoding="utf-8").strip()
 
 
 def style(*names: str) -> str:
@@ -140,3 +142,61 @@ def write_page(html: str, path: str | Path, *, max_bytes: int | None = None) -> 
     with whole_file(target) as made:
         made.write_bytes(page)
     return target
+
+
+def visible(text: str) -> str:
+    r"""Return `printable` text of several lines, as it stands on a page.
+
+    >>> visible("a\x00b\u202ec")
+    'a␀b‹U+202E›c'
+    """
+    return printable(text, keep="\n\t")
+
+
+def token_label(text: str) -> str:
+    r"""Return a token as a short label: nothing invisible, no spaces around it, never empty.
+
+    >>> token_label(" museum"), token_label("\n"), token_label("  ")
+    ('museum', '␊', '␣␣')
+    """
+    shown = printable(text)
+    return shown.strip(" ") or "␣" * len(shown) or "(empty)"
+
+
+def subscripts(text: str) -> Markup:
+    """Return escaped text in which W_Q, d_head and the like have real subscripts.
+
+    >>> subscripts("W_Q W_Kᵀ < 1")
+    Markup('W<sub>Q</sub> W<sub>K</sub>ᵀ &lt; 1')
+    """
+    shown = str(escape(visible(text)))
+    return Markup(re.sub(r"\b([A-Za-z])_([A-Za-z]{1,4})(?![A-Za-z_])", r"\1<sub>\2</sub>", shown))  # noqa: S704  # escaped above
+
+
+_LONGEST = 400
+"""Letters of one entry; the files have it in full."""
+
+
+def shortened(value: Any) -> Any:
+    """Return an entry of the manifest without values too long for a page, such as matrices and initial states."""
+    if isinstance(value, Mapping):
+        return {name: shortened(each) for name, each in value.items()}
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    text = written(value)
+    return value if len(text) <= _LONGEST else f"{text[:_LONGEST].rsplit(',', 1)[0]}, …"
+
+
+def made(manifest: Mapping[str, Any], seconds: float | None = None) -> list[tuple[str, str]]:
+    """Return when it was made and with which versions, as far as is recorded.
+
+    Args:
+        manifest: See `tokendynamics.provenance`.
+        seconds: How long it took; None for what the manifest says.
+    """
+    facts, calls = [], manifest.get("runs") or [manifest]
+    if "started" in calls[0]:
+        took = sum(call.get("duration_seconds") or 0.0 for call in calls) if seconds is None else seconds
+        several = f", in {plural(len(calls), 'call')}" if len(calls) > 1 else ""
+        facts.append(("Made", f"{moment(calls[0]['started'])}, in {duration(took)}{several}"))
+    return [*facts, *([("With", written(manifest["versions"]))] if manifest.get("versions") else [])]

@@ -13,12 +13,12 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from tokendynamics.figures import style as style
+from tokendynamics.figures.parameter import MOST_TICKS, Parameter, parameter, ticks
+from tokendynamics.figures.style import DOUBLE, SINGLE, panels, paper_style
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.signatures import typed_arguments
-from tokendynamics.plots import style as style
-from tokendynamics.plots.parameter import MOST_TICKS, Parameter, parameter, ticks
-from tokendynamics.plots.style import DOUBLE, SINGLE, panels, paper_style
 
 _MISSING = "#e8e4de"
 _COLOURS = LinearSegmentedColormap.from_list("share", ["#ffffff", "#a9cbe6", "#3f82ba", "#0d335f"]).with_extremes(

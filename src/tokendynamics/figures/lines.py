@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeAlias
 
 import altair as alt
 
-from tokendynamics.report.kit._palette import INK, MUTED, PAPER
-from tokendynamics.report.kit._svg import WIDE, Drawing, Key, inline
+from tokendynamics.figures.palette import INK, MUTED, PAPER
+from tokendynamics.figures.svg import WIDE, Drawing, Key, inline
 from tokendynamics.words import power_of_ten
 
 HEIGHT = 270

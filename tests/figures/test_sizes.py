@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
+from tokendynamics.figures.style import check_inches, check_panels, check_pixels
 from tokendynamics.numerics.errors import ArgumentValueError
-from tokendynamics.plots.style import check_inches, check_panels, check_pixels
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from command_line import FREE_FLOW, LEARN_LITTLE, TINY_GPT2, call
+from tokendynamics.figures import drawing as _drawing
+from tokendynamics.figures.drawing import drawing, svg_of
 from tokendynamics.numerics.errors import PageError
-from tokendynamics.report.kit import _drawing
-from tokendynamics.report.kit._drawing import drawing, svg_of
 
 CHART = {
     "$schema": "https://vega.github.io/schema/vega-lite/v5.json",

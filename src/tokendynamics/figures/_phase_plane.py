@@ -9,15 +9,15 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from tokendynamics.figures import style as style
+from tokendynamics.figures._scene import Scene, rounded_size
+from tokendynamics.figures.recording import Recording, Run, Simulated, read_run, to_numpy
+from tokendynamics.figures.style import SINGLE, panel_for, paper_style
+from tokendynamics.figures.view import View
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
-from tokendynamics.plots import style as style
-from tokendynamics.plots._scene import Scene, rounded_size
-from tokendynamics.plots.recording import Recording, Run, Simulated, read_run, to_numpy
-from tokendynamics.plots.style import SINGLE, panel_for, paper_style
-from tokendynamics.plots.view import View
 
 _GRID = 15
 

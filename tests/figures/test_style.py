@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
-from tokendynamics.plots import style as style
+from tokendynamics.figures import style as style
 
 
 def linear(colour: str) -> np.ndarray:

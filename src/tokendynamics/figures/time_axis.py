@@ -11,13 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tokendynamics import observables
+from tokendynamics.figures import style as style
+from tokendynamics.figures.recording import Simulated, read_times, timed_run, to_numpy
+from tokendynamics.figures.style import SINGLE, panel_for, paper_style
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_tensor
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
-from tokendynamics.plots import style as style
-from tokendynamics.plots.recording import Simulated, read_times, timed_run, to_numpy
-from tokendynamics.plots.style import SINGLE, panel_for, paper_style
 
 Log: TypeAlias = Literal["none", "values", "times", "both"]
 """Which axes are logarithmic."""

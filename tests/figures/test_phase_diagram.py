@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from tokendynamics.figures import phase_diagram
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.intervals import wilson
-from tokendynamics.plots import phase_diagram
 from tokendynamics.sweeps import fractions
 
 ZERO, CONSENSUS = 0, 3

@@ -1,1 +1,0 @@
-"""The parts of every page: text, charts, tables, colours, templates, and the file it becomes."""
