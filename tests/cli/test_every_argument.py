@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 import tokendynamics as td
 from tokendynamics.cli._compare import compare_command, parse_dtypes
 from tokendynamics.cli._diagnose import diagnose_command
-from tokendynamics.cli._loading import LOADING
+from tokendynamics.cli._loading import Loading
 
 ABSENT: dict[str, dict[str, str]] = {
     "diagnose": {
@@ -31,6 +32,7 @@ ABSENT: dict[str, dict[str, str]] = {
         "progress": "a bar where standard error is a terminal",
     },
 }
+LOADING = [field.name for field in fields(Loading)]
 OF_THE_COMMAND = {
     "prompts", "text_files", "prompt_files", "images", "out", "data_format", "overwrite", "as_json", "model",
     "fail_on", "max_similarity", "quiet",

@@ -1,1 +1,52 @@
 """The command line: one file per command, heavy imports only once a command runs."""
+
+from __future__ import annotations
+
+import click
+
+from tokendynamics._version import __version__
+from tokendynamics.cli._check import check_command
+from tokendynamics.cli._compare import compare_command
+from tokendynamics.cli._diagnose import diagnose_command
+from tokendynamics.cli._inspect import inspect_command
+from tokendynamics.cli._simulate import simulate_command
+from tokendynamics.cli._study import study_command
+from tokendynamics.cli._sweep import sweep_command
+from tokendynamics.cli._train import train_command
+from tokendynamics.cli.circuits import circuits_group
+
+__all__ = ["commands"]
+
+_EPILOG = """
+\b
+Examples:
+  tokendynamics diagnose smollm2
+  tokendynamics diagnose ./my-checkpoint --prompt "The sky is" --out report
+  tokendynamics diagnose random:gpt2 --threads 2 --json > gpt2.json
+  tokendynamics compare ./base ./tuned
+  tokendynamics inspect ./my-checkpoint
+  tokendynamics simulate --example fig3 > fig3.toml
+  tokendynamics check fig3.toml
+  tokendynamics simulate fig3.toml
+  tokendynamics sweep outcomes.toml
+  tokendynamics study table1.toml
+  tokendynamics train bytes-small --regime divergence
+  tokendynamics circuits build solution-2 --x "1,3,2,2"
+
+Exit codes: 0 done, 1 failed, 2 wrong usage or wrong input, 3 a limit is not met (--fail-on,
+--max-similarity), 130 interrupted.
+"""
+
+
+@click.group(
+    epilog=_EPILOG,
+    commands=[
+        diagnose_command, compare_command, inspect_command, simulate_command, check_command, sweep_command,
+        study_command, train_command, circuits_group,
+    ],
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)  # fmt: skip
+@click.version_option(__version__, prog_name="tokendynamics")
+@click.option("--traceback", is_flag=True, help="Show the whole traceback of a failure, for a bug report.")
+def commands(traceback: bool) -> None:
+    """Where do a transformer's tokens go with depth, why, and what can be done about it?"""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
+from rich.text import Text
 
-from tokendynamics.cli._options import whole
-from tokendynamics.cli._terminal import echo_json
+from tokendynamics.cli._options import SpecFile
+from tokendynamics.cli._signature import Json, Positive, command
+from tokendynamics.cli._terminal import Console, echo_json, table
 
 if TYPE_CHECKING:
     from tokendynamics.theorems import Check
@@ -22,14 +22,15 @@ Examples:
 """
 
 
-@click.command("check", epilog=_EPILOG)
-@click.argument("spec", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--threads", type=whole(1), help="CPU threads; overrides [solver] threads.")
-@click.option("--json", "as_json", is_flag=True, help="Print the checks as JSON on standard output.")
-def check_command(spec: Path, threads: int | None, as_json: bool) -> None:
+@command("check", _EPILOG)
+def check_command(spec: SpecFile, *, threads: Positive | None = None, as_json: Json = False) -> None:
     """List the theorems that apply to the flow of the TOML file SPEC with their predictions, and why the others do not.
 
     Hypotheses are measured on the circuits and the start; nothing is integrated and nothing is written.
+
+    Options:
+        threads: CPU threads; overrides [solver] threads.
+        as_json: Print the checks as JSON on standard output.
     """
     from tokendynamics.specification import check, read
 
@@ -38,29 +39,21 @@ def check_command(spec: Path, threads: int | None, as_json: bool) -> None:
     if as_json:
         from tokendynamics.provenance.manifest import plain
 
-        summary = {"file": spec.name, "title": file.tables.title, "checks": checks}
-        echo_json(plain(summary))
+        echo_json(plain({"file": spec.name, "title": file.tables.title, "checks": checks}))
     else:
         _print(checks, file.tables.title or spec.name)
 
 
 def _print(checks: list[Check], title: str) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    from tokendynamics.cli._terminal import Console
-
     console = Console(highlight=False)
-    table = Table(box=SIMPLE_HEAD, title=Text(title), title_justify="left")
-    for column in ("statement", "applies", "prediction, or why it does not apply"):
-        table.add_column(column, no_wrap=column == "statement")
+    columns = ("statement", "applies", "prediction, or why it does not apply")
+    shown = table(*columns, left=columns, unbroken=columns[:1], title=title)
     for one in sorted(checks, key=lambda one: -one.applies_to.mean()):
-        table.add_row(one.statement, _applies(one), Text(_account(one)))
-    console.print(table)
-    noted = [one for one in checks if one.applies_to.any() and one.erratum]
-    for one in noted:
-        console.print(Text(f"{one.statement}, erratum: {one.erratum}"))
+        shown.add_row(one.statement, _applies(one), Text(_account(one)))
+    console.print(shown)
+    for one in checks:
+        if one.applies_to.any() and one.erratum:
+            console.print(Text(f"{one.statement}, erratum: {one.erratum}"))
 
 
 def _applies(one: Check) -> str:

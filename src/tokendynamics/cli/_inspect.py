@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
 
 from tokendynamics.cli._interrupted import Kept, says_what_is_kept
-from tokendynamics.cli._options import half_option
-from tokendynamics.cli._terminal import echo_json
+from tokendynamics.cli._options import Half
+from tokendynamics.cli._signature import Json, command
+from tokendynamics.cli._terminal import Console, echo_json
 
 if TYPE_CHECKING:
     from tokendynamics.pretrained import Checkpoint
@@ -22,17 +25,26 @@ Examples:
 """
 
 
-@click.command("inspect", epilog=_EPILOG)
-@click.argument("model")
-@half_option()
-@click.option("--verify", is_flag=True, help="Recompute the attention of every layer from the model's own weights.")
-@click.option("--allow-pickle", is_flag=True, help="Also read pickled weights; use it for sources that you trust.")
-@click.option("--json", "as_json", is_flag=True, help="Print the record as JSON on standard output.")
+@command("inspect", _EPILOG)
 @says_what_is_kept
-def inspect_command(model: str, half: str | None, verify: bool, allow_pickle: bool, as_json: bool, kept: Kept) -> None:
+def inspect_command(
+    model: str,
+    *,
+    half: Half | None = None,
+    verify: bool = False,
+    allow_pickle: bool = False,
+    as_json: Json = False,
+    kept: Kept,
+) -> None:
     """Print the kind of MODEL and where its queries, keys, values and states are, as found by running it.
 
     MODEL is the same as for `diagnose`. Without --verify no weights are read, only the names in the files.
+
+    Options:
+        half: Which half of a network with two, such as an encoder-decoder.
+        verify: Recompute the attention of every layer from the model's own weights.
+        allow_pickle: Also read pickled weights; use it for sources that you trust.
+        as_json: Print the record as JSON on standard output.
     """
     from tokendynamics.pretrained import load
     from tokendynamics.provenance.manifest import plain
@@ -50,11 +62,6 @@ def inspect_command(model: str, half: str | None, verify: bool, allow_pickle: bo
 
 
 def _print(checkpoint: Checkpoint, *, verified: bool) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    from tokendynamics.cli._terminal import Console
     from tokendynamics.pretrained.discovery.words import kinds_in_words, whole_in_words
 
     console, facts = Console(highlight=False), checkpoint.architecture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -95,6 +96,9 @@ def says_what_is_kept(command: Callable[..., Any]) -> Callable[..., Any]:
         with interruptible(kept):
             return command(**options, kept=kept)
 
+    whole = inspect.signature(command, eval_str=True)
+    typed = [parameter for name, parameter in whole.parameters.items() if name != "kept"]
+    interruptible_command.__signature__ = whole.replace(parameters=typed)  # type: ignore[attr-defined]
     return interruptible_command
 
 

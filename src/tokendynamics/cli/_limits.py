@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from tokendynamics.cli._signature import Option
 from tokendynamics.cli._terminal import line
+from tokendynamics.cli._values import Number
 from tokendynamics.numerics.printable import shortened
 
 if TYPE_CHECKING:
@@ -44,67 +47,35 @@ class States(click.ParamType):
         return names
 
 
-class Similarity(click.ParamType):
-    """A finite number up to 1, the largest similarity.
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What the states after the last layer must meet.
 
-    >>> Similarity().convert("0.5", None, None)
-    0.5
+    Attributes:
+        fail_on: Exit with code 3 if the state after the last layer is one of these, such as rank-collapse.
+        max_similarity: Exit with code 3 if the within-text similarity κ′ after the last layer is above X.
+        quiet: Print no progress, notes or results, only limits that are not met.
     """
 
-    name = "float"
+    fail_on: Annotated[Any, Option(type=States(), metavar="STATE[,STATE]")] = None
+    max_similarity: Annotated[float | None, Option(type=Number(up_to=1.0), metavar="X")] = None
+    quiet: bool = False
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number."""
-        number = float(click.FLOAT.convert(value, param, ctx))
-        if not -math.inf < number <= 1.0:
-            self.fail(f"{number:g} is not a number up to 1.", param, ctx)
-        return number
+    def code_for(self, judged: Sequence[tuple[str, Verdict, xr.Dataset]]) -> int:
+        """Return the exit code of a command, after one line on standard error if a limit is not met.
 
-
-def limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options --fail-on, --max-similarity and --quiet to a command."""
-    for option in (
-        click.option(
-            "--quiet", is_flag=True, help="Print no progress, notes or results, only limits that are not met."
-        ),
-        click.option(
-            "--max-similarity",
-            type=Similarity(),
-            metavar="X",
-            help=f"Exit with code {NOT_MET} if the within-text similarity κ′ after the last layer is above X.",
-        ),
-        click.option(
-            "--fail-on",
-            type=States(),
-            metavar="STATE[,STATE]",
-            help=f"Exit with code {NOT_MET} if the state after the last layer is one of these, such as rank-collapse.",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-def code_for(
-    judged: Sequence[tuple[str, Verdict, xr.Dataset]], fail_on: Sequence[str] | None, max_similarity: float | None
-) -> int:
-    """Return the exit code of a command, after one line on standard error if a limit is not met.
-
-    Args:
-        judged: Name, verdict and trace of each network that must meet the limits.
-        fail_on: States that are not allowed after the last layer; None for no such limit.
-        max_similarity: Bound of κ′ after the last layer, which an undefined κ′ does not meet; None for no bound.
-    """
-    reasons = []
-    for name, verdict, trace in judged:
-        kappa = float(trace.consensus_relative.sel(site="feed_forward")[-1])
-        if verdict.state in (fail_on or ()):
-            reasons.append(f"{name} ends in “{verdict.state}” (--fail-on)")
-        if max_similarity is not None and math.isnan(kappa):
-            reasons.append(
-                f"{name}: κ′ is undefined, so it cannot be compared with {max_similarity:g} (--max-similarity)"
-            )
-        elif max_similarity is not None and kappa > max_similarity:
-            reasons.append(f"{name}: κ′ {kappa:.3g} is above {max_similarity:g} (--max-similarity)")
-    if reasons:
-        line(f"limit not met: {'; '.join(reasons)}")
-    return NOT_MET if reasons else 0
+        Args:
+            judged: Name, verdict and trace of each network that must meet the limits; an undefined κ′ meets none.
+        """
+        reasons = []
+        for name, verdict, trace in judged:
+            kappa, most = float(trace.consensus_relative.sel(site="feed_forward")[-1]), self.max_similarity
+            if verdict.state in (self.fail_on or ()):
+                reasons.append(f"{name} ends in “{verdict.state}” (--fail-on)")
+            if most is not None and math.isnan(kappa):
+                reasons.append(f"{name}: κ′ is undefined, so it cannot be compared with {most:g} (--max-similarity)")
+            elif most is not None and kappa > most:
+                reasons.append(f"{name}: κ′ {kappa:.3g} is above {most:g} (--max-similarity)")
+        if reasons:
+            line(f"limit not met: {'; '.join(reasons)}")
+        return NOT_MET if reasons else 0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import click
 
-from tokendynamics.cli._options import Folder, half_option
+from tokendynamics.cli._options import Half, OutFolder
+from tokendynamics.cli._signature import Option
 from tokendynamics.numerics.printable import shortened
 
 
@@ -40,50 +41,35 @@ def _device(word: str) -> str | int:
     return int(word) if re.fullmatch(r"[0-9]{1,4}", word) else word
 
 
-_OPTIONS = (
-    click.option("--adapter", type=Folder(), help="Folder of an adapter (such as LoRA) to apply."),
-    click.option(
-        "--stream/--no-stream",
-        default=None,
-        help="Whether to read each block's weights just before it runs.  [default: where they do not fit into memory]",
-    ),
-    click.option(
-        "--dtype",
-        type=click.Choice(["float32", "float64", "bfloat16", "float16"]),
-        default="float32",
-        show_default=True,
-        help="Precision of the forward pass.",
-    ),
-    click.option("--device", default="cpu", show_default=True, help="Where the forward pass runs, such as cuda:0."),
-    click.option(
-        "--device-map",
-        type=DeviceMap(),
-        metavar="auto|MODULE=DEVICE,…",
-        help="Use several devices: filled in turn, or as named.",
-    ),
-    half_option(),
-    click.option("--allow-pickle", is_flag=True, help="Also read pickled weights; use it for sources that you trust."),
-    click.option(
-        "--cache",
-        type=Folder(),
-        help="Folder for converted GGUF files.  [default: TOKENDYNAMICS_CACHE, or the user's cache]",
-    ),
-)
-LOADING = ("adapter", "stream", "dtype", "device", "device_map", "half", "allow_pickle", "cache")
-"""The options of `loading_options`, named as the arguments of `tokendynamics.load`."""
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How each of several models is read, named as the arguments of `tokendynamics.load`.
+
+    Attributes:
+        stream: Whether to read each block's weights just before it runs.  [default: where they do not fit into memory]
+        device: Where the forward pass runs, such as cuda:0.
+        device_map: Use several devices: filled in turn, or as named.
+        half: Which half of a network with two, such as an encoder-decoder.
+        allow_pickle: Also read pickled weights; use it for sources that you trust.
+        cache: Folder for converted GGUF files.  [default: TOKENDYNAMICS_CACHE, or the user's cache]
+    """
+
+    stream: bool | None = None
+    device: str = "cpu"
+    device_map: Annotated[Any, Option(type=DeviceMap(), metavar="auto|MODULE=DEVICE,…")] = None
+    half: Half | None = None
+    allow_pickle: bool = False
+    cache: OutFolder | None = None
 
 
-def loading_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of `LOADING` to a command."""
-    return loading_options_without()(command)
+@dataclass(frozen=True, kw_only=True)
+class Loading(Reading):
+    """How one model is loaded: further arguments.
 
+    Attributes:
+        adapter: Folder of an adapter (such as LoRA) to apply.
+        dtype: Precision of the forward pass.
+    """
 
-def loading_options_without(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds the options of `LOADING` except those that the command defines itself."""
-
-    def added(command: Callable[..., Any]) -> Callable[..., Any]:
-        for name, option in reversed(list(zip(LOADING, _OPTIONS, strict=True))):
-            command = command if name in names else option(command)
-        return command
-
-    return added
+    adapter: OutFolder | None = None
+    dtype: Literal["float32", "float64", "bfloat16", "float16"] = "float32"

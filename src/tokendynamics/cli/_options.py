@@ -1,137 +1,86 @@
-"""Options that several commands share: numbers that are checked when they are parsed, and the folder of results."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
-import math
 import re
 import tempfile
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Annotated, Any, Literal
 
 import click
 
-from tokendynamics.numerics.printable import shortened
+from tokendynamics.cli._signature import Json, Option
+from tokendynamics.cli._terminal import echo
+from tokendynamics.cli._values import Folder, Number, Sinks, whole
 
-_LARGEST = 2**63 - 1
-
-VARIANTS = ("full", "no-ffn", "no-norm", "attention-only")
-"""Those of `tokendynamics.deeper`, which is not imported before a command runs."""
-
-
-def whole(at_least: int | None = None, at_most: int | None = None) -> Any:
-    """Return the type of an integer of at most 64 bits, within the bounds that the help then shows.
-
-    >>> whole(1).convert("3", None, None)
-    3
-    """
-    return _Whole() if at_least is None and at_most is None else _WholeInRange(at_least, at_most)
+Half = Annotated[Literal["encoder", "decoder", "text", "vision"], Option()]
+OutFolder = Annotated[Path, Option(type=Folder())]
+SpecFile = Annotated[Path, Option(type=click.Path(exists=True, dir_okay=False, path_type=Path))]
 
 
-class _Whole(click.types.IntParamType):
-    """An integer of at most 64 bits."""
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """How results are written.
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        number = super().convert(value, param, ctx)
-        if abs(number) > _LARGEST:
-            self.fail(f"expected an integer of at most 64 bits, got {shortened(str(value), 50)}", param, ctx)
-        return number
-
-
-class _WholeInRange(click.IntRange, _Whole):
-    """An integer of at most 64 bits within bounds."""
-
-
-class ShareType(click.FloatRange):
-    """A number strictly between 0 and 1; NaN is refused.
-
-    >>> ShareType().convert("0.5", None, None)
-    0.5
+    Attributes:
+        data_format: Format of the data files.
+        overwrite: Also replace files that no earlier run of this command wrote.
+        as_json: Print the summary as JSON on standard output.
     """
 
-    def __init__(self) -> None:
-        super().__init__(0.0, 1.0, min_open=True, max_open=True)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Convert as `click.FloatRange` does, and refuse NaN."""
-        number = super().convert(value, param, ctx)
-        if math.isnan(number):
-            self.fail("NaN is not in the range 0<x<1.", param, ctx)
-        return number
+    data_format: Annotated[Literal["zarr", "netcdf"], Option("--format")] = "zarr"
+    overwrite: bool = False
+    as_json: Json = False
 
 
-class Above(click.ParamType):
-    """A finite number above a bound.
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """How many runs of a file are spread over processes.
 
-    >>> Above(1.0).convert("4", None, None)
-    4.0
+    Attributes:
+        workers: Number of processes on this machine.  [default: one for each processor]
+        scheduler: Address of a scheduler of dask.distributed, such as tcp://10.0.0.1:8786.
+        resume: Continue after a stop, with what is in the folder.
+        overwrite: Also replace files that no earlier run of this command wrote.
+        as_json: Print the summary as JSON on standard output.
     """
 
-    name = "float"
+    workers: Annotated[int | None, Option(type=whole(1, 1024))] = None
+    scheduler: Annotated[str | None, Option(metavar="ADDRESS")] = None
+    resume: bool = False
+    overwrite: bool = False
+    as_json: Json = False
 
-    def __init__(self, bound: float) -> None:
-        self._bound = bound
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number."""
-        number = float(click.FLOAT.convert(value, param, ctx))
-        if not self._bound < number < math.inf:
-            self.fail(f"{number:g} is not a number above {self._bound:g}.", param, ctx)
-        return number
+    def __post_init__(self) -> None:
+        """Refuse two places to run."""
+        if self.workers is not None and self.scheduler is not None:
+            raise click.UsageError("expected either --workers or --scheduler, which has its own workers; got both")
 
 
-class Sinks(click.ParamType):
-    """The tokens that are left out as massive, as the argument `sinks` of `tokendynamics.trace`.
+@dataclass(frozen=True, kw_only=True)
+class Counting:
+    """Which tokens count, named as the arguments of `tokendynamics.trace`.
 
-    >>> Sinks().convert("0,5", None, None), Sinks().convert("none", None, None)
-    ([0, 5], [])
+    Attributes:
+        sinks: Which tokens are left out as massive: those detected by norm, none, or positions such as 0,1.
+        sink_ratio: A token is massive if its norm is this many times the median of its prompt.
+        truncate: Cut prompts longer than the context instead of refusing them.
     """
 
-    name = "sinks"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return "detect" or a list of positions."""
-        if value == "detect":
-            return value
-        parts = [] if value == "none" else str(value).split(",")
-        if not all(re.fullmatch(r"\s*[0-9]{1,9}\s*", part) for part in parts):
-            came = shortened(repr(value), 100)
-            self.fail(f"expected 'detect', 'none', or positions from 0 on such as 0,1, got {came}", param, ctx)
-        return [int(part) for part in parts]
+    sinks: Annotated[Any, Option(type=Sinks(), metavar="detect|none|POSITIONS")] = "detect"
+    sink_ratio: Annotated[float, Option(type=Number(above=1.0))] = 4.0
+    truncate: bool = False
 
 
-class Variants(click.ParamType):
-    """Variants of a network, as the argument of `tokendynamics.deeper`.
+def as_file_name(name: str) -> str:
+    """Return a name with only letters, digits, dots, underscores and hyphens.
 
-    >>> Variants().convert("full, no-ffn", None, None)
-    ('full', 'no-ffn')
+    >>> as_file_name("org/model (half)")
+    'org-model-half-'
     """
-
-    name = "variants"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the names."""
-        parts = value if isinstance(value, tuple) else tuple(part.strip() for part in str(value).split(","))
-        wrong = next((part for part in parts if part not in VARIANTS), None)
-        if wrong is not None:
-            came = shortened(repr(wrong), 100)
-            self.fail(f"expected names among {', '.join(VARIANTS)}, separated by commas, got {came}", param, ctx)
-        if len(set(parts)) < len(parts):
-            self.fail(f"expected each name once, got {shortened(repr(value), 100)}", param, ctx)
-        return parts
-
-
-class Folder(click.Path):
-    """The name of a folder; an empty name is refused, since it would silently mean the current folder."""
-
-    def __init__(self) -> None:
-        super().__init__(file_okay=False, path_type=Path)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path."""
-        if value == "":
-            self.fail("expected the name of a folder, got an empty one; '.' is the current one", param, ctx)
-        return super().convert(value, param, ctx)
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)
 
 
 def check_writable(out: Path | None) -> None:
@@ -154,67 +103,24 @@ def check_writable(out: Path | None) -> None:
         raise click.BadParameter(message, param_hint="--out") from None
 
 
-def overwrite_option(**settings: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return the option --overwrite; `settings` are click's."""
-    help = "Also replace files that no earlier run of this command wrote."
-    return click.option("--overwrite", is_flag=True, help=help, **settings)
-
-
-def result_options(folder: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds --out, --format, --overwrite and --json to a command.
+def file_to_run(spec: Path | None, example: str | None, examples: ModuleType) -> Path | None:
+    """Return the file of a command, or print an example and return None.
 
     Args:
-        folder: The name of the results without --out, for the help.
+        spec: The file, if it was named.
+        example: The name of an example, "list" for all names; None for none.
+        examples: Has `example_names` and `example_text`.
+
+    Raises:
+        click.UsageError: Neither or both were named.
     """
-    options = (
-        click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output."),
-        overwrite_option(),
-        click.option(
-            "--format",
-            "data_format",
-            type=click.Choice(["zarr", "netcdf"]),
-            default="zarr",
-            show_default=True,
-            help="Format of the data files.",
-        ),
-        click.option("--out", type=Folder(), help=f"Folder of the results.  [default: {folder}]"),
-    )
-
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in options:
-            command = option(command)
-        return command
-
-    return add
-
-
-def sink_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options --sinks and --sink-ratio to a command."""
-    for option in (
-        click.option(
-            "--sink-ratio",
-            type=Above(1.0),
-            default=4.0,
-            show_default=True,
-            help="A token is massive if its norm is this many times the median of its prompt.",
-        ),
-        click.option(
-            "--sinks",
-            type=Sinks(),
-            metavar="detect|none|POSITIONS",
-            default="detect",
-            show_default=True,
-            help="Which tokens are left out as massive: those detected by norm, none, or positions such as 0,1.",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-def half_option() -> Callable[[Any], Any]:
-    """Return the option that names one half of a network with two."""
-    return click.option(
-        "--half",
-        type=click.Choice(["encoder", "decoder", "text", "vision"]),
-        help="Which half of a network with two, such as an encoder-decoder.",
-    )
+    if (spec is None) == (example is None):
+        raise click.UsageError("expected either SPEC or --example NAME; --example list names the examples")
+    if example == "list":
+        texts = {name: examples.example_text(name) for name in examples.example_names()}
+        titles = {name: text.splitlines()[0].removeprefix("title = ").strip('"# ') for name, text in texts.items()}
+        width = max(map(len, titles))
+        echo("\n".join(f"{name:<{width}}  {title}" for name, title in titles.items()))
+    elif example is not None:
+        echo(examples.example_text(example), nl=False)
+    return spec

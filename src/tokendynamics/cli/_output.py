@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import xarray as xr
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from tokendynamics.cli._terminal import Console, echo_json
-from tokendynamics.diagnosis import Diagnosis, repeated_texts
+from tokendynamics.cli._interrupted import PAGE
+from tokendynamics.cli._options import Results
+from tokendynamics.cli._terminal import Console, echo_json, table
+from tokendynamics.diagnosis import Comparison, Diagnosis, repeated_texts
 from tokendynamics.diagnosis.result import deeper_in_words, levers_in_words, summary
 from tokendynamics.diagnosis.verdict import mean_over_prompts
 from tokendynamics.numerics.errors import PageError
 from tokendynamics.provenance.owned import written_in
 from tokendynamics.provenance.progress import Progress, bar
+from tokendynamics.provenance.whole import whole_folder
 from tokendynamics.words import count, fixed, number, plural
 
+_Written = TypeVar("_Written", Diagnosis, Comparison)
 _MOST_ROWS = 12
 
 _MOST_NOTES = 5
@@ -40,6 +46,25 @@ def attempted(write: Callable[[], object]) -> PageError | None:
     return None
 
 
+def saved(found: _Written, folder: Path, results: Results, writer: str) -> tuple[_Written, PageError | None]:
+    """Write data and page, each completely or not at all, since the data are complete without the page.
+
+    Returns:
+        The results with the names of the data files; and the error if there is no page, to be raised after the results
+        are printed.
+    """
+    found = replace(found, files=found.file_names(results.data_format))
+    put = partial(whole_folder, folder, found.manifest, writer, overwrite=results.overwrite, argument="--out")
+    with put() as made:
+        found.write_data(made, results.data_format)
+
+    def draw() -> None:
+        with put(keep=True) as made:
+            found.report(made / PAGE)
+
+    return found, attempted(draw)
+
+
 def saved_in(folder: Path) -> tuple[Path, ...]:
     """Return the paths of the files in a folder's manifest, in order."""
     written = written_in(folder)
@@ -55,7 +80,7 @@ class Output:
     """
 
     def __init__(self, as_json: bool, quiet: bool = False) -> None:
-        self._as_json = as_json
+        self.as_json = as_json
         self.quiet = quiet
         self._messages = Console(stderr=True, highlight=False)
         self._results = Console(highlight=False)
@@ -89,9 +114,9 @@ class Output:
 
     def show(self, found: Diagnosis, report: Path | None) -> None:
         """Print the verdict, a table of layers, and the path of the report."""
-        if self._as_json:
+        if self.as_json:
             echo_json(summary(found) | {"report": report and str(report)})
-        if self._as_json or self.quiet:
+        if self.as_json or self.quiet:
             return
         model = found.model
         heads = f"{plural(model['heads'], 'head')} × " if model["heads"] else ""  # 0 where no attention can be read
@@ -122,18 +147,17 @@ def _layer_table(found: Diagnosis) -> Table:
     averaged = mean_over_prompts(found.trace)
     last = averaged.sizes["layer"] - 1
     prompts = found.trace.sizes["prompt"]
+    columns = ("layer", "cosine", "E", "rank", "raw rank", "norm", "massive", "state")
     title = f"Mean over {plural(prompts, 'prompt')}, without sinks except E and raw rank"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    for column in ("layer", "cosine", "E", "rank", "raw rank", "norm", "massive", "state"):
-        table.add_column(column, justify="left" if column == "state" else "right")
+    shown = table(*columns, left=("state",), title=title)
     for layer in _spread_rows(last):
         site = averaged.sel(layer=layer, site="feed_forward")
         effect = "" if layer == 0 else found.verdict.layers[layer - 1]
-        table.add_row(str(layer), *_cells(site, averaged.massive_count[layer].item()), effect)
+        shown.add_row(str(layer), *_cells(site, averaged.massive_count[layer].item()), effect)
     final = averaged.sel(layer=last, site="final_norm")
     if not np.isnan(final.norm_median.sel(sinks="kept")):
-        table.add_row("norm", *_cells(final, None), "")
-    return table
+        shown.add_row("norm", *_cells(final, None), "")
+    return shown
 
 
 def _cells(site: xr.Dataset, sinks: float | None) -> list[str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import click
 
+from tokendynamics.cli._signature import Option
 from tokendynamics.numerics.printable import printable, shortened
 
 _MOST_BYTES = 16 << 20
@@ -22,26 +23,25 @@ _JSON_LINES = (".jsonl", ".ndjson")
 _WANTED = 'expected a string or an object with "text"'
 
 
-def prompt_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options --prompt, --text-file and --prompts to a command, as `prompts`, `text_files`, `prompt_files`."""
-    file = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
-    one_a_line = (
-        "A UTF-8 file with one prompt a line, empty lines skipped; or JSON Lines: strings, or objects with "
-        '"text" and optionally "name". "-" reads standard input. May be repeated.'
-    )
-    for option in (
-        click.option(_PROMPTS, "prompt_files", multiple=True, type=file, help=one_a_line),
-        click.option(
-            _TEXT_FILE,
-            "text_files",
-            multiple=True,
-            type=file,
-            help='A UTF-8 file with one prompt; "-" reads standard input. May be repeated.',
-        ),
-        click.option("--prompt", "prompts", multiple=True, help="A text to trace through the model. May be repeated."),
-    ):
-        command = option(command)
-    return command
+_TextFiles = Annotated[
+    tuple[Path, ...], Option(type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompts:
+    """The texts of a command.
+
+    Attributes:
+        prompts: A text to trace through the model. May be repeated.
+        text_files: A UTF-8 file with one prompt; "-" reads standard input. May be repeated.
+        prompt_files: A UTF-8 file with one prompt a line, empty lines skipped; or JSON Lines: strings, or objects with
+            "text" and optionally "name". "-" reads standard input. May be repeated.
+    """
+
+    prompts: Annotated[tuple[str, ...], Option("--prompt")] = ()
+    text_files: Annotated[_TextFiles, Option(_TEXT_FILE)] = ()
+    prompt_files: Annotated[_TextFiles, Option(_PROMPTS)] = ()
 
 
 def named_prompts(

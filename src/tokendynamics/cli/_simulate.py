@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from rich.text import Text
 
 from tokendynamics.cli._interrupted import Kept, says_what_is_kept
-from tokendynamics.cli._options import Folder, check_writable, overwrite_option, whole
-from tokendynamics.cli._terminal import echo, echo_json
+from tokendynamics.cli._options import OutFolder, SpecFile, check_writable, file_to_run
+from tokendynamics.cli._signature import Json, Positive, command
+from tokendynamics.cli._terminal import Console, command_line, echo, echo_json, table
 from tokendynamics.words import plural
 
 if TYPE_CHECKING:
@@ -34,46 +34,47 @@ code is 130.
 """
 
 
-@click.command("simulate", epilog=_EPILOG)
-@click.argument("spec", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--example", help="Print a documented example instead of running; 'list' names them.")
-@click.option("--out", type=Folder(), help="Folder of the simulation.  [default: simulation-SPEC]")
-@click.option("--threads", type=whole(1), help="CPU threads; overrides [solver] threads.")
-@overwrite_option()
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
+@command("simulate", _EPILOG)
 @says_what_is_kept
 def simulate_command(
-    spec: Path | None,
-    example: str | None,
-    out: Path | None,
-    threads: int | None,
-    overwrite: bool,
-    as_json: bool,
+    spec: SpecFile | None = None,
+    *,
+    example: str | None = None,
+    out: OutFolder | None = None,
+    threads: Positive | None = None,
+    overwrite: bool = False,
+    as_json: Json = False,
     kept: Kept,
 ) -> None:
     """Simulate the flow that the TOML file SPEC describes.
 
     An unknown key, a wrong unit or a wrong shape is reported in one line with its line number in the file.
+
+    Options:
+        example: Print a documented example instead of running; 'list' names them.
+        out: Folder of the simulation.  [default: simulation-SPEC]
+        threads: CPU threads; overrides [solver] threads.
+        overwrite: Also replace files that no earlier run of this command wrote.
+        as_json: Print the summary as JSON on standard output.
     """
-    if example is not None and spec is None:
-        _print_example(example)
+    from tokendynamics.specification import examples
+
+    path = file_to_run(spec, example, examples)
+    if path is None:
         return
-    if spec is None or example is not None:
-        raise click.UsageError("expected either SPEC or --example NAME; --example list names the examples")
     check_writable(out)
 
     from tokendynamics.cli._output import Output, attempted, saved_in
     from tokendynamics.specification import InterruptedRun, read, run
     from tokendynamics.specification.simulation import check_folder
 
-    output, folder = Output(as_json=as_json), out or Path(f"simulation-{spec.stem}")
-    file = read(spec)
+    output, folder = Output(as_json=as_json), out or Path(f"simulation-{path.stem}")
+    file = read(path)
     check_folder(file, folder, overwrite=overwrite, argument="--out")
     kept.results(folder)
     try:
         with output.progress() as progress:
-            command = shlex.join(["tokendynamics", *sys.argv[1:]])
-            simulation = run(file, threads=threads, progress=progress, command=command)
+            simulation = run(file, threads=threads, progress=progress, command=command_line())
     except InterruptedRun as stopped:
         stopped.simulation.save(folder, overwrite=overwrite, argument="--out")
         _say_interrupted(stopped.simulation, folder)
@@ -89,19 +90,6 @@ def simulate_command(
         output.say(f"warning: {warning}")
     if undrawn:
         raise undrawn
-
-
-def _print_example(name: str) -> None:
-    from tokendynamics.specification.examples import example_names, example_text
-
-    if name == "list":
-        titles = {
-            each: example_text(each).splitlines()[0].removeprefix("title = ").strip('"# ') for each in example_names()
-        }
-        width = max(map(len, titles))
-        echo("\n".join(f"{each:<{width}}  {title}" for each, title in titles.items()))
-    else:
-        echo(example_text(name), nl=False)
 
 
 def _say_interrupted(simulation: Simulation, folder: Path) -> None:
@@ -127,34 +115,24 @@ def _print_json(simulation: Simulation, folder: Path, paths: tuple[Path, ...]) -
 
 
 def _print_tables(simulation: Simulation, folder: Path, paths: tuple[Path, ...]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    from tokendynamics.cli._terminal import Console
-
     console, trajectory = Console(highlight=False), simulation.trajectory
     ends, statuses = trajectory.end_times.reshape(-1), trajectory.status.reshape(-1)
-    table = Table(box=SIMPLE_HEAD, title=f"Engine {trajectory.engine}", title_justify="left")
-    for column in ("status", "systems", "earliest end", "latest end"):
-        table.add_column(column, justify="left" if column == "status" else "right")
+    columns = ("status", "systems", "earliest end", "latest end")
+    shown = table(*columns, left=("status",), title=f"Engine {trajectory.engine}")
     for status, count in simulation.statuses.items():
         chosen = ends[statuses == status]
-        table.add_row(status, str(count), f"{chosen.min():g}", f"{chosen.max():g}")
-    console.print(table)
-    table = Table(box=SIMPLE_HEAD, title="Certificates", title_justify="left")
-    for column in ("statement", "outcome", "margin", "tolerance", "result"):
-        table.add_column(
-            column, justify="right" if column in ("margin", "tolerance") else "left", no_wrap=column == "statement"
-        )
+        shown.add_row(status, str(count), f"{chosen.min():g}", f"{chosen.max():g}")
+    console.print(shown)
+    columns = ("statement", "outcome", "margin", "tolerance", "result")
+    shown = table(*columns, left=("statement", "outcome", "result"), unbroken=("statement",), title="Certificates")
     for certificate in simulation.certificates or ():
         numbers = f"{certificate.margin:.3g}", f"{certificate.tolerance:.3g}"
-        table.add_row(certificate.statement, certificate.outcome, *numbers, Text(certificate.text))
+        shown.add_row(certificate.statement, certificate.outcome, *numbers, Text(certificate.text))
         for part in certificate.conditions if len(certificate.conditions) > 1 else ():
             *cells, text = _condition_row(part)
-            table.add_row("", *cells, Text(text))
+            shown.add_row("", *cells, Text(text))
     console.print(
-        table if simulation.certificates else "No statement of the theory applies, so nothing is certified.\n"
+        shown if simulation.certificates else "No statement of the theory applies, so nothing is certified.\n"
     )
     console.print(Text(f"{folder}: {', '.join(path.name for path in paths)}"))
 

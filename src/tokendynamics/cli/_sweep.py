@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import click
+from rich.text import Text
 
 from tokendynamics.cli._interrupted import NOTHING, interruptible
-from tokendynamics.cli._options import Folder, check_writable, overwrite_option, whole
-from tokendynamics.cli._terminal import echo, echo_json
+from tokendynamics.cli._options import OutFolder, Running, SpecFile, check_writable, file_to_run
+from tokendynamics.cli._signature import command
+from tokendynamics.cli._terminal import Console, command_line, echo_json, table
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -30,63 +29,49 @@ Results depend only on the file, to the last bit: not on the workers, nor on whe
 """
 
 
-@click.command("sweep", epilog=_EPILOG)
-@click.argument("spec", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--example", help="Print a documented example instead of running; 'list' names them.")
-@click.option("--out", type=Folder(), help="Folder of the Zarr store.  [default: sweep-SPEC.zarr]")
-@click.option("--workers", type=whole(1, 1024), help="Processes on this machine.  [default: one for each processor]")
-@click.option(
-    "--scheduler", metavar="ADDRESS", help="Address of a scheduler of dask.distributed, such as tcp://10.0.0.1:8786."
-)
-@click.option("--resume", is_flag=True, help="Continue the sweep in the store.")
-@overwrite_option()
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
+@command("sweep", _EPILOG)
 def sweep_command(
-    spec: Path | None,
-    example: str | None,
-    out: Path | None,
-    workers: int | None,
-    scheduler: str | None,
-    resume: bool,
-    overwrite: bool,
-    as_json: bool,
+    spec: SpecFile | None = None,
+    *,
+    example: str | None = None,
+    out: OutFolder | None = None,
+    running: Running,
 ) -> None:
     """Run the sweep that the TOML file SPEC describes: a specification with a table [sweep].
 
     An axis that the specification does not have is reported in one line with its line number in the file.
+
+    Options:
+        example: Print a documented example instead of running; 'list' names them.
+        out: Folder of the Zarr store.  [default: sweep-SPEC.zarr]
     """
-    if example is not None and spec is None:
-        _print_example(example)
+    from tokendynamics.sweeps import examples
+
+    path = file_to_run(spec, example, examples)
+    if path is None:
         return
-    if spec is None or example is not None:
-        raise click.UsageError("expected either SPEC or --example NAME; --example list names the examples")
-    if workers is not None and scheduler is not None:
-        raise click.UsageError("expected either --workers or --scheduler, which has its own workers; got both")
     check_writable(out)
-
-    store = out or Path(f"sweep-{spec.stem}.zarr")
+    store = out or Path(f"sweep-{path.stem}.zarr")
     with interruptible(lambda: _kept(store)):
-        _run(spec, store, scheduler, workers, resume=resume, overwrite=overwrite, as_json=as_json)
+        _run(path, store, running)
 
 
-def _run(
-    spec: Path, store: Path, scheduler: str | None, workers: int | None, *, resume: bool, overwrite: bool, as_json: bool
-) -> None:
+def _run(spec: Path, store: Path, how: Running) -> None:
     from tokendynamics.cli._output import Output, attempted, saved_in
     from tokendynamics.sweeps import read_plan, sweep
     from tokendynamics.sweeps.results import check_results, write_results
     from tokendynamics.sweeps.words import described
 
-    output = Output(as_json=as_json)
+    output = Output(as_json=how.as_json)
     folder = store.with_name(f"{store.name.removesuffix('.zarr')}-report")
     plan = read_plan(spec)
-    check_results(folder, overwrite=overwrite)
+    check_results(folder, overwrite=how.overwrite)
     output.say(described(plan))
-    command = shlex.join(["tokendynamics", *sys.argv[1:]])
     with output.progress() as progress:
-        dataset = sweep(plan, store, scheduler, workers, resume=resume, progress=progress, command=command)
-    undrawn = attempted(lambda: write_results(dataset, store, folder, title=plan.name, overwrite=overwrite))
-    if as_json:
+        options: dict[str, Any] = {"resume": how.resume, "progress": progress, "command": command_line()}
+        dataset = sweep(plan, store, how.scheduler, how.workers, **options)
+    undrawn = attempted(lambda: write_results(dataset, store, folder, title=plan.name, overwrite=how.overwrite))
+    if how.as_json:
         echo_json(_summary(dataset, store, folder))
     else:
         _print(dataset, f"{store}\n{folder}: {', '.join(path.name for path in saved_in(folder))}")
@@ -96,17 +81,6 @@ def _run(
 
 def _kept(store: Path) -> str:
     return f"finished parts are in {store}; continue with --resume" if store.is_dir() else NOTHING
-
-
-def _print_example(name: str) -> None:
-    from tokendynamics.sweeps.examples import example_names, example_text
-
-    if name == "list":
-        titles = {each: example_text(each).splitlines()[0].strip("# ") for each in example_names()}
-        width = max(map(len, titles))
-        echo("\n".join(f"{each:<{width}}  {title}" for each, title in titles.items()))
-    else:
-        echo(example_text(name), nl=False)
 
 
 def _summary(dataset: xr.Dataset, store: Path, folder: Path) -> dict[str, object]:
@@ -120,22 +94,15 @@ def _summary(dataset: xr.Dataset, store: Path, folder: Path) -> dict[str, object
 
 
 def _print(dataset: xr.Dataset, where: str) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    from tokendynamics.cli._terminal import Console
     from tokendynamics.sweeps.words import counted, tried_again
 
     console = Console(highlight=False)
     for variable in ("outcome", "status"):
         if variable not in dataset:
             continue
-        table = Table(box=SIMPLE_HEAD)
-        for column in (variable, "systems", "share", "95 % interval"):
-            table.add_column(column, justify="left" if column == variable else "right")
+        shown = table(variable, "systems", "share", "95 % interval", left=(variable,))
         for row in counted(dataset, variable):
             interval = f"{row['low']:.4g} … {row['high']:.4g}"
-            table.add_row(str(row["word"]), f"{row['count']:,}", f"{row['fraction']:.4g}", interval)
-        console.print(table)
+            shown.add_row(str(row["word"]), f"{row['count']:,}", f"{row['fraction']:.4g}", interval)
+        console.print(shown)
     console.print(Text(f"{tried_again(dataset)}\n{where}"))

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import rich.console
+from rich.box import SIMPLE_HEAD
 from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
 
 from tokendynamics.numerics.printable import printable, shortened
 
@@ -18,6 +22,26 @@ LONGEST_LINE = 500
 
 # Characters that JSON does not escape and a terminal obeys, hides or cannot encode.
 _RAW = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+
+
+def command_line() -> str:
+    """Return what was typed, to be recorded with the results."""
+    return shlex.join(["tokendynamics", *sys.argv[1:]])
+
+
+def table(*columns: str, left: Collection[str] = (), unbroken: Collection[str] = (), title: str = "") -> Table:
+    """Return an empty table for the terminal.
+
+    Args:
+        columns: Their heads, of numbers and aligned right but for those in `left`.
+        left: Columns of words.
+        unbroken: Columns whose cells stay on one line.
+        title: Printed above.
+    """
+    made = Table(box=SIMPLE_HEAD, title=Text(title) if title else None, title_justify="left")
+    for column in columns:
+        made.add_column(column, justify="left" if column in left else "right", no_wrap=column in unbroken)
+    return made
 
 
 def echo(text: str, *, err: bool = False, nl: bool = True) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
-import shlex
-import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
+from rich.text import Text
 
 from tokendynamics.cli._interrupted import NOTHING, interruptible
-from tokendynamics.cli._options import Above, Folder, check_writable, whole
-from tokendynamics.cli._terminal import echo, echo_json
+from tokendynamics.cli._options import OutFolder, check_writable
+from tokendynamics.cli._signature import Json, Option, Positive, command
+from tokendynamics.cli._terminal import Console, command_line, echo, echo_json, table
+from tokendynamics.cli._values import Number, whole
 
 if TYPE_CHECKING:
     from tokendynamics.training import Experiment, Record
@@ -49,8 +52,6 @@ class Setting(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str, Any]:
         """Return part, name and value."""
-        import json
-
         if isinstance(value, tuple):
             return value
         place, equal, text = str(value).partition("=")
@@ -63,58 +64,62 @@ class Setting(click.ParamType):
             return part, name, text
 
 
-@click.command("train", epilog=_EPILOG)
-@click.argument("preset")
-@click.option("--regime", help="Regime of the attention: baseline, convergence, divergence, intermediate, ….")
-@click.option(
-    "--remedy",
-    type=click.Choice(["none", "identity", "diagonal"]),
-    help="Add λI (identity) or λA (diagonal) to the logits.",
-)
-@click.option("--data", metavar="PATH", help="Data instead of those of the preset.")
-@click.option("--seed", type=whole(0), help="Random seed of weights, data and dropout.  [default: 0]")
-@click.option("--steps", type=whole(1), help="Steps of the optimiser, instead of those of the preset.")
-@click.option("--learning-rate", type=Above(0.0), help="Highest learning rate, instead of that of the preset.")
-@click.option(
-    "--set",
-    "settings",
-    type=Setting(),
-    multiple=True,
-    metavar="PART.NAME=VALUE",
-    help="Set any other entry of the experiment.",
-)
-@click.option("--out", type=Folder(), help="Folder of the run.  [default: train-PRESET]")
-@click.option("--resume", is_flag=True, help="Continue the run in the folder.")
-@click.option("--threads", type=whole(1, 1024), default=1, show_default=True, help="PyTorch threads.")
-@click.option(
-    "--log-to",
-    "loggers",
-    multiple=True,
-    default=("tensorboard",),
-    show_default=True,
-    help="Name of a logger. May be repeated.",
-)
-@click.option("--sample-every", type=whole(1), metavar="STEPS", help="Write a sample of text every STEPS steps.")
-@click.option("--sample-tokens", type=whole(1), help="Tokens of each sample.  [default: 1024]")
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
+@dataclass(frozen=True, kw_only=True)
+class Changing:
+    """What differs from a preset.
+
+    Attributes:
+        regime: Regime of the attention: baseline, convergence, divergence, intermediate, ….
+        remedy: Add λI (identity) or λA (diagonal) to the logits.
+        data: Data instead of those of the preset.
+        seed: Random seed of weights, data and dropout.  [default: 0]
+        steps: Steps of the optimiser, instead of those of the preset.
+        learning_rate: Highest learning rate, instead of that of the preset.
+        settings: Set any other entry of the experiment.
+    """
+
+    regime: str | None = None
+    remedy: Literal["none", "identity", "diagonal"] | None = None
+    data: Annotated[str | None, Option(metavar="PATH")] = None
+    seed: Annotated[int | None, Option(type=whole(0))] = None
+    steps: Positive | None = None
+    learning_rate: Annotated[float | None, Option(type=Number(above=0.0))] = None
+    settings: Annotated[tuple[Any, ...], Option("--set", type=Setting(), metavar="PART.NAME=VALUE")] = ()
+
+    def by_part(self) -> dict[str, Any]:
+        """Return the arguments of `Experiment.changed`; a separate option takes precedence over --set."""
+        changes: dict[str, dict[str, Any]] = {"model": {}, "recipe": {}, "options": {}}
+        for part, name, value in self.settings:
+            changes[part][name] = value
+        recipe = {"steps": self.steps, "learning_rate": self.learning_rate}
+        changes["recipe"] |= {name: value for name, value in recipe.items() if value is not None}
+        return {"regime": self.regime, "remedy": self.remedy, "data": self.data, "seed": self.seed, **changes}
+
+
+@command("train", _EPILOG)
 def train_command(
     preset: str,
-    regime: str | None,
-    remedy: str | None,
-    data: str | None,
-    seed: int | None,
-    steps: int | None,
-    learning_rate: float | None,
-    settings: tuple[tuple[str, str, Any], ...],
-    out: Path | None,
-    resume: bool,
-    threads: int,
-    loggers: tuple[str, ...],
-    sample_every: int | None,
-    sample_tokens: int | None,
-    as_json: bool,
+    *,
+    changing: Changing,
+    out: OutFolder | None = None,
+    resume: bool = False,
+    threads: Annotated[int, Option(type=whole(1, 1024))] = 1,
+    loggers: Annotated[tuple[str, ...], Option("--log-to")] = ("tensorboard",),
+    sample_every: Annotated[Positive | None, Option(metavar="STEPS")] = None,
+    sample_tokens: Positive | None = None,
+    as_json: Json = False,
 ) -> None:
-    """Train the network of PRESET and measure it on held-out data."""
+    """Train the network of PRESET and measure it on held-out data.
+
+    Options:
+        out: Folder of the run.  [default: train-PRESET]
+        resume: Continue the run in the folder.
+        threads: PyTorch threads.
+        loggers: Name of a logger. May be repeated.
+        sample_every: Write a sample of text every STEPS steps.
+        sample_tokens: Tokens of each sample.  [default: 1024]
+        as_json: Print the summary as JSON on standard output.
+    """
     from tokendynamics.cli._output import UNDRAWN, attempted
 
     if preset == "list":
@@ -124,13 +129,10 @@ def train_command(
         return
     check_writable(out)
     folder = out or Path(f"train-{preset}")
-    given = {"steps": steps, "learning_rate": learning_rate}
-    recipe = {name: value for name, value in given.items() if value is not None}
     with interruptible(lambda: kept(folder)):
-        changes = {"regime": regime, "remedy": remedy, "data": data, "seed": seed, **_changes(settings, recipe)}
         callbacks = _samples(sample_every, sample_tokens)
         options: dict[str, Any] = {"resume": resume, "threads": threads, "loggers": loggers, "callbacks": callbacks}
-        record = _trained(preset, changes, folder, options, as_json=as_json)
+        record = _trained(preset, changing.by_part(), folder, options, as_json=as_json)
         if int(os.environ.get("RANK", "0")) > 0:  # the first of several processes reports for all
             return
         undrawn = attempted(lambda: record.report(folder / "report.html"))
@@ -163,23 +165,14 @@ def kept(folder: Path) -> str:
     return f"{last.name} is in {folder}; continue with --resume"
 
 
-def _changes(settings: tuple[tuple[str, str, Any], ...], recipe: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the changes of an experiment by part; a separate option takes precedence over --set."""
-    changes: dict[str, dict[str, Any]] = {"model": {}, "recipe": {}, "options": {}}
-    for part, name, value in settings:
-        changes[part][name] = value
-    return changes | {"recipe": changes["recipe"] | recipe}
-
-
 def _trained(preset: str, changes: dict[str, Any], folder: Path, options: dict[str, Any], *, as_json: bool) -> Record:
     from tokendynamics.cli._output import Output
     from tokendynamics.training import preset as preset_named
     from tokendynamics.training import train
 
     experiment = preset_named(preset).changed(**changes)
-    command = shlex.join(["tokendynamics", *sys.argv[1:]])
     with Output(as_json=as_json).progress() as progress:
-        return train(experiment, folder, progress=progress, command=command, **options)
+        return train(experiment, folder, progress=progress, command=command_line(), **options)
 
 
 def _samples(every: int | None, tokens: int | None) -> list[Any]:
@@ -213,12 +206,6 @@ def _summary(record: Record, folder: Path) -> dict[str, Any]:
 
 
 def _print(record: Record, folder: Path, page: Path | str) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    from tokendynamics.cli._terminal import Console
-
     console = Console(highlight=False)
     model = record.experiment.model
     regime, remedy = model.get("regime", "baseline"), model.get("remedy", "none")
@@ -228,8 +215,9 @@ def _print(record: Record, folder: Path, page: Path | str) -> None:
         console.print(Text(f"• {note}"))
     if record.measures:
         names = list(next(iter(record.measures.values())))
-        table = Table("split", *[name.replace("_", " ") for name in names], box=SIMPLE_HEAD)
+        columns = ("split", *[name.replace("_", " ") for name in names])
+        shown = table(*columns, left=columns)
         for split, values in record.measures.items():
-            table.add_row(split, *[f"{values[name]:.4f}" for name in names])
-        console.print(table)
+            shown.add_row(split, *[f"{values[name]:.4f}" for name in names])
+        console.print(shown)
     console.print(Text(f"Report: {page}\nModel:  {folder / 'model'}" if record.finished else f"Report: {page}"))

@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from tokendynamics.cli.circuits import _task_options
 from tokendynamics.cli.circuits._build import build_command
 from tokendynamics.cli.circuits._evidence import evidence_command
 from tokendynamics.cli.circuits._landscape import landscape_command
 from tokendynamics.cli.circuits._learn import learn_command
+from tokendynamics.cli.circuits._task_options import flags_of, renamed
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, MemoryLimitError
 
 __all__ = ["circuits_group"]
@@ -34,18 +34,17 @@ class _Group(click.Group):
             return super().invoke(ctx)
         except (ArgumentTypeError, ArgumentValueError, MemoryLimitError) as error:
             command = self.get_command(ctx, ctx.invoked_subcommand or "")
-            raise _task_options.renamed(
-                error, _task_options.flags_of(command) if command is not None else {}
-            ) from error
+            raise renamed(error, {} if command is None else flags_of(command)) from error
 
 
-@click.group("circuits", cls=_Group, epilog=_EPILOG)
+@click.group(
+    "circuits",
+    cls=_Group,
+    epilog=_EPILOG,
+    commands=[build_command, landscape_command, learn_command, evidence_command],
+)
 def circuits_group() -> None:
     """Is the logic in the attention or in the feed-forward part?
 
     The task: sequences of categories 1..N, at most M long; for each token the number q_true[previous, current].
     """
-
-
-for command in (build_command, landscape_command, learn_command, evidence_command):
-    circuits_group.add_command(command)

@@ -5,24 +5,19 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
-import click
+from rich.table import Table
+from rich.text import Text
 
-from tokendynamics.cli._options import whole
-from tokendynamics.cli._terminal import echo_json
-from tokendynamics.cli.circuits._folder import out_option
-from tokendynamics.cli.circuits._solution import (
-    SOLUTIONS,
-    build_solution,
-    checked_name,
-    default_functional,
-    given_options,
-    solution_options,
-)
-from tokendynamics.cli.circuits._task_options import task_of, task_options, task_parameters
+from tokendynamics.cli._interrupted import Kept, says_what_is_kept
+from tokendynamics.cli._signature import Option, command
+from tokendynamics.cli._terminal import Console, table
+from tokendynamics.cli.circuits._folder import Delivery, deliver, manifest_of, matrices_of, out
+from tokendynamics.cli.circuits._solution import SOLUTIONS, SolutionOptions
+from tokendynamics.cli.circuits._task_options import TaskOptions
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import PageError, expected
+from tokendynamics.numerics.errors import expected
 from tokendynamics.words import number, plural
 
 if TYPE_CHECKING:
@@ -43,71 +38,56 @@ Examples:
 """
 
 
-@click.command("build", epilog=_EPILOG)
-@click.argument("solution")
-@task_options
-@click.option(
-    "--x", "sequences", multiple=True, help='A sequence such as "1,3,2,2"; may be repeated.  [default: drawn]'
-)
-@solution_options
-@click.option("--seed", type=whole(), default=0, show_default=True, help="Random seed of the drawn sequences.")
-@out_option("Folder for matrices and page.", ("circuits.npz", "circuits.json"))
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")
+@command("build", _EPILOG)
+@says_what_is_kept
 def build_command(
     solution: str,
-    categories: int | None,
-    positions: int | None,
-    q_true: str | None,
-    law: str | None,
-    sequences: tuple[str, ...],
-    seed: int,
-    out: Path | None,
-    as_json: bool,
-    **options: Any,
+    *,
+    of_task: TaskOptions,
+    sequences: Annotated[tuple[str, ...], Option("--x")] = (),
+    options: SolutionOptions,
+    seed: int = 0,
+    out: Annotated[Path | None, out("circuits.npz", "circuits.json")] = None,
+    delivery: Delivery,
+    kept: Kept,
 ) -> None:
     """Build a one-layer transformer by hand and compare its outputs with the targets.
 
     Every pair of categories is tried. For a construction that is wrong as printed the pairs for which it fails are
     listed; the exit code is still 0.
+
+    Options:
+        sequences: A sequence such as "1,3,2,2"; may be repeated.  [default: drawn]
+        seed: Random seed of the drawn sequences.
+        out: Folder for matrices and page.
     """
-    checked_name(solution)
+    if solution not in SOLUTIONS:
+        raise ArgumentValueError(expected("SOLUTION", f"one of {', '.join(SOLUTIONS)}", repr(solution)))
     given = [_parsed(x) for x in sequences]
+    kept.results(out)
 
     from tokendynamics.circuits.constructions import compare
     from tokendynamics.cli._output import Output
-
-    output, started = Output(as_json=as_json), datetime.now(UTC)
-    longest, functional = max((len(x) for x in given), default=6), default_functional(solution, options)
-    task = task_of(categories, positions, q_true, law, defaults=(4, longest, functional))
-    model = build_solution(solution, task, options)
-    comparison = compare(model, given or task.sample(1, seed).tolist(), seed)
-
-    from tokendynamics.cli.circuits._folder import manifest_of, matrices_of, write_results
-    from tokendynamics.provenance.manifest import plain
     from tokendynamics.report.circuits.reports import built_report
 
-    parameters = {"solution": solution, **task_parameters(task, q_true or functional, law), **given_options(options)}
-    manifest = manifest_of(parameters, seed=seed, started=started)
-    summary = {"solution": solution, "q_true": task.q_true.tolist(), "law": task.law.tolist(), **comparison.as_json()}
-    files: tuple[str, ...] = ()
-    undrawn: PageError | None = None
-    if out is not None:
-        wrong = solution.endswith("printed") or options["form"] == "printed"
-        meant: Meant = "wrong" if wrong else "approximate" if solution == "softmax-2" else "exact"
-        files, undrawn = write_results(
-            out,
-            ("circuits.json", summary),
-            manifest,
-            lambda names: built_report(comparison, manifest, names, meant=meant),
-            output,
-            arrays=("circuits.npz", matrices_of(model)),
-        )
-    if as_json:
-        echo_json(plain(summary | {"folder": out and str(out), "files": files, "manifest": manifest}))
-    else:
-        _print(comparison, out, files)
-    if undrawn:
-        raise undrawn
+    output, started = Output(as_json=delivery.as_json), datetime.now(UTC)
+    longest = max((len(x) for x in given), default=6)
+    task, about = of_task.task(4, longest, options.default_functional(solution))
+    model = options.build(solution, task)
+    comparison = compare(model, given or task.sample(1, seed).tolist(), seed)
+    manifest = manifest_of({"solution": solution, **about, **options.given}, seed=seed, started=started)
+    wrong = solution.endswith("printed") or options.form == "printed"
+    meant: Meant = "wrong" if wrong else "approximate" if solution == "softmax-2" else "exact"
+    described = {"solution": solution, "q_true": task.q_true.tolist(), "law": task.law.tolist()}
+    deliver(
+        out,
+        ("circuits.json", described | comparison.as_json()),
+        manifest,
+        lambda names: built_report(comparison, manifest, names, meant=meant),
+        output,
+        lambda files: _print(comparison, out, files),
+        arrays=("circuits.npz", matrices_of(model)),
+    )
 
 
 def _parsed(words: str) -> list[int]:
@@ -124,10 +104,6 @@ def _parsed(words: str) -> list[int]:
 
 
 def _print(comparison: Comparison, out: Path | None, files: tuple[str, ...]) -> None:
-    from rich.text import Text
-
-    from tokendynamics.cli._terminal import Console
-
     console, model = Console(highlight=False), comparison.model
     task = model.task
     shape = f"N = {task.categories}, M = {task.positions}, {plural(len(model.C), 'hidden unit')}"
@@ -140,16 +116,11 @@ def _print(comparison: Comparison, out: Path | None, files: tuple[str, ...]) -> 
         console.print(Text(f"\n{out}: {', '.join(files)}"))
 
 
-def _table(answer: Answer) -> Any:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD)
-    for column in ("token", "X", "Y", "output", "error"):
-        table.add_column(column, justify="right")
+def _table(answer: Answer) -> Table:
+    shown = table("token", "X", "Y", "output", "error")
     for place, (category, target, output) in enumerate(
         zip(answer.x.tolist(), answer.targets.tolist(), answer.outputs.tolist(), strict=True), start=1
     ):
         error = number(abs(output - target), 2) if place > 1 else ""
-        table.add_row(str(place), str(category), number(target, 6), number(output, 6), error)
-    return table
+        shown.add_row(str(place), str(category), number(target, 6), number(output, 6), error)
+    return shown

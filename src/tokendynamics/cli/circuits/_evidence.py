@@ -6,26 +6,23 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from tokendynamics.cli._options import ShareType, whole
-from tokendynamics.cli._terminal import echo, echo_json
-from tokendynamics.cli.circuits._folder import out_option
-from tokendynamics.cli.circuits._solution import (
-    SOLUTIONS,
-    build_solution,
-    default_functional,
-    given_options,
-    solution_options,
-)
-from tokendynamics.cli.circuits._task_options import flags_of, renamed, task_of, task_options, task_parameters
+from tokendynamics.cli._interrupted import Kept, says_what_is_kept
+from tokendynamics.cli._signature import Option, Positive, command
+from tokendynamics.cli._terminal import echo
+from tokendynamics.cli._values import ShareType, whole
+from tokendynamics.cli.circuits._folder import Delivery, deliver, manifest_of, out
+from tokendynamics.cli.circuits._solution import SOLUTIONS, SolutionOptions
+from tokendynamics.cli.circuits._task_options import TaskOptions, flags_of, renamed
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import PageError, expected
+from tokendynamics.numerics.errors import expected
 from tokendynamics.words import plural
 
 if TYPE_CHECKING:
+    from tokendynamics.circuits import OneLayerTransformer
     from tokendynamics.circuits.learning import LearningRecord
 
 _EPILOG = f"""
@@ -40,68 +37,42 @@ Examples:
 """
 
 
-@click.command("evidence", epilog=_EPILOG)
-@click.argument("model")
-@task_options
-@solution_options
-@click.option(
-    "--samples", type=whole(50), default=2000, show_default=True, help="Number of sequences that the model is run on."
-)
-@click.option(
-    "--resamples", type=whole(20), default=200, show_default=True, help="Bootstrap resamples of each interval."
-)
-@click.option(
-    "--confidence",
-    type=ShareType(),
-    default=0.95,
-    show_default=True,
-    help="Confidence level of each interval.",
-)
-@click.option("--seed", type=whole(), default=0, show_default=True, help="Random seed of every draw.")
-@click.option("--threads", type=whole(1), help="CPU threads.")
-@out_option("Folder for the evidence and its page.", ("evidence.json",))
-@click.option("--json", "as_json", is_flag=True, help="Print the evidence as JSON on standard output.")
+@command("evidence", _EPILOG)
+@says_what_is_kept
 def evidence_command(
     model: str,
-    categories: int | None,
-    positions: int | None,
-    q_true: str | None,
-    law: str | None,
-    samples: int,
-    resamples: int,
-    confidence: float,
-    seed: int,
-    threads: int | None,
-    out: Path | None,
-    as_json: bool,
-    **options: Any,
+    *,
+    of_task: TaskOptions,
+    options: SolutionOptions,
+    samples: Annotated[int, Option(type=whole(50))] = 2000,
+    resamples: Annotated[int, Option(type=whole(20))] = 200,
+    confidence: Annotated[float, Option(type=ShareType())] = 0.95,
+    seed: int = 0,
+    threads: Positive | None = None,
+    out: Annotated[Path | None, out("evidence.json")] = None,
+    delivery: Delivery,
+    kept: Kept,
 ) -> None:
     """Measure whether the logic of MODEL is in the attention or in the feed-forward part.
 
     Path patching and ablation decide; variance shares, correlation and probing are also shown.
+
+    Options:
+        samples: Number of sequences that the model is run on.
+        resamples: Bootstrap resamples of each interval.
+        confidence: Confidence level of each interval.
+        seed: Random seed of every draw.
+        threads: CPU threads.
+        out: Folder for the evidence and its page.
     """
     from tokendynamics.circuits.evidence import check_measurable, evidence
     from tokendynamics.cli._output import Output
-    from tokendynamics.cli.circuits._folder import manifest_of, write_results
     from tokendynamics.numerics.resources import limited_threads
-    from tokendynamics.provenance.manifest import plain
     from tokendynamics.report.circuits.reports import evidence_report
 
-    output, started = Output(as_json=as_json), datetime.now(UTC)
-    given = given_options(options)
-    if model in SOLUTIONS and not Path(model).exists():
-        functional = default_functional(model, options)
-        task = task_of(categories, positions, q_true, law, defaults=(4, 8, functional))
-        if task.positions < 2:
-            raise ArgumentValueError(expected("--positions", "at least 2, so that there is a pair", task.positions))
-        chosen = build_solution(model, task, options)
-        about = {"model": model, **task_parameters(task, q_true or functional, law), **given}
-    else:
-        _refuse_options(model, {"categories": categories, "positions": positions, "q_true": q_true, "law": law} | given)
-        record = _learned(model, output.say)
-        chosen = record.transformer
-        about = {"model": model, "architecture": record.architecture, "flavour": record.flavour}
-        about |= {"run": record.seed, "categories": record.task.categories, "positions": record.task.positions}
+    kept.results(out)
+    output, started = Output(as_json=delivery.as_json), datetime.now(UTC)
+    chosen, about = _chosen(model, of_task, options, output.say)
     check_measurable(chosen, chosen.task, samples, resamples, confidence)
     output.say(f"Measuring {chosen.name} ({plural(samples, 'sequence')})")
     with limited_threads(threads):
@@ -109,17 +80,29 @@ def evidence_command(
         parameters = {**about, "samples": samples, "resamples": resamples, "confidence": confidence}
         manifest = manifest_of(parameters, seed=seed, started=started)
     summary = about | {"q_true": chosen.task.q_true.tolist(), "law": chosen.task.law.tolist()} | measured.as_json()
-    files: tuple[str, ...] = ()
-    undrawn: PageError | None = None
-    if out is not None:
-        page = partial(evidence_report, chosen, measured, manifest)
-        files, undrawn = write_results(out, ("evidence.json", summary), manifest, page, output)
-    if as_json:
-        echo_json(plain(summary | {"folder": out and str(out), "files": files, "manifest": manifest}))
-    else:
-        echo(f"\n{measured}" + (f"\n\n{out}: {', '.join(files)}" if files else ""))
-    if undrawn:
-        raise undrawn
+    deliver(
+        out,
+        ("evidence.json", summary),
+        manifest,
+        partial(evidence_report, chosen, measured, manifest),
+        output,
+        lambda files: echo(f"\n{measured}" + (f"\n\n{out}: {', '.join(files)}" if files else "")),
+    )
+
+
+def _chosen(
+    model: str, of_task: TaskOptions, options: SolutionOptions, say: Callable[[str], None]
+) -> tuple[OneLayerTransformer, dict[str, Any]]:
+    """Return the transformer, hand-built or learned, and the entries of a manifest about it."""
+    if model in SOLUTIONS and not Path(model).exists():
+        task, about = of_task.task(4, 8, options.default_functional(model))
+        if task.positions < 2:
+            raise ArgumentValueError(expected("--positions", "at least 2, so that there is a pair", task.positions))
+        return options.build(model, task), {"model": model, **about, **options.given}
+    _refuse_options(model, vars(of_task) | options.given)
+    record = _learned(model, say)
+    about = {"model": model, "architecture": record.architecture, "flavour": record.flavour, "run": record.seed}
+    return record.transformer, about | {"categories": record.task.categories, "positions": record.task.positions}
 
 
 def _learned(model: str, say: Callable[[str], None]) -> LearningRecord:

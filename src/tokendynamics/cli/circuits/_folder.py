@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from tokendynamics.cli._interrupted import PAGE, Kept, interruptible
-from tokendynamics.cli._options import check_writable, overwrite_option
+from tokendynamics.cli._interrupted import PAGE
+from tokendynamics.cli._options import check_writable
+from tokendynamics.cli._signature import Json, Option
+from tokendynamics.cli._terminal import command_line, echo_json
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import PageError, expected
 from tokendynamics.provenance.owned import MANIFEST
@@ -25,20 +27,25 @@ if TYPE_CHECKING:
     from tokendynamics.cli._output import Output
     from tokendynamics.report.circuits.page import CircuitsReport
 
-_OVERWRITE = "tokendynamics.overwrite"
+
+@dataclass(frozen=True, kw_only=True)
+class Delivery:
+    """What happens with the results.
+
+    Attributes:
+        overwrite: Also replace files that no earlier run of this command wrote.
+        as_json: Print the results as JSON on standard output.
+    """
+
+    overwrite: Annotated[bool, Option(is_eager=True)] = False  # before --out, which needs its value
+    as_json: Json = False
 
 
-def out_option(
-    help: str, entries: Sequence[str], *, required: bool = False
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add the options --out and --overwrite, and say what is kept when the command is interrupted.
-
-    A folder is refused at once if another file is in the way.
+def out(*entries: str) -> Option:
+    """Return how --out is read: a folder is refused at once if another file is in the way.
 
     Args:
-        help: The help of --out.
         entries: Names of the data files; the page and the manifest are added.
-        required: Whether --out must be given.
     """
 
     def checked(context: click.Context, _: click.Parameter, value: str | None) -> Path | None:
@@ -51,34 +58,10 @@ def out_option(
         folder, command = Path(value), context.command_path
         check_writable(folder)
         _check_no_runs(folder, command)
-        check_free(folder, (*entries, PAGE), command, overwrite=_overwrite(context), argument="--out")
+        check_free(folder, (*entries, PAGE), command, overwrite=context.params["overwrite"], argument="--out")
         return folder
 
-    def remembered(context: click.Context, _: click.Parameter, value: bool) -> None:
-        context.meta[_OVERWRITE] = value
-
-    def both(command: Callable[..., Any]) -> Callable[..., Any]:
-        # Eager: --out needs its value.
-        allowing = overwrite_option(is_eager=True, expose_value=False, callback=remembered)
-        out = click.option("--out", type=click.Path(file_okay=False), required=required, callback=checked, help=help)
-        return out(allowing(_interruptible(command)))
-
-    return both
-
-
-def _interruptible(command: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(command)
-    def interruptible_command(**options: Any) -> Any:
-        kept = Kept()
-        kept.results(options["out"])
-        with interruptible(kept):
-            return command(**options)
-
-    return interruptible_command
-
-
-def _overwrite(context: click.Context) -> bool:
-    return bool(context.meta.get(_OVERWRITE, False))
+    return Option(type=click.Path(file_okay=False), callback=checked)
 
 
 def _check_no_runs(folder: Path, command: str) -> None:
@@ -97,55 +80,73 @@ def manifest_of(parameters: Mapping[str, Any], *, seed: int | None, started: dat
 
     from tokendynamics.provenance.manifest import manifest
 
-    command = shlex.join(["tokendynamics", *sys.argv[1:]])
-    record = manifest(command, dict(parameters), seed=seed, started=started, threads=torch.get_num_threads())
+    record = manifest(command_line(), dict(parameters), seed=seed, started=started, threads=torch.get_num_threads())
     used = {name: version for name, version in record["versions"].items() if name in ("python", *sys.modules)}
     return record | {"versions": used}
 
 
-def write_results(
+def deliver(
+    folder: Path | None,
+    summary: tuple[str, Mapping[str, Any]],
+    manifest: Mapping[str, Any],
+    page: Callable[[tuple[str, ...]], CircuitsReport],
+    output: Output,
+    show: Callable[[tuple[str, ...]], None],
+    *,
+    arrays: tuple[str, Mapping[str, Any]] | None = None,
+    shared: bool = False,
+) -> None:
+    """Write the data, then the page, each completely or not at all, see `whole_folder`; and print the results.
+
+    `summary` and `arrays` are file name and content of the JSON and the NPZ, `page` makes the page from the names of
+    the data files, `show` prints the results and the names of all files, and a folder is `shared` if it holds other
+    results, such as learned models, that other processes may be writing. Files of an earlier call are replaced and
+    named.
+
+    Raises:
+        PageError: There is no page; the results are printed all the same.
+    """
+    from tokendynamics.provenance.manifest import plain
+
+    files: tuple[str, ...] = ()
+    undrawn: PageError | None = None
+    if folder is not None:
+        files, undrawn = _written(folder, summary, manifest, page, output, arrays, shared)
+    if output.as_json:
+        echo_json(plain({**summary[1], "folder": folder and str(folder), "files": files, "manifest": manifest}))
+    else:
+        show(files)
+    if undrawn:
+        raise undrawn
+
+
+def _written(
     folder: Path,
     summary: tuple[str, Mapping[str, Any]],
     manifest: Mapping[str, Any],
     page: Callable[[tuple[str, ...]], CircuitsReport],
     output: Output,
-    *,
-    arrays: tuple[str, Mapping[str, Any]] | None = None,
-    shared: bool = False,
+    arrays: tuple[str, Mapping[str, Any]] | None,
+    shared: bool,
 ) -> tuple[tuple[str, ...], PageError | None]:
-    """Write the data, then the page, each completely or not at all; see `whole_folder`.
-
-    `summary` and `arrays` are file name and content of the JSON and the NPZ, `page` makes the page from the names of
-    the data files, and a folder is `shared` if it holds other results, such as learned models, that other
-    processes may be writing. Files of an earlier call are replaced and named.
-
-    Returns:
-        The names of the files, the page last; and the error if there is no page, to be raised after the results are
-        printed.
-    """
+    """Return the names of the files, the page last; and the error if there is no page."""
     import numpy as np
 
     from tokendynamics.cli._output import attempted
+    from tokendynamics.provenance.manifest import plain
     from tokendynamics.report import write
 
-    named = [arrays[0]] if arrays is not None else []
-    names = (*named, summary[0], MANIFEST)
+    names = (*([arrays[0]] if arrays else []), summary[0], MANIFEST)
     replaced = [name for name in (*names, PAGE) if (folder / name).exists()]
     context = click.get_current_context()
-    put = partial(
-        whole_folder,
-        folder,
-        manifest,
-        context.command_path,
-        overwrite=_overwrite(context),
-        shared=shared,
-        argument="--out",
-    )
+    overwrite, command = context.params["overwrite"], context.command_path
+    put = partial(whole_folder, folder, manifest, command, overwrite=overwrite, shared=shared, argument="--out")
     with put() as made:
         if arrays is not None:
             values: dict[str, Any] = {name: np.asarray(value) for name, value in arrays[1].items()}
             np.savez(made / arrays[0], **values)
-        (made / summary[0]).write_text(as_json(summary[1], indent=2) + "\n", encoding="utf-8")
+        text = json.dumps(plain(summary[1]), ensure_ascii=False, allow_nan=False, indent=2)
+        (made / summary[0]).write_text(text + "\n", encoding="utf-8")
     if replaced:
         output.say(f"replaced in {folder}: {', '.join(replaced)}")
 
@@ -158,24 +159,10 @@ def write_results(
     return (names if undrawn else (*names, PAGE)), undrawn
 
 
-def as_json(value: Any, indent: int | None = None) -> str:
-    """Return JSON text; NaN and infinity are null."""
-    from tokendynamics.provenance.manifest import plain
-
-    return json.dumps(plain(value), ensure_ascii=False, allow_nan=False, indent=indent)
-
-
 def matrices_of(model: OneLayerTransformer) -> dict[str, Any]:
     """Return the weights of a transformer by name, as arrays."""
-    weights = {
-        "q_true": model.task.q_true,
-        "law": model.task.law,
-        "qk": model.qk,
-        "ov": model.ov,
-        "B": model.B,
-        "bias": model.bias,
-        "C": model.C,
-    }
+    weights = {"q_true": model.task.q_true, "law": model.task.law}
+    weights |= {name: getattr(model, name) for name in ("qk", "ov", "B", "bias", "C")}
     if model.norm is not None:
         weights |= {"norm_gain": model.norm.gain, "norm_shift": model.norm.shift}
     return {name: value.detach().numpy() for name, value in weights.items()} | {"offset": model.offset}

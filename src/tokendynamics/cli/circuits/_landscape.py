@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import click
+from rich.table import Table
+from rich.text import Text
 
-from tokendynamics.cli._options import whole
-from tokendynamics.cli._terminal import echo_json
-from tokendynamics.cli.circuits._folder import out_option
-from tokendynamics.cli.circuits._task_options import functional_of, law_of
-from tokendynamics.numerics.errors import PageError
+from tokendynamics.cli._interrupted import Kept, says_what_is_kept
+from tokendynamics.cli._signature import Option, Positive, command
+from tokendynamics.cli._terminal import Console, table
+from tokendynamics.cli.circuits._folder import Delivery, deliver, manifest_of, out
+from tokendynamics.cli.circuits._task_options import LAWS, functional_of, law_of
 from tokendynamics.words import count, listing, number, percent_estimate, plural
 
 if TYPE_CHECKING:
@@ -36,58 +38,72 @@ Examples:
 """
 
 
-@click.command("landscape", epilog=_EPILOG)
-@click.argument("section", metavar="WHICH", type=click.Choice(["3.1", "3.2", "3.3"]))
-@click.option("--categories", "-N", type=whole(), help="N, the number of categories.  [default: 5]")
-@click.option("--positions", "-M", type=whole(), default=6, show_default=True, help="M, the length of the sequences.")
-@click.option(
-    "--law", default="uniform", show_default=True, metavar="uniform|zipf|P1,P2,…", help="Law of the categories."
-)
-@click.option(
-    "--q-true", "q_true", metavar="FILE|random:SEED|digits[:BASE]", help="q_true of 3.3.  [default: random:0]"
-)
-@click.option("--causal", is_flag=True, help="Mask the attention of 3.3.")
-@click.option("--starts", type=whole(), help="Random starts of the descent.  [default: 40; 10 for 3.2, which is slow]")
-@click.option(
-    "--seed", type=whole(), default=0, show_default=True, help="Random seed of the starts and of free parameters."
-)
-@click.option(
-    "--method",
-    type=click.Choice(["quasi-newton", "gradient-flow"]),
-    default="quasi-newton",
-    show_default=True,
-    help="Method of descent.",
-)
-@click.option("--budget", type=whole(), default=600, show_default=True, help="Largest number of steps of one run.")
-@click.option("--threads", type=whole(1), default=1, show_default=True, help="CPU threads.")
-@out_option("Folder for the data and the page.", ("landscape.json",))
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")
-def landscape_command(threads: int, out: Path | None, as_json: bool, **given: Any) -> None:
-    """Find the stationary points of the exact expected loss of the paper's section WHICH, and where descent ends."""
+@dataclass(frozen=True, kw_only=True)
+class Surveying:
+    """What is surveyed, named as the arguments of `tokendynamics.circuits.landscape.survey`.
+
+    Attributes:
+        categories: N, the number of categories.  [default: 5]
+        positions: M, the length of the sequences.
+        law: Law of the categories.
+        q_true: q_true of 3.3.  [default: random:0]
+        causal: Mask the attention of 3.3.
+        starts: Random starts of the descent.  [default: 40; 10 for 3.2, which is slow]
+        seed: Random seed of the starts and of free parameters.
+        method: Method of descent.
+        budget: Largest number of steps of one run.
+    """
+
+    categories: Annotated[int | None, Option("--categories", "-N")] = None
+    positions: Annotated[int, Option("--positions", "-M")] = 6
+    law: Annotated[str, Option(metavar=LAWS)] = "uniform"
+    q_true: Annotated[str | None, Option(metavar="FILE|random:SEED|digits[:BASE]")] = None
+    causal: bool = False
+    starts: int | None = None
+    seed: int = 0
+    method: Literal["quasi-newton", "gradient-flow"] = "quasi-newton"
+    budget: int = 600
+
+
+@command("landscape", _EPILOG)
+@says_what_is_kept
+def landscape_command(
+    section: Annotated[Literal["3.1", "3.2", "3.3"], Option(metavar="WHICH")],
+    *,
+    surveying: Surveying,
+    threads: Positive = 1,
+    out: Annotated[Path | None, out("landscape.json")] = None,
+    delivery: Delivery,
+    kept: Kept,
+) -> None:
+    """Find the stationary points of the exact expected loss of the paper's section WHICH, and where descent ends.
+
+    Options:
+        threads: CPU threads.
+        out: Folder for the data and the page.
+    """
     from tokendynamics.cli._output import Output
-    from tokendynamics.cli.circuits._folder import manifest_of, write_results
     from tokendynamics.numerics.resources import limited_threads
-    from tokendynamics.provenance.manifest import plain
     from tokendynamics.report.circuits.reports import landscape_report
 
-    output, started = Output(as_json=as_json), datetime.now(UTC)
+    kept.results(out)
+    output, started = Output(as_json=delivery.as_json), datetime.now(UTC)
+    given = {"section": section, **vars(surveying)}
     with limited_threads(threads):
         surveyed = _surveyed(given, output)
-        manifest = manifest_of(_parameters(given, surveyed), seed=surveyed.basins.seed, started=started)
-    summary = surveyed.as_json()
-    files: tuple[str, ...] = ()
-    undrawn: PageError | None = None
-    if out is not None:
-        data = ("landscape.json", summary)
-        files, undrawn = write_results(
-            out, data, manifest, lambda names: landscape_report(surveyed, manifest, names), output
-        )
-    if as_json:
-        echo_json(plain(summary | {"folder": out and str(out), "files": files, "manifest": manifest}))
-    else:
-        _print(surveyed, out, files)
-    if undrawn:
-        raise undrawn
+        # The options, with the values of those that were left out.
+        asked = {**given, "categories": len(surveyed.landscape.law), "starts": len(surveyed.basins.runs)}
+        if section == "3.3":
+            asked["q_true"] = surveying.q_true or _FUNCTIONAL
+        manifest = manifest_of(asked, seed=surveyed.basins.seed, started=started)
+    deliver(
+        out,
+        ("landscape.json", surveyed.as_json()),
+        manifest,
+        lambda names: landscape_report(surveyed, manifest, names),
+        output,
+        lambda files: _print(surveyed, out, files),
+    )
 
 
 def _surveyed(given: Mapping[str, Any], output: Output) -> LandscapeSurvey:
@@ -100,18 +116,7 @@ def _surveyed(given: Mapping[str, Any], output: Output) -> LandscapeSurvey:
         return survey(**{**given, "law": law, "q_true": functional}, progress=progress)
 
 
-def _parameters(given: Mapping[str, Any], survey: LandscapeSurvey) -> dict[str, Any]:
-    """Return the options, with the values of those that were left out."""
-    asked = {**given, "categories": len(survey.landscape.law), "starts": len(survey.basins.runs)}
-    drawn = survey.section == "3.3" and given["q_true"] is None
-    return asked | {"q_true": _FUNCTIONAL} if drawn else asked
-
-
 def _print(survey: LandscapeSurvey, out: Path | None, files: tuple[str, ...]) -> None:
-    from rich.text import Text
-
-    from tokendynamics.cli._terminal import Console
-
     console, runs = Console(highlight=False), survey.basins
     console.print(Text(f"\n{survey.name}\n", style="bold"))
     console.print(_points(survey) if survey.points else _stalls(survey))
@@ -124,44 +129,40 @@ def _print(survey: LandscapeSurvey, out: Path | None, files: tuple[str, ...]) ->
         console.print(Text(f"\n{out}: {', '.join(files)}"))
 
 
-def _table(title: str, columns: Sequence[str], words: Sequence[str]) -> Any:
-    """Return an empty table with right-aligned numbers, in which only the column of definitions may wrap."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", padding=(0, 1, 0, 0))
-    for column in columns:
-        table.add_column(column, justify="left" if column in words else "right", no_wrap=column != _WRAPS)
-    return table
+def _table(title: str, columns: Sequence[str], words: Sequence[str]) -> Table:
+    """Return an empty table in which only the column of definitions may wrap."""
+    made = table(*columns, left=words, unbroken=set(columns) - {_WRAPS}, title=title)
+    made.padding = (0, 1, 0, 0)
+    return made
 
 
-def _points(survey: LandscapeSurvey) -> Any:
+def _points(survey: LandscapeSurvey) -> Table:
     columns = ("family", _WRAPS, "loss", "gradient", "curvature", "kind")
     title = "Stationary points: loss per token, relative gradient, lowest curvature"
-    table = _table(title, columns, ("family", _WRAPS, "kind"))
+    shown = _table(title, columns, ("family", _WRAPS, "kind"))
     for point, one in survey.points:
         numbers = (number(point.loss_per_column, 5), number(one.relative_gradient, 1), number(one.lowest_curvature, 2))
-        table.add_row(point.family, point.text, *numbers, one.kind)
-    return table
+        shown.add_row(point.family, point.text, *numbers, one.kind)
+    return shown
 
 
-def _stalls(survey: LandscapeSurvey) -> Any:
-    table = _table(
+def _stalls(survey: LandscapeSurvey) -> Table:
+    shown = _table(
         "Stalls: gradient flow from logits of −depth", ("depth", "loss per token", "gradient", "time to leave"), ()
     )
     for one in survey.stalls:
         time = number(one.time) if one.status == "left" else one.status
-        table.add_row(number(one.depth), number(survey.per_token(one.loss), 6), number(one.gradient, 2), time)
-    return table
+        shown.add_row(number(one.depth), number(survey.per_token(one.loss), 6), number(one.gradient, 2), time)
+    return shown
 
 
-def _shares(runs: Basins) -> Any:
+def _shares(runs: Basins) -> Table:
     from tokendynamics.circuits.landscape.basins import CONFIDENCE
 
     title = f"{runs.method}, {plural(len(runs.runs), 'start')}"
-    table = _table(title, ("ends as", "starts", "share"), ("ends as",))
+    shown = _table(title, ("ends as", "starts", "share"), ("ends as",))
     for share in runs.shares:
-        table.add_row(
+        shown.add_row(
             share.kind, count(share.count), percent_estimate(share.fraction, [share.low, share.high], CONFIDENCE)
         )
-    return table
+    return shown

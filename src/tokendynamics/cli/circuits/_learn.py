@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
+from rich.text import Text
 
-from tokendynamics.cli._interrupted import NOTHING
-from tokendynamics.cli._options import whole
-from tokendynamics.cli._terminal import echo, echo_json
-from tokendynamics.cli.circuits._folder import out_option
-from tokendynamics.cli.circuits._task_options import task_of, task_options, task_parameters
+from tokendynamics.cli._interrupted import NOTHING, interruptible
+from tokendynamics.cli._signature import Option, Positive, command
+from tokendynamics.cli._terminal import Console, echo, table
+from tokendynamics.cli._values import whole
+from tokendynamics.cli.circuits._folder import Delivery, deliver, manifest_of, out
+from tokendynamics.cli.circuits._task_options import TaskOptions
 from tokendynamics.words import fixed, number
 
 if TYPE_CHECKING:
@@ -38,83 +41,76 @@ interrupted; finished seeds are not trained again.
 """
 
 
-@click.command("learn", epilog=_EPILOG)
-@click.argument(
-    "architecture", metavar="ARCHITECTURE", type=click.Choice(["solution-1", "solution-2", "solution-3", "combined"])
-)
-@click.option(
-    "--flavour",
-    type=click.Choice(["free", "towards-1", "towards-2", "towards-3"]),
-    default="free",
-    show_default=True,
-    help="The solution that a penalty favours at first in the combined model.",
-)
-@task_options
-@click.option("--seeds", type=whole(1, 10_000), default=5, show_default=True, help="Number of runs.")
-@click.option("--seed", type=whole(0), default=0, show_default=True, help="Random seed of the first run.")
-@click.option("--batch", type=whole(), default=500, show_default=True, help="New sequences per outer step.")
-@click.option("--steps", type=whole(), default=50, show_default=True, help="Outer steps.")
-@click.option("--inner", type=whole(), default=20, show_default=True, help="Iterations of L-BFGS per outer step.")
-@click.option("--hidden", type=whole(), help="Hidden units.  [default: N², N or M, as the architecture needs]")
-@click.option("--samples", type=whole(50), default=1000, show_default=True, help="Sequences for the evidence.")
-@click.option("--threads", type=whole(1), default=1, show_default=True, help="CPU threads.")
-@out_option("Folder of the results.", ("learning.json",), required=True)
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How each run is trained, named as the arguments of `tokendynamics.circuits.learning.learn`.
+
+    Attributes:
+        batch: New sequences per outer step.
+        steps: Outer steps.
+        inner: Iterations of L-BFGS per outer step.
+        hidden: Hidden units.  [default: N², N or M, as the architecture needs]
+    """
+
+    batch: int = 500
+    steps: int = 50
+    inner: int = 20
+    hidden: int | None = None
+
+
+@command("learn", _EPILOG)
 def learn_command(
-    architecture: str,
-    flavour: str,
-    categories: int | None,
-    positions: int | None,
-    q_true: str | None,
-    law: str | None,
-    seeds: int,
-    seed: int,
-    samples: int,
-    threads: int,
-    out: Path,
-    as_json: bool,
-    **recipe: Any,
+    architecture: Annotated[
+        Literal["solution-1", "solution-2", "solution-3", "combined"], Option(metavar="ARCHITECTURE")
+    ],
+    *,
+    flavour: Literal["free", "towards-1", "towards-2", "towards-3"] = "free",
+    of_task: TaskOptions,
+    seeds: Annotated[int, Option(type=whole(1, 10_000))] = 5,
+    seed: Annotated[int, Option(type=whole(0))] = 0,
+    recipe: Recipe,
+    samples: Annotated[int, Option(type=whole(50))] = 1000,
+    threads: Positive = 1,
+    out: Annotated[Path, out("learning.json")],
+    delivery: Delivery,
 ) -> None:
     """Train one-layer transformers on the pair task, and measure which part does the logic.
 
     ARCHITECTURE is solution-1, solution-2, solution-3 (tailored) or combined. q_true is the same for every seed;
     weights and batches differ. Without options N = 6 and M = 16.
+
+    Options:
+        flavour: The solution that a penalty favours at first in the combined model.
+        seeds: Number of runs.
+        seed: Random seed of the first run.
+        samples: Sequences for the evidence.
+        threads: CPU threads.
+        out: Folder of the results.
     """
     from tokendynamics.cli._output import Output
-    from tokendynamics.cli.circuits._folder import manifest_of, write_results
     from tokendynamics.numerics.resources import check_fits, limited_threads
-    from tokendynamics.provenance.manifest import plain
     from tokendynamics.report.circuits.reports import learning_report
 
-    output, started = Output(as_json=as_json), datetime.now(UTC)
-    task = task_of(categories, positions, q_true, law, defaults=(6, 16, "random:0"))
-    chosen = {"architecture": architecture, "flavour": flavour, **recipe}
+    output, started = Output(as_json=delivery.as_json), datetime.now(UTC)
+    task, described = of_task.task(6, 16, "random:0")
+    chosen = {"architecture": architecture, "flavour": flavour, **vars(recipe)}
     check_fits(_BYTES * samples * task.positions, "samples")
     numbers = range(seed, seed + seeds)
-    try:
+    with interruptible(lambda: _kept(out, numbers)):
         with limited_threads(threads), output.progress() as progress:
             records = [_run(task, number, out, output, progress, chosen) for number in numbers]
             evidences = _measured(records, samples, progress)
-            about = {**chosen, **task_parameters(task, q_true or "random:0", law), "seeds": seeds, "samples": samples}
+            about = {**chosen, **described, "seeds": seeds, "samples": samples}
             manifest = manifest_of(about, seed=seed, started=started)
-        summary = _summary(records, evidences)
-        files, undrawn = write_results(
+        deliver(
             out,
-            ("learning.json", summary),
+            ("learning.json", _summary(records, evidences)),
             manifest,
             lambda names: learning_report(records, evidences, manifest, names),
             output,
+            lambda files: _print(records, evidences, out, files),
             shared=True,
         )
-    except KeyboardInterrupt:
-        echo(_kept(out, numbers), err=True)
-        raise click.exceptions.Exit(130) from None
-    if as_json:
-        echo_json(plain(summary | {"folder": str(out), "files": files, "manifest": manifest}))
-    else:
-        _print(records, evidences, out, files)
-    if undrawn:
-        raise undrawn
     _fail_if_broken(records, out)
 
 
@@ -150,15 +146,15 @@ def _measured(records: list[LearningRecord], samples: int, progress: Progress) -
 
 
 def _kept(out: Path, numbers: Iterable[int]) -> str:
-    """Return a line about the results of an interrupted call."""
+    """Return a sentence about the results of an interrupted call."""
     folders = [f"seed-{number}" for number in numbers]
     finished = [name for name in folders if (out / name / "record.json").is_file()]
     begun = [name for name in folders if (out / name / "progress.pt").is_file()]
     if not finished and not begun:
-        return f"interrupted: {NOTHING}"
+        return NOTHING
     states = ((finished, "finished"), (begun, "unfinished"))
     kept = " and ".join(f"{', '.join(names)} ({state})" for names, state in states if names)
-    return f"interrupted: {out} keeps {kept}; the same command continues from there"
+    return f"{out} keeps {kept}; the same command continues from there"
 
 
 def _summary(records: list[LearningRecord], evidences: Sequence[Evidence | None]) -> dict[str, Any]:
@@ -181,20 +177,15 @@ def _print(
     records: list[LearningRecord], evidences: Sequence[Evidence | None], out: Path, files: tuple[str, ...]
 ) -> None:
     import numpy as np
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    from tokendynamics.cli._terminal import Console
 
     console = Console(highlight=False)
-    table = Table(box=SIMPLE_HEAD, title=Text(records[0].name.rpartition(", seed")[0]), title_justify="left")
-    for column in ("seed", "final loss", "relative", "solved", "centred |corr|", "verdict", "status"):
-        left = column in ("solved", "verdict", "status")
-        table.add_column(column, justify="left" if left else "right", no_wrap=column == "verdict")
+    words = ("solved", "verdict", "status")
+    columns = ("seed", "final loss", "relative", "solved", "centred |corr|", "verdict", "status")
+    title = records[0].name.rpartition(", seed")[0]
+    shown = table(*columns, left=words, unbroken=("verdict",), title=title)
     for record, evidence in zip(records, evidences, strict=True):
         correlation = None if evidence is None else evidence.instrument("correlation").estimate
-        table.add_row(
+        shown.add_row(
             str(record.seed),
             number(record.final_loss),
             number(record.relative_loss),
@@ -203,7 +194,7 @@ def _print(
             evidence.verdict if evidence else "not measured",
             record.status.partition(":")[0],
         )
-    console.print(table)
+    console.print(shown)
     finals = np.array([record.final_loss for record in records])
     median, lowest, highest = (number(float(value)) for value in (np.median(finals), finals.min(), finals.max()))
     solved = sum(record.solved for record in records)

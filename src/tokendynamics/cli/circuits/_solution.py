@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
-import click
-
+from tokendynamics.cli._signature import Option
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected
+from tokendynamics.words import listing
 
 if TYPE_CHECKING:
     from tokendynamics.circuits import OneLayerTransformer, PairTask
@@ -21,82 +20,53 @@ SOLUTIONS = (
 )  # fmt: skip
 """The names of the catalogue, repeated here so that help needs no heavy import."""
 
-_FLAGS = {
-    "form": "--form",
-    "K": "-K",
-    "sharpness": "--sharpness",
-    "base": "--base",
-    "attention_share": "--share",
-    "causal": "--causal",
-}
 
+@dataclass(frozen=True, kw_only=True)
+class SolutionOptions:
+    """Options of the hand-built transformers, named as the arguments of their constructors.
 
-def solution_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of the hand-built transformers."""
-    options = (
-        click.option("--causal", is_flag=True, default=None, help="Mask the attention; the outputs stay the same."),
-        click.option(
-            "--form", help="Form of solution 1: rows, uniform, indicators, printed; of 2 and 3: exact, printed."
-        ),
-        click.option(
-            "-K", "K", type=float, help="Scale of solutions 2 and 3; too small a K is refused with the least one."
-        ),
-        click.option("--sharpness", type=float, help="β of softmax-1 and softmax-3.  [default: 40]"),
-        click.option("--base", type=float, help="Base of the linear case.  [default: 10]"),
-        click.option(
-            "--share",
-            "attention_share",
-            type=float,
-            help="Share of q_true that a mixture computes in attention.  [0.5]",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def checked_name(name: str) -> str:
-    """Return the name of a known solution.
-
-    Raises:
-        ArgumentValueError: An unknown name.
+    Attributes:
+        causal: Mask the attention; the outputs stay the same.
+        form: Form of solution 1: rows, uniform, indicators, printed; of 2 and 3: exact, printed.
+        K: Scale of solutions 2 and 3; too small a K is refused with the least one.
+        sharpness: β of softmax-1 and softmax-3.  [default: 40]
+        base: Base of the linear case.  [default: 10]
+        attention_share: Share of q_true that a mixture computes in attention.  [default: 0.5]
     """
-    if name not in SOLUTIONS:
-        raise ArgumentValueError(expected("SOLUTION", f"one of {', '.join(SOLUTIONS)}", repr(name)))
-    return name
 
+    causal: Annotated[bool | None, Option("--causal")] = None
+    form: str | None = None
+    K: Annotated[float | None, Option("-K")] = None
+    sharpness: float | None = None
+    base: float | None = None
+    attention_share: Annotated[float | None, Option("--share")] = None
 
-def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that were typed."""
-    return {option: value for option, value in options.items() if value is not None}
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that were typed."""
+        return {option: value for option, value in vars(self).items() if value is not None}
 
+    def default_functional(self, name: str) -> str:
+        """Return the default of q_true: the linear case computes digits of its base, softmax-2 only positive values."""
+        if name != "linear":
+            return "positive:0" if name == "softmax-2" else "random:0"
+        return "digits" if self.base is None else f"digits:{self.base!r}"
 
-def build_solution(name: str, task: PairTask, options: Mapping[str, Any]) -> OneLayerTransformer:
-    """Return the transformer of that name.
+    def build(self, name: str, task: PairTask) -> OneLayerTransformer:
+        """Return the transformer of that name.
 
-    Args:
-        name: One of `SOLUTIONS`.
-        task: The task that it computes.
-        options: Those of `solution_options`; None where an option was left out.
+        Args:
+            name: One of `SOLUTIONS`.
+            task: The task that it computes.
 
-    Raises:
-        ArgumentValueError: An option that this solution does not have, or a value that the constructor refuses.
-    """
-    from tokendynamics.circuits.constructions import HAND_BUILT
+        Raises:
+            ArgumentValueError: An option that this solution does not have, or a value that the constructor refuses.
+        """
+        from tokendynamics.circuits.constructions import HAND_BUILT
 
-    constructor = HAND_BUILT[name]
-    given = given_options(options)
-    known = inspect.signature(constructor).parameters
-    for option in given:
-        if option not in known:
-            having = [one for one in SOLUTIONS if option in inspect.signature(HAND_BUILT[one]).parameters]
-            owners = " and ".join((", ".join(having[:-1]), having[-1]) if having[1:] else having)
-            raise ArgumentValueError(f"{_FLAGS[option]}: is an option of {owners} only, not of {name}")
-    return constructor(task, **given)
-
-
-def default_functional(name: str, options: Mapping[str, Any]) -> str:
-    """Return the default of q_true: the linear case computes digits of its base, softmax-2 only positive values."""
-    if name != "linear":
-        return "positive:0" if name == "softmax-2" else "random:0"
-    return "digits" if options["base"] is None else f"digits:{options['base']!r}"
+        known = {solution: inspect.signature(HAND_BUILT[solution]).parameters for solution in SOLUTIONS}
+        for option in self.given:
+            if option not in known[name]:
+                having = [solution for solution in SOLUTIONS if option in known[solution]]
+                raise ArgumentValueError(f"{option}: is an option of {listing(having)} only, not of {name}")
+        return HAND_BUILT[name](task, **self.given)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from tokendynamics.cli._options import whole
+from tokendynamics.cli._signature import Option
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, MemoryLimitError
 from tokendynamics.numerics.errors import expected
 
@@ -49,54 +50,44 @@ def flags_of(command: click.Command) -> dict[str, str]:
     return flags
 
 
+LAWS = "uniform|zipf|P1,P2,…"
 _DRAWN = re.compile(r"random(?::(\d+))?")
 _POSITIVE = re.compile(r"positive(?::(\d+))?")
 _DIGITS = re.compile(r"digits(?::(.*))?")
 
 
-def task_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --categories, --positions, --q-true and --law."""
-    options = (
-        click.option("--categories", "-N", type=whole(), help="N, the number of categories."),
-        click.option("--positions", "-M", type=whole(), help="M, the longest sequence."),
-        click.option(
-            "--q-true",
-            "q_true",
-            metavar="FILE|random:SEED|positive:SEED|digits[:BASE]",
-            help="N × N numbers (.json, .csv or .npy; previous category first), standard normal draws, positive ones "
-            "with columns of mean 1, or 10·a + b.",
-        ),
-        click.option("--law", metavar="uniform|zipf|P1,P2,…", help="Law of the categories.  [default: uniform]"),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+@dataclass(frozen=True, kw_only=True)
+class TaskOptions:
+    """The task.
 
-
-def task_of(
-    categories: int | None,
-    positions: int | None,
-    q_true: str | None,
-    law: str | None,
-    *,
-    defaults: tuple[int, int, str],
-) -> PairTask:
-    """Return the task of the options.
-
-    Raises:
-        ArgumentValueError: A file that cannot be read, whose size contradicts --categories, or what `PairTask` refuses.
+    Attributes:
+        categories: N, the number of categories.
+        positions: M, the longest sequence.
+        q_true: N × N numbers (.json, .csv or .npy; previous category first), standard normal draws, positive ones with
+            columns of mean 1, or 10·a + b.
+        law: Law of the categories.  [default: uniform]
     """
-    from tokendynamics.circuits import PairTask
 
-    chosen = None if law is None else law_of(law)
-    functional = functional_of(defaults[2] if q_true is None else q_true, categories, defaults[0], chosen)
-    return PairTask(functional, defaults[1] if positions is None else positions, chosen)
+    categories: Annotated[int | None, Option("--categories", "-N")] = None
+    positions: Annotated[int | None, Option("--positions", "-M")] = None
+    q_true: Annotated[str | None, Option(metavar="FILE|random:SEED|positive:SEED|digits[:BASE]")] = None
+    law: Annotated[str | None, Option(metavar=LAWS)] = None
 
+    def task(self, categories: int, positions: int, functional: str) -> tuple[PairTask, dict[str, Any]]:
+        """Return the task, and the entries of a manifest about it; the arguments stand for options left out.
 
-def task_parameters(task: PairTask, q_true: str, law: str | None) -> dict[str, Any]:
-    """Return the entries of a manifest about the task."""
-    described = {"categories": task.categories, "positions": task.positions}
-    return {**described, "q_true": q_true, "law": "uniform" if law is None else law}
+        Raises:
+            ArgumentValueError: A file that cannot be read, whose size contradicts --categories, or what `PairTask`
+                refuses.
+        """
+        from tokendynamics.circuits import PairTask
+
+        law = None if self.law is None else law_of(self.law)
+        chosen = functional if self.q_true is None else self.q_true
+        matrix = functional_of(chosen, self.categories, categories, law)
+        task = PairTask(matrix, positions if self.positions is None else self.positions, law)
+        described = {"categories": task.categories, "positions": task.positions}
+        return task, {**described, "q_true": self.q_true or functional, "law": self.law or "uniform"}
 
 
 def functional_of(spec: str, categories: int | None, default: int, law: Any) -> Any:
