@@ -37,7 +37,7 @@ WORK = {
     "diagnose": "tokendynamics.diagnosis._diagnose.judge",
     "compare": "tokendynamics.diagnosis._compare.judge",
     "simulate": "tokendynamics.specification.simulation.simulate",
-    "circuits build": "tokendynamics.circuits.constructions.comparison.compare",
+    "circuits build": "tokendynamics.circuits.constructions.compare",
     "circuits evidence": "tokendynamics.circuits.evidence.evidence",
     "circuits landscape": "tokendynamics.circuits.landscape.survey",
     "circuits learn": "tokendynamics.circuits.learning.learn",
@@ -174,6 +174,6 @@ def test_files_that_were_downloaded_are_named(
 
 
 def test_check_writes_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tokendynamics.specification.simulation.check", interrupt)
+    monkeypatch.setattr("tokendynamics.specification.check", interrupt)
     assert call(["check", "flow.toml"]) == 130
     assert last_line(capsys) == f"interrupted: {NOTHING}"

@@ -80,7 +80,7 @@ INTERRUPTED = {
     "before the first checkpoint": ("_trainer", "put_checkpoint", "has no checkpoint yet"),
     "after a checkpoint": ("_checkpoints", "remove_older", "checkpoint-2 is in"),
     "while the network is written": ("_fitted", "put_folder", "checkpoint-4 is in"),
-    "while the page is drawn": ("_record", "Record.report", "is complete, with its record"),
+    "while the page is drawn": ("record", "Record.report", "is complete, with its record"),
 }
 
 
