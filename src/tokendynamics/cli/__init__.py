@@ -13,7 +13,7 @@ from tokendynamics.cli._simulate import simulate_command
 from tokendynamics.cli._study import study_command
 from tokendynamics.cli._sweep import sweep_command
 from tokendynamics.cli._train import train_command
-from tokendynamics.cli.circuits import circuits_group
+from tokendynamics.cli.circuits import circuits_group as _circuits_group
 
 __all__ = ["commands"]
 
@@ -42,7 +42,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or wrong input, 3 a limit is not met
     epilog=_EPILOG,
     commands=[
         diagnose_command, compare_command, inspect_command, simulate_command, check_command, sweep_command,
-        study_command, train_command, circuits_group,
+        study_command, train_command, _circuits_group,
     ],
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )  # fmt: skip

@@ -50,8 +50,8 @@ def command(name: str, epilog: str = "") -> Callable[[Callable[..., Any]], click
     ...         times: How often.
     ...         tone: How.
     ...     '''
-    >>> [(one.name, getattr(one, "help", "")) for one in greet.params], greet.help
-    ([('who', ''), ('times', 'How often.'), ('tone', 'How.')], 'Greet WHO.')
+    >>> [(one.name, getattr(one, "help", None)) for one in greet.params], greet.help
+    ([('who', None), ('times', 'How often.'), ('tone', 'How.')], 'Greet WHO.')
     """
 
     def made(function: Callable[..., Any]) -> click.Command:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from tokendynamics.cli.circuits._build import build_command
 from tokendynamics.cli.circuits._evidence import evidence_command
 from tokendynamics.cli.circuits._landscape import landscape_command
 from tokendynamics.cli.circuits._learn import learn_command
-from tokendynamics.cli.circuits._task_options import flags_of, renamed
-from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, MemoryLimitError
+from tokendynamics.cli.circuits._task_options import Group as _Group
 
 __all__ = ["circuits_group"]
 
@@ -24,17 +21,6 @@ Examples:
   tokendynamics circuits landscape 3.1 --starts 100
   tokendynamics circuits learn solution-2 --seeds 5 --out learned-2
 """
-
-
-class _Group(click.Group):
-    """Names the option that was typed where the library names its argument."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except (ArgumentTypeError, ArgumentValueError, MemoryLimitError) as error:
-            command = self.get_command(ctx, ctx.invoked_subcommand or "")
-            raise renamed(error, {} if command is None else flags_of(command)) from error
 
 
 @click.group(

@@ -50,6 +50,17 @@ def flags_of(command: click.Command) -> dict[str, str]:
     return flags
 
 
+class Group(click.Group):
+    """Names the option that was typed where the library names its argument."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (ArgumentTypeError, ArgumentValueError, MemoryLimitError) as error:
+            command = self.get_command(ctx, ctx.invoked_subcommand or "")
+            raise renamed(error, {} if command is None else flags_of(command)) from error
+
+
 LAWS = "uniform|zipf|P1,P2,…"
 _DRAWN = re.compile(r"random(?::(\d+))?")
 _POSITIVE = re.compile(r"positive(?::(\d+))?")
