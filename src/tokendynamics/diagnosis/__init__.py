@@ -7,6 +7,7 @@ from tokendynamics.diagnosis._decode import decode
 from tokendynamics.diagnosis._deeper import deeper
 from tokendynamics.diagnosis._deeper_found import Deeper
 from tokendynamics.diagnosis._diagnose import diagnose
+from tokendynamics.diagnosis._heads import head_effects
 from tokendynamics.diagnosis._levers import levers
 from tokendynamics.diagnosis._levers_found import Levers
 from tokendynamics.diagnosis._logit_lens import logit_lens
@@ -25,7 +26,7 @@ from tokendynamics.words import Convention, Finding
 
 __all__ = [
     "Comparison", "Convention", "Deeper", "Diagnosis", "Finding", "Levers", "Verdict", "attention_seen", "audit",
-    "compare", "decode", "deeper", "diagnose", "flow_of", "judge", "levers", "logit_lens", "passes",
+    "compare", "decode", "deeper", "diagnose", "flow_of", "head_effects", "judge", "levers", "logit_lens", "passes",
     "prediction_against_trace", "repeated_texts", "token_clusters", "token_paths", "trace", "what_if",
 ]  # fmt: skip
 

@@ -100,7 +100,7 @@ def levers(
     if not 1 < sink_ratio < float("inf"):
         raise ArgumentValueError(expected("sink_ratio", "a number above 1", sink_ratio))
     prompts = named_prompts(texts, ckpt)
-    given = _different(ckpt, prompts, truncate)
+    given = different_prompts(ckpt, prompts, truncate)
     halves = Halves(list(given)[1::2], list(given)[0::2], noun_of(prompts))
     with reporting(progress) as report, ckpt.gated() as gated:
         both = (halves.finding, halves.measuring)
@@ -130,7 +130,7 @@ def _with_effect(found: Levers, ckpt: Checkpoint, prompts: Mapping[str, Any], **
     return replace(found, effect=what_if(ckpt, prompts, found.changes, **counting)) if found.changes else found
 
 
-def _different(ckpt: Checkpoint, prompts: Mapping[str, Any], truncate: bool) -> dict[str, Prepared]:
+def different_prompts(ckpt: Checkpoint, prompts: Mapping[str, Any], truncate: bool) -> dict[str, Prepared]:
     """Return every prompt as arguments of a forward pass; refuse too few prompts, and equal ones."""
     if len(prompts) < AT_LEAST:
         wanted = f"at least {AT_LEAST} prompts: half of them find candidates and the others verify them"

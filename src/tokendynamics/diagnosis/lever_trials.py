@@ -15,7 +15,7 @@ from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.intervals import jackknife_interval
 from tokendynamics.observables import relative_kappa
-from tokendynamics.pretrained.edits.gates import GatedNetwork
+from tokendynamics.pretrained.edits.gates import GatedNetwork, HeadGates
 from tokendynamics.pretrained.not_finite import check_gated_pass
 from tokendynamics.pretrained.packs import Pack
 
@@ -38,7 +38,7 @@ class Trial:
 
     Attributes:
         layer: Counted from 1.
-        part: 0 the attention, 1 the feed-forward part.
+        part: 0 the attention, 1 the feed-forward part; of gates on heads the head, from 0.
         alpha: Its value.
         kappa_change: κ with it minus κ without.
         loss_change: Likewise the loss, in nats; NaN without a loss.
@@ -86,7 +86,7 @@ class Trials:
     """Runs the network with gates on the same prompts again and again; the tokens that count are those without gates.
 
     Args:
-        gated: The network with its gates.
+        gated: The network with its gates, on parts or on heads.
         packs: The prompts, at least three in all.
         where: Layer at which κ is read.
         ratio: See `tokendynamics.trace`, `sink_ratio`.
@@ -99,7 +99,7 @@ class Trials:
 
     def __init__(
         self,
-        gated: GatedNetwork,
+        gated: GatedNetwork | HeadGates,
         packs: Sequence[Pack],
         where: int,
         ratio: float,

@@ -25,7 +25,7 @@ from tokendynamics.numerics.resources import free_memory
 from tokendynamics.observables import relative_kappa
 from tokendynamics.observables.directions import unit_rows
 from tokendynamics.observables.share_decomposition import gram_of_means, resolution_of, shares_of_sums
-from tokendynamics.pretrained.edits.gates import GatedNetwork, GatedPass
+from tokendynamics.pretrained.edits.gates import GatedNetwork, GatedPass, HeadGates
 from tokendynamics.pretrained.network import at_least_single
 from tokendynamics.pretrained.not_finite import check_gated_pass
 from tokendynamics.pretrained.other_libraries import refusing
@@ -48,14 +48,15 @@ class Sensitivities:
     """What gates do to first order.
 
     Attributes:
-        kappa: ∂κ/∂α at the layer κ is read at; NaN where a layer has no such part.
+        kappa: ∂κ/∂α at the layer κ is read at, by the gates on each part, or on each head; NaN where a layer has no
+            such gate.
         loss: ∂loss/∂α in nats for each token; NaN without a loss.
         consensus: κ of the input of the first block and after each.
         where: The layer at which κ is read, from 1 on.
     """
 
-    kappa: Float64[np.ndarray, "layer part"]
-    loss: Float64[np.ndarray, "layer part"]
+    kappa: Float64[np.ndarray, "layer gate"]
+    loss: Float64[np.ndarray, "layer gate"]
     consensus: Float64[np.ndarray, " depth"]
     where: int
 
@@ -73,7 +74,7 @@ class _Sweep:
 
 
 def sensitivities(
-    gated: GatedNetwork,
+    gated: GatedNetwork | HeadGates,
     packs: Sequence[Pack],
     ratio: float,
     report: Progress,
@@ -83,7 +84,7 @@ def sensitivities(
     """Differentiate κ and the loss by every gate.
 
     Args:
-        gated: The network with its gates.
+        gated: The network with its gates, on parts or on heads.
         packs: What goes through it; at least two prompts in all.
         ratio: See `tokendynamics.trace`, `sink_ratio`.
         report: Told how far the work is.
@@ -207,7 +208,7 @@ def lengths_of(passed: GatedPass, pack: Pack) -> tuple[int, ...]:
 
 
 def _sweep(
-    gated: GatedNetwork,
+    gated: GatedNetwork | HeadGates,
     pack: Pack,
     gates: Tensor,
     counting: tuple[float, str | Sequence[int]],
@@ -227,7 +228,7 @@ def _sweep(
     return _Sweep(pack, counts, means, within, gradient, passed.states if keep else None)
 
 
-def _gradient(gated: GatedNetwork, value: Tensor, gates: Tensor, *, keep: bool) -> Tensor:
+def _gradient(gated: GatedNetwork | HeadGates, value: Tensor, gates: Tensor, *, keep: bool) -> Tensor:
     """Differentiate by the gates; a network may contain operations without a derivative."""
     with refusing(lambda words: CheckpointError(expected(gated.name, "a network that has derivatives", words))):
         (gradient,) = torch.autograd.grad(value, gates, retain_graph=keep)
@@ -235,8 +236,8 @@ def _gradient(gated: GatedNetwork, value: Tensor, gates: Tensor, *, keep: bool) 
 
 
 def _kappa_gradient(
-    gated: GatedNetwork, gates: Tensor, sweeps: list[_Sweep], where: int, means: Tensor, within: Tensor
-) -> Float64[Tensor, "layer part"]:
+    gated: GatedNetwork | HeadGates, gates: Tensor, sweeps: list[_Sweep], where: int, means: Tensor, within: Tensor
+) -> Float64[Tensor, "layer gate"]:
     means, within = means.clone().requires_grad_(), within.clone().requires_grad_()
     by_mean, by_within = torch.autograd.grad(kappa_of(means, within, gated.dtype), (means, within))
     total = torch.zeros_like(gates, requires_grad=False)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.numerics.errors import expected
-from tokendynamics.pretrained.edits.gates import GatedNetwork, GatedPass
+from tokendynamics.pretrained.edits.gates import GatedNetwork, GatedPass, HeadGates
 from tokendynamics.pretrained.edits.states import PackStates
 
 _POSITIVE = ("rope_theta", "factor", "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon")
@@ -52,7 +52,7 @@ def check_states(ckpt: Passing, states: PackStates) -> None:
         check_finite_state(ckpt, states.final_norm, "the final norm", "states")
 
 
-def check_gated_pass(gated: GatedNetwork, passed: GatedPass) -> None:
+def check_gated_pass(gated: GatedNetwork | HeadGates, passed: GatedPass) -> None:
     """Refuse a pass whose gates leave the network as it is and whose states or logits are not finite.
 
     Raises:

@@ -1,7 +1,8 @@
 """A factor on what each part of each block adds to the residual stream: 1 leaves the network alone, 0 removes a part.
 
 With a block y = x + c(x) + m(·) and gates α, β it is y = x + α c + β m; where a norm follows the sum (post-norm
-blocks), the gate stands before it: y = norm(x + α c).
+blocks), the gate stands before it: y = norm(x + α c). A gate on a head multiplies the columns that the output
+projection reads of it, as scaling these columns of its weight does.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
@@ -47,6 +48,7 @@ class GatedNetwork(ExitStack):
 
     Attributes:
         exists: Which gates there are; a block that is an attention alone has no feed-forward part.
+        heads: Which gates on heads there are: none in a block whose attention was not read.
 
     Args:
         network: Ready to run.
@@ -72,11 +74,14 @@ class GatedNetwork(ExitStack):
         super().__init__()
         self._varied = nullcontext() if varied is None else varied
         self.exists = existing_parts(layout, name)
+        self.heads = existing_heads(layout)
         self.network, self.layout, self.name, self.vocabulary = network, layout, name, vocabulary
         self.running = network if whole is None else whole
         self.config: Any = getattr(network, "config", None)
         self._layer = -1
         self._gates: Tensor | None = None
+        self._head_gates: Tensor | None = None
+        self._gated_heads: set[int] = set()
         self._states: list[Tensor] = []
         self._calls: dict[nn.Module, int] = {}
 
@@ -106,6 +111,10 @@ class GatedNetwork(ExitStack):
                     of_module.setdefault(block.get_submodule(module), []).append(part)
             for module, parts in of_module.items():
                 self.callback(module.register_forward_hook(self._gate(parts)).remove)
+            if layer.attention is not None:
+                projection = block.get_submodule(layer.attention.output[0])
+                hook = self._gate_heads(layer.attention.heads, layer.attention.d_value)
+                self.callback(projection.register_forward_pre_hook(hook, with_kwargs=True).remove)
             self.callback(block.register_forward_hook(self._leave).remove)
 
     @property
@@ -113,17 +122,21 @@ class GatedNetwork(ExitStack):
         """Number format of its forward pass."""
         return next(each.dtype for each in self.running.parameters() if each.is_floating_point())
 
-    def run(self, pack: Pack, gates: Float[Tensor, "layer part"]) -> GatedPass:
+    def run(
+        self, pack: Pack, gates: Float[Tensor, "layer part"], heads: Float[Tensor, "layer head"] | None = None
+    ) -> GatedPass:
         """Run the network once; states and logits are differentiable by the gates where gradients are on.
 
         Args:
             pack: What goes through it.
             gates: One for each part of each layer; those that do not exist change nothing.
+            heads: One for each head of each layer; None for no gates on heads. Likewise.
 
         Raises:
-            CheckpointError: It does not run.
+            CheckpointError: It does not run, or an attention does not call its output projection.
         """
         self._layer, self._gates, self._states = -1, gates, []
+        self._head_gates, self._gated_heads = heads, set()
         first = next(self.running.parameters())
         arguments = {name: moved(value, first) for name, value in pack.arguments.items()}
         try:
@@ -133,6 +146,8 @@ class GatedNetwork(ExitStack):
                 as_before(self.running),
             ):
                 output = self.running(**arguments)
+            if heads is not None:
+                self._check_heads()
             ids = arguments.get("input_ids")
             known = self.vocabulary is not None and isinstance(ids, Tensor)
             logits = logits_of(output, ids, self.vocabulary) if known else None  # pyright: ignore[reportArgumentType]
@@ -142,7 +157,13 @@ class GatedNetwork(ExitStack):
             own = tokens.places(arguments)
             return GatedPass(tuple(state[:, own] for state in states), logits)
         finally:
-            self._gates, self._states = None, []
+            self._gates, self._head_gates, self._states = None, None, []
+
+    def _check_heads(self) -> None:
+        for layer in (place for place, read in enumerate(self.heads.any(dim=-1).tolist()) if read):
+            if layer not in self._gated_heads:
+                wanted = "an attention that calls its output projection as a module"
+                raise CheckpointError(expected(f"{self.name}: layer {layer + 1}", wanted, "one that does not"))
 
     def _enter(self, module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
         del module
@@ -173,6 +194,44 @@ class GatedNetwork(ExitStack):
             return None if states is None else with_states_given(output, states * gate.to(states))
 
         return hook
+
+    def _gate_heads(self, heads: int, width: int) -> Callable[[nn.Module, Any, Any], Any]:
+        def hook(module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
+            del module
+            if self._gates is None or self._head_gates is None:
+                return None
+            self._gated_heads.add(self._layer)
+            state, *others = positional
+            factors = self._head_gates[self._layer, :heads].to(state).repeat_interleave(width)
+            return (state * factors, *others), named
+
+        return hook
+
+
+class HeadGates:
+    """The gates on heads of a network, in the place of those on its parts: a `GatedNetwork` to what runs one.
+
+    Attributes:
+        exists: Which gates there are, (layer, head).
+
+    Args:
+        gated: The network, within its block.
+    """
+
+    def __init__(self, gated: GatedNetwork) -> None:
+        self._gated, self.exists = gated, gated.heads
+        self.name, self.dtype, self.config = gated.name, gated.dtype, gated.config
+        self._parts = torch.ones(gated.exists.shape, dtype=torch.float64)
+
+    def run(self, pack: Pack, gates: Float[Tensor, "layer head"]) -> GatedPass:
+        """Run the network once with a gate on every head; see `GatedNetwork.run`."""
+        return self._gated.run(pack, self._parts, gates)
+
+
+def existing_heads(layout: Layout) -> Bool[Tensor, "layer head"]:
+    """Return which heads the layers have; a layer whose attention was not read has none."""
+    counts = [0 if layer.attention is None else layer.attention.heads for layer in layout.layers]
+    return torch.arange(max(counts, default=0)) < torch.tensor(counts)[:, None]
 
 
 def _by_prompt(state: Tensor, prompts: int) -> Tensor:
