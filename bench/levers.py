@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from bench.measure import Comparison, overhead, rounds_of
-from tokendynamics.diagnosis.lever_trials import Trials
-from tokendynamics.diagnosis.sensitivities import Sensitivities, sensitivities
+from tokendynamics.diagnosis.gating.sensitivities import Sensitivities, sensitivities
+from tokendynamics.diagnosis.gating.trials import Trials
 from tokendynamics.diagnosis.texts import default_texts
 from tokendynamics.pretrained import Checkpoint, load
 from tokendynamics.pretrained.packs import Pack

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from bench.measure import Comparison, overhead, rounds_of
-from tokendynamics.diagnosis import prompt_trace, trace, tracing
+from tokendynamics.diagnosis import trace
 from tokendynamics.diagnosis.texts import five_texts
+from tokendynamics.diagnosis.tracing import measure, prompt_trace
 from tokendynamics.observables.summary import Gram
 from tokendynamics.pretrained import Checkpoint, load
 from tokendynamics.pretrained.discovery import interface
@@ -72,7 +73,7 @@ def _of_the_verdict(ckpt: Checkpoint, prompts: list[Tensor]) -> Comparison:
 
 
 _MEASURES = (
-    (tracing, "share_variables"),
+    (measure, "share_variables"),
     (prompt_trace, "update_ratios"),
     (Gram, "sums_of_directions"),
     (ReceivedAttention, "__call__"),

@@ -21,7 +21,7 @@ from reproductions.asymptotic.repeated import (
 from reproductions.drawing import footnote
 from reproductions.record import Quantity, Record, measured, timed
 from tokendynamics import figures
-from tokendynamics.diagnosis.repeated_passes import COLLAPSED
+from tokendynamics.diagnosis.deepening.repeated_passes import COLLAPSED
 from tokendynamics.pretrained.loading import untrained_twin
 from tokendynamics.provenance.progress import Progress
 

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 
 from reproductions.record import Quantity, Source, measured
 from tokendynamics.diagnosis import passes
-from tokendynamics.diagnosis.repeated_passes import COLLAPSED
+from tokendynamics.diagnosis.deepening.repeated_passes import COLLAPSED
 from tokendynamics.figures.style import LINES, MUTED, paper_style
 from tokendynamics.pretrained import Checkpoint, load
 from tokendynamics.provenance.progress import Progress

@@ -11,7 +11,7 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from tokendynamics import observables
-from tokendynamics.diagnosis.prompt_trace import find_sinks
+from tokendynamics.diagnosis.tracing.prompt_trace import find_sinks
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.edits.scaled_states import scaled_states
 

@@ -183,7 +183,7 @@ def test_passes_that_are_interrupted_leave_nothing(
     def stopped(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tokendynamics.diagnosis._deeper.passes", stopped)
+    monkeypatch.setattr("tokendynamics.diagnosis.deepening._deeper.passes", stopped)
     assert call(["diagnose", model, "--prompt", "a cat sat", "--no-levers", "--passes", "4"]) == 130
     assert "interrupted: nothing was written" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == before

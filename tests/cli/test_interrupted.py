@@ -35,7 +35,7 @@ DATA = {
 
 WORK = {
     "diagnose": "tokendynamics.diagnosis._diagnose.judge",
-    "compare": "tokendynamics.diagnosis._compare.judge",
+    "compare": "tokendynamics.diagnosis.comparing._compare.judge",
     "simulate": "tokendynamics.specification.simulation.simulate",
     "circuits build": "tokendynamics.circuits.constructions.compare",
     "circuits evidence": "tokendynamics.circuits.evidence.evidence",

@@ -10,7 +10,7 @@ import pytest
 
 from command_line import call
 from tokendynamics.cli._limits import NOT_MET, STATES
-from tokendynamics.diagnosis.layer_states import State
+from tokendynamics.diagnosis.tracing.layer_states import State
 
 TINY = {
     "model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 8, "n_positions": 64, "vocab_size": 300,

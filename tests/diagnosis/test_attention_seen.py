@@ -10,7 +10,7 @@ import torch
 
 import tokendynamics as td
 from pretrained.families import half_of_network, inputs_of, network_of
-from tokendynamics.diagnosis._attention_seen import measures
+from tokendynamics.diagnosis.tracing._attention_seen import measures
 from tokendynamics.numerics import CheckpointError, MemoryLimitError
 from tokendynamics.numerics import resources as memory
 from tokendynamics.pretrained import load

@@ -9,7 +9,7 @@ import xarray as xr
 
 from diagnosis.built_networks import BUILT, Built
 from tokendynamics.diagnosis import Verdict, judge, trace
-from tokendynamics.diagnosis.attention_sinks import named_sink
+from tokendynamics.diagnosis.tracing.words import named_sink
 
 QUICK = 5
 """Each so many-th network is judged in every run of the tests, and all of them with the slow ones."""

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 import tokendynamics as td
 from diagnosis.test_decode import _with_head
 from pretrained.families import network_of
-from tokendynamics.diagnosis._deeper import VARIANTS, _side_by_side
-from tokendynamics.diagnosis.deeper_words import sentences_of
+from tokendynamics.diagnosis.deepening._deeper import VARIANTS, _side_by_side
+from tokendynamics.diagnosis.deepening.result import sentences_of
 from tokendynamics.modules.language_model import LanguageModel, LanguageModelConfig
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, CheckpointError, MemoryLimitError
 from tokendynamics.words import percent

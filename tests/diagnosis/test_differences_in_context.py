@@ -13,9 +13,9 @@ import xarray as xr
 import tokendynamics as td
 from diagnosis.planted_damage import FAMILIES, LAYERS, blocks_of, network
 from tokendynamics.diagnosis import Comparison
-from tokendynamics.diagnosis._first_difference import Difference, Parting
-from tokendynamics.diagnosis._tensor_differences import standing_out
-from tokendynamics.diagnosis.compared_words import parting_finding, updates_finding
+from tokendynamics.diagnosis.comparing._first_difference import Difference, Parting
+from tokendynamics.diagnosis.comparing._tensors import standing_out
+from tokendynamics.diagnosis.comparing.words import parting_finding, updates_finding
 
 PROMPTS = {
     "one": [5, 9, 33, 21, 7, 50], "two": [12, 3, 44, 18, 40],

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tokendynamics as td
-from tokendynamics.diagnosis.sensitivities import Sensitivities, sensitivities
+from tokendynamics.diagnosis.gating.sensitivities import Sensitivities, sensitivities
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.pretrained import load
 from tokendynamics.pretrained.edits.gates import HeadGates

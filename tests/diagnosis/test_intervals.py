@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tokendynamics.diagnosis import trace
-from tokendynamics.diagnosis.prompt_shares import CONFIDENCE
+from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE
 from tokendynamics.numerics.intervals import jackknife_interval
 from tokendynamics.observables import relative_kappa
 from tokendynamics.observables.share_decomposition import gram_of_means, shares_of_sums, shares_without_each

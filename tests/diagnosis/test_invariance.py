@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from diagnosis.function_preserving import CHANGES, FAMILIES, head_order, network_of, output_of
 from tokendynamics.diagnosis import audit
-from tokendynamics.diagnosis._weights_in_words import theorems_in_words
+from tokendynamics.diagnosis.auditing._words import theorems_in_words
 from tokendynamics.pretrained import load
 
 IDS = torch.tensor([[5, 9, 33, 21, 7, 50, 2, 18]])

@@ -8,7 +8,7 @@ import pytest
 
 import tokendynamics as td
 from pretrained.families import network_of
-from tokendynamics.diagnosis._known_tokens import token_conditions, token_finding, tokens_in_words
+from tokendynamics.diagnosis.tracing.prompts import token_conditions, token_finding, tokens_in_words
 from tokendynamics.pretrained.inputs import prepared
 
 _WORDS = ["<bos>", "<unk>", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]

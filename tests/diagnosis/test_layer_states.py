@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from tokendynamics.diagnosis.layer_states import (
+from tokendynamics.diagnosis.tracing.layer_states import (
     ANISOTROPIC,
     CONSENSUS,
     LINE_EXCESS,

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 import tokendynamics as td
 from diagnosis.built_networks import BUILT
 from pretrained.families import network_of
-from tokendynamics.diagnosis import _levers
-from tokendynamics.diagnosis import sensitivities as sensitivity_module
-from tokendynamics.diagnosis._lever_words import (
+from tokendynamics.diagnosis.gating import _levers
+from tokendynamics.diagnosis.gating import sensitivities as sensitivity_module
+from tokendynamics.diagnosis.gating._levers import MUCH, SHARE
+from tokendynamics.diagnosis.gating._result import (
     CHEAP,
     LITTLE,
     Halves,
@@ -28,10 +29,9 @@ from tokendynamics.diagnosis._lever_words import (
     in_view_of,
     qualified,
 )
-from tokendynamics.diagnosis._levers import MUCH, SHARE
-from tokendynamics.diagnosis.lever_trials import EffectEstimate, Trial, Trials, jackknife_t
+from tokendynamics.diagnosis.gating.sensitivities import Sensitivities, reading_layer, sensitivities
+from tokendynamics.diagnosis.gating.trials import EffectEstimate, Trial, Trials, jackknife_t
 from tokendynamics.diagnosis.result import levers_in_words
-from tokendynamics.diagnosis.sensitivities import Sensitivities, reading_layer, sensitivities
 from tokendynamics.diagnosis.verdict import Verdict, Worst
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.observables import shares

@@ -11,7 +11,7 @@ import torch
 
 from tokendynamics import observables
 from tokendynamics.diagnosis import attention_seen, token_paths, trace
-from tokendynamics.diagnosis.prompt_trace import find_sinks, tokens_to_remove
+from tokendynamics.diagnosis.tracing.prompt_trace import find_sinks, tokens_to_remove
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, TokenDynamicsError
 from tokendynamics.pretrained import Checkpoint, load
 

@@ -11,8 +11,16 @@ from torch import nn
 
 from diagnosis.function_preserving import network_of
 from tokendynamics.diagnosis import audit, diagnose, judge, trace
-from tokendynamics.diagnosis.attention_sinks import ATTENTION_SINK, TIMES_UNIFORM, attention_sinks
-from tokendynamics.diagnosis.details import LEAST_UPDATE, NEIGHBOURS, UPDATE_JUMP, detailed_findings, jumps
+from tokendynamics.diagnosis.tracing.words import (
+    ATTENTION_SINK,
+    LEAST_UPDATE,
+    NEIGHBOURS,
+    TIMES_UNIFORM,
+    UPDATE_JUMP,
+    attention_sinks,
+    detailed_findings,
+    jumps,
+)
 from tokendynamics.pretrained import Checkpoint, load
 
 TEXTS = {

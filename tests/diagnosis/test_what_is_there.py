@@ -17,12 +17,11 @@ from PIL import Image
 
 from tokendynamics.diagnosis import trace
 from tokendynamics.diagnosis._diagnose import conventions_of
-from tokendynamics.diagnosis._noun import noun_in, noun_of
-from tokendynamics.diagnosis.details import detailed_findings
-from tokendynamics.diagnosis.figure_names import FigureName
-from tokendynamics.diagnosis.parts_there import norms_there, parts_there
-from tokendynamics.diagnosis.tracing import _sites_in_words
-from tokendynamics.diagnosis.verdict import judge
+from tokendynamics.diagnosis.network import norms_there, parts_there
+from tokendynamics.diagnosis.tracing.measure import _sites_in_words
+from tokendynamics.diagnosis.tracing.prompts import noun_in, noun_of
+from tokendynamics.diagnosis.tracing.words import detailed_findings
+from tokendynamics.diagnosis.verdict import FigureName, judge
 from tokendynamics.pretrained import Checkpoint
 
 TEXTS = {"one": "a cat sat on the mat", "two": "0123456789", "three": "Why, thought the quick brown fox?"}

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import tokendynamics as td
-from tokendynamics.diagnosis.trace_memory import check_trace_fits
+from tokendynamics.diagnosis.tracing.measure import check_trace_fits
 from tokendynamics.numerics import resources as memory
 from tokendynamics.numerics.errors import MemoryLimitError, TokenDynamicsError
 from tokendynamics.observables import direction_clusters

@@ -14,7 +14,7 @@ import xarray as xr
 
 import tokendynamics as td
 from pretrained.families import half_of_network, inputs_of, network_of
-from tokendynamics.diagnosis._attention_seen import _MEASURES
+from tokendynamics.diagnosis.tracing._attention_seen import _MEASURES
 from tokendynamics.pretrained import load
 from tokendynamics.pretrained.discovery import attention_call as _row_mask
 from tokendynamics.pretrained.discovery import attention_call as _rows

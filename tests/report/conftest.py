@@ -12,10 +12,10 @@ import xarray as xr
 
 from report.chromium import emulate, started
 from report.planted_study import full_study, planted_record
-from tokendynamics.diagnosis._deeper_found import Deeper
-from tokendynamics.diagnosis._levers_found import Levers
-from tokendynamics.diagnosis.layer_states import State
+from tokendynamics.diagnosis.deepening.result import Deeper
+from tokendynamics.diagnosis.gating._result import Levers
 from tokendynamics.diagnosis.result import Diagnosis
+from tokendynamics.diagnosis.tracing.layer_states import State
 from tokendynamics.diagnosis.verdict import Verdict, Worst
 from tokendynamics.report import page as page_of
 from tokendynamics.training import Record

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from report.reading import AFTER, close, figure_of, saved, table_of, value_of
-from tokendynamics.diagnosis.layer_states import CONSENSUS, SPREAD
 from tokendynamics.diagnosis.result import Diagnosis
+from tokendynamics.diagnosis.tracing.layer_states import CONSENSUS, SPREAD
 from tokendynamics.figures.figure import Table, cells, fold
 from tokendynamics.figures.lines import Curve, Part, Rule, curve_keys, curves_chart, stacked_chart
 from tokendynamics.report import notebook_html

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tokendynamics.diagnosis.tracing import named_prompts
+from tokendynamics.diagnosis.tracing.prompts import named_prompts
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.pretrained import load
 from tokendynamics.pretrained.inputs import MOST_PIXELS, images_in, opened_image, prepared

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tokendynamics.diagnosis.layer_states import ANISOTROPIC, CONSENSUS, LINE_EXCESS, SPREAD, State, state_of
+from tokendynamics.diagnosis.tracing.layer_states import ANISOTROPIC, CONSENSUS, LINE_EXCESS, SPREAD, State, state_of
 from tokendynamics.training.monitor.changes import LARGE, ROOM, settled, states_in
 from tokendynamics.training.monitor.looks import Look
 from tokendynamics.training.monitor.series import Series

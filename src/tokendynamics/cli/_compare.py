@@ -109,7 +109,7 @@ def compare_command(
 
     from tokendynamics.cli._output import Output, saved
     from tokendynamics.diagnosis import compare
-    from tokendynamics.diagnosis.comparison import WRITER
+    from tokendynamics.diagnosis.comparing.result import WRITER
     from tokendynamics.provenance.whole import check_free
 
     output = Output(as_json=results.as_json, quiet=limits.quiet)
@@ -182,7 +182,7 @@ def _show(output: Output, found: Comparison, report: Path | None, as_json: bool)
 
 
 def _states_table(found: Comparison) -> Table:
-    from tokendynamics.diagnosis.compared_words import part_named
+    from tokendynamics.diagnosis.comparing.words import part_named
     from tokendynamics.words import fixed
 
     words = ("model", "end state", "worst state", "first difference")

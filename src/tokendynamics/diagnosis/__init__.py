@@ -1,26 +1,24 @@
 """What a checkpoint's weights predict, what its tokens do, and the verdict in plain sentences."""
 
-from tokendynamics.diagnosis._attention_seen import attention_seen
-from tokendynamics.diagnosis._audit import audit
-from tokendynamics.diagnosis._compare import compare
-from tokendynamics.diagnosis._decode import decode
-from tokendynamics.diagnosis._deeper import deeper
-from tokendynamics.diagnosis._deeper_found import Deeper
 from tokendynamics.diagnosis._diagnose import diagnose
-from tokendynamics.diagnosis._heads import head_effects
-from tokendynamics.diagnosis._levers import levers
-from tokendynamics.diagnosis._levers_found import Levers
-from tokendynamics.diagnosis._logit_lens import logit_lens
 from tokendynamics.diagnosis._network_flow import flow_of
-from tokendynamics.diagnosis._prediction import prediction_against_trace
-from tokendynamics.diagnosis._repeated_texts import repeated_texts
-from tokendynamics.diagnosis._token_clusters import token_clusters
-from tokendynamics.diagnosis._token_paths import token_paths
-from tokendynamics.diagnosis._what_if import what_if
-from tokendynamics.diagnosis.comparison import Comparison
-from tokendynamics.diagnosis.repeated_passes import passes
+from tokendynamics.diagnosis.auditing._audit import audit
+from tokendynamics.diagnosis.auditing._words import prediction_against_trace
+from tokendynamics.diagnosis.comparing._compare import compare
+from tokendynamics.diagnosis.comparing.result import Comparison
+from tokendynamics.diagnosis.deepening._decode import decode, logit_lens
+from tokendynamics.diagnosis.deepening._deeper import deeper
+from tokendynamics.diagnosis.deepening.repeated_passes import passes
+from tokendynamics.diagnosis.deepening.result import Deeper
+from tokendynamics.diagnosis.gating._heads import head_effects
+from tokendynamics.diagnosis.gating._levers import levers
+from tokendynamics.diagnosis.gating._result import Levers
+from tokendynamics.diagnosis.gating._what_if import what_if
 from tokendynamics.diagnosis.result import Diagnosis
-from tokendynamics.diagnosis.tracing import trace
+from tokendynamics.diagnosis.tracing._attention_seen import attention_seen
+from tokendynamics.diagnosis.tracing._one_prompt import token_clusters, token_paths
+from tokendynamics.diagnosis.tracing.measure import trace
+from tokendynamics.diagnosis.tracing.prompts import repeated_texts
 from tokendynamics.diagnosis.verdict import Verdict, judge
 from tokendynamics.words import Convention, Finding
 

@@ -9,21 +9,20 @@ from typing import Any
 
 import xarray as xr
 
-from tokendynamics.diagnosis._audit import Singular, ValueMap, audit
-from tokendynamics.diagnosis._deeper import VARIANTS, checked_deeper
-from tokendynamics.diagnosis._deeper import deeper as find_deeper
-from tokendynamics.diagnosis._deeper_found import Deeper
-from tokendynamics.diagnosis._known_tokens import tokens_in_words
-from tokendynamics.diagnosis._lever_words import in_view_of
-from tokendynamics.diagnosis._levers import levers as find_levers
-from tokendynamics.diagnosis._levers_found import Levers
-from tokendynamics.diagnosis._token_paths import token_paths
-from tokendynamics.diagnosis.layer_states import ANISOTROPIC, CONSENSUS, LINE_EXCESS, SPREAD
-from tokendynamics.diagnosis.parts_there import parts_there
-from tokendynamics.diagnosis.prompt_trace import SINK_RATIO
+from tokendynamics.diagnosis.auditing._audit import Singular, ValueMap, audit
+from tokendynamics.diagnosis.deepening._deeper import VARIANTS, checked_deeper
+from tokendynamics.diagnosis.deepening._deeper import deeper as find_deeper
+from tokendynamics.diagnosis.deepening.result import Deeper
+from tokendynamics.diagnosis.gating._levers import levers as find_levers
+from tokendynamics.diagnosis.gating._result import Levers, in_view_of
+from tokendynamics.diagnosis.network import describe, parts_there
 from tokendynamics.diagnosis.result import Diagnosis
 from tokendynamics.diagnosis.texts import default_texts
-from tokendynamics.diagnosis.tracing import named_prompts, trace
+from tokendynamics.diagnosis.tracing._one_prompt import token_paths
+from tokendynamics.diagnosis.tracing.layer_states import ANISOTROPIC, CONSENSUS, LINE_EXCESS, SPREAD
+from tokendynamics.diagnosis.tracing.measure import trace
+from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
+from tokendynamics.diagnosis.tracing.prompts import named_prompts, tokens_in_words
 from tokendynamics.diagnosis.verdict import judge
 from tokendynamics.numerics import ArgumentValueError, AttentionFactorsError, CheckpointError
 from tokendynamics.numerics.resources import limited_threads
@@ -53,7 +52,9 @@ _OTHERWISE = {
     "Layers and parts": "a number for a part that does not exist or did not run would belong to another part",
     "Tokenization": "other tokens give other particles",
 }
+
 _VALUE_MAP = {"V": "V is W_V, each group's repeated for the heads that share it", "VO": "V is Σ_h W_V W_O"}
+
 _SINGULAR = {
     "undefined": "A is reported as undefined where V is singular",
     "pinv": "A uses the pseudo-inverse where V is singular",
@@ -286,14 +287,4 @@ def _parameters(ckpt: Checkpoint, weights: xr.Dataset | None, measured: xr.Datas
         **({} if weights is None else {name: weights.attrs[name] for name in choices}),
         "sinks": measured.attrs["sinks"],
         "truncate": truncate,
-    }
-
-
-def describe(ckpt: Checkpoint) -> dict[str, Any]:
-    """Return name, source and architecture of a checkpoint as plain values."""
-    return {
-        "name": ckpt.name,
-        "source": ckpt.source.name if ckpt.source else None,
-        "random_seed": ckpt.random_seed,
-        **asdict(ckpt.architecture),
     }

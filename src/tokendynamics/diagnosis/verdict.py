@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis._noun import noun_in
-from tokendynamics.diagnosis._weights_in_words import weights_findings
-from tokendynamics.diagnosis._worst_layers import deciding_measure, worst_layers
-from tokendynamics.diagnosis.details import detailed_findings
-from tokendynamics.diagnosis.figure_names import PART_NAMES
-from tokendynamics.diagnosis.layer_states import State, layer_states, states_within, worst_layer
-from tokendynamics.diagnosis.parts_there import parts_there
-from tokendynamics.diagnosis.prompt_shares import CONFIDENCE
+from tokendynamics.diagnosis.auditing._words import weights_findings
+from tokendynamics.diagnosis.network import PART_NAMES, parts_there
+from tokendynamics.diagnosis.tracing.layer_states import (
+    State,
+    deciding_measure,
+    layer_states,
+    states_within,
+    worst_layer,
+    worst_layers,
+)
+from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE
+from tokendynamics.diagnosis.tracing.prompts import noun_in
+from tokendynamics.diagnosis.tracing.words import detailed_findings
+from tokendynamics.numerics.arguments import as_integer
 from tokendynamics.numerics.printable import printable
 from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.provenance.manifest import plain
 from tokendynamics.results import Readable
+from tokendynamics.results.tables import (
+    findings_of,
+    one_of,
+)
 from tokendynamics.words import Finding, estimate, fixed, in_layers, listing, number, percent, plural, share
+
+FigureName = Literal[
+    "shares", "agreement", "norms", "updates", "attention", "components", "levers", "deeper", "weights", "paths",
+    "halved",
+]  # fmt: skip
+"""Names of the figures that findings stand beside."""
 
 MOST_PARTS_NAMED = 3
 """Parts named at most, and at most a quarter of all, as those that cause the larger half of a change: beyond that, all
@@ -300,3 +318,24 @@ def _without_weights(refused: str) -> Finding:
     why = f" ({refused})" if refused else ""
     text = f"The weights were not audited{why}, so nothing is predicted from them. All else is measured on the states."
     return Finding(text, "weights", {"audit_refused": refused})
+
+
+def verdict_as_plain(verdict: Verdict) -> dict[str, Any]:
+    """Return a verdict as it is stored."""
+    return {
+        "state": verdict.state,
+        "worst": asdict(verdict.worst),
+        "layers": list(verdict.layers),
+        "sentences": [plain(asdict(finding)) for finding in verdict.sentences],
+        "details": [plain(asdict(finding)) for finding in verdict.details],
+    }
+
+
+def verdict_of(values: Any) -> Verdict:
+    """Return a stored verdict."""
+    stored = values["worst"]
+    several = tuple(as_integer(each, "layer") for each in stored.get("layers", ()))  # absent before there were any
+    worst = Worst(one_of(State, stored["state"]), as_integer(stored["layer"], "layer"), several)
+    layers = tuple(one_of(State, each) for each in values["layers"])
+    sentences, details = (findings_of(values[name], FigureName) for name in ("sentences", "details"))
+    return Verdict(one_of(State, values["state"]), worst, layers, sentences, details)

@@ -6,8 +6,8 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis import Comparison
-from tokendynamics.diagnosis.compared_words import part_named
-from tokendynamics.diagnosis.figure_names import PART_NAMES
+from tokendynamics.diagnosis.comparing.words import part_named
+from tokendynamics.diagnosis.network import PART_NAMES
 from tokendynamics.figures.figure import Figure, Section, Table, cells
 from tokendynamics.report._page import render
 from tokendynamics.report._registry import page_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis.attention_sinks import ATTENTION_SINK, TIMES_UNIFORM, attention_sinks
+from tokendynamics.diagnosis.tracing.words import ATTENTION_SINK, TIMES_UNIFORM, attention_sinks
 from tokendynamics.figures.figure import Figure, Given, Table, cells, nothing
 from tokendynamics.figures.lines import Column, Curve, Rule, curve_keys, curves_chart
 from tokendynamics.figures.palette import BLUE, MUTED, ORANGE

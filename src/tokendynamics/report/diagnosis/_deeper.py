@@ -12,8 +12,8 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis import Deeper, Diagnosis
-from tokendynamics.diagnosis.deeper_words import first_lost, known_until, seen_below
-from tokendynamics.diagnosis.repeated_passes import COLLAPSED
+from tokendynamics.diagnosis.deepening.repeated_passes import COLLAPSED
+from tokendynamics.diagnosis.deepening.result import first_lost, known_until, seen_below
 from tokendynamics.diagnosis.result import deeper_in_words
 from tokendynamics.figures.figure import Cell, Figure, Given, Table, cells, nothing
 from tokendynamics.figures.lines import Column, Curve, Number, Rule, curve_keys, curves_chart, time_axis

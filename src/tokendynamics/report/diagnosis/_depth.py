@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis.parts_there import parts_there
+from tokendynamics.diagnosis.network import parts_there
 
 _OFFSET = {"attention": -0.5, "feed_forward": 0.0, "final_norm": 0.5}
 

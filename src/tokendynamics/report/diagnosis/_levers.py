@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis import Diagnosis, Levers
-from tokendynamics.diagnosis.figure_names import PART_NAMES
+from tokendynamics.diagnosis.network import PART_NAMES
 from tokendynamics.diagnosis.result import levers_in_words
 from tokendynamics.figures.figure import Cell, Figure, Table, cells, nothing
 from tokendynamics.figures.lines import Curve, Rule, curve_keys, curves_chart

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from tokendynamics.diagnosis import Diagnosis
-from tokendynamics.diagnosis.figure_names import FigureName
-from tokendynamics.diagnosis.layer_states import State
-from tokendynamics.diagnosis.parts_there import norms_there
+from tokendynamics.diagnosis.network import norms_there
 from tokendynamics.diagnosis.result import levers_in_words
+from tokendynamics.diagnosis.tracing.layer_states import State
+from tokendynamics.diagnosis.verdict import FigureName
 from tokendynamics.figures.figure import Section
 from tokendynamics.report._page import piece, render
 from tokendynamics.report._registry import page_of

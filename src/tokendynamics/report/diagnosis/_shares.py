@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis.layer_states import CONSENSUS, SPREAD
+from tokendynamics.diagnosis.tracing.layer_states import CONSENSUS, SPREAD
 from tokendynamics.figures.figure import Figure, Given, Table, cells, nothing
 from tokendynamics.figures.lines import (
     Column,

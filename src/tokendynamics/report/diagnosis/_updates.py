@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis.details import LEAST_UPDATE, UPDATE_JUMP, jumps
-from tokendynamics.diagnosis.figure_names import PART_NAMES
-from tokendynamics.diagnosis.parts_there import parts_there
+from tokendynamics.diagnosis.network import PART_NAMES, parts_there
+from tokendynamics.diagnosis.tracing.words import LEAST_UPDATE, UPDATE_JUMP, jumps
 from tokendynamics.figures.figure import Figure, Given, Table, cells, nothing
 from tokendynamics.figures.lines import Column, Curve, curve_keys, curves_chart
 from tokendynamics.figures.palette import BLUE, INK, ORANGE

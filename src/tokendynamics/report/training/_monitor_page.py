@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis.attention_sinks import ATTENTION_SINK
-from tokendynamics.diagnosis.figure_names import PART_NAMES
-from tokendynamics.diagnosis.layer_states import ANISOTROPIC, CONSENSUS, SPREAD
+from tokendynamics.diagnosis.network import PART_NAMES
+from tokendynamics.diagnosis.tracing.layer_states import ANISOTROPIC, CONSENSUS, SPREAD
+from tokendynamics.diagnosis.tracing.words import ATTENTION_SINK
 from tokendynamics.figures.figure import Figure, Section
 from tokendynamics.figures.lines import Rule
 from tokendynamics.provenance.manifest import versions

@@ -9,10 +9,9 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from tokendynamics.diagnosis.prompt_shares import SHARES, share_variables
-from tokendynamics.diagnosis.prompt_trace import (
+from tokendynamics.diagnosis.tracing.prompt_shares import SHARES, share_variables
+from tokendynamics.diagnosis.tracing.prompt_trace import (
     SINK_RATIO,
-    SITES,
     PromptTrace,
     Sites,
     find_sinks,
@@ -20,6 +19,7 @@ from tokendynamics.diagnosis.prompt_trace import (
     tokens_to_remove,
     update_ratios,
 )
+from tokendynamics.diagnosis.tracing.variables import SITES
 from tokendynamics.observables.directions import lengths, refuse_zero_tokens
 from tokendynamics.pretrained.edits.states import PackStates
 

@@ -16,7 +16,7 @@ import xarray as xr
 from torch import nn
 from transformers import TrainerCallback
 
-from tokendynamics.diagnosis.tracing import named_prompts
+from tokendynamics.diagnosis.tracing.prompts import named_prompts
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.numerics.arguments import as_count
 from tokendynamics.numerics.errors import expected, shown

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tokendynamics.diagnosis.prompt_trace import SINK_RATIO
-from tokendynamics.diagnosis.trace_memory import attention_bytes, state_bytes
-from tokendynamics.diagnosis.tracing import conventions_of_trace, in_words
+from tokendynamics.diagnosis.tracing.measure import attention_bytes, conventions_of_trace, state_bytes
+from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
+from tokendynamics.diagnosis.tracing.prompts import in_words
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits

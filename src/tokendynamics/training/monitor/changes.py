@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tokendynamics.diagnosis.layer_states import ANISOTROPIC, CONSENSUS, LINE_EXCESS, SPREAD, State, state_of
+from tokendynamics.diagnosis.tracing.layer_states import ANISOTROPIC, CONSENSUS, LINE_EXCESS, SPREAD, State, state_of
 from tokendynamics.training.monitor.looks import Look, Values
 from tokendynamics.words import fixed, ranges
 

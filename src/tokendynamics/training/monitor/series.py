@@ -13,11 +13,9 @@ import numpy as np
 import torch
 import xarray as xr
 
-from tokendynamics.diagnosis.layer_states import SEVERITY, State
-from tokendynamics.diagnosis.prompt_shares import BOUNDS, CONFIDENCE
-from tokendynamics.diagnosis.prompt_trace import COMPONENTS
-from tokendynamics.diagnosis.stored import LABELS
-from tokendynamics.diagnosis.trace_variables import DESCRIPTIONS
+from tokendynamics.diagnosis.tracing.layer_states import SEVERITY, State
+from tokendynamics.diagnosis.tracing.prompt_shares import BOUNDS, CONFIDENCE
+from tokendynamics.diagnosis.tracing.variables import COMPONENTS, DESCRIPTIONS, LABELS
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.signatures import typed_arguments

@@ -1,0 +1,397 @@
+"""Compare several networks: differences of their tokens, the first difference, and the part that causes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import nn
+
+from tokendynamics.diagnosis.comparing._first_difference import (
+    JUMP,
+    NEIGHBOURS,
+    ROUNDINGS,
+    TIMES_NEIGHBOURS,
+    Parting,
+    parting_of,
+    with_norms_alone,
+)
+from tokendynamics.diagnosis.comparing._tensors import (
+    TIMES_OTHERS,
+    TensorDifferences,
+    tensor_differences,
+    tensors_of_layer,
+)
+from tokendynamics.diagnosis.comparing._weights import (
+    LEADING,
+    FeedForwardDifferences,
+    feed_forward_differences,
+    weight_differences,
+)
+from tokendynamics.diagnosis.comparing.halved_parts import HalvedParts, halved_convention, halved_finding, halved_parts
+from tokendynamics.diagnosis.comparing.result import Comparison
+from tokendynamics.diagnosis.comparing.words import (
+    WEIGHTS_DIFFER,
+    because,
+    end_finding,
+    feed_forward_finding,
+    parting_finding,
+    tensors_finding,
+    tokens_finding,
+    updates_finding,
+    weights_finding,
+)
+from tokendynamics.diagnosis.gating._what_if import paired_differences, side_by_side
+from tokendynamics.diagnosis.network import describe
+from tokendynamics.diagnosis.texts import default_texts
+from tokendynamics.diagnosis.tracing._together import Together, run_together
+from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
+from tokendynamics.diagnosis.tracing.prompts import named_prompts
+from tokendynamics.diagnosis.verdict import Verdict, judge
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.resources import limited_threads
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.pretrained import Checkpoint
+from tokendynamics.pretrained.loading import Model, as_checkpoint, untrained_twin
+from tokendynamics.provenance.manifest import manifest
+from tokendynamics.provenance.progress import Progress, reporting
+from tokendynamics.words import Convention, Finding, factor, number, power_of_ten
+
+
+@typed_arguments
+def compare(
+    *models: Model,
+    texts: Any = None,
+    names: Sequence[str] | None = None,
+    baseline: Literal["untrained"] | None = None,
+    seed: int = 0,
+    weights: bool = True,
+    halved: bool = False,
+    sinks: str | Sequence[int] = "detect",
+    sink_ratio: float = SINK_RATIO,
+    truncate: bool = False,
+    dtypes: Sequence[str] = ("float32",),
+    device: str = "cpu",
+    threads: int | None = None,
+    allow_pickle: bool = False,
+    command: str | None = None,
+    progress: bool | Progress = False,
+) -> Comparison:
+    """Compare several models with the first on the same texts, and locate the first difference and its cause.
+
+    Args:
+        models: Anything `tokendynamics.load` takes, or checkpoints already loaded; at least two, counting the baseline
+            and `dtypes`.
+        texts: Prompts, see `tokendynamics.trace`; None for the fourteen default texts.
+        names: Names of the models, in order; None for their own.
+        baseline: "untrained" adds a model with the architecture of the first and initial weights.
+        seed: Random seed of these weights.
+        weights: Whether the weights are compared as well.
+        halved: Whether each part of each layer is also halved and the changes of the loss are compared; one more pass
+            per part and model.
+        sinks: Which tokens are excluded; see `tokendynamics.trace`, also for `sink_ratio` and `truncate`.
+        sink_ratio: Likewise.
+        truncate: Likewise.
+        dtypes: Of the forward passes: one for all, one for each model, or several for one; ignored for checkpoints.
+        device: See `tokendynamics.load`, as for `allow_pickle`; ignored for checkpoints already loaded.
+        threads: PyTorch threads for this call, None to leave them.
+        allow_pickle: Likewise.
+        command: Recorded as the command that reproduces this result; None for the Python call.
+        progress: True for a progress bar, or a function; see `progress`.
+
+    Raises:
+        CheckpointError: A model cannot be found, read or trusted; a baseline of a network without a configuration.
+        ArgumentTypeError, ArgumentValueError: Fewer than two models, names or dtypes that do not fit; see also `trace`.
+        MemoryLimitError: The states of all texts in all models do not fit.
+
+    >>> found = compare("random:distilgpt2", "random:distilgpt2:1", texts=[[5, 9], [12, 3, 4], [1, 2]], weights=False)
+    >>> str(found.first_difference), found.models
+    ('the embedding', ('random:distilgpt2:0', 'random:distilgpt2:1'))
+    """
+    started = datetime.now(UTC)
+    _check_count(models, baseline, dtypes)
+    with limited_threads(threads) as in_force, reporting(progress) as report:
+        ckpts = _loaded(models, dtypes, device, allow_pickle, report)
+        ckpts += [untrained_twin(ckpts[0], seed)] if baseline else []
+        called, prompts = _names(ckpts, names), named_prompts(default_texts() if texts is None else texts, ckpts[0])
+        found = run_together(ckpts, prompts, sinks, sink_ratio, truncate, report)
+        measured = _measured(ckpts, found, weights, halved, report)
+    parameters, drawn = _parameters(ckpts, found, truncate, baseline), seed if baseline else ckpts[0].random_seed
+    record = manifest(command or _call(ckpts), parameters, seed=drawn, started=started, threads=in_force)
+    return _comparison(ckpts, called, measured, record)
+
+
+def _measured(ckpts: Sequence[Checkpoint], found: Together, weights: bool, halved: bool, report: Progress) -> Measured:
+    different = found.traces[0].repeats.values < 0
+    return Measured(
+        found,
+        weight_differences(ckpts, report) if weights else None,
+        feed_forward_differences(ckpts, report) if weights else None,
+        tensor_differences(ckpts, report) if weights else None,
+        halved_parts(ckpts, found.given, found.tokens_shared, report, different) if halved else None,
+        tuple(_coarser(ckpts[0].dtype, ckpt.dtype) for ckpt in ckpts[1:]),
+    )
+
+
+def _call(ckpts: Sequence[Checkpoint]) -> str:
+    return f"td.compare({', '.join(repr(ckpt.name) for ckpt in ckpts)})"
+
+
+def _parameters(ckpts: Sequence[Checkpoint], found: Together, truncate: bool, baseline: str | None) -> dict[str, Any]:
+    trace = found.traces[0]
+    return {
+        "models": [ckpt.name for ckpt in ckpts],
+        "prompts": trace.prompt.values.tolist(),
+        "dtypes": [_dtype(ckpt) for ckpt in ckpts],
+        "sinks": trace.attrs["sinks"],
+        "truncate": truncate,
+        "baseline": baseline,
+    }
+
+
+def _check_count(models: Sequence[Model], baseline: str | None, dtypes: Sequence[str]) -> None:
+    if baseline not in (None, "untrained"):
+        raise ArgumentValueError(expected("baseline", "None or 'untrained'", shown(baseline)))
+    count = len(dtypes) if len(models) == 1 else len(models)
+    if not models or count + (baseline is not None) < 2:
+        advice = "pass another model, baseline='untrained', or several dtypes"
+        raise ArgumentValueError(expected("models", "at least two to compare", len(models), advice))
+    if len(models) > 1 and len(dtypes) not in (1, len(models)):
+        raise ArgumentValueError(
+            expected("dtypes", f"one for all, or one for each of {len(models)} models", len(dtypes))
+        )
+    if len(models) == 1 and len(dtypes) > 1 and isinstance(models[0], Checkpoint | nn.Module):
+        came = f"a {type(models[0]).__name__}, which has its own"
+        raise ArgumentTypeError(expected("models", "a name or a path to load in several dtypes", came))
+
+
+def _loaded(
+    models: Sequence[Model], dtypes: Sequence[str], device: str, allow_pickle: bool, report: Progress
+) -> list[Checkpoint]:
+    count = max(len(models), len(dtypes))
+    several = list(models) * count if len(models) == 1 else list(models)
+    formats = list(dtypes) * count if len(dtypes) == 1 else list(dtypes)
+    found: list[Checkpoint] = []
+    for model, dtype in zip(several, formats, strict=True):
+        if isinstance(model, Checkpoint):
+            found.append(model)
+            continue
+        # A live network has no tokenizer; next to a stored one it is usually a changed copy of that.
+        lent = next((each.tokenizer for each in found if each.tokenizer is not None), None)
+        tokenizer = lent if isinstance(model, nn.Module) else None
+        options: dict[str, Any] = {"dtype": dtype, "device": device, "allow_pickle": allow_pickle, "progress": report}
+        found.append(as_checkpoint(model, "models", tokenizer=tokenizer, **options))
+    return found
+
+
+def _names(ckpts: Sequence[Checkpoint], names: Sequence[str] | None) -> tuple[str, ...]:
+    """Return a distinct name for each model."""
+    if names is not None:
+        if len(names) != len(ckpts) or len(set(names)) < len(names):
+            raise ArgumentValueError(expected("names", f"{len(ckpts)} different names", shown(list(names))))
+        return tuple(names)
+    own = [ckpt.name for ckpt in ckpts]
+    if len({ckpt.dtype for ckpt in ckpts}) > 1:
+        own = [f"{name} ({_dtype(ckpt)})" for name, ckpt in zip(own, ckpts, strict=True)]
+    return tuple(
+        name if own.count(name) == 1 else f"{name} [{own[: place + 1].count(name)}]" for place, name in enumerate(own)
+    )
+
+
+def _dtype(ckpt: Checkpoint) -> str:
+    return str(ckpt.dtype).removeprefix("torch.")
+
+
+def _comparison(
+    ckpts: Sequence[Checkpoint], names: tuple[str, ...], measured: Measured, record: dict[str, Any]
+) -> Comparison:
+    found = measured.together
+    partings = tuple(
+        with_norms_alone(None if gaps is None else parting_of(gaps, torch.finfo(dtype).eps), ckpts[0], other)
+        for gaps, dtype, other in zip(found.gaps, measured.coarsest, ckpts[1:], strict=True)
+    )
+    differences = paired_differences(found.traces, found.estimates, names[1:])
+    verdicts = tuple(judge(None, trace) for trace in found.traces)
+    weights, halved = measured.weights, measured.halved
+    labels = {"model": list(names), "other": list(names[1:])}
+    prompts = found.traces[0].prompt.values.tolist()
+    return Comparison(
+        models=names,
+        descriptions=tuple(describe(ckpt) for ckpt in ckpts),
+        traces=tuple(found.traces),
+        verdicts=verdicts,
+        table=side_by_side(found.traces, names),
+        difference=differences,
+        gaps=_all_gaps(found, names[1:]),
+        partings=partings,
+        weights=None if weights is None else weights.assign_coords(labels),
+        halved=None if halved is None else halved.table.assign_coords(labels | {"prompt": prompts}),
+        sentences=sentences_of(names, measured, verdicts, partings, differences),
+        conventions=conventions_in(measured),
+        manifest=record,
+    )
+
+
+def _coarser(one: torch.dtype, other: torch.dtype) -> torch.dtype:
+    return max(one, other, key=lambda dtype: torch.finfo(dtype).eps)
+
+
+def _all_gaps(found: Together, others: Sequence[str]) -> xr.Dataset | None:
+    paired = {name: gaps for name, gaps in zip(others, found.gaps, strict=True) if gaps is not None}
+    if not paired:
+        return None
+    return xr.concat(list(paired.values()), dim="other", join="outer").assign_coords(other=list(paired))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Measurements on several networks.
+
+    Attributes:
+        together: The traces of their tokens.
+        products: Differences of their attention weights, and reasons where there are none; None if not requested.
+        feed_forward: Likewise of their feed-forward weights.
+        tensors: Likewise of the stored tensors of their blocks, for all but the first.
+        halved: The effect of halving each part on their losses; None if not requested.
+        coarsest: For all but the first, the coarser of its dtype and the first's.
+    """
+
+    together: Together
+    products: tuple[xr.Dataset, tuple[str, ...]] | None
+    feed_forward: FeedForwardDifferences | None
+    tensors: tuple[TensorDifferences, ...] | None
+    halved: HalvedParts | None
+    coarsest: tuple[torch.dtype, ...]
+
+    @property
+    def weights(self) -> xr.Dataset | None:
+        """The differences of the weights, in one dataset."""
+        if self.products is None or self.feed_forward is None:
+            return None
+        return xr.merge([self.products[0], self.feed_forward.table])
+
+
+def sentences_of(
+    names: tuple[str, ...],
+    measured: Measured,
+    verdicts: Sequence[Verdict],
+    partings: Sequence[Parting | None],
+    differences: xr.Dataset,
+) -> tuple[Finding, ...]:
+    """Return the sentences of a comparison, those on one network after those on another.
+
+    Args:
+        names: Of the networks.
+        measured: On them.
+        verdicts: Of each.
+        partings: Of all but the first; see `parting_of`.
+        differences: From `paired_differences`.
+    """
+    together = measured.together
+    ends = [float(trace.consensus_relative.sel(site="feed_forward")[-1]) for trace in together.traces]
+    sentences: list[Finding | None] = []
+    for place, other in enumerate(names[1:]):
+        pair, difference, dtype = (names[0], other), differences.isel(other=place), measured.coarsest[place]
+        both = (verdicts[0], verdicts[place + 1])
+        sentences.append(end_finding(pair, both, (ends[0], ends[place + 1]), difference))
+        in_words = str(dtype).removeprefix("torch.")
+        through = _tensors_at(partings[place], measured, place)
+        sentences.append(parting_finding(pair, partings[place], together.unpaired[place], in_words, through))
+        sentences.append(updates_finding(pair, difference))
+        if measured.halved is not None:
+            sentences.append(halved_finding(pair, measured.halved, place, torch.finfo(dtype).eps))
+        sentences += _weights_findings(pair, measured, place)
+    depths = [trace.sizes["layer"] - 1 for trace in together.traces]
+    trace = together.traces[0]
+    repeated = [str(name) for name, first in zip(trace.prompt.values, trace.repeats.values, strict=True) if first >= 0]
+    shared = together.tokens_shared, _left_out(together.traces)
+    sentences.append(tokens_finding(*shared, depths, repeated, counts_shared=together.counts_shared))
+    return tuple(finding for finding in sentences if finding is not None)
+
+
+def _tensors_at(parting: Parting | None, measured: Measured, place: int) -> list[str]:
+    """Return the stored tensors behind the first difference: those of its layer that differ more than in others."""
+    if parting is None or parting.first is None or measured.tensors is None or parting.first.layer < 1:
+        return []
+    return tensors_of_layer(measured.tensors[place], parting.first.layer)
+
+
+def _weights_findings(pair: tuple[str, str], measured: Measured, place: int) -> list[Finding]:
+    if measured.products is None or measured.feed_forward is None or measured.tensors is None:
+        text = f"The weights of {pair[1]} and {pair[0]} were not compared because this was not requested."
+        return [Finding(text, "weights", {"why": "not requested"})]
+    (products, unlike), parts = measured.products, measured.feed_forward
+    if unlike[place] and unlike[place] == parts.reasons[place]:
+        text = f"The weights of {pair[1]} and {pair[0]} were not compared{because(unlike[place])}."
+        return [Finding(text, "weights", {"why": unlike[place]})]
+    table = parts.table.isel(other=place)
+    return [
+        weights_finding(pair, products.isel(other=place), unlike[place]),
+        feed_forward_finding(pair, table, parts.reasons[place], parts.unmatched[place]),
+        tensors_finding(pair, measured.tensors[place]),
+    ]
+
+
+def _left_out(traces: Sequence[xr.Dataset]) -> int:
+    """Return the number of excluded tokens over all prompts, in the layer where it is largest."""
+    counts = traces[0].token_count
+    return int(np.max((counts.sel(sinks="kept") - counts.sel(sinks="removed")).sum("prompt").values))
+
+
+def conventions_in(measured: Measured) -> tuple[Convention, ...]:
+    """Return every choice that the numbers of a comparison depend on.
+
+    Args:
+        measured: On the networks.
+    """
+    attrs = measured.together.traces[0].attrs
+    chosen = [
+        Convention("Sinks", attrs["sinks"], "each model would be measured on different tokens"),
+        Convention(
+            "First difference",
+            f"the first part whose updates differ by more than {factor(ROUNDINGS)} rounding although all earlier parts "
+            f"agree, or that on identical inputs differs by {factor(TIMES_NEIGHBOURS)} the median of the same part in "
+            f"{NEIGHBOURS} layers on either side plus as many median deviations. If blocks of one model cannot run on "
+            f"states of the other: by {factor(JUMP)} the difference of its input, relative to the median of the others",
+            "relative to zero, layer 1 is the first difference of any two networks with the same embedding",
+        ),
+        Convention(
+            "Intervals",
+            f"{attrs['intervals']}; the same prompt is left out of both models",
+            "unpaired intervals are wider",
+        ),
+        Convention(
+            "Precision", attrs["precision"], f"half precision adds noise of about {power_of_ten(-3)} to each cosine"
+        ),
+    ]
+    if measured.weights is not None:
+        chosen += [
+            Convention(
+                "Weights",
+                "QK and OV products of matched heads with the norm's gain folded in; relative Frobenius norm, "
+                f"different from {number(WEIGHTS_DIFFER)}; angles between the {LEADING} leading directions",
+                "the factors may differ although the network computes the same",
+            ),
+            Convention(
+                "Feed-forward weights",
+                "matrices of the same name and shape, with the gain of the preceding norm folded in and hidden units "
+                f"in matching order; angles between the {LEADING} leading directions that they read or write; experts "
+                "as stored",
+                "experts in another order, or a factor moved from one matrix to the next, count as a difference",
+            ),
+            Convention(
+                "Stored tensors",
+                "all tensors of a block compared by name, with biases and norms, as stored; one stands out from "
+                f"{factor(TIMES_OTHERS)} the median over the same tensor of the other layers plus as many deviations",
+                "stored tensors may differ although the network computes the same",
+            ),
+        ]
+    if measured.halved is not None:
+        chosen.append(Convention(*halved_convention()))
+    return tuple(chosen)

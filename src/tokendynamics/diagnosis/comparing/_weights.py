@@ -1,0 +1,375 @@
+"""How far the weights of networks differ, layer by layer: the products of attention, and the feed-forward matrices.
+
+Products are invariant under changes of basis; feed-forward matrices are compared in matching order of hidden units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Float64
+from torch import Tensor
+
+from tokendynamics.numerics import AttentionFactorsError
+from tokendynamics.pretrained import AttentionWeights, Checkpoint
+from tokendynamics.pretrained.feed_forward import FeedForwardWeights
+from tokendynamics.provenance.progress import Progress, tracked
+
+LEADING = 8
+"""Directions of the leading subspaces that are compared; half of all in a narrow network."""
+
+_STEPS = 4
+"""Of the subspace iteration, each with the matrix and its transpose, on twice as many directions as are wanted."""
+
+Apply = Callable[[Tensor], Tensor]
+
+
+def leading_subspace(apply: Apply, transposed: Apply, rows: int) -> Float64[Tensor, "row direction"]:
+    """Return the leading left singular vectors of a matrix, by iteration from the same start each time.
+
+    Args:
+        apply: y ↦ M y for several y side by side.
+        transposed: x ↦ Mᵀ x likewise.
+        rows: Of M.
+
+    >>> matrix = torch.diag(torch.arange(20.0, 0.0, -1.0, dtype=torch.float64))
+    >>> found = leading_subspace(lambda y: matrix @ y, lambda x: matrix.mT @ x, 20)
+    >>> found.shape, bool(found[:8].norm(dim=0).min() > 0.99)
+    (torch.Size([20, 8]), True)
+    """
+    count = max(1, min(LEADING, rows // 2))  # all directions together are the same in any two matrices
+    generator = torch.Generator().manual_seed(0)
+    basis = torch.randn(rows, min(2 * count, rows), generator=generator, dtype=torch.float64)
+    for _ in range(_STEPS):
+        basis = torch.linalg.qr(transposed(basis)).Q
+        basis = torch.linalg.qr(apply(basis)).Q
+    rotation = torch.linalg.svd(transposed(basis).mT, full_matrices=False)[0]
+    return basis @ rotation[:, :count]
+
+
+def squared_sine(one: Float64[Tensor, "row direction"], two: Float64[Tensor, "row direction"]) -> float:
+    """Return the mean square of the sines between two subspaces."""
+    # The sine from what one leaves of the other: one minus a cosine would lose half of the digits.
+    beyond = two - one @ (one.mT @ two)
+    return float(beyond.square().sum()) / two.shape[-1]
+
+
+def degrees_of(square: float) -> float:
+    """Return the angle of a squared sine in degrees.
+
+    >>> round(degrees_of(0.25), 6)
+    30.0
+    """
+    return float(np.degrees(np.arcsin(min(1.0, square) ** 0.5)))
+
+
+_SURELY = 0.5
+"""Heads that differ by less, relative to the layer, are not matched with other heads; random heads differ by 1.4."""
+
+_EXACT = 1e-10
+"""Squared difference below which the difference of squares has lost too many digits, and factors are subtracted."""
+
+CIRCUITS = ("qk", "ov")
+
+
+@dataclass(frozen=True)
+class _Circuits:
+    """Factors of a layer's products, in float64 with the norm's gain folded in: head by head, left @ rightᵀ."""
+
+    qk: tuple[Tensor, Tensor]
+    ov: tuple[Tensor, Tensor]
+
+
+def weight_differences(ckpts: Sequence[Checkpoint], report: Progress) -> tuple[xr.Dataset, tuple[str, ...]]:
+    """Compare the QK and OV products of each layer with those of the first network.
+
+    The products scale · W_Q W_Kᵀ and W_V W_O of each head include the gain of the norm before attention and the
+    centring of a LayerNorm. They are therefore invariant under a change of basis or sign of a head and under a gain
+    moved into the matrices. Heads are matched by their products, so their order does not matter. Biases are ignored.
+
+    Args:
+        ckpts: The first is the one that the others are compared with.
+        report: Called after each layer.
+
+    Returns:
+        Dataset over ``model`` (all), ``other`` (all but the first) and ``layer`` (from 1): ``qk_norm`` and ``ov_norm``
+        (model, layer), √Σ_h ‖·‖²; ``qk_difference`` and ``ov_difference`` (other, layer), √Σ_h ‖W_a − W_b‖² relative
+        to it; ``qk_angle`` and ``ov_angle`` (other, layer), degrees between the subspaces of the `LEADING` left
+        singular vectors of Σ_h W: arcsin of the root mean square sine. And for each other why its differences are NaN,
+        in some layers or in all; empty where they are not.
+
+    Raises:
+        CheckpointError: A tensor cannot be read.
+    """
+    depths = [ckpt.architecture.layers for ckpt in ckpts]
+    unlike = [""] + [_why_not(ckpts[0], other) for other in ckpts[1:]]
+    unread: list[list[str]] = [[] for _ in ckpts]
+    norms = {name: np.full((len(ckpts), max(depths)), np.nan) for name in CIRCUITS}
+    found = {f"{n}_{kind}": np.full((len(ckpts), max(depths)), np.nan) for n in CIRCUITS for kind in _KINDS}
+    for layer in tracked(range(1, max(depths) + 1), report, "comparing the weights"):
+        first: _Circuits | None = None
+        for number, ckpt in enumerate(ckpts):
+            if layer > depths[number]:
+                continue
+            if not any(each.layout.layers[layer - 1].attends for each in ckpts if layer <= each.architecture.layers):
+                continue  # a layer without attention in all of them: there is nothing to compare
+            try:
+                own = _circuits(ckpt.attention(layer))
+            except AttentionFactorsError as error:
+                unread[number].append(error.reason)
+                continue
+            first = own if number == 0 else first
+            for name in CIRCUITS:
+                norms[name][number, layer - 1] = _norm(getattr(own, name))
+            if number > 0 and first is not None and not unlike[number]:
+                for name, values in _differences(first, own).items():
+                    found[name][number, layer - 1] = values
+    reasons = tuple(
+        why or "; ".join(dict.fromkeys(unread[0] + own)) for why, own in zip(unlike[1:], unread[1:], strict=True)
+    )
+    variables = {f"{name}_norm": (("model", "layer"), values) for name, values in norms.items()}
+    variables |= {name: (("other", "layer"), values[1:]) for name, values in found.items()}
+    return xr.Dataset(variables, coords={"layer": np.arange(1, max(depths) + 1)}), reasons
+
+
+_KINDS = ("difference", "angle")
+
+
+def _why_not(first: Checkpoint, other: Checkpoint) -> str:
+    a, b = first.architecture, other.architecture
+    for name, one, two in (("widths", a.dim, b.dim), ("depths", a.layers, b.layers), ("heads", a.heads, b.heads)):
+        if one != two:
+            return f"their {name} differ ({one} and {two})"
+    return ""
+
+
+def _circuits(weights: AttentionWeights) -> _Circuits:
+    query, key, value = (each.double() for each in (weights.query, weights.key_per_head, weights.value_per_head))
+    if weights.norm_gain is not None:
+        gain = weights.norm_gain.double()[:, None]
+        query, key, value = gain * query, gain * key, gain * value
+        if weights.norm_kind == "layer":  # what it reads has mean zero: a constant in a column does nothing
+            query, key, value = (each - each.mean(dim=-2, keepdim=True) for each in (query, key, value))
+    return _Circuits((weights.scale * query, key), (value, weights.output.double().mT))
+
+
+def _differences(a: _Circuits, b: _Circuits) -> dict[str, float]:
+    pairs = {name: (getattr(a, name), getattr(b, name)) for name in CIRCUITS}
+    if all(torch.equal(one, two) for pair in pairs.values() for one, two in zip(*pair, strict=True)):
+        return {f"{name}_{kind}": 0.0 for name in CIRCUITS for kind in _KINDS}
+    squares = {name: _squared_distances(*pair) for name, pair in pairs.items()}
+    order = _matched(squares)
+    found = {}
+    for name, (one, two) in pairs.items():
+        two = two[0][order], two[1][order]
+        square = float(squares[name][range(len(order)), order].sum())
+        found[f"{name}_difference"] = square**0.5 if square > _EXACT else _relative(one, two)
+        found[f"{name}_angle"] = degrees_of(squared_sine(_leading(one), _leading(two)))
+    return found
+
+
+def _relative(one: tuple[Tensor, Tensor], two: tuple[Tensor, Tensor]) -> float:
+    """Return √Σ_h ‖A_h − B_h‖² / √Σ_h ‖A_h‖²."""
+    # Of A − B the factors are those of both side by side, the sign in one of them.
+    gap, norm = _norm((torch.cat([one[0], two[0]], dim=-1), torch.cat([one[1], -two[1]], dim=-1))), _norm(one)
+    return gap / norm if norm else (np.inf if gap else 0.0)
+
+
+def _norm(factors: tuple[Tensor, Tensor]) -> float:
+    """Return √Σ_h ‖left rightᵀ‖², through triangular factors: a sum of traces would lose half of the digits."""
+    left, right = (torch.linalg.qr(each, mode="r").R for each in factors)
+    return float(torch.linalg.vector_norm(left @ right.mT))
+
+
+def _matched(squares: Mapping[str, Float64[Tensor, "head other"]]) -> list[int]:
+    """Return which head of the other goes with each head: those whose products are nearest in all."""
+    heads = list(range(len(squares["qk"])))
+    if all(float(each.diagonal().sum()) < _SURELY**2 for each in squares.values()):
+        return heads
+    from scipy.optimize import linear_sum_assignment
+
+    cost = sum(each.numpy() for each in squares.values())
+    return [int(each) for each in linear_sum_assignment(cost)[1]]
+
+
+def _squared_distances(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> Float64[Tensor, "head other"]:
+    """Return ‖A_h − B_k‖² over Σ_h ‖A_h‖², from ⟨A, B⟩ = Σ (A_leftᵀ B_left) ∘ (A_rightᵀ B_right)."""
+    inner = _inner(a, b)
+    own, other = (((each[0].mT @ each[0]) * (each[1].mT @ each[1])).sum(dim=(-2, -1)) for each in (a, b))
+    total = own.sum()
+    return (own[:, None] + other - 2 * inner) / (total if float(total) else 1.0)
+
+
+def _inner(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> Float64[Tensor, "head other"]:
+    heads, others = len(a[0]), len(b[0])
+    left, right = (
+        (one.movedim(0, 1).flatten(1).mT @ two.movedim(0, 1).flatten(1))
+        .unflatten(0, (heads, -1))
+        .unflatten(2, (others, -1))
+        for one, two in zip(a, b, strict=True)
+    )
+    return (left * right).sum(dim=(1, 3))
+
+
+def _leading(factors: tuple[Tensor, Tensor]) -> Float64[Tensor, "dim direction"]:
+    """Return the leading left singular vectors of Σ_h left rightᵀ."""
+    left, right = (each.movedim(0, 1).flatten(1) for each in factors)
+    return leading_subspace(lambda y: left @ (right.mT @ y), lambda x: right @ (left.mT @ x), left.shape[0])
+
+
+_REORDERED = 1e-4
+"""Hidden units are matched in another order if their sorted sizes differ by less than this although the unsorted ones
+do not; sizes of independently drawn networks differ by more."""
+
+
+@dataclass
+class FeedForwardDifferences:
+    """Differences of the feed-forward weights of several networks.
+
+    Attributes:
+        table: Over ``model`` (all), ``other`` (all but the first) and ``layer`` (from 1): ``ff_norm`` (model, layer),
+            √Σ ‖·‖² over the matrices of the feed-forward part; ``ff_difference`` (other, layer), √Σ ‖A − B‖² over those
+            of one name and shape, relative to √Σ ‖A‖²; ``ff_angle`` (other, layer), degrees between the leading
+            singular subspaces of what they read or write, arcsin of the root mean square sine.
+        reasons: For all but the first, why some or all layers were not compared; empty otherwise.
+        unmatched: For all but the first, matrices that only one of the pair has with this name and shape.
+    """
+
+    table: xr.Dataset
+    reasons: tuple[str, ...]
+    unmatched: tuple[tuple[str, ...], ...]
+
+
+@dataclass
+class _Pair:
+    """One network compared with the first, for the layers read so far."""
+
+    why: str
+    problems: list[str] = field(default_factory=list)
+    unmatched: list[str] = field(default_factory=list)
+
+
+def feed_forward_differences(ckpts: Sequence[Checkpoint], report: Progress) -> FeedForwardDifferences:
+    """Compare the matrices of each layer's feed-forward part with those of the first network.
+
+    Matrices are matched by name. The gain of the preceding norm is folded into matrices that read the state, and hidden
+    units may be in another order; experts are compared as stored. Biases are not compared.
+
+    Args:
+        ckpts: The first is the one that the others are compared with.
+        report: Called after each layer.
+
+    Raises:
+        CheckpointError: A tensor cannot be read.
+    """
+    depths = [ckpt.architecture.layers for ckpt in ckpts]
+    pairs = [_Pair(_why_no_matrices(ckpts[0], other)) for other in ckpts[1:]]
+    norms = np.full((len(ckpts), max(depths)), np.nan)
+    found = np.full((2, len(pairs), max(depths)), np.nan)
+    for layer in tracked(range(1, max(depths) + 1), report, "comparing the feed-forward weights"):
+        first: FeedForwardWeights | str = "it has no such layer"
+        for number, ckpt in enumerate(ckpts):
+            if layer > depths[number]:
+                continue
+            own = ckpt.feed_forward(layer)
+            first = own if number == 0 else first
+            if isinstance(own, FeedForwardWeights):
+                norms[number, layer - 1] = sum(_square(each) for each in own.matrices.values()) ** 0.5
+            if number == 0 or pairs[number - 1].why:
+                continue
+            pair = pairs[number - 1]
+            both = [(which, each) for which, each in ((ckpts[0], first), (ckpt, own)) if isinstance(each, str)]
+            pair.problems += [f"layer {layer} of {which.name}: {each}" for which, each in both]
+            if isinstance(own, FeedForwardWeights) and isinstance(first, FeedForwardWeights):
+                found[:, number - 1, layer - 1] = _matrix_differences(first, own, pair)
+    table = xr.Dataset(
+        {
+            "ff_norm": (("model", "layer"), norms),
+            "ff_difference": (("other", "layer"), found[0]),
+            "ff_angle": (("other", "layer"), found[1]),
+        },
+        coords={"layer": np.arange(1, max(depths) + 1)},
+    )
+    reasons = tuple(pair.why or _in_short(pair.problems) for pair in pairs)
+    return FeedForwardDifferences(table, reasons, tuple(tuple(dict.fromkeys(pair.unmatched)) for pair in pairs))
+
+
+def _why_no_matrices(first: Checkpoint, other: Checkpoint) -> str:
+    a, b = first.architecture, other.architecture
+    for name, one, two in (("widths", a.dim, b.dim), ("depths", a.layers, b.layers)):
+        if one != two:
+            return f"their {name} differ ({one} and {two})"
+    return ""
+
+
+def _in_short(problems: Sequence[str]) -> str:
+    more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
+    return f"{problems[0]}{more}" if problems else ""
+
+
+def _matrix_differences(a: FeedForwardWeights, b: FeedForwardWeights, pair: _Pair) -> tuple[float, float]:
+    """Return the relative difference and the angle of one layer; what has no partner is noted."""
+    names = [name for name, each in a.matrices.items() if name in b.matrices and b.matrices[name].shape == each.shape]
+    pair.unmatched += [name for name in {**a.matrices, **b.matrices} if name not in names]
+    if not names:
+        return np.nan, np.nan
+    ones, twos = ({name: each.matrices[name] for name in names} for each in (a, b))
+    if all(torch.equal(ones[name], twos[name]) for name in names):
+        return 0.0, 0.0
+    if len(names) == len(a.matrices) == len(b.matrices):
+        twos = _in_order(ones, twos, a)
+    total = sum(_square(each) for each in ones.values())
+    gap = sum(_square(twos[name] - each) for name, each in ones.items())
+    difference = (gap / total) ** 0.5 if total else (np.inf if gap else 0.0)
+    sines = [_sine(*(_by_state(each[name], a.roles[name]) for each in (ones, twos))) for name in names]
+    return difference, degrees_of(sum(sines) / len(sines))
+
+
+def _square(matrix: Tensor) -> float:
+    return float(matrix.square().sum())
+
+
+def _by_state(matrix: Tensor, role: str) -> Float64[Tensor, "row column"]:
+    """Return a matrix with the features of the state as rows, where it is known which they are."""
+    if matrix.ndim == 3:  # experts side by side: their sizes are in order
+        matrix = matrix.movedim(0, 1).flatten(1)
+    return matrix.mT if role == "writes" else matrix
+
+
+def _sine(one: Tensor, two: Tensor) -> float:
+    if torch.equal(one, two):
+        return 0.0
+    spans = [leading_subspace(lambda y, m=each: m @ y, lambda x, m=each: m.mT @ x, len(each)) for each in (one, two)]
+    return squared_sine(*spans)
+
+
+def _in_order(ones: dict[str, Tensor], twos: dict[str, Tensor], a: FeedForwardWeights) -> dict[str, Tensor]:
+    """Return the second's matrices with their hidden units in the first's order, if they are the same in another."""
+    widths = {matrix.shape[0] for name, matrix in ones.items() if a.roles[name] == "writes"}
+    if len(widths) != 1 or any(role == "stored" for role in a.roles.values()):
+        return twos
+    (width,) = widths
+    if any(matrix.shape[1] % width for name, matrix in ones.items() if a.roles[name] == "reads"):
+        return twos
+    one, two = (torch.cat([_units(each[name], a.roles[name], width) for name in ones], dim=1) for each in (ones, twos))
+    sizes = [torch.linalg.vector_norm(each, dim=1).sort().values for each in (one, two)]
+    scale = float(sizes[0].norm())
+    if float((sizes[0] - sizes[1]).norm()) > _REORDERED * scale or float((one - two).norm()) <= _REORDERED * scale:
+        return twos
+    order = (one @ two.mT).argmax(dim=1)
+    if len(order.unique()) < width or float((one - two[order]).norm()) >= float((one - two).norm()):
+        return twos
+    return {name: _reordered(matrix, a.roles[name], width, order) for name, matrix in twos.items()}
+
+
+def _units(matrix: Tensor, role: str, width: int) -> Float64[Tensor, "unit feature"]:
+    """Return what each hidden unit reads, of several maps side by side, or writes."""
+    return matrix if role == "writes" else matrix.unflatten(1, (-1, width)).movedim(2, 0).flatten(1)
+
+
+def _reordered(matrix: Tensor, role: str, width: int, order: Tensor) -> Tensor:
+    return matrix[order] if role == "writes" else matrix.unflatten(1, (-1, width))[..., order].flatten(1)

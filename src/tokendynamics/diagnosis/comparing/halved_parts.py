@@ -1,0 +1,296 @@
+"""The importance of each part of several networks: the change of their losses when its update is halved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Bool, Float64
+from torch import Tensor
+
+from tokendynamics.diagnosis.comparing._first_difference import ROUNDINGS
+from tokendynamics.diagnosis.gating.sensitivities import losses_of
+from tokendynamics.diagnosis.network import PART_NAMES
+from tokendynamics.diagnosis.tracing._together import nearest_layers
+from tokendynamics.diagnosis.tracing.prompt_shares import BOUNDS, CONFIDENCE
+from tokendynamics.numerics.intervals import jackknife_interval
+from tokendynamics.pretrained import Checkpoint
+from tokendynamics.pretrained.edits.gates import GatedNetwork
+from tokendynamics.pretrained.edits.variant import PARTS
+from tokendynamics.pretrained.inputs import Prepared
+from tokendynamics.pretrained.not_finite import check_gated_pass
+from tokendynamics.pretrained.packs import Pack
+from tokendynamics.provenance.progress import Progress, tracked
+from tokendynamics.words import Finding, number, percent, plural, signed
+
+HALF = 0.5
+
+
+@dataclass(frozen=True)
+class HalvedParts:
+    """The effect of halving the parts of each network on its loss, in nats per token.
+
+    Attributes:
+        table: Dims ``model``, ``prompt``, ``layer`` (from 1), ``part``: ``loss`` (model, prompt) and ``loss_change``
+            (model, prompt, layer, part), the loss with this part halved less the loss; NaN where there is no loss
+            (a prompt of one token) or no such part. Dims ``other`` (all networks but the first), ``layer`` (of the
+            first), ``part``: ``difference``, the mean over prompts of the other's change less the first's, with
+            ``difference_interval`` of each separately, and ``difference_surely``, simultaneous for all and therefore
+            wider. ``other_layer`` (other, layer) is the corresponding layer of the other, 0 for none.
+        unknown: For each network, why it has no loss; empty where it has one.
+        unpaired: For all but the first, why it has no differences though both have a loss; empty where it has.
+    """
+
+    table: xr.Dataset
+    unknown: tuple[str, ...]
+    unpaired: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Losses:
+    plain: Float64[Tensor, " prompt"]
+    change: Float64[Tensor, "prompt layer part"]
+
+
+def halved_parts(
+    ckpts: Sequence[Checkpoint],
+    given: Sequence[Sequence[Prepared]],
+    tokens_shared: bool,
+    report: Progress,
+    different: Bool[np.ndarray, " prompt"] | None = None,
+) -> HalvedParts:
+    """Run every network once unchanged and once with each part halved, and compare the changes of the loss.
+
+    All read the same prompts, and differences are paired over them. Networks of different depth are compared at the
+    nearest relative depth.
+
+    Args:
+        ckpts: The first is the one that the others are compared with.
+        given: The prompts of each.
+        tokens_shared: Whether they have the same tokens in all; otherwise nats per token are not comparable.
+        report: Called after each run.
+        different: Which of the prompts repeat no earlier one and count in differences; None for all.
+
+    Raises:
+        CheckpointError: A network does not run.
+    """
+    counted = torch.ones(len(given[0]), dtype=torch.bool) if different is None else torch.from_numpy(different)
+    found, unknown = [], []
+    for ckpt, own in zip(ckpts, given, strict=True):
+        why = _why_without(ckpt)
+        losses = None if why else _losses(ckpt, own, report)
+        unknown.append(why or ("" if losses is not None else "no head that predicts the next token was found"))
+        found.append(losses or _nothing(ckpt, len(own)))
+    depth, prompts = max(ckpt.architecture.layers for ckpt in ckpts), len(given[0])
+    changes = np.full((len(ckpts), prompts, depth, len(PARTS)), np.nan)
+    for place, losses in enumerate(found):
+        changes[place, :, : losses.change.shape[1]] = losses.change.numpy()
+    grid = ("other", "layer", "part")
+    rows = [_difference(found[0], each, depth, counted & tokens_shared) for each in found[1:]]
+    variables = {
+        "loss": (("model", "prompt"), np.stack([losses.plain.numpy() for losses in found])),
+        "loss_change": (("model", "prompt", "layer", "part"), changes),
+        **{
+            name: ((*grid, "bound") if "_" in name else grid, np.stack([row[name] for row in rows]))
+            for name in ("difference", "difference_interval", "difference_surely")
+        },
+        "other_layer": (("other", "layer"), np.stack([row["other_layer"] for row in rows])),
+    }
+    coords = {"layer": np.arange(1, depth + 1), "part": list(PARTS), "bound": list(BOUNDS)}
+    unpaired = tuple(_why_unpaired(found[0], each, tokens_shared) for each in found[1:])
+    return HalvedParts(xr.Dataset(variables, coords=coords), tuple(unknown), unpaired)
+
+
+def _why_without(ckpt: Checkpoint) -> str:
+    if ckpt.streamed:
+        return "its blocks are streamed from disk"
+    for place, layer in enumerate(ckpt.layout.layers, start=1):
+        if layer.residual is None:
+            return f"the parts of layer {place} were not identified ({layer.problem})"
+    return "" if ckpt.causal else "it is not known to predict the next token from earlier ones alone"
+
+
+def _losses(ckpt: Checkpoint, given: Sequence[Prepared], report: Progress) -> _Losses | None:
+    packs = ckpt.packs([each.inputs for each in given])
+    with ckpt.gated() as gated, torch.inference_mode():
+        exists = gated.exists
+        plain = _read(gated, packs, torch.ones(exists.shape, dtype=torch.float64))
+        if plain is None:
+            return None
+        change = torch.full((len(plain), *exists.shape), torch.nan, dtype=torch.float64)
+        for layer, part in tracked(exists.nonzero().tolist(), report, "halving parts"):
+            gates = torch.ones(exists.shape, dtype=torch.float64)
+            gates[layer, part] = HALF
+            halved = _read(gated, packs, gates)
+            if halved is not None:
+                change[:, layer, part] = halved - plain
+    return _Losses(plain, change)
+
+
+def losses_of_prompts(ckpt: Checkpoint, given: Sequence[Prepared]) -> tuple[Float64[Tensor, " prompt"], str]:
+    """Return the mean loss of the next token in each prompt, in nats; NaN and the reason without one."""
+    why = _why_without(ckpt)
+    if not why:
+        with ckpt.gated() as gated, torch.inference_mode():
+            ones = torch.ones(gated.exists.shape, dtype=torch.float64)
+            found = _read(gated, ckpt.packs([each.inputs for each in given]), ones)
+        if found is not None:
+            return found, ""
+    nothing = torch.full((len(given),), torch.nan, dtype=torch.float64)
+    return nothing, why or "no head that predicts the next token was found"
+
+
+def _read(gated: GatedNetwork, packs: Sequence[Pack], gates: Tensor) -> Float64[Tensor, " prompt"] | None:
+    """Return the loss of every prompt in the order of the prompts; None without logits."""
+    found = torch.full((sum(len(pack.places) for pack in packs),), torch.nan, dtype=torch.float64)
+    for pack in packs:
+        passed = gated.run(pack, gates)
+        if bool((gates == 1).all()):
+            check_gated_pass(gated, passed)
+        losses = losses_of(passed, pack)
+        if losses is None:
+            return None
+        found[list(pack.places)] = losses
+    return found
+
+
+def _nothing(ckpt: Checkpoint, prompts: int) -> _Losses:
+    layers = ckpt.architecture.layers
+    return _Losses(*(torch.full((prompts, *rest), torch.nan).double() for rest in ((), (layers, len(PARTS)))))
+
+
+def _why_unpaired(first: _Losses, other: _Losses, tokens_shared: bool) -> str:
+    if not tokens_shared:
+        return "their tokens differ, and losses per token are then not comparable"
+    if not bool((first.plain.isfinite() & other.plain.isfinite()).any()):
+        return "no text has a second token to predict"
+    everything = torch.ones(len(first.plain), dtype=torch.bool)
+    return "" if bool(_gaps(first, other, everything).isfinite().any()) else "the loss with a part halved is not finite"
+
+
+def _gaps(first: _Losses, other: _Losses, counted: Bool[Tensor, " prompt"]) -> Float64[Tensor, "some layer part"]:
+    """Return the other's changes less the first's of the prompts that count and have losses in both."""
+    where = _nearest(first, other)
+    gaps = other.change[:, [layer - 1 for layer in where]] - first.change
+    return gaps[counted & first.plain.isfinite() & other.plain.isfinite()]
+
+
+def _nearest(first: _Losses, other: _Losses) -> list[int]:
+    layers, its_layers = first.change.shape[1], other.change.shape[1]
+    return [max(1, layer) for layer in nearest_layers(layers, its_layers)[1:]]
+
+
+def _difference(first: _Losses, other: _Losses, depth: int, counted: Bool[Tensor, " prompt"]) -> dict[str, np.ndarray]:
+    gaps = _gaps(first, other, counted)
+    count, layers = len(gaps), gaps.shape[1]
+    value = gaps.mean(dim=0)
+    left = (gaps.sum(dim=0) - gaps) / max(1, count - 1)
+    known = max(1, int((~value.isnan()).sum()))
+    # Bonferroni: one of many differs most in any case, so all intervals must hold at once.
+    surely = 1 - (1 - CONFIDENCE) / known
+    found = {
+        "difference": value,
+        "difference_interval": jackknife_interval(value, left, CONFIDENCE),
+        "difference_surely": jackknife_interval(value, left, surely),
+    }
+    filled = {name: np.full((depth, *each.shape[1:]), np.nan) for name, each in found.items()}
+    for name, each in found.items():
+        filled[name][:layers] = each.numpy()
+    return filled | {"other_layer": np.array(_nearest(first, other) + [0] * (depth - layers))}
+
+
+def halved_finding(names: tuple[str, str], halved: HalvedParts, place: int, eps: float) -> Finding:
+    """Name the part whose halving changes the two losses most differently, if significant and above rounding.
+
+    Args:
+        names: Of the first network and the other one.
+        halved: From `halved_parts`.
+        place: Index of the other one.
+        eps: Of the coarser of their dtypes.
+    """
+    pair = halved.table.isel(other=place)
+    why = _why_not(names, halved, place)
+    if why:
+        text = f"The effect of halving parts was not compared between {names[1]} and {names[0]} because {why}."
+        return Finding(text, "halved", {"why": why})
+    gaps = pair.difference.values
+    least = ROUNDINGS * eps * max(1.0, float(halved.table.loss.isel(model=[0, place + 1]).max()))
+    if not np.nanmax(np.abs(gaps)) > least:
+        how = "to the last bit" if not np.nanmax(np.abs(gaps)) else "except for rounding"
+        text = f"Halving one part changes the loss of {names[1]} and {names[0]} equally, {how}."
+        return Finding(text, "halved", {"parts": []})
+    low, high = (pair.difference_surely.sel(bound=bound).values for bound in ("low", "high"))
+    significant = ((low > 0) | (high < 0)) & (np.abs(gaps) > least)
+    if not significant.any():
+        return _not_significant(names, pair, bool(np.isnan(low).all()))
+    size = np.where(np.isnan(gaps), -1.0, np.abs(gaps))
+    at = np.unravel_index(np.argmax(np.where(significant, size, -1.0)), gaps.shape)
+    among = "" if size[at] == size.max() else ", among significant differences,"
+    changes = halved.table.loss_change.mean("prompt").values
+    its_layer = int(pair.other_layer[at[0]])
+    first, other = changes[0][at], changes[place + 1][its_layer - 1, at[1]]
+    known = int((~np.isnan(gaps)).sum())
+    text = (
+        f"Halving one part changes the loss of {names[1]} and {names[0]} most differently{among} for "
+        f"{_part(pair, at)}: by {signed(other, 2)} and {signed(first, 2)} nats. The difference is "
+        f"{signed(gaps[at], 2)} ({_interval(low[at], high[at])}); it is significant for {int(significant.sum())} of "
+        f"{plural(known, 'part')}."
+    )
+    values = _values(pair, at) | {"parts": int(significant.sum()), "interval": [float(low[at]), float(high[at])]}
+    return Finding(text, "halved", values)
+
+
+def _why_not(names: tuple[str, str], halved: HalvedParts, place: int) -> str:
+    reasons = [halved.unknown[0], halved.unknown[place + 1]]
+    if reasons[0] and reasons[0] == reasons[1]:
+        return f"neither has a known loss ({reasons[0]})"
+    unknown = [f"the loss of {name} is unknown ({why})" for name, why in zip(names, reasons, strict=True) if why]
+    return "; ".join(unknown) or halved.unpaired[place]
+
+
+def _not_significant(names: tuple[str, str], pair: xr.Dataset, without: bool) -> Finding:
+    gaps = pair.difference.values
+    at = np.unravel_index(np.nanargmax(np.abs(gaps)), gaps.shape)
+    gap = f"{signed(gaps[at], 2)} nats, for {_part(pair, at)}"
+    if without:
+        text = (
+            f"Whether halving one part changes the loss of {names[1]} and {names[0]} differently is unknown: there are "
+            f"too few texts for a confidence interval. The largest difference is {gap}."
+        )
+    else:
+        text = (
+            f"Halving one part changes the loss of {names[1]} and {names[0]} without significant differences. The "
+            f"largest is {gap} ({_interval(*pair.difference_surely.values[at])})."
+        )
+    return Finding(text, "halved", _values(pair, at) | {"parts": 0})
+
+
+def _interval(low: float, high: float) -> str:
+    """Write an interval that holds for all parts at once, with significant digits rather than decimal places."""
+    return f"{percent(CONFIDENCE)} simultaneous CI {number(low, 2)} to {number(high, 2)}"
+
+
+def _part(pair: xr.Dataset, at: Any) -> str:
+    layer, its_layer = int(pair.layer[at[0]]), int(pair.other_layer[at[0]])
+    instead = f" (layer {its_layer} in the other)" if its_layer != layer else ""
+    return f"the {PART_NAMES[str(pair.part.values[at[1]])]} of layer {layer}{instead}"
+
+
+def _values(pair: xr.Dataset, at: Any) -> dict[str, Any]:
+    layer, part = int(pair.layer[at[0]]), str(pair.part.values[at[1]])
+    return {"layer": layer, "part": part, "difference": float(pair.difference.values[at])}
+
+
+def halved_convention() -> tuple[str, str, str]:
+    """Return name, choice and alternative of the convention."""
+    return (
+        "Halved parts",
+        "the update of one part times 0.5, before the norm in post-norm blocks, one part at a time; change of the mean "
+        f"cross-entropy of the next token; {percent(CONFIDENCE)} intervals over texts, in the sentence simultaneous "
+        "for all parts",
+        "at 0, parts that stabilise others stand out more; separate intervals miss one part in ten",
+    )

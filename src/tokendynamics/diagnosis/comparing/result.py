@@ -1,0 +1,326 @@
+"""What a comparison is: each network's verdict, their differences, the sentences, how they came about; its files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import xarray as xr
+
+from tokendynamics.diagnosis.comparing._first_difference import Difference, Kind, Part, Parting
+from tokendynamics.diagnosis.network import checked_model
+from tokendynamics.diagnosis.tracing.variables import AXES, LABELS
+from tokendynamics.diagnosis.verdict import FigureName, Verdict, verdict_as_plain, verdict_of
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import as_integer, as_text
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.provenance.manifest import plain
+from tokendynamics.provenance.reading import read_json
+from tokendynamics.provenance.whole import settle_results
+from tokendynamics.results import StoredResult
+from tokendynamics.results.tables import (
+    Dims,
+    conventions_of,
+    findings_of,
+    nothing_saved,
+    one_of,
+    open_table,
+    unreadable,
+)
+from tokendynamics.words import Convention, Finding, listing, plural
+
+WRITER = "tokendynamics compare"
+SUMMARY = "comparison.json"
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison(StoredResult):
+    """Several networks on the same texts; the others are compared with the first.
+
+    Attributes:
+        models: Their names.
+        descriptions: Name, source and architecture of each, as plain values.
+        traces: Of each; see `trace`. Tokens that are massive in one are left out in all, where they are the same.
+        verdicts: Of each.
+        table: Their numbers side by side, with the dim ``model``.
+        difference: Of all but the first: other less first, paired over prompts, with intervals; the dim ``other``.
+        gaps: How far states and updates of each part differ, token by token, over (other, prompt, layer, component);
+            None where no two networks have states that can be paired.
+        partings: Of all but the first: where it parts from the first; None where `gaps` has nothing of it.
+        weights: How far their weights differ; None if not requested.
+        halved: What halving each part does to the loss; None if not requested.
+        sentences: What is found, the most important first.
+        conventions: Every choice that the numbers depend on.
+        manifest: Command, parameters, versions, hardware, seed, start and duration.
+        files: Names of the data files saved beside the report.
+    """
+
+    SUMMARY: ClassVar[str] = SUMMARY
+    WRITER: ClassVar[str] = WRITER
+
+    models: tuple[str, ...]
+    descriptions: tuple[dict[str, Any], ...]
+    traces: tuple[xr.Dataset, ...]
+    verdicts: tuple[Verdict, ...]
+    table: xr.Dataset
+    difference: xr.Dataset
+    gaps: xr.Dataset | None
+    partings: tuple[Parting | None, ...]
+    weights: xr.Dataset | None
+    halved: xr.Dataset | None
+    sentences: tuple[Finding, ...]
+    conventions: tuple[Convention, ...]
+    manifest: dict[str, Any]
+    files: tuple[str, ...] = field(default=())
+
+    @property
+    def headline(self) -> str:
+        """Which models, and on how many prompts."""
+        others, prompts = listing(self.models[1:]), plural(self.traces[0].sizes["prompt"], "prompt")
+        return f"{others} compared with {self.models[0]}, on {prompts}"
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The sentences."""
+        return self.sentences
+
+    @property
+    def first_difference(self) -> Difference | None:
+        """The part at which the second network parts from the first; None where none stands out."""
+        parting = self.partings[0]
+        return None if parting is None else parting.first
+
+    @property
+    def first_layer(self) -> int | None:
+        """Its layer, counted from 1; 0 for the embedding, None where no part stands out."""
+        return None if self.first_difference is None else self.first_difference.layer
+
+    @property
+    def first_part(self) -> str | None:
+        """That part: "attention", "feed_forward", "norm", "embedding", or "block" as a whole.
+
+        It is "norm" for the final norm, and where only norms of `first_layer` differ in the part.
+        """
+        names = {"feed-forward part": "feed_forward", "final norm": "norm"}
+        first = self.first_difference
+        if first is None:
+            return None
+        return "norm" if first.norms else names.get(first.part, first.part)
+
+    @property
+    def tables(self) -> dict[str, xr.Dataset]:
+        """The datasets that it has, by the name of their file."""
+        named = {name: getattr(self, name) for name in TABLES}
+        named |= {f"trace-{number}": trace for number, trace in enumerate(self.traces, start=1)}
+        return {name: table for name, table in named.items() if table is not None}
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Everything else, and the small datasets, as plain JSON values; an undefined number is null."""
+        return summary(self)
+
+    @classmethod
+    @typed_arguments
+    def open(cls, folder: str | Path) -> Comparison:
+        """Read what `save` or the command wrote, in either format; the sentences are those that were written.
+
+        Args:
+            folder: Where it was saved.
+
+        Raises:
+            ArgumentValueError: Nothing there, or no comparison, or a damaged one.
+            MemoryLimitError: A file declares more than the memory.
+        """
+        settle_results(folder)
+        return cls(**stored_comparison(Path(folder)))
+
+
+def summary(comparison: Comparison) -> dict[str, Any]:
+    """Return the comparison as plain JSON values; an undefined number is null.
+
+    Args:
+        comparison: From `tokendynamics.compare`.
+    """
+    others = comparison.models[1:]
+    trace = comparison.traces[0]
+    return {
+        "models": list(comparison.models),
+        "descriptions": plain(comparison.descriptions),
+        "sentences": [plain(asdict(finding)) for finding in comparison.sentences],
+        "verdicts": {
+            name: verdict_as_plain(each) for name, each in zip(comparison.models, comparison.verdicts, strict=True)
+        },
+        "partings": {
+            name: None if each is None else plain(each.plain())
+            for name, each in zip(others, comparison.partings, strict=True)
+        },
+        "tables": [name for name in TABLES if getattr(comparison, name) is not None],
+        "table": _values(comparison.table),
+        "difference": _values(comparison.difference),
+        "weights": None if comparison.weights is None else _values(comparison.weights),
+        "halved": None if comparison.halved is None else _values(comparison.halved),
+        "prompts": dict(zip(trace.prompt.values.tolist(), trace.text.values.tolist(), strict=True)),
+        "conventions": [asdict(convention) for convention in comparison.conventions],
+        "manifest": plain(comparison.manifest),
+    }
+
+
+def _values(table: xr.Dataset) -> dict[str, Any]:
+    dims = {str(name): list(variable.dims) for name, variable in table.variables.items()}
+    return {"dims": dims, **{str(name): plain(variable.values) for name, variable in table.variables.items()}}
+
+
+TABLES = ("table", "difference", "gaps", "weights", "halved")
+
+_WANTED = "a saved comparison"
+
+_ALWAYS = ("table", "difference")
+
+_SITE = ("layer", "site")
+
+_TABLE_DIMS: dict[str, Dims] = {
+    "table": {
+        "consensus_relative": ("model", *_SITE),
+        "shares": ("model", *_SITE, "share"),
+        "state": ("model", "layer"),
+    },
+    "difference": {
+        "consensus_relative": ("other", *_SITE),
+        "consensus_relative_interval": ("other", *_SITE, "bound"),
+        "update_quotient": ("other", "layer", "component"),
+    },
+    "gaps": {"update_difference": ("other", "prompt", "layer", "component")},
+    "weights": {
+        **{f"{part}_norm": ("model", "layer") for part in ("qk", "ov", "ff")},
+        **{f"{part}_{kind}": ("other", "layer") for part in ("qk", "ov", "ff") for kind in ("difference", "angle")},
+    },
+    "halved": {
+        "loss": ("model", "prompt"),
+        "loss_change": ("model", "prompt", "layer", "part"),
+        "difference": ("other", "layer", "part"),
+        "difference_interval": ("other", "layer", "part", "bound"),
+    },
+}
+"""Variables that every reader of a comparison asks for; the rest stands and falls with them."""
+
+_TRACE_DIMS: Dims = {
+    **AXES,
+    **dict.fromkeys(("consensus_relative", "line_excess"), _SITE),
+    **{f"{name}_interval": (*_SITE, "bound") for name in ("consensus_relative", "line_excess")},
+    "shares": (*_SITE, "share"),
+    "shares_interval": (*_SITE, "share", "bound"),
+    "update_ratio": ("prompt", "layer", "component"),
+    "token_count": ("prompt", "layer", "sinks"),
+}
+
+
+def stored_comparison(folder: Path) -> dict[str, Any]:
+    """Return the fields of a `Comparison` from a folder that one was saved in; conventions as their texts.
+
+    Args:
+        folder: See `tokendynamics.diagnosis.Comparison.save`.
+
+    Raises:
+        ArgumentValueError: Nothing there, a diagnosis, or something damaged or incomplete; it is named.
+        MemoryLimitError: A file declares more than the memory.
+    """
+    if not (folder / SUMMARY).exists():
+        raise nothing_saved(folder, _WANTED, SUMMARY, {"diagnosis.json": "td.Diagnosis.open"})
+    summary = read_json(folder / SUMMARY, "folder")
+    try:
+        models = _models(summary["models"])
+        found = {
+            "models": models,
+            "descriptions": tuple(checked_model(each) for each in _each(summary["descriptions"], models)),
+            "verdicts": tuple(verdict_of(each) for each in _by_name(summary["verdicts"], models)),
+            "partings": tuple(_parting(each) for each in _by_name(summary["partings"], models[1:])),
+            "sentences": findings_of(summary["sentences"], FigureName),
+            "conventions": conventions_of(summary["conventions"]),
+            "manifest": dict(summary["manifest"]),
+        }
+        tables = _tables(folder, summary["tables"], models)
+        _check_depths(found, tables["traces"])
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise unreadable(folder, _WANTED, error) from error
+    return found | tables
+
+
+def _models(values: Any) -> tuple[str, ...]:
+    names = tuple(as_text(each, "models") for each in values)
+    if isinstance(values, str) or len(names) < 2 or len(set(names)) < len(names):
+        raise ArgumentValueError(expected("models", "at least two different names", shown(values)))
+    return names
+
+
+def _each(values: Any, models: Sequence[str]) -> list[Any]:
+    if not isinstance(values, list) or len(values) != len(models):
+        came = len(values) if isinstance(values, list) else shown(values)
+        raise ArgumentValueError(expected("descriptions", f"one for each of {len(models)} models", came))
+    return values
+
+
+def _by_name(values: Any, names: Sequence[str]) -> list[Any]:
+    return [values[name] for name in names]
+
+
+def _parting(values: Any) -> Parting | None:
+    if values is None:
+        return None
+    resized = (_difference(each) for each in values["resized"])
+    return Parting(
+        kind=one_of(Kind, values["kind"], "kind"),
+        first=_difference(values["first"]),
+        start=_difference(values["start"]),
+        largest=_difference(values["largest"]),
+        resized=tuple(each for each in resized if each is not None),
+        early=_number(values["early"]),
+        late=_number(values["late"]),
+    )
+
+
+def _difference(values: Any) -> Difference | None:
+    if values is None:
+        return None
+    numbers = {name: _number(values[name]) for name in ("before", "update", "size", "rounding")}
+    # JSON has no infinity; one rounding of a part that adds nothing is infinitely much beside it, and never undefined.
+    numbers["rounding"] = math.inf if math.isnan(numbers["rounding"]) else numbers["rounding"]
+    numbers |= {name: _number(values.get(name)) for name in ("own", "beside")}  # absent before they were measured
+    norms = tuple(as_text(each, "norms") for each in values.get("norms", ()))  # likewise
+    part = one_of(Part, values["part"], "part")
+    return Difference(as_integer(values["layer"], "layer"), part, **numbers, norms=norms)
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _tables(folder: Path, listed: Any, models: tuple[str, ...]) -> dict[str, Any]:
+    unknown = next((each for each in listed if each not in TABLES), None)
+    if unknown is not None or not set(_ALWAYS) <= set(listed):
+        wanted = f"{' and '.join(_ALWAYS)}, and no others than {', '.join(TABLES)}"
+        raise ArgumentValueError(expected("tables", wanted, shown(listed)))
+    found: dict[str, Any] = dict.fromkeys(TABLES)
+    found |= {name: open_table(folder, name, _TABLE_DIMS[name], _WANTED, LABELS) for name in listed}
+    for name, axis, wanted in (("table", "model", models), ("difference", "other", models[1:])):
+        if tuple(found[name][axis].values) != wanted:
+            raise ArgumentValueError(expected(f"{name} {axis}", shown(wanted), shown(tuple(found[name][axis].values))))
+    traces = [
+        open_table(folder, f"trace-{number}", _TRACE_DIMS, _WANTED, LABELS) for number in range(1, len(models) + 1)
+    ]
+    return found | {"traces": tuple(traces)}
+
+
+def _check_depths(found: Mapping[str, Any], traces: Sequence[xr.Dataset]) -> None:
+    """Refuse parts that are of networks of different depth: a folder of two comparisons."""
+    for place, (facts, trace) in enumerate(zip(found["descriptions"], traces, strict=True)):
+        layers = facts["layers"]
+        if trace.layer.values.tolist() != list(range(layers + 1)):
+            wanted = f"layers 0 to {layers}"
+            raise ArgumentValueError(expected(f"trace-{place + 1}", wanted, shown(trace.layer.values.tolist())))
+        badges = len(found["verdicts"][place].layers)
+        if badges != layers:
+            raise ArgumentValueError(expected("verdicts", f"a badge for each of {layers} layers", badges))

@@ -1,0 +1,406 @@
+"""Sentences of a comparison: end states, the first difference, sizes of updates, attention weights, tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from tokendynamics.diagnosis.comparing._first_difference import (
+    SIZE_CHANGED,
+    Difference,
+    Parting,
+)
+from tokendynamics.diagnosis.comparing._tensors import (
+    STORED,
+    TensorDifferences,
+    standing_out,
+)
+from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE
+from tokendynamics.diagnosis.verdict import Verdict
+from tokendynamics.words import Finding, factor, fixed, in_layers, listing, number, plural
+from tokendynamics.words import interval as interval_of
+
+
+def feed_forward_finding(names: tuple[str, str], weights: xr.Dataset, why: str, unmatched: Sequence[str]) -> Finding:
+    """Say in which layers the matrices of the feed-forward parts differ.
+
+    Args:
+        names: Of the first network and the other one.
+        weights: From `feed_forward_differences`, of the other one.
+        why: Why some layers or all were not compared.
+        unmatched: Matrices that only one of the networks has.
+    """
+    sizes, layers = weights.ff_difference.values, weights.layer.values
+    known = ~np.isnan(sizes)
+    if not known.any():
+        reason = why or "none is in both networks with one name and shape"
+        text = f"The feed-forward weights of {names[1]} and {names[0]} were not compared{because(reason)}."
+        return Finding(text, "weights", {"why": reason})
+    rest = f" Some layers were not compared{because(why)}." * bool(why) + without_partner(unmatched)
+    differing = layers[np.nan_to_num(sizes, nan=0.0) > WEIGHTS_DIFFER]
+    values = {"layers": differing.tolist(), "ff": sizes.tolist(), "unmatched": list(unmatched)}
+    if not len(differing):
+        text = f"The feed-forward matrices of {names[1]} and {names[0]} are equal in all compared layers."
+        return Finding(text + rest, "weights", values)
+    at = int(np.nanargmax(sizes))
+    angle = float(weights.ff_angle.values[at])
+    text = (
+        f"The feed-forward matrices of {names[1]} and {names[0]} differ "
+        f"{where_differing(differing, int(known.sum()))}, most in layer {layers[at]}: by "
+        f"{of_norm(sizes[at], 'their')}, with {number(angle, 2)}° between their leading directions."
+    )
+    return Finding(text + rest, "weights", values)
+
+
+WEIGHTS_DIFFER = 1e-5
+"""Relative difference of a product from which it exceeds rounding of the weights in single precision."""
+
+MOST_NAMED = 6
+"""Parts, tensors or texts that are named; the others are counted."""
+
+SMALL = 0.1
+"""Relative difference of the last states up to which networks with different embeddings count as close: rounding all
+weights of SmolLM2 to half precision gives 0.003, one percent of noise on them 0.04."""
+
+
+def end_finding(
+    names: tuple[str, str], verdicts: tuple[Verdict, Verdict], ends: tuple[float, float], difference: xr.Dataset
+) -> Finding:
+    """Say in which states the tokens of both end, and by how much κ′ differs.
+
+    Args:
+        names: Of the first network and the other one.
+        verdicts: Likewise.
+        ends: κ′ of each after its last layer.
+        difference: From `paired_differences`, of the other one.
+    """
+    site = difference.sel(site="feed_forward").isel(layer=-1)
+    gap, interval = float(site.consensus_relative), site.consensus_relative_interval.values
+    states = verdicts[0].state, verdicts[1].state
+    if states[0] == states[1]:
+        text = f"both end in the same state ({states[0]})."
+    else:
+        both = [
+            f"{name} in “{state}” ({_similarity(end)})" for name, state, end in zip(names, states, ends, strict=True)
+        ]
+        text = f"the end states differ, {both[0]} and {both[1]}."
+    values = {"states": list(states), "consensus_relative_difference": gap, "interval": interval.tolist()}
+    return Finding(f"{names[1]} vs {names[0]}: {text} {_gap(gap, interval)}", "shares", values)
+
+
+def _similarity(kappa: float) -> str:
+    return "κ′ undefined" if np.isnan(kappa) else f"κ′ {fixed(kappa)}"
+
+
+def _gap(gap: float, interval: np.ndarray) -> str:
+    subject = "within-text similarity κ′"
+    if np.isnan(gap):
+        return f"The difference in {subject} is undefined because κ′ is not defined in both."
+    if gap == 0 and (np.isnan(interval).any() or not interval.any()):
+        return f"{subject.capitalize()} is identical."
+    difference = fixed(gap, sign=True)
+    if np.isnan(interval).any():
+        return f"The difference in {subject} is {difference}; there are too few texts for a confidence interval."
+    difference = f"{difference}, {interval_of(interval, CONFIDENCE)}"
+    if interval[0] <= 0 <= interval[1]:
+        return f"The difference in {subject} ({difference}) is not significant."
+    return f"The difference in {subject} ({difference}) is significant."
+
+
+def parting_finding(
+    names: tuple[str, str], parting: Parting | None, why: str, dtype: str, tensors: Sequence[str] = ()
+) -> Finding:
+    """Say where two networks first differ, and in which part.
+
+    Args:
+        names: Of the first network and the other one.
+        parting: From `parting_of`; None where states have no pairs.
+        why: The reason in that case.
+        dtype: The coarser of their dtypes.
+        tensors: Stored tensors of that layer that differ more than those of other layers.
+    """
+    if parting is None:
+        text = f"{names[1]} vs {names[0]}: the first difference is not located because {why}."
+        return Finding(text, "updates", {"why": why})
+    texts = {
+        "equal": "all states are equal to the last bit.",
+        "rounding": f"the states differ by rounding only ({dtype}; {_ends(parting)}). No layer stands out.",
+        "from the start": f"the states differ from the embedding on ({_ends(parting)}). No layer stands out"
+        f"{_typical(parting)}.",
+        "gradual": f"the states diverge gradually ({_ends(parting)}). No layer stands out.",
+    }
+    text = texts.get(parting.kind) or _located(parting, tensors)
+    return Finding(f"{names[1]} vs {names[0]}: {text}", "updates", _known_values(parting))
+
+
+def _known_values(parting: Parting) -> dict[str, Any]:
+    """Return the numbers of a sentence, without those that are undefined or infinite."""
+    values = {name: value for name, value in parting.plain().items() if value is not None}
+    for part in (*(values.get(name, {}) for name in ("first", "start", "largest")), *values["resized"]):
+        part.pop("rounding", None)
+    return values
+
+
+def _ends(parting: Parting) -> str:
+    start = "" if parting.start is None else f"{number(parting.start.update, 2)} at the embedding, "
+    early, late = number(parting.early, 2), number(parting.late, 2)
+    return f"relative difference {start}{early} after layer 1, {late} at the end"
+
+
+def _typical(parting: Parting) -> str:
+    typical = ", which is typical of weights that were rounded or trained slightly further"
+    return typical if parting.late <= SMALL else ""
+
+
+def _located(parting: Parting, tensors: Sequence[str]) -> str:
+    first = parting.first
+    if first is None:
+        return "the states differ."
+    text = _first(parting, first)
+    if first.beside > 0:
+        text += (
+            f" On identical inputs its relative difference is {number(first.own, 2)}; the median of the same part in "
+            f"neighbouring layers is {number(first.beside, 2)}."
+        )
+    if tensors:
+        text += f" Tensors of this layer that differ more than in other layers: {listing(tensors, most=MOST_NAMED)}."
+    others = [part for part in parting.resized if (part.layer, part.part) != (first.layer, first.part)]
+    if others:
+        named = [f"{part} ({factor(part.size)})" for part in others[:MOST_NAMED]]
+        if len(others) > MOST_NAMED:
+            named.append(plural(len(others) - MOST_NAMED, "more part"))
+        text += f" Later updates that change at least twofold: {listing(named)}."
+    if parting.largest is not None and str(parting.largest) != str(first):
+        update = number(parting.largest.update, 2)
+        text += f" The largest relative difference is {update}, in the update of {parting.largest}."
+    return text
+
+
+def _first(parting: Parting, first: Difference) -> str:
+    """Say how the first part that stands out differs, and what precedes it."""
+    subject = "states" if first.part == "final norm" else "update"
+    verb = "differ" if first.part == "final norm" else "differs"
+    size = f" and is {_times(first.size)}" if abs(np.log(max(first.size, 1e-9))) > 0.05 else ""
+    if first.exact:
+        equal = "to the last bit" if first.before == 0 else "except for rounding"
+        change = f"its {subject} {verb} by {of_norm(first.update)}{size}"
+        return f"the first difference is in {first}: {change}. All earlier states are equal {equal}."
+    earlier = f"earlier parts changed as well ({_ends(parting)})"
+    before = f"although its input differs by only {of_norm(first.before)}; {earlier}"
+    if first.part != "final norm" and first.size >= SIZE_CHANGED:
+        return f"{first} stands out. Its update is {_times(first.size)} {before}."
+    return f"{first} stands out. Its {subject} {verb} by {of_norm(first.update)}{size} {before}."
+
+
+def _times(size: float) -> str:
+    return f"{factor(size)} {'larger' if size >= SIZE_CHANGED else 'as large'}"
+
+
+def of_norm(difference: float, whose: str = "its") -> str:
+    """Write a relative difference: as a share of a norm, or as a multiple of it from 1 on.
+
+    Args:
+        difference: From 0 on.
+        whose: "its" or "their".
+
+    >>> of_norm(0.0123), of_norm(5.0, "their")
+    ('0.012 of its norm', '5× their norm')
+    """
+    return f"{factor(difference)} {whose} norm" if difference >= 1 else f"{number(difference, 2)} of {whose} norm"
+
+
+def weights_finding(names: tuple[str, str], weights: xr.Dataset, why: str) -> Finding:
+    """Say in which layers the attention's products differ.
+
+    Args:
+        names: Of the first network and the other one.
+        weights: From `weight_differences`, of the other one.
+        why: What was not compared, and why.
+    """
+    if bool(weights.ov_difference.isnull().all() and weights.qk_difference.isnull().all()):
+        text = f"The attention weights of {names[1]} and {names[0]} were not compared{because(why)}."
+        return Finding(text, "weights", {"why": why})
+    layers = weights.layer.values
+    largest = {name: weights[f"{name}_difference"].values for name in ("ov", "qk")}
+    either = np.fmax(largest["ov"], largest["qk"])
+    differing = layers[np.nan_to_num(either, nan=0.0) > WEIGHTS_DIFFER]
+    known = int((~np.isnan(either)).sum())
+    some = f" Some layers were not compared{because(why)}." if why else ""
+    values = {"layers": differing.tolist(), **{name: sizes.tolist() for name, sizes in largest.items()}}
+    if not len(differing):
+        text = f"The QK and OV products of {names[1]} and {names[0]} are equal in all compared layers."
+        return Finding(text + some, "weights", values)
+    most = {name: int(np.nanargmax(sizes)) for name, sizes in largest.items() if np.nanmax(sizes) > WEIGHTS_DIFFER}
+    parts = [f"{name.upper()} in layer {layers[at]} ({number(largest[name][at], 2)})" for name, at in most.items()]
+    text = (
+        f"The attention weights of {names[1]} and {names[0]} differ {where_differing(differing, known)}. The largest "
+        f"relative {'difference is' if len(parts) == 1 else 'differences are'} {listing(parts)}."
+    )
+    return Finding(text + some, "weights", values)
+
+
+def because(why: str) -> str:
+    """Return a reason as the end of a sentence; in brackets where it names a layer first, and empty for none.
+
+    Args:
+        why: Such as "their widths differ" or "layer 2: its factors are unknown".
+
+    >>> because("their widths differ"), because("layer 2: its factors are unknown"), because("")
+    (' because their widths differ', ' (layer 2: its factors are unknown)', '')
+    """
+    return f" ({why})" if ": " in why else f" because {why}" if why else ""
+
+
+def where_differing(layers: Sequence[int] | np.ndarray, compared: int) -> str:
+    """Return in which layers something differs: "in every layer", or "only in layers 2–3".
+
+    Args:
+        layers: Those in which it differs, from 1.
+        compared: Number of layers that were compared.
+    """
+    return "in every layer" if len(layers) == compared > 1 else f"only in {in_layers(layers)}"
+
+
+def without_partner(names: Sequence[str]) -> str:
+    """Return a sentence on matrices or tensors that only one of two networks has; empty for none.
+
+    Args:
+        names: Of these tensors.
+    """
+    return f" Not in both networks with one name and shape: {listing(names, most=MOST_NAMED)}." if names else ""
+
+
+def updates_finding(names: tuple[str, str], difference: xr.Dataset) -> Finding | None:
+    """Name the part whose updates, relative to the residual stream, differ most in size.
+
+    Args:
+        names: Of the first network and the other one.
+        difference: From `paired_differences`, of the other one.
+    """
+    parts = {"component": ["attention", "feed_forward"]}
+    quotient, interval = difference.update_quotient.sel(parts), difference.update_quotient_interval.sel(parts)
+    logs = np.abs(np.log(quotient.transpose("layer", "component").values))
+    if np.isnan(logs).all() or np.nanmax(logs) < np.log(1.05):
+        return None
+    low, high = (interval.sel(bound=bound).transpose("layer", "component").values for bound in ("low", "high"))
+    # With too few texts there is no interval, and the largest difference is reported without one.
+    significant = (low > 1) | (high < 1) | np.isnan(low).all()
+    logs = np.where(significant & ~np.isnan(logs), logs, -1.0)
+    if logs.max() < np.log(1.05):
+        text = f"Relative to the residual stream, no updates of {names[1]} and {names[0]} differ significantly in size."
+        return Finding(text, "updates", {})
+    layer, component = np.unravel_index(np.argmax(logs), logs.shape)
+    size, part = float(quotient.values[layer, component]), ("attention", "feed-forward part")[component]
+    ends = interval_of([low[layer, component], high[layer, component]], CONFIDENCE)
+    text = (
+        f"Relative to the residual stream, the updates of {names[1]} and {names[0]} differ most in the {part} of layer "
+        f"{layer}: those of {names[1]} are {_times(size)}{f' ({ends})' if ends else ''}."
+    )
+    return Finding(text, "updates", {"layer": int(layer), "part": part, "quotient": size})
+
+
+def tokens_finding(
+    tokens_shared: bool,
+    left_out: int,
+    depths: Sequence[int],
+    repeated: Sequence[str] = (),
+    *,
+    counts_shared: bool = True,
+) -> Finding:
+    """Say which tokens and which layers are compared.
+
+    Args:
+        tokens_shared: Whether every text has the same tokens in all networks.
+        left_out: Number of tokens that are excluded in some layer.
+        depths: Of all networks.
+        repeated: Texts that repeat others.
+        counts_shared: Whether all have as many states for the same tokens.
+    """
+    if tokens_shared and not counts_shared:
+        text = (
+            "The models have different numbers of tokens for the same input because they add tokens (a class, "
+            "registers). They are not compared token by token; each excludes only its own massive tokens."
+        )
+    elif tokens_shared:
+        massive = (
+            f"{plural(left_out, 'token')} massive in one of them {'is' if left_out == 1 else 'are'} excluded in all"
+        )
+        text = f"All models read the same tokens; {massive if left_out else 'no token is massive'}."
+    else:
+        text = (
+            "The models split the texts into different tokens, so they are not compared token by token. Shares, states "
+            "and update ratios are compared, each without the massive tokens of its own model."
+        )
+    if len(set(depths)) > 1:
+        text += f" Depths differ ({listing(list(map(str, depths)))} layers); layers are compared by relative depth."
+    if repeated:
+        repeat = "repeats another text and does" if len(repeated) == 1 else "repeat other texts and do"
+        text += f" {listing([f'“{name}”' for name in repeated], most=MOST_NAMED)} {repeat} not count."
+    return Finding(text, "norms", {"tokens_shared": tokens_shared, "left_out": left_out, "depths": list(depths)})
+
+
+def part_named(difference: Difference | None) -> str:
+    """Return the first difference in a few words, for a table."""
+    return "none" if difference is None else str(difference).removeprefix("the ")
+
+
+TENSORS_NAMED = 4
+"""Tensors that are named; the others are counted."""
+
+
+def tensors_finding(names: tuple[str, str], compared: TensorDifferences) -> Finding:
+    """Say which stored tensors differ and, if all layers differ, which more than in other layers.
+
+    Args:
+        names: Of the first network and the other one.
+        compared: From `tensor_differences`.
+    """
+    if compared.why:
+        text = f"The stored tensors of {names[1]} and {names[0]} were not compared because {compared.why}."
+        return Finding(text, "weights", {"why": compared.why})
+    values = compared.table.tensor_difference.values
+    tensors, layers = compared.table.tensor.values.astype(str), compared.table.layer.values
+    differing = np.nan_to_num(values, nan=0.0) > STORED
+    rest = without_partner(compared.unmatched)
+    if not differing.any():
+        text = f"All stored tensors of the blocks of {names[1]} and {names[0]} are equal, including biases and norms."
+        return Finding(text + rest, "weights", {"tensors": []})
+    outliers = [(layer, place) for layer, place in standing_out(values) if differing[layer, place]]
+    known = np.isfinite(values).any(axis=1)
+    changed = layers[differing.any(axis=1)]
+    everywhere = bool(differing.any(axis=1)[known].all()) and int(known.sum()) > 1
+    named = outliers or ([] if everywhere else [(int(row), int(place)) for row, place in np.argwhere(differing)])
+    words = _named(values, named, tensors, layers, compared.vectors)
+    subject = f"Stored tensors of {names[1]} and {names[0]} differ {where_differing(changed, int(known.sum()))}"
+    if named and everywhere:
+        text = f"{subject}. More than in other layers: {words}."
+    elif named:
+        text = f"{subject}: {words}."
+    else:
+        median = of_norm(float(np.median(values[differing])), "their")
+        text = f"{subject}, by {median} in the median; none differs more than in other layers."
+    return Finding(text + rest, "weights", {"tensors": [f"{layers[layer]} {tensors[place]}" for layer, place in named]})
+
+
+def _named(
+    values: np.ndarray,
+    chosen: list[tuple[int, int]],
+    tensors: np.ndarray,
+    layers: np.ndarray,
+    vectors: tuple[str, ...],
+) -> str:
+    """Write tensors by name, each with its layers and its largest difference, in decreasing order."""
+    places = sorted(
+        {place for _, place in chosen}, key=lambda place: -max(values[at] for at in chosen if at[1] == place)
+    )
+    words = []
+    for place in places[:TENSORS_NAMED]:
+        rows = [row for row, column in chosen if column == place]
+        kind = " (a bias or norm)" if tensors[place] in vectors else ""
+        size = f"by {'up to ' * (len(rows) > 1)}{of_norm(max(values[row, place] for row in rows))}"
+        words.append(f"{tensors[place]}{kind} in {in_layers(layers[rows].tolist())}, {size}")
+    more = f"; and {plural(len(places) - TENSORS_NAMED, 'more tensor')}" if len(places) > TENSORS_NAMED else ""
+    return "; ".join(words) + more

@@ -1,0 +1,322 @@
+"""Repeated passes: a network made deeper by running its blocks on their own output (`asymptotic` 7.5)."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from tokendynamics.diagnosis.deepening._pass_run import (
+    BY_PROMPT,
+    OVER_PROMPTS,
+    PassRun,
+    measures_of_prompt,
+    measures_over_prompts,
+    read_run,
+    write_run,
+)
+from tokendynamics.diagnosis.tracing.prompts import in_words, named_prompts
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import as_choice, as_count, as_integer, as_number, as_path, as_positive
+from tokendynamics.numerics.decline import DeclineEstimate, decline_of
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.resources import check_fits
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.observables.share_decomposition import resolution_of
+from tokendynamics.pretrained import Checkpoint
+from tokendynamics.pretrained.edits.repeated_stack import PassOptions, RepeatedStack
+from tokendynamics.pretrained.edits.variant import Variant, VariantLike
+from tokendynamics.pretrained.inputs import prepared
+from tokendynamics.pretrained.loading import Model, as_checkpoint
+from tokendynamics.pretrained.packs import Pack
+from tokendynamics.provenance.progress import Progress, reporting
+
+COLLAPSED = 1e-3
+"""E below which tokens have collapsed: all within 2.6 degrees of the reference token."""
+
+THERE_ARE_NONE = "nowhere: there are none"
+"""Where the positions of a network without positions act."""
+
+ESTIMATES = ("value", "low", "high")
+
+STATUSES = ("all passes done", "E below the bound", "not finite")
+
+_SAVED_EVERY = 20.0
+"""Seconds between two saves of a run that can be resumed."""
+
+
+@typed_arguments
+def passes(
+    ckpt: Model,
+    text: Any,
+    n: int,
+    *,
+    weights: str = "fixed",
+    feed_back: str = "after_norm",
+    positions: str = "once",
+    variant: VariantLike = None,
+    seed: int = 0,
+    std: float | None = None,
+    pad_to: int | None = None,
+    reference: int = 0,
+    until: float | None = None,
+    truncate: bool = False,
+    store: str | Path | None = None,
+    progress: bool | Progress = False,
+) -> xr.Dataset:
+    """Run tokens n times through the blocks of a network, and measure them after each pass (`asymptotic` 7.5).
+
+    The paper does not specify where the output re-enters and how positions act; the result records each choice.
+
+    Args:
+        ckpt: Anything `tokendynamics.load` takes, or a checkpoint already loaded.
+        text: One prompt, several, or several by name, as `trace` takes them; κ and the shares need two.
+        n: Number of passes.
+        weights: "fixed"; "resample": drawn anew for each pass as transformers initialises them; "law": the outputs of
+            such weights, drawn from their distribution, which is many times faster.
+        feed_back: The next pass reads the last state "after_norm" or "before_norm", the final one.
+        positions: The table of positions is added "once", before "each" pass, or "never". Rotations and biases of the
+            logits act in every pass, or never.
+        variant: "no-ffn", "no-norm", "attention-only" or a mapping; None for the checkpoint's own; see `under`.
+        seed: Random seed of drawn weights.
+        std: Standard deviation of every drawn matrix, with mean zero; None as transformers initialises each.
+        pad_to: Tokens of every prompt, zero embeddings behind its own, which count from the first pass on.
+        reference: The token that E is measured against; −1 is the last.
+        until: E below which a prompt is done; the run ends when all are.
+        truncate: Whether a prompt longer than the context is cut; otherwise it is refused.
+        store: A file (.npz), written every 20 seconds and at the end; a run found there is resumed.
+        progress: True for a progress bar, or a function; see `trace`.
+
+    Returns:
+        Dataset, dims ``prompt`` and ``pass`` (0 the embedding): ``consensus`` (E, `asymptotic` (25)), its signed
+        twin, ``mean_pair_cosine``, ``log_norm``; over prompts the shares, κ and ``centred_cos2``; ``status``;
+        ``half_life`` of E, ``own_half_life``, ``collapse_pass``, ``collapse_depth`` with their 90 % intervals.
+
+    Raises:
+        ArgumentTypeError, ArgumentValueError: A wrong argument, or a file of another run.
+        CheckpointError: A network that cannot run on its own output, or whose weights have no known distribution.
+        MemoryLimitError: More passes than can be stored.
+
+    >>> from tokendynamics.pretrained import load
+    >>> found = passes(load("random:distilgpt2"), "a short text", 2, weights="law")
+    >>> found.sizes["pass"], str(found.status.values[0])
+    (3, 'all passes done')
+    """
+    prompts = named_prompts(text, ckpt := as_checkpoint(ckpt))
+    how = pass_options(weights, feed_back, positions, ckpt.variant if variant is None else variant, pad_to, seed, std)
+    asked = _Asked(as_count(n, "n"), 0.0 if until is None else _bound(until), reference, store)
+    return _run(ckpt, prompts, _packs(ckpt, prompts, asked.count, how.pad_to, truncate), how, asked, progress)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Number of passes, bound, reference token and file."""
+
+    count: int
+    bound: float
+    reference: int
+    store: str | Path | None
+
+
+def pass_options(
+    weights: str,
+    feed_back: str,
+    positions: str,
+    variant: VariantLike,
+    pad_to: int | None,
+    seed: int,
+    std: float | None = None,
+) -> PassOptions:
+    """Check every choice and return how the blocks are repeated.
+
+    Raises:
+        ArgumentTypeError, ArgumentValueError: A choice that does not exist.
+    """
+    return PassOptions(
+        weights=as_choice(weights, "weights", ("fixed", "resample", "law")),  # pyright: ignore
+        feed_back=as_choice(feed_back, "feed_back", ("after_norm", "before_norm")),  # pyright: ignore
+        positions=as_choice(positions, "positions", ("once", "each", "never")),  # pyright: ignore
+        variant=Variant.of(variant),
+        pad_to=None if pad_to is None else as_count(pad_to, "pad_to"),
+        seed=as_integer(seed, "seed", 0),
+        std=None if std is None else _deviation(std, weights),
+    )
+
+
+def _deviation(std: float, weights: str) -> float:
+    if weights == "fixed":
+        raise ArgumentValueError(expected("std", "None where nothing is drawn (weights='fixed')", std))
+    return as_positive(std, "std")
+
+
+def _packs(ckpt: Checkpoint, prompts: Mapping[str, Any], count: int, pad_to: int | None, truncate: bool) -> list[Pack]:
+    check_fits(8 * count * (len(BY_PROMPT) * len(prompts) + len(OVER_PROMPTS)), "n", "fewer passes")
+    given = [prepared(ckpt, item, truncate=truncate, argument=name) for name, item in prompts.items()]
+    return ckpt.fewest_packs([each.inputs for each in given], pad_to)
+
+
+def _run(
+    ckpt: Checkpoint,
+    prompts: Mapping[str, Any],
+    packs: Sequence[Pack],
+    how: PassOptions,
+    asked: _Asked,
+    progress: bool | Progress,
+) -> xr.Dataset:
+    attrs = _conventions(ckpt, how, asked.reference)
+    target = None if asked.store is None else as_path(str(asked.store), "store")
+    texts = {name: in_words(each) for name, each in prompts.items()}
+    with reporting(progress) as report, RepeatedStack(ckpt, packs, how) as stack:
+        _check_reference(asked.reference, min(stack.own_lengths))
+        identity = json.dumps(attrs | {"texts": texts, "fingerprint": stack.fingerprint()})
+        run = _started(stack, target, identity, asked.reference)
+        run = _driven(stack, run, asked, target, report)
+        attrs |= {"scale": f"as they are: {stack.not_scaled}" if stack.not_scaled else "divided out, in log_norm"}
+        attrs |= {"drawn_whole": ", ".join(stack.drawn_whole) or "none"} if how.weights == "law" else {}
+    last = asked.count + 1  # a file may hold more
+    return _as_dataset(replace(run, rows=run.rows[:last], over=run.over[:last]), prompts, attrs, asked)
+
+
+def _declines(variables: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the half-lives of E and of the own share, and the depth at which E is below the bound."""
+    floor = attrs["resolution"]
+    of_prompts = [decline_of(values, COLLAPSED, floor) for values in variables["consensus"][1].tolist()]
+    own = decline_of(variables["share_own"][1].tolist(), COLLAPSED, floor)
+    layers = attrs["layers"]
+
+    def row(estimate: DeclineEstimate, factor: float = 1.0) -> list[float]:
+        return [factor * getattr(estimate, name) for name in ESTIMATES]
+
+    return {
+        "half_life": (("prompt", "estimate"), np.array([row(each.half_life) for each in of_prompts])),
+        "collapse_pass": (("prompt", "estimate"), np.array([row(each.reached) for each in of_prompts])),
+        "collapse_depth": (("prompt", "estimate"), np.array([row(each.reached, layers) for each in of_prompts])),
+        "own_half_life": (("estimate",), np.array(row(own.half_life))),
+    }
+
+
+def _bound(until: float) -> float:
+    value = as_number(until, "until")
+    if not 0 < value < 1:
+        raise ArgumentValueError(expected("until", "a value of E between 0 and 1", value))
+    return value
+
+
+def _check_reference(reference: int, tokens: int) -> None:
+    if not -tokens <= reference < tokens:
+        wanted = f"a token of every prompt, from {-tokens} to {tokens - 1}"
+        raise ArgumentValueError(expected("reference", wanted, reference))
+
+
+def _started(stack: RepeatedStack, target: Path | None, identity: str, reference: int) -> PassRun:
+    if target is not None and target.exists():
+        run = read_run(target, identity)
+        stack.restore(run.states, run.log_scale, len(run.over) - 1)
+        return run
+    rows, over = _measured(stack, reference)
+    return PassRun(identity, [rows], [over], stack.states, stack.log_scale)
+
+
+def _measured(stack: RepeatedStack, reference: int) -> tuple[list[dict[str, float]], dict[str, float]]:
+    states = stack.prompts()
+    scales = stack.log_scale.tolist()
+    rows = [measures_of_prompt(each, scale, reference) for each, scale in zip(states, scales, strict=True)]
+    return rows, measures_over_prompts(states, stack.dtype)
+
+
+def _driven(stack: RepeatedStack, run: PassRun, asked: _Asked, target: Path | None, report: Progress) -> PassRun:
+    """Run until all passes or prompts are done, or the run is interrupted; completed passes are written in any case."""
+    written = monotonic()
+    try:
+        while len(run.over) <= asked.count and not _ended(run.rows[-1], asked.bound):
+            report(len(run.over) - 1, asked.count, "passing")
+            stack.advance()
+            rows, over = _measured(stack, asked.reference)
+            # At once: a run that is stopped in between must not have measures of states that it does not have.
+            run = PassRun(run.identity, [*run.rows, rows], [*run.over, over], stack.states, stack.log_scale)
+            if target is not None and monotonic() - written > _SAVED_EVERY:
+                write_run(target, run)
+                written = monotonic()
+        report(asked.count, asked.count, "passing")
+    finally:
+        if target is not None:
+            write_run(target, run)
+    return run
+
+
+def _ended(rows: list[dict[str, float]], bound: float) -> bool:
+    """Return whether every prompt has ended: it is below the bound or has no directions left."""
+    return all(math.isnan(row["log_norm"]) or row["consensus"] < bound for row in rows)
+
+
+def _conventions(ckpt: Checkpoint, how: PassOptions, reference: int) -> dict[str, Any]:
+    known = {"learned": "in the embedding", "absolute": "in the embedding", "none": THERE_ARE_NONE}
+    acts = known.get(ckpt.layout.positions, "in the attention of every pass")
+    return {
+        "model": ckpt.name,
+        "weights": how.weights,
+        "feed_back": how.feed_back if ckpt.layout.final_norm is not None else "there is no final norm",
+        "positions": how.positions,
+        "positions_act": "nowhere" if how.positions == "never" and acts != THERE_ARE_NONE else acts,
+        "variant": how.variant.words,
+        "padding": "none" if how.pad_to is None else f"zero embeddings behind the prompt, {how.pad_to} tokens in all",
+        "reference_token": reference,
+        "seed": how.seed if how.weights != "fixed" else "nothing is drawn",
+        "std": _said_of_std(how),
+        "consensus": "E = 1 - mean |cos| over all tokens with the reference among them (asymptotic (25), from i = 1)",
+        "tokens": "all count, massive ones too",
+        "layers": ckpt.architecture.layers,
+        "resolution": 100 * resolution_of(ckpt.dtype),
+        "half_life": "in passes, 90 % interval; behind the first halving, above the resolution",
+        "collapse_pass": f"where E is below {COLLAPSED:g}: seen, or extrapolated from the last pass; depth: in layers",
+        "precision": f"passes in {str(ckpt.dtype).removeprefix('torch.')}, measures in float64",
+    }
+
+
+def _said_of_std(how: PassOptions) -> str:
+    if how.weights == "fixed":
+        return "nothing is drawn"
+    return "as transformers initialises" if how.std is None else f"{how.std:g} for every matrix of the blocks, mean 0"
+
+
+_WORDS: Mapping[str, str] = {
+    "consensus": "E = 1 - mean |cos| with the reference token (asymptotic (25)); 0 is consensus",
+    "consensus_signed": "1 - mean cos with the reference token; 0 to 2",
+    "mean_pair_cosine": "mean cosine over pairs of different tokens",
+    "log_norm": "logarithm of the median norm",
+    "share_common": "part of a token's direction that all prompts share",
+    "share_prompt": "part that its own prompt shares beyond that",
+    "share_own": "the rest",
+    "consensus_within": "consensus: prompt share / (1 - common share); NaN where all directions are one",
+    "centred_cos2": "mean cos^2 over pairs of tokens of a prompt, the mean direction of the other prompts taken off",
+}
+
+
+def _as_dataset(run: PassRun, prompts: Mapping[str, Any], attrs: Mapping[str, Any], asked: _Asked) -> xr.Dataset:
+    variables: dict[str, Any] = {}
+    for name in BY_PROMPT:
+        values = np.array([[row[name] for row in rows] for rows in run.rows]).T
+        variables[name] = (("prompt", "pass"), values, {"description": _WORDS[name]})
+    for name in OVER_PROMPTS:
+        values = np.array([each[name] for each in run.over])
+        variables[name] = (("pass",), values, {"description": _WORDS[name]})
+    done, low, lost = STATUSES
+    ends = [
+        lost if math.isnan(row["log_norm"]) else low if row["consensus"] < asked.bound else done for row in run.rows[-1]
+    ]
+    variables |= _declines(variables, attrs)
+    variables["status"] = (("prompt",), np.array(ends))
+    coords = {
+        "prompt": list(prompts),
+        "text": ("prompt", [in_words(item) for item in prompts.values()]),
+        "pass": np.arange(len(run.over)),
+        "estimate": list(ESTIMATES),
+    }
+    return xr.Dataset(variables, coords=coords, attrs={**attrs, "asked_for": asked.count})

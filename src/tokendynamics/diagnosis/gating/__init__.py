@@ -1,0 +1,1 @@
+"""Parts of a network turned down by gates: derivatives, trials, what a change does, and the levers of consensus."""

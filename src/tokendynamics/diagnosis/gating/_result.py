@@ -1,0 +1,312 @@
+"""The result of `levers`: derivatives by every gate, trials of a few, and one of several answers, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Float64
+
+from tokendynamics.diagnosis.gating.trials import CONFIDENCE, EffectEstimate, Trial
+from tokendynamics.diagnosis.tracing.layer_states import COLLAPSES, State
+from tokendynamics.diagnosis.verdict import Verdict
+from tokendynamics.results import Readable
+from tokendynamics.words import Convention, estimate, fixed, in_layers, listing, percent, plural
+
+Answer: TypeAlias = Literal[
+    "one part does it", "one part does it, at an unknown cost", "all layers do it and no single part helps",
+    "some layers do it and no single part helps", "nothing needs doing", "not tried for this state",
+]  # fmt: skip
+
+NOTHING: Answer = "nothing needs doing"
+
+ALL_LAYERS: Answer = "all layers do it and no single part helps"
+
+SOME_LAYERS: Answer = "some layers do it and no single part helps"
+
+
+@dataclass(frozen=True, repr=False)
+class Levers(Readable):
+    """The part of a network that causes consensus, and the effect of turning it down; returned by `levers`.
+
+    Attributes:
+        table: Dims ``layer`` (from 1), ``component`` ("attention", "feed_forward"): ``consensus_sensitivity`` ∂κ/∂α and
+            ``loss_sensitivity`` ∂loss/∂α (nats) at α = 1, on the texts that find. Dim ``depth`` (0 … L): ``consensus``,
+            κ there on the same texts. Dims ``candidate``, ``bound`` ("low", "high"): ``candidate_layer``,
+            ``candidate_part``, ``alpha``, and measured on the other texts ``kappa_change``, ``kappa_interval``,
+            ``loss_change``, ``loss_interval`` and ``verified``, whether the interval of the change of κ lies below 0.
+            ``found_on`` and ``measured_on`` name the texts.
+        kappa: κ on the texts that measure, without gates.
+        where: After which layer, from 1 on, κ is read.
+        answer: One of `Answer`: whether one part causes consensus, at a known or unknown cost; whether all layers
+            contribute, or some; whether consensus needs no change. "not tried for this state" occurs in a diagnosis
+            whose verdict is a state that κ does not measure.
+        text: The answer in sentences, with its numbers and their intervals.
+        conventions: Every choice that the numbers depend on.
+        best: Index of the candidate that the answer names; None where it names none.
+        effect: Its effect on every measure at every depth, from `tokendynamics.what_if` on the texts that measure;
+            None without one.
+    """
+
+    table: xr.Dataset
+    kappa: float
+    where: int
+    answer: Answer
+    text: str
+    conventions: tuple[Convention, ...]
+    best: int | None = None
+    effect: xr.Dataset | None = None
+
+    @property
+    def changes(self) -> dict[str, float]:
+        """The change that the answer names, for `tokendynamics.what_if` and `Checkpoint.under`; empty without one.
+
+        With ``ckpt.under(found.changes).save(folder)`` it becomes a checkpoint.
+        """
+        if self.best is None:
+            return {}
+        row = self.table.isel(candidate=self.best)
+        return {f"layer {int(row.candidate_layer)} {row.candidate_part.item()}": float(row.alpha)}
+
+    @property
+    def headline(self) -> str:
+        """The answer."""
+        return self.answer
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """The answer in two or three sentences."""
+        return (self.text,)
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def consensus_sensitivity(self) -> xr.DataArray:
+        """∂κ/∂α by (layer, component), of `table`."""
+        return self.table.consensus_sensitivity
+
+    @property
+    def loss_sensitivity(self) -> xr.DataArray:
+        """∂loss/∂α by (layer, component), of `table`, in nats."""
+        return self.table.loss_sensitivity
+
+    def __getitem__(self, name: str) -> xr.DataArray:
+        """Return a variable of `table`."""
+        return self.table[name]
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of `table`, so that ``levers(…).sel(layer=3)`` works as on any dataset."""
+        if name.startswith("__"):  # copies and pickles ask before there is a table
+            raise AttributeError(name)
+        return getattr(self.table, name)
+
+
+LITTLE = 0.06
+"""κ′ below which tokens of a prompt share too little to need a change. Over 31 networks, those whose tokens stay spread
+lie below 0.024 and the next above 0.144."""
+
+CHEAP = 0.02
+"""Loss in nats per token below which a lever is cheap: about the value of one per cent of training, and less than the
+difference between texts of one kind."""
+
+EVEN_SHARE = 0.1
+"""A layer contributes to a rise of κ if log(1 − κ) falls in it by at least this share of the mean fall per layer. The
+logarithm weighs changes far from one point and near it alike; layers built to do nothing stay below 0.01."""
+
+_NAMED = 3
+"""Prompts that are named before the rest is counted."""
+
+_NOTHING_NEEDED = "No change is needed to avoid consensus. "
+
+_NOTHING_NEEDED_BEFORE = "Nothing needs doing about consensus: "
+"""The same in results stored by earlier versions."""
+
+UNMEASURED: dict[State, str] = {
+    "rank collapse": "a collapse onto a line in both directions",
+    "anisotropic": "the direction that all prompts share",
+}
+"""States that κ does not measure: levers, which lower κ, say nothing about them."""
+
+
+@dataclass(frozen=True)
+class Halves:
+    """Which prompts find candidates and which measure them, and what prompts are called."""
+
+    finding: Sequence[str]
+    measuring: Sequence[str]
+    noun: str
+
+
+def contributing_layers(consensus: Float64[np.ndarray, " depth"], where: int) -> tuple[int, ...]:
+    """Return the layers, from 1, that contribute to the rise of κ up to the layer where it is read.
+
+    Args:
+        consensus: κ of the input of the first block and after each.
+        where: The layer at which κ is read.
+
+    >>> contributing_layers(np.array([0.0, 0.5, 0.5, 0.8, 0.8]), 4), contributing_layers(np.array([0.1, 0.1]), 1)
+    ((1, 3), ())
+    """
+    left = np.maximum(1.0 - np.asarray(consensus[: where + 1], dtype=float), np.finfo(float).eps)
+    falls = -np.diff(np.log(left))
+    if not falls.sum() > 0:
+        return ()
+    return tuple((np.flatnonzero(falls >= EVEN_SHARE * falls.sum() / where) + 1).tolist())
+
+
+def qualified(answer: Answer, best: Trial | None, layers: Sequence[int], where: int) -> Answer:
+    """Return the answer qualified by an unknown cost, or by layers that do not contribute.
+
+    Args:
+        answer: By κ and by the cost, where it is known.
+        best: The trial that it is about.
+        layers: From `contributing_layers`.
+        where: The layer at which κ is read.
+    """
+    if answer == "one part does it" and best is not None and np.isnan(best.loss_change.value):
+        return "one part does it, at an unknown cost"
+    return SOME_LAYERS if answer == ALL_LAYERS and len(layers) < where else answer
+
+
+@dataclass(frozen=True)
+class LeverWords:
+    """Writes an answer in sentences.
+
+    Attributes:
+        where: The layer at which κ is read.
+        kappa: κ there.
+        relative: κ' there.
+        tried: All trials.
+        halves: The texts.
+        normed: Whether the layers have norms.
+        layers: From `contributing_layers`.
+    """
+
+    where: int
+    kappa: EffectEstimate
+    relative: EffectEstimate
+    tried: Sequence[Trial]
+    halves: Halves
+    normed: bool
+    layers: Sequence[int]
+
+    def of(self, answer: Answer, best: Trial | None) -> str:
+        """Return the sentences for an answer and the trial that it is about."""
+        similarity = f"Similarity κ after layer {self.where} is {_plain(self.kappa)}"
+        if answer.startswith("one part does it") and best is not None:
+            words = self._one_part(best)
+        elif answer in (ALL_LAYERS, SOME_LAYERS):
+            words = f"{self._contributors(answer)} {similarity}. {self._strongest(best)}{self._what_else(answer)}"
+        elif self.relative.value < LITTLE:
+            relative = f"relative to the embedding κ′ is {_plain(self.relative)}"
+            words = f"{_NOTHING_NEEDED}{similarity}; {relative}, so tokens of one {self.halves.noun} share little."
+        else:
+            words = f"{_NOTHING_NEEDED}{similarity}. {self._strongest(best)}"
+        return f"{words} {self._measured_on()}"
+
+    def _one_part(self, best: Trial) -> str:
+        after = self.kappa.value + best.kappa_change.value
+        # More than all of κ is no share of it.
+        share = f", by {percent(-best.kappa_change.value / self.kappa.value)}" if round(after, 2) >= 0 else ""
+        from_to = f"{fixed(self.kappa.value)} to {fixed(after)}"
+        lowers = f"Scaled to α = {best.alpha:g}, it lowers similarity κ after layer {self.where} from {from_to}{share}."
+        change = f"κ changes by {_change(best.kappa_change)}"
+        if np.isnan(best.loss_change.value):
+            return (
+                f"A single part causes most of the similarity, at an unknown cost: {_named(best)}. {lowers} {change}. "
+                "Whether that helps is not measured because the network has no head that predicts the next token."
+            )
+        loss = f"the loss by {_change(best.loss_change)} nats"
+        return f"A single part causes most of the similarity: {_named(best)}. {lowers} {change}, {loss}."
+
+    def _contributors(self, answer: Answer) -> str:
+        """Say how many layers contribute; before the end of the first layer no other layer has any effect."""
+        if self.where == 1 or not self.layers:
+            return "No single part helps."
+        if answer == ALL_LAYERS:
+            return "No single part helps, and all layers contribute."
+        contribute = "contributes" if len(self.layers) == 1 else "contribute"
+        layers = f"{len(self.layers)} of {plural(self.where, 'layer')} {contribute} ({in_layers(self.layers)})"
+        return f"No single part helps, and {layers}."
+
+    def _what_else(self, answer: Answer) -> str:
+        if answer == SOME_LAYERS:
+            return " Combinations of parts were not tried."
+        norms = ", or the position of the norms" if self.normed else ""
+        return (
+            " Training can change what all layers share: the scale of the residual updates or of their initial "
+            f"weights{norms}."
+        )
+
+    def _strongest(self, best: Trial | None) -> str:
+        """Say what the best of the affordable trials did; without one, whether that is because of their cost."""
+        parts = len({(trial.layer, trial.part) for trial in self.tried})
+        if not parts:
+            return "To first order, turning down a part lowers it nowhere."
+        if best is None:
+            return self._without_best(parts)
+        which = f"The most effective of {parts} parts tried" if parts > 1 else "The one part tried"
+        which += f" at an estimated cost of at most {CHEAP:g} nats" if best.loss_change.value <= CHEAP else ""
+        change = f"changes it by {_change(best.kappa_change)}"
+        return f"{which}, {_named(best)} at α = {best.alpha:g}, {change} {_cost(best)}."
+
+    def _without_best(self, parts: int) -> str:
+        known = [trial for trial in self.tried if trial.defined]
+        which = f"each of the {parts} parts tried" if parts > 1 else "the one part tried"
+        if not known:
+            return f"With {which} turned down, κ is undefined."
+        if all(trial.loss_change.low > CHEAP for trial in known):
+            return f"Turning down {which} costs more than {CHEAP:g} nats of loss."
+        cheapest = min(known, key=lambda trial: trial.loss_change.value)
+        subject = f"None of the {parts} parts tried" if parts > 1 else "The one part tried"
+        verb = "is shown" if parts > 1 else "is not shown"
+        return (
+            f"{subject} {verb} to cost at most {CHEAP:g} nats of loss when turned down. The smallest estimate is "
+            f"{_change(cheapest.loss_change)}, for {_named(cheapest)} at α = {cheapest.alpha:g}."
+        )
+
+    def _measured_on(self) -> str:
+        names = self.halves.measuring
+        texts = f"{plural(len(names), self.halves.noun)} ({listing(names, most=_NAMED)})"
+        return f"Measured on {texts}; candidates were chosen on {len(self.halves.finding)} others."
+
+
+def in_view_of(levers: Levers, verdict: Verdict) -> Levers:
+    """Return levers as a diagnosis reports them: "nothing needs doing" is withdrawn in states that κ does not measure.
+
+    Args:
+        levers: From `tokendynamics.levers`.
+        verdict: Of the same network.
+    """
+    worst, depth = verdict.worst, len(verdict.layers)
+    ends = ((verdict.state, (depth,)), (worst.state, worst.layers or (worst.layer,)))
+    unmeasured = [end for end in ends if end[0] in UNMEASURED or end[0] in COLLAPSES]
+    if levers.answer != NOTHING or not unmeasured:
+        return levers
+    state, layers = unmeasured[0]
+    why = f"κ does not measure {UNMEASURED[state]}" if state in UNMEASURED else f"κ was read after layer {levers.where}"
+    text = f"No lever was tried for the {state} after {in_layers(layers)} because {why}. "
+    text += levers.text.removeprefix(_NOTHING_NEEDED).removeprefix(_NOTHING_NEEDED_BEFORE)
+    return replace(levers, answer="not tried for this state", text=text)
+
+
+def _named(trial: Trial) -> str:
+    return f"the {'attention' if trial.part == 0 else 'feed-forward part'} of layer {trial.layer}"
+
+
+def _cost(trial: Trial) -> str:
+    if np.isnan(trial.loss_change.value):
+        return "at an unknown cost, because the network has no head that predicts the next token"
+    return f"and the loss by {_change(trial.loss_change)} nats"
+
+
+def _plain(measured: EffectEstimate) -> str:
+    return estimate(measured.value, (measured.low, measured.high), CONFIDENCE)
+
+
+def _change(measured: EffectEstimate) -> str:
+    return estimate(measured.value, (measured.low, measured.high), CONFIDENCE, places=3, sign=True)

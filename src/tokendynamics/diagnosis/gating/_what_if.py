@@ -1,0 +1,214 @@
+"""Several networks, or one and a change of it, on the same texts: numbers side by side and paired differences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Bool
+from torch import Tensor
+
+from tokendynamics.diagnosis.comparing.halved_parts import losses_of_prompts
+from tokendynamics.diagnosis.tracing._together import Together, nearest_layers, run_together
+from tokendynamics.diagnosis.tracing.layer_states import layer_states
+from tokendynamics.diagnosis.tracing.prompt_shares import BOUNDS, CONFIDENCE, Estimates
+from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
+from tokendynamics.diagnosis.tracing.prompts import named_prompts
+from tokendynamics.diagnosis.tracing.variables import COMPONENTS, SITES
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.intervals import jackknife_interval
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.pretrained.edits.variant import Variant, VariantLike
+from tokendynamics.pretrained.loading import Model, as_checkpoint
+from tokendynamics.provenance.progress import Progress, reporting
+
+MEASURES = ("shares", "consensus_within", "consensus_relative", "centred_cos2", "line_excess", "kappa_change_sum")
+"""What is compared with intervals; of the trace, see there."""
+
+_LEAST_FOR_AN_INTERVAL = 3
+
+_DIMS = {"shares": ("layer", "site", "share"), "kappa_change_sum": ("component",)}
+
+
+def side_by_side(traces: Sequence[xr.Dataset], names: Sequence[str]) -> xr.Dataset:
+    """Return the numbers over all prompts of each network in one dataset.
+
+    Args:
+        traces: From `tokendynamics.trace`, of the same prompts.
+        names: Of the networks.
+
+    Returns:
+        `MEASURES` with their intervals, ``update_ratio`` (the median over prompts) and ``state``, each with the dim
+        ``model`` before those that it has in a trace; layers that a network does not have are NaN, and "" in
+        ``state``. The coordinate ``relative_depth`` (model, layer) runs from 0 to 1 in each.
+    """
+    layers = np.arange(max(trace.sizes["layer"] for trace in traces))
+    tables, depths = [], []
+    for trace in traces:
+        table = trace[[*MEASURES, *(f"{name}_interval" for name in MEASURES)]]
+        table = table.assign(update_ratio=trace.update_ratio.median("prompt"))
+        states = ["", *layer_states(trace)]
+        tables.append(table.reindex(layer=layers).drop_attrs())
+        tables[-1]["state"] = ("layer", np.array(states + [""] * (len(layers) - len(states))))
+        depths.append(np.where(layers < len(states), layers / max(1, len(states) - 1), np.nan))
+    whole = xr.concat(tables, dim="model", join="override", combine_attrs="drop")
+    return whole.assign_coords(model=list(names), relative_depth=(("model", "layer"), np.stack(depths)))
+
+
+def paired_differences(
+    traces: Sequence[xr.Dataset], estimates: Sequence[Estimates], others: Sequence[str]
+) -> xr.Dataset:
+    """Return how each network differs from the first, with 90 % intervals of the differences.
+
+    The same prompts went through both, and what one prompt does to both is no difference: the jackknife leaves the
+    same prompt out of both and takes the difference each time. Networks of other depth are compared at the nearest
+    relative depth.
+
+    Args:
+        traces: From `run_together`, also the next.
+        estimates: Likewise.
+        others: Names of all but the first.
+
+    Returns:
+        Dataset over ``other`` and the layers of the first network: `MEASURES`, other less first, each with its interval
+        under its name and ``_interval``; ``update_quotient`` (other, layer, component), the geometric mean over prompts
+        of the other's update ratio over the first's, with its interval. A text that repeats another is no other text:
+        intervals are NaN below three different ones, `MEASURES` below two, and ``update_quotient`` leaves copies out.
+    """
+    different = torch.from_numpy(traces[0].repeats.values < 0)
+    depths = [trace.sizes["layer"] - 1 for trace in traces]
+    rows = []
+    for trace, own, depth in zip(traces[1:], estimates[1:], depths[1:], strict=True):
+        where = nearest_layers(depths[0], depth)
+        row = {}
+        for name in MEASURES:
+            dims = _DIMS.get(name, ("layer", "site"))
+            (value, left), (first, first_left) = own[name], estimates[0][name]
+            if "layer" in dims:
+                value, left = value[where], left[:, where]
+            gap, without = value - first, (left - first_left)[different]
+            if different.sum() < _LEAST_FOR_AN_INTERVAL:
+                without = without[:0]
+            row |= _with_interval(name, dims, gap if different.sum() > 1 else torch.full_like(gap, torch.nan), without)
+        row |= _update_quotient(traces[0], trace, where, different)
+        rows.append(xr.Dataset(row))
+    coords = {"layer": np.arange(depths[0] + 1), "site": list(SITES), "component": list(COMPONENTS)}
+    coords |= {"share": traces[0].share.values, "bound": list(BOUNDS), "other": list(others)}
+    return xr.concat(rows, dim="other").assign_coords(coords)
+
+
+def _update_quotient(
+    first: xr.Dataset, other: xr.Dataset, where: list[int], different: Bool[Tensor, " prompt"]
+) -> dict[str, xr.Variable]:
+    one = np.where(first.update_ratio.values > 0, first.update_ratio.values, np.nan)
+    two = np.where(other.update_ratio.values > 0, other.update_ratio.values, np.nan)[:, where]
+    logs = torch.from_numpy(np.log(two / one))[different]
+    count = len(logs)
+    left = (logs.sum(dim=0) - logs) / max(1, count - 1)
+    found = _with_interval("update_quotient", ("layer", "component"), logs.mean(dim=0), left)
+    return {name: xr.Variable(each.dims, np.exp(each.values)) for name, each in found.items()}
+
+
+def _with_interval(name: str, dims: tuple[str, ...], value: Tensor, left: Tensor) -> dict[str, xr.Variable]:
+    interval = jackknife_interval(value, left, CONFIDENCE)
+    return {
+        name: xr.Variable(dims, value.numpy()),
+        f"{name}_interval": xr.Variable((*dims, "bound"), interval.numpy()),
+    }
+
+
+MODELS = ("as it is", "changed")
+
+_REMOVED = "removed"
+
+
+@typed_arguments
+def what_if(
+    ckpt: Model,
+    texts: Any,
+    changes: VariantLike,
+    *,
+    sinks: str | Sequence[int] = "detect",
+    sink_ratio: float = SINK_RATIO,
+    truncate: bool = False,
+    progress: bool | Progress = False,
+) -> xr.Dataset:
+    """Measure the effect of a change of a network on κ, shares, rank, update ratios and loss, paired over texts.
+
+    Both networks read the same texts, and a token excluded in one is excluded in both. For a page with curves and
+    sentences, use ``td.compare(ckpt, ckpt.under(changes))``.
+
+    Args:
+        ckpt: Anything `tokendynamics.load` takes, or a checkpoint already loaded.
+        texts: See `tokendynamics.trace`; intervals need three that differ.
+        changes: Such as ``{"layer 12 attention": 0.5, "feed_forward": 0}`` or "no-norm"; see `Checkpoint.varied`.
+        sinks: See `tokendynamics.trace`, also for the others.
+        sink_ratio: Likewise.
+        truncate: Likewise.
+        progress: Likewise.
+
+    Returns:
+        Dataset. With the dim ``model`` ("as it is", "changed"), each number of the trace over all texts and its
+        interval (``consensus_within``, ``consensus_relative``, ``shares``, ``centred_cos2``, ``line_excess``),
+        ``state`` of each layer, ``update_ratio``, ``effective_rank`` (of unit rows, mean over texts) and ``loss``
+        (nats per token; NaN with the reason in the attribute ``no_loss``). ``…_difference`` and
+        ``…_difference_interval`` are changed minus unchanged, paired over texts, with 90 % intervals;
+        ``update_quotient`` is the changed update ratio divided by the unchanged one.
+
+    Raises:
+        ArgumentTypeError, ArgumentValueError: See `tokendynamics.trace`; unknown changes, or none.
+        CheckpointError: A variant that the layout cannot express.
+
+    >>> from tokendynamics.pretrained import load
+    >>> found = what_if(load("random:distilgpt2"), ["one text", "another"], {"attention": 0})
+    >>> float(abs(found.consensus_relative.sel(model="changed", site="feed_forward")).max().round(3)) < 0.2
+    True
+    """
+    ckpt = as_checkpoint(ckpt)
+    variant = Variant.of(changes, "changes")
+    if variant == Variant():
+        raise ArgumentValueError(expected("changes", "at least one", "none", "name a part and a number"))
+    prompts = named_prompts(texts, ckpt)
+    ckpts = [ckpt, ckpt.under(variant)]
+    with reporting(progress) as report:
+        found = run_together(ckpts, prompts, sinks, sink_ratio, truncate, report)
+    losses = [losses_of_prompts(each, given) for each, given in zip(ckpts, found.given, strict=True)]
+    attrs = {"model": ckpt.name, "changes": variant.words, "no_loss": losses[0][1], "intervals": _INTERVALS}
+    return _as_dataset(found, [each for each, _ in losses]).assign_attrs(
+        attrs | {"sinks": found.traces[0].attrs["sinks"]}
+    )
+
+
+_INTERVALS = f"{CONFIDENCE:.0%}, jackknife-t over prompts, the same prompt left out of both"
+
+
+def _as_dataset(found: Together, losses: list[Tensor]) -> xr.Dataset:
+    table = side_by_side(found.traces, MODELS)
+    paired = paired_differences(found.traces, found.estimates, MODELS[1:]).isel(other=0, drop=True)
+    names = {name: f"{name}_difference" for name in MEASURES}
+    names |= {f"{name}_interval": f"{name}_difference_interval" for name in MEASURES}
+    different = torch.from_numpy(found.traces[0].repeats.values < 0)
+    ranks = [
+        torch.from_numpy(trace.effective_rank_unit_rows.sel(sinks=_REMOVED).values)[different] for trace in found.traces
+    ]
+    rows = [each[different] for each in losses]
+    own = _both("effective_rank", ("layer", "site"), ranks) | _both("loss", (), rows)
+    coords = {"model": list(MODELS), "site": list(SITES), "bound": list(BOUNDS)}
+    return xr.merge([table, paired.rename(names), xr.Dataset(own, coords=coords)], compat="override", join="outer")
+
+
+def _both(name: str, dims: tuple[str, ...], values: Sequence[Tensor]) -> dict[str, Any]:
+    """Return the mean over texts in both, and the mean difference with its interval."""
+    gap = values[1] - values[0]
+    count = len(gap)
+    left = (gap.sum(dim=0) - gap) / max(1, count - 1)
+    interval = jackknife_interval(gap.mean(dim=0), left, CONFIDENCE)
+    return {
+        name: (("model", *dims), np.stack([each.mean(dim=0).numpy() for each in values])),
+        f"{name}_difference": (dims, gap.mean(dim=0).numpy()),
+        f"{name}_difference_interval": ((*dims, "bound"), interval.numpy()),
+    }

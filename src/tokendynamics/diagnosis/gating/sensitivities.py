@@ -1,0 +1,257 @@
+"""How consensus κ and the loss answer to a gate on each part of each layer, to first order, from one pass and two back.
+
+κ depends on all prompts at once, a forward pass on one. With m_p the mean unit row of prompt p and c_p the mean product
+of different tokens of it, κ is a function of these alone, so that
+
+    ∂κ/∂α = Σ_p ⟨∂κ/∂m_p, ∂m_p/∂α⟩ + ∂κ/∂c_p ∂c_p/∂α
+
+and every pass is differentiated by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float64, Int
+from torch import Tensor
+
+from tokendynamics.diagnosis.tracing.prompt_trace import find_sinks, tokens_left_out
+from tokendynamics.numerics import ArgumentValueError, CheckpointError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.resources import free_memory
+from tokendynamics.observables import relative_kappa
+from tokendynamics.observables.directions import unit_rows
+from tokendynamics.observables.share_decomposition import gram_of_means, resolution_of, shares_of_sums
+from tokendynamics.pretrained.edits.gates import GatedNetwork, GatedPass, HeadGates
+from tokendynamics.pretrained.network import at_least_single
+from tokendynamics.pretrained.not_finite import check_gated_pass
+from tokendynamics.pretrained.other_libraries import refusing
+from tokendynamics.pretrained.packs import Pack
+from tokendynamics.provenance.progress import Progress, tracked
+
+LOWEST, HIGHEST = 0.05, 0.95
+"""κ at the end is differentiated between these; nearer to 0 there is nothing to lower there, and nearer to 1 it is
+flat: whatever one gate does is lost in what the others do."""
+
+_GRAPH = 24
+"""States per token that a layer keeps for its backward pass: MiniLM 10, SmolLM2 14, GPT-2 20."""
+
+_GRAPHS_SHARE = 0.25
+"""Share of the free memory that the kept passes may take; the others are run again."""
+
+
+@dataclass(frozen=True)
+class Sensitivities:
+    """What gates do to first order.
+
+    Attributes:
+        kappa: ∂κ/∂α at the layer κ is read at, by the gates on each part, or on each head; NaN where a layer has no
+            such gate.
+        loss: ∂loss/∂α in nats for each token; NaN without a loss.
+        consensus: κ of the input of the first block and after each.
+        where: The layer at which κ is read, from 1 on.
+    """
+
+    kappa: Float64[np.ndarray, "layer gate"]
+    loss: Float64[np.ndarray, "layer gate"]
+    consensus: Float64[np.ndarray, " depth"]
+    where: int
+
+
+@dataclass(frozen=True)
+class _Sweep:
+    """One pass: which tokens count, what its prompts leave at each depth, and its graph where it is kept."""
+
+    pack: Pack
+    counts: Bool[Tensor, "depth prompt token"]
+    means: Float64[Tensor, "prompt depth dim"]
+    within: Float64[Tensor, "prompt depth"]
+    loss_gradient: Tensor | None
+    states: tuple[Tensor, ...] | None
+
+
+def sensitivities(
+    gated: GatedNetwork | HeadGates,
+    packs: Sequence[Pack],
+    ratio: float,
+    report: Progress,
+    where: int | None = None,
+    sinks: str | Sequence[int] = "detect",
+) -> Sensitivities:
+    """Differentiate κ and the loss by every gate.
+
+    Args:
+        gated: The network with its gates, on parts or on heads.
+        packs: What goes through it; at least two prompts in all.
+        ratio: See `tokendynamics.trace`, `sink_ratio`.
+        report: Told how far the work is.
+        where: The layer to read κ at; None for the end, or where κ is flat there the worst layer.
+        sinks: See `tokendynamics.trace`.
+
+    Raises:
+        ArgumentValueError: A state that is zero, or no consensus at any layer.
+        CheckpointError: The network does not run, has no derivatives, or gives a state that is not finite.
+    """
+    gates = torch.ones(gated.exists.shape, dtype=torch.float64, requires_grad=True)
+    prompts = sum(len(pack.places) for pack in packs)
+    room = _GRAPHS_SHARE * free_memory()
+    sweeps = []
+    with torch.inference_mode(False), torch.enable_grad():
+        for pack in tracked(packs, report, "following gradients"):
+            sweeps.append(_sweep(gated, pack, gates, (ratio, sinks), prompts, room))
+            room -= 0 if sweeps[-1].states is None else _bytes_of(sweeps[-1].states)
+        dtype = gated.dtype
+        means, within = (torch.cat([getattr(each, name) for each in sweeps]) for name in ("means", "within"))
+        consensus = kappa_of(means, within, dtype)
+        where = reading_layer(consensus) if where is None else where
+        found = _kappa_gradient(gated, gates, sweeps, where, means[:, where], within[:, where])
+    losses = [each.loss_gradient for each in sweeps if each.loss_gradient is not None]
+    loss = torch.stack(losses).sum(dim=0) if len(losses) == len(sweeps) else torch.full_like(found, torch.nan)
+    kappa, loss = (torch.where(gated.exists, each, torch.nan).numpy() for each in (found, loss))
+    return Sensitivities(kappa, loss, consensus.numpy(), where)
+
+
+def reading_layer(consensus: Float64[Tensor, " depth"]) -> int:
+    """Return the layer at which κ is read: the last, or where κ is flat there the one of the largest κ'.
+
+    Raises:
+        ArgumentValueError: κ is nowhere defined.
+
+    >>> reading_layer(torch.tensor([0.0, 0.9, 0.3]).double()), reading_layer(torch.tensor([0.0, 0.9, 0.01]).double())
+    (2, 1)
+    """
+    if LOWEST <= float(consensus[-1]) <= HIGHEST:
+        return len(consensus) - 1
+    relative = relative_kappa(consensus, consensus[:1].expand_as(consensus))[1:]
+    if bool(relative.isnan().all()):
+        wanted = "prompts whose tokens point in more than one direction"
+        raise ArgumentValueError(expected("texts", wanted, "one direction of all tokens at every layer, or no κ"))
+    return 1 + int(torch.where(relative.isnan(), -torch.inf, relative).argmax())
+
+
+def kappa_of(
+    means: Float64[Tensor, "prompt ... dim"], within: Float64[Tensor, "prompt ..."], dtype: torch.dtype
+) -> Float64[Tensor, "*site"]:
+    """Return κ from what `sums_of` leaves of each prompt; differentiable.
+
+    Args:
+        means: Mean unit rows.
+        within: Mean products of different tokens.
+        dtype: Of the network, whose rounding is the resolution.
+    """
+    return shares_of_sums(within, gram_of_means(means), resolution_of(dtype)).kappa
+
+
+def tokens_that_count(
+    states: Sequence[Float[Tensor, "prompt token dim"]],
+    lengths: Sequence[int],
+    ratio: float,
+    sinks: str | Sequence[int] = "detect",
+) -> Bool[Tensor, "depth prompt token"]:
+    """Return the tokens that count at each depth: those of a prompt without what `trace` leaves out.
+
+    Raises:
+        ArgumentTypeError, ArgumentValueError: Sinks that `trace` refuses.
+    """
+    sizes = torch.stack([torch.linalg.vector_norm(state.detach().double(), dim=-1).cpu() for state in states])
+    counts = torch.zeros(sizes.shape, dtype=torch.bool)
+    for number, length in enumerate(lengths):
+        counts[:, number, :length] = ~tokens_left_out(find_sinks(sizes[:, number, :length], ratio), sinks)
+    return counts
+
+
+def sums_of(
+    state: Float[Tensor, "prompt token dim"], counts: Bool[Tensor, "prompt token"]
+) -> tuple[Float64[Tensor, "prompt dim"], Float64[Tensor, " prompt"]]:
+    """Return the mean unit row of each prompt, and the mean product of different tokens (NaN where one counts).
+
+    >>> means, within = sums_of(torch.tensor([[[2.0, 0.0], [0.0, 3.0]]]), torch.ones(1, 2, dtype=torch.bool))
+    >>> means.tolist(), within.tolist()
+    ([[0.5, 0.5]], [0.0])
+    """
+    directions = unit_rows(state.double(), "states") * counts.to(state.device).unsqueeze(-1)
+    total, count = directions.sum(dim=-2).cpu(), counts.sum(dim=-1)
+    pairs = count * (count - 1)
+    within = (total.square().sum(dim=-1) - count) / pairs.clamp_min(1)
+    return total / count.unsqueeze(-1), torch.where(pairs > 0, within, torch.nan)
+
+
+def next_token_losses(
+    logits: Float[Tensor, "prompt token vocabulary"], ids: Int[Tensor, "prompt token"], lengths: Sequence[int]
+) -> Float64[Tensor, " prompt"]:
+    """Return the mean cross-entropy of the next token in each prompt, in nats; differentiable.
+
+    >>> next_token_losses(torch.zeros(1, 3, 7), torch.tensor([[1, 2, 3]]), [3]).exp().round(decimals=4).tolist()
+    [7.0]
+    """
+    scores, next_ids = at_least_single(logits[:, :-1]), ids[:, 1:].to(logits.device)
+    flat = torch.nn.functional.cross_entropy(scores.flatten(0, 1), next_ids.flatten(), reduction="none")
+    each = flat.unflatten(0, next_ids.shape).double().cpu()
+    predicted = torch.tensor(lengths).unsqueeze(-1) - 1
+    there = torch.arange(each.shape[-1]) < predicted
+    return (each * there).sum(dim=-1) / predicted.squeeze(-1)
+
+
+def losses_of(passed: GatedPass, pack: Pack) -> Float64[Tensor, " prompt"] | None:
+    """Return the losses of the prompts of a pass; None where it gave no logits."""
+    if passed.logits is None:
+        return None
+    return next_token_losses(passed.logits, pack.arguments["input_ids"], lengths_of(passed, pack))
+
+
+def lengths_of(passed: GatedPass, pack: Pack) -> tuple[int, ...]:
+    """Return the tokens of each prompt of a pass."""
+    return pack.lengths or (passed.states[0].shape[1],) * len(pack.places)
+
+
+def _sweep(
+    gated: GatedNetwork | HeadGates,
+    pack: Pack,
+    gates: Tensor,
+    counting: tuple[float, str | Sequence[int]],
+    prompts: int,
+    room: float,
+) -> _Sweep:
+    """Run one pass, and differentiate its part of the loss, a mean over all prompts."""
+    passed = gated.run(pack, gates)
+    check_gated_pass(gated, passed)
+    keep = _bytes_of(passed.states) <= room
+    losses, gradient = losses_of(passed, pack), None
+    if losses is not None:
+        gradient = _gradient(gated, losses.sum() / prompts, gates, keep=keep)
+    counts = tokens_that_count(passed.states, lengths_of(passed, pack), *counting)
+    found = [sums_of(state.detach(), kept) for state, kept in zip(passed.states, counts, strict=True)]
+    means, within = (torch.stack(each, dim=1) for each in zip(*found, strict=True))
+    return _Sweep(pack, counts, means, within, gradient, passed.states if keep else None)
+
+
+def _gradient(gated: GatedNetwork | HeadGates, value: Tensor, gates: Tensor, *, keep: bool) -> Tensor:
+    """Differentiate by the gates; a network may contain operations without a derivative."""
+    with refusing(lambda words: CheckpointError(expected(gated.name, "a network that has derivatives", words))):
+        (gradient,) = torch.autograd.grad(value, gates, retain_graph=keep)
+    return gradient
+
+
+def _kappa_gradient(
+    gated: GatedNetwork | HeadGates, gates: Tensor, sweeps: list[_Sweep], where: int, means: Tensor, within: Tensor
+) -> Float64[Tensor, "layer gate"]:
+    means, within = means.clone().requires_grad_(), within.clone().requires_grad_()
+    by_mean, by_within = torch.autograd.grad(kappa_of(means, within, gated.dtype), (means, within))
+    total = torch.zeros_like(gates, requires_grad=False)
+    start = 0
+    for each in sweeps:
+        end = start + len(each.pack.places)
+        states = gated.run(each.pack, gates).states if each.states is None else each.states
+        own_mean, own_within = sums_of(states[where], each.counts[where])
+        # A prompt of one token has no c_p, and its derivative is 0.
+        linear = (by_mean[start:end] * own_mean).sum() + (by_within[start:end] * own_within).nansum()
+        total += _gradient(gated, linear, gates, keep=False)
+        start = end
+    return total
+
+
+def _bytes_of(states: Sequence[Tensor]) -> int:
+    return _GRAPH * sum(state.numel() * state.element_size() for state in states)

@@ -1,0 +1,188 @@
+"""What a gate does when the network is run with it, on prompts that did not choose it, with intervals over prompts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float64, Int
+from torch import Tensor
+
+from tokendynamics.diagnosis.gating.sensitivities import kappa_of, lengths_of, losses_of, sums_of, tokens_that_count
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.intervals import jackknife_interval
+from tokendynamics.observables import relative_kappa
+from tokendynamics.pretrained.edits.gates import GatedNetwork, HeadGates
+from tokendynamics.pretrained.not_finite import check_gated_pass
+from tokendynamics.pretrained.packs import Pack
+
+CONFIDENCE = 0.95
+"""Of each interval by itself: several candidates are tried, so that a share of the lowered κ is asked for as well."""
+
+
+@dataclass(frozen=True)
+class EffectEstimate:
+    """A number with its interval; NaN ends without one."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One gate, tried.
+
+    Attributes:
+        layer: Counted from 1.
+        part: 0 the attention, 1 the feed-forward part; of gates on heads the head, from 0.
+        alpha: Its value.
+        kappa_change: κ with it minus κ without.
+        loss_change: Likewise the loss, in nats; NaN without a loss.
+    """
+
+    layer: int
+    part: int
+    alpha: float
+    kappa_change: EffectEstimate
+    loss_change: EffectEstimate
+
+    @property
+    def defined(self) -> bool:
+        """Whether there is a κ with the gate."""
+        return not math.isnan(self.kappa_change.value)
+
+    @property
+    def lowers(self) -> bool:
+        """Whether the interval of the change of κ lies below 0."""
+        return self.kappa_change.high < 0
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the prompts leave at the depths that were asked for.
+
+    Attributes:
+        means: Mean unit rows.
+        within: Mean products of different tokens.
+        losses: NaN without a loss.
+        dtype: Of the network.
+    """
+
+    means: Float64[Tensor, "prompt depth dim"]
+    within: Float64[Tensor, "prompt depth"]
+    losses: Float64[Tensor, " prompt"]
+    dtype: torch.dtype
+
+    def kappa(self, prompts: Int[Tensor, " some"]) -> Float64[Tensor, " depth"]:
+        """Return κ of some of the prompts."""
+        return kappa_of(self.means[prompts], self.within[prompts], self.dtype)
+
+
+class Trials:
+    """Runs the network with gates on the same prompts again and again; the tokens that count are those without gates.
+
+    Args:
+        gated: The network with its gates, on parts or on heads.
+        packs: The prompts, at least three in all.
+        where: Layer at which κ is read.
+        ratio: See `tokendynamics.trace`, `sink_ratio`.
+        sinks: Likewise.
+
+    Raises:
+        ArgumentValueError: κ is not defined there.
+        CheckpointError: The network does not run.
+    """
+
+    def __init__(
+        self,
+        gated: GatedNetwork | HeadGates,
+        packs: Sequence[Pack],
+        where: int,
+        ratio: float,
+        sinks: str | Sequence[int] = "detect",
+    ) -> None:
+        self._gated, self._packs, self._where = gated, packs, where
+        self._counts: list[Bool[Tensor, "depth prompt token"]] = []
+        self._ratio, self._sinks = ratio, sinks
+        self.plain = self._read(torch.ones(gated.exists.shape, dtype=torch.float64))
+        self._count = len(self.plain.losses)
+        if math.isnan(self.kappa.value):
+            wanted = f"prompts whose tokens point in more than one direction after layer {where}"
+            raise ArgumentValueError(expected("texts", wanted, "one direction of all tokens"))
+
+    @property
+    def kappa(self) -> EffectEstimate:
+        """κ without gates."""
+        return jackknife_t(lambda prompts: float(self.plain.kappa(prompts)[1]), self._count)
+
+    @property
+    def relative_kappa(self) -> EffectEstimate:
+        """κ' without gates."""
+
+        def relative(prompts: Tensor) -> float:
+            before, after = self.plain.kappa(prompts)
+            return float(relative_kappa(after, before))
+
+        return jackknife_t(relative, self._count)
+
+    def of(self, layer: int, part: int, alpha: float) -> Trial:
+        """Run the network with one gate."""
+        gates = torch.ones(self._gated.exists.shape, dtype=torch.float64)
+        gates[layer - 1, part] = alpha
+        found = self._read(gates)
+
+        def change(prompts: Tensor) -> float:
+            return float(found.kappa(prompts)[1] - self.plain.kappa(prompts)[1])
+
+        cost = paired_t(found.losses - self.plain.losses)
+        return Trial(layer, part, alpha, jackknife_t(change, self._count), cost)
+
+    def _read(self, gates: Tensor) -> Reading:
+        """Run all prompts; the first time, without gates, say which tokens count."""
+        means, within, losses = [], [], []
+        depths = (0, self._where)
+        first = not self._counts
+        for number, pack in enumerate(self._packs):
+            with torch.inference_mode():
+                passed = self._gated.run(pack, gates)
+                if first:
+                    check_gated_pass(self._gated, passed)
+                    lengths = lengths_of(passed, pack)
+                    self._counts.append(tokens_that_count(passed.states, lengths, self._ratio, self._sinks))
+                sums = [sums_of(passed.states[depth], self._counts[number][depth]) for depth in depths]
+                loss = losses_of(passed, pack)
+            means.append(torch.stack([mean for mean, _ in sums], dim=1))
+            within.append(torch.stack([product for _, product in sums], dim=1))
+            missing = torch.full((len(pack.places),), torch.nan, dtype=torch.float64)
+            losses.append(missing if loss is None else loss)
+        return Reading(torch.cat(means), torch.cat(within), torch.cat(losses), self._gated.dtype)
+
+
+def jackknife_t(statistic: Callable[[Int[Tensor, " some"]], float], count: int) -> EffectEstimate:
+    """Return a statistic of all prompts with its interval from `jackknife_interval`: one prompt is left out at a time.
+
+    Args:
+        statistic: Of the prompts of these numbers.
+        count: How many there are.
+
+    >>> import torch
+    >>> values = torch.tensor([1.0, 2.0, 3.0])
+    >>> found = jackknife_t(lambda prompts: float(values[prompts].mean()), 3)
+    >>> round(found.value, 3), round(found.high - found.value, 3)  # that of a mean is Student's
+    (2.0, 2.484)
+    """
+    everything = torch.arange(count)
+    whole = statistic(everything)
+    left_out = [statistic(everything[everything != place]) for place in range(count)]
+    known, without = (torch.tensor(each, dtype=torch.float64) for each in (whole, left_out))
+    low, high = jackknife_interval(known, without, CONFIDENCE).tolist()
+    return EffectEstimate(whole, low, high)
+
+
+def paired_t(differences: Float64[Tensor, " prompt"]) -> EffectEstimate:
+    """Return the mean of paired differences with Student's interval."""
+    return jackknife_t(lambda prompts: float(differences[prompts].mean()), len(differences))

@@ -1,0 +1,95 @@
+"""The network that was measured: its description, which parts and norms it has, and what qualifies every number."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import as_integer, as_text
+from tokendynamics.numerics.errors import expected
+from tokendynamics.pretrained import Checkpoint
+from tokendynamics.words import in_layers
+
+
+def parts_there(trace: xr.Dataset) -> dict[str, np.ndarray]:
+    """Return for each part which of the layers 1 … L have it; a layer with unidentified parts counts as having both.
+
+    Args:
+        trace: From `tokendynamics.trace`; without a recorded layout, all layers count as having both.
+
+    Returns:
+        Boolean arrays by the part's label in the data.
+    """
+    existing = {name: np.ones(trace.sizes["layer"] - 1, dtype=bool) for name in PART_NAMES}
+    if record := _record(trace):
+        residuals = [record["kinds"][kind]["residual"] for kind in record["layers"]]
+        existing["feed_forward"] = np.array([part is None or part["feed_forward"] is not None for part in residuals])
+    return existing
+
+
+def norms_there(trace: xr.Dataset) -> bool:
+    """Return whether a network has any norm of its residual stream; true without a recorded layout.
+
+    Args:
+        trace: From `tokendynamics.trace`.
+    """
+    record = _record(trace)
+    return not record or record["final_norm"] is not None or any(kind["norms"] for kind in record["kinds"])
+
+
+def _record(trace: xr.Dataset) -> dict[str, Any]:
+    return json.loads(trace.attrs.get("layout", "{}"))
+
+
+_DECODER_ALONE = (
+    "the decoder ran without its encoder and without cross-attention, so these are not the states of the whole network"
+)
+
+
+def notes_of(ckpt: Checkpoint) -> dict[str, str]:
+    """Return the attribute ``notes`` of a result; empty if there are none.
+
+    Args:
+        ckpt: The measured network.
+    """
+    notes = []
+    missing = [number for number, layer in enumerate(ckpt.layout.layers, 1) if not layer.attends]
+    if missing:
+        have = "have" if missing[1:] else "has"
+        notes.append(f"{in_layers(missing)} {have} no attention, so measures of attention are undefined there")
+    if ckpt.layout.decoder_alone:
+        notes.append(_DECODER_ALONE)
+    if ckpt.layout.streams > 1:
+        notes.append(
+            f"each block hands on {ckpt.layout.streams} streams of states: these are the states that the network "
+            "calls its hidden states, which its attention does not write to"
+        )
+    return {"notes": "; ".join(notes)} if notes else {}
+
+
+PART_NAMES = {"attention": "attention", "feed_forward": "feed-forward part"}
+"""Names of the two parts of a layer in sentences, by their label in the data."""
+
+
+def checked_model(values: Any) -> dict[str, Any]:
+    """Return the stored facts about a network, checked as far as anyone asks for them."""
+    as_text(values["name"], "name")
+    for name, least in (("layers", 1), ("dim", 1), ("heads", 0), ("parameters", 1)):
+        if as_integer(values[name], name) < least:
+            raise ArgumentValueError(expected(name, f"at least {least}", values[name]))
+    return dict(values)
+
+
+def describe(ckpt: Checkpoint) -> dict[str, Any]:
+    """Return name, source and architecture of a checkpoint as plain values."""
+    return {
+        "name": ckpt.name,
+        "source": ckpt.source.name if ckpt.source else None,
+        "random_seed": ckpt.random_seed,
+        **asdict(ckpt.architecture),
+    }

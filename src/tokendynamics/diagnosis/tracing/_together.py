@@ -1,0 +1,339 @@
+"""Several networks on the same prompts, pass by pass: one set of tokens that count, and how far their states part."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from tokendynamics.diagnosis.tracing.measure import conventions_of_trace, inputs_of, passes_in_words, trace_dataset
+from tokendynamics.diagnosis.tracing.prompt_shares import Estimates
+from tokendynamics.diagnosis.tracing.prompt_trace import PromptTrace, find_sinks, measure_pack, tokens_left_out
+from tokendynamics.diagnosis.tracing.prompts import token_conditions
+from tokendynamics.diagnosis.tracing.variables import COMPONENTS
+from tokendynamics.numerics.resources import check_fits
+from tokendynamics.pretrained import Checkpoint, SiteStates
+from tokendynamics.pretrained.edits.repeated_stack import states_on_inputs_of
+from tokendynamics.pretrained.edits.states import PackStates
+from tokendynamics.pretrained.inputs import Prepared
+from tokendynamics.pretrained.length_dependence import length_class
+from tokendynamics.pretrained.network import evaluating
+from tokendynamics.pretrained.not_finite import check_states
+from tokendynamics.pretrained.packs import Pack
+from tokendynamics.provenance.progress import Progress
+
+GAPS = ("input_difference", "update_difference", "update_size", "size_ratio", "state_difference")
+"""Of each part, over the tokens of a prompt: ‖x_b − x_a‖/‖x_a‖ of the states that it reads, ‖Δ_b − Δ_a‖/‖Δ_a‖ of what
+it adds, ‖Δ_a‖/‖x_a‖, ‖Δ_b‖/‖Δ_a‖, and ‖y_b − y_a‖/‖y_a‖ of the states after it. The embedding stands as what the
+feed-forward part of layer 0 adds to nothing, and the final norm, which adds nothing, by the states that it gives."""
+
+OWN_DIFFERENCE = "own_difference"
+"""The further gap from `own_differences`: of what the part makes of the first network's states."""
+
+
+@dataclass
+class Together:
+    """What the networks leave.
+
+    Attributes:
+        traces: Of each, as `tokendynamics.trace` returns it.
+        estimates: Of each: its numbers over all prompts, and without each prompt.
+        gaps: Of each but the first, against the first: `GAPS` over (prompt, layer, component), to the depth that both
+            have, and ``own_difference``, see `own_differences`, NaN where the blocks of one do not run on the states of
+            the other; None where `unpaired` says why.
+        unpaired: Likewise: why the states have no pairs; empty where they do.
+        tokens_shared: Whether every prompt is the same tokens in all.
+        counts_shared: Whether all that read the same tokens have as many states for them.
+        given: The prompts as each network reads them.
+    """
+
+    traces: list[xr.Dataset] = field(default_factory=list)
+    estimates: list[Estimates] = field(default_factory=list)
+    gaps: list[xr.Dataset | None] = field(default_factory=list)
+    unpaired: list[str] = field(default_factory=list)
+    tokens_shared: bool = True
+    counts_shared: bool = True
+    given: list[list[Prepared]] = field(default_factory=list)
+
+
+def run_together(
+    ckpts: Sequence[Checkpoint],
+    prompts: Mapping[str, Any],
+    sinks: str | Sequence[int],
+    ratio: float,
+    truncate: bool,
+    report: Progress,
+) -> Together:
+    """Run the prompts through all networks, each pass through one after the other.
+
+    A token that one of them leaves out is left out in all; where tokens differ, each has its own.
+
+    Args:
+        ckpts: The first is the one that the others are compared with.
+        prompts: By name.
+        sinks: See `tokendynamics.trace`, also for the next two.
+        ratio: Likewise.
+        truncate: Likewise.
+        report: Called after each prompt.
+
+    Raises:
+        ArgumentTypeError, ArgumentValueError: See `tokendynamics.trace`.
+        MemoryLimitError: The states of all prompts in all networks are larger than the memory.
+    """
+    given = [inputs_of(ckpt, prompts, truncate) for ckpt in ckpts]
+    _check_memory(ckpts, given)
+    found = Together(tokens_shared=_same_tokens(given), given=given)
+    found.unpaired = [_why_unpaired(ckpts[0], other, found.tokens_shared) for other in ckpts[1:]]
+    rows: list[dict[int, PromptTrace]] = [{} for _ in ckpts]
+    gaps: list[dict[int, np.ndarray]] = [{} for _ in ckpts[1:]]
+    report(0, len(prompts), _WORK)
+    for group, pack in _passes(ckpts, given, found.tokens_shared):
+        for model, states in group.items():
+            check_states(ckpts[model], states)
+        _part_unequal(found, group)
+        removed = _left_out_together(list(group.values()), sinks, ratio)
+        for number, (model, states) in enumerate(group.items()):
+            tokens = [given[model][place].labels(length) for place, length in _placed(states)]
+            measured = measure_pack(states, tokens, sinks, ratio, {}, removed[number])
+            rows[model] |= dict(zip(states.places, measured, strict=True))
+        for other, states in group.items():
+            if other > 0 and not found.unpaired[other - 1]:
+                lent = states_on_inputs_of(ckpts[0], ckpts[other], pack)
+                for number, place in enumerate(states.places):
+                    both = group[0].of(number), states.of(number)
+                    gaps[other - 1][place] = _all_gaps(both, lent, number, ~removed[other][number])
+        report(min(len(each) for each in rows), len(prompts), _WORK)
+    for ckpt, own, inputs in zip(ckpts, rows, given, strict=True):
+        estimates: Estimates = {}
+        attrs = conventions_of_trace(ckpt, prompts, sinks, ratio) | {"passes": passes_in_words(ckpt, True)}
+        attrs |= token_conditions(ckpt.tokenizer, inputs)
+        found.traces.append(trace_dataset([own[place] for place in range(len(own))], prompts, attrs, estimates))
+        found.estimates.append(estimates)
+    found.gaps = [
+        None if why or not own else _as_gaps(own, list(prompts)) for own, why in zip(gaps, found.unpaired, strict=True)
+    ]
+    return found
+
+
+_WORK = "following the tokens"
+
+
+def _all_gaps(
+    both: tuple[SiteStates, SiteStates],
+    lent: tuple[Tensor, Tensor] | None,
+    number: int,
+    counted: Bool[Tensor, "layer token"],
+) -> np.ndarray:
+    """Return `GAPS` and the differences on the same inputs of one prompt, its number in a pass, (layer, part, gap)."""
+    gaps = gaps_between(*both, counted)
+    own = np.full(gaps.shape[:2], np.nan)
+    if lent is not None:
+        length = both[0].feed_forward.shape[1]
+        attention, feed_forward = (each[:, number, :length] for each in lent)
+        own = own_differences(both[0], attention, feed_forward, counted)
+    return np.concatenate([gaps, own[..., None]], axis=-1)
+
+
+def _check_memory(ckpts: Sequence[Checkpoint], given: Sequence[Sequence[Prepared]]) -> None:
+    """Refuse states that do not fit: those of all prompts stay until the directions that prompts share are known."""
+    needed = 0
+    for ckpt, own in zip(ckpts, given, strict=True):
+        facts = ckpt.architecture
+        tokens = sum(len(each.tokens or ()) for each in own)
+        needed += (2 * facts.layers + 1) * tokens * facts.dim * ckpt.dtype.itemsize
+    check_fits(needed, "models", "use fewer or shorter prompts, or fewer models")
+
+
+def _same_tokens(given: Sequence[Sequence[Prepared]]) -> bool:
+    """Tell whether every network is given the same inputs, number by number."""
+    return all(
+        one.inputs.keys() == other.inputs.keys()
+        and all(torch.equal(value, other.inputs[name]) for name, value in one.inputs.items())
+        for rest in given[1:]
+        for one, other in zip(given[0], rest, strict=True)
+    )
+
+
+def _why_unpaired(first: Checkpoint, other: Checkpoint, tokens_shared: bool) -> str:
+    if not tokens_shared:
+        return "their tokens differ"
+    widths = first.architecture.dim, other.architecture.dim
+    return "" if widths[0] == widths[1] else f"their widths differ ({widths[0]} and {widths[1]})"
+
+
+def _passes(
+    ckpts: Sequence[Checkpoint], given: Sequence[Sequence[Prepared]], together: bool
+) -> Iterator[tuple[dict[int, PackStates], Pack]]:
+    """Yield the states of each pass by the number of the network, and its inputs; of one where tokens differ."""
+    inputs = [[each.inputs for each in own] for own in given]
+    if not together:
+        for number, ckpt in enumerate(ckpts):
+            for states, pack in zip(ckpt.states_in_packs(inputs[number]), ckpt.packs(inputs[number]), strict=True):
+                yield {number: states}, pack
+        return
+    # Company changes states by rounding: prompts share passes in all networks alike, or in none.
+    packed = len({_sharing(ckpt, own) for ckpt, own in zip(ckpts, inputs, strict=True)}) == 1
+    with ExitStack() as stack:
+        for ckpt in ckpts:
+            if not ckpt.streamed:
+                stack.enter_context(evaluating(ckpt.model))
+        several = [ckpt.states_in_packs(own, packed=packed) for ckpt, own in zip(ckpts, inputs, strict=True)]
+        for *group, pack in zip(*several, ckpts[0].packs(inputs[0], packed=packed), strict=True):
+            yield dict(enumerate(group)), pack
+
+
+def _sharing(ckpt: Checkpoint, inputs: Sequence[Mapping[str, Any]]) -> Hashable:
+    """Return all that decides which of these inputs share a pass."""
+    tokens = [each["input_ids"].shape[-1] if "input_ids" in each else 0 for each in inputs]
+    classes = tuple(length_class(ckpt.config, count) for count in tokens)
+    return ckpt.packing, ckpt.device.type, ckpt.streamed, classes
+
+
+def _part_unequal(found: Together, group: Mapping[int, PackStates]) -> None:
+    """Say that states have no pairs where a network adds other tokens to an input (class, registers) than the first."""
+    for other, states in group.items():
+        if 0 in group and states.lengths != group[0].lengths:
+            counts = f"{group[0].lengths[0]} and {states.lengths[0]}"
+            found.unpaired[other - 1] = f"they have different numbers of tokens for the same input ({counts})"
+            found.counts_shared = False
+
+
+def _placed(states: PackStates) -> Iterator[tuple[int, int]]:
+    return zip(states.places, states.lengths, strict=True)
+
+
+def _left_out_together(
+    group: Sequence[PackStates], sinks: str | Sequence[int], ratio: float
+) -> list[list[Bool[Tensor, "_ _"]]]:
+    """Return the tokens of each prompt that are left out, for each network: what any of them leaves out, all do.
+
+    Networks of different depth leave a token out where one does at the nearest relative depth. Those that have other
+    numbers of tokens for the same input have none in common.
+    """
+    chosen = []
+    for states in group:
+        sizes = torch.linalg.vector_norm(states.feed_forward, dim=-1, dtype=torch.float64).cpu()
+        own = [sizes[:, number, :length] for number, length in enumerate(states.lengths)]
+        chosen.append([tokens_left_out(find_sinks(each, ratio), sinks) for each in own])
+    depths = [len(states.feed_forward) - 1 for states in group]
+    lengths = [states.lengths for states in group]
+
+    def together(model: int, prompt: int) -> Bool[Tensor, "_ _"]:
+        alike = [other for other, own in enumerate(lengths) if own == lengths[model]]
+        chosen_there = [chosen[other][prompt][nearest_layers(depths[model], depths[other])] for other in alike]
+        return torch.stack(chosen_there).any(0)
+
+    return [[together(model, prompt) for prompt in range(len(lengths[model]))] for model in range(len(group))]
+
+
+def nearest_layers(depth: int, other: int) -> list[int]:
+    """Return, for layer 0 … `depth`, the layer at the nearest relative depth of a network of `other` layers.
+
+    >>> nearest_layers(2, 4), nearest_layers(4, 2), nearest_layers(3, 3)
+    ([0, 2, 4], [0, 1, 1, 2, 2], [0, 1, 2, 3])
+    """
+    return [int(layer * other / depth + 0.5) for layer in range(depth + 1)]
+
+
+def gaps_between(a: SiteStates, b: SiteStates, counted: Bool[Tensor, "layer token"]) -> np.ndarray:
+    """Measure how far two networks' states of one prompt differ, before and in what each part adds.
+
+    Args:
+        a: Of the first network.
+        b: Of the other one, of the same width.
+        counted: The tokens that count at each layer of the other one.
+
+    Returns:
+        Shape (layer, component, gap), the gaps in the order of `GAPS`, to the depth that both have; NaN for what is
+        no part. Where the state after attention is not known, the feed-forward part stands for the whole block.
+    """
+    depth = min(len(a.feed_forward), len(b.feed_forward))
+    found = np.full((depth, len(COMPONENTS), len(GAPS)), np.nan)
+    (xa, ya), (xb, yb) = ((each.feed_forward[:depth].cpu(), each.attention[:depth].cpu()) for each in (a, b))
+    found[0, 1] = _gap((torch.zeros_like(xa[0]), torch.zeros_like(xb[0])), (xa[0], xb[0]), counted[0])
+    for layer in range(1, depth):
+        before, middle, after = (xa[layer - 1], xb[layer - 1]), (ya[layer], yb[layer]), (xa[layer], xb[layer])
+        if not any(bool(each.isnan().any()) for each in middle):
+            found[layer, 0] = _gap(before, middle, counted[layer])
+            before = middle
+        found[layer, 1] = _gap(before, after, counted[layer])
+    last = (a.final_norm, b.final_norm)
+    if len(a.feed_forward) == len(b.feed_forward) and last[0] is not None and last[1] is not None:
+        normed = last[0].cpu(), last[1].cpu()
+        found[-1, 2] = _gap((torch.zeros_like(xa[-1]), torch.zeros_like(xb[-1])), normed, counted[-1])
+        found[-1, 2, 0] = _gap((xa[-1], xb[-1]), normed, counted[-1])[0]
+    return found
+
+
+def _gap(
+    before: tuple[Tensor, Tensor], after: tuple[Tensor, Tensor], counted: Bool[Tensor, " token"]
+) -> tuple[float, ...]:
+    """Return the gaps of one part, given the states of both networks before it and after it."""
+    (xa, xb), (ya, yb) = ([each[counted].double() for each in pair] for pair in (before, after))
+    if not len(xa):
+        return (np.nan,) * len(GAPS)
+    da, db = ya - xa, yb - xb
+    sizes = [float(torch.linalg.vector_norm(each)) for each in (xb - xa, xa, db - da, da, db, yb - ya, ya)]
+    came, state, gap, update, other, left, after_it = sizes
+    # An update of zero is compared with the rounding of the stream, so that no quotient is infinite.
+    least = max(update, state * torch.finfo(torch.float64).eps, torch.finfo(torch.float64).tiny)
+    relative = came / state if state else 0.0
+    return relative, gap / least, update / state if state else np.inf, other / least, left / after_it
+
+
+def _as_gaps(by_prompt: Mapping[int, np.ndarray], prompts: list[str]) -> xr.Dataset:
+    values = np.stack([by_prompt[place] for place in range(len(prompts))])
+    dims = ("prompt", "layer", "component")
+    coords = {"prompt": prompts, "layer": np.arange(values.shape[1]), "component": list(COMPONENTS)}
+    names = (*GAPS, OWN_DIFFERENCE)
+    return xr.Dataset({name: (dims, values[..., place]) for place, name in enumerate(names)}, coords=coords)
+
+
+def own_differences(
+    first: SiteStates,
+    attention: Float[Tensor, "layer token dim"],
+    feed_forward: Float[Tensor, "layer token dim"],
+    counted: Bool[Tensor, "depth token"],
+) -> np.ndarray:
+    """Measure what each part of another network makes of the first one's states, against what the first one's makes.
+
+    Args:
+        first: States of the first network.
+        attention: After the attention of each block of the other one, given the first one's input of that block; index
+            0 for block 1. NaN where that state is not known.
+        feed_forward: After the block, likewise.
+        counted: The tokens that count at layers 0 … L.
+
+    Returns:
+        Shape (layer, component), layers 0 … L: ‖Δ_b − Δ_a‖/‖Δ_a‖, NaN where there is no such part. The feed-forward
+        part of a block whose attention differs reads another state for that alone.
+    """
+    found = np.full((len(first.feed_forward), len(COMPONENTS)), np.nan)
+    for layer in range(1, len(found)):
+        use = counted[layer]
+        if not bool(use.any()):
+            continue
+        before, middle, after = (
+            each[use].double().cpu()
+            for each in (first.feed_forward[layer - 1], first.attention[layer], first.feed_forward[layer])
+        )
+        own_middle, own_after = (each[layer - 1][use].double().cpu() for each in (attention, feed_forward))
+        if bool(middle.isnan().any()) or bool(own_middle.isnan().any()):
+            found[layer, 1] = _relative(own_after - after, after - before, before)
+            continue
+        found[layer, 0] = _relative(own_middle - middle, middle - before, before)
+        found[layer, 1] = _relative((own_after - own_middle) - (after - middle), after - middle, middle)
+    return found
+
+
+def _relative(gap: Tensor, update: Tensor, state: Tensor) -> float:
+    """Return ‖gap‖/‖update‖; what adds nothing is compared with the rounding of what it is added to."""
+    size, scale, reach = (float(torch.linalg.vector_norm(each)) for each in (gap, update, state))
+    return size / max(scale, reach * torch.finfo(torch.float64).eps, torch.finfo(torch.float64).tiny)

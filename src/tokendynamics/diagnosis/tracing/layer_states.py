@@ -1,0 +1,175 @@
+"""The state of the tokens after a layer, from the measures that distinguish a collapse from a common direction."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import numpy as np
+import xarray as xr
+
+from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE
+from tokendynamics.numerics.intervals import student_quantile
+
+State = Literal["spread", "drawing together", "consensus", "rank collapse", "anisotropic", "undetermined"]
+"""What tokens of a prompt share beyond all texts and the embedding: almost nothing; some; nearly all (one point per
+prompt); a line or a few directions; almost nothing although all texts share one direction."""
+
+SPREAD = 0.06
+"""κ′ below which tokens count as spread. Built networks that do nothing, or the same to every text, stay below 0.024;
+those that draw tokens together begin at 0.144."""
+
+CONSENSUS = 0.72
+"""κ′ from which tokens count as one point per prompt. A causal running mean, which is not a collapse, gives 2/3 if it
+replaces the tokens (0.71 for two of them) and 0.50 if it is added. Two points with shares p and 1 − p of the tokens
+give p² + (1 − p)², and the line excess detects them below 0.72. Built collapses begin at 0.75."""
+
+LINE_EXCESS = 0.2
+"""Variance of the centred cosine over pairs, relative to the embedding, from which tokens count as collapsed to a line
+or to a few directions. A line gives at least 0.4, two or three points per prompt 0.24, tokens drawing towards one point
+less than 0.07."""
+
+ANISOTROPIC = 0.85
+"""Share of a token's direction common to all texts from which tokens count as anisotropic, if κ′ is small."""
+
+SEVERITY: dict[str, int] = {
+    "undetermined": -1, "spread": 0, "drawing together": 1, "anisotropic": 2, "rank collapse": 3, "consensus": 3
+}  # fmt: skip
+
+COLLAPSES = ("consensus", "rank collapse")
+
+
+def state_of(common: float, consensus_relative: float, line_excess: float) -> State:
+    """Return the state given by three measures of one layer (`mathematics` 10).
+
+    Args:
+        common: Share common to all prompts; NaN for one prompt.
+        consensus_relative: κ′; NaN where it is not defined.
+        line_excess: Variance of the centred cosine over pairs of tokens, relative to the embedding.
+
+    >>> state_of(0.1, 0.9, 0.0), state_of(0.1, 0.01, 0.9), state_of(0.99, 0.01, 0.0), state_of(0.5, 0.3, 0.05)
+    ('consensus', 'rank collapse', 'anisotropic', 'drawing together')
+    """
+    if np.isnan(consensus_relative):
+        # If all directions are equal, a prompt can share nothing beyond them.
+        return "anisotropic" if common >= ANISOTROPIC else "undetermined"
+    if consensus_relative >= CONSENSUS:
+        return "consensus"
+    if line_excess >= LINE_EXCESS:
+        return "rank collapse"
+    if consensus_relative >= SPREAD:
+        return "drawing together"
+    return "anisotropic" if common >= ANISOTROPIC else "spread"
+
+
+def layer_states(trace: xr.Dataset) -> tuple[State, ...]:
+    """Return the state after each layer 1 … L; undetermined where there are no two different prompts.
+
+    Args:
+        trace: From `tokendynamics.trace`.
+    """
+    if int((trace.repeats < 0).sum()) < 2:
+        return ("undetermined",) * (trace.sizes["layer"] - 1)
+    common, kappa, excess = measures(trace)
+    return tuple(state_of(*each) for each in zip(common[1:], kappa[1:], excess[1:], strict=True))
+
+
+def worst_layer(trace: xr.Dataset, states: tuple[State, ...]) -> int:
+    """Return the layer, from 1, with the worst state: by severity, then by its measure; the first of equals.
+
+    Args:
+        trace: From `tokendynamics.trace`.
+        states: From `layer_states`.
+    """
+    common, kappa, excess = (np.nan_to_num(each[1:], nan=-np.inf) for each in measures(trace))
+    far = [
+        (SEVERITY[state], common[place] if state == "anisotropic" else max(kappa[place], excess[place]))
+        for place, state in enumerate(states)
+    ]
+    return max(range(len(far)), key=lambda place: (far[place], -place)) + 1
+
+
+def states_within(trace: xr.Dataset, layer: int) -> tuple[State, ...]:
+    """Return the states at the ends of the confidence intervals after one layer.
+
+    Args:
+        trace: From `tokendynamics.trace`.
+        layer: From 0.
+    """
+    site = trace.sel(site="feed_forward").isel(layer=layer)
+    ends = [
+        site.shares_interval.sel(share="common").values,
+        site.consensus_relative_interval.values,
+        site.line_excess_interval.values,
+    ]
+    if any(np.isnan(each).any() for each in ends):
+        return ()
+    states = {state_of(*each) for each in np.stack(np.meshgrid(*ends), axis=-1).reshape(-1, 3)}
+    return tuple(state for state in get_args(State) if state in states)
+
+
+def measures(trace: xr.Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return common share, κ′ and line excess after each layer 0 … L.
+
+    Args:
+        trace: From `tokendynamics.trace`.
+    """
+    site = trace.sel(site="feed_forward")
+    return site.shares.sel(share="common").values, site.consensus_relative.values, site.line_excess.values
+
+
+ROUNDED = 0.005
+"""Two measures that differ by no more than this may be written with the same two decimals."""
+
+_FEWEST = 3
+"""Prompts from which a difference of two layers has an interval."""
+
+
+def deciding_measure(trace: xr.Dataset, state: State) -> tuple[str, np.ndarray, np.ndarray]:
+    """Return the name of the measure that decides a state, and over layers 0 … L its values and intervals.
+
+    Args:
+        trace: From `tokendynamics.trace`.
+        state: One of the states.
+    """
+    site = trace.sel(site="feed_forward")
+    if state == "anisotropic":
+        common = {"share": "common"}
+        return "common share", site.shares.sel(common).values, site.shares_interval.sel(common).values
+    if state == "rank collapse":
+        return "line excess", site.line_excess.values, site.line_excess_interval.values
+    return "κ′", site.consensus_relative.values, site.consensus_relative_interval.values
+
+
+def worst_layers(trace: xr.Dataset, states: tuple[State, ...]) -> tuple[int, ...]:
+    """Return the layers, from 1, that are as bad as the worst one within rounding or within the interval.
+
+    A layer belongs to them if it has the same state and its measure is equal to that of the worst layer as written, or
+    lies within the interval there; for κ′ the difference of the two layers, paired over prompts, must not be
+    significant either.
+
+    Args:
+        trace: From `tokendynamics.trace`.
+        states: From `layer_states`.
+    """
+    worst = worst_layer(trace, states)
+    state = states[worst - 1]
+    _, values, intervals = deciding_measure(trace, state)
+    low, high = intervals[worst]
+    within = (values >= low) & (values <= high)  # False where there is no interval
+    if state not in ("anisotropic", "rank collapse"):
+        within &= ~_below(trace, worst)
+    equal = (np.abs(values - values[worst]) <= ROUNDED) | within
+    same = np.array(["", *states]) == state
+    return tuple(sorted({worst, *np.flatnonzero(equal & same).tolist()}))
+
+
+def _below(trace: xr.Dataset, worst: int) -> np.ndarray:
+    """Tell for layers 0 … L whether κ of single prompts is significantly lower than at the worst layer."""
+    kappa = trace.kappa_of_prompt.sel(site="feed_forward").transpose("prompt", "layer").values
+    gaps = (kappa[:, [worst]] - kappa)[trace.repeats.values < 0]
+    gaps = gaps[np.isfinite(gaps).all(axis=1)]
+    count = len(gaps)
+    if count < _FEWEST:
+        return np.zeros(kappa.shape[1], dtype=bool)
+    half = student_quantile(CONFIDENCE, count - 1) * gaps.std(axis=0, ddof=1) / np.sqrt(count)
+    return gaps.mean(axis=0) > half

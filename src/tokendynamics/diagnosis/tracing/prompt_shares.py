@@ -1,0 +1,210 @@
+"""What the tokens of a trace share with every prompt and with their own, at each layer and site, with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain, islice
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float64
+from torch import Tensor
+
+from tokendynamics.diagnosis.tracing.prompt_trace import PromptTrace
+from tokendynamics.diagnosis.tracing.variables import COMPONENTS, SINK_HANDLING, SITES
+from tokendynamics.numerics.intervals import jackknife_interval
+from tokendynamics.observables import Shares, relative_kappa
+from tokendynamics.observables.share_decomposition import (
+    ROUNDINGS,
+    centred_cosines,
+    centred_cosines_of_gram,
+    gram_of_means,
+    mean_of_others,
+    resolution_of,
+    shares_of_sums,
+    shares_without_each,
+)
+
+CONFIDENCE = 0.9
+"""Of every interval over prompts."""
+
+SHARES = ("common", "prompt", "own")
+
+BOUNDS = ("low", "high")
+
+SAME_EMBEDDING = 0.95
+"""κ of the embedding from which κ′ is undefined: the tokens of a prompt already agree before the first layer, as with
+one repeated word, and the denominator 1 − κ is nearly 0."""
+
+_REMOVED = SINK_HANDLING.index("removed")
+
+_FEED_FORWARD = SITES.index("feed_forward")
+
+_PIECE_BYTES = 2**21
+"""States are compared with the other prompts' mean in pieces of this size, which stay in the cache."""
+
+
+Estimates: TypeAlias = dict[str, tuple[Tensor, Tensor]]
+"""Numbers over all prompts by name, each with what it is without each prompt, which stands in front."""
+
+
+def share_variables(rows: Sequence[PromptTrace], estimates: Estimates | None = None) -> dict[str, Any]:
+    """Return variables of a trace, each as (dims, values), of the tokens that count.
+
+    Args:
+        rows: What each prompt left.
+        estimates: Filled with the jackknife estimates behind the intervals, for differences of two networks; or None.
+
+    Returns:
+        (layer, site): ``consensus_within``, ``consensus_relative``, ``centred_cos2``,
+        ``line_excess``; (layer, site, share):
+        ``shares``; (layer, component): ``kappa_change``; (component): ``kappa_change_sum``; each with its interval, one
+        more dimension ``bound``, under its name and ``_interval``. (prompt, layer, site): ``kappa_of_prompt``. Of a
+        text and its copies one counts.
+    """
+    repeats = _repeats(rows)
+    rows = [row for row, first in zip(rows, repeats, strict=True) if first < 0]
+    of_all = [int((repeats[: place if first < 0 else first] < 0).sum()) for place, first in enumerate(repeats)]
+    within = _stacked([row.observables["mean_pair_cosine"][:, :, _REMOVED] for row in rows])
+    counts = _stacked([row.token_count[:, _REMOVED] for row in rows])
+    means = _stacked([row.unit_sums for row in rows]) / counts[:, :, None, None]
+    resolution = resolution_of(rows[0].states[0].dtype)
+    between = gram_of_means(means)
+    whole = shares_of_sums(within, between, resolution)
+    numbers, left = _numbers(whole), _numbers(shares_without_each(within, between, resolution))
+    variables: dict[str, Any] = {}
+    kept = {} if estimates is None else estimates
+    kept |= {name: (value, left[name][of_all]) for name, value in numbers.items()}
+    for name, value in numbers.items():
+        variables |= _with_interval(name, value, jackknife_interval(value, left[name], CONFIDENCE))
+    of_prompt = _kappa_of(within, whole)
+    mean, cos2 = _centred(rows, mean_of_others(means), resolution).unbind(dim=-1)
+    variance = cos2 - mean.square()
+    start = variance[:, 0, _FEED_FORWARD].nanmean()
+    for name, values in (("centred_cos2", cos2), ("line_excess", _relative(variance, start))):
+        value, without = _over_prompts(values)
+        kept[name] = value, without[of_all]
+        variables |= _with_interval(name, value, jackknife_interval(value, without, CONFIDENCE))
+    return variables | {
+        "kappa_of_prompt": (("prompt", "layer", "site"), of_prompt[of_all].numpy()),
+        "repeats": (("prompt",), repeats),
+    }
+
+
+def _repeats(rows: Sequence[PromptTrace]) -> np.ndarray:
+    """Return for each prompt the first whose tokens enter the network as its own do; −1 where it is itself."""
+    entering = [_embedded(row).double() for row in rows]
+    eps = torch.finfo(rows[0].states[0].dtype).eps
+    found = np.full(len(rows), -1)
+    for place, mine in enumerate(entering):
+        limit = ROUNDINGS * eps * mine.norm()
+        same = [each.shape == mine.shape and bool((each - mine).norm() <= limit) for each in entering[:place]]
+        found[place] = same.index(True) if any(same) else -1
+    return found
+
+
+def _embedded(row: PromptTrace) -> Float[Tensor, "token dim"]:
+    return next(islice(chain.from_iterable(row.states), row.places.of("feed_forward")[0], None))
+
+
+_DIMS = {
+    "shares": ("layer", "site", "share"),
+    "kappa_change": ("layer", "component"),
+    "kappa_change_sum": ("component",),
+}
+
+
+def _numbers(found: Shares) -> dict[str, Float64[Tensor, "*shape"]]:
+    """Return everything that follows from the shares, each with the axes of its variable last."""
+    kappa = found.kappa
+    change = _change_by_part(kappa)
+    return {
+        "shares": torch.stack([found.common, found.prompt, found.own], dim=-1),
+        "consensus_within": kappa,
+        "consensus_relative": _relative(kappa, _at_embedding(found)),
+        "kappa_change": change,
+        "kappa_change_sum": torch.cat([change[..., 1:, :2].sum(dim=-2), change[..., -1, 2:]], dim=-1),
+    }
+
+
+def _at_embedding(found: Shares) -> Float64[Tensor, "*unit 1 1"]:
+    return found.kappa[..., :1, _FEED_FORWARD, None]
+
+
+def _relative(value: Tensor, reference: Tensor) -> Tensor:
+    return torch.where(reference < SAME_EMBEDDING, relative_kappa(value, reference), torch.nan)
+
+
+def _change_by_part(kappa: Float64[Tensor, "*unit layer site"]) -> Float64[Tensor, "*unit layer component"]:
+    """Return what each part does to κ; NaN at layer 0 and where there is no final norm."""
+    attention, feed_forward, final = kappa.unbind(dim=-1)
+    change = torch.full((*kappa.shape[:-1], len(COMPONENTS)), torch.nan, dtype=kappa.dtype)
+    change[..., 1:, 0] = attention[..., 1:] - feed_forward[..., :-1]
+    change[..., 1:, 1] = feed_forward[..., 1:] - attention[..., 1:]
+    change[..., -1, 2] = final[..., -1] - feed_forward[..., -1]
+    return change
+
+
+def _kappa_of(within: Float64[Tensor, "prompt ..."], whole: Shares) -> Float64[Tensor, "prompt ..."]:
+    """Return κ of each prompt alone, whose mean over prompts is κ."""
+    beyond = 1 - whole.common
+    resolved = beyond > whole.resolution
+    return torch.where(resolved, (within - whole.common) / torch.where(resolved, beyond, 1.0), torch.nan)
+
+
+def _centred(
+    rows: Sequence[PromptTrace], centers: Float64[Tensor, "prompt layer site dim"], resolution: float
+) -> Float64[Tensor, "prompt layer site 2"]:
+    """Return the mean centred cos and cos² of each prompt."""
+    return _stacked([_centred_of(row, own, resolution) for row, own in zip(rows, centers, strict=True)])
+
+
+def _centred_of(row: PromptTrace, center: Float64[Tensor, "layer site dim"], resolution: float) -> np.ndarray:
+    by_state = center[row.places.layers, row.places.sites]
+    pieces = [piece for part in row.states for piece in part.split(max(1, _PIECE_BYTES // (8 * part[0].numel())))]
+    counts = [len(piece) for piece in pieces]
+    if row.cosines is None:
+        sizes, centers, counted = (each.split(counts) for each in (row.sizes, by_state, row.counted))
+        found = [
+            torch.stack(_by_differences(*some, resolution), dim=-1).double()
+            for some in zip(pieces, sizes, centers, counted, strict=True)
+        ]
+        return row.places.grid(torch.cat(found))
+    along = torch.cat(
+        [
+            torch.linalg.vecdot(piece.double(), own.unsqueeze(-2))
+            for piece, own in zip(pieces, by_state.split(counts), strict=True)
+        ]
+    )
+    means = centred_cosines_of_gram(row.cosines, along / row.sizes, by_state, resolution, row.counted)
+    return row.places.grid(torch.stack(means, dim=-1))
+
+
+def _by_differences(
+    states: Float[Tensor, "state token dim"],
+    sizes: Float64[Tensor, "state token"],
+    center: Float64[Tensor, "state dim"],
+    counted: Bool[Tensor, "state token"],
+    resolution: float,
+) -> tuple[Tensor, Tensor]:
+    exact = states if states.dtype == torch.float64 else states.float()
+    unit = exact / sizes.to(exact).unsqueeze(-1)
+    return centred_cosines(unit, center.to(unit), resolution, counted)
+
+
+def _over_prompts(values: Float64[Tensor, "prompt layer site"]) -> tuple[Tensor, Tensor]:
+    """Return the mean, and the mean without each prompt; the mean direction of the others is taken as known."""
+    known = ~values.isnan()
+    count = known.sum(dim=0)
+    left = (values.nansum(dim=0) - values.nan_to_num()) / (count - known.long()).clamp(min=1)
+    return values.nanmean(dim=0), left
+
+
+def _with_interval(name: str, value: Tensor, interval: Tensor) -> dict[str, Any]:
+    dims = _DIMS.get(name, ("layer", "site"))
+    return {name: (dims, value.numpy()), f"{name}_interval": ((*dims, "bound"), interval.numpy())}
+
+
+def _stacked(arrays: Sequence[np.ndarray]) -> Float64[Tensor, "prompt ..."]:
+    return torch.from_numpy(np.stack(arrays)).double()

@@ -1,0 +1,303 @@
+"""Prompts: their names, the noun for them, their tokens, and which of them repeat each other.
+
+Two prompts that repeat each other are one observation of a population, not two. The common share is measured between
+prompts. Between a text and its copy it nearly equals what the tokens of one prompt share, whatever the network does, so
+a network that reads the same text twice would appear anisotropic. Unknown tokens and doubled BOS tokens distort
+similarity likewise.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor
+
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.pretrained import Checkpoint
+from tokendynamics.pretrained.forward_arguments import are_token_ids
+from tokendynamics.pretrained.inputs import Prepared, images_in, is_image
+from tokendynamics.words import Finding, percent
+
+
+def in_words(item: Any) -> str:
+    """Return what a prompt is, for people."""
+    if isinstance(item, str | Path):
+        return item if isinstance(item, str) else item.name
+    return "arguments by name" if isinstance(item, Mapping) else f"a {type(item).__name__}"
+
+
+class NamedPrompts(dict[str, Any]):
+    """Prompts by name, as `named_prompts` returns them and takes them again."""
+
+
+def named_prompts(texts: Any, ckpt: Checkpoint | None = None) -> NamedPrompts:
+    """Return several prompts by name; see `prepared` for the kinds.
+
+    Args:
+        texts: See `trace`.
+        ckpt: What reads them, which tells the arguments of one forward pass from prompts by name; None before there is
+            one: then a tensor with two axes in a mapping makes it arguments.
+
+    Raises:
+        ArgumentTypeError, ArgumentValueError: None, or names that are no texts.
+    """
+    if isinstance(texts, NamedPrompts):
+        return texts
+    if isinstance(texts, Mapping) and not _are_arguments(texts, ckpt):
+        named = dict(texts)
+    elif isinstance(texts, Path) and texts.is_dir():
+        named = {path.name: path for path in images_in(texts)}
+    elif isinstance(texts, list | tuple) and not are_token_ids(texts):
+        named = {f"prompt {number}": text for number, text in enumerate(texts, start=1)}
+    elif texts is None or isinstance(texts, bytes | int | float):
+        raise ArgumentTypeError(expected("texts", "a text, several, or several by name", type(texts).__name__))
+    else:
+        named = {"prompt 1": texts}
+    if not named:
+        raise ArgumentValueError(expected("texts", "at least one prompt", "none"))
+    for name in named:
+        if not isinstance(name, str):
+            raise ArgumentTypeError(expected("texts", "texts as the names of prompts", shown(name)))
+    return NamedPrompts(named)
+
+
+def _are_arguments(texts: Mapping[Any, Any], ckpt: Checkpoint | None) -> bool:
+    if not any(isinstance(each, Tensor | np.ndarray) and each.ndim > 1 for each in texts.values()):
+        return False
+    return ckpt is None or set(texts) <= ckpt.argument_names
+
+
+def noun_of(prompts: Mapping[str, Any]) -> str:
+    """Return the noun for prompts as `tokendynamics.trace` takes them: "text", "image", or else "prompt".
+
+    >>> noun_of({"a": "some words", "b": [5, 9]}), noun_of({"a": {"input_features": [0.5, 0.25]}})
+    ('text', 'prompt')
+    """
+    return _only(_noun(item) for item in prompts.values())
+
+
+def noun_in(trace: xr.Dataset) -> str:
+    """Return the noun recorded in a trace; "text" in traces of earlier versions, which have none."""
+    return str(trace.attrs.get("prompt_noun", "text"))
+
+
+def _noun(item: Any) -> str:
+    if isinstance(item, Mapping):
+        return _only(_of_argument(name, value) for name, value in item.items())
+    return "image" if is_image(item) else "text"
+
+
+def _of_argument(name: str, value: Any) -> str:
+    if name == "pixel_values":
+        return "image"
+    # Token ids and masks are integers; sounds and precomputed states have no common name.
+    return "prompt" if torch.as_tensor(value).is_floating_point() else "text"
+
+
+def _only(nouns: Iterable[str]) -> str:
+    distinct = set(nouns)
+    return distinct.pop() if len(distinct) == 1 else "prompt"
+
+
+MANY_UNKNOWN = 0.1
+"""Share of unknown tokens above which a finding warns that they make the texts look alike."""
+
+
+def token_conditions(tokenizer: Any | None, given: Sequence[Prepared]) -> dict[str, float | int]:
+    """Return attributes on the tokens of a trace; empty without a tokenizer or without token ids.
+
+    These are ``unknown_token_share``, the share of unknown tokens among all but the other special tokens, and
+    ``doubled_bos``, the number of prompts that begin with two BOS tokens.
+
+    Args:
+        tokenizer: The network's own.
+        given: The prompts as arguments of the forward pass.
+    """
+    ids = [each.inputs["input_ids"].flatten() for each in given if isinstance(each.inputs.get("input_ids"), Tensor)]
+    if tokenizer is None or not ids:
+        return {}
+    special = set(getattr(tokenizer, "all_special_ids", None) or ())
+    unknown, bos = _unknown_id(tokenizer), getattr(tokenizer, "bos_token_id", None)
+    counted = [number for each in ids for number in each.tolist() if number == unknown or number not in special]
+    doubled = sum(bos is not None and each[:2].tolist() == [bos, bos] for each in ids)
+    share = counted.count(unknown) / len(counted) if counted and unknown is not None else 0.0
+    return {"unknown_token_share": float(share), "doubled_bos": int(doubled)}
+
+
+def _unknown_id(tokenizer: Any) -> int | None:
+    """Return the id of the unknown token; None where it doubles as another special token."""
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    others = (getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "eos", "pad", "sep", "cls", "mask"))
+    return None if unknown in others else unknown
+
+
+def tokens_in_words(attrs: Mapping[Any, Any]) -> str:
+    """Describe the tokens of a trace, for its conditions.
+
+    >>> tokens_in_words({"tokenization": "own", "unknown_token_share": 0.25, "doubled_bos": 0})
+    "the model's own tokenizer; 25 % of the tokens are unknown to it"
+    """
+    if attrs["tokenization"] != "own":
+        return str(attrs["tokenization"])
+    words = "the model's own tokenizer"
+    share, doubled = float(attrs.get("unknown_token_share", 0.0)), int(attrs.get("doubled_bos", 0))
+    words += f"; {percent(share)} of the tokens are unknown to it" if share > 0 else ""
+    return words + (f"; {doubled} of the prompts {_begin(doubled)} with two BOS tokens" if doubled else "")
+
+
+def token_finding(trace: xr.Dataset) -> Finding | None:
+    """Return a finding on many unknown tokens or doubled BOS tokens; None if there are neither."""
+    share, doubled = float(trace.attrs.get("unknown_token_share", 0.0)), int(trace.attrs.get("doubled_bos", 0))
+    noun, sentences = noun_in(trace), []
+    if share > MANY_UNKNOWN:
+        sentences.append(
+            f"The tokenizer does not know {percent(share)} of the tokens and maps them to one id, so the {noun}s look "
+            f"more alike than they are. Use {noun}s of the kind that the network was trained on."
+        )
+    if doubled:
+        sentences.append(
+            f"{doubled} of {trace.sizes['prompt']} {noun}s {_begin(doubled)} with two BOS tokens, which networks are "
+            "not trained on. Remove the one in the text, or the one that the tokenizer adds."
+        )
+    if not sentences:
+        return None
+    return Finding(" ".join(sentences), "shares", {"unknown_token_share": share, "doubled_bos": doubled})
+
+
+def _begin(count: int) -> str:
+    return "begins" if count == 1 else "begin"
+
+
+Repetition = Literal["same", "contained", "beginning"]
+
+_WORDS: dict[Repetition, str] = {
+    "same": "are the same text and count as one observation",
+    "contained": "are nearly one observation because the second contains the first",
+    "beginning": "are nearly one observation because more than half of the shorter one is the beginning of both",
+}
+
+_BEGIN, _END, _BETWEEN = "\x1d", "\x1e", "\x1f"
+"""White space to Python, so that no unit of a text contains them."""
+
+_UNIT = re.compile(r"\w+|[^\w\s]")
+
+
+@dataclass(frozen=True)
+class RepeatedTexts:
+    """Two prompts, one of which repeats the other.
+
+    Attributes:
+        names: Their names; of "contained" the one that is contained first, otherwise in the order of the prompts.
+        how: "same" (but for white space and upper case), "contained", or "beginning" (more than half of the shorter).
+        text: A sentence without its full stop.
+    """
+
+    names: tuple[str, str]
+    how: Repetition
+    text: str
+
+
+def repeated_texts(prompts: Mapping[str, Any]) -> tuple[RepeatedTexts, ...]:
+    r"""Return the prompts that are equal or nearly equal; each is paired with at most one other.
+
+    Texts are compared by words, signs and letters of scripts without capitals (Chinese, Thai, …), or by token ids,
+    ignoring white space. Other prompts (images, arguments by name) are compared only as a whole.
+
+    Args:
+        prompts: By name, as `tokendynamics.trace` takes them.
+
+    Raises:
+        ArgumentTypeError: No mapping of names to prompts.
+
+    >>> [each.text for each in repeated_texts({"a": "A cat sat.", "b": "a cat\nsat.", "c": "A dog ran."})]
+    ['prompts “a” and “b” are the same text and count as one observation']
+    """
+    if not isinstance(prompts, Mapping):
+        raise ArgumentTypeError(expected("prompts", "prompts by name", shown(prompts)))
+    names = list(prompts)
+    keys = [_BETWEEN + "".join(unit + _BETWEEN for unit in _units(item)) for item in prompts.values()]
+    whole = [_BEGIN + key + _END for key in keys]
+    everything, starts = "".join(whole), list(accumulate(map(len, whole), initial=0))[:-1]
+    found: dict[frozenset[int], RepeatedTexts] = {}
+    for place, key in enumerate(keys):
+        for how, pattern in _patterns(key):
+            others = (bisect_right(starts, where) - 1 for where in _occurrences(everything, pattern))
+            other = next((each for each in others if each != place), None)
+            if other is None:
+                continue
+            pair = (place, other) if how == "contained" else (min(place, other), max(place, other))
+            if how == "beginning" and keys[other] in key:
+                pair, how = (other, place), "contained"
+            found.setdefault(frozenset(pair), _in_words(names[pair[0]], names[pair[1]], how))
+            break
+    return tuple(found.values())
+
+
+def _patterns(key: str) -> Iterator[tuple[Repetition, str]]:
+    """Yield what another prompt has if it repeats this one, the plainest first; none for an empty text."""
+    if key == _BETWEEN:
+        return
+    yield "same", _BEGIN + key + _END
+    yield "contained", key
+    units = key[1:-1].split(_BETWEEN)
+    yield "beginning", _BEGIN + _BETWEEN + "".join(unit + _BETWEEN for unit in units[: len(units) // 2 + 1])
+
+
+def _occurrences(text: str, pattern: str) -> Iterator[int]:
+    where = text.find(pattern)
+    while where >= 0:
+        yield where
+        where = text.find(pattern, where + 1)
+
+
+def _in_words(first: str, second: str, how: Repetition) -> RepeatedTexts:
+    return RepeatedTexts((first, second), how, f"prompts “{first}” and “{second}” {_WORDS[how]}")
+
+
+def _units(item: Any) -> list[str]:
+    """Return what is compared, one after the other."""
+    if isinstance(item, str):
+        folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", item).casefold())
+        return [part for word in _UNIT.findall(folded) for part in _parts(word)]
+    ids = item.get("input_ids") if isinstance(item, Mapping) and set(item) <= {"input_ids", "attention_mask"} else item
+    numbers = _ids(ids)
+    return [f"#{_digest(item)}"] if numbers is None else [f"#{number}" for number in numbers]
+
+
+def _parts(word: str) -> list[str]:
+    """Return a word, or the letters of one in a script without capitals, which may be many words."""
+    return list(word) if any(unicodedata.category(letter) == "Lo" for letter in word) else [word]
+
+
+def _ids(item: Any) -> list[int] | None:
+    if isinstance(item, Sequence) and not isinstance(item, str | bytes) and all(isinstance(each, int) for each in item):
+        return list(item)
+    if not isinstance(item, Tensor | np.ndarray):
+        return None
+    array = np.asarray(item.detach().cpu().numpy() if isinstance(item, Tensor) else item)
+    array = array[0] if array.ndim == 2 and len(array) == 1 else array
+    return array.tolist() if array.ndim == 1 and array.dtype.kind in "iu" else None
+
+
+def _digest(item: Any) -> str:
+    """Return a name for the content of what is neither text nor ids."""
+    if isinstance(item, Path):
+        return sha256(str(item.resolve()).encode("utf-8", "surrogateescape")).hexdigest()
+    if isinstance(item, Mapping):
+        return sha256(repr(sorted((str(name), _digest(value)) for name, value in item.items())).encode()).hexdigest()
+    if not isinstance(item, Tensor) and not hasattr(item, "__array_interface__"):  # arrays and PIL's images
+        return f"object {id(item)}"
+    values = item.detach().cpu().double().numpy() if isinstance(item, Tensor) else np.asarray(item)
+    return sha256(f"{values.shape} {values.dtype} ".encode() + values.tobytes()).hexdigest()

@@ -1,0 +1,380 @@
+"""A trace in sentences, the details of a verdict: shares, parts, single texts, updates, massive and attended tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+
+from tokendynamics.diagnosis.network import PART_NAMES, parts_there
+from tokendynamics.diagnosis.tracing.layer_states import CONSENSUS, State
+from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE
+from tokendynamics.diagnosis.tracing.prompts import noun_in, token_finding
+from tokendynamics.words import Finding, estimate, factor, fixed, in_layers, is_share, listing, number, plural, share
+
+NEUTRAL = 0.005
+"""Change of κ by one part of one layer up to which it counts as noise from rounding and from the few texts."""
+
+UPDATE_JUMP = 4.0
+"""Update ratio, relative to the median of the neighbouring layers, from which a layer is named,"""
+
+LEAST_UPDATE = 0.01
+"""if the update is at least this share of the residual stream. A smaller one turns no token by more than 0.6 degrees;
+updates of inactive parts are rounding, whose sizes differ many times."""
+
+NEIGHBOURS = 3
+"""Layers on either side that an update is compared with; they vary by a factor of two in healthy networks."""
+
+MASSIVE = 10.0
+"""Norm relative to its text's median from which an outlying token is called massive: first tokens of running means
+reach 5, planted and trained ones 50 and more."""
+
+DOMINATED = 0.5
+"""Effective rank with massive tokens, relative to that without, up to which they dominate it."""
+
+UNAFFECTED = 0.9
+"""The same ratio from which they hardly affect it."""
+
+ALONE = 0.9
+"""κ of a single text from which it is named although the texts on average do not reach consensus."""
+
+
+def detailed_findings(trace: xr.Dataset, states: tuple[State, ...]) -> list[Finding]:
+    """Return the details that a trace supports, in a fixed order.
+
+    Args:
+        trace: From `tokendynamics.trace`.
+        states: From `layer_states`.
+    """
+    details = [
+        token_finding(trace),
+        _shares(trace),
+        _parts(trace),
+        _single_texts(trace),
+        _updates(trace),
+        _massive(trace),
+        attention_finding(trace),
+    ]
+    return [finding for finding in details if finding is not None]
+
+
+def _shares(trace: xr.Dataset) -> Finding | None:
+    site = trace.sel(site="feed_forward")
+    first, last = site.shares.isel(layer=0), site.shares.isel(layer=-1)
+    if bool(last.isnull().any()):
+        return None
+    noun = noun_in(trace)
+    values = {str(name): float(last.sel(share=name)) for name in trace.share.values}
+    if not is_share(last):
+        text = (
+            "The shares of a token's direction after the last layer are not stated because an estimate lies outside 0 "
+            f"to 1. This happens by chance with few {noun}s, or if tokens point both ways along one direction."
+        )
+        return Finding(text, "shares", values)
+    interval = site.shares_interval.isel(layer=-1)
+    parts = {name: share(value, interval.sel(share=name), CONFIDENCE) for name, value in values.items()}
+    start = listing([share(float(value), _NO_INTERVAL, CONFIDENCE) for value in first])
+    text = (
+        f"After the last layer, {parts['common']} of a token's direction is common to all {noun}s, {parts['prompt']} "
+        f"is shared within its {noun} and {parts['own']} is its own."
+    )
+    text += f" At the embedding the shares are {start}." if is_share(first) else ""
+    return Finding(text, "shares", values)
+
+
+_NO_INTERVAL = (np.nan, np.nan)
+
+
+def _parts(trace: xr.Dataset) -> Finding | None:
+    total = trace.kappa_change_sum
+    existing = {name: layers for name, layers in parts_there(trace).items() if layers.any()}
+    if bool(total.sel(component=list(existing)).isnull().any()):
+        return None
+    names = {"attention": "Attention", "feed_forward": "the feed-forward part"}
+    sentences = [_by_part(trace, component, names[component], layers) for component, layers in existing.items()]
+    values = {str(name): float(total.sel(component=name)) for name in trace.component.values}
+    return Finding(f"{'; '.join(sentences)}.", "components", values)
+
+
+def _by_part(trace: xr.Dataset, component: str, name: str, exists: np.ndarray) -> str:
+    low, high = trace.kappa_change_sum_interval.sel(component=component).values
+    change = float(trace.kappa_change_sum.sel(component=component))
+    by_layer = trace.kappa_change.sel(component=component).values[1:][exists]
+    if abs(change) <= NEUTRAL or low <= 0 <= high:
+        why = "not significant" if low <= 0 <= high else "negligible"
+        return f"{name} changes similarity κ by {_change(trace, component)} in total, which is {why}"
+    verb, counted = ("raises", by_layer > NEUTRAL) if change > 0 else ("lowers", by_layer < -NEUTRAL)
+    layers = plural(len(by_layer), "layer") if exists.all() else f"the {plural(len(by_layer), 'layer')} with one"
+    return f"{name} {verb} similarity κ in {int(counted.sum())} of {layers}, by {_change(trace, component)} in total"
+
+
+def _change(trace: xr.Dataset, component: str) -> str:
+    change = float(trace.kappa_change_sum.sel(component=component))
+    interval = trace.kappa_change_sum_interval.sel(component=component)
+    return estimate(change, interval, CONFIDENCE, sign=True, at_least=-1.0, at_most=1.0)
+
+
+def _single_texts(trace: xr.Dataset) -> Finding | None:
+    """Name texts whose tokens converge although those of all texts together do not."""
+    site = trace.sel(site="feed_forward").isel(layer=-1)
+    kappa = site.kappa_of_prompt.values
+    alone = [str(name) for name, value in zip(trace.prompt.values, kappa, strict=True) if value >= ALONE]
+    if not alone or float(site.consensus_relative) >= CONSENSUS:
+        return None
+    named, noun = listing([f"“{name}”" for name in alone]), noun_in(trace)
+    text = (
+        f"In {len(alone)} of {plural(len(kappa), noun)} the tokens converge to one direction: {named} (κ of that "
+        f"{noun} alone is at least {fixed(float(np.nanmin(kappa[kappa >= ALONE])))})."
+    )
+    return Finding(text, "shares", {"texts": alone})
+
+
+def _updates(trace: xr.Dataset) -> Finding:
+    """Name layers whose update is several times that of their neighbours."""
+    ratio = trace.update_ratio.median("prompt")
+    if trace.sizes["layer"] == 2:
+        return Finding(
+            "Updates are not compared with neighbouring layers because there is only one layer.", "updates", {}
+        )
+    words, values = [], {}
+    for name, exists in parts_there(trace).items():
+        sizes = np.where(exists, ratio.sel(component=name).values[1:], np.nan)
+        for layer in jumps(sizes):
+            size, median = number(sizes[layer], 2), number(_of_neighbours(sizes, layer), 2)
+            words.append(f"the {PART_NAMES[name]} of layer {layer + 1} ({size}; neighbouring layers {median})")
+            values[f"{name} {layer + 1}"] = float(sizes[layer])
+    if not words:
+        text = "No layer's update is unusually large relative to the residual stream."
+        return Finding(text, "updates", {})
+    return Finding(f"Unusually large updates relative to the residual stream: {listing(words)}.", "updates", values)
+
+
+def jumps(sizes: np.ndarray) -> list[int]:
+    """Return the places at which a size is at least `UPDATE_JUMP` times its neighbours' median, and `LEAST_UPDATE`.
+
+    >>> jumps(np.array([1.0, 1.1, 6.0, 0.9, 1.0])), jumps(np.array([1e-8, 6e-8, 1e-8]))
+    ([2], [])
+    """
+    return [
+        place
+        for place, size in enumerate(sizes)
+        if size >= max(LEAST_UPDATE, UPDATE_JUMP * _of_neighbours(sizes, place))
+    ]
+
+
+def _of_neighbours(sizes: np.ndarray, place: int) -> float:
+    others = np.concatenate([sizes[max(0, place - NEIGHBOURS) : place], sizes[place + 1 : place + 1 + NEIGHBOURS]])
+    return float(np.nanmedian(others)) if np.isfinite(others).any() else np.inf
+
+
+def _massive(trace: xr.Dataset) -> Finding:
+    """Describe tokens of large norm by the first prompt that has one; the counts run over all prompts."""
+    noun = noun_in(trace)
+    affected = [place for place in range(trace.sizes["prompt"]) if trace.massive_count[place].values.any()]
+    if not affected:
+        text = "No token is massive: no norm stands out, so raw and unit-row measures describe the same tokens."
+        return Finding(text, "norms", {"prompts_with_massive_tokens": 0})
+    times = trace.massive_norm / trace.norm_median.sel(sinks="removed", site="feed_forward")
+    largest = float(times.max())
+    if not largest >= MASSIVE:
+        text = (
+            f"No token is massive: the largest norm is {factor(largest)} its {noun}'s median. That token is excluded "
+            "from the other measures."
+        )
+        return Finding(text, "norms", {"prompts_with_massive_tokens": 0, "largest": largest})
+    affected = [place for place in affected if bool((times[place] >= MASSIVE).any())]
+    row = trace.isel(prompt=affected[0])
+    layers = np.flatnonzero(row.massive_count.values)
+    peak = int(row.massive_norm.argmax("layer"))
+    position, norm = int(row.massive_position[peak]), float(row.massive_norm[peak])
+    token, name = str(row.token_text[position].item()).strip(), str(row.prompt.item())
+    site = row.sel(site="feed_forward")
+    median = float(site.norm_median.sel(sinks="removed")[peak])
+    ranks = site.effective_rank
+    raw, lowest, effect = _effect_on_rank(ranks.sel(sinks="kept").values, ranks.sel(sinks="removed").values, layers)
+    text = (
+        f"Token {position} (“{token}” in {noun} {name}) is massive: its norm reaches {number(norm)} in layer {peak} "
+        f"(median {number(median)}). {len(affected)} of {plural(trace.sizes['prompt'], noun)} "
+        f"{'has' if len(affected) == 1 else 'have'} a massive token, {noun} {name} in {in_layers(layers.tolist())}. "
+        f"Massive tokens are excluded from the other measures.{effect}"
+    )
+    values = {
+        "position": position,
+        "token": token,
+        "prompt": name,
+        "norm": norm,
+        "median": median,
+        "raw_effective_rank": raw,
+        "raw_effective_rank_layer": lowest,
+        "layers": layers.tolist(),
+        "prompts_with_massive_tokens": len(affected),
+    }
+    return Finding(text, "norms", values)
+
+
+def _effect_on_rank(kept: np.ndarray, removed: np.ndarray, layers: np.ndarray) -> tuple[float, int, str]:
+    """Return the effective rank with massive tokens where they change it most, that layer, and what they do to it."""
+    quotient = np.full(len(kept), np.nan)
+    quotient[layers] = kept[layers] / removed[layers]
+    if np.isnan(quotient).all():
+        return float("nan"), int(layers[0]), ""
+    lowest = int(np.nanargmin(quotient))
+    does = "dominate" if quotient[lowest] <= DOMINATED else "lower"
+    does = "hardly affect" if quotient[lowest] >= UNAFFECTED else does
+    rank = f"{fixed(kept[lowest])} with them and {fixed(removed[lowest])} without"
+    text = f" In layer {lowest} the effective rank is {rank}, so they {does} it."
+    return float(kept[lowest]), lowest, text
+
+
+MOST = 0.6
+"""Share of texts with the token as a sink in one layer, from which the sink is a property of the network."""
+
+ATTENTION_SINK = 0.25
+"""Mean weight from which a token counts as an attention sink (random networks give some token 0.24 by chance), and"""
+
+TIMES_UNIFORM = 3.0
+"""how many times its share under uniform attention that must be at least."""
+
+
+@dataclass(frozen=True)
+class NamedSink:
+    """A token that is an attention sink in one layer in most texts.
+
+    Attributes:
+        word: The word, where it is the same one at several positions; empty for a single position.
+        position: Its place; of a word the place in the first text that has it as a sink.
+        prompt: The first text in which it is a sink.
+        texts: In how many texts it is a sink, by layer 0 … L.
+        tokens: (prompt, layer, token), where it is a sink.
+        layers: Those in which it is one in `MOST` of the texts.
+        others: Number of texts with other sinks, in the layer where it is largest.
+    """
+
+    word: str
+    position: int
+    prompt: int
+    texts: np.ndarray
+    tokens: np.ndarray
+    layers: np.ndarray
+    others: int
+
+
+def attention_sinks(trace: xr.Dataset) -> np.ndarray:
+    """Tell which tokens are attention sinks at each layer, (prompt, layer, token).
+
+    Args:
+        trace: From `tokendynamics.trace`.
+    """
+    axes = ("prompt", "layer", "token")
+    received, uniform = (trace[f"attention_{name}"].transpose(*axes).values for name in ("received", "uniform"))
+    return (received >= ATTENTION_SINK) & (received >= TIMES_UNIFORM * uniform)
+
+
+def named_sink(trace: xr.Dataset) -> NamedSink | None:
+    """Return the position or word that is a sink in most texts; None if no sink is.
+
+    Texts that repeat others do not count. Of all places and words the one with most texts in one layer is named, a
+    place before a word where they are equal.
+
+    Args:
+        trace: From `tokendynamics.trace`.
+    """
+    sinks = attention_sinks(trace) & (trace.repeats.values < 0)[:, None, None]
+    words = _words(trace)
+    candidates = [("", _at_place(sinks, int(place))) for place in np.unique(np.nonzero(sinks)[2])]
+    candidates += [
+        (word, sinks & (words == word)[:, None, :]) for word in np.unique(words[sinks.any(axis=1)]).tolist() if word
+    ]
+    if not candidates:
+        return None
+    counts = [tokens.any(axis=2).sum(axis=0) for _, tokens in candidates]
+    best = max(range(len(candidates)), key=lambda number: (counts[number].max(), counts[number].sum(), -number))
+    (word, tokens), texts = candidates[best], counts[best]
+    layers = np.flatnonzero(texts >= MOST * (trace.repeats.values < 0).sum())
+    if not layers.size:
+        return None
+    prompt, _, position = (int(axis[0]) for axis in np.nonzero(tokens[:, layers]))
+    others = (sinks & ~tokens).any(axis=2).sum(axis=0)[layers].max()
+    places = np.unique(np.nonzero(tokens)[2])
+    return NamedSink(word if len(places) > 1 else "", position, prompt, texts, tokens, layers, int(others))
+
+
+def _at_place(sinks: np.ndarray, place: int) -> np.ndarray:
+    only = np.zeros_like(sinks)
+    only[:, :, place] = sinks[:, :, place]
+    return only
+
+
+def _words(trace: xr.Dataset) -> np.ndarray:
+    """Return the word of each token without white space around it, (prompt, token); white space alone as an escape."""
+    words = trace.token_text.transpose("prompt", "token").values.astype(str)
+    escaped = {word: repr(word)[1:-1] for word in np.unique(words).tolist() if not word.strip()}
+    return np.array([[escaped.get(word, word.strip()) for word in row] for row in words.tolist()])
+
+
+def attention_finding(trace: xr.Dataset) -> Finding:
+    """Say whether a token is an attention sink, in how many texts and layers, and whether it is massive.
+
+    Args:
+        trace: From `tokendynamics.trace`.
+    """
+    received, noun = trace.attention_received.transpose("prompt", "layer", "token").values, noun_in(trace)
+    if np.isnan(received).all():
+        text = (
+            "Attention sinks are not measured because the attention weights are not accessible or the "
+            f"{noun}s have too few tokens."
+        )
+        return Finding(text, "attention", {})
+    sinks, counted = attention_sinks(trace), trace.repeats.values < 0
+    if not sinks.any():
+        largest = float(np.nanmax(received))
+        text = (
+            f"No token is an attention sink: the most attended one receives {fixed(largest)} of the attention of "
+            f"tokens at least four positions away. A sink receives at least {ATTENTION_SINK:g} and "
+            f"{factor(TIMES_UNIFORM)} its share under uniform attention."
+        )
+        return Finding(text, "attention", {"largest": largest})
+    named = named_sink(trace)
+    if named is None:
+        few = int(sinks[counted].any(axis=2).sum(axis=0).max())
+        text = (
+            f"No single token or word is an attention sink in most {noun}s. In any one layer, at most {few} of "
+            f"{plural(int(counted.sum()), noun)} {'has' if few == 1 else 'have'} a sink."
+        )
+        return Finding(text, "attention", {"texts": few})
+    return _of_named(trace, named, received)
+
+
+def _of_named(trace: xr.Dataset, named: NamedSink, received: np.ndarray) -> Finding:
+    noun, total = noun_in(trace), int((trace.repeats.values < 0).sum())
+    seen = received[named.tokens]
+    massive = _is_massive(trace, named)
+    if named.word:
+        subject = f"“{named.word}”, at several positions, is an attention sink"
+    else:
+        token = str(_words(trace)[named.prompt, named.position])
+        subject = (
+            f"Token {named.position} (“{token}” in {noun} {trace.prompt.values[named.prompt]}) is an attention sink"
+        )
+    counts = named.texts[named.layers]
+    low, high = int(counts.min()), int(counts.max())
+    many = f"{low}–{high}" if low < high else f"{high}"
+    where, weights = in_layers(named.layers.tolist()), sorted({fixed(seen.min()), fixed(seen.max())})
+    text = (
+        f"{subject} in {many} of {plural(total, noun)}, in {where}: it receives {'–'.join(weights)} of the attention "
+        f"of tokens at least four positions away. It is {'also' if massive else 'not'} massive."
+    )
+    text += f" Other tokens are attention sinks in {plural(named.others, noun)}." if named.others else ""
+    values = {
+        "position": named.position, "word": named.word, "layers": named.layers.tolist(), "prompts_with_it": high,
+        "largest": float(seen.max()), "massive": massive,
+    }  # fmt: skip
+    return Finding(text, "attention", values)
+
+
+def _is_massive(trace: xr.Dataset, named: NamedSink) -> bool:
+    """Tell whether the sink is massive in a text in which it is a sink."""
+    positions = trace.massive_position.transpose("prompt", "layer").values
+    is_sink = np.asarray(named.tokens.any(axis=1))
+    return any(bool(is_sink[place, row[row >= 0].astype(int)].any()) for place, row in enumerate(positions))
