@@ -169,6 +169,16 @@ def test_no_module_is_public_by_accident():
             assert name in SHARED or leaf in getattr(importlib.import_module(package), "__all__", ()), name
 
 
+MOST_READ_ONCE = 75
+
+
+def test_files_that_one_other_file_reads_do_not_become_more():
+    """Such a file is part of the other, unless it is a concept of its own."""
+    files = {name for name in MODULES if name not in PACKAGES}
+    once = sorted(name for name in files if len(READERS[name]) == 1 and READERS[name] <= files)
+    assert len(once) <= MOST_READ_ONCE, "\n".join(once)
+
+
 def is_public(name: str) -> bool:
     """Whether a module is a package, or named by the `__all__` of the package that it is in."""
     package, _, leaf = name.rpartition(".")
