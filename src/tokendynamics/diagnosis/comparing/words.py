@@ -147,7 +147,7 @@ def _known_values(parting: Parting) -> dict[str, Any]:
 def _ends(parting: Parting) -> str:
     start = "" if parting.start is None else f"{number(parting.start.update, 2)} at the embedding, "
     early, late = number(parting.early, 2), number(parting.late, 2)
-    return f"relative difference {start}{early} after layer 1, {late} at the end"
+    return f"difference relative to their norm: {start}{early} after layer 1, {late} at the end"
 
 
 def _typical(parting: Parting) -> str:
@@ -162,7 +162,7 @@ def _located(parting: Parting, tensors: Sequence[str]) -> str:
     text = _first(parting, first)
     if first.beside > 0:
         text += (
-            f" On identical inputs its relative difference is {number(first.own, 2)}; the median of the same part in "
+            f" On identical inputs its update differs by {of_norm(first.own)}; the median of the same part in "
             f"neighbouring layers is {number(first.beside, 2)}."
         )
     if tensors:
@@ -175,7 +175,7 @@ def _located(parting: Parting, tensors: Sequence[str]) -> str:
         text += f" Later updates that change at least twofold: {listing(named)}."
     if parting.largest is not None and str(parting.largest) != str(first):
         update = number(parting.largest.update, 2)
-        text += f" The largest relative difference is {update}, in the update of {parting.largest}."
+        text += f" The largest difference, relative to the norm, is {update}, in the update of {parting.largest}."
     return text
 
 
@@ -234,10 +234,11 @@ def weights_finding(names: tuple[str, str], weights: xr.Dataset, why: str) -> Fi
         text = f"The QK and OV products of {names[1]} and {names[0]} are equal in all compared layers."
         return Finding(text + some, "weights", values)
     most = {name: int(np.nanargmax(sizes)) for name, sizes in largest.items() if np.nanmax(sizes) > WEIGHTS_DIFFER}
-    parts = [f"{name.upper()} in layer {layers[at]} ({number(largest[name][at], 2)})" for name, at in most.items()]
+    parts = [f"{number(largest[name][at], 2)} for {name.upper()} in layer {layers[at]}" for name, at in most.items()]
     text = (
         f"The attention weights of {names[1]} and {names[0]} differ {where_differing(differing, known)}. The largest "
-        f"relative {'difference is' if len(parts) == 1 else 'differences are'} {listing(parts)}."
+        f"{'difference' if len(parts) == 1 else 'differences'}, relative to the norm of the product, "
+        f"{'is' if len(parts) == 1 else 'are'} {listing(parts)}."
     )
     return Finding(text + some, "weights", values)
 
