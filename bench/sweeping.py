@@ -14,9 +14,9 @@ from distributed import Client
 
 from bench.measure import Comparison, overhead, rounds_of
 from tokendynamics.dynamics import simulate
-from tokendynamics.specification.batch import joined
 from tokendynamics.specification.build import Setup, build
 from tokendynamics.sweeps import Plan, parse_plan, sweep
+from tokendynamics.sweeps.systems.running import joined
 
 SYSTEMS, SYSTEMS_QUICKLY, TASK = 20_000, 5_000, 2_500
 MILLION, ALLOWED = 1_000_000, 3600.0

@@ -13,7 +13,7 @@ import xarray as xr
 from reproductions.studies.design import Design
 from reproductions.studies.record import Cell, Table
 from reproductions.studies.statistics import bootstrap_groups, power, share, slope
-from tokendynamics.sweeps.measures import STATUSES
+from tokendynamics.sweeps.systems.measures import STATUSES
 
 TITLE = "How long does consensus take?"
 QUESTION = (

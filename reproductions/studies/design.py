@@ -16,7 +16,7 @@ import xarray as xr
 from reproductions.studies.record import Size
 from tokendynamics.specification.build import Setup
 from tokendynamics.sweeps import Plan, parse_plan, sweep
-from tokendynamics.sweeps.outcome import OUTCOMES
+from tokendynamics.sweeps.systems.measures import OUTCOMES
 
 _PART, _FEWEST = 20, 8
 _DRAWS = re.compile(r"(?m)^draws = (\d+)$")

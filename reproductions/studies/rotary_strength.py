@@ -10,7 +10,7 @@ import numpy as np
 from reproductions.studies.design import Design, words
 from reproductions.studies.record import Cell, Table
 from reproductions.studies.statistics import change, share, share_of
-from tokendynamics.sweeps.measures import STATUSES
+from tokendynamics.sweeps.systems.measures import STATUSES
 
 TITLE = "Does a rotary term make flows diverge, and how strong must it be?"
 QUESTION = (

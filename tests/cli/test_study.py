@@ -11,7 +11,8 @@ from distributed import Client
 from command_line import call
 from sweeps.conftest import client
 from sweeps.study.conftest import TWO_ARMS, Planted, planted
-from tokendynamics.sweeps.study import _queue, open_study
+from tokendynamics.sweeps import _cluster
+from tokendynamics.sweeps.study import open_study
 from tokendynamics.sweeps.study.examples import example_names, example_text
 
 __all__ = ["client", "planted"]
@@ -22,8 +23,8 @@ def spec(tmp_path: Path, planted: Planted, client: Client, monkeypatch: pytest.M
     """A file of two arms, workers in this process, and runs whose divergence is worse."""
     planted(means={"divergence": 0.2})
     monkeypatch.chdir(tmp_path)
-    connected = _queue.connected
-    monkeypatch.setattr(_queue, "connected", lambda scheduler, _: connected(scheduler or client, None))
+    connected = _cluster.connected
+    monkeypatch.setattr(_cluster, "connected", lambda scheduler, *_, **__: connected(scheduler or client, None))
     path = tmp_path / "two.toml"
     path.write_text(TWO_ARMS)
     return path

@@ -69,14 +69,14 @@ def test_examples_are_listed_and_printed(capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.parametrize("name", example_names())
 def test_every_example_is_a_sweep_whose_points_can_be_built(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tokendynamics.sweeps._plan._SAMPLES", 20)
+    monkeypatch.setattr("tokendynamics.sweeps.systems._plan._SAMPLES", 20)
     plan = parse_plan(example_text(name), f"{name}.toml")
     plan.check()
     assert plan.systems >= 500
 
 
 def drawn(**sizes: int) -> tuple[object, ...]:
-    from tokendynamics.sweeps.results import _drawn
+    from tokendynamics.sweeps.systems.results import _drawn
 
     codes = np.zeros(tuple(sizes.values()), dtype=np.int8)
     return _drawn(xr.Dataset({"outcome": (tuple(sizes), codes)})).total.dims

@@ -16,7 +16,7 @@ from tokendynamics.numerics import ArgumentTypeError
 from tokendynamics.numerics.intervals import wilson
 from tokendynamics.report.sweep._shares import SystemShare
 from tokendynamics.sweeps import report
-from tokendynamics.sweeps.results import parameters
+from tokendynamics.sweeps.systems.results import parameters
 from tokendynamics.words import percent
 
 ZERO, CONSENSUS, UNDECIDED = 0, 3, 5

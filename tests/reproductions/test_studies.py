@@ -43,8 +43,7 @@ from reproductions.studies.statistics import (
 from reproductions.studies.study import STUDIES, Study
 from tokendynamics import observables
 from tokendynamics.numerics.errors import ArgumentValueError
-from tokendynamics.sweeps.measures import STATUSES
-from tokendynamics.sweeps.outcome import OUTCOMES
+from tokendynamics.sweeps.systems.measures import OUTCOMES, STATUSES
 
 FOLDER = Path(__file__).parents[2] / "docs" / "studies"
 

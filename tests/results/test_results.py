@@ -29,7 +29,7 @@ from tokendynamics.report import page, write
 from tokendynamics.results import LINES, Readable, Result
 from tokendynamics.specification import parse, run
 from tokendynamics.specification.examples import example_text
-from tokendynamics.sweeps.results import SweepResult, counted
+from tokendynamics.sweeps.systems.results import SweepResult, counted
 from tokendynamics.words import Finding
 
 HOSTILE = "<script>alert(1)</script>\x1b[31m\u202e\n\n"

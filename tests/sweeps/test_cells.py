@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tokendynamics.sweeps.outcome_fractions import _cells
+from tokendynamics.sweeps.systems.results import _cells
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,10 @@ from sweeps.conftest import SMALL, files
 from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.specification.draws import OfSystems
 from tokendynamics.sweeps import Plan, open_store, parse_plan, sweep
-from tokendynamics.sweeps import _sweep as module
-from tokendynamics.sweeps._cluster import run_task
-from tokendynamics.sweeps._engine import first_engine, simulated
-from tokendynamics.sweeps._plan import Block
-from tokendynamics.sweeps._versions import own_versions
+from tokendynamics.sweeps._store import own_versions
+from tokendynamics.sweeps.systems import running as module
+from tokendynamics.sweeps.systems._plan import Block
+from tokendynamics.sweeps.systems.running import first_engine, run_task, simulated
 
 pytest.importorskip("numba")
 

@@ -17,9 +17,9 @@ from tokendynamics.specification import SpecificationError
 from tokendynamics.specification.build import build
 from tokendynamics.specification.draws import OfSystems
 from tokendynamics.sweeps import Plan, fractions, parse_plan
-from tokendynamics.sweeps._axes import RESERVED
-from tokendynamics.sweeps._layout import layout
-from tokendynamics.sweeps.measures import MEASURES
+from tokendynamics.sweeps.systems._plan import RESERVED
+from tokendynamics.sweeps.systems._store import layout
+from tokendynamics.sweeps.systems.measures import MEASURES
 
 
 def plan_of(old: str = "", new: str = "") -> Plan:

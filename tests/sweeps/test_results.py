@@ -12,10 +12,10 @@ from distributed import Client
 from sweeps.conftest import SMALL
 from tokendynamics import observables
 from tokendynamics.dynamics import simulate
-from tokendynamics.specification.batch import joined, selected
 from tokendynamics.specification.build import build
 from tokendynamics.specification.draws import OfSystems
 from tokendynamics.sweeps import Plan, fractions, open_store, parse_plan, sweep
+from tokendynamics.sweeps.systems.running import joined, selected
 
 GROWTH = """
 [attention]

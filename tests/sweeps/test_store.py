@@ -17,8 +17,8 @@ from sweeps.conftest import SMALL, files
 from tokendynamics.numerics.errors import ArgumentValueError, StorageError
 from tokendynamics.sweeps import Plan, open_store, parse_plan, sweep
 from tokendynamics.sweeps import _cluster as cluster
-from tokendynamics.sweeps import _store as module
-from tokendynamics.sweeps._store import Store
+from tokendynamics.sweeps.systems import _store as module
+from tokendynamics.sweeps.systems._store import Store
 
 
 class StoppedError(Exception):
@@ -62,9 +62,9 @@ def test_a_stopped_sweep_resumes_to_the_same_bytes(
 def test_tasks_of_another_order_give_the_same_bytes(
     small: Plan, whole: Path, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = cluster.results
+    given = cluster.ended
     monkeypatch.setattr(
-        cluster, "results", lambda c, text, name, tasks, *rest: given(c, text, name, [*tasks][::-1], *rest)
+        cluster, "ended", lambda c, run, tasks, *rest, **options: given(c, run, [*tasks][::-1], *rest, **options)
     )
     store = tmp_path / "sweep.zarr"
     sweep(small, store, client)

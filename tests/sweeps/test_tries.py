@@ -13,8 +13,8 @@ from sweeps.conftest import SMALL
 from tokendynamics.specification.build import build
 from tokendynamics.specification.draws import OfSystems
 from tokendynamics.sweeps import parse_plan, sweep
-from tokendynamics.sweeps._cluster import _further
-from tokendynamics.sweeps.outcome import OUTCOMES
+from tokendynamics.sweeps.systems.measures import OUTCOMES
+from tokendynamics.sweeps.systems.running import _further
 
 FREE = """
 [attention]

@@ -17,8 +17,8 @@ from sweeps.conftest import SMALL, files
 from tokendynamics.specification import SpecificationError
 from tokendynamics.sweeps import Plan, open_store, parse_plan, sweep
 from tokendynamics.sweeps import _cluster as cluster
-from tokendynamics.sweeps._cluster import run_task
-from tokendynamics.sweeps._versions import WorkerVersionError, own_versions
+from tokendynamics.sweeps._store import WorkerVersionError, own_versions
+from tokendynamics.sweeps.systems.running import run_task
 
 
 def test_a_worker_that_is_killed_has_its_tasks_rerun(small: Plan, whole: Path, tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_workers_on_this_machine_take_no_task_without_the_key_of_the_run() -> No
 def test_arrays_that_are_lost_with_their_worker_are_made_again(
     small: Plan, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetch, lost = cluster._result, []
+    fetch, lost = cluster._died, []
 
     def lose(future: Future, *task: Any) -> Any:
         """Kill both workers, one of which holds the first arrays, after they are said to be done."""
@@ -58,7 +58,7 @@ def test_arrays_that_are_lost_with_their_worker_are_made_again(
             lost.append(_until(future, "lost"))
         return fetch(future, *task)
 
-    monkeypatch.setattr(cluster, "_result", lose)
+    monkeypatch.setattr(cluster, "_died", lose)
     sweep(small, tmp_path / "lost.zarr", workers=2)
     assert lost == ["lost"]
     assert files(tmp_path / "lost.zarr") == files(whole)
@@ -139,7 +139,7 @@ def test_values_that_do_not_go_together_are_refused_before_the_sweep(client: Cli
 def test_values_that_do_not_go_together_in_a_large_sweep_end_as_an_error_that_names_the_point(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokendynamics.sweeps._plan._SAMPLES", 3)  # points that are looked at before
+    monkeypatch.setattr("tokendynamics.sweeps.systems._plan._SAMPLES", 3)  # points that are looked at before
     with pytest.raises(SpecificationError, match=TOGETHER):
         sweep(of_two_axes(), tmp_path / "sweep.zarr", client)
     assert not open_store(tmp_path / "sweep.zarr", partial=True).complete.all()

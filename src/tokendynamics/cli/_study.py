@@ -59,7 +59,7 @@ def study_command(
 def _run(spec: Path, store: Path, how: Running) -> None:
     from tokendynamics.cli._output import Output, attempted, saved_in
     from tokendynamics.sweeps.study import read_plan, study
-    from tokendynamics.sweeps.study.files import check_results
+    from tokendynamics.sweeps.study.result import check_results
     from tokendynamics.sweeps.study.words import about_plan
 
     output, folder = Output(as_json=how.as_json), store.with_name(f"{store.name}-report")

@@ -59,8 +59,7 @@ def sweep_command(
 def _run(spec: Path, store: Path, how: Running) -> None:
     from tokendynamics.cli._output import Output, attempted, saved_in
     from tokendynamics.sweeps import read_plan, sweep
-    from tokendynamics.sweeps.results import check_results, write_results
-    from tokendynamics.sweeps.words import described
+    from tokendynamics.sweeps.systems.results import check_results, described, write_results
 
     output = Output(as_json=how.as_json)
     folder = store.with_name(f"{store.name.removesuffix('.zarr')}-report")
@@ -84,24 +83,24 @@ def _kept(store: Path) -> str:
 
 
 def _summary(dataset: xr.Dataset, store: Path, folder: Path) -> dict[str, object]:
-    from tokendynamics.sweeps.words import counted
+    from tokendynamics.sweeps.systems.results import totals
 
     return {
         "store": str(store),
         "folder": str(folder),
-        **{each: counted(dataset, each) for each in ("outcome", "status") if each in dataset},
+        **{each: totals(dataset, each) for each in ("outcome", "status") if each in dataset},
     }
 
 
 def _print(dataset: xr.Dataset, where: str) -> None:
-    from tokendynamics.sweeps.words import counted, tried_again
+    from tokendynamics.sweeps.systems.results import totals, tried_again
 
     console = Console(highlight=False)
     for variable in ("outcome", "status"):
         if variable not in dataset:
             continue
         shown = table(variable, "systems", "share", "95 % interval", left=(variable,))
-        for row in counted(dataset, variable):
+        for row in totals(dataset, variable):
             interval = f"{row['low']:.4g} … {row['high']:.4g}"
             shown.add_row(str(row["word"]), f"{row['count']:,}", f"{row['fraction']:.4g}", interval)
         console.print(shown)

@@ -31,24 +31,67 @@ _NAMES_NOTHING = ("x", "x0")
 
 
 @dataclass(frozen=True)
-class SpecificationFile:
-    """A checked file, and where each of its keys stands.
+class Source:
+    """The text of a file, and where each of its keys stands.
 
     Attributes:
         name: The file's name, for messages.
         text: What the file says.
-        tables: The checked values.
         lines: The line of every key.
     """
 
     name: str
     text: str
-    tables: Specification
     lines: dict[KeyPath, int]
 
     def error(self, path: KeyPath, message: str) -> SpecificationError:
         """Return an error about the key at `path`, with its line."""
-        return located(self.name, self.lines, path, message)
+        present = present_part(self.lines, path)
+        where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in present).removeprefix(".")
+        line = nearest_line(self.lines, path)
+        return SpecificationError(f"{self.name} line {line}: {where}{': ' if where else ''}{message}")
+
+    def checked(self, table: type[T], values: dict[str, Any], *, of_systems: bool = False) -> T:
+        """Check the values of a table of any kind that stands at the root of the file.
+
+        Args:
+            table: The kind of table.
+            values: As TOML has them, or what a sweep makes of them.
+            of_systems: Whether laws may be without a seed, so that each system draws its own; see `OfSystems`.
+
+        Raises:
+            SpecificationError: A key, value or unit that is wrong; the message has the line.
+        """
+        try:
+            return table.model_validate(values, context={OF_SYSTEMS: of_systems})
+        except ValidationError as error:
+            # Of several errors the first in the file; a missing key stands nowhere, so it comes after all wrong ones.
+            described = [(each["type"] in ("missing", "no_seed"), *_described(each)) for each in error.errors()]
+            _, path, message = min(described, key=lambda each: (each[0], nearest_line(self.lines, each[1])))
+            raise self.error(path, message) from None
+
+
+def parsed(text: str, name: str) -> tuple[dict[str, Any], Source]:
+    """Return the values of a TOML file, and the lines of its keys.
+
+    Raises:
+        SpecificationError: Not TOML, or beyond the bounds of `parse_toml`.
+    """
+    return parse_toml(text, name), Source(name, text, key_lines(text))
+
+
+@dataclass(frozen=True)
+class SpecificationFile(Source):
+    """A checked file, and where each of its keys stands.
+
+    Attributes:
+        name: The file's name, for messages.
+        text: What the file says.
+        lines: The line of every key.
+        tables: The checked values.
+    """
+
+    tables: Specification
 
     @contextmanager
     def blaming(self, path: KeyPath) -> Iterator[None]:
@@ -88,49 +131,14 @@ def parse(text: str, name: str) -> SpecificationFile:
     tokendynamics.specification.section.SpecificationError: a.toml line 3: attention.casual: unknown key; did you
     mean 'causal'? (valid: causal, normalization, ov, qk, weights)
     """
-    return checked(parse_toml(text, name), name, text, key_lines(text))
+    values, source = parsed(text, name)
+    return specified(values, source)
 
 
-def checked(
-    values: dict[str, Any], name: str, text: str, lines: dict[KeyPath, int], *, of_systems: bool = False
-) -> SpecificationFile:
-    """Check the values of a file, or what a sweep makes of them.
-
-    Args:
-        values: As TOML has them.
-        name: The file's name, for messages.
-        text: What the file says.
-        lines: The line of every key.
-        of_systems: Whether laws may be without a seed, so that each system draws its own; see `OfSystems`.
-
-    Raises:
-        SpecificationError: A key, value or unit that is wrong; the message has the line.
-    """
-    return SpecificationFile(name, text, checked_table(Specification, values, name, lines, of_systems), lines)
-
-
-def checked_table(
-    table: type[T], values: dict[str, Any], name: str, lines: dict[KeyPath, int], of_systems: bool = False
-) -> T:
-    """Check the values of a table of any kind that stands at the root of a file; see `checked`."""
-    try:
-        return table.model_validate(values, context={OF_SYSTEMS: of_systems})
-    except ValidationError as error:
-        raise _first_in_file(error, name, lines) from None
-
-
-def _first_in_file(error: ValidationError, name: str, lines: dict[KeyPath, int]) -> SpecificationError:
-    """Return the error that stands first; a missing key stands nowhere, so it comes after all that are wrong."""
-    described = [(details["type"] in ("missing", "no_seed"), *_described(details)) for details in error.errors()]
-    _, path, message = min(described, key=lambda each: (each[0], nearest_line(lines, each[1])))
-    return located(name, lines, path, message)
-
-
-def located(name: str, lines: dict[KeyPath, int], path: KeyPath, message: str) -> SpecificationError:
-    """Return an error about the key at `path` of a file, with its line."""
-    present = present_part(lines, path)
-    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in present).removeprefix(".")
-    return SpecificationError(f"{name} line {nearest_line(lines, path)}: {where}{': ' if where else ''}{message}")
+def specified(values: dict[str, Any], source: Source, *, of_systems: bool = False) -> SpecificationFile:
+    """Check the values of a specification; see `Source.checked`."""
+    tables = source.checked(Specification, values, of_systems=of_systems)
+    return SpecificationFile(source.name, source.text, source.lines, tables)
 
 
 def _described(details: ErrorDetails) -> tuple[KeyPath, str]:

@@ -6,11 +6,10 @@ check a file without running it. `docs/sweep.md` shows what a file may say.
 
 from __future__ import annotations
 
-from tokendynamics.sweeps._open import open_store
-from tokendynamics.sweeps._plan import Plan, parse_plan, read_plan
-from tokendynamics.sweeps._sweep import sweep
-from tokendynamics.sweeps.outcome_fractions import fractions
-from tokendynamics.sweeps.results import report
+from tokendynamics.sweeps.systems._plan import Plan, parse_plan, read_plan
+from tokendynamics.sweeps.systems._store import open_store
+from tokendynamics.sweeps.systems.results import fractions, report
+from tokendynamics.sweeps.systems.running import sweep
 
 __all__ = ["Plan", "fractions", "open_store", "parse_plan", "read_plan", "report", "sweep"]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tokendynamics.sweeps import study
 from tokendynamics.sweeps.study import Claim
-from tokendynamics.sweeps.study._claims import decided, holm
+from tokendynamics.sweeps.study.paired import decided, holm
 
 SPREAD = np.array([-0.02, -0.01, 0.0, 0.01, 0.02])
 SEEDS = tuple(range(5))

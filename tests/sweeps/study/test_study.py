@@ -13,7 +13,7 @@ from distributed import Client
 
 from sweeps.study.conftest import TUNED, TWO_ARMS, Planted, starts
 from tokendynamics.numerics.errors import ArgumentValueError
-from tokendynamics.sweeps._versions import own_versions
+from tokendynamics.sweeps._store import own_versions
 from tokendynamics.sweeps.study import StudyResult, open_study, parse_plan, study
 from tokendynamics.training import PRESETS
 

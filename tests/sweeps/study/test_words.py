@@ -13,7 +13,6 @@ from tokendynamics.numerics.errors import ArgumentTypeError
 from tokendynamics.numerics.intervals import T_COVERAGE, student_quantile
 from tokendynamics.report.training._study_page import _of_tuning, arms_table, claims_table, comparisons_table
 from tokendynamics.sweeps.study import StudyResult
-from tokendynamics.sweeps.study.files import _runs
 from tokendynamics.sweeps.study.paired import interval
 
 SPREAD = np.array([-0.02, -0.01, 0.0, 0.01, 0.02])
@@ -178,7 +177,8 @@ def test_a_learning_rate_at_an_end_of_its_grid_is_in_every_record_and_table(
     assert [arm["learning_rate_at_end"] for arm in summary["arms"]] == [None, end]
     for row in (*summary["comparisons"], *summary["claims"]):
         assert (row["arm_learning_rate_at_end"], row["reference_learning_rate_at_end"]) == (end, None)
-    rows = _runs(result.dataset.assign(final_validation=result.dataset["measure"], seconds=result.dataset["measure"]))
+    measures = result.dataset["measure"]
+    rows = StudyResult(result.dataset.assign(final_validation=measures, seconds=measures))._runs
     assert {row["learning_rate_at_end"] for row in rows if row["arm"] == "b"} == {end or ""}
     for caption in (comparisons_table(result).caption, claims_table(result).caption):
         assert ("may lie beyond the grid for b" in caption) == (end is not None)

@@ -10,7 +10,7 @@ from tokendynamics.report._registry import page_of
 from tokendynamics.report.sweep._diagrams import diagrams
 from tokendynamics.report.sweep._shares import kind_of, together, words_of
 from tokendynamics.report.sweep._words import findings, ranges
-from tokendynamics.sweeps.results import SweepResult
+from tokendynamics.sweeps.systems.results import SweepResult
 from tokendynamics.words import Convention, count
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.numerics.intervals import wilson
-from tokendynamics.sweeps.outcome_fractions import with_intervals
+from tokendynamics.sweeps.systems.results import with_intervals
 from tokendynamics.words import fixed
 
 _ROUNDING = 1e-9

@@ -1,4 +1,7 @@
-"""From a study's file to its runs: what each arm trains, on which seeds, and what is to be tested."""
+"""From a study's file to its runs: what each arm trains, on which seeds, and what is to be tested.
+
+`docs/study.md` shows each key of the file with its meaning.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,72 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, NonNegativeInt
 
 from tokendynamics.modules import REGIMES
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, MemoryLimitError
 from tokendynamics.numerics.signatures import typed_arguments
-from tokendynamics.specification import SpecificationError
-from tokendynamics.specification.file import checked_table, located
-from tokendynamics.specification.section import did_you_mean
-from tokendynamics.specification.toml import KeyPath, key_lines, parse_toml, read_text
-from tokendynamics.sweeps.study._claims import Claim
-from tokendynamics.sweeps.study._tables import ChangesTable, StudyFile
+from tokendynamics.specification.file import Source, parsed
+from tokendynamics.specification.section import TomlTable, did_you_mean
+from tokendynamics.specification.toml import KeyPath, read_text
+from tokendynamics.sweeps.study.paired import Claim
 from tokendynamics.training import PRESETS, TASKS, Experiment
+
+Seeds = Annotated[list[NonNegativeInt], Field(min_length=1)]
+Changes = Annotated[dict[str, Any], Field(default_factory=dict)]
+Positive = Annotated[float, Field(gt=0.0)]
+
+
+class ChangesTable(TomlTable):
+    """What of an experiment is changed."""
+
+    regime: str | None = None
+    remedy: str | None = None
+    data: str | None = None
+    model: Changes
+    options: Changes
+    recipe: Changes
+
+
+class StudyTable(ChangesTable):
+    """``[study]``: what is trained, with which seeds, and which arm the others are compared with."""
+
+    name: str | None = None
+    preset: str
+    seeds: Seeds
+    reference: str
+    confidence: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.95
+
+
+class TuningTable(TomlTable):
+    """``[tuning]``: the learning rates that every arm tries, on seeds of their own."""
+
+    learning_rate: Annotated[list[Positive], Field(min_length=2)]
+    seeds: Seeds
+
+
+class ArmTable(ChangesTable):
+    """``[arms.NAME]``: what an arm changes beyond ``[study]``."""
+
+
+class ClaimTable(TomlTable):
+    """``[[claims]]``: that one arm is better than another, by at least `difference` where that is given."""
+
+    better: str
+    worse: str
+    difference: Positive | None = None
+
+
+class StudyFile(TomlTable):
+    """A study's file."""
+
+    study: StudyTable
+    tuning: TuningTable | None = None
+    arms: dict[str, ArmTable]
+    claims: list[ClaimTable] = Field(default=[])
+
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 """Of an arm, which is the name of a folder."""
@@ -45,17 +102,13 @@ class StudyPlan:
 
     Attributes:
         name: What it is called.
-        file: The file's name, for messages.
-        text: What the file says.
-        lines: The line of every key.
+        source: What the file says, and the line of every key.
         tables: The tables of the file.
         arms: What each arm trains; its seed, and with tuning its learning rate, are still to be set.
     """
 
     name: str
-    file: str
-    text: str
-    lines: dict[KeyPath, int]
+    source: Source
     tables: StudyFile
     arms: Mapping[str, Experiment]
 
@@ -117,17 +170,17 @@ class StudyPlan:
         study, tuning = self.tables.study, self.tables.tuning
         return {
             "name": self.name,
-            "arms": {arm: _described(experiment) for arm, experiment in self.arms.items()},
+            "arms": {
+                # Each run sets its seed.
+                arm: {key: value for key, value in experiment.as_json().items() if key != "seed"}
+                for arm, experiment in self.arms.items()
+            },
             "seeds": list(self.seeds),
             "reference": study.reference,
             "confidence": study.confidence,
             "tuning": None if tuning is None else tuning.model_dump(mode="json"),
             "claims": [asdict(claim) for claim in self.claims],
         }
-
-    def error(self, path: KeyPath, message: str) -> SpecificationError:
-        """Return an error about the key at `path`, with its line."""
-        return located(self.file, self.lines, path, message)
 
     def check(self) -> None:
         """Make the task and the network of every arm, so that what is wrong is said before anything is run.
@@ -141,7 +194,7 @@ class StudyPlan:
 
         for arm, experiment in self.arms.items():
             recipe = experiment.recipe
-            with _blaming(self.file, self.lines, ("arms", arm)):
+            with _blaming(self.source, ("arms", arm)):
                 network_of(experiment, task_of(experiment, recipe.steps * recipe.batch * recipe.accumulation))
 
 
@@ -160,53 +213,45 @@ def read_plan(path: str | Path) -> StudyPlan:
 @typed_arguments
 def parse_plan(text: str, name: str) -> StudyPlan:
     """Check the text of a study's file; see `read_plan`."""
-    values, lines = parse_toml(text, name), key_lines(text)
-    tables = checked_table(StudyFile, values, name, lines)
+    values, source = parsed(text, name)
+    tables = source.checked(StudyFile, values)
     study = tables.study
     if study.preset not in PRESETS:
         message = f"unknown preset {study.preset!r}; {did_you_mean(study.preset, PRESETS)}"
-        raise located(name, lines, ("study", "preset"), message)
-    base = _changed(PRESETS[study.preset], study, name, lines, ("study",))
-    arms = {arm: _changed(base, table, name, lines, ("arms", arm)) for arm, table in tables.arms.items()}
-    plan = StudyPlan(study.name or Path(name).stem, name, text, lines, tables, arms)
+        raise source.error(("study", "preset"), message)
+    base = _changed(PRESETS[study.preset], study, source, ("study",))
+    arms = {arm: _changed(base, table, source, ("arms", arm)) for arm, table in tables.arms.items()}
+    plan = StudyPlan(study.name or Path(name).stem, source, tables, arms)
     _check_arms(plan)
     _check_seeds(plan)
     _check_claims(plan)
     return plan
 
 
-def _changed(
-    experiment: Experiment, table: ChangesTable, name: str, lines: dict[KeyPath, int], path: KeyPath
-) -> Experiment:
+def _changed(experiment: Experiment, table: ChangesTable, source: Source, path: KeyPath) -> Experiment:
     if table.regime is not None and table.regime not in REGIMES:
         message = f"unknown regime {table.regime!r}; {did_you_mean(table.regime, REGIMES)}"
-        raise located(name, lines, (*path, "regime"), message)
-    with _blaming(name, lines, path):
-        return experiment.changed(
-            regime=table.regime,
-            remedy=table.remedy,
-            data=table.data,
-            model=table.model,
-            options=table.options,
-            recipe=table.recipe,
-        )
+        raise source.error((*path, "regime"), message)
+    with _blaming(source, path):
+        return experiment.changed(**{name: getattr(table, name) for name in ChangesTable.model_fields})
 
 
 @contextmanager
-def _blaming(name: str, lines: dict[KeyPath, int], path: KeyPath) -> Iterator[None]:
+def _blaming(source: Source, path: KeyPath) -> Iterator[None]:
     """Give an error the line of the key that it names: of those below `path`, or else of those of all arms."""
     try:
         yield
     except (ArgumentTypeError, ArgumentValueError, MemoryLimitError) as error:
         message = str(error)
         words = set(re.findall(r"[A-Za-z0-9_]+", message))
-        below = [each for above in (path, ("study",)) for each in lines if _below(each, above) and each[-1] in words]
-        blamed = max(below, key=lambda each: (each[: len(path)] == path, len(each)), default=path)
-        raise located(name, lines, blamed, message.removeprefix(f"{blamed[-1]}: ")) from error
-
-
-def _below(path: KeyPath, above: KeyPath) -> bool:
-    return len(path) > len(above) and path[: len(above)] == above
+        below = [
+            key
+            for above in (path, ("study",))
+            for key in source.lines
+            if len(key) > len(above) and key[: len(above)] == above and key[-1] in words
+        ]
+        blamed = max(below, key=lambda key: (key[: len(path)] == path, len(key)), default=path)
+        raise source.error(blamed, message.removeprefix(f"{blamed[-1]}: ")) from error
 
 
 def _check_arms(plan: StudyPlan) -> None:
@@ -214,19 +259,17 @@ def _check_arms(plan: StudyPlan) -> None:
     for arm in plan.arms:
         if not _NAME.fullmatch(arm):
             message = f"expected a name of up to 64 letters, digits, - and _, got {arm!r}"
-            raise plan.error(("arms", arm), message)
+            raise plan.source.error(("arms", arm), message)
     if len(plan.arms) < 2:
-        raise plan.error(("arms",), f"expected two arms or more, got {', '.join(plan.arms) or 'none'}")
+        raise plan.source.error(("arms",), f"expected two arms or more, got {', '.join(plan.arms) or 'none'}")
     if plan.tables.study.reference not in plan.arms:
-        raise plan.error(("study", "reference"), _unknown_arm(plan, plan.tables.study.reference))
-    there: dict[str, Experiment] = {}
-    for arm, experiment in plan.arms.items():
-        same = next((other for other, each in there.items() if each == experiment), None)
+        raise plan.source.error(("study", "reference"), _unknown_arm(plan, plan.tables.study.reference))
+    arms = list(plan.arms)
+    for place, arm in enumerate(arms):
+        same = next((other for other in arms[:place] if plan.arms[other] == plan.arms[arm]), None)
         if same is not None:
-            raise plan.error(
-                ("arms", arm), f"expected an arm that differs from the others, got the same as arm {same!r}"
-            )
-        there[arm] = experiment
+            message = f"expected an arm that differs from the others, got the same as arm {same!r}"
+            raise plan.source.error(("arms", arm), message)
 
 
 def _check_seeds(plan: StudyPlan) -> None:
@@ -240,40 +283,35 @@ def _check_seeds(plan: StudyPlan) -> None:
     for place, seed in enumerate(tuning.seeds):
         if seed in plan.seeds:
             message = f"expected separate seeds, got {seed}, which is one of study.seeds as well"
-            raise plan.error(("tuning", "seeds", place), message)
+            raise plan.source.error(("tuning", "seeds", place), message)
     for path, table in (
         (("study",), plan.tables.study),
         *((("arms", arm), each) for arm, each in plan.tables.arms.items()),
     ):
         if "learning_rate" in table.recipe:
-            raise plan.error((*path, "recipe", "learning_rate"), "expected none beside [tuning], which chooses it")
+            raise plan.source.error(
+                (*path, "recipe", "learning_rate"), "expected none beside [tuning], which chooses it"
+            )
 
 
 def _check_distinct(plan: StudyPlan, path: KeyPath, values: Sequence[float]) -> None:
     for place, value in enumerate(values):
         if value in values[:place]:
-            raise plan.error((*path, place), f"expected each once, got {value} for the second time")
+            raise plan.source.error((*path, place), f"expected each once, got {value} for the second time")
 
 
 def _check_claims(plan: StudyPlan) -> None:
     """Refuse claims of arms that there are not, of an arm with itself, and the same claim twice."""
-    there: list[tuple[str, str]] = []
     for number, claim in enumerate(plan.claims):
         for key in ("better", "worse"):
             if getattr(claim, key) not in plan.arms:
-                raise plan.error(("claims", number, key), _unknown_arm(plan, getattr(claim, key)))
-        pair = (claim.better, claim.worse)
+                raise plan.source.error(("claims", number, key), _unknown_arm(plan, getattr(claim, key)))
         if claim.better == claim.worse:
-            raise plan.error(("claims", number, "worse"), f"expected another arm than {claim.better!r}")
-        if pair in there:
-            raise plan.error(("claims", number), f"expected each claim once, got {pair[0]} over {pair[1]} again")
-        there.append(pair)
+            raise plan.source.error(("claims", number, "worse"), f"expected another arm than {claim.better!r}")
+        if (claim.better, claim.worse) in [(other.better, other.worse) for other in plan.claims[:number]]:
+            message = f"expected each claim once, got {claim.better} over {claim.worse} again"
+            raise plan.source.error(("claims", number), message)
 
 
 def _unknown_arm(plan: StudyPlan, name: str) -> str:
     return f"unknown arm {name!r}; {did_you_mean(name, plan.arms)}"
-
-
-def _described(experiment: Experiment) -> dict[str, Any]:
-    """Return an experiment without its seed, which each run sets."""
-    return {name: value for name, value in experiment.as_json().items() if name != "seed"}

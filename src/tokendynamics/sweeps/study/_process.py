@@ -20,7 +20,7 @@ from tokendynamics.numerics.errors import expected
 from tokendynamics.provenance.manifest import write_json
 from tokendynamics.provenance.reading import read_json
 from tokendynamics.provenance.whole import whole_file
-from tokendynamics.sweeps._versions import check_versions
+from tokendynamics.sweeps._store import check_versions
 from tokendynamics.sweeps.study._plan import PlannedRun
 from tokendynamics.sweeps.study._store import FAILURE, STUDY, how_ended, write_failure
 from tokendynamics.training import Experiment

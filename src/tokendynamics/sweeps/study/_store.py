@@ -7,7 +7,6 @@ runs/ARM/SEED             runs that are compared
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +18,10 @@ from tokendynamics.numerics.printable import printable, shortened
 from tokendynamics.provenance.manifest import write_json
 from tokendynamics.provenance.reading import read_json
 from tokendynamics.provenance.whole import whole_file
-from tokendynamics.specification.file import checked_table
-from tokendynamics.specification.toml import key_lines, parse_toml, read_text
-from tokendynamics.sweeps._store import differences
-from tokendynamics.sweeps._versions import own_versions
-from tokendynamics.sweeps.study._plan import PlannedRun, StudyPlan
-from tokendynamics.sweeps.study._tables import StudyFile
+from tokendynamics.specification.file import parsed
+from tokendynamics.specification.toml import read_text
+from tokendynamics.sweeps._store import differences, first_few, own_versions
+from tokendynamics.sweeps.study._plan import PlannedRun, StudyFile, StudyPlan
 from tokendynamics.training import Experiment, Record
 from tokendynamics.training.record import FINISHED
 
@@ -32,8 +29,6 @@ SPECIFICATION, STUDY, FAILURE = "study.toml", "study.json", "failure.json"
 FAILED, NOT_RUN = "failed", "not run"
 CHOSEN = "tuning/chosen.json"
 
-_NAMED = 3
-"""Differences that a message names."""
 _LONGEST_REASON = 300
 
 
@@ -61,7 +56,7 @@ def write_study(staged: Path, place: Path, plan: StudyPlan) -> None:
     """Make the folder without runs, whole or not at all; `staged` is a folder on the same disk."""
     made = staged / "new"
     made.mkdir()
-    (made / SPECIFICATION).write_text(plan.text, encoding="utf-8")
+    (made / SPECIFICATION).write_text(plan.source.text, encoding="utf-8")
     write_json(made / STUDY, {"identity": plan.identity(), "versions": own_versions()})
     made.rename(place)
 
@@ -74,13 +69,11 @@ def stored_plan(place: Path) -> StudyPlan:
     """
     stored = _stored(place)
     try:
-        text = read_text(place / SPECIFICATION)
-        lines = key_lines(text)
-        tables = checked_table(StudyFile, parse_toml(text, SPECIFICATION), SPECIFICATION, lines)
+        values, source = parsed(read_text(place / SPECIFICATION), SPECIFICATION)
         identity = stored["identity"]
         arms = {arm: Experiment.from_json({**each, "seed": 0}) for arm, each in identity["arms"].items()}
-        plan = StudyPlan(identity["name"], SPECIFICATION, text, lines, tables, arms)
-        if differences(identity, json.loads(json.dumps(plan.identity()))):
+        plan = StudyPlan(identity["name"], source, source.checked(StudyFile, values), arms)
+        if differences(identity, plan.identity()):
             raise ArgumentValueError(f"{STUDY} and {SPECIFICATION} are of two studies")
     except (ArgumentTypeError, ArgumentValueError, OSError, LookupError, TypeError, AttributeError) as error:
         raise ArgumentValueError(expected("store", "the folder of a study", f"{place} ({error})")) from error
@@ -94,13 +87,12 @@ def check_same(place: Path, plan: StudyPlan) -> None:
         ArgumentValueError: With what differs, key by key.
     """
     stored = _stored(place)
-    for found, advice in (
-        (differences(stored["identity"], json.loads(json.dumps(plan.identity()))), "undo the change"),
-        (differences(stored["versions"], own_versions()), "install the versions with which it was created"),
+    for key, given, advice in (
+        ("identity", plan.identity(), "undo the change"),
+        ("versions", own_versions(), "install the versions with which it was created"),
     ):
-        if found:
-            more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-            came = f"another one: {'; '.join(found[:_NAMED])}{more}"
+        if differing := differences(stored[key], given):
+            came = f"another one: {first_few(differing)}"
             raise ArgumentValueError(
                 f"store: expected this study at {place}, got {came}; {advice}, or choose another folder"
             )
@@ -148,16 +140,12 @@ def how_ended(place: Path, run: PlannedRun) -> Ended:
     try:
         record = Record.open(folder)
     except ArgumentValueError:
-        return Ended(FAILED, reason) if (reason := _failure(folder)) else Ended(NOT_RUN)
+        try:
+            reason = str(read_json(folder / FAILURE, "store")["reason"])
+        except (ArgumentValueError, LookupError, TypeError):  # it did not fail, or nobody could write down why
+            reason = ""
+        return Ended(FAILED, reason) if reason else Ended(NOT_RUN)
     if record.experiment != run.experiment:
         return Ended(NOT_RUN, "its record belongs to another experiment")
     reason = "" if record.status == FINISHED else "; ".join(record.notes)
     return Ended(record.status, reason, record)
-
-
-def _failure(folder: Path) -> str:
-    """Return why a run failed; empty where it did not, or where nobody could write down why."""
-    try:
-        return str(read_json(folder / FAILURE, "store")["reason"])
-    except (ArgumentValueError, LookupError, TypeError):
-        return ""

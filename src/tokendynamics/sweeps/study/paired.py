@@ -1,4 +1,4 @@
-"""Arms, and differences of two over seeds that both have run: intervals, verdicts, and what could have been seen."""
+"""Arms, and differences of two over seeds that both have run: intervals, verdicts, claims tested together."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.intervals import student_quantile
 
 Verdict = Literal["separated", "not separated", "undecided"]
+Decision = Literal["holds", "does not hold", "cannot be decided at this size"]
 
 POWER = 0.8
 """Probability with which a difference is to be separated where a smallest one is given."""
@@ -117,9 +118,8 @@ def arm_of(
     """
     rate = learning_rate if math.isfinite(learning_rate) else None
     numbers = np.array(list(values.values()), dtype=np.float64)
-    ends = (
-        interval(numbers, confidence) if len(numbers) > 1 else (float(numbers[0]) if len(numbers) else None, None, None)
-    )
+    mean = float(numbers[0]) if len(numbers) else None
+    ends = interval(numbers, confidence) if len(numbers) > 1 else (mean, None, None)
     return Arm(name, runs, len(numbers), rate, *ends, learning_rate_at_end=at_end(learning_rate, tried))
 
 
@@ -258,3 +258,106 @@ def pairs_needed(mean: float, deviation: float, confidence: float) -> int | None
         middle = (enough + short) // 2
         short, enough = (short, middle) if power(effect, middle, confidence) >= POWER else (middle, enough)
     return enough
+
+
+@dataclass(frozen=True)
+class Claim:
+    """That one arm is better than another one.
+
+    Attributes:
+        better: The arm that is claimed to be better.
+        worse: The other one.
+        difference: By how much at least; None for by anything.
+    """
+
+    better: str
+    worse: str
+    difference: float | None = None
+
+    @property
+    def sizes(self) -> tuple[float, ...]:
+        """The differences that are tested: none at all, and the claimed one."""
+        return (0.0,) if self.difference is None else (0.0, self.difference)
+
+
+@dataclass(frozen=True)
+class TestedClaim:
+    """A claim and what the runs say of it.
+
+    Attributes:
+        claim: The claim.
+        comparison: Of the better arm with the worse; its interval is that of this claim by itself, and `detectable`
+            and `needed` are those of the strictest of the tests.
+        p: p-value of no difference, corrected for all tests of the study's claims; None with fewer than two pairs.
+        p_size: Likewise of a difference as large as the claimed one; None also where none is claimed.
+        decision: "holds": separated in the claimed direction, from the claimed difference where there is one; "does
+            not hold": separated in the other direction, or from all differences as large as the claimed one; both
+            after the correction.
+        tests: How many tests the correction is for.
+    """
+
+    claim: Claim
+    comparison: PairedComparison
+    p: float | None
+    p_size: float | None
+    decision: Decision
+    tests: int
+
+
+def decided(
+    claims: Sequence[Claim],
+    values: Mapping[str, Mapping[int, float]],
+    seeds: tuple[int, ...],
+    *,
+    confidence: float,
+    lower_is_better: bool,
+) -> list[TestedClaim]:
+    """Test claims together: all their errors taken together have the probability 1 − `confidence` (Holm, 1979).
+
+    A claim of some difference is two tests: of no difference, and of one as large as the claimed one.
+
+    Args:
+        claims: What is claimed.
+        values: Measures of the finished runs by arm and seed.
+        seeds: All that were to be run.
+        confidence: Such as 0.95.
+        lower_is_better: Which direction of the measure is the better one.
+    """
+    tests = sum(len(claim.sizes) for claim in claims)
+    settings: dict[str, Any] = {"confidence": confidence, "lower_is_better": lower_is_better, "tests": tests}
+    pairs = [compared(claim.better, claim.worse, values, seeds, **settings) for claim in claims]
+    sign = -1.0 if lower_is_better else 1.0
+    # Without pairs a p-value is 1: such a test counts as well, since which tests there are was fixed before the runs.
+    raw = [
+        1.0 if pair.p is None else p_value(sign * np.array(pair.differences), size)
+        for claim, pair in zip(claims, pairs, strict=True)
+        for size in claim.sizes
+    ]
+    corrected = iter(holm(raw))
+    tested: list[TestedClaim] = []
+    for claim, pair in zip(claims, pairs, strict=True):
+        p, *further = [next(corrected) for _ in claim.sizes]
+        decision = _decision(claim, sign * (pair.mean or 0.0), p, further, 1 - confidence)
+        reported = (None, None) if pair.p is None else (p, further[0] if further else None)
+        tested.append(TestedClaim(claim, pair, *reported, decision, tests))
+    return tested
+
+
+def holm(values: Sequence[float]) -> list[float]:
+    """Return p-values corrected for being several (S. Holm, 1979): the k-th smallest of m times m − k + 1, rising.
+
+    >>> [round(value, 3) for value in holm([0.01, 0.04, 0.03])]
+    [0.03, 0.06, 0.06]
+    """
+    order = np.argsort(values, kind="stable")
+    factors = np.arange(len(values), 0, -1)
+    rising = np.maximum.accumulate(np.minimum(1.0, np.asarray(values, dtype=np.float64)[order] * factors))
+    corrected = np.empty(len(values))
+    corrected[order] = rising
+    return corrected.tolist()
+
+
+def _decision(claim: Claim, gain: float, p: float, p_of_size: Sequence[float], error: float) -> Decision:
+    if (p_of_size[0] if p_of_size else p) < error:
+        return "holds" if gain > claim.sizes[-1] else "does not hold"
+    return "does not hold" if p < error and gain < 0 else "cannot be decided at this size"

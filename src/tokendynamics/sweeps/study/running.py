@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,18 +12,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, StorageError
+from tokendynamics.numerics import ArgumentTypeError
 from tokendynamics.numerics.arguments import as_count
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.extras import require
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.owned import MANIFEST
-from tokendynamics.provenance.progress import Progress, reporting
-from tokendynamics.provenance.swap import recover, staging
-from tokendynamics.provenance.whole import full_disk_as_storage_error
-from tokendynamics.sweeps._record import add_run
+from tokendynamics.provenance.progress import Progress
+from tokendynamics.provenance.swap import staging
+from tokendynamics.sweeps._store import filling, own_versions, recorded
 from tokendynamics.sweeps.study._plan import PlannedRun, StudyPlan, read_plan
-from tokendynamics.sweeps.study._result import StudyResult
+from tokendynamics.sweeps.study._process import run_process
 from tokendynamics.sweeps.study._store import (
     NOT_RUN,
     Ended,
@@ -34,13 +31,152 @@ from tokendynamics.sweeps.study._store import (
     how_ended,
     stored_plan,
     write_chosen,
+    write_failure,
     write_study,
 )
 from tokendynamics.sweeps.study.paired import at_end
+from tokendynamics.sweeps.study.result import StudyResult
 from tokendynamics.training.record import FINISHED
 
 if TYPE_CHECKING:
     from distributed import Client
+
+
+PROGRAM = ("-m", "tokendynamics.training")
+"""What trains the folder that follows."""
+
+
+@typed_arguments
+def study(
+    spec: str | Path | StudyPlan,
+    store: str | Path,
+    scheduler: str | Client | None = None,
+    workers: int | None = None,
+    *,
+    resume: bool = False,
+    progress: bool | Progress = False,
+    command: str | None = None,
+) -> StudyResult:
+    """Train every run of a study and return what was found.
+
+    Each run is a process of its own on one thread, with the paired seeds of the file. Learning rates are tuned first,
+    by the validation split and on seeds of their own; the test split is read of the runs that are compared alone. A
+    run that fails is a status of that run, and the others go on.
+
+    Args:
+        spec: The path of a study's file, or what `read_plan` or `parse_plan` gave.
+        store: Folder of the runs. With a scheduler elsewhere it must be one that all workers share.
+        scheduler: Address of a scheduler of dask.distributed, or a client; None for workers on this machine.
+        workers: Runs at a time on this machine; None for one for each processor.
+        resume: Go on with a folder that is there: runs that ended are not run again, those that were stopped go on from
+            their last checkpoint, those that failed are tried again.
+        progress: True for a progress bar, or a function; see `Progress`.
+        command: What to record as the command that makes this again; None for the Python call.
+
+    Raises:
+        SpecificationError: What is wrong in the file, with its line.
+        ArgumentValueError: A folder in the way or of another study, or one that a worker does not see.
+        SchedulerError: No scheduler answers.
+        WorkerVersionError: A worker has other versions.
+        StorageError: The disk is full; the study can be resumed.
+    """
+    require("sweeps", "study", "running on many workers")
+    require("training", "study", "training")
+    if workers is not None:
+        as_count(workers, "workers")
+    if not isinstance(spec, str | Path | StudyPlan):
+        wanted = "the path of a study's file, or the result of `read_plan`"
+        raise ArgumentTypeError(expected("spec", wanted, shown(spec)))
+    plan, place = spec if isinstance(spec, StudyPlan) else read_plan(spec), Path(store)
+    begun = filling(
+        place,
+        resume=resume,
+        progress=progress,
+        check_new=plan.check,
+        check_same=lambda: check_same(place, plan),
+        kept="runs",
+    )
+    with begun as (there, report):
+        if not there:
+            with staging(place) as staged:
+                write_study(staged, place, plan)
+        called = command or f"tokendynamics.sweeps.study.study({plan.source.name!r}, …)"
+        with recorded(place, called, plan.identity(), seed=None):
+            _train(plan, place, partial(_run, place, report, scheduler, workers))
+    return open_study(place)
+
+
+@typed_arguments
+def open_study(store: str | Path) -> StudyResult:
+    """Return what the runs of a study have left so far.
+
+    Args:
+        store: Its folder.
+
+    Raises:
+        ArgumentValueError: No folder of a study, or a damaged one.
+    """
+    place = Path(store)
+    return StudyResult(dataset_of(stored_plan(place), place))
+
+
+def _train(plan: StudyPlan, place: Path, run: Callable[[str, Sequence[PlannedRun]], None]) -> None:
+    """Tune the arms and run what is compared of those that have a learning rate.
+
+    Learning rates are chosen for good; an arm without one is left out.
+    """
+    rates: dict[str, float | None] = dict.fromkeys(plan.arms)
+    if plan.tables.tuning is not None:
+        chosen = chosen_rates(place)
+        untuned = [arm for arm in plan.arms if arm not in chosen]
+        grids = [runs for arm in untuned for runs in plan.tuning_runs(arm).values()]
+        run(f"Tuning {plan.name}", [each for runs in grids for each in runs])
+        chosen |= {arm: rate for arm in untuned if (rate := best_rate(place, plan, arm)) is not None}
+        if chosen:
+            write_chosen(place, chosen)
+        rates = {arm: chosen[arm] for arm in plan.arms if arm in chosen}
+    run(f"Training {plan.name}", [each for arm, rate in rates.items() for each in plan.runs(arm, rate)])
+
+
+def _run(
+    place: Path,
+    report: Progress,
+    scheduler: str | Client | None,
+    workers: int | None,
+    what: str,
+    runs: Sequence[PlannedRun],
+) -> None:
+    """Train the runs that have not come to an end, each in a process that a worker starts in the study's folder."""
+    from distributed import KilledWorker
+
+    from tokendynamics.sweeps._cluster import connected, ended
+
+    waiting = [run for run in runs if not how_ended(place, run).settled]
+    done = len(runs) - len(waiting)
+    if runs:
+        report(done, len(runs), what)
+    if not waiting:
+        return
+    store, directory, versions = str(place.resolve()), str(Path.cwd()), own_versions()
+    with connected(scheduler, workers, deaf=True) as client:
+        for run, future in ended(
+            client,
+            run_process,
+            waiting,
+            lambda run, key: (store, run.place, run.experiment.as_json(), PROGRAM, directory, versions, key),
+            name=lambda run: f"train-{run.place}",
+            lost="scheduler: it was lost; finished runs are in the folder: resume",
+        ):
+            error = future.exception() if future.status == "error" else None
+            if isinstance(error, KilledWorker):
+                (place / run.place).mkdir(parents=True, exist_ok=True)
+                write_failure(
+                    place / run.place, "several workers died in turn on it; is the memory of a worker enough?"
+                )
+            elif isinstance(error, BaseException):
+                raise error
+            done += 1
+            report(done, len(runs), what)
 
 
 def measured(ended: Ended, split: str, measure: str) -> float:
@@ -186,157 +322,10 @@ def _attributes(plan: StudyPlan, place: Path) -> dict[str, Any]:
         "reference": plan.tables.study.reference,
         "confidence": plan.tables.study.confidence,
         "claims": json.dumps(plan.identity()["claims"]),
-        "specification": plan.text,
+        "specification": plan.source.text,
         "manifest": path.read_text(encoding="utf-8") if path.is_file() else "{}",
     }
 
 
 def _number(value: float | None) -> float:
     return np.nan if value is None else float(value)
-
-
-@typed_arguments
-def study(
-    spec: str | Path | StudyPlan,
-    store: str | Path,
-    scheduler: str | Client | None = None,
-    workers: int | None = None,
-    *,
-    resume: bool = False,
-    progress: bool | Progress = False,
-    command: str | None = None,
-) -> StudyResult:
-    """Train every run of a study and return what was found.
-
-    Each run is a process of its own on one thread, with the paired seeds of the file. Learning rates are tuned first,
-    by the validation split and on seeds of their own; the test split is read of the runs that are compared alone. A
-    run that fails is a status of that run, and the others go on.
-
-    Args:
-        spec: The path of a study's file, or what `read_plan` or `parse_plan` gave.
-        store: Folder of the runs. With a scheduler elsewhere it must be one that all workers share.
-        scheduler: Address of a scheduler of dask.distributed, or a client; None for workers on this machine.
-        workers: Runs at a time on this machine; None for one for each processor.
-        resume: Go on with a folder that is there: runs that ended are not run again, those that were stopped go on from
-            their last checkpoint, those that failed are tried again.
-        progress: True for a progress bar, or a function; see `Progress`.
-        command: What to record as the command that makes this again; None for the Python call.
-
-    Raises:
-        SpecificationError: What is wrong in the file, with its line.
-        ArgumentValueError: A folder in the way or of another study, or one that a worker does not see.
-        SchedulerError: No scheduler answers.
-        WorkerVersionError: A worker has other versions.
-        StorageError: The disk is full; the study can be resumed.
-    """
-    require("sweeps", "study", "running on many workers")
-    require("training", "study", "training")
-    if workers is not None:
-        as_count(workers, "workers")
-    plan, place = _plan(spec), Path(store)
-    recover(place)
-    there = _check(plan, place, resume)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with _resumable(place), reporting(progress) as report:
-        if not there:
-            with staging(place) as staged:
-                write_study(staged, place, plan)
-        called = command or f"tokendynamics.sweeps.study.study({plan.file!r}, …)"
-        with _recorded(plan, place, called):
-            _train(plan, place, partial(_run, place, report, scheduler, workers))
-    return open_study(place)
-
-
-@typed_arguments
-def open_study(store: str | Path) -> StudyResult:
-    """Return what the runs of a study have left so far.
-
-    Args:
-        store: Its folder.
-
-    Raises:
-        ArgumentValueError: No folder of a study, or a damaged one.
-    """
-    place = Path(store)
-    return StudyResult(dataset_of(stored_plan(place), place))
-
-
-def _train(plan: StudyPlan, place: Path, run: Callable[[str, Sequence[PlannedRun]], None]) -> None:
-    """Tune the arms and run what is compared of those that have a learning rate."""
-    rates = dict.fromkeys(plan.arms) if plan.tables.tuning is None else _tuned(plan, place, run)
-    run(f"Training {plan.name}", [each for arm, rate in rates.items() for each in plan.runs(arm, rate)])
-
-
-def _tuned(plan: StudyPlan, place: Path, run: Callable[[str, Sequence[PlannedRun]], None]) -> dict[str, float]:
-    """Run what tuning lacks and choose the learning rates, for good; an arm without one is left out."""
-    chosen = chosen_rates(place)
-    untuned = [arm for arm in plan.arms if arm not in chosen]
-    grids = [runs for arm in untuned for runs in plan.tuning_runs(arm).values()]
-    run(f"Tuning {plan.name}", [each for runs in grids for each in runs])
-    chosen |= {arm: rate for arm in untuned if (rate := best_rate(place, plan, arm)) is not None}
-    if chosen:
-        write_chosen(place, chosen)
-    return {arm: chosen[arm] for arm in plan.arms if arm in chosen}
-
-
-def _run(
-    place: Path,
-    report: Progress,
-    scheduler: str | Client | None,
-    workers: int | None,
-    what: str,
-    runs: Sequence[PlannedRun],
-) -> None:
-    """Train the runs that have not come to an end."""
-    from tokendynamics.sweeps.study._queue import finished_runs, training_workers
-
-    waiting = [run for run in runs if not how_ended(place, run).settled]
-    done = len(runs) - len(waiting)
-    if runs:
-        report(done, len(runs), what)
-    if waiting:
-        with training_workers(scheduler, workers) as client:
-            for _ in finished_runs(client, place, waiting):
-                done += 1
-                report(done, len(runs), what)
-
-
-@contextmanager
-def _recorded(plan: StudyPlan, place: Path, command: str) -> Iterator[None]:
-    """Write down one more call that the folder was filled by, whether it comes to the end or is stopped."""
-    started = datetime.now(UTC)
-    try:
-        yield
-    finally:
-        add_run(place, command, plan.identity(), {}, seed=None, started=started)
-
-
-def _plan(spec: Any) -> StudyPlan:
-    if isinstance(spec, StudyPlan):
-        return spec
-    if isinstance(spec, str | Path):
-        return read_plan(spec)
-    raise ArgumentTypeError(expected("spec", "the path of a study's file, or the result of `read_plan`", shown(spec)))
-
-
-def _check(plan: StudyPlan, place: Path, resume: bool) -> bool:
-    """Refuse what cannot be run before anything is; tell whether there is a folder to go on with."""
-    there = place.exists() and (not place.is_dir() or any(place.iterdir()))
-    if not there:
-        plan.check()
-    elif not resume:
-        advice = "continue it with --resume (resume=True), or choose another one"
-        raise ArgumentValueError(expected("store", "a name where nothing is", str(place), advice))
-    else:
-        check_same(place, plan)
-    return there
-
-
-@contextmanager
-def _resumable(place: Path) -> Iterator[None]:
-    """Say of a full disk that the study can go on."""
-    try:
-        with full_disk_as_storage_error(place):
-            yield
-    except StorageError as error:
-        raise StorageError(f"{error}; finished runs are kept: free space, then continue with --resume") from error

@@ -9,10 +9,9 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.numerics.intervals import T_COVERAGE
-from tokendynamics.sweeps.study._claims import TestedClaim
 from tokendynamics.sweeps.study._plan import StudyPlan
 from tokendynamics.sweeps.study._store import NOT_RUN
-from tokendynamics.sweeps.study.paired import POWER, Arm, PairedComparison
+from tokendynamics.sweeps.study.paired import POWER, Arm, PairedComparison, TestedClaim
 from tokendynamics.training.record import FINISHED
 from tokendynamics.words import count, fixed, interval, listing, number, percent, places_for, plural, signed
 

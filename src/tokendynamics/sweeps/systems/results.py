@@ -1,8 +1,9 @@
-"""From a sweep's dataset to its page: what the page shows is counted here."""
+"""What a sweep found: how often each outcome was, with intervals, in sentences, as files, and what its page shows."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,24 +14,122 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics import figures
-from tokendynamics.numerics import ArgumentTypeError
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import as_path
 from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.intervals import wilson
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.manifest import plain
 from tokendynamics.provenance.owned import MANIFEST
 from tokendynamics.provenance.reading import read_json
 from tokendynamics.provenance.whole import check_free, whole_folder
 from tokendynamics.results import Result
-from tokendynamics.sweeps._plan import DRAW, POINT
-from tokendynamics.sweeps._store import ENGINE, IDENTITY, VERSIONS
-from tokendynamics.sweeps.outcome_fractions import fractions
+from tokendynamics.sweeps.systems._plan import DRAW, POINT, Plan
+from tokendynamics.sweeps.systems._store import ENGINE, IDENTITY, VERSIONS, layout, size
+from tokendynamics.sweeps.systems.measures import MISSING, OUTCOMES, STATUSES
 from tokendynamics.words import plural
+
+_MEGA = 2**20
+_COLUMNS = ("count", "fraction", "low", "high")
+_FACTOR = 100.0
+"""From this ratio of largest to smallest on, cells are of equal factors."""
+_WORDS = {"outcome": OUTCOMES, "status": STATUSES}
+
+
+@typed_arguments
+def fractions(
+    dataset: xr.Dataset,
+    variable: str = "outcome",
+    *,
+    over: tuple[str, ...] = (DRAW,),
+    by: tuple[str, ...] = (),
+    cells: int = 12,
+) -> xr.Dataset:
+    """Return the share of each word of `variable` among the systems that were run, with 95 % Wilson intervals.
+
+    Args:
+        dataset: From `sweep` or `open_store`.
+        variable: "outcome" or "status".
+        over: Dims whose systems are counted together.
+        by: Of a random design, in place of `over`: coordinates by which its points are sorted into cells.
+        cells: Along each of `by` that has more values than that, equally wide, or of equal factors where the largest
+            is 100 times the smallest; a cell is named by its middle.
+
+    Returns:
+        Variables count, fraction, low, high with dims of `variable` without those of `over`, and `variable` itself;
+        `total`, the systems that were run. NaN where none was.
+
+    Raises:
+        ArgumentValueError: The sweep did not measure `variable`, or has no coordinate of `by`.
+    """
+    if variable not in _WORDS or variable not in dataset:
+        wanted = "'outcome' or 'status', if the sweep measured it"
+        raise ArgumentValueError(expected("variable", wanted, repr(variable), "add it to measure in [sweep]"))
+    if cells < 1:
+        raise ArgumentValueError(expected("cells", "at least 1", cells))
+    codes, words = dataset[variable], _WORDS[variable]
+    if by:
+        count = _in_cells(codes, len(words), by, cells).rename(word=variable)
+        total = count.sum(variable)
+    else:
+        count = xr.concat([(codes == code).sum(over) for code in range(len(words))], dim=variable)
+        total = (codes != MISSING).sum(over)
+    count = count.assign_coords({variable: list(words)}).transpose(..., variable)
+    return with_intervals(count, total)
+
+
+def with_intervals(count: xr.DataArray, total: xr.DataArray) -> xr.Dataset:
+    """Return count, fraction, low and high of the 95 % Wilson interval, and total; NaN where no system was run.
+
+    Args:
+        count: Systems of each kind.
+        total: Systems that were run, over the dims of `count` without the kind.
+    """
+
+    def ends(count: Any, total: Any) -> tuple[float, float]:
+        return wilson(int(count), int(total)) if total else (np.nan, np.nan)
+
+    low, high = xr.apply_ufunc(ends, count, total, output_core_dims=[[], []], vectorize=True)
+    fraction = count / total.where(total > 0)
+    return xr.Dataset({"count": count, "fraction": fraction, "low": low, "high": high, "total": total})
+
+
+def _in_cells(codes: xr.DataArray, words: int, by: tuple[str, ...], cells: int) -> xr.DataArray:
+    """Count systems (point, draw) of a random design in cells of some of its coordinates, over `by` and "word"."""
+    known = [str(name) for name, coordinate in codes.coords.items() if coordinate.dims == (POINT,)]
+    for name in by:
+        if name not in known:
+            raise ArgumentValueError(expected("by", f"of {', '.join(known) or 'a random design'}", repr(name)))
+    sides = [_cells(codes[name].values, cells) for name in by]
+    shape = [len(labels) for labels, _ in sides]
+    places = np.ravel_multi_index([place for _, place in sides], shape)
+    rows = codes.transpose(POINT, ...).values.reshape(len(places), -1)
+    counts = np.zeros((int(np.prod(shape)), words), dtype=np.int64)
+    which = np.broadcast_to(places[:, None], rows.shape)[rows != MISSING]
+    np.add.at(counts, (which, rows[rows != MISSING]), 1)
+    coords = {name: labels for name, (labels, _) in zip(by, sides, strict=True)}
+    return xr.DataArray(counts.reshape(*shape, words), dims=(*by, "word"), coords=coords)
+
+
+def _cells(values: np.ndarray, cells: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the names of cells and the cell of each value; few values, and words, are cells of their own."""
+    distinct, place = np.unique(values, return_inverse=True)
+    if values.dtype.kind not in "iuf" or len(distinct) <= cells:
+        return distinct, place
+    log = distinct[0] > 0 and distinct[-1] / distinct[0] >= _FACTOR
+    edges = (np.geomspace if log else np.linspace)(distinct[0], distinct[-1], cells + 1)
+    middles = np.sqrt(edges[1:] * edges[:-1]) if log else (edges[1:] + edges[:-1]) / 2
+    return middles, np.clip(np.searchsorted(edges, values, side="right") - 1, 0, cells - 1)
+
 
 WRITER = "tokendynamics sweep"
 PAGE, DIAGRAM, SHARES = "report.html", "phase-diagram", "shares.csv"
 _ROWS = 4
 """Values of a third parameter that a diagram has a row for."""
+_IN_CELLS = (
+    "The points of this random design are sorted into at most 12 cells along each parameter; a cell of numbers is "
+    "named by its middle."
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -118,6 +217,9 @@ def counted(
     """Count what the page of a sweep shows; the arguments are those of `report`."""
     by = parameters(dataset) if POINT in dataset.dims else ()
     status = fractions(dataset, "status", by=by)
+    recorded = {name: dataset.attrs[name] for name in (IDENTITY, VERSIONS, ENGINE) if name in dataset.attrs}
+    versions = ", ".join(f"{name} {version}" for name, version in recorded.get(VERSIONS, {}).items())
+    facts = (("Engine", str(recorded.get(ENGINE, ""))), ("With", versions))
     return SweepResult(
         title=title,
         shape=f"{dataset['status'].size:,} systems: "
@@ -126,8 +228,8 @@ def counted(
         status=status,
         again=int((dataset["tries"] > 1).sum()),
         systems=dataset["status"].size,
-        facts=_facts(dataset),
-        manifest=_recorded(dataset) if manifest is None else manifest,
+        facts=tuple((name, text) for name, text in facts if text),
+        manifest=json.loads(json.dumps(plain(recorded))) if manifest is None else manifest,
         files=files,
         notes=(_IN_CELLS,) if by else (),
     )
@@ -188,27 +290,36 @@ def _drawn(dataset: xr.Dataset) -> xr.Dataset:
     return fractions(dataset, variable, over=over)
 
 
-_IN_CELLS = (
-    "The points of this random design are sorted into at most 12 cells along each parameter; a cell of numbers is "
-    "named by its middle."
-)
-
-
 def parameters(dataset: xr.Dataset) -> tuple[str, ...]:
     """Return the first two parameters of a random design that vary."""
     named = [str(name) for name, each in dataset.coords.items() if each.dims == (POINT,)]
     return tuple(name for name in named if len(np.unique(dataset[name])) > 1)[:2]
 
 
-def _facts(dataset: xr.Dataset) -> tuple[tuple[str, str], ...]:
-    versions = dataset.attrs.get(VERSIONS, {})
-    facts = [
-        ("Engine", str(dataset.attrs.get(ENGINE, ""))),
-        ("With", ", ".join(f"{k} {v}" for k, v in versions.items())),
+def described(plan: Plan) -> str:
+    """Return the number of systems of a sweep, their tasks, and the size of the store, as a sentence."""
+    *points, draws = plan.shape
+    names = " × ".join(f"{length} {name}" for length, name in zip(points, plan.dims, strict=False)) or "1 point"
+    tasks, needed = math.prod(plan.tasks), size(plan, layout(plan))
+    return (
+        f"{plan.name}: {names} × {plural(draws, 'draw')} = {plural(plan.systems, 'system')} in "
+        f"{plural(tasks, 'task')}; the store takes {needed / _MEGA:,.1f} MiB"
+    )
+
+
+def totals(dataset: xr.Dataset, variable: str) -> list[dict[str, Any]]:
+    """Return each outcome or status that occurs, with its count, share and interval over all systems."""
+    shares = fractions(dataset, variable, over=tuple(map(str, dataset[variable].dims)))
+    rows = [
+        {"word": str(word), **{name: shares[name].sel({variable: word}).item() for name in _COLUMNS}}
+        for word in shares[variable].values
     ]
-    return tuple((name, text) for name, text in facts if text)
+    return [row for row in rows if row["count"]]
 
 
-def _recorded(dataset: xr.Dataset) -> dict[str, Any]:
-    names = (IDENTITY, VERSIONS, ENGINE)
-    return json.loads(json.dumps(plain({name: dataset.attrs[name] for name in names if name in dataset.attrs})))
+def tried_again(dataset: xr.Dataset) -> str:
+    """Return how many systems the stiff engine ran again, as a sentence."""
+    again, systems = int((dataset["tries"] > 1).sum()), dataset["tries"].size
+    if not again:
+        return f"no system of {systems:,} needed another try"
+    return f"{again:,} of {systems:,} systems spent their steps and were tried again by the stiff engine"

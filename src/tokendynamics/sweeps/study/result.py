@@ -1,9 +1,10 @@
-"""What a study found: a dataset of all runs, and the comparisons and claims that follow from it."""
+"""What a study found: a dataset of all runs, the comparisons and claims that follow from it, and its files."""
 
 from __future__ import annotations
 
+import csv
 import json
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,10 @@ import xarray as xr
 from tokendynamics.numerics import ArgumentTypeError
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.printable import printable
-from tokendynamics.provenance.manifest import plain
+from tokendynamics.provenance.manifest import plain, write_json
+from tokendynamics.provenance.whole import check_free, whole_folder
 from tokendynamics.results import Result
-from tokendynamics.sweeps.study._claims import Claim, TestedClaim, decided
-from tokendynamics.sweeps.study.files import write_results
-from tokendynamics.sweeps.study.paired import Arm, PairedComparison, arm_of, compared
+from tokendynamics.sweeps.study.paired import Arm, Claim, PairedComparison, TestedClaim, arm_of, compared, decided
 from tokendynamics.sweeps.study.words import (
     about_claim,
     about_comparison,
@@ -28,6 +28,10 @@ from tokendynamics.sweeps.study.words import (
     table,
 )
 from tokendynamics.training.record import FINISHED
+
+WRITER = "tokendynamics study"
+DATASET, SUMMARY, PAGE = "study.zarr", "study.json", "report.html"
+TABLES = ("runs.csv", "comparisons.csv", "claims.csv")
 
 
 class StudyResult(Result):
@@ -127,9 +131,8 @@ class StudyResult(Result):
     @cached_property
     def comparisons(self) -> list[PairedComparison]:
         """Every other arm beside the reference; each interval is one by itself."""
-        settings: dict[str, Any] = {"confidence": self.confidence, "lower_is_better": self.lower_is_better}
         return [
-            compared(arm, self.reference, self.values, self.seeds, **settings)
+            compared(arm, self.reference, self.values, self.seeds, **self._settings)
             for arm in self.values
             if arm != self.reference
         ]
@@ -138,8 +141,7 @@ class StudyResult(Result):
     def claims(self) -> list[TestedClaim]:
         """What was to be tested, with the correction for several tests."""
         claims = [Claim(**claim) for claim in json.loads(self.dataset.attrs["claims"])]
-        settings: dict[str, Any] = {"confidence": self.confidence, "lower_is_better": self.lower_is_better}
-        return decided(claims, self.values, self.seeds, **settings)
+        return decided(claims, self.values, self.seeds, **self._settings)
 
     @property
     def answer(self) -> str:
@@ -182,6 +184,11 @@ class StudyResult(Result):
         return printable(self.measure).replace("_", " ")
 
     @property
+    def _settings(self) -> dict[str, Any]:
+        """How differences are judged."""
+        return {"confidence": self.confidence, "lower_is_better": self.lower_is_better}
+
+    @property
     def _tried(self) -> list[float]:
         """Learning rates of the tuning; none without it."""
         return self.dataset["rate"].values.tolist() if "rate" in self.dataset else []
@@ -207,7 +214,13 @@ class StudyResult(Result):
             "sentences": self.sentences,
             "arms": plain(self.arms),
             "comparisons": [plain(pair) | self._at_ends(pair) for pair in self.comparisons],
-            "claims": [_claim_row(found) | self._at_ends(found.comparison) for found in self.claims],
+            "claims": [
+                plain(tested.comparison)
+                | {"difference_claimed": tested.claim.difference, "decision": tested.decision, "tests": tested.tests}
+                | {"p_corrected": tested.p, "p_size_corrected": tested.p_size}
+                | self._at_ends(tested.comparison)
+                for tested in self.claims
+            ],
         }
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> tuple[Path, ...]:
@@ -224,16 +237,52 @@ class StudyResult(Result):
             ArgumentValueError: A foreign file is in the way, or another command's results are.
             StorageError: The disk is full; nothing was replaced.
         """
-        return write_results(
-            self.dataset,
-            self.record,
-            Path(folder),
-            lambda path, files: StudyResult(self.dataset, files).report(path),
-            manifest=self.manifest,
-            overwrite=overwrite,
-        )
+        record = self.record
+        put = partial(whole_folder, folder, self.manifest, WRITER, overwrite=overwrite)
+        with put() as made:
+            # Version 3 has no settled form for words; version 2 has, and every reader takes it.
+            self.dataset.to_zarr(made / DATASET, mode="w", zarr_format=2, consolidated=False)
+            write_json(made / SUMMARY, record)
+            for name, rows in zip(TABLES, (self._runs, record["comparisons"], record["claims"]), strict=True):
+                _write_table(made / name, rows)
+            names = sorted((*(path.name for path in made.iterdir()), PAGE))
+        with put(keep=True) as made:
+            StudyResult(self.dataset, (SUMMARY, *TABLES)).report(made / PAGE)
+        return tuple(Path(folder) / name for name in names)
+
+    @property
+    def _runs(self) -> list[dict[str, Any]]:
+        """The runs as rows of a table."""
+        names = ("status", "reason", "measure", "final_validation", "seconds")
+        return [
+            {
+                "arm": str(arm),
+                "seed": seed,
+                "learning_rate": plain(row["learning_rate"].item()),
+                "learning_rate_at_end": str(row.get("learning_rate_at_end", xr.DataArray("")).item()),
+                **{name: plain(row[name].sel(seed=seed).item()) for name in names},
+            }
+            for arm in self.dataset["arm"].values
+            for row in [self.dataset.sel(arm=arm)]
+            for seed in self.seeds
+        ]
 
 
-def _claim_row(found: TestedClaim) -> dict[str, Any]:
-    further = {"difference_claimed": found.claim.difference, "decision": found.decision, "tests": found.tests}
-    return plain(found.comparison) | further | {"p_corrected": found.p, "p_size_corrected": found.p_size}
+def check_results(folder: Path, *, overwrite: bool = False) -> None:
+    """Refuse a folder in which `StudyResult.save` would replace what no study wrote, before anything is run.
+
+    Raises:
+        ArgumentValueError: See `whole_folder`.
+    """
+    check_free(folder, (DATASET, SUMMARY, PAGE, *TABLES), WRITER, overwrite=overwrite, argument="--out")
+
+
+def _write_table(path: Path, rows: list[dict[str, Any]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]) if rows else [], lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            fields = {
+                key: " ".join(map(str, value)) if isinstance(value, list) else value for key, value in row.items()
+            }
+            writer.writerow(fields)
