@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tokendynamics.numerics.errors import ArgumentValueError
-from tokendynamics.specification._matrices import SinusoidalMatrix
+from tokendynamics.specification._tables import SinusoidalMatrix
 from tokendynamics.specification.examples import example_names, example_text
 from tokendynamics.specification.file import parse, read
 from tokendynamics.specification.section import SpecificationError

@@ -12,7 +12,7 @@ import xarray as xr
 from scipy.stats import kstest
 
 from sweeps.conftest import SMALL
-from tokendynamics.numerics.streams import normal_of_systems, uniform_of_systems
+from tokendynamics.specification.draws import normal_of_systems, uniform_of_systems
 from tokendynamics.specification import SpecificationError
 from tokendynamics.specification.build import build
 from tokendynamics.specification.draws import OfSystems

@@ -65,12 +65,11 @@ def simulate_command(
     check_writable(out)
 
     from tokendynamics.cli._output import Output, attempted, saved_in
-    from tokendynamics.specification import InterruptedRun, read, run
-    from tokendynamics.specification.simulation import check_folder
+    from tokendynamics.specification import InterruptedRun, Simulation, read, run
 
     output, folder = Output(as_json=as_json), out or Path(f"simulation-{path.stem}")
     file = read(path)
-    check_folder(file, folder, overwrite=overwrite, argument="--out")
+    Simulation.check_folder(file, folder, overwrite=overwrite, argument="--out")
     kept.results(folder)
     try:
         with output.progress() as progress:

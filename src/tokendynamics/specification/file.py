@@ -16,8 +16,7 @@ from pydantic_core import ErrorDetails
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import as_path
 from tokendynamics.numerics.signatures import typed_arguments
-from tokendynamics.specification._matrices import OF_SYSTEMS
-from tokendynamics.specification._tables import Specification
+from tokendynamics.specification._tables import OF_SYSTEMS, Specification
 from tokendynamics.specification.section import SpecificationError, TomlTable, did_you_mean
 from tokendynamics.specification.toml import KeyPath, key_lines, nearest_line, parse_toml, present_part, read_text
 

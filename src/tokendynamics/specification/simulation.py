@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -15,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from tokendynamics import figures
-from tokendynamics.dynamics import Interrupted, Trajectory, simulate
+from tokendynamics import figures, observables
+from tokendynamics.dynamics import Flow, Interrupted, Trajectory, simulate
 from tokendynamics.figures import Figure
+from tokendynamics.figures.time_axis import Log
 from tokendynamics.numerics import ArgumentTypeError, TokenDynamicsError
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.resources import limited_threads
@@ -28,8 +29,7 @@ from tokendynamics.provenance.owned import MANIFEST
 from tokendynamics.provenance.progress import Progress, reporting
 from tokendynamics.provenance.whole import check_free, whole_folder
 from tokendynamics.results import Result
-from tokendynamics.specification._figures import check_figures, draw, figure_names
-from tokendynamics.specification._tables import FigureName, NormalStart, SpacedTimes, UniformStart
+from tokendynamics.specification._tables import FigureName, FreeTable, NormalStart, SpacedTimes, UniformStart
 from tokendynamics.specification.build import Setup, build
 from tokendynamics.specification.file import SpecificationFile, read
 from tokendynamics.theorems import Certificate, Check, Hypothesis, certify
@@ -40,6 +40,88 @@ WRITER = "tokendynamics simulate"
 TRAJECTORY, CERTIFICATES, SPECIFICATION = "trajectory.zarr", "certificates.json", "specification.toml"
 REPORT, _ANIMATION = "report.html", "animation"
 _ARRIVED = ("reached the horizon", "consensus", "equilibrium")
+_MOST_TOKENS_FOR_DISTANCES = 200
+
+
+def figure_names(file: SpecificationFile) -> tuple[FigureName, ...]:
+    """Return the figures that a file asks for; if none, the tokens and one functional that says what became of them."""
+    if file.tables.output.figures is not None:
+        return tuple(file.tables.output.figures)
+    return ("tokens", "norms" if isinstance(file.tables.space, FreeTable) else "consensus")
+
+
+def draw(name: FigureName, trajectory: Trajectory, flow: Flow, *, system: int, log_times: bool) -> Figure:
+    """Draw one figure of a run; in a batch, of one system, or of all where a functional has one line for each.
+
+    The run is cut where the drawn system ended.
+
+    Raises:
+        ArgumentValueError: What `tokendynamics.figures` refuses, such as a norm on a logarithmic axis when all are 0.
+    """
+    batched = trajectory.tensor.ndim == 4
+    reached = trajectory.reached[system] if batched else trajectory.reached
+    states = trajectory.tensor[system] if batched else trajectory.tensor
+    states, times = states[torch.from_numpy(reached)].detach().cpu().double(), trajectory.times[reached]
+    log_times = log_times and len(times) > 1
+    log: Log = "times" if log_times else "none"
+    match name:
+        case "tokens":
+            return figures.tokens(trajectory, system=system if batched else None)
+        case "phase_plane":
+            return figures.phase_plane(trajectory, system=system if batched else None)
+        case "norms":
+            return figures.norms(times, states, log="both" if log_times else "values")
+        case "distances":
+            geometry = "sphere" if flow.space.name == "sphere" else "euclidean"
+            return figures.distances(times, states, geometry=geometry, log=log)
+        case "consensus":
+            # One line for each system: those that ended early are held at the last state they reached.
+            values = observables.consensus(trajectory.tensor.detach().cpu().double())
+            return figures.over_time(trajectory.times, values, "consensus E", log=log)
+        case "hemisphere":
+            direction = observables.hemisphere(states[0]).direction
+            values = observables.hemisphere_function(states, direction)
+            return figures.over_time(times, values, "maxᵢ (1 − v·yᵢ)", log=log)
+    qk = [_one(flow.attention.qk.matrix_at(float(time)), system if batched else 0, axes=3) for time in times]
+    if name == "potential":
+        matrices = torch.stack([heads[0] for heads in qk])
+        values = observables.potential(states, matrices.detach().cpu().double())
+        return figures.over_time(times, values, "potential V", log=log)
+    norms = torch.stack([heads.norm(dim=(-2, -1)) for heads in qk], dim=-1).detach().cpu().double()
+    names = [f"head {head + 1}" for head in range(len(norms))] if 1 < len(norms) <= 6 else []
+    return figures.over_time(times, norms, "Frobenius norm of qk", names=names, many="heads", log=log)
+
+
+def _one(states: torch.Tensor, system: int, axes: int = 2) -> torch.Tensor:
+    """Return the tensor of one system, where it has a system axis in front of the last `axes`."""
+    return states[system] if states.ndim > axes else states
+
+
+def _checked_setup(file: SpecificationFile) -> Setup:
+    """Build what a file asks for, and refuse figures that cannot be drawn of it before anything is integrated.
+
+    Raises:
+        SpecificationError: No such system, or a figure that cannot be drawn of this setup.
+    """
+    setup, table = build(file), file.tables.output
+    systems = setup.start.shape[0] if setup.start.ndim == 3 else 1
+    if table.system >= systems:
+        raise file.error(("output", "system"), f"expected a system from 0 to {systems - 1}, got {table.system}")
+    tokens, dim = setup.start.shape[-2:]
+    for index, name in enumerate(table.figures or ()):
+        match name:
+            case "phase_plane" if dim < 2:
+                objection = f"expected tokens of dim 2 or more, got {dim}"
+            case "distances" if not 2 <= tokens <= _MOST_TOKENS_FOR_DISTANCES:
+                objection = f"expected 2 to {_MOST_TOKENS_FOR_DISTANCES} tokens, got {tokens}"
+            case "potential" if setup.flow.heads != 1:
+                objection = f"expected one head, got {setup.flow.heads}"
+            case "hemisphere" if float(observables.hemisphere(_one(setup.start, table.system)).margin) <= 0:
+                objection = "expected tokens that start in an open half space, got tokens around the origin"
+            case _:
+                continue
+        raise file.error(("output", "figures", index), f"{name!r}: {objection}")
+    return setup
 
 
 @dataclass(frozen=True, repr=False)
@@ -160,6 +242,21 @@ class Simulation(Result):
             names |= {REPORT}
         return tuple(Path(folder) / name for name in sorted({*names, MANIFEST}))
 
+    @staticmethod
+    def check_folder(
+        file: SpecificationFile, folder: Path, *, overwrite: bool = False, argument: str = "folder"
+    ) -> None:
+        """Refuse a folder in which `save` would replace what no simulation wrote, before anything is run.
+
+        Raises:
+            ArgumentValueError: See `whole_folder`.
+        """
+        output = file.tables.output
+        drawn = [f"{name}.{format}" for name in figure_names(file) for format in output.formats]
+        films = [] if output.animation is None else [f"{_ANIMATION}.{output.animation}"]
+        entries = (TRAJECTORY, SPECIFICATION, CERTIFICATES, REPORT, *drawn, *films)
+        check_free(folder, entries, WRITER, overwrite=overwrite, argument=argument)
+
     def _write_figures(self, folder: Path) -> None:
         output = self.file.tables.output
         for name, figure in self.figures.items():
@@ -218,10 +315,17 @@ def run(
     trajectory: Trajectory | None = None
     certificates: tuple[Certificate, ...] | None = None
     with limited_threads(_threads(file, threads)) as in_force, reporting(progress) as report:
+
+        def named(done: float, total: float, what: str) -> None:
+            report(done, total, f"Simulating {file.tables.title or file.name}")
+
         checks = tuple(_checks(file, setup))
         try:
-            trajectory = _trajectory(file, setup, report)
-            certificates = tuple(_certificates(trajectory, checks))
+            with file.blaming(("solver",)):
+                options: dict[str, Any] = {"events": setup.events, "progress": named, **setup.options}
+                trajectory = simulate(setup.flow, setup.start, setup.times, **options)
+            applying = {each.statement for each in checks if each.applies_to.any()}
+            certificates = tuple(each for each in certify(trajectory) if each.statement in applying)
         except Interrupted as stopped:
             trajectory = trajectory or stopped.trajectory
     command = command or f"specification.run({file.name!r})"
@@ -252,19 +356,6 @@ def check(spec: str | Path | SpecificationFile, *, threads: int | None = None) -
         return _checks(file, setup)
 
 
-def check_folder(file: SpecificationFile, folder: Path, *, overwrite: bool = False, argument: str = "folder") -> None:
-    """Refuse a folder in which `Simulation.save` would replace what no simulation wrote, before anything is run.
-
-    Raises:
-        ArgumentValueError: See `whole_folder`.
-    """
-    output = file.tables.output
-    figures = [f"{name}.{format}" for name in figure_names(file) for format in output.formats]
-    films = [] if output.animation is None else [f"{_ANIMATION}.{output.animation}"]
-    entries = (TRAJECTORY, SPECIFICATION, CERTIFICATES, REPORT, *figures, *films)
-    check_free(folder, entries, WRITER, overwrite=overwrite, argument=argument)
-
-
 def _file(spec: object) -> SpecificationFile:
     if isinstance(spec, SpecificationFile):
         return spec
@@ -275,20 +366,6 @@ def _file(spec: object) -> SpecificationFile:
 
 def _threads(file: SpecificationFile, threads: int | None) -> int | None:
     return file.tables.solver.threads if threads is None else threads
-
-
-def _checked_setup(file: SpecificationFile) -> Setup:
-    setup = build(file)
-    check_figures(file, setup)
-    return setup
-
-
-def _trajectory(file: SpecificationFile, setup: Setup, report: Progress) -> Trajectory:
-    def named(done: float, total: float, what: str) -> None:
-        report(done, total, f"Simulating {file.tables.title or file.name}")
-
-    with file.blaming(("solver",)):
-        return simulate(setup.flow, setup.start, setup.times, events=setup.events, progress=named, **setup.options)
 
 
 def _manifest(
@@ -320,12 +397,6 @@ def _checks(file: SpecificationFile, setup: Setup) -> list[Check]:
     came = "the start is given, not drawn" if law is None else f"the law of the start is {law!r}"
     known = Hypothesis(DRAWN, uniform, None, 0.0, came)
     return [_with(one, known) for one in check_flow(setup.flow, setup.start, setup.times)]
-
-
-def _certificates(trajectory: Trajectory, checks: Sequence[Check]) -> list[Certificate]:
-    """Return the certificates of the statements that apply to some system by `checks`."""
-    applying = {one.statement for one in checks if one.applies_to.any()}
-    return [one for one in certify(trajectory) if one.statement in applying]
 
 
 def _with(one: Check, known: Hypothesis) -> Check:
