@@ -23,6 +23,7 @@ from tokendynamics.specification.toml import KeyPath, key_lines, nearest_line, p
 T = TypeVar("T", bound=TomlTable)
 
 _LONGEST_VALUE = 60
+_QUOTED = r"'([^']*)'"
 _OF_ARGUMENT: dict[str, KeyPath] = {"times": ("time",), "x0": ("start",), "metric": ("space", "metric")}
 """Arguments of the library that other tables than the one at hand speak of."""
 _NAMES_NOTHING = ("x", "x0")
@@ -155,10 +156,10 @@ def _described(details: ErrorDetails) -> tuple[KeyPath, str]:
                 return (*path, near[0]), f"unknown key; did you mean {key!r}?"
             return path, _missing(key, path)
         case "union_tag_invalid":
-            key, valid = context["discriminator"].strip("'"), re.findall(r"'([^']*)'", context["expected_tags"])
+            key, valid = context["discriminator"].strip("'"), re.findall(_QUOTED, context["expected_tags"])
             return (*path, key), f"unknown {key} {context['tag']!r}; {did_you_mean(context['tag'], valid)}"
         case "literal_error" if isinstance(came, str):
-            return path, f"unknown name {came!r}; {did_you_mean(came, _quoted(context['expected']))}"
+            return path, f"unknown name {came!r}; {did_you_mean(came, re.findall(_QUOTED, context['expected']))}"
         case "model_type" | "model_attributes_type" | "dict_type":
             return path, f"expected a table, got {_short(came)}"
     message = details["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
@@ -168,10 +169,6 @@ def _described(details: ErrorDetails) -> tuple[KeyPath, str]:
 
 def _missing(key: str, path: KeyPath) -> str:
     return f"missing key {key!r}" if path else f"missing table [{key}]"
-
-
-def _quoted(expected: str) -> list[str]:
-    return re.findall(r"'([^']*)'", expected)
 
 
 def _short(value: Any) -> str:

@@ -9,12 +9,14 @@ import math
 import re
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from importlib.resources import files
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
 from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import shown
 
 ANGLE_UNITS = {"rad": 1.0, "deg": math.pi / 180.0, "turn": 2.0 * math.pi}
 """Radians in one of each."""
@@ -46,6 +48,25 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
     near = get_close_matches(name.lower(), by_lower_case, n=1, cutoff=0.4)
     listed = f"valid: {', '.join(names)}"
     return f"did you mean {by_lower_case[near[0]]!r}? ({listed})" if near else listed
+
+
+def names_of_examples(package: str) -> list[str]:
+    """Return the names of the files that lie in a package as examples."""
+    return sorted(
+        entry.name.removesuffix(".toml") for entry in files(package).iterdir() if entry.name.endswith(".toml")
+    )
+
+
+def text_of_example(package: str, name: str) -> str:
+    """Return the text of an example that lies in a package.
+
+    Raises:
+        ArgumentValueError: No example of that name; the nearest one is printed.
+    """
+    names = names_of_examples(package)
+    if name not in names:
+        raise ArgumentValueError(f"example: unknown name {shown(name)}; {did_you_mean(name[:100], names)}")
+    return (files(package) / f"{name}.toml").read_text(encoding="utf-8")
 
 
 class TomlTable(BaseModel):
@@ -84,22 +105,15 @@ def quantity(value: Any, units: dict[str, float]) -> Any:
             "expected a number (in {base}) or a text such as {example}, got {came}; units {units}",
             {"base": base, "example": example, "came": repr(value), "units": ", ".join(units)},
         )
-    if found[2] not in units:
-        raise PydanticCustomError(
-            "wrong_unit",
-            "unknown unit {unit}; {advice}",
-            {"unit": repr(found[2]), "advice": _advice(found[2], units)},
-        )
-    return float(found[1]) * units[found[2]]
-
-
-def _advice(unit: str, units: dict[str, float]) -> str:
-    """Return the nearest unit; a unit of the other quantity is named as that."""
-    for kind, others in (("frequencies", FREQUENCY_UNITS), ("angles", ANGLE_UNITS)):
-        meant = next((name for name in others if name.lower() == unit.lower() and name not in units), None)
-        if meant is not None:
-            return f"{meant!r} is for {kind} (valid: {', '.join(sorted(units))})"
-    return did_you_mean(unit, units)
+    unit = found[2]
+    if unit not in units:
+        advice = did_you_mean(unit, units)
+        for kind, others in (("angles", ANGLE_UNITS), ("frequencies", FREQUENCY_UNITS)):
+            # A unit of the other quantity is named as that.
+            for meant in (name for name in others if name.lower() == unit.lower() and name not in units):
+                advice = f"{meant!r} is for {kind} (valid: {', '.join(sorted(units))})"
+        raise PydanticCustomError("wrong_unit", "unknown unit {unit}; {advice}", {"unit": repr(unit), "advice": advice})
+    return float(found[1]) * units[unit]
 
 
 def _in(units: dict[str, float]) -> Callable[[Any], Any]:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
-
-from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.signatures import typed_arguments
-from tokendynamics.specification.section import did_you_mean
+from tokendynamics.specification.section import names_of_examples, text_of_example
 
 __all__ = ["example_names", "example_text"]
 
@@ -22,9 +18,7 @@ def example_names() -> list[str]:
     >>> example_names()
     ['outcomes', 'random', 'temperature']
     """
-    return sorted(
-        entry.name.removesuffix(".toml") for entry in files(__name__).iterdir() if entry.name.endswith(".toml")
-    )
+    return names_of_examples(__name__)
 
 
 @typed_arguments
@@ -37,6 +31,4 @@ def example_text(name: str) -> str:
     >>> example_text("outcomes").splitlines()[0][:11]
     '# Free flow'
     """
-    if name not in example_names():
-        raise ArgumentValueError(f"example: unknown name {shown(name)}; {did_you_mean(name[:100], example_names())}")
-    return (files(__name__) / f"{name}.toml").read_text(encoding="utf-8")
+    return text_of_example(__name__, name)

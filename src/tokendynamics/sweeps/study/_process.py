@@ -162,17 +162,13 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
         else:
-            _kill_tree(process.pid)
-        process.wait()
-
-
-def _kill_tree(pid: int) -> None:
-    """End a process and what it started, where processes have no groups."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        root = psutil.Process(pid)
-        for each in (*root.children(recursive=True), root):
+            # Where processes have no groups, what it started is ended one by one.
             with contextlib.suppress(psutil.NoSuchProcess):
-                each.kill()
+                root = psutil.Process(process.pid)
+                for each in (*root.children(recursive=True), root):
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        each.kill()
+        process.wait()
 
 
 def _given_up(key: str) -> bool:

@@ -195,7 +195,10 @@ def best_rate(place: Path, plan: StudyPlan, arm: str) -> float | None:
         plan: What it is of.
         arm: Which.
     """
-    means = {rate: _mean(place, runs, plan.measure) for rate, runs in plan.tuning_runs(arm).items()}
+    means = {
+        rate: sum(measured(how_ended(place, run), "validation", plan.measure) for run in runs) / len(runs)
+        for rate, runs in plan.tuning_runs(arm).items()
+    }
     return best(means, lower_is_better=plan.lower_is_better)
 
 
@@ -213,10 +216,6 @@ def best(means: Mapping[float, float], *, lower_is_better: bool) -> float | None
     return (min if lower_is_better else max)(there, key=there.__getitem__)
 
 
-def _mean(place: Path, runs: Sequence[PlannedRun], measure: str) -> float:
-    return sum(measured(how_ended(place, run), "validation", measure) for run in runs) / len(runs)
-
-
 STATES = ("full", "bare")
 _OF_LAYERS = {"token_norm": "norm", "token_distance": "distance"}
 
@@ -225,8 +224,15 @@ Rows = Sequence[Sequence[Ended]]
 
 def dataset_of(plan: StudyPlan, place: Path) -> xr.Dataset:
     """Return what the runs in a study's folder have left."""
-    rates = _learning_rates(plan, place)
-    rows = [_ended(plan, place, arm, rates[arm]) for arm in plan.arms]
+    rates = {arm: experiment.recipe.learning_rate for arm, experiment in plan.arms.items()}
+    if plan.tables.tuning is not None:
+        chosen = chosen_rates(place)
+        rates = {arm: chosen.get(arm) for arm in plan.arms}
+    unchosen = [Ended(NOT_RUN, "no learning rate was chosen")] * len(plan.seeds)
+    rows = [
+        unchosen if rate is None else [how_ended(place, run) for run in plan.runs(arm, rate)]
+        for arm, rate in rates.items()
+    ]
     measure, runs = plan.measure, ("arm", "seed")
     dataset = xr.Dataset(
         {
@@ -243,19 +249,6 @@ def dataset_of(plan: StudyPlan, place: Path) -> xr.Dataset:
     return dataset.merge(_over_steps(rows, measure)).merge(_over_layers(rows)).merge(_tuning(plan, place))
 
 
-def _learning_rates(plan: StudyPlan, place: Path) -> dict[str, float | None]:
-    if plan.tables.tuning is None:
-        return {arm: experiment.recipe.learning_rate for arm, experiment in plan.arms.items()}
-    chosen = chosen_rates(place)
-    return {arm: chosen.get(arm) for arm in plan.arms}
-
-
-def _ended(plan: StudyPlan, place: Path, arm: str, rate: float | None) -> list[Ended]:
-    if rate is None:
-        return [Ended(NOT_RUN, "no learning rate was chosen")] * len(plan.seeds)
-    return [how_ended(place, run) for run in plan.runs(arm, rate)]
-
-
 def _each(rows: Rows, value: Callable[[Ended], float]) -> np.ndarray:
     return np.array([[value(run) for run in row] for row in rows], dtype=np.float64)
 
@@ -267,16 +260,16 @@ def _words(rows: Rows, name: str) -> np.ndarray:
 def _over_steps(rows: Rows, measure: str) -> xr.Dataset:
     """Return the measure on the validation split at each step at which any run was evaluated."""
     evaluated = [
-        [{} if run.record is None else _by_step(run.record.validation, measure) for run in row] for row in rows
+        [
+            {int(entry["step"]): _number(entry.get(measure)) for entry in run.record.validation} if run.record else {}
+            for run in row
+        ]
+        for row in rows
     ]
     steps = sorted({step for row in evaluated for run in row for step in run})
     values = np.array([[[run.get(step, np.nan) for step in steps] for run in row] for row in evaluated])
     shape = (len(rows), len(rows[0]), len(steps))
     return xr.Dataset({"validation": (("arm", "seed", "step"), values.reshape(shape))}, {"step": steps})
-
-
-def _by_step(validation: Sequence[Mapping[str, Any]], measure: str) -> dict[int, float]:
-    return {int(each["step"]): _number(each.get(measure)) for each in validation}
 
 
 def _over_layers(rows: Rows) -> xr.Dataset:

@@ -49,7 +49,7 @@ def table(
         pair = by_arm.get(arm.name)
         rate = "none" if arm.learning_rate is None else f"{arm.learning_rate:g}"
         rate += f" ({arm.learning_rate_at_end} tried)" if arm.learning_rate_at_end else ""
-        mean = _ends(arm.mean, arm.low, arm.high, _four_digits)
+        mean = _ends(arm.mean, arm.low, arm.high, lambda value: number(value, 4))
         difference = "" if pair is None else _ends(pair.mean, pair.low, pair.high, signed)
         verdict = "reference" if pair is None else verdict_of(pair)
         rows.append((arm.name, rate, f"{arm.finished}/{arm.runs}", mean, difference, verdict))
@@ -93,9 +93,9 @@ def answer(comparisons: Sequence[PairedComparison], reference: str) -> str:
 
 def about_runs(dataset: xr.Dataset) -> str:
     """Return how many runs finished, and how the others ended."""
-    status = dataset["status"].values
+    status, reasons = dataset["status"].values, dataset["reason"].values
     others = [
-        f"{arm} with seed {seed} {_end(status[row, column], dataset['reason'].values[row, column])}"
+        f"{arm} with seed {seed} {status[row, column]}" + (f" ({reason})" if (reason := reasons[row, column]) else "")
         for row, arm in enumerate(dataset["arm"].values)
         for column, seed in enumerate(dataset["seed"].values)
         if status[row, column] != FINISHED
@@ -245,14 +245,6 @@ def _left_out(pair: PairedComparison) -> str:
     return f", without seed{many} {', '.join(map(str, pair.left_out))}" if pair.left_out else ""
 
 
-def _end(status: object, reason: object) -> str:
-    return f"{status} ({reason})" if reason else f"{status}"
-
-
 def _some(names: Sequence[str]) -> str:
     more = f"; and {count(len(names) - _NAMED)} more" if len(names) > _NAMED else ""
     return "; ".join(names[:_NAMED]) + more
-
-
-def _four_digits(value: float) -> str:
-    return number(value, 4)

@@ -390,21 +390,19 @@ def parse_plan(text: str, name: str) -> Plan:
     if table.retry != "none" and isinstance(values.get("solver", {}), dict):
         values |= {"solver": {"max_steps": _STEPS, **values.get("solver", {})}}
     plan = Plan(name, text, source.lines, values, table, axes_of(table, source))
-    _check_tables(plan)
-    return plan
-
-
-def _check_tables(plan: Plan) -> None:
-    """Refuse tables and keys that a sweep has no use for, or other words for."""
-    if "output" in plan.values:
-        raise plan.error(("output",), "a sweep draws no trajectories; remove the table")
-    if "systems" in plan.values.get("start", {}):
-        raise plan.error(("start", "systems"), "a sweep has draws = … in [sweep] instead")
-    for key in ("measure", "over_time"):
-        for name in getattr(plan.table, key):
-            known = MEASURES if key == "measure" else [each for each in MEASURES if MEASURES[each].of_states]
+    # Tables and keys that a sweep has no use for, or other words for.
+    if "output" in values:
+        raise source.error(("output",), "a sweep draws no trajectories; remove the table")
+    if "systems" in values.get("start", {}):
+        raise source.error(("start", "systems"), "a sweep has draws = … in [sweep] instead")
+    for key, known in (
+        ("measure", list(MEASURES)),
+        ("over_time", [name for name in MEASURES if MEASURES[name].of_states]),
+    ):
+        for name in getattr(table, key):
             if name not in known:
-                raise plan.error(("sweep", key), f"unknown measure {name!r}; {did_you_mean(name, known)}")
+                raise source.error(("sweep", key), f"unknown measure {name!r}; {did_you_mean(name, known)}")
+    return plan
 
 
 def _draws_itself(values: Any) -> bool:

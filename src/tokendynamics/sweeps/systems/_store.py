@@ -310,11 +310,8 @@ def open_store(store: str | Path, *, partial: bool = False) -> xr.Dataset:
         came = f"{place} with {int(complete.sum())} of {complete.size} systems"
         advice = "resume the sweep, or open the finished part with partial=True"
         raise ArgumentValueError(expected("store", "the store of a sweep that is complete", came, advice))
-    return _masked(dataset.load(), plan)
-
-
-def _masked(dataset: xr.Dataset, plan: Plan) -> xr.Dataset:
-    """Put what stands for a missing number wherever a task has no record, whatever its other chunks hold."""
+    dataset = dataset.load()
+    # Wherever a task has no record stands what marks a missing number, whatever its other chunks hold.
     there = dataset[COMPLETE]
     for name, variable in layout(plan).items():
         if variable.values is None and name != COMPLETE:

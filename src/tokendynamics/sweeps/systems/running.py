@@ -181,27 +181,23 @@ def run_task(text: str, name: str, task: Task, versions: Mapping[str, str], engi
     plan = _plan(text, name)
     # For good: another thread of this process may be running another task, and more threads would round otherwise.
     torch.set_num_threads(1)
-    parts = [_measured(plan, batch, engine) for batch in _batches(plan, task)]
+    parts: list[Arrays] = []
+    for setup in joined(map(plan.setup, plan.blocks(task))):
+        # In batches whose states fit into the memory, as the file alone decides.
+        entries = setup.start[0].numel() * len(setup.times)
+        for systems in torch.arange(len(setup.start)).split(max(1, _ENTRIES // entries)):
+            batch = setup if len(systems) == len(setup.start) else selected(setup, systems)
+            parts.append(_measured(plan, batch, engine))
     region = [part.stop - part.start for part in plan.region(task)]
     whole = {variable: np.concatenate([part[variable] for part in parts]) for variable in parts[0]}
     return {variable: values.reshape(*region, *values.shape[1:]) for variable, values in whole.items()}
 
 
-@lru_cache(maxsize=4)
-def _plan(text: str, name: str) -> Plan:
-    return parse_plan(text, name)
+_plan = lru_cache(maxsize=4)(parse_plan)
 
 
 _ENTRIES = 2**23
 """Numbers of saved states of a batch: 64 MiB."""
-
-
-def _batches(plan: Plan, task: Task) -> Iterator[Setup]:
-    """Return the systems of a task in batches whose states fit into the memory, as the file alone decides."""
-    for setup in joined(map(plan.setup, plan.blocks(task))):
-        entries = setup.start[0].numel() * len(setup.times)
-        for part in torch.arange(len(setup.start)).split(max(1, _ENTRIES // entries)):
-            yield setup if len(part) == len(setup.start) else selected(setup, part)
 
 
 def _measured(plan: Plan, setup: Setup, engine: str) -> Arrays:
