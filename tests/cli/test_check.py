@@ -18,7 +18,7 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def integrated(*arguments: object, **options: object) -> None:
         raise AssertionError("check must not integrate")
 
-    monkeypatch.setattr("tokendynamics.specification.simulation.simulate", integrated)
+    monkeypatch.setattr("tokendynamics.specification._simulation.simulate", integrated)
 
 
 def checked(name: str, capsys: pytest.CaptureFixture[str]) -> dict[str, dict]:

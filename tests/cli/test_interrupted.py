@@ -36,7 +36,7 @@ DATA = {
 WORK = {
     "diagnose": "tokendynamics.diagnosis._diagnose.judge",
     "compare": "tokendynamics.diagnosis.comparing._compare.judge",
-    "simulate": "tokendynamics.specification.simulation.simulate",
+    "simulate": "tokendynamics.specification._simulation.simulate",
     "circuits build": "tokendynamics.circuits.constructions.compare",
     "circuits evidence": "tokendynamics.circuits.evidence.evidence",
     "circuits landscape": "tokendynamics.circuits.landscape.survey",

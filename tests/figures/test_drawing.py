@@ -136,7 +136,7 @@ def test_results_survive_a_limit_of_address_space(tmp_path: Path) -> None:
     (tmp_path / "spec.toml").write_text(FREE_FLOW)
     limited = (
         "import resource, sys; from tokendynamics.cli._main import main; import tokendynamics.report.simulation;"
-        "import tokendynamics.specification.simulation;"
+        "import tokendynamics.specification._simulation;"
         "resource.setrlimit(resource.RLIMIT_AS, (6 * 2**30,) * 2); main(sys.argv[1:])"
     )
     done = subprocess.run(

@@ -73,7 +73,7 @@ def prepare() -> None:
     import tokendynamics.figures
     import tokendynamics.pretrained.sources.gguf
     import tokendynamics.report.circuits.reports
-    import tokendynamics.specification.simulation  # noqa: F401
+    import tokendynamics.specification._simulation  # noqa: F401
     from pretrained.gguf_files import write_gguf
 
     learning._SECONDS_BETWEEN_SAVES = 0.0

@@ -55,7 +55,7 @@ def test_nothing_is_printed_drawn_or_written_unless_asked_for(
         raise AssertionError("a figure was drawn")
 
     with monkeypatch.context() as patched:
-        patched.setattr("tokendynamics.specification.simulation.draw", refused)
+        patched.setattr("tokendynamics.specification._simulation.draw", refused)
         simulation = specification.run(spec())
         assert simulation.statuses == {"reached the horizon": 1}
         assert simulation.warnings == []

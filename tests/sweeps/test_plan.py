@@ -12,10 +12,9 @@ import xarray as xr
 from scipy.stats import kstest
 
 from sweeps.conftest import SMALL
-from tokendynamics.specification.draws import normal_of_systems, uniform_of_systems
 from tokendynamics.specification import SpecificationError
 from tokendynamics.specification.build import build
-from tokendynamics.specification.draws import OfSystems
+from tokendynamics.specification.draws import OfSystems, normal_of_systems, uniform_of_systems
 from tokendynamics.sweeps import Plan, fractions, parse_plan
 from tokendynamics.sweeps.systems._plan import RESERVED
 from tokendynamics.sweeps.systems._store import layout
