@@ -146,7 +146,7 @@ def test_modules_with_locks_are_imported_where_there_are_none() -> None:
 import sys
 sys.modules["fcntl"] = None
 from importlib import import_module
-for name in ("provenance.swap", "training._folder", "cli._main", "sweeps.study._process"):
+for name in ("provenance.swap", "training.folder", "cli._main", "sweeps.study._process"):
     import_module("tokendynamics." + name)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
