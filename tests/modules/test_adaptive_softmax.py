@@ -8,7 +8,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import Trainer, TrainingArguments
 
 from tokendynamics.modules.language_model import LanguageModel, LanguageModelConfig
-from tokendynamics.modules.language_model._heads import AdaptiveSoftmax
+from tokendynamics.modules.language_model._model import AdaptiveSoftmax
 
 SMALL = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 

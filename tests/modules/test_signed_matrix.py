@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokendynamics.modules import FreeMatrix, PlacedSpectrum, SignedMatrix
-from tokendynamics.modules._signed_matrix import inverse_softplus, unit_lower_factors
+from tokendynamics.modules._matrices import inverse_softplus, unit_lower_factors
 from tokendynamics.numerics import ArgumentValueError
 
 

@@ -1,9 +1,8 @@
 """Trainable attention in a chosen regime."""
 
 from tokendynamics.modules._constrained_attention import ConstrainedAttention
-from tokendynamics.modules._placed_spectrum import PlacedSpectrum
+from tokendynamics.modules._matrices import FreeMatrix, PlacedSpectrum, SignedMatrix
 from tokendynamics.modules._regimes import REGIMES, Regime
-from tokendynamics.modules._signed_matrix import FreeMatrix, SignedMatrix
 from tokendynamics.modules.positions import (
     DecoupledRotary,
     LearnedPositions,

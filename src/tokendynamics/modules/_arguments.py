@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -42,3 +43,24 @@ def check_spreads(**spreads: float | None) -> None:
     for name, spread in spreads.items():
         if spread is not None and not 0 <= spread < math.inf:
             raise ArgumentValueError(expected(name, "a standard deviation from 0, or None", spread))
+
+
+def check_choices(**chosen: tuple[str, Collection[str]]) -> None:
+    """Refuse a value that is not one of the known ones, for each ``name=(value, known)``."""
+    for name, (value, known) in chosen.items():
+        if value not in known:
+            raise ArgumentValueError(expected(name, "one of " + ", ".join(known), repr(value)))
+
+
+def check_sizes(**sizes: int) -> None:
+    """Refuse a size below 1."""
+    for name, size in sizes.items():
+        if size < 1:
+            raise ArgumentValueError(expected(name, "an integer from 1", size))
+
+
+def check_heads(**numbers: int) -> None:
+    """Refuse a number of heads that does not divide the features of a token: ``check_heads(dim=4, heads=2)``."""
+    (dim, features), (heads, count) = numbers.items()
+    if count < 1 or features % count:
+        raise ArgumentValueError(expected(heads, f"a divisor of {dim} = {features}", count))

@@ -1,29 +1,147 @@
-"""Trainable attention in a regime that its construction guarantees."""
+"""Trainable attention in a regime that its construction guarantees, and the weights that it builds."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils import parametrize
+from torch.nn.utils.parametrize import type_before_parametrizations
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 from torch.overrides import has_torch_function
 
-from tokendynamics.modules._applied_weight import applied_weight
-from tokendynamics.modules._arguments import check_shares, check_spreads, placement
-from tokendynamics.modules._built_weights import BuiltWeights, DerivedLinear
-from tokendynamics.modules._placed_spectrum import PlacedSpectrum
-from tokendynamics.modules._precision import at_least_float32, without_autocast
+from tokendynamics.modules._arguments import check_heads, check_shares, check_sizes, check_spreads, placement
+from tokendynamics.modules._matrices import FreeMatrix, PlacedSpectrum, SignedMatrix, at_least_float32, without_autocast
 from tokendynamics.modules._regimes import Constraint, Regime, as_regime
-from tokendynamics.modules._signed_matrix import FreeMatrix, SignedMatrix
-from tokendynamics.modules.pairs import Pair, joined
+from tokendynamics.modules.pairs import Pair, joined, joined_attention, terms_attention
 from tokendynamics.modules.positions import ColumnsBeside, LogitTerm, Rotary, split
-from tokendynamics.modules.terms_attention import joined_attention, terms_attention
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.signatures import typed_arguments
+
+
+def applied_weight(linear: nn.Module, dim: int, like: Tensor) -> Tensor:
+    """Return the weight, (output, dim), with which a linear module multiplies.
+
+    Of `nn.Linear` it is its weight, also where that is parametrized, normalised or pruned. Other modules (adapters,
+    quantised layers) apply their matrix to the identity: what they return is the matrix that they apply now.
+
+    Args:
+        linear: An `nn.Linear`, or what has taken its place.
+        dim: Features that it reads.
+        like: A tensor on the device and of the dtype of its input.
+
+    >>> linear = nn.Linear(3, 2)
+    >>> torch.equal(applied_weight(linear, 3, linear.weight), linear.weight)
+    True
+    """
+    if type_before_parametrizations(linear) is nn.Linear:
+        return _renewed(linear)
+    probe = torch.eye(dim + 1, dim, dtype=like.dtype, device=like.device)  # the last row is zero: the bias alone
+    images = linear.forward(probe)  # no call: hooks are for the tokens of a network
+    return (images[:-1] - images[-1]).mT
+
+
+def _renewed(linear: nn.Module) -> Tensor:
+    """Return the weight; hooks from before parametrizations renew it in a call alone, so that it may be an old one."""
+    for hook in linear._forward_pre_hooks.values():
+        if isinstance(hook, WeightNorm) and hook.name == "weight":
+            return hook.compute_weight(linear)
+        if isinstance(hook, SpectralNorm) and hook.name == "weight":
+            return hook.compute_weight(linear, do_power_iteration=False)
+        if isinstance(hook, BasePruningMethod) and hook._tensor_name == "weight":
+            return hook.apply_mask(linear)
+    return cast(Tensor, linear.weight)
+
+
+Build = Callable[[], Sequence[Tensor]]
+
+
+class BuiltWeights(nn.Module):
+    """Weights without values of their own: one tensor (weight, dim, dim) that a function builds at each read.
+
+    ``weight`` is a parametrization of PyTorch's without original tensors. It is built anew at each read, so that it
+    cannot be out of date, whatever writes to the parameters. Within ``torch.nn.utils.parametrize.cached()`` it is built
+    once; that cache is for evaluation on one thread.
+
+    Args:
+        build: Returns the weights, of one shape.
+
+    >>> built = BuiltWeights(lambda: [torch.eye(2), 2 * torch.eye(2)])
+    >>> built.weight.shape
+    torch.Size([2, 2, 2])
+    """
+
+    weight: Tensor
+
+    def __init__(self, build: Build) -> None:
+        super().__init__()
+        self._build = build
+        self.register_buffer("weight", torch.empty(0))
+        parametrize.register_parametrization(self, "weight", _Built(build), unsafe=True)
+
+    def __reduce__(self) -> tuple[type[BuiltWeights], tuple[Build]]:
+        """Pickle the function: parametrized modules have no pickled form otherwise."""
+        return BuiltWeights, (self._build,)
+
+
+class _Built(nn.Module):
+    """The parametrization of a tensor that has no original."""
+
+    def __init__(self, build: Build) -> None:
+        super().__init__()
+        self._build = build
+
+    def forward(self) -> Tensor:
+        return torch.stack(list(self._build()))
+
+    def right_inverse(self, weight: Tensor) -> tuple[Tensor, ...]:
+        if weight.numel():
+            raise ArgumentValueError(
+                expected("weight", "no value, since it is built from other parameters", f"shape {tuple(weight.shape)}")
+            )
+        return ()
+
+
+class DerivedLinear(nn.Module):
+    """Keys or values of a layer that builds their weight: like `nn.Linear`, with a weight that is no parameter.
+
+    Args:
+        built: The weights of the layer.
+        position: Which of them this is.
+        dim: Features of a token.
+        bias: Whether there is one, which is a parameter.
+        place: Device and dtype of the bias.
+    """
+
+    def __init__(self, built: BuiltWeights, position: int, dim: int, *, bias: bool, **place: Any) -> None:
+        super().__init__()
+        self._built, self._position = [built], position  # in a list: it is a part of the layer, not of this module
+        self.bias = nn.Parameter(torch.zeros(dim, **place)) if bias else None
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight, (dim, dim), in float32 at least."""
+        return self._built[0].weight[self._position]
+
+    def forward(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Return ``x @ weight.T + bias`` in the precision of x.
+
+        Args:
+            x: States, (…, token, dim).
+            weight: The weight, where the caller has read it; None reads it.
+        """
+        weight = self.weight if weight is None else weight
+        # A network in bfloat16 multiplies in bfloat16; autocast does so by itself.
+        return functional.linear(x, weight.to(x.dtype), self.bias)
+
 
 Form = Literal["congruence", "solve"]
 Scope = Literal["sum", "head"]
@@ -126,7 +244,11 @@ class ConstrainedAttention(nn.Module):
         self.query_key = _matrix(self.regime.w, dim, symmetric=symmetric, blocks=blocks, **place)
         self.contraction = _matrix(self.regime.a, dim, symmetric=symmetric, **place)
         self.spectrum = PlacedSpectrum(dim, self.regime.spectrum, **place) if self.regime.spectrum else None
-        self.terms = nn.ModuleList(_checked_terms(terms))
+        if not isinstance(terms, list | tuple) or any(
+            not isinstance(term, nn.Module) or not callable(getattr(term, "extended", None)) for term in terms
+        ):
+            raise ArgumentTypeError(expected("terms", "a list of modules with a method `extended`", shown(terms)))
+        self.terms = nn.ModuleList(terms)
         self.skew, self.value_start = skew, value_start
         self.reset_parameters(generator)
 
@@ -335,21 +457,9 @@ def _matrix(
     return SignedMatrix(dim, constraint, symmetric=symmetric, blocks=blocks, **place)
 
 
-def _checked_terms(terms: Sequence[nn.Module]) -> Sequence[nn.Module]:
-    if not isinstance(terms, list | tuple) or not all(_is_term(each) for each in terms):
-        raise ArgumentTypeError(expected("terms", "a list of modules with a method `extended`", shown(terms)))
-    return terms
-
-
-def _is_term(module: Any) -> bool:
-    return isinstance(module, nn.Module) and callable(getattr(module, "extended", None))
-
-
 def _check(dim: int, heads: int, form: str, scope: str, output: str, value_start: str, regime: Regime) -> None:
-    if dim < 1:
-        raise ArgumentValueError(expected("dim", "an integer from 1", dim))
-    if heads < 1 or dim % heads:
-        raise ArgumentValueError(expected("heads", f"a divisor of dim = {dim}", heads))
+    check_sizes(dim=dim)
+    check_heads(dim=dim, heads=heads)
     for name, value, known in (
         ("form", form, get_args(Form)),
         ("scope", scope, get_args(Scope)),

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any, ClassVar
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, get_args
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
 
-from tokendynamics.modules._signed_matrix import SignedMatrix
+from tokendynamics.modules._arguments import check_choices, check_heads, check_sizes, check_spreads
+from tokendynamics.modules._constrained_attention import ConstrainedAttention, Form, Output, Scope, Start
+from tokendynamics.modules._matrices import SignedMatrix
+from tokendynamics.modules._regimes import REGIMES
+from tokendynamics.modules.block import NORMS
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 
@@ -40,6 +45,54 @@ class Network(PreTrainedModel):
             for module in self.modules():
                 vars(module)["_is_hf_initialized"] = True
         self.post_init()
+
+
+def check_layers(config: Any, sizes: Sequence[str], **further: tuple[str, Collection[str]]) -> None:
+    """Refuse a configuration from which no blocks can be built.
+
+    Args:
+        config: Of a network.
+        sizes: Names of the entries that must be at least 1.
+        further: Choices beyond those of every network, see `check_choices`.
+
+    Raises:
+        ArgumentValueError: An unknown choice, or sizes that do not fit.
+    """
+    literals = {"form": Form, "scope": Scope, "output": Output, "value_start": Start}
+    known = {"norms": NORMS, "regime": REGIMES, **{name: get_args(literal) for name, literal in literals.items()}}
+    check_choices(**further, **{name: (getattr(config, name), choices) for name, choices in known.items()})
+    check_sizes(**{name: getattr(config, name) for name in sizes})
+    check_heads(hidden_size=config.hidden_size, num_attention_heads=config.num_attention_heads)
+    check_spreads(skew=config.skew)
+    if config.intermediate_size < 0:
+        raise ArgumentValueError(expected("intermediate_size", "an integer from 0", config.intermediate_size))
+
+
+def attention_of(config: Any, **further: Any) -> ConstrainedAttention:
+    """Return a layer's attention, with further arguments of `ConstrainedAttention`."""
+    choices = {name: getattr(config, name) for name in ("form", "symmetric", "scope", "output", "skew")}
+    start = config.value_start if REGIMES[config.regime].made_of_both else "identity"
+    sizes = config.hidden_size, config.num_attention_heads
+    return ConstrainedAttention(*sizes, config.regime, value_start=start, **choices, **further)
+
+
+def through_blocks(
+    x: Tensor, layers: Iterable[nn.Module], norm: nn.Module | None, keep: bool | None
+) -> BaseModelOutput:
+    """Return the states (batch, token, dim) after all layers and the last norm.
+
+    Args:
+        x: States before the first layer.
+        layers: Blocks.
+        norm: The last norm, where there is one.
+        keep: Whether to return the states after every layer, too, the last ones after the last norm.
+    """
+    states = [x]
+    for layer in layers:
+        states.append(layer(states[-1]))
+    if norm is not None:
+        states[-1] = norm(states[-1])
+    return BaseModelOutput(last_hidden_state=states[-1], hidden_states=tuple(states) if keep else None)
 
 
 def mean_over_items(total: Tensor, num_items: Tensor | float | None, here: Tensor | int) -> Tensor:
@@ -96,24 +149,3 @@ def check_positions(positions: Tensor | None, mask: Tensor | None, tokens: int) 
     if bool((other if mask is None else other * (mask > 0)).any()):
         advice = "give every text its own row, padded on the right"
         raise ArgumentValueError(expected("position_ids", "0, 1, 2, … in every row", "others", advice))
-
-
-def check_choices(**chosen: tuple[str, Collection[str]]) -> None:
-    """Refuse a value of a configuration that is not one of the known ones, for each ``name=(value, known)``."""
-    for name, (value, known) in chosen.items():
-        if value not in known:
-            raise ArgumentValueError(expected(name, "one of " + ", ".join(known), repr(value)))
-
-
-def check_sizes(**sizes: int) -> None:
-    """Refuse a size of a configuration below 1."""
-    for name, size in sizes.items():
-        if size < 1:
-            raise ArgumentValueError(expected(name, "an integer from 1", size))
-
-
-def check_heads(hidden_size: int, num_attention_heads: int) -> None:
-    """Refuse a number of heads that does not divide the features of a token."""
-    if num_attention_heads < 1 or hidden_size % num_attention_heads:
-        wanted = f"a divisor of hidden_size = {hidden_size}"
-        raise ArgumentValueError(expected("num_attention_heads", wanted, num_attention_heads))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from tokendynamics.modules._placed_spectrum import Half
-from tokendynamics.modules._signed_matrix import SIGNS
+from tokendynamics.modules._matrices import SIGNS, Half
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_text
 from tokendynamics.numerics.errors import expected

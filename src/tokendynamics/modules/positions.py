@@ -12,7 +12,7 @@ from typing import Literal, Protocol, get_args
 import torch
 from torch import Tensor, nn
 
-from tokendynamics.modules._arguments import check_spreads
+from tokendynamics.modules._arguments import check_heads, check_sizes, check_spreads
 from tokendynamics.modules.pairs import Pair, angles, joined
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_positive
@@ -64,7 +64,7 @@ class LearnedPositions(nn.Module):
     @typed_arguments
     def __init__(self, tokens: int, dim: int, *, std: float = 0.02, generator: torch.Generator | None = None) -> None:
         super().__init__()
-        _at_least_one(tokens=tokens, dim=dim)
+        check_sizes(tokens=tokens, dim=dim)
         check_spreads(std=std)
         self.std = std
         self.table = nn.Parameter(torch.empty(tokens, dim))
@@ -173,7 +173,7 @@ class DecoupledRotary(ColumnsBeside):
         self, dim: int, heads: int, width: int, *, base: float = _BASE, generator: torch.Generator | None = None
     ) -> None:
         super().__init__()
-        _at_least_one(dim=dim, heads=heads)
+        check_sizes(dim=dim, heads=heads)
         _even(width)
         self.heads, self.base = heads, as_positive(base, "base")
         self.query, self.key = (nn.Linear(dim, heads * width, bias=False) for _ in range(2))
@@ -217,9 +217,8 @@ class NegativeDiagonal(ColumnsBeside):
         super().__init__()
         if kind not in get_args(Kind):
             raise ArgumentValueError(expected("kind", "'identity' or 'diagonal'", repr(kind)))
-        _at_least_one(dim=dim)
-        if heads < 1 or dim % heads:
-            raise ArgumentValueError(expected("heads", f"a divisor of dim = {dim}", heads))
+        check_sizes(dim=dim)
+        check_heads(dim=dim, heads=heads)
         if not -math.inf < start < 0:
             raise ArgumentValueError(expected("start", "a negative λ", start))
         self.dim, self.heads, self.start = dim, heads, start
@@ -282,9 +281,3 @@ def split(features: Tensor, heads: int) -> Tensor:
 def _even(width: int) -> None:
     if width < 2 or width % 2:
         raise ArgumentValueError(expected("width", "an even number from 2: rotations turn pairs of columns", width))
-
-
-def _at_least_one(**sizes: int) -> None:
-    for name, size in sizes.items():
-        if size < 1:
-            raise ArgumentValueError(expected(name, "an integer from 1", size))

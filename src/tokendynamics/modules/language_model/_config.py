@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, get_args
+from typing import Any
 
 from transformers import PreTrainedConfig
 
-from tokendynamics.modules._arguments import check_shares, check_spreads
-from tokendynamics.modules._constrained_attention import Form, Output, Scope, Start
-from tokendynamics.modules._network import check_choices, check_heads, check_sizes
-from tokendynamics.modules._regimes import REGIMES
-from tokendynamics.modules.block import NORMS
+from tokendynamics.modules._arguments import check_shares
+from tokendynamics.modules._network import check_layers
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import whole_numbers
 from tokendynamics.numerics.errors import expected, shown
@@ -79,34 +76,16 @@ class LanguageModelConfig(PreTrainedConfig):
         tie_word_embeddings: bool = False,
         **further: Any,
     ) -> None:
-        check_choices(
-            positions=(positions, POSITIONS),
-            remedy=(remedy, REMEDIES),
-            norms=(norms, NORMS),
-            regime=(regime, REGIMES),
-            form=(form, get_args(Form)),
-            scope=(scope, get_args(Scope)),
-            output=(output, get_args(Output)),
-            value_start=(value_start, get_args(Start)),
-        )
-        check_sizes(
-            vocab_size=vocab_size,
-            hidden_size=hidden_size,
-            num_hidden_layers=num_hidden_layers,
-            max_position_embeddings=max_position_embeddings,
-        )
-        check_heads(hidden_size, num_attention_heads)
-        _check_rotation(positions, rotary_width, hidden_size // num_attention_heads)
-        check_shares(dropout=dropout)
-        check_spreads(skew=skew)
-        if intermediate_size < 0:
-            raise ArgumentValueError(expected("intermediate_size", "an integer from 0", intermediate_size))
         self.vocab_size, self.hidden_size = vocab_size, hidden_size
         self.num_hidden_layers, self.num_attention_heads = num_hidden_layers, num_attention_heads
         self.intermediate_size, self.max_position_embeddings = intermediate_size, max_position_embeddings
         self.positions, self.rotary_width, self.remedy, self.norms = positions, rotary_width, remedy, norms
         self.regime, self.form, self.symmetric, self.scope = regime, form, symmetric, scope
         self.output, self.skew, self.value_start, self.dropout = output, skew, value_start, dropout
+        sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "max_position_embeddings")
+        check_layers(self, sizes, positions=(positions, POSITIONS), remedy=(remedy, REMEDIES))
+        _check_rotation(positions, rotary_width, hidden_size // num_attention_heads)
+        check_shares(dropout=dropout)
         self.cutoffs = None if cutoffs is None else _checked_cutoffs(cutoffs, vocab_size)
         self.tie_word_embeddings = tie_word_embeddings
         super().__init__(**further)

@@ -1,25 +1,129 @@
-"""The vision transformer: patches and a class token, blocks, and the head that names the class."""
+"""The vision transformer: its configuration, patches and a class token, blocks, and the head that names the class."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AutoConfig, AutoModel, AutoModelForImageClassification
+from transformers import AutoConfig, AutoModel, AutoModelForImageClassification, PreTrainedConfig
 from transformers.modeling_outputs import BaseModelOutput, ImageClassifierOutput
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
 from transformers.utils.generic import can_return_tuple
 
-from tokendynamics.modules._constrained_attention import ConstrainedAttention, Form, Output, Scope, Start
-from tokendynamics.modules._network import IGNORED, Network, check_further, mean_over_items
-from tokendynamics.modules._regimes import REGIMES
+from tokendynamics.modules._arguments import check_shares, check_sizes
+from tokendynamics.modules._network import (
+    IGNORED,
+    Network,
+    attention_of,
+    check_further,
+    check_layers,
+    mean_over_items,
+    through_blocks,
+)
 from tokendynamics.modules.block import Block, drawn_apart
 from tokendynamics.modules.positions import LearnedPositions
-from tokendynamics.modules.vision._config import VisionConfig
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.arguments import as_positive
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.signatures import typed_arguments
+
+_CLASSES = 1000
+"""Of ImageNet."""
+
+
+class VisionConfig(PreTrainedConfig):
+    """Sizes and choices of a `VisionModel`; transformers keeps it in config.json. The defaults are DeiT-Tiny's.
+
+    Args:
+        image_size: Rows and columns of an image.
+        channels: Its colours.
+        patch_size: Rows and columns of a patch, a divisor of image_size.
+        hidden_size: Features of a token (dim).
+        num_hidden_layers: Blocks.
+        num_attention_heads: Heads, a divisor of hidden_size.
+        intermediate_size: Hidden units of the feed-forward part; 0 leaves the part out.
+        num_labels: Classes; None is as many as `id2label` names, or else 1,000.
+        id2label: Their names by number, as transformers has them.
+        norms: Before each part ("pre", with one at the end), after each sum ("post"), or "none".
+        layer_norm_eps: What the norms add to the variance.
+        regime: A name in `REGIMES`.
+        form: See `ConstrainedAttention`; likewise `symmetric`, `scope`, `output`, `skew`.
+        value_start: Likewise, in the regimes that make V of W and A; the values of the others start as they do anyway.
+        bias: Of queries, keys, values and a free output projection.
+        drop_path: Chance that an update of the last block is left out for an image in training; it rises linearly from
+            0 in the first.
+
+    Raises:
+        ArgumentTypeError: An argument of another kind.
+        ArgumentValueError: An unknown choice, or sizes that do not fit.
+
+    Source: `positional` D.4.2.
+
+    >>> VisionConfig(image_size=32, patch_size=4).num_hidden_layers
+    12
+    """
+
+    model_type = "tokendynamics-vision"
+    attribute_map: ClassVar = {"num_channels": "channels"}
+
+    @typed_arguments
+    def __init__(
+        self,
+        image_size: int = 224,
+        channels: int = 3,
+        patch_size: int = 16,
+        hidden_size: int = 192,
+        num_hidden_layers: int = 12,
+        num_attention_heads: int = 3,
+        intermediate_size: int = 768,
+        num_labels: int | None = None,
+        norms: str = "pre",
+        layer_norm_eps: float = 1e-6,
+        regime: str = "baseline",
+        form: str = "congruence",
+        symmetric: bool = False,
+        scope: str = "sum",
+        output: str = "free",
+        skew: float | None = None,
+        value_start: str = "identity",
+        bias: bool = True,
+        drop_path: float = 0.0,
+        id2label: Mapping[int | str, str] | None = None,
+        **further: Any,
+    ) -> None:
+        names = _class_names(num_labels, id2label)
+        self.image_size, self.channels, self.patch_size = image_size, channels, patch_size
+        self.hidden_size, self.num_hidden_layers = hidden_size, num_hidden_layers
+        self.num_attention_heads, self.intermediate_size = num_attention_heads, intermediate_size
+        self.norms, self.layer_norm_eps = norms, layer_norm_eps
+        self.regime, self.form, self.symmetric, self.scope = regime, form, symmetric, scope
+        self.output, self.skew, self.value_start = output, skew, value_start
+        self.bias, self.drop_path = bias, drop_path
+        check_layers(self, ("image_size", "channels", "hidden_size", "num_hidden_layers"))
+        check_shares(drop_path=drop_path)
+        if patch_size < 1 or image_size % patch_size:
+            raise ArgumentValueError(expected("patch_size", f"a divisor of image_size = {image_size}", patch_size))
+        as_positive(layer_norm_eps, "layer_norm_eps")
+        numbers = {name: number for number, name in names.items()}
+        super().__init__(**{**further, "id2label": names, "label2id": numbers})
+
+
+def _class_names(num_labels: int | None, id2label: Mapping[int | str, str] | None) -> dict[int, str]:
+    if id2label is None:
+        classes = _CLASSES if num_labels is None else num_labels
+        check_sizes(num_labels=classes)
+        return {number: f"LABEL_{number}" for number in range(classes)}
+    numbered = isinstance(id2label, Mapping) and sorted(map(str, id2label)) == sorted(map(str, range(len(id2label))))
+    if not numbered:
+        raise ArgumentValueError(expected("id2label", "a name for every number from 0", shown(id2label)))
+    if num_labels not in (None, len(id2label)):
+        wanted = f"the {len(id2label)} classes of id2label, or None"
+        raise ArgumentValueError(expected("num_labels", wanted, num_labels))
+    return {int(number): name for number, name in id2label.items()}
+
 
 _SPREAD = 0.02
 """Standard deviation of matrices, positions and class token at the start."""
@@ -51,38 +155,6 @@ class PatchEmbedding(nn.Module):
         return self.positions(torch.cat([first, patches], dim=1))
 
 
-def _blocks(config: VisionConfig) -> nn.ModuleList:
-    last = max(config.num_hidden_layers - 1, 1)
-    return nn.ModuleList(
-        Block(
-            drawn_apart(lambda: _attention(config)),
-            config.hidden_size,
-            config.intermediate_size,
-            norms=config.norms,
-            norm_eps=config.layer_norm_eps,
-            drop_path=config.drop_path * number / last,
-        )
-        for number in range(config.num_hidden_layers)
-    )
-
-
-def _attention(config: VisionConfig) -> ConstrainedAttention:
-    start = config.value_start if REGIMES[config.regime].made_of_both else "identity"
-    return ConstrainedAttention(
-        config.hidden_size,
-        config.num_attention_heads,
-        config.regime,
-        form=cast(Form, config.form),
-        symmetric=config.symmetric,
-        causal=False,
-        scope=cast(Scope, config.scope),
-        output=cast(Output, config.output),
-        bias=config.bias,
-        skew=config.skew,
-        value_start=cast(Start, start),
-    )
-
-
 class _Pretrained(Network):
     config_class = VisionConfig
     main_input_name = "pixel_values"
@@ -103,7 +175,18 @@ class Encoder(_Pretrained):
     def __init__(self, config: VisionConfig) -> None:
         super().__init__(config)
         self.embedding = PatchEmbedding(config)
-        self.layers = _blocks(config)
+        last = max(config.num_hidden_layers - 1, 1)
+        self.layers = nn.ModuleList(
+            Block(
+                drawn_apart(lambda: attention_of(config, causal=False, bias=config.bias)),
+                config.hidden_size,
+                config.intermediate_size,
+                norms=config.norms,
+                norm_eps=config.layer_norm_eps,
+                drop_path=config.drop_path * number / last,
+            )
+            for number in range(config.num_hidden_layers)
+        )
         for layer in cast("list[Block]", self.layers):
             if layer.feed_forward is not None:
                 layer.feed_forward.apply(self._init_weights)
@@ -125,15 +208,7 @@ class Encoder(_Pretrained):
             ArgumentValueError: Images of another size, or a further argument that would change the results.
         """
         check_further(further)
-        x = self.embedding(pixel_values)
-        states = [x]
-        for layer in self.layers:
-            x = layer(x)
-            states.append(x)
-        if self.norm is not None:
-            x = states[-1] = self.norm(x)
-        kept = tuple(states) if output_hidden_states else None
-        return BaseModelOutput(last_hidden_state=x, hidden_states=kept)
+        return through_blocks(self.embedding(pixel_values), self.layers, self.norm, output_hidden_states)
 
 
 class VisionModel(_Pretrained):
@@ -181,8 +256,8 @@ class VisionModel(_Pretrained):
         return ImageClassifierOutput(loss=loss, logits=logits, hidden_states=found.hidden_states)
 
 
-_names = cast(dict[str, str], MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES)  # pipelines read them
-_names[VisionConfig.model_type] = VisionModel.__name__
+_NAMES = cast(dict[str, str], MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES)  # pipelines read them
+_NAMES[VisionConfig.model_type] = VisionModel.__name__
 AutoConfig.register(VisionConfig.model_type, VisionConfig)
 AutoModel.register(VisionConfig, Encoder)
 AutoModelForImageClassification.register(VisionConfig, VisionModel)
