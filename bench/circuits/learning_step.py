@@ -17,8 +17,14 @@ from bench.measure import Comparison, alternate, speedup
 from tokendynamics.circuits import PairTask
 from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.learning import DESIGNS, Design
-from tokendynamics.circuits.learning.architecture import circuit, initial_parameters
-from tokendynamics.circuits.learning.gradient import EPSILON, Sequences, mean_squared_error, stream
+from tokendynamics.circuits.learning.model import (
+    EPSILON,
+    Sequences,
+    circuit,
+    initial_parameters,
+    mean_squared_error,
+    stream,
+)
 
 CATEGORIES, POSITIONS, BATCH, ROUNDS = 10, 50, 1000, 7
 TASK = PairTask(random_functional(CATEGORIES, seed=0), POSITIONS)

@@ -13,7 +13,7 @@ from reproductions.logical.learned import Size, learned, learning_seconds
 from reproductions.published import published
 from reproductions.record import Record, timed
 from tokendynamics import figures
-from tokendynamics.circuits.evidence.instrument import row_centred
+from tokendynamics.circuits.evidence.weights import row_centred
 from tokendynamics.circuits.learning import LearningRecord
 from tokendynamics.provenance.progress import Progress
 

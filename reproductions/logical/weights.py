@@ -18,7 +18,7 @@ from reproductions.record import Quantity, Record, measured, timed
 from tokendynamics import figures
 from tokendynamics.circuits import PairTask
 from tokendynamics.circuits.evidence import Evidence, evidence
-from tokendynamics.circuits.evidence.instrument import double_centred, row_centred, weights_of
+from tokendynamics.circuits.evidence.weights import double_centred, row_centred, weights_of
 from tokendynamics.circuits.learning import LearningRecord
 from tokendynamics.numerics.intervals import wilson
 from tokendynamics.provenance.progress import Progress

@@ -7,8 +7,13 @@ import torch
 
 from circuits.landscape_cases import normal_point
 from circuits.pair_cases import golden
-from tokendynamics.circuits.landscape._classification import classify
-from tokendynamics.circuits.landscape._continuation import balanced, continue_descent, find_symmetries, scales_against
+from tokendynamics.circuits.landscape._classification import (
+    balanced,
+    classify,
+    continue_descent,
+    find_symmetries,
+    scales_against,
+)
 from tokendynamics.circuits.landscape._positions_only import PositionsOnly
 from tokendynamics.circuits.landscape.landscape import Gradient, Landscape, checked_point
 from tokendynamics.circuits.landscape.positions_families import (

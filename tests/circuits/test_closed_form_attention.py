@@ -11,8 +11,7 @@ from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.learning import DESIGNS, Settings
 from tokendynamics.circuits.learning._record import as_transformer
-from tokendynamics.circuits.learning.architecture import initial_parameters
-from tokendynamics.circuits.learning.gradient import EPSILON, Sequences, mean_squared_error, stream
+from tokendynamics.circuits.learning.model import EPSILON, Sequences, initial_parameters, mean_squared_error, stream
 
 
 def run_of(architecture: str, categories: int = 4, positions: int = 7, hidden: int = 5, seed: int = 3):

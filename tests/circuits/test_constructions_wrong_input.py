@@ -20,8 +20,7 @@ from tokendynamics.circuits.constructions import (
     solution_2,
     solution_3,
 )
-from tokendynamics.circuits.constructions._catalogue import linear_solution
-from tokendynamics.circuits.constructions.solutions import Selection
+from tokendynamics.circuits.constructions.solutions import Selection, linear_solution
 from tokendynamics.circuits.functionals import pair_numbers, positive_functional, random_functional
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 

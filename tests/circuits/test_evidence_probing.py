@@ -13,8 +13,8 @@ from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits._transformer import LayerNorm, OneLayerTransformer
 from tokendynamics.circuits.constructions import mixture, solution_1, solution_2, solution_3
 from tokendynamics.circuits.evidence._evidence import probing
+from tokendynamics.circuits.evidence._instrument import Estimate, Instrument
 from tokendynamics.circuits.evidence._trial import Trial
-from tokendynamics.circuits.evidence.instrument import Estimate, Instrument
 from tokendynamics.circuits.functionals import random_functional
 
 

@@ -14,7 +14,7 @@ from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.learning import LearningRecord, Settings, learn
 from tokendynamics.circuits.learning._record import as_transformer
 from tokendynamics.circuits.learning._settings import STRENGTH, penalty_of, penalty_weight
-from tokendynamics.circuits.learning.architecture import initial_parameters
+from tokendynamics.circuits.learning.model import initial_parameters
 from tokendynamics.numerics.errors import ArgumentValueError
 
 pytestmark = pytest.mark.usefixtures("unchecked")

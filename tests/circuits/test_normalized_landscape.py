@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from circuits.landscape_cases import normal_point
-from tokendynamics.circuits.landscape._classification import classify
-from tokendynamics.circuits.landscape._continuation import continue_descent, find_symmetries
-from tokendynamics.circuits.landscape._normalized import NormalizedPositions
+from circuits.normalized_landscape import NormalizedPositions
+from tokendynamics.circuits.landscape._classification import classify, continue_descent, find_symmetries
 from tokendynamics.circuits.landscape._positions_only import PositionsOnly
 from tokendynamics.circuits.landscape.basins import find_basins
 from tokendynamics.circuits.landscape.landscape import Landscape, flatten, unflatten

@@ -78,8 +78,8 @@ INTERRUPTED = {
     "before anything is written": ("_run", "_former", "nothing was written"),
     "while the folder is locked": ("_run", "held", "has no checkpoint yet"),
     "before the first checkpoint": ("_trainer", "put_checkpoint", "has no checkpoint yet"),
-    "after a checkpoint": ("_checkpoints", "remove_older", "checkpoint-2 is in"),
-    "while the network is written": ("_fitted", "put_folder", "checkpoint-4 is in"),
+    "after a checkpoint": ("folder", "remove_older", "checkpoint-2 is in"),
+    "while the network is written": ("_training_run", "put_folder", "checkpoint-4 is in"),
     "while the page is drawn": ("record", "Record.report", "is complete, with its record"),
 }
 
@@ -106,7 +106,7 @@ def test_ctrl_c_says_what_is_on_the_disk(
 def test_ctrl_c_at_the_start_of_a_resumed_run_names_the_checkpoint_that_is_there(
     text: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokendynamics.training._fitted.put_folder", interrupt)
+    monkeypatch.setattr("tokendynamics.training._training_run.put_folder", interrupt)
     assert call(tiny(text)) == 130
     monkeypatch.setattr("tokendynamics.training.preset", interrupt)
     capsys.readouterr()

@@ -18,8 +18,7 @@ from tokendynamics.circuits import PairTask, constructions, evidence, functional
 from tokendynamics.circuits._task import category_law
 from tokendynamics.circuits._transformer import shift
 from tokendynamics.circuits.constructions.solutions import by_pair
-from tokendynamics.circuits.landscape._continuation import continue_descent, find_symmetries
-from tokendynamics.circuits.landscape._normalized import NormalizedPositions
+from tokendynamics.circuits.landscape._classification import continue_descent, find_symmetries
 from tokendynamics.circuits.landscape.softmax_positions import stall
 from tokendynamics.modules.language_model import LanguageModelConfig, vocabulary_of, word_tokenizer
 from tokendynamics.modules.vision import VisionConfig
@@ -281,7 +280,6 @@ CIRCUITS: dict[str, Call] = {
     ),
     "PositionsOnly": _call(landscape.PositionsOnly, law=_LAW, positions=(3, "integer")),
     "SoftmaxPositions": _call(landscape.SoftmaxPositions, law=_LAW, positions=(3, "integer")),
-    "NormalizedPositions": _call(NormalizedPositions, law=_LAW, positions=(3, "integer"), epsilon=(1e-5, "number")),
     "CategoriesOnly": _call(
         landscape.CategoriesOnly, q_true=_QK, law=_LAW, positions=(3, "integer"), causal=(False, "flag")
     ),

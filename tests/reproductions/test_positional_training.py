@@ -430,7 +430,7 @@ def test_a_figure_goes_on_with_the_trainings_that_are_there(tmp_path: Path, monk
     trained = sorted(path.name for path in (tmp_path / "trained").iterdir())
     assert len(trained) == 4
     taken = [json.loads((tmp_path / "trained" / name / "record.json").read_text())["seconds"] for name in trained]
-    monkeypatch.setattr("tokendynamics.training._fitted.TrainingRun", None)  # nothing can be trained any more
+    monkeypatch.setattr("tokendynamics.training._training_run.TrainingRun", None)  # nothing can be trained any more
     later = FIGURES["positional-fig4"].reproduce(quick=True, folder=tmp_path)  # its networks are among them
     assert sorted(path.name for path in (tmp_path / "trained").iterdir()) == trained
     assert before["seconds of training in all"].ours == pytest.approx(sum(taken), rel=1e-12)
@@ -450,7 +450,7 @@ def test_a_short_table_is_trained_drawn_and_marked_as_reduced(tmp_path: Path, mo
     assert record.quantities[0].unsettled == "1 paired seeds finished"
     assert len(json.dumps(record.as_json(), indent=2)) < 40_000
     figures.save(TABLES["table3"].draw(record), tmp_path / "table.svg")
-    monkeypatch.setattr("tokendynamics.training._fitted.TrainingRun", None)
+    monkeypatch.setattr("tokendynamics.training._training_run.TrainingRun", None)
     again = TABLES["table3"].reproduce(steps=2, seeds=1, folder=tmp_path)
     assert [row.ours for row in again.quantities] == pytest.approx([row.ours for row in record.quantities], nan_ok=True)
 

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from tokendynamics.modules.language_model import LanguageModel, LanguageModelConfig
-from tokendynamics.training.monitor._measures import DIMS
-from tokendynamics.training.monitor.looks import MEASURED, Look
+from tokendynamics.training.monitor.looks import DIMS, MEASURED, Look
 
 WORDS = 61
 CONTEXT = 32

@@ -61,7 +61,7 @@ class Short:
 
 def evaluated(folder: Path, experiment: Experiment) -> list[float]:
     """Losses on the first 1, 2, … items of the validation split."""
-    from tokendynamics.training._settings import trainer_arguments
+    from tokendynamics.training._trainer import trainer_arguments
     from tokendynamics.training.networks import network_of
     from tokendynamics.training.tasks import task_of
 

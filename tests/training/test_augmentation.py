@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.training.tasks._augmentation import Augmentation, cut_and_mixed, drawn_from, mixed_up
+from tokendynamics.training.tasks._images import Augmentation, cut_and_mixed, drawn_from, mixed_up
 
 NONE = {"magnitude": 0.0, "mixup": 0.0, "cutmix": 0.0, "erasing": 0.0, "smoothing": 0.0}
 
@@ -153,7 +153,7 @@ def test_nothing_is_changed_where_everything_is_off():
 PROGRAM = """
 import random, sys
 import numpy, torch
-from tokendynamics.training.tasks._augmentation import Augmentation, drawn_from
+from tokendynamics.training.tasks._images import Augmentation, drawn_from
 
 def states():
     return [torch.get_rng_state().tolist(), str(numpy.random.get_state()), random.getstate()]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tokendynamics.training import Experiment, Recipe
-from tokendynamics.training._causes import likely_causes
+from tokendynamics.training._run import likely_causes
 
 RISEN = [{"step": 1, "loss": 5.0}, {"step": 2, "loss": 2.0}, {"step": 3, "loss": 2.6}]
 STEADY = [{"step": 1, "loss": 5.0}, {"step": 2, "loss": 2.0}, {"step": 3, "loss": 2.4}]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
-from tokendynamics.training._checkpoints import (
+from tokendynamics.training.folder import (
     checkpoints,
     clear_partial,
     last_checkpoint,

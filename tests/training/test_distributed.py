@@ -18,7 +18,7 @@ import torch
 from tokendynamics.modules.language_model import LanguageModel
 from tokendynamics.provenance.manifest import write_json
 from tokendynamics.training import Experiment, Record
-from tokendynamics.training._checkpoints import checkpoints
+from tokendynamics.training.folder import checkpoints
 from tokendynamics.training.tasks import task_of
 from training.runs import assert_same, files, run, small, weights
 from training.test_accumulation import decoder, largest_difference, texts, trained

@@ -14,8 +14,7 @@ from torch import Tensor
 from tokendynamics.modules.language_model import LanguageModel
 from tokendynamics.modules.vision import VisionModel
 from tokendynamics.training import Record, preset
-from tokendynamics.training._settings import trainer_arguments
-from tokendynamics.training._trainer import RunTrainer
+from tokendynamics.training._trainer import RunTrainer, trainer_arguments
 from tokendynamics.training.networks import network_of
 from tokendynamics.training.tasks import Task, task_of
 from training.runs import run, small

@@ -16,7 +16,7 @@ import pytest
 
 from tokendynamics.provenance.manifest import write_json
 from tokendynamics.training import Experiment, Record
-from tokendynamics.training._checkpoints import checkpoints, last_checkpoint
+from tokendynamics.training.folder import checkpoints, last_checkpoint
 from training.runs import At, assert_same, run, small
 
 SLOW = pytest.mark.slow

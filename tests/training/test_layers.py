@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tokendynamics.modules import ConstrainedAttention
 from tokendynamics.modules.language_model import LanguageModel, LanguageModelConfig
 from tokendynamics.modules.vision import VisionConfig, VisionModel
-from tokendynamics.training._layers import SEQUENCES, TOKENS, through_layers
+from tokendynamics.training._training_run import SEQUENCES, TOKENS, through_layers
 
 
 def decoder(**choices: Any) -> LanguageModel:

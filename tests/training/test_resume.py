@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
-from tokendynamics.training import Experiment, Record, _checkpoints, _fitted, _run, _trainer
+from tokendynamics.training import Experiment, Record, _run, _trainer, _training_run, folder
 from training.runs import At, assert_same, files, interrupt, run, small, weights
 
 EVERYTHING: dict[str, Any] = {
@@ -43,12 +43,12 @@ MOMENTS: dict[str, Callable[[pytest.MonkeyPatch], list[Any]]] = {
     "in a step": lambda _: [At(3, interrupt)],
     "before a checkpoint has its name": lambda patch: patch.setattr(_trainer, "put_checkpoint", interrupt) or [],
     "after a checkpoint": lambda patch: patch.setattr(_trainer, "put_checkpoint", after(_trainer.put_checkpoint)) or [],
-    "before an older checkpoint is removed": lambda patch: patch.setattr(_checkpoints, "_remove", interrupt) or [],
-    "before the network has its name": lambda patch: patch.setattr(_fitted, "put_folder", interrupt) or [],
+    "before an older checkpoint is removed": lambda patch: patch.setattr(folder, "_remove", interrupt) or [],
+    "before the network has its name": lambda patch: patch.setattr(_training_run, "put_folder", interrupt) or [],
     "after the network has its name": lambda patch: (
-        patch.setattr(_fitted, "put_folder", after(_fitted.put_folder)) or []
+        patch.setattr(_training_run, "put_folder", after(_training_run.put_folder)) or []
     ),
-    "before the record": lambda patch: patch.setattr(_fitted.Record, "save", interrupt) or [],
+    "before the record": lambda patch: patch.setattr(_training_run.Record, "save", interrupt) or [],
 }
 
 

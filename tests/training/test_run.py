@@ -16,9 +16,9 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 import tokendynamics as td
 from tokendynamics.modules.language_model import LanguageModel, LanguageModelConfig
 from tokendynamics.modules.vision import VisionConfig, VisionModel
-from tokendynamics.training import Experiment, Record, _settings
-from tokendynamics.training._layers import through_layers
+from tokendynamics.training import Experiment, Record, _trainer
 from tokendynamics.training._trainer import RunTrainer
+from tokendynamics.training._training_run import through_layers
 from tokendynamics.training.networks import network_of
 from tokendynamics.training.tasks import task_of
 from training.runs import At, files, interrupt, run, small, weights
@@ -256,7 +256,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_the_last_good_checkpoint_stay
 def test_a_loss_on_a_split_that_is_no_number_is_not_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tokendynamics.training._fitted import TrainingRun
+    from tokendynamics.training._training_run import TrainingRun
 
     genuine = TrainingRun._measures
 
@@ -294,7 +294,7 @@ def test_runs_of_one_seed_see_the_same_data_and_start_alike_whatever_their_regim
 def test_weights_follow_parameters_whose_changes_pytorch_does_not_count(tmp_path: Path) -> None:
     experiment = small(tmp_path, model={"regime": "convergence"})
     task = task_of(experiment, 6)
-    arguments = _settings.trainer_arguments(experiment.recipe, tmp_path / "checkpoints", 0, [], {"use_cpu": True})
+    arguments = _trainer.trainer_arguments(experiment.recipe, tmp_path / "checkpoints", 0, [], {"use_cpu": True})
     trainer = RunTrainer(network_of(experiment, task), task, experiment.recipe, arguments)
     model, batch = trainer.model, task.evaluation_batch([task.training[0]])
     before = float(trainer.compute_loss(model, batch).detach())
@@ -312,6 +312,6 @@ def test_weights_follow_parameters_whose_changes_pytorch_does_not_count(tmp_path
 def test_several_devices_of_one_process_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TrainingArguments, "n_gpu", property(lambda self: getattr(self, "_n_gpu", 4)))
     recipe = small(tmp_path).recipe
-    made = _settings.trainer_arguments(recipe, tmp_path / "checkpoints", 0, [], {"use_cpu": True})
+    made = _trainer.trainer_arguments(recipe, tmp_path / "checkpoints", 0, [], {"use_cpu": True})
     assert made._n_gpu <= 1
     assert made.train_batch_size == recipe.batch

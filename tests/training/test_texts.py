@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.training.tasks import Bytes, Words
-from tokendynamics.training.tasks._texts import text_splits
-from tokendynamics.training.tasks._windows import AdjoiningWindows, RandomWindows
+from tokendynamics.training.tasks._texts import AdjoiningWindows, RandomWindows, text_splits
 from training.runs import text
 
 

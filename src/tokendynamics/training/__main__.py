@@ -15,7 +15,8 @@ import torch.distributed
 from tokendynamics.numerics import TokenDynamicsError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.printable import tolerate_encodings
-from tokendynamics.training._run import read_experiment, train
+from tokendynamics.training import train
+from tokendynamics.training.folder import read_experiment
 
 
 def main(arguments: list[str]) -> int:

@@ -15,23 +15,78 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, StorageError
+from tokendynamics.modules import REGIMES
+from tokendynamics.numerics import ArgumentValueError, StorageError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.extras import require
 from tokendynamics.numerics.resources import limited_threads
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.manifest import manifest
 from tokendynamics.provenance.progress import Progress, reporting
-from tokendynamics.provenance.reading import read_json
 from tokendynamics.provenance.swap import recover
 from tokendynamics.provenance.whole import full_disk_as_storage_error
-from tokendynamics.training._checkpoints import checkpoints
 from tokendynamics.training.experiment import Experiment, differences
-from tokendynamics.training.folder import CHECKPOINTS, EXPERIMENT, RECORD, held
+from tokendynamics.training.folder import CHECKPOINTS, EXPERIMENT, RECORD, checkpoints, held, read_experiment
 from tokendynamics.training.record import FINISHED, NOT_FINITE, Record
+from tokendynamics.words import number
 
 if TYPE_CHECKING:
-    from tokendynamics.training._fitted import TrainingRun
+    from tokendynamics.training._training_run import TrainingRun
+
+
+_ROSE = 0.5
+"""Rise above the lowest loss, in nats, from which a loss counts as rising."""
+_GUESS = 20.0
+"""Upper bound on the loss of a uniform guess, in nats: e^20 exceeds every vocabulary."""
+_SINGULAR = 1e5
+"""Condition number from which on an inverse in float32 keeps less than two digits."""
+
+Course = Sequence[Mapping[str, float | None]]
+
+
+def likely_causes(experiment: Experiment, history: Course, validation: Course) -> list[str]:
+    """Return sentences on likely causes, the likeliest first; at least one.
+
+    Args:
+        experiment: What was run.
+        history: See `Record`.
+        validation: See `Record`.
+    """
+    recipe, causes = experiment.recipe, []
+    losses = [loss for each in history if (loss := each["loss"]) is not None]
+    remedies = f"halve it, or use a warm-up longer than {recipe.warmup} steps"
+    too_high = f"the learning rate {recipe.learning_rate:g} is likely too high; {remedies}"
+    if losses and losses[-1] > min(losses) + _ROSE:
+        causes.append(f"the loss rose from {min(losses):.3g} to {losses[-1]:.3g} before: {too_high}")
+    elif losses and losses[-1] > _GUESS:
+        causes.append(f"the last loss was {losses[-1]:.3g}, more than that of a random guess: {too_high}")
+    if experiment.model.get("form") == "solve" and validation:
+        causes += _nearly_singular(experiment, validation[-1])
+    if not causes:
+        came = f" (last loss {losses[-1]:.3g})" if losses else " (no loss was logged before)"
+        causes.append(f"no cause was recorded{came}: halve the learning rate {recipe.learning_rate:g}")
+    if recipe.precision == "fp16":
+        causes.append("fp16 has no number above 65504: use bf16 or float32")
+    if recipe.clip is None:
+        causes.append("gradients are not clipped: use clip = 1.0")
+    return causes
+
+
+def _nearly_singular(experiment: Experiment, last: Mapping[str, float | None]) -> list[str]:
+    """Name matrices that are inverted and had become nearly singular at the last evaluation."""
+    regime = REGIMES[experiment.model.get("regime", "baseline")]
+    inverted = {"Q": ("query_condition", regime.w), "A": ("contraction_condition", regime.a)}
+    causes = []
+    for matrix, (name, constraint) in inverted.items():
+        value = last.get(name, 0.0)
+        if constraint is not None and (value is None or value > _SINGULAR):
+            condition = "infinity" if value is None else number(value, 2)
+            causes.append(
+                f"the condition number of {matrix} was {condition} and form = 'solve' inverts {matrix}: use form = "
+                "'congruence'"
+            )
+    return causes
+
 
 _LOG = logging.getLogger("tokendynamics")
 
@@ -86,7 +141,7 @@ def train(
     if ended is not None:
         return ended
     with limited_threads(threads) as used, reporting(progress) as report, _resumable(place), _draws_of_its_own():
-        from tokendynamics.training import _fitted as fitted  # transformers' Trainer takes seconds
+        from tokendynamics.training import _training_run as fitted  # transformers' Trainer takes seconds
 
         run = fitted.TrainingRun(experiment, place, loggers, callbacks, report, arguments or {})
         try:
@@ -105,11 +160,14 @@ def _ended(run: TrainingRun, experiment: Experiment) -> Record:
     """Train and measure a run, and return its record, without a manifest."""
     for note in () if _is_further() else run.notes:
         _LOG.warning("%s", note)
-    causes = run.fit()
-    measures, layers = ({}, {}) if causes else run.measured()
-    causes = causes or run.not_finite(measures)
-    status = NOT_FINITE if causes else FINISHED
-    return Record(experiment, status, run.steps, *run.course(), measures, layers, (*causes, *run.notes))
+    broken = run.fit()
+    measures, layers = ({}, {}) if broken else run.measured()
+    splits = [split for split, values in measures.items() if values["loss"] is None]
+    if splits:
+        broken = f"the loss on {splits[0]} is not finite after step {run.steps}, and every weight is"
+    course, status = run.course(), NOT_FINITE if broken else FINISHED
+    causes = (broken, *likely_causes(experiment, *course)) if broken else ()
+    return Record(experiment, status, run.steps, *course, measures, layers, (*causes, *run.notes))
 
 
 def _former(place: Path, experiment: Experiment, resume: bool) -> Record | None:
@@ -118,7 +176,9 @@ def _former(place: Path, experiment: Experiment, resume: bool) -> Record | None:
         return Record.open(place) if (place / RECORD).is_file() else None
     described = place / EXPERIMENT
     if not described.is_file():
-        if place.exists() and (not place.is_dir() or any(_visible(place))):
+        # Remains of a run that was killed before it had described itself do not count.
+        remains = f".{EXPERIMENT}.partial"
+        if place.exists() and not (place.is_dir() and all(path.name.startswith(remains) for path in place.iterdir())):
             raise ArgumentValueError(expected("folder", "a new name, or the folder of a run", str(place)))
         return None
     former = read_experiment(place)
@@ -138,25 +198,6 @@ def _former(place: Path, experiment: Experiment, resume: bool) -> Record | None:
 def _is_further() -> bool:
     """Whether this is one of several processes, and not the first."""
     return int(os.environ.get("RANK", "0")) > 0
-
-
-def read_experiment(folder: Path) -> Experiment:
-    """Return what the folder of a run says is run there.
-
-    Raises:
-        ArgumentValueError: There is no such file, or it cannot be read.
-    """
-    place = folder / EXPERIMENT
-    values = read_json(place, "folder")
-    try:
-        return Experiment.from_json(values)
-    except (ArgumentTypeError, ArgumentValueError) as error:
-        raise ArgumentValueError(expected("folder", f"a readable {EXPERIMENT}", f"{place} ({error})")) from error
-
-
-def _visible(place: Path) -> Iterator[Path]:
-    """Yield what is in a folder but the remains of a run that was killed before it had described itself."""
-    return (path for path in place.iterdir() if not path.name.startswith(f".{EXPERIMENT}.partial"))
 
 
 @contextmanager

@@ -21,8 +21,7 @@ from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.whole import whole_file
 from tokendynamics.training.experiment import Experiment
 from tokendynamics.training.folder import SAMPLES
-from tokendynamics.training.monitor._loggers import loggers
-from tokendynamics.training.monitor._network import WithoutInferenceMode, undisturbed, unwrapped, why_not_alone
+from tokendynamics.training.monitor._network import WithoutInferenceMode, loggers, undisturbed, unwrapped, why_not_alone
 from tokendynamics.training.tasks import Task
 
 _LOG = logging.getLogger("tokendynamics")

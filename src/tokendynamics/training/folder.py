@@ -1,15 +1,24 @@
-"""What the folder of a run holds."""
+"""What the folder of a run holds, and its checkpoints, which are complete or absent, whatever kills a run."""
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError, TokenDynamicsError
 from tokendynamics.numerics.errors import expected
+from tokendynamics.provenance.durable import settle
+from tokendynamics.provenance.manifest import write_json
+from tokendynamics.provenance.owned import MANIFEST, digest, digests
+from tokendynamics.provenance.reading import read_json
+from tokendynamics.provenance.whole import full_disk_as_storage_error
+from tokendynamics.training.experiment import Experiment
 
 try:
     import fcntl
@@ -18,6 +27,20 @@ except ImportError:  # Windows has no such locks
 
 EXPERIMENT, RECORD = "experiment.json", "record.json"
 CHECKPOINTS, LOGS, SAMPLES, MODEL, AVERAGED = "checkpoints", "logs", "samples", "model", "model-averaged"
+
+
+def read_experiment(folder: Path) -> Experiment:
+    """Return what the folder of a run says is run there.
+
+    Raises:
+        ArgumentValueError: There is no such file, or it cannot be read.
+    """
+    place = folder / EXPERIMENT
+    values = read_json(place, "folder")
+    try:
+        return Experiment.from_json(values)
+    except (ArgumentTypeError, ArgumentValueError) as error:
+        raise ArgumentValueError(expected("folder", f"a readable {EXPERIMENT}", f"{place} ({error})")) from error
 
 
 def put_folder(made: Path, place: Path) -> None:
@@ -48,3 +71,131 @@ def held(place: Path) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+
+
+_NAME = re.compile(r"checkpoint-([0-9]+)")
+_PARTIAL = ".partial"
+_ROOM = 2**20
+"""Bytes for which there is room on any disk that is not full."""
+
+
+def partial_place(folder: Path, step: int) -> Path:
+    """Return where the checkpoint of a step is written before it has its name: the same for every process of a run."""
+    return folder / f".checkpoint-{step}{_PARTIAL}"
+
+
+def put_checkpoint(made: Path, folder: Path, *, keep: int, processes: int) -> Path:
+    """Bring a complete checkpoint to the disk, give it its name, and remove all but the last `keep`.
+
+    Args:
+        made: The folder ``checkpoint-N`` in its `partial_place`.
+        folder: Of the checkpoints.
+        keep: How many stay.
+        processes: Of the run; they are noted, with the SHA-256 of every file, for `last_checkpoint`.
+
+    Returns:
+        Its place.
+    """
+    write_json(made / MANIFEST, {"processes": processes, "files": digests(made)})
+    for path in (*made.rglob("*"), made):
+        settle(path)
+    place = folder / made.name
+    if place.exists():  # of a run that was resumed from an earlier one
+        _remove(place)
+    made.rename(place)
+    made.parent.rmdir()
+    settle(folder)
+    remove_older(folder, keep)
+    return place
+
+
+def remove_older(folder: Path, keep: int) -> None:
+    """Remove all checkpoints but the last `keep`."""
+    for older in checkpoints(folder)[:-keep]:
+        _remove(older)
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Return the checkpoints in a folder, the last one last."""
+    found = [path for path in folder.glob("checkpoint-*") if path.is_dir() and _NAME.fullmatch(path.name)]
+    return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]))
+
+
+def last_checkpoint(folder: Path, processes: int) -> Path | None:
+    """Return the checkpoint that a run continues from, whose files are those that were written; None where none is.
+
+    Raises:
+        CheckpointError: It is damaged: the message says what is wrong and what to do.
+        ArgumentValueError: The run was begun with another number of processes.
+    """
+    every = checkpoints(folder)
+    if not every:
+        return None
+    wrong, began = _damage(every[-1])
+    if wrong:
+        start = f"continues from {every[-2].name}" if len(every) > 1 else "starts anew"
+        advice = f"remove this checkpoint and resume: the run {start}, with the same numbers"
+        raise CheckpointError(expected(str(every[-1]), "the files that the run wrote", wrong, advice))
+    if began != processes:
+        wanted = f"{began}, with which the run was started: others would use other data"
+        raise ArgumentValueError(expected("processes", wanted, processes))
+    return every[-1]
+
+
+def clear_partial(folder: Path) -> None:
+    """Remove what killed runs left of checkpoints that they did not complete, or did not remove whole."""
+    for path in folder.glob(f".*{_PARTIAL}"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def into_room(folder: Path) -> Iterator[None]:
+    """Say of a full disk that it is one, whatever PyTorch and safetensors raise there.
+
+    Raises:
+        StorageError: The disk of the folder is full.
+    """
+    with full_disk_as_storage_error(folder):
+        try:
+            yield
+        except TokenDynamicsError:
+            raise
+        except Exception as error:
+            full = os.strerror(errno.ENOSPC)
+            if full in str(error) or not _has_room(folder):
+                raise OSError(errno.ENOSPC, full, str(folder)) from error
+            raise
+
+
+def _has_room(folder: Path) -> bool:
+    """Try it: a quota shows in nothing else."""
+    probe = folder / f".room{_PARTIAL}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(bytes(_ROOM))
+        settle(probe)
+    except OSError:
+        return False
+    finally:
+        probe.unlink(missing_ok=True)
+    return True
+
+
+def _damage(checkpoint: Path) -> tuple[str, int]:
+    """Return what is wrong with a checkpoint, in words or none, and the number of processes that wrote it."""
+    try:
+        noted: Any = read_json(checkpoint / MANIFEST, str(checkpoint))
+        files, processes = dict(noted["files"]), int(noted["processes"])
+    except (ArgumentValueError, KeyError, TypeError, ValueError):
+        return f"{MANIFEST} missing or damaged", 0
+    for name, written in files.items():
+        if digest(checkpoint / name) != written:
+            return f"{name} {'changed' if (checkpoint / name).is_file() else 'missing'}", processes
+    return "", processes
+
+
+def _remove(checkpoint: Path) -> None:
+    """Take the name away first: half a checkpoint must never look like one."""
+    doomed = checkpoint.with_name(f".{checkpoint.name}.removed{_PARTIAL}")
+    checkpoint.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)

@@ -16,11 +16,11 @@ from torch.nn.functional import one_hot, pad
 
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits._transformer import OneLayerTransformer
+from tokendynamics.circuits.evidence._instrument import Estimate, Found, Instrument
 from tokendynamics.circuits.evidence._interventions import ablation, patching
 from tokendynamics.circuits.evidence._trial import Trial, chunk_length
-from tokendynamics.circuits.evidence._weights import correlation, variance_shares
-from tokendynamics.circuits.evidence.instrument import Estimate, Found, Instrument
 from tokendynamics.circuits.evidence.verdict import TAKES_PART, THRESHOLDS, Findings, Verdict, decide
+from tokendynamics.circuits.evidence.weights import correlation, variance_shares
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits

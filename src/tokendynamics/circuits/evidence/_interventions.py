@@ -13,17 +13,9 @@ from torch.nn.functional import one_hot
 
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits._transformer import Block, OneLayerTransformer
+from tokendynamics.circuits.evidence._instrument import Estimate, Instrument, all_of, any_of
 from tokendynamics.circuits.evidence._trial import Trial, chunk_length, pairs, root
-from tokendynamics.circuits.evidence.instrument import (
-    QK_BLOCKS,
-    Estimate,
-    Instrument,
-    all_of,
-    any_of,
-    block_name,
-    double_centred,
-    weights_of,
-)
+from tokendynamics.circuits.evidence.weights import QK_BLOCKS, block_name, double_centred, weights_of
 
 # A sum that leaves the range of what was written by less than this share of its own spread does so by rounding.
 _OUT_OF_RANGE = 1e-9

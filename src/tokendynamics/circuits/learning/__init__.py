@@ -3,6 +3,6 @@
 from tokendynamics.circuits.learning._record import SOLVED, LearningRecord
 from tokendynamics.circuits.learning._run import learn
 from tokendynamics.circuits.learning._settings import Flavour, Settings
-from tokendynamics.circuits.learning.architecture import DESIGNS, Architecture, Design, design
+from tokendynamics.circuits.learning.model import DESIGNS, Architecture, Design, design
 
 __all__ = ["DESIGNS", "SOLVED", "Architecture", "Design", "Flavour", "LearningRecord", "Settings", "design", "learn"]

@@ -16,8 +16,7 @@ from tokendynamics.attention import Attention
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits._transformer import LayerNorm, OneLayerTransformer
 from tokendynamics.circuits.learning._settings import Settings
-from tokendynamics.circuits.learning.architecture import initial_parameters
-from tokendynamics.circuits.learning.gradient import EPSILON
+from tokendynamics.circuits.learning.model import EPSILON, initial_parameters
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import as_count, as_finite, as_tensor, as_text
 from tokendynamics.numerics.errors import expected, shown

@@ -18,8 +18,13 @@ from torch import Tensor
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits.learning._record import LearningRecord
 from tokendynamics.circuits.learning._settings import Flavour, Settings, penalty_of, penalty_weight
-from tokendynamics.circuits.learning.architecture import Architecture, design, initial_parameters
-from tokendynamics.circuits.learning.gradient import Sequences, mean_squared_error
+from tokendynamics.circuits.learning.model import (
+    Architecture,
+    Sequences,
+    design,
+    initial_parameters,
+    mean_squared_error,
+)
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import limited_threads

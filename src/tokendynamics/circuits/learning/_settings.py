@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits._transformer import on_categories, on_positions, shift
-from tokendynamics.circuits.learning.architecture import Architecture, Design, circuit, design
+from tokendynamics.circuits.learning.model import Architecture, Design, circuit, design
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_count
 from tokendynamics.numerics.errors import expected

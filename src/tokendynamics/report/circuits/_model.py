@@ -8,7 +8,7 @@ import torch
 from tokendynamics.circuits import OneLayerTransformer, PairTask
 from tokendynamics.circuits.constructions import Comparison
 from tokendynamics.circuits.constructions.comparison import Answer
-from tokendynamics.circuits.evidence.instrument import row_centred
+from tokendynamics.circuits.evidence.weights import row_centred
 from tokendynamics.figures.figure import Figure, Matrices, Table, cells
 from tokendynamics.figures.palette import BLUE, INK, ORANGE, PAPER
 from tokendynamics.figures.svg import Drawing, Key, draw_for_screens, plain

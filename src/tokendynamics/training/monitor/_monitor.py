@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeAlias
 
+import numpy as np
 import xarray as xr
 from torch import nn
 from transformers import TrainerCallback
@@ -24,16 +25,30 @@ from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained.network import half_of
 from tokendynamics.pretrained.other_libraries import in_short
 from tokendynamics.provenance.manifest import plain
-from tokendynamics.training.monitor._loggers import as_write, loggers, scalars
-from tokendynamics.training.monitor._network import base_of, measures_here, unwrapped, why_not_alone
-from tokendynamics.training.monitor._probe import Probe
+from tokendynamics.training.monitor._network import (
+    base_of,
+    loggers,
+    measures_here,
+    unwrapped,
+    why_not_alone,
+)
 from tokendynamics.training.monitor.changes import has_intervals
-from tokendynamics.training.monitor.looks import MEASURED, Look
+from tokendynamics.training.monitor.looks import MEASURED, Look, Probe, Values
 from tokendynamics.training.monitor.series import Series
 
 _LOG = logging.getLogger("tokendynamics")
 
 Send: TypeAlias = Callable[[dict[str, float]], None]
+
+
+Write: TypeAlias = Callable[[str, float, int], object]
+"""Takes name, value and step."""
+
+_SENT = (
+    "share_common", "share_prompt", "share_own", "consensus_within", "consensus_relative", "centred_cos2",
+    "attention_sink_mass",
+)  # fmt: skip
+_PARTS = ("attention", "feed_forward")
 
 
 class Monitor(TrainerCallback):
@@ -330,3 +345,38 @@ def _plain(value: Any) -> Any:
 def _written(texts: Any) -> str:
     """Return texts, in any form, as one text that tells them from others."""
     return json.dumps(texts, default=_plain)
+
+
+def scalars(values: Values) -> Iterator[tuple[str, float]]:
+    """Yield the numbers of a look by the names that loggers show, such as ``tokens/consensus_within/layer_03``.
+
+    What is not defined is left out.
+
+    Args:
+        values: Of one look.
+    """
+    lines = {name: values[name] for name in _SENT}
+    lines |= {f"update_ratio_{part}": values["update_ratio"][:, place] for place, part in enumerate(_PARTS)}
+    for name, line in lines.items():
+        digits = max(2, len(str(len(line) - 1)))
+        for layer, value in enumerate(line.tolist()):
+            if np.isfinite(value):
+                yield f"tokens/{name}/layer_{layer:0{digits}}", value
+
+
+def as_write(writer: Any) -> Write | None:
+    """Return what takes name, value and step.
+
+    Args:
+        writer: A function of these three, a ``SummaryWriter`` of TensorBoard or what has its ``add_scalar``; or None.
+
+    Raises:
+        ArgumentTypeError: Anything else.
+    """
+    if writer is None:
+        return None
+    write = getattr(writer, "add_scalar", writer)
+    if not callable(write):
+        wanted = "a SummaryWriter, or a function of name, value and step"
+        raise ArgumentTypeError(expected("writer", wanted, shown(writer)))
+    return write

@@ -1,7 +1,8 @@
-"""The network inside whatever trains it, and passes through it that leave nothing behind in the training."""
+"""The training around a monitor: the network in it, passes that leave nothing behind, and where numbers go."""
 
 from __future__ import annotations
 
+import inspect
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -120,3 +121,22 @@ def _ordinary(arguments: Mapping[str, Any]) -> dict[str, Any]:
         name: value.clone() if isinstance(value, torch.Tensor) and value.is_inference() else value
         for name, value in arguments.items()
     }
+
+
+def loggers() -> list[Any]:
+    """Return the callbacks of transformers that hand numbers to TensorBoard and the like, of the Trainer that calls.
+
+    A callback is handed everything but its neighbours, and they are who writes: they are those of the list that is
+    being gone through, some calls further out. Empty where none is.
+    """
+    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+    from transformers.trainer_callback import CallbackHandler
+
+    known = tuple(INTEGRATION_TO_CALLBACK.values())
+    frame = inspect.currentframe()
+    while frame is not None:
+        caller = frame.f_locals.get("self")
+        if isinstance(caller, CallbackHandler):
+            return [callback for callback in caller.callbacks if isinstance(callback, known)]
+        frame = frame.f_back
+    return []

@@ -1,13 +1,42 @@
-"""One measurement of a monitor, and the text that a checkpoint keeps of it."""
+"""One look of a monitor: the pass of its texts, the measures, and the text that a checkpoint keeps of them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor, nn
+
+from tokendynamics.diagnosis.tracing.measure import attention_bytes, conventions_of_trace, state_bytes
+from tokendynamics.diagnosis.tracing.prompt_shares import SHARES, share_variables
+from tokendynamics.diagnosis.tracing.prompt_trace import (
+    SINK_RATIO,
+    PromptTrace,
+    Sites,
+    find_sinks,
+    sites_of,
+    tokens_to_remove,
+    update_ratios,
+)
+from tokendynamics.diagnosis.tracing.prompts import in_words
+from tokendynamics.diagnosis.tracing.variables import SITES
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.resources import check_fits
+from tokendynamics.observables.directions import lengths, refuse_zero_tokens
+from tokendynamics.pretrained import Checkpoint, load
+from tokendynamics.pretrained.discovery.interface import showing
+from tokendynamics.pretrained.edits.states import PackStates, StateWatch
+from tokendynamics.pretrained.inputs import prepared
+from tokendynamics.pretrained.network import without_cache
+from tokendynamics.pretrained.other_libraries import silenced
+from tokendynamics.pretrained.packs import Pack
+from tokendynamics.training.monitor._network import WithoutInferenceMode, undisturbed
 
 Values: TypeAlias = Mapping[str, np.ndarray]
 """The measures of one look, by name, over layers 0 … L."""
@@ -48,3 +77,206 @@ class Look:
         found = json.loads(text)
         values = {name: np.array(each, dtype=np.float64) for name, each in found["values"].items()}
         return cls(int(found["step"]), str(found["status"]), values)
+
+
+DIMS: dict[str, tuple[str, ...]] = {
+    **{f"share_{name}": ("layer",) for name in SHARES},
+    "consensus_within": ("layer",),
+    "consensus_relative": ("layer",),
+    "centred_cos2": ("layer",),
+    "line_excess": ("layer",),
+    "share_common_interval": ("layer", "bound"),
+    "consensus_relative_interval": ("layer", "bound"),
+    "line_excess_interval": ("layer", "bound"),
+    "update_ratio": ("layer", "component"),
+    "attention_sink_mass": ("layer",),
+    "attention_sink_uniform": ("layer",),
+}
+"""What is measured, over layers 0 … L, and the further axes of each."""
+
+_AFTER_BLOCK = SITES.index("feed_forward")
+
+
+def not_finite_at(passes: Sequence[PackStates]) -> int | None:
+    """Return the first layer after which a state is no finite number, 0 for the embedding; None where all are.
+
+    Args:
+        passes: Of one look.
+    """
+    found = [
+        layer
+        for states in passes
+        for layer, (attention, after) in enumerate(zip(states.attention, states.feed_forward, strict=True))
+        # An attention that was not found is NaN, and so is every one at layer 0.
+        if bool(attention.isinf().any()) or not bool(after.isfinite().all())
+    ]
+    return min(found, default=None)
+
+
+def measured(passes: Sequence[PackStates]) -> dict[str, Float64[np.ndarray, "layer ..."]]:
+    """Return the measures of the tokens that count, after each layer 0 … L, by the names of `DIMS`.
+
+    Each is what `tokendynamics.trace` says at the site "feed_forward", massive tokens left out; of what it says of each
+    prompt, the median over prompts (``update_ratio``) or their mean (``attention_sink_mass``, and beside it in
+    ``attention_sink_uniform`` what that token would receive if all were attended alike). NaN where it is not defined.
+
+    Args:
+        passes: Of all prompts, each in one of them.
+
+    Raises:
+        ArgumentValueError: A token of length zero.
+    """
+    rows = [row for states in passes for row in _rows(states)]
+    found = {name: values for name, (dims, values) in share_variables(rows).items() if "site" in dims}
+    after = {name: values[:, _AFTER_BLOCK] for name, values in found.items() if name != "kappa_of_prompt"}
+    shares = {f"share_{name}": after["shares"][:, place] for place, name in enumerate(SHARES)}
+    shares["share_common_interval"] = after["shares_interval"][:, SHARES.index("common")]
+    ratios = torch.from_numpy(np.stack([row.update_ratio for row in rows]))
+    values = after | shares | _sinks(rows) | {"update_ratio": _median(ratios).numpy()}
+    return {name: values[name] for name in DIMS}
+
+
+def _rows(states: PackStates) -> Iterator[PromptTrace]:
+    """Yield what each prompt of a pass leaves, as far as shares, updates and sinks need it."""
+    attention, after = (part.detach().cpu() for part in (states.attention, states.feed_forward))
+    depth = len(after)
+    places = Sites(list(range(depth)), [_AFTER_BLOCK] * depth)
+    for number, length in enumerate(states.lengths):
+        x, y = after[:, number, :length], attention[1:, number, :length]
+        exact = x.double()
+        sizes = lengths(exact)
+        refuse_zero_tokens(sizes == 0, "states")
+        counted = ~tokens_to_remove(find_sinks(sizes, SINK_RATIO))
+        count = counted.sum(dim=-1)
+        sums = ((counted / sizes).unsqueeze(-2) @ exact).squeeze(-2)
+        pairs = torch.where(count > 1, count * (count - 1), torch.nan)
+        within = ((sums.square().sum(dim=-1) - count) / pairs)[:, None].expand(-1, 2)
+        both = torch.cat([lengths(y.double()), sizes])
+        yield PromptTrace(
+            observables={"mean_pair_cosine": places.grid(within)},
+            per_layer={},
+            component_change=np.empty(0),
+            token_count=torch.stack([torch.full_like(count, length), count], dim=-1).numpy(),
+            tokens=[],
+            unit_sums=places.grid(sums),
+            update_ratio=update_ratios(y, x, both, counted, sites_of(depth, with_final_norm=False)),
+            states=(x,),
+            sizes=sizes,
+            cosines=None,
+            counted=counted,
+            places=places,
+            received=None if states.received is None else states.received[:, :, number, :length],
+        )
+
+
+def _sinks(rows: Sequence[PromptTrace]) -> dict[str, np.ndarray]:
+    """Return the weight that the most attended token of a prompt receives, and its share of uniform attention."""
+    found = torch.full((len(rows), 2, len(rows[0].token_count)), torch.nan, dtype=torch.float64)
+    for place, row in enumerate(rows):
+        if row.received is not None:
+            received, uniform = row.received.double()
+            most = received.nan_to_num(nan=-torch.inf).argmax(dim=-1, keepdim=True)
+            found[place, :, 1:] = torch.stack([received.gather(-1, most), uniform.gather(-1, most)]).squeeze(-1)
+    mean = found.nanmean(dim=0)
+    return {"attention_sink_mass": mean[0].numpy(), "attention_sink_uniform": mean[1].numpy()}
+
+
+def _median(values: Float[Tensor, "prompt ..."]) -> Float[Tensor, "*shape"]:
+    """Return the median over prompts, between the middle two of an even number of them."""
+    return torch.nanquantile(values, 0.5, dim=0)
+
+
+_KEPT = ("tokenization", "sinks", "intervals")
+
+
+class Probe:
+    """A network with the texts that run through it.
+
+    Its weights may change between two looks, its modules not.
+
+    Args:
+        network: From `base_of`.
+        name: What to call it.
+        texts: By name.
+        tokenizer: Turns them into token ids; None for texts that are ids already.
+        inputs: See `tokendynamics.load`.
+
+    Raises:
+        TokenDynamicsError: The network, or a text, cannot be read, or all states are more than the memory.
+    """
+
+    def __init__(self, network: nn.Module, name: str, texts: Mapping[str, Any], tokenizer: Any, inputs: Any) -> None:
+        if tokenizer is None and any(isinstance(item, str) for item in texts.values()):
+            advice = "pass tokenizer=, or token ids as texts"
+            raise ArgumentValueError(expected("tokenizer", "one that turns texts into token ids", "none", advice))
+        self.network = network
+        with undisturbed(network):
+            self._ckpt = load(network, tokenizer, inputs=inputs)
+            given = [_within_context(self._ckpt, item, called) for called, item in texts.items()]
+            _check_texts(self._ckpt, [arguments for arguments, _ in given])
+            self._packs = self._ckpt.packs([arguments for arguments, _ in given])
+        self.texts = [[called, in_words(item)] for called, item in texts.items()]
+        self.facts = _facts(self._ckpt, name, texts, sum(cut for _, cut in given))
+
+    def look(self, step: int) -> Look:
+        """Run the texts through the network as it is now, and measure.
+
+        Args:
+            step: Of the training.
+
+        Raises:
+            TokenDynamicsError: A token of length zero.
+        """
+        with undisturbed(self.network):
+            passes = [self._states(pack) for pack in self._packs]
+        layer = not_finite_at(passes)
+        if layer is not None:
+            return Look(step, f"not finite at {f'layer {layer}' if layer else 'the embedding'}")
+        return Look(step, MEASURED, measured(passes))
+
+    def _states(self, pack: Pack) -> PackStates:
+        layout = self._ckpt.layout
+        with StateWatch(self.network, layout) as watch, silenced(), without_cache(self.network), showing(self.network):
+            return watch.run(WithoutInferenceMode(self.network), pack)
+
+
+def _within_context(ckpt: Checkpoint, item: Any, argument: str) -> tuple[dict[str, Any], bool]:
+    """Return a text as arguments of the forward pass, and whether it was cut to what the network reads."""
+    try:
+        arguments, cut = prepared(ckpt, item, argument=argument).inputs, False
+    except ArgumentValueError:
+        arguments, cut = prepared(ckpt, item, truncate=True, argument=argument).inputs, True
+    return arguments, cut
+
+
+def _check_texts(ckpt: Checkpoint, given: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse texts that are one text to the network, and states that do not fit: those of all are there at once."""
+    first, *others = given
+    if all(each.keys() == first.keys() and all(_equal(each[name], first[name]) for name in each) for each in others):
+        came = f"{len(given)} that begin alike, as far as the network reads them"
+        raise ArgumentValueError(expected("texts", "at least two different texts", came))
+    lengths = [each["input_ids"].shape[-1] if "input_ids" in each else 0 for each in given]
+    states = sum(state_bytes(ckpt, length) for length in lengths)
+    check_fits(states + attention_bytes(ckpt, max(lengths)), "texts", "use fewer or shorter texts")
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return isinstance(one, Tensor) and isinstance(other, Tensor) and torch.equal(one, other)
+
+
+def _facts(ckpt: Checkpoint, name: str, texts: Mapping[str, Any], cut: int) -> dict[str, Any]:
+    """Return what the numbers depend on, as attributes of a dataset."""
+    conventions, facts = conventions_of_trace(ckpt, dict(texts), "detect", SINK_RATIO), ckpt.architecture
+    context = f"{cut} of {len(texts)} are longer than the {facts.context} tokens that the network reads, and were cut"
+    dtype = str(ckpt.dtype).removeprefix("torch.")
+    return {
+        "model": name,
+        "layers": facts.layers,
+        "heads": facts.heads,
+        "dim": facts.dim,
+        "parameters": facts.parameters,
+        **{kept: conventions[kept] for kept in _KEPT},
+        "sites": "the residual state after each block, before a final norm",
+        "precision": f"forward pass in {dtype}, without autocast and dropout; measures in float64",
+        "lengths": context if cut else "every text is whole",
+    }

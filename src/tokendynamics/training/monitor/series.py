@@ -23,9 +23,8 @@ from tokendynamics.provenance.manifest import manifest
 from tokendynamics.provenance.whole import settle_results
 from tokendynamics.results import StoredResult
 from tokendynamics.results.tables import nothing_saved, open_table
-from tokendynamics.training.monitor._measures import DIMS
 from tokendynamics.training.monitor.changes import MEASURES, Change, changes_at, has_intervals, settled, states_in
-from tokendynamics.training.monitor.looks import MEASURED, Look
+from tokendynamics.training.monitor.looks import DIMS, MEASURED, Look
 from tokendynamics.words import count, estimate, fixed, in_layers, plural, sentence
 
 EMBEDDING = "embedding"

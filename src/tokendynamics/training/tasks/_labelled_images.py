@@ -1,12 +1,194 @@
-"""What tasks of labelled images share: what is held out, the order of the epochs, and accuracy."""
+"""What tasks of labelled images share: images on disk, what is held out, the order of the epochs, and accuracy."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.extras import require
+from tokendynamics.pretrained.inputs import IMAGE_SUFFIXES, check_regular, opened_image
+from tokendynamics.pretrained.other_libraries import refusing
+
+LAYOUT = (
+    "a folder with train/CLASS/*.jpg and val/CLASS/*.jpg, or one with Parquet files train*.parquet and val*.parquet "
+    "(also in its folder data) of two columns, image and label"
+)
+_SPLITS = ("train", "val")
+_IMAGE, _LABEL = "image", "label"
+
+
+@dataclass(frozen=True)
+class LabelledImages:
+    """Images of one split, opened when they are asked for.
+
+    Attributes:
+        rows: A table of `datasets` with the column ``image``: paths, or what Parquet files hold.
+        labels: Class of each, (image,) int64.
+        place: Where they are, for messages.
+    """
+
+    rows: Any
+    labels: np.ndarray
+    place: str
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def opened(self, number: int) -> Any:
+        """Return an image in three colours, as Pillow has it.
+
+        Raises:
+            ArgumentValueError: It cannot be read, is no regular file or has too many pixels; the message names it.
+        """
+        entry = self.rows[number][_IMAGE]
+        name, source = (entry, entry) if isinstance(entry, str) else self._in_table(entry, number)
+
+        def refusal(words: str) -> ArgumentValueError:
+            return ArgumentValueError(expected("data", "images that can be read", f"{name}: {words}", "replace it"))
+
+        with refusing(refusal):
+            return opened_image(source, "data", name)
+
+    def _in_table(self, entry: dict[str, Any], number: int) -> tuple[str, Any]:
+        name = f"image {number} of {self.place}" + (f", {entry['path']}" if entry["path"] else "")
+        return name, entry["path"] if entry["bytes"] is None else BytesIO(entry["bytes"])
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """What is trained on, and what is kept for the test.
+
+    Attributes:
+        train: Images of the split that training and validation are taken from.
+        val: Images of the split that nothing is chosen on.
+        classes: Names of the classes in the order of their numbers; empty if they have none.
+        count: How many classes there are.
+    """
+
+    train: LabelledImages
+    val: LabelledImages
+    classes: tuple[str, ...]
+    count: int
+
+
+def image_files(data: str) -> ImageFiles:
+    """Find the images at a path, without reading them.
+
+    Parquet files are written out once as tables that can be mapped into memory, in the cache of `datasets`.
+
+    Raises:
+        ArgumentValueError: Nothing there, nothing in it, another layout, or classes in val that train does not have.
+    """
+    require("training", "data", "sets of images")
+    place = Path(data).expanduser()
+    if not place.is_dir():
+        came = f"the file {place}" if place.is_file() else f"nothing at {place}"
+        raise ArgumentValueError(expected("data", LAYOUT, came))
+    if all((place / split).is_dir() for split in _SPLITS):
+        return _of_folders(place)
+    tables = {split: _parquet(place, split) for split in _SPLITS}
+    if all(tables.values()):
+        return _of_parquet(place, tables)
+    missing = [split for split, files in tables.items() if not files and not (place / split).is_dir()]
+    entries = sorted(each.name for each in place.iterdir())[:5]
+    came = f"{place} without {' and '.join(missing) or 'both splits in one form'}"
+    raise ArgumentValueError(expected("data", LAYOUT, came + (f", but with {', '.join(entries)}" if entries else "")))
+
+
+def _of_folders(place: Path) -> ImageFiles:
+    classes = tuple(_names(place / "train"))
+    if not classes:
+        raise ArgumentValueError(expected("data", LAYOUT, f"{place / 'train'} without a folder of a class"))
+    further = [name for name in _names(place / "val") if name not in classes]
+    if further:
+        came = f"{place / 'val' / further[0]}, and no {place / 'train' / further[0]}"
+        raise ArgumentValueError(expected("data", "classes in val that are in train", came))
+    train, val = (_of_classes(place / split, classes) for split in _SPLITS)
+    return ImageFiles(train, val, classes, len(classes))
+
+
+def _of_classes(folder: Path, classes: Sequence[str]) -> LabelledImages:
+    from datasets import Dataset
+
+    paths, labels = [], []
+    for label, name in enumerate(classes):
+        files = _images(folder / name) if (folder / name).is_dir() else []
+        if not files and folder.name == "train":
+            raise ArgumentValueError(expected("data", LAYOUT, f"no image in {folder / name}"))
+        paths += files
+        labels += [label] * len(files)
+    if not paths:
+        raise ArgumentValueError(expected("data", LAYOUT, f"no image in {folder}"))
+    rows = Dataset.from_dict({_IMAGE: paths})
+    return LabelledImages(rows, np.asarray(labels, dtype=np.int64), str(folder))
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(each.name for each in os.scandir(folder) if each.is_dir() and not each.name.startswith("."))
+
+
+def _images(folder: Path) -> list[str]:
+    files = [each for each in os.scandir(folder) if not each.name.startswith(".")]
+    images = [each for each in files if Path(each.name).suffix.lower() in IMAGE_SUFFIXES]
+    check_regular((each.path for each in images if not each.is_file(follow_symlinks=False)), "data")
+    return sorted(each.path for each in images)
+
+
+def _parquet(place: Path, split: str) -> list[str]:
+    return sorted(str(path) for path in (*place.glob(f"{split}*.parquet"), *place.glob(f"data/{split}*.parquet")))
+
+
+def _of_parquet(place: Path, tables: dict[str, list[str]]) -> ImageFiles:
+    read = {split: _table(f"{place / split}*.parquet", files) for split, files in tables.items()}
+    classes, others = (tuple(_class_names(read[split])) for split in _SPLITS)
+    if classes != others:
+        wanted = "the same classes in the same order in train and val"
+        raise ArgumentValueError(expected("data", wanted, f"{shown(classes)} and {shown(others)}"))
+    train, val = (_of_table(read[split], f"{place / split}*.parquet") for split in _SPLITS)
+    lacking = np.setdiff1d(val.labels, train.labels)
+    if len(lacking):
+        came = f"label {lacking[0]}, which no image of train has"
+        raise ArgumentValueError(expected("data", "classes in val that are in train", came))
+    return ImageFiles(train, val, classes, len(classes) or 1 + int(train.labels.max()))
+
+
+def _table(where: str, files: Sequence[str]) -> Any:
+    from datasets import Dataset, Image
+
+    def refusal(words: str) -> ArgumentValueError:
+        return ArgumentValueError(expected("data", LAYOUT, f"{where}, of which nothing can be read: {words}"))
+
+    with refusing(refusal):
+        table: Any = Dataset.from_parquet(list(files))
+    if not {_IMAGE, _LABEL} <= set(table.column_names):
+        came = f"{where} with the columns {', '.join(table.column_names)}"
+        raise ArgumentValueError(expected("data", LAYOUT, came))
+    with refusing(refusal):
+        return table.cast_column(_IMAGE, Image(decode=False))
+
+
+def _of_table(table: Any, where: str) -> LabelledImages:
+    labels = table.select_columns([_LABEL]).with_format("numpy")[:][_LABEL]
+    if not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0:
+        wanted = f"whole numbers from 0 in the column label of {where}"
+        came = f"{labels.min()} to {labels.max()}" if labels.dtype.kind in "iu" else f"values such as {labels[0]!r}"
+        raise ArgumentValueError(expected("data", wanted, came))
+    return LabelledImages(table.select_columns([_IMAGE]), labels.astype(np.int64), where)
+
+
+def _class_names(table: Any) -> Sequence[str]:
+    return getattr(table.features[_LABEL], "names", None) or ()
+
 
 _TOP = 5
 

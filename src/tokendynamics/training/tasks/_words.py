@@ -13,10 +13,8 @@ import numpy as np
 from torch import Tensor
 
 from tokendynamics.training.tasks._bytes import language_batch
-from tokendynamics.training.tasks._options import checked_options
-from tokendynamics.training.tasks._task import Item
-from tokendynamics.training.tasks._texts import text_splits
-from tokendynamics.training.tasks._windows import AdjoiningWindows, RandomWindows, check_length
+from tokendynamics.training.tasks._task import Item, checked_options
+from tokendynamics.training.tasks._texts import AdjoiningWindows, RandomWindows, check_length, text_splits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -1,4 +1,7 @@
-"""Instruments 1 and 2: what the blocks of qk hold, and whether the category block looks like q_true."""
+"""Instruments 1 and 2: what the blocks of qk hold, and whether the category block looks like q_true.
+
+Blocks are compared by their interaction: the part that no sum of a row and a column function gives.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,67 @@ from torch import Tensor
 
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits._transformer import Block, OneLayerTransformer
-from tokendynamics.circuits.evidence.instrument import (
-    QK_BLOCKS,
-    Estimate,
-    Found,
-    Instrument,
-    block_name,
-    double_centred,
-    mean_square,
-    row_centred,
-    weights_of,
-)
+from tokendynamics.circuits.evidence._instrument import Estimate, Found, Instrument
 from tokendynamics.numerics.intervals import bayesian_bootstrap, percentile_interval
 from tokendynamics.numerics.seeding import generator
 from tokendynamics.provenance.manifest import plain
 from tokendynamics.words import listing, number
+
+QK_BLOCKS: tuple[tuple[Block, Block], ...] = (
+    ("category", "category"),
+    ("position", "category"),
+    ("category", "position"),
+    ("position", "position"),
+)
+"""Blocks of qk, (receiver, sender), in the order in which those of the paper's ``k^t q`` are printed."""
+
+
+def block_name(block: tuple[Block, Block]) -> str:
+    """Return a block (receiver, sender) in words, as it stands in the paper's ``k^t q``: the sender first.
+
+    >>> block_name(("position", "category"))
+    'category–position'
+    """
+    receiver, sender = block
+    return f"{sender}–{receiver}"
+
+
+def weights_of(task: PairTask, block: Block) -> Tensor:
+    """Return how often each one-hot of a kind occurs: categories by the law, positions uniformly."""
+    if block == "category":
+        return task.law
+    return torch.full((task.positions,), 1.0 / task.positions, dtype=torch.float64)
+
+
+def row_centred(matrix: Tensor, columns: Tensor) -> Tensor:
+    """Return each row less its mean over the columns, with weights `columns` (…, column) that sum to one.
+
+    Of a qk it takes off what is the same for all senders, and of an ov what is written for every sender alike.
+    """
+    return matrix - (matrix * columns[..., None, :]).sum(dim=-1, keepdim=True)
+
+
+def double_centred(matrix: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Return the interaction ``m_rc − m_r· − m_·c + m_··`` under weights of rows and columns that sum to one.
+
+    Args:
+        matrix: (…, row, column).
+        rows: (…, row).
+        columns: (…, column).
+
+    >>> import torch
+    >>> half = torch.tensor([0.5, 0.5])
+    >>> double_centred(torch.tensor([[1.0, 2.0], [3.0, 8.0]]), half, half)
+    tensor([[ 1., -1.],
+            [-1.,  1.]])
+    """
+    return row_centred(row_centred(matrix, columns).mT, rows).mT
+
+
+def mean_square(matrix: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Return ``Σ_rc rows_r columns_c m_rc²``, shape (…)."""
+    return (matrix.square() * columns[..., None, :] * rows[..., :, None]).sum(dim=(-2, -1))
+
 
 # A block (or a head) counts as used from a tenth (a hundredth) of the whole on.
 _USED_BLOCK, _USED_HEAD = 0.1, 0.01

@@ -1,36 +1,172 @@
-"""What a run does with Trainer, in order: fit, measure, and keep."""
+"""What a run does with Trainer, in order: fit, measure, also through the layers, and keep."""
 
 from __future__ import annotations
 
+import copy
+import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
+import torch
+from torch import Tensor, nn
 from transformers import TrainerCallback
+from transformers.integrations.integration_utils import TensorBoardCallback
 from transformers.utils import logging
 
+from tokendynamics.modules.block import Block
 from tokendynamics.numerics import ArgumentTypeError
 from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.observables import norms, pairwise_distances
 from tokendynamics.provenance.manifest import plain, write_json
 from tokendynamics.provenance.progress import Progress
 from tokendynamics.provenance.whole import whole_file
-from tokendynamics.training._averaging import AveragedWeights
-from tokendynamics.training._callbacks import Curves, Reported
-from tokendynamics.training._causes import likely_causes
-from tokendynamics.training._checkpoints import checkpoints, clear_partial, into_room, last_checkpoint, remove_older
-from tokendynamics.training._layers import SEQUENCES, through_layers
 from tokendynamics.training._samples import Samples
-from tokendynamics.training._settings import trainer_arguments
-from tokendynamics.training._trainer import KEPT, NotFiniteError, RunTrainer
-from tokendynamics.training._whole_network import load_whole_state, whole_network, whole_state
+from tokendynamics.training._trainer import KEPT, NotFiniteError, RunTrainer, trainer_arguments
+from tokendynamics.training._weights import AveragedWeights, load_whole_state, whole_network, whole_state
 from tokendynamics.training.experiment import Experiment
-from tokendynamics.training.folder import AVERAGED, CHECKPOINTS, EXPERIMENT, LOGS, MODEL, put_folder
+from tokendynamics.training.folder import (
+    AVERAGED,
+    CHECKPOINTS,
+    EXPERIMENT,
+    LOGS,
+    MODEL,
+    checkpoints,
+    clear_partial,
+    into_room,
+    last_checkpoint,
+    put_folder,
+    remove_older,
+)
 from tokendynamics.training.networks import network_of
 from tokendynamics.training.presets import counted_otherwise
 from tokendynamics.training.record import Record
 from tokendynamics.training.tasks import task_of
+
+SEQUENCES, TOKENS = 8, 128
+"""How much of a batch is looked at, at most."""
+
+
+@torch.no_grad()
+def through_layers(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, dict[str, list[float | None]]]:
+    """Return mean token norm and mean distance of two tokens of a sequence, after 0, 1, … layers, in float64.
+
+    Args:
+        model: A network of `tokendynamics.modules` with whole weights; it is not changed.
+        batch: What the network is given, of which the first sequences and tokens are looked at.
+
+    Returns:
+        ``"full"``: of the network as it is, before its last norm. ``"bare"``: of the same weights without norms,
+        feed-forward parts and what is dropped, ``x ← x + attention(x)``, from the same embeddings. Each has ``"norm"``
+        and ``"distance"``, a number for every depth from the embedding on; None where states are not finite, and from
+        the first layer on whose logits are not: what PyTorch's kernels make of these depends on the processor.
+
+    Source: `positional` Figures 6 and 7.
+    """
+    twin = copy.deepcopy(model).cpu().double().eval()  # not every accelerator has float64
+    vars(twin).pop("forward", None)  # mixed precision, which accelerate puts there, is not for these
+    blocks = [module for module in twin.modules() if isinstance(module, Block)]
+    shown = {name: _beginning(name, value) for name, value in batch.items() if name != "labels"}
+    seen: list[Tensor] = []
+    sound: list[bool] = []  # whether the logits of each attention are finite, in the order in which they run
+
+    def look(attention: Any, given: tuple[Tensor, ...]) -> None:
+        sound.append(bool(attention.scores(given[0]).isfinite().all()))
+
+    with ExitStack() as hooks:
+        hooks.callback(blocks[0].register_forward_pre_hook(lambda _, given: seen.append(given[0])).remove)
+        for block in blocks:
+            hooks.callback(block.register_forward_hook(lambda *given: seen.append(given[-1])).remove)
+            hooks.callback(block.attention.register_forward_pre_hook(look).remove)
+        twin(**shown)
+        bare = [seen[0]]
+        for block in blocks:
+            bare.append(bare[-1] + block.attention(bare[-1]))
+    return {"full": _through(seen, sound[: len(blocks)]), "bare": _through(bare, sound[len(blocks) :])}
+
+
+def _beginning(name: str, value: Tensor) -> Tensor:
+    value = value.cpu()
+    if name == "input_ids":
+        return value[:SEQUENCES, :TOKENS]
+    return value[:SEQUENCES].double() if value.is_floating_point() else value[:SEQUENCES]
+
+
+def _through(states: list[Tensor], sound: list[bool]) -> dict[str, list[float | None]]:
+    finite = [bool(torch.isfinite(each).all()) and all(sound[:layer]) for layer, each in enumerate(states)]
+    return plain(
+        {
+            name: [measure(each) if sound else math.nan for each, sound in zip(states, finite, strict=True)]
+            for name, measure in (("norm", _mean_norm), ("distance", _mean_distance))
+        }
+    )
+
+
+def _mean_norm(states: Tensor) -> float:
+    return float(norms(states).mean())
+
+
+def _mean_distance(states: Tensor) -> float:
+    tokens = states.shape[-2]
+    pairs: Any = pairwise_distances(states)
+    return float(pairs.sum() / (len(states) * tokens * (tokens - 1))) if tokens > 1 else 0.0
+
+
+class Reported(TrainerCallback):
+    """Tells how many steps are done.
+
+    Args:
+        report: See `Progress`.
+        what: The piece of work, in words.
+    """
+
+    def __init__(self, report: Progress, what: str) -> None:
+        self._report, self._what = report, what
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Tell where the run begins or resumes."""
+        self._tell(state)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Tell the step."""
+        self._tell(state)
+
+    def _tell(self, state: Any) -> None:
+        if state.is_world_process_zero:
+            self._report(state.global_step, state.max_steps, self._what)
+
+
+class Curves(TensorBoardCallback):
+    """Writes every logged number for TensorBoard, to the last evaluation.
+
+    Of a run that continues from a checkpoint, TensorBoard leaves out what had been written after that one.
+
+    Args:
+        folder: Where its files go.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Begin a file."""
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        self.tb_writer = SummaryWriter(str(self._folder), purge_step=state.global_step + 1)
+        super().on_train_begin(args, state, control, **given)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Leave the file open for the evaluations that follow."""
+
+    def close(self) -> None:
+        """Bring everything to the disk; the file is complete."""
+        if self.tb_writer is not None:
+            self.tb_writer.close()
+            self.tb_writer = None
+
 
 Measures = dict[str, dict[str, float | None]]
 
@@ -95,8 +231,8 @@ class TrainingRun:
         """Whether this process writes."""
         return bool(self.trainer.args.should_save)
 
-    def fit(self) -> list[str]:
-        """Train from the last checkpoint on; return likely causes where the loss was not finite any more.
+    def fit(self) -> str | None:
+        """Train from the last checkpoint on; say where the loss was not finite any more, if it was not.
 
         Raises:
             CheckpointError: The last checkpoint is damaged.
@@ -113,8 +249,8 @@ class TrainingRun:
         except NotFiniteError as error:
             kept = checkpoints(folder)
             good = f"the last checkpoint is from before that: {kept[-1].name}" if kept else "there is no checkpoint"
-            return [f"{error}; {good}", *likely_causes(self.experiment, *self.course())]
-        return []
+            return f"{error}; {good}"
+        return None
 
     def course(self) -> tuple[tuple[dict[str, Any], ...], tuple[dict[str, Any], ...]]:
         """Return what was logged of the training, and of the evaluations on the validation split."""
@@ -133,14 +269,6 @@ class TrainingRun:
         test = self.task.test
         items = [test[number] for number in range(min(SEQUENCES, len(test)))]  # pyright: ignore[reportArgumentType]
         return measures, through_layers(whole_network(self.trainer.model), self.task.evaluation_batch(items))
-
-    def not_finite(self, measures: Measures) -> list[str]:
-        """Return likely causes where the loss on a split is not finite though every weight is."""
-        found = [split for split, values in measures.items() if values["loss"] is None]
-        if not found:
-            return []
-        seen = f"the loss on {found[0]} is not finite after step {self.steps}, and every weight is"
-        return [seen, *likely_causes(self.experiment, *self.course())]
 
     def keep(self, record: Record) -> None:
         """Write the network, with what turns inputs into what it takes, and then the record."""
