@@ -17,12 +17,12 @@ from tokendynamics.circuits._transformer import LayerNorm, OneLayerTransformer
 from tokendynamics.circuits.constructions import mixture, solution_1, solution_2, solution_3
 from tokendynamics.circuits.evidence import evidence
 from tokendynamics.circuits.evidence._interventions import LinearUnits, ablation, patching, without_interaction
-from tokendynamics.circuits.evidence._trial import Trial, in_chunks, without_sums
+from tokendynamics.circuits.evidence._trial import EvidenceTrial, in_chunks, without_sums
 from tokendynamics.circuits.functionals import pair_numbers, random_functional
 
 
-def trial_of(model: OneLayerTransformer, task: PairTask, samples: int = 200) -> Trial:
-    return Trial.drawn(model, task, samples, seed=3, resamples=30, confidence=0.9)
+def trial_of(model: OneLayerTransformer, task: PairTask, samples: int = 200) -> EvidenceTrial:
+    return EvidenceTrial.drawn(model, task, samples, seed=3, resamples=30, confidence=0.9)
 
 
 def drawn_task(categories: int, seed: int, law: str = "zipf", positions: int = 6) -> PairTask:

@@ -14,12 +14,12 @@ from tokendynamics.circuits._transformer import LayerNorm, OneLayerTransformer
 from tokendynamics.circuits.constructions import mixture, solution_1, solution_2, solution_3
 from tokendynamics.circuits.evidence._evidence import probing
 from tokendynamics.circuits.evidence._instrument import Estimate, Instrument
-from tokendynamics.circuits.evidence._trial import Trial
+from tokendynamics.circuits.evidence._trial import EvidenceTrial
 from tokendynamics.circuits.functionals import random_functional
 
 
 def probed(model: OneLayerTransformer, task: PairTask, samples: int = 400) -> Instrument:
-    return probing(Trial.drawn(model, task, samples, seed=1, resamples=50, confidence=0.95))
+    return probing(EvidenceTrial.drawn(model, task, samples, seed=1, resamples=50, confidence=0.95))
 
 
 @pytest.mark.parametrize("law", ["uniform", "zipf"])

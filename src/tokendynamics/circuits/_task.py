@@ -186,7 +186,11 @@ def category_law(law: ArrayLike | str | None, categories: int) -> Tensor:
     [0.6666666666666666, 0.3333333333333333]
     """
     if law is None or isinstance(law, str):
-        return _named_law("uniform" if law is None else law, categories)
+        ranks = torch.arange(1, categories + 1, dtype=torch.float64)
+        weights = {None: torch.ones_like(ranks), "uniform": torch.ones_like(ranks), "zipf": 1.0 / ranks}
+        if law not in weights:
+            raise ArgumentValueError(expected("law", "'uniform', 'zipf' or probabilities", repr(law)))
+        return weights[law] / weights[law].sum()
     probabilities = as_tensor(law, "law").double()
     if probabilities.shape != (categories,):
         wanted = f"{categories} probabilities, one for each category"
@@ -202,11 +206,3 @@ def category_law(law: ArrayLike | str | None, categories: int) -> Tensor:
         raise ArgumentValueError(expected("law", "probabilities that sum to 1", f"a sum of {total:.12g}", advice))
     # What sums to one up to rounding is left alone, so that a law that was written down is read back unchanged.
     return probabilities if abs(total - 1.0) <= categories * torch.finfo(torch.float64).eps else probabilities / total
-
-
-def _named_law(name: str, categories: int) -> Tensor:
-    ranks = torch.arange(1, categories + 1, dtype=torch.float64)
-    weights = {"uniform": torch.ones_like(ranks), "zipf": 1.0 / ranks}
-    if name not in weights:
-        raise ArgumentValueError(expected("law", "'uniform', 'zipf' or probabilities", repr(name)))
-    return weights[name] / weights[name].sum()

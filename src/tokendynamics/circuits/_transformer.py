@@ -21,6 +21,8 @@ from tokendynamics.numerics.signatures import typed_arguments, typed_fields
 Activation = Literal["relu", "identity"]
 Block = Literal["category", "position", "scratch"]
 
+_CHUNK_NUMBERS = 2_000_000
+"""Held by the largest intermediate array of a chunk: 16 MB of float64."""
 _BYTES = 32
 """Of each entry of a matrix over tokens: a transformer holds four of them."""
 
@@ -215,6 +217,12 @@ class LayerNorm:
         first, last, _ = self.features.indices(stream.shape[-1])
         normalized = layer_norm(stream[..., first:last], (last - first,), self.gain, self.shift, self.eps)
         return torch.cat([stream[..., :first], normalized, stream[..., last:]], dim=-1)
+
+
+def chunk_length(model: OneLayerTransformer, tokens: int) -> int:
+    """Return how many sequences make a chunk that stays in the cache, with its largest intermediate array."""
+    widest = tokens * max(model.C.shape[0], model.ov.shape[0] * max(tokens, model.width))
+    return max(1, _CHUNK_NUMBERS // widest)
 
 
 @typed_arguments

@@ -24,7 +24,7 @@ _WITHOUT_EFFECT = ("use_cache", "cache_position", "token_type_ids", "num_items_i
 """Arguments of a forward pass that do not affect the results here, and may have any value."""
 
 
-class Network(PreTrainedModel):
+class RegimeNetwork(PreTrainedModel):
     """A network that starts as its constructors draw it, and whose modules know how to start anew."""
 
     base_model_prefix = "model"

@@ -96,8 +96,14 @@ class Samples(TrainerCallback):
         drawn = of.drawn(unwrapped(given["model"]), self.tokens)
         if drawn is None:
             self._tell_once(f"step {step}: no sample: the logits are not finite")
-        else:
-            _write(of.folder / f"step-{step:06}.txt", of.told(step, drawn), step)
+            return
+        text = of.text(step, drawn)
+        with whole_file(of.folder / f"step-{step:06}.txt") as made:
+            made.write_text(text, encoding="utf-8")
+        for logger in loggers():
+            writer = getattr(logger, "tb_writer", None)
+            if writer is not None:  # it shows Markdown, where what is indented stays as it is
+                writer.add_text("samples", indent(text, "    ", lambda _: True), step)
 
     def _tell_once(self, line: str) -> None:
         if not self._told:
@@ -138,18 +144,8 @@ class _OfRun:
                 ids = torch.cat([ids, torch.multinomial(logits.softmax(-1), 1, generator=generator)])
         return ids[len(self.piece) :]
 
-    def told(self, step: int, drawn: Tensor) -> str:
+    def text(self, step: int, drawn: Tensor) -> str:
         """Return the sample as text that acts on no terminal."""
         given, new = (printable(self.tokenizer.decode(ids), keep="\n\t") for ids in (self.piece, drawn))
-        said = f"Step {step}: {len(self.piece)} tokens of the validation split, then {len(drawn)} of the network."
-        return f"{said}\n\n{given}\n\n--- continuation ---\n\n{new}\n"
-
-
-def _write(path: Path, text: str, step: int) -> None:
-    """Write a sample to its file, and to TensorBoard."""
-    with whole_file(path) as made:
-        made.write_text(text, encoding="utf-8")
-    for logger in loggers():
-        writer = getattr(logger, "tb_writer", None)
-        if writer is not None:  # it shows Markdown, where what is indented stays as it is
-            writer.add_text("samples", indent(text, "    ", lambda _: True), step)
+        head = f"Step {step}: {len(self.piece)} tokens of the validation split, then {len(drawn)} of the network."
+        return f"{head}\n\n{given}\n\n--- continuation ---\n\n{new}\n"

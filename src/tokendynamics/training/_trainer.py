@@ -153,10 +153,11 @@ def parameter_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
     Matrices and embeddings of tokens decay where the recipe says so; vectors (biases, gains of norms), tables of
     positions and parameters with a multiplier do not. A frozen parameter is in no group.
     """
-    rates = {"decaying": 1.0, "other": 1.0, **{name: getattr(recipe.multipliers, name) for name in _names()}}
-    found: dict[str, list[nn.Parameter]] = {name: [] for name in rates}
-    for kind, parameter in _kinds(model):
-        found[kind].append(parameter)
+    names = dict.fromkeys(name for kinds in _KINDS.values() for name in kinds.values())
+    rates = {"decaying": 1.0, "other": 1.0, **{name: getattr(recipe.multipliers, name) for name in names}}
+    groups: dict[str, list[nn.Parameter]] = {name: [] for name in rates}
+    for name, parameter in _named_by_group(model):
+        groups[name].append(parameter)
     return [
         {
             "params": parameters,
@@ -164,16 +165,13 @@ def parameter_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
             "weight_decay": recipe.weight_decay if name == "decaying" else 0.0,
             "name": name,
         }
-        for name, parameters in found.items()
+        for name, parameters in groups.items()
         if parameters
     ]
 
 
-def _names() -> tuple[str, ...]:
-    return tuple(dict.fromkeys(kind for kinds in _KINDS.values() for kind in kinds.values()))
-
-
-def _kinds(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+def _named_by_group(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield every parameter that is trained once, with the name of its group."""
     seen: set[int] = set()
     for module in model.modules():
         kinds = next((kinds for each, kinds in _KINDS.items() if isinstance(module, each)), {})
@@ -330,16 +328,19 @@ class RunTrainer(Trainer):
         """Write a checkpoint under another name, and give it its own when all of it is on the disk."""
         folder, step = self._folder, self.state.global_step
         self._check_finite(step)
-        self._writing = partial_place(folder, step)
+        writing = self._writing = partial_place(folder, step)
         try:
             with into_room(folder):
-                self._prepare_place()
+                if self.args.should_save:
+                    clear_partial(folder)
+                self.accelerator.wait_for_everyone()
+                writing.mkdir(parents=True, exist_ok=True)
                 super()._save_checkpoint(model, trial)
                 if self._averaged is not None and self.args.should_save:
-                    self._averaged.save(self._writing / f"checkpoint-{step}")
+                    self._averaged.save(writing / f"checkpoint-{step}")
                 self.accelerator.wait_for_everyone()
                 if self.args.should_save:
-                    made = self._writing / f"checkpoint-{step}"
+                    made = writing / f"checkpoint-{step}"
                     put_checkpoint(made, folder, keep=KEPT, processes=self.args.world_size)
                 self.accelerator.wait_for_everyone()
         except OSError:  # its remains stand where there is no room
@@ -348,24 +349,15 @@ class RunTrainer(Trainer):
         finally:
             self._writing = None
 
-    def _prepare_place(self) -> None:
-        if self.args.should_save:
-            clear_partial(self._folder)
-        self.accelerator.wait_for_everyone()
-        if self._writing is not None:
-            self._writing.mkdir(parents=True, exist_ok=True)
-
     def _check_finite(self, step: int) -> None:
         """Refuse to keep weights that are not finite, in every process where they are so in one."""
-        parts = ((name, getattr(part, "to_local", lambda part=part: part)()) for name, part in self._named())
+        named = cast(nn.Module, self.accelerator.unwrap_model(self.model)).named_parameters()
+        parts = ((name, getattr(part, "to_local", lambda part=part: part)()) for name, part in named)
         found = [name for name, part in parts if not bool(torch.isfinite(part).all())]
         count = torch.tensor([len(found)], device=self.args.device)
         if int(cast(Tensor, self.accelerator.gather(count)).sum()):
             name = found[0] if found else "of another process"
             raise NotFiniteError(f"the weight {name} is not finite after step {step}")
-
-    def _named(self) -> list[tuple[str, nn.Parameter]]:
-        return list(cast(nn.Module, self.accelerator.unwrap_model(self.model)).named_parameters())
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)

@@ -99,13 +99,9 @@ def _through(states: list[Tensor], sound: list[bool]) -> dict[str, list[float | 
     return plain(
         {
             name: [measure(each) if sound else math.nan for each, sound in zip(states, finite, strict=True)]
-            for name, measure in (("norm", _mean_norm), ("distance", _mean_distance))
+            for name, measure in (("norm", lambda states: float(norms(states).mean())), ("distance", _mean_distance))
         }
     )
-
-
-def _mean_norm(states: Tensor) -> float:
-    return float(norms(states).mean())
 
 
 def _mean_distance(states: Tensor) -> float:

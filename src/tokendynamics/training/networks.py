@@ -53,7 +53,9 @@ def check_size(experiment: Experiment, task: Task, configuration: type[Any], net
     each = _WEIGHT + (_AVERAGE if recipe.averaging is not None else 0) if on_processors else _LOADED
     tokens, item = _of_one_item(task, config)
     kept = config.num_hidden_layers * (2 * config.hidden_size + config.intermediate_size) * _ACTIVATION
-    per_item = tokens * (kept + _logits(config) * _LOGIT) if on_processors else 0
+    cutoffs = getattr(config, "cutoffs", None)
+    logits = cutoffs[0] if cutoffs else getattr(config, "vocab_size", 0)  # those that are always made
+    per_item = tokens * (kept + logits * _LOGIT) if on_processors else 0
     of_model, of_batch = each * weights, recipe.batch * (item + per_item)
     waiting = (recipe.accumulation - 1) * recipe.batch * item
     advice = f"it has {weights:.3g} weights: fewer or narrower layers take less"
@@ -87,12 +89,6 @@ def _of_one_item(task: Task, config: Any) -> tuple[int, int]:
     return tokens - 1, tokens * _TOKEN_ID
 
 
-def _logits(config: Any) -> int:
-    """Return the logits of one token that are always made."""
-    cutoffs = getattr(config, "cutoffs", None)
-    return cutoffs[0] if cutoffs else getattr(config, "vocab_size", 0)
-
-
 def network_of(experiment: Experiment, task: Task) -> PreTrainedModel:
     """Return the network with the weights that the experiment's seed gives; PyTorch's own generator stays as it is.
 
@@ -106,10 +102,14 @@ def network_of(experiment: Experiment, task: Task) -> PreTrainedModel:
     for name in experiment.model:
         if name in fitted:
             raise ArgumentValueError(expected("model", f"no {name}, which the data determine", experiment.model[name]))
-    unknown = [name for name in experiment.model if not _known(configuration, name)]
+    parameters = inspect.signature(configuration.__init__).parameters
+    unknown = [name for name in experiment.model if name not in parameters]
     if unknown:
         raise ArgumentValueError(expected("model", f"arguments of {configuration.__name__}", ", ".join(unknown)))
-    _check_whole(configuration, experiment.model)
+    for name, value in experiment.model.items():
+        default = parameters[name].default
+        if isinstance(default, int) and not isinstance(default, bool):  # JSON reads 1e9 as a float
+            as_integer(value, f"model.{name}")
     built = configuration(**experiment.model, **fitted)
     check_size(experiment, task, configuration, network)
     with torch.random.fork_rng(devices=[]):
@@ -127,16 +127,3 @@ def _classes(kind: str) -> tuple[Any, Any]:
 
         return VisionConfig, VisionModel
     raise ArgumentTypeError(expected("network", "'decoder' or 'vision'", repr(kind)))
-
-
-def _check_whole(configuration: Any, given: Mapping[str, Any]) -> None:
-    """Refuse a size that is no whole number, such as the 1e9 that JSON reads as a float."""
-    parameters = inspect.signature(configuration.__init__).parameters
-    for name, value in given.items():
-        default = parameters[name].default
-        if isinstance(default, int) and not isinstance(default, bool):
-            as_integer(value, f"model.{name}")
-
-
-def _known(configuration: Any, name: str) -> bool:
-    return name in inspect.signature(configuration.__init__).parameters

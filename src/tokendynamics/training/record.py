@@ -163,21 +163,16 @@ def answer(record: Record) -> str:
 
 def findings(record: Record) -> list[str]:
     """Return the run's notes, both splits, averaged weights, the validation loss over steps, and the layers."""
+    name = measure_of(record)
+    reached = value(record.measures.get("validation", {}).get(name))
+    chosen = f"{number(reached, 4)} {in_words(name)} on the validation split, which serves to choose recipes."
     return [
         *(sentence(note) for note in record.notes),
-        *_splits(record),
+        *([chosen] if math.isfinite(reached) else []),
         *_averaged(record),
         *_course(record),
         *(text for state in ("full", "bare") for text in _tokens(record.layers.get(state, {}), state)),
     ]
-
-
-def _splits(record: Record) -> list[str]:
-    name = measure_of(record)
-    reached = value(record.measures.get("validation", {}).get(name))
-    if not math.isfinite(reached):
-        return []
-    return [f"{number(reached, 4)} {in_words(name)} on the validation split, which serves to choose recipes."]
 
 
 def _averaged(record: Record) -> list[str]:
@@ -226,14 +221,9 @@ def _tokens(layers: Mapping[str, Sequence[Any]], state: str) -> list[str]:
     if len(distances) < 2 or not np.isfinite(distances).all():
         return []
     changes = np.diff(distances)
-    grows, shrinks = (changes > 0).all(), (changes < 0).all()
-    how = (
-        "it grows in every layer"
-        if grows
-        else "it shrinks in every layer"
-        if shrinks
-        else "the layers do not all change it the same way"
-    )
+    how = "the layers do not all change it the same way"
+    if (changes > 0).all() or (changes < 0).all():
+        how = f"it {'grows' if changes[0] > 0 else 'shrinks'} in every layer"
     first, last = (number(float(each)) for each in distances[[0, -1]])
     return [
         f"{_WHERE[state]}, the mean distance of two tokens is {first} at the embedding and {last} after layer "

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.circuits._task import PairTask
-from tokendynamics.circuits._transformer import OneLayerTransformer, shift
+from tokendynamics.circuits._transformer import OneLayerTransformer, chunk_length, shift
 from tokendynamics.circuits.constructions.solutions import Selection, solution_2, solution_3
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.results import Result
@@ -23,8 +23,6 @@ TOLERANCE = 1e-12
 _LEAST_DRAWN = 100
 _NAMED = 4
 """Most wrong pairs that a sentence names."""
-# Numbers held by the largest intermediate array of a chunk: 16 MB of float64.
-_CHUNK_NUMBERS = 2_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +66,7 @@ class WrongPair:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Comparison(Result):
+class TaskComparison(Result):
     """How far a transformer is from its task.
 
     Attributes:
@@ -101,7 +99,7 @@ class Comparison(Result):
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """The sentences."""
+        """The result, in words."""
         return self.sentences
 
     @property
@@ -188,7 +186,7 @@ class Comparison(Result):
 
 
 @typed_arguments
-def compare(model: OneLayerTransformer, sequences: Sequence[Any], seed: int = 0) -> Comparison:
+def compare(model: OneLayerTransformer, sequences: Sequence[Any], seed: int = 0) -> TaskComparison:
     """Run a transformer on given sequences, and on drawn ones in which every pair of categories occurs.
 
     Args:
@@ -212,7 +210,7 @@ def compare(model: OneLayerTransformer, sequences: Sequence[Any], seed: int = 0)
     given = [task.checked(x) for x in sequences]
     answers = tuple(Answer(x, task.targets(x), model(x)) for x in given)
     x = _with_every_pair(task, seed)
-    outputs = torch.cat([model(part) for part in x.split(_chunk_length(model))])
+    outputs = torch.cat([model(part) for part in x.split(chunk_length(model, task.positions))])
     # Rows of different lengths: one list of pairs for all of them.
     previous = torch.cat([x[:, :-1].flatten(), *(one[:-1] for one in given)])
     current = torch.cat([x[:, 1:].flatten(), *(one[1:] for one in given)])
@@ -221,7 +219,7 @@ def compare(model: OneLayerTransformer, sequences: Sequence[Any], seed: int = 0)
     wrong = _wrong_pairs(task, previous, current, answered, tolerance)
     largest = _largest(_errors(answered, task.q_true[previous - 1, current - 1]))
     firsts = torch.cat([outputs[:, 0], *(answer.outputs[:1] for answer in answers)])
-    return Comparison(
+    return TaskComparison(
         model,
         answers,
         largest,
@@ -236,10 +234,8 @@ def compare(model: OneLayerTransformer, sequences: Sequence[Any], seed: int = 0)
 
 def _relative_error(task: PairTask, x: Tensor, outputs: Tensor) -> float:
     errors, spread = (outputs - task.targets(x))[:, 1:], math.sqrt(task.variance) or 1.0
-    if errors.numel() == 0:
-        return 0.0
-    found = float((errors / spread).square().mean().sqrt())
-    return found if math.isfinite(found) and math.isfinite(spread) else math.inf
+    error = float((errors / spread).square().mean().sqrt()) if errors.numel() else 0.0
+    return error if math.isfinite(error) and math.isfinite(spread) else math.inf
 
 
 def _with_every_pair(task: PairTask, seed: int) -> Tensor:
@@ -253,12 +249,6 @@ def _with_every_pair(task: PairTask, seed: int) -> Tensor:
     for place, part in enumerate(pairs.split(rows)):
         x[: len(part), 2 * place : 2 * place + 2] = part
     return x
-
-
-def _chunk_length(model: OneLayerTransformer) -> int:
-    tokens = model.task.positions
-    widest = tokens * max(model.C.shape[0], model.ov.shape[0] * max(tokens, model.width))
-    return max(1, _CHUNK_NUMBERS // widest)
 
 
 def _wrong_pairs(

@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
 from tokendynamics.circuits._task import PairTask
-from tokendynamics.circuits._transformer import OneLayerTransformer
-from tokendynamics.circuits.evidence._instrument import Estimate, Found, Instrument
+from tokendynamics.circuits._transformer import OneLayerTransformer, chunk_length
+from tokendynamics.circuits.evidence._instrument import Found, Instrument
 from tokendynamics.circuits.evidence._interventions import ablation, patching
-from tokendynamics.circuits.evidence._trial import Trial, chunk_length
+from tokendynamics.circuits.evidence._trial import EvidenceTrial
 from tokendynamics.circuits.evidence.verdict import TAKES_PART, THRESHOLDS, Findings, Verdict, decide
 from tokendynamics.circuits.evidence.weights import correlation, variance_shares
 from tokendynamics.numerics import ArgumentValueError
@@ -41,7 +41,7 @@ _CONSTANT = 1e-12
 _HOLDS, _LACKS = 0.5, 0.1
 
 
-def probing(trial: Trial) -> Instrument:
+def probing(trial: EvidenceTrial) -> Instrument:
     """Measure R² of Y_i from the attention's output beyond additive one-hots, before the layer norm and after it.
 
     At each position a least-squares readout of Y_i sees the one-hots of X_{i−1} and X_i, without and with the
@@ -64,6 +64,10 @@ def probing(trial: Trial) -> Instrument:
     estimates = [trial.ratio(name, additive - _residuals(trial, features), left) for name, features in probes.items()]
     before = estimates[0]
     holds, some = before.above(_HOLDS), before.above(_LACKS)
+    share, *rest = (each.written(trial.bootstrap.confidence) for each in estimates)
+    sentence = f"A linear readout of the attention's output finds {share} of the interaction."
+    if rest:
+        sentence += f" After the norm it finds {rest[0]}, in part because of the norm."
     attention: Found = True if holds else False if some is False else None
     feed_forward: Found = True if holds is False else None
     return Instrument(
@@ -72,12 +76,12 @@ def probing(trial: Trial) -> Instrument:
         attention,
         feed_forward,
         tuple(estimates),
-        _sentence(trial, estimates),
+        sentence if trial.has_logic else "q_true has no interaction to read out.",
         {"readouts": "one for each position", "fitted on": trial.fitting.shape[0]},
     )
 
 
-def _residuals(trial: Trial, features: Features) -> Tensor:
+def _residuals(trial: EvidenceTrial, features: Features) -> Tensor:
     """Squared errors on the trial's sequences, summed over tokens from 2 on, of readouts fitted apart, (sequence,)."""
     coefficients, centre = _fit(trial, features)
 
@@ -88,14 +92,14 @@ def _residuals(trial: Trial, features: Features) -> Tensor:
     return trial.run(errors, trial.x).square().sum(dim=1)
 
 
-def _with_one_hots(trial: Trial, features: Features, x: Tensor) -> Tensor:
+def _with_one_hots(trial: EvidenceTrial, features: Features, x: Tensor) -> Tensor:
     """Return a constant, one-hots of the previous and the current category, and the features, (sequence, token, …)."""
     current = one_hot(x - 1, trial.task.categories).double()
     previous = pad(current[:, :-1], (0, 0, 1, 0))
     return torch.cat([torch.ones(*x.shape, 1, dtype=torch.float64), previous, current, features(x)], dim=-1)
 
 
-def _fit(trial: Trial, features: Features) -> tuple[Tensor, Tensor]:
+def _fit(trial: EvidenceTrial, features: Features) -> tuple[Tensor, Tensor]:
     """Coefficients (token, feature, 1) and the features' means (token, feature)."""
     x, task = trial.fitting, trial.task
     chunks = x.split(chunk_length(trial.model, x.shape[1]))
@@ -113,14 +117,6 @@ def _fit(trial: Trial, features: Features) -> tuple[Tensor, Tensor]:
     standard = gram * scale[:, :, None] * scale[:, None, :]
     ridge = _RIDGE * torch.eye(standard.shape[-1], dtype=torch.float64)
     return scale[..., None] * torch.linalg.solve(standard + ridge, scale[..., None] * moment), centre
-
-
-def _sentence(trial: Trial, estimates: list[Estimate]) -> str:
-    if not trial.has_logic:
-        return "q_true has no interaction to read out."
-    first, *after_norm = (each.written(trial.bootstrap.confidence) for each in estimates)
-    before = f"A linear readout of the attention's output finds {first} of the interaction."
-    return f"{before} After the norm it finds {after_norm[0]}, in part because of the norm." if after_norm else before
 
 
 _BYTES = 32
@@ -286,7 +282,7 @@ def evidence(
     'attention'
     """
     check_measurable(model, task, samples, resamples, confidence)
-    trial = Trial.drawn(model, task, samples, seed, resamples, confidence)
+    trial = EvidenceTrial.drawn(model, task, samples, seed, resamples, confidence)
     patched, ablated, probed = patching(trial, TAKES_PART), ablation(trial, TAKES_PART), probing(trial)
     looked_at = [see(model, task, resamples, confidence, trial.seed) for see in (variance_shares, correlation)]
     found = Findings.of(trial, patched, ablated, probed)

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from tokendynamics.circuits._task import PairTask
-from tokendynamics.circuits._transformer import Block, OneLayerTransformer
+from tokendynamics.circuits._transformer import Block, OneLayerTransformer, chunk_length
 from tokendynamics.circuits.evidence._instrument import Estimate, Instrument, all_of, any_of
-from tokendynamics.circuits.evidence._trial import Trial, chunk_length, pairs, root
+from tokendynamics.circuits.evidence._trial import EvidenceTrial, pairs, root
 from tokendynamics.circuits.evidence.weights import QK_BLOCKS, block_name, double_centred, weights_of
 
 # A sum that leaves the range of what was written by less than this share of its own spread does so by rounding.
@@ -50,7 +50,7 @@ class AdditiveAttention:
     share: Tensor
 
     @classmethod
-    def fitted(cls, trial: Trial) -> AdditiveAttention:
+    def fitted(cls, trial: EvidenceTrial) -> AdditiveAttention:
         """Return the sums that are nearest to what the trial's model wrote on its sequences for fits."""
         terms, low, high, mean = _fit_terms(trial)
         most, least = torch.full_like(mean, -torch.inf), torch.full_like(mean, torch.inf)
@@ -70,7 +70,7 @@ class AdditiveAttention:
         return self(x) + self.model.skip * self.model.embed(x)
 
 
-def _fit_terms(trial: Trial) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _fit_terms(trial: EvidenceTrial) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the functions f_ij, and the least, largest and mean of what attention wrote, each (token · feature)."""
     gram, moment, written = torch.zeros(()), torch.zeros(()), []
     for chunk in _chunks(trial):
@@ -90,7 +90,7 @@ def _fitting(reach: Tensor, room: Tensor) -> Tensor:
     return torch.where(exceeds, room / torch.where(exceeds, reach, torch.ones_like(reach)), torch.ones_like(reach))
 
 
-def _chunks(trial: Trial) -> tuple[Tensor, ...]:
+def _chunks(trial: EvidenceTrial) -> tuple[Tensor, ...]:
     return trial.fitting.split(chunk_length(trial.model, trial.fitting.shape[1]))
 
 
@@ -121,7 +121,7 @@ class LinearUnits:
     norm: bool
 
     @classmethod
-    def fitted(cls, trial: Trial, norm: bool = False) -> LinearUnits:
+    def fitted(cls, trial: EvidenceTrial, norm: bool = False) -> LinearUnits:
         """Return the affine functions that are nearest to what the trial's units did on its sequences for fits."""
         return cls(trial.model, *_fit_units(trial, norm), norm)
 
@@ -134,7 +134,7 @@ class LinearUnits:
         hidden = self.slope[: inputs.shape[-2]] * inputs + self.intercept[: inputs.shape[-2]]
         return hidden @ self.model.C + self.model.offset
 
-    def outputs(self, trial: Trial) -> Tensor:
+    def outputs(self, trial: EvidenceTrial) -> Tensor:
         """Return the outputs after the model's own attention, (sequence, token from 2 on)."""
         return trial.run(lambda x: self.read(self.model.stream(x)), trial.x)
 
@@ -152,7 +152,7 @@ def _inputs(model: OneLayerTransformer, stream: Tensor, norm: bool) -> Tensor:
     return torch.cat([stream[..., :first], centred, stream[..., last:]], dim=-1) @ model.B.mT + model.bias
 
 
-def _fit_units(trial: Trial, norm: bool) -> tuple[Tensor, Tensor]:
+def _fit_units(trial: EvidenceTrial, norm: bool) -> tuple[Tensor, Tensor]:
     """Slopes and intercepts, (token, hidden), by two passes: means first, so that nothing cancels."""
     model, count = trial.model, trial.fitting.shape[0]
     chunks = trial.fitting.split(chunk_length(model, trial.fitting.shape[1]))
@@ -177,7 +177,7 @@ def _fit_units(trial: Trial, norm: bool) -> tuple[Tensor, Tensor]:
     return slope, mean_out - slope * mean_in
 
 
-def patching(trial: Trial, threshold: float) -> Instrument:
+def patching(trial: EvidenceTrial, threshold: float) -> Instrument:
     """Patch the paths of categories, one side of the attention at a time; everything else sees the true sequence.
 
     The headline of a side is the share of the interaction that no longer follows the own pair (a, b) once that side
@@ -199,6 +199,12 @@ def patching(trial: Trial, threshold: float) -> Instrument:
     keys, values, queries = (own for own, *_ in slopes.values())
     shares = (each.written(trial.bootstrap.confidence) for each in (keys, values, queries))
     sentence = "Of the interaction, {} comes through the keys and {} through the values; {} depends on the queries."
+    previous, current, fed_previous, fed_current = _categories(trial)
+    rises = []
+    for side, changed in outputs.items():
+        pair = (previous, fed_current) if side == "queries" else (fed_previous, current)
+        reference = (pairs(trial.task.q_true, *pair) - trial.targets).square().sum(dim=1)
+        rises.append(trial.ratio(side, trial.rise(changed), reference, root))
     return Instrument(
         "path patching",
         "Other categories fed to one side of the attention",
@@ -207,13 +213,13 @@ def patching(trial: Trial, threshold: float) -> Instrument:
         (keys, values, queries),
         sentence.format(*shares) if trial.has_logic else "q_true has no interaction to follow.",
         {
-            "rise of the loss": [_rise(trial, side, changed) for side, changed in outputs.items()],
+            "rise of the loss": rises,
             "share that follows another pair": {side: others for side, (_, *others) in slopes.items()},
         },
     )
 
 
-def _exchanged(trial: Trial) -> dict[str, Tensor]:
+def _exchanged(trial: EvidenceTrial) -> dict[str, Tensor]:
     """Return the outputs when one side sees the other sequences."""
     model, x, other = trial.model, trial.x, trial.other
 
@@ -227,7 +233,7 @@ def _exchanged(trial: Trial) -> dict[str, Tensor]:
     }
 
 
-def _slopes(trial: Trial, side: str, changed: Tensor) -> list[Estimate]:
+def _slopes(trial: EvidenceTrial, side: str, changed: Tensor) -> list[Estimate]:
     """How much less the answer follows the own pair, and how much more each of three others."""
     previous, current, fed_previous, fed_current = _categories(trial)
     table = trial.task.interaction
@@ -240,19 +246,12 @@ def _slopes(trial: Trial, side: str, changed: Tensor) -> list[Estimate]:
     return trial.slopes(trial.outputs - changed, contrasts, previous, current, fed_previous, fed_current)
 
 
-def _rise(trial: Trial, side: str, changed: Tensor) -> Estimate:
-    previous, current, fed_previous, fed_current = _categories(trial)
-    pair = (previous, fed_current) if side == "queries" else (fed_previous, current)
-    reference = (pairs(trial.task.q_true, *pair) - trial.targets).square().sum(dim=1)
-    return trial.ratio(side, trial.rise(changed), reference, root)
-
-
-def _categories(trial: Trial) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _categories(trial: EvidenceTrial) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Previous and current category of each token from 2 on, and those fed in."""
     return trial.x[:, :-1], trial.x[:, 1:], trial.other[:, :-1], trial.other[:, 1:]
 
 
-def ablation(trial: Trial, threshold: float) -> Instrument:
+def ablation(trial: EvidenceTrial, threshold: float) -> Instrument:
     """Measure what is lost, and what is left, when a part keeps all it does except the logic.
 
     - "whole attention": what attention writes becomes additive in the categories; see `AdditiveAttention`. What is
@@ -269,9 +268,9 @@ def ablation(trial: Trial, threshold: float) -> Instrument:
     A part is pointed at if it makes more than the threshold with the other one ablated. The attention also if more is
     lost without its own: hidden units may bend what it made, and then linear ones make nothing of it.
 
-    Shares are slopes on the interaction (see `Trial.lost`). "Rise" is
+    Shares are slopes on the interaction (see `EvidenceTrial.lost`). "Rise" is
     √(rise of the loss / variance of the interaction), which also counts additive terms that are spoilt on the way;
-    "interaction of any shape" (see `Trial.any_interaction`) counts logic that is not along q_true's.
+    "interaction of any shape" (see `EvidenceTrial.any_interaction`) counts logic that is not along q_true's.
     """
     model, attention, units = trial.model, AdditiveAttention.fitted(trial), {"hidden units": LinearUnits.fitted(trial)}
     if model.norm is not None:
@@ -288,28 +287,32 @@ def ablation(trial: Trial, threshold: float) -> Instrument:
     left = trial.left("left without it", without), trial.left("left with linear units", bends[last])
     twice = trial.left("made twice", without + bends[last] - trial.outputs - neither)
     attended = lost.pop("whole attention")
+    heads, categories = model.qk.shape[0], QK_BLOCKS[0]
+    by_head = []
+    for head in range(heads) if heads > 1 else ():
+        outputs = trial.run(without_interaction(model, trial.task, categories, head), trial.x)
+        by_head.append(trial.lost(f"head {head + 1}", outputs))
     return Instrument(
         "ablation",
         "Interaction removed from the attention or a block of kᵗq, hidden units made linear, or both",
         any_of(attended.beyond(threshold), left[1].beyond(threshold)),
         left[0].beyond(threshold),
         (attended, *left, twice, *lost.values()),
-        _sentence(trial, attended, left[0], lost, twice) if trial.has_logic else _NOTHING,
+        _sentence(trial, attended, left[0], lost, twice) if trial.has_logic else "q_true has no interaction to lose.",
         {
             "rise of the loss": [trial.rise_share(name, outputs) for name, outputs in changed.items()],
             "interaction of any shape": [
                 trial.any_interaction("whole attention", trial.outputs - without),
                 trial.any_interaction("left without it", without),
             ],
-            "category–category by head": _by_head(trial),
+            "category–category by head": by_head,
         },
     )
 
 
-_NOTHING = "q_true has no interaction to lose."
-
-
-def _sentence(trial: Trial, attended: Estimate, left: Estimate, lost: dict[str, Estimate], twice: Estimate) -> str:
+def _sentence(
+    trial: EvidenceTrial, attended: Estimate, left: Estimate, lost: dict[str, Estimate], twice: Estimate
+) -> str:
     estimates = (attended, left, lost["hidden units"], lost["both at once"], twice_or_together(twice))
     additive, rest, linear, both, shared = (each.written(trial.bootstrap.confidence) for each in estimates)
     how = "needs both parts" if _below_zero(twice) else "is computed by either part alone"
@@ -346,12 +349,3 @@ def without_interaction(
     changed: Tensor = model.qk.clone()
     changed[where] -= double_centred(changed[where], weights_of(task, receiver), weights_of(task, sender))
     return model.with_qk(changed)
-
-
-def _by_head(trial: Trial) -> list[Estimate]:
-    """Take the category–category block out of one head at a time."""
-    count = trial.model.qk.shape[0]
-    if count == 1:
-        return []
-    changed = [without_interaction(trial.model, trial.task, QK_BLOCKS[0], head) for head in range(count)]
-    return [trial.lost(f"head {head + 1}", trial.run(one, trial.x)) for head, one in enumerate(changed)]

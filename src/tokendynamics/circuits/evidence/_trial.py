@@ -9,13 +9,11 @@ import torch
 from torch import Tensor
 
 from tokendynamics.circuits._task import PairTask
-from tokendynamics.circuits._transformer import OneLayerTransformer
+from tokendynamics.circuits._transformer import OneLayerTransformer, chunk_length
 from tokendynamics.circuits.evidence._instrument import Estimate
 from tokendynamics.numerics.intervals import Bootstrap
 from tokendynamics.numerics.seeding import generator
 
-# Numbers held by the largest intermediate array of a chunk: 16 MB of float64, so that chunks stay in the cache.
-_CHUNK_NUMBERS = 2_000_000
 # Variance of the interaction below this share of mean q_true² is rounding.
 _ROUNDING = 1e-24
 # Sequences for each value of a function of one category, for that to be fitted token by token: it then takes away at
@@ -24,7 +22,7 @@ _SEQUENCES_PER_VALUE = 5
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
+class EvidenceTrial:
     """Sequences, answers, and the interaction they should contain; token 1 has no pair and is left out.
 
     Attributes:
@@ -54,7 +52,7 @@ class Trial:
     @classmethod
     def drawn(
         cls, model: OneLayerTransformer, task: PairTask, samples: int, seed: int, resamples: int, confidence: float
-    ) -> Trial:
+    ) -> EvidenceTrial:
         """Draw the sequences and run the unchanged model on them."""
         seeds = torch.randint(2**62, (5,), generator=generator(seed)).tolist()
         x, other = task.sample(samples, seeds[0]), task.sample(samples, seeds[1])
@@ -208,13 +206,6 @@ def without_projection(values: Tensor, others: Sequence[Tensor]) -> Tensor:
         return torch.full_like(values, torch.nan)
     slopes = torch.linalg.pinv(beside @ beside.mT, hermitian=True) @ (beside @ values.flatten())
     return values - (slopes @ beside).reshape(values.shape)
-
-
-def chunk_length(model: OneLayerTransformer, tokens: int) -> int:
-    """Return how many sequences make a chunk."""
-    hidden, heads = model.C.shape[0], model.ov.shape[0]
-    widest = tokens * max(hidden, heads * max(tokens, model.width))
-    return max(1, _CHUNK_NUMBERS // widest)
 
 
 def in_chunks(model: OneLayerTransformer, compute: Callable[..., Tensor], *sequences: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from tokendynamics.circuits.evidence._instrument import Estimate, Found, Instrument, all_of, any_of
 from tokendynamics.circuits.evidence._interventions import twice_or_together
-from tokendynamics.circuits.evidence._trial import Trial
+from tokendynamics.circuits.evidence._trial import EvidenceTrial
 from tokendynamics.words import listing, number
 
 Verdict = Literal["attention", "feed-forward", "both", "either", "undecided"]
@@ -57,11 +57,14 @@ def decide(found: Findings, threshold: float = TAKES_PART) -> Decision:
     refused = _refused(found)
     if refused is not None:
         return Decision("undecided", refused)
-    attention, feed_forward, twice = (
-        _attention(found, threshold),
-        _feed_forward(found, threshold),
-        _twice(found, threshold),
-    )
+    by_weights = all_of(found.keys.beyond(threshold), found.queries.beyond(threshold))
+    by_attention = any_of(by_weights, found.by_attention.beyond(threshold))
+    attention = all_of(found.without_attention.beyond(threshold), by_attention)
+    bends = any_of(*(lost.beyond(threshold) for lost in found.without_bends))
+    feed_forward = all_of(found.after_attention.beyond(threshold), bends)
+    # Each part computes some without the other; a sum of losses alone could come from opposite signs.
+    alone = (found.twice, found.by_attention, found.after_attention)
+    twice = all_of(*(share.above(threshold) for share in alone))
     if twice:
         verdict: Verdict = "either" if found.twice.above(MOST) else "both"
         return Decision(verdict, f"{_stand_in(found, threshold, verdict)} {_numbers(found)}")
@@ -73,33 +76,15 @@ def decide(found: Findings, threshold: float = TAKES_PART) -> Decision:
     objection = _objection(found, threshold, attention, feed_forward)
     if objection is not None:
         return Decision("undecided", f"{objection} {_numbers(found)}")
+    how = "'s weights" if by_weights else ", in products of its weights and values"
     answers: dict[tuple[bool, bool], Decision] = {
         (True, True): Decision("both", "The attention and the feed-forward part each carry some of the logic."),
-        (True, False): Decision("attention", f"The logic is in the attention{_not_by_keys(found, threshold)}."),
+        (True, False): Decision("attention", f"The logic is in the attention{how}."),
         (False, True): Decision("feed-forward", "The logic is in the feed-forward part."),
         (False, False): Decision("undecided", "Neither part passes both path patching and ablation."),
     }
     answer = answers[attention, feed_forward]
     return Decision(answer.verdict, f"{answer.sentence} {_numbers(found)}")
-
-
-def _attention(found: Findings, threshold: float) -> Found:
-    weighed = all_of(found.keys.beyond(threshold), found.queries.beyond(threshold))
-    return all_of(found.without_attention.beyond(threshold), any_of(weighed, found.by_attention.beyond(threshold)))
-
-
-def _feed_forward(found: Findings, threshold: float) -> Found:
-    bends = any_of(*(lost.beyond(threshold) for lost in found.without_bends))
-    return all_of(found.after_attention.beyond(threshold), bends)
-
-
-def _twice(found: Findings, threshold: float) -> Found:
-    """Whether each part computes some without the other; a sum of losses alone could come from opposite signs."""
-    return all_of(
-        found.twice.above(threshold),
-        found.by_attention.above(threshold),
-        found.after_attention.above(threshold),
-    )
 
 
 def _refused(found: Findings) -> str | None:
@@ -157,11 +142,6 @@ def _objection(found: Findings, threshold: float, attention: bool, feed_forward:
 def _large(share: Estimate) -> bool:
     """Whether a share may be above √`MAY_MISS`, so that the loss would be above `MAY_MISS`."""
     return share.above(math.sqrt(MAY_MISS)) is not False
-
-
-def _not_by_keys(found: Findings, threshold: float) -> str:
-    weighed = all_of(found.keys.beyond(threshold), found.queries.beyond(threshold))
-    return "'s weights" if weighed else ", in products of its weights and values"
 
 
 _LINEAR = ("lost with linear hidden units", "lost with a linear norm and linear hidden units")
@@ -229,7 +209,7 @@ class Findings:
     confidence: float = 0.95
 
     @classmethod
-    def of(cls, trial: Trial, patched: Instrument, ablated: Instrument, probed: Instrument) -> Findings:
+    def of(cls, trial: EvidenceTrial, patched: Instrument, ablated: Instrument, probed: Instrument) -> Findings:
         """Return the numbers of the instruments."""
         bends = ("hidden units", "norm and hidden units")
         shapes = {entry.name: entry for entry in ablated.details["interaction of any shape"]}

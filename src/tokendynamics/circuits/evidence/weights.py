@@ -5,6 +5,8 @@ Blocks are compared by their interaction: the part that no sum of a row and a co
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -104,7 +106,10 @@ def variance_shares(
     strengths = variances.sum(dim=-1) * written
     combined = _shares((variances * written[..., None]).sum(dim=1))
     names = [block_name(block) for block in QK_BLOCKS]
-    estimates = tuple(_estimate(name, combined[:, index], confidence) for index, name in enumerate(names))
+    estimates = tuple(
+        Estimate(name, plain(float(shares[0])), *percentile_interval(shares[1:], confidence))
+        for name, shares in zip(names, combined.unbind(-1), strict=True)
+    )
     own = _shares(variances[0])
     size = strengths[0] / strengths[0].sum() if float(strengths[0].sum()) > 0 else torch.zeros_like(strengths[0])
     used = (own >= _USED_BLOCK) & (size >= _USED_HEAD)[:, None]
@@ -139,21 +144,17 @@ def _variances(model: OneLayerTransformer, weights: dict[str, Tensor]) -> Tensor
 
 
 def _written(model: OneLayerTransformer, weights: dict[str, Tensor]) -> Tensor:
-    """Variance of what ov writes for a random sender, summed over features as they are read, (head,)."""
-    written = torch.stack([_ov_variance(model, weights, kind) for kind in ("category", "position")]).sum(dim=0)
-    return written @ _gains(model)
+    """Variance of what ov writes for a random sender, summed over features as they are read, (head,).
 
-
-def _gains(model: OneLayerTransformer) -> Tensor:
-    """How strongly each feature is read, ``Σ_u (C_u B_uf)²`` over hidden units u, (feature,).
-
-    A head that writes little to features that count much is as strong as one that writes much to others. The division
-    in a norm is the same for all heads and left out.
+    A feature is read as strongly as ``Σ_u (C_u B_uf)²`` over hidden units u: a head that writes little to features that
+    count much is as strong as one that writes much to others. The division in a norm is the same for all heads and left
+    out.
     """
     read = model.C[:, None] * model.B
     if model.norm is not None:
         read[:, model.norm.features] *= model.norm.gain
-    return read.square().sum(dim=0)
+    written = torch.stack([_ov_variance(model, weights, kind) for kind in ("category", "position")]).sum(dim=0)
+    return written @ read.square().sum(dim=0)
 
 
 def _ov_variance(model: OneLayerTransformer, weights: dict[str, Tensor], sender: Block) -> Tensor:
@@ -181,10 +182,6 @@ def _shares(parts: Tensor) -> Tensor:
     """Parts over their sum along the last axis; zeros where nothing is there."""
     total = parts.sum(dim=-1, keepdim=True)
     return torch.where(total > 0, parts / total, torch.zeros_like(parts))
-
-
-def _estimate(name: str, shares: Tensor, confidence: float) -> Estimate:
-    return Estimate(name, plain(float(shares[0])), *percentile_interval(shares[1:], confidence))
 
 
 def _route(by_category: bool, by_position: bool, estimates: tuple[Estimate, ...], confidence: float) -> str:
@@ -219,55 +216,53 @@ def correlation(model: OneLayerTransformer, task: PairTask, resamples: int, conf
         undefined = Estimate("centred", None), Estimate("interaction", None), Estimate("raw", None)
         return Instrument("correlation", title, False, None, undefined, nothing, {"heads": []})
     held_blocks = block[held]
-    per_head = _centred(held_blocks, wanted, law, law).abs()
+    per_head = _alike("centred", held_blocks, wanted, law, law).abs()
     best = int(per_head.argmax())
     senders = bayesian_bootstrap(law, resamples, seed)
     receivers = bayesian_bootstrap(law, resamples, seed + 1)
-    chosen = held_blocks[best]
-    estimates = tuple(
-        Estimate(
-            name,
-            abs(float(measure(chosen, wanted, law, law))),
-            *_without_sign(*percentile_interval(measure(chosen, wanted, receivers, senders), confidence)),
-        )
-        for name, measure in {"centred": _centred, "interaction": _double, "raw": _raw}.items()
-    )
+    estimates = []
+    for name in _CENTRED:
+        value = abs(float(_alike(name, held_blocks[best], wanted, law, law)))
+        resampled = _alike(name, held_blocks[best], wanted, receivers, senders)
+        low, high = percentile_interval(resampled, confidence)
+        if low is not None and high is not None:  # |r| reaches down to 0 where r may have either sign
+            sizes = abs(low), abs(high)
+            low, high = 0.0 if low <= 0.0 <= high else min(sizes), max(sizes)
+        estimates.append(Estimate(name, value, low, high))
     chance = _chance(held_blocks, task, float(per_head[best]), resamples, seed + 2)
-    found = _found(estimates[0], chance, confidence)
+    # The category block is q_true's where it is alike beyond chance.
+    unlikely, first = chance <= 1.0 - confidence, estimates[0]
+    found: Found = None
+    if unlikely and first.low is not None and first.low > _ALIKE:
+        found = True
+    elif not unlikely and first.value is not None and first.value < _ALIKE:
+        found = False
     details = {
         "heads": [{"head": int(h), "centred": float(r)} for h, r in zip(held.nonzero()[:, 0], per_head, strict=True)],
         "chance of as much under renamed categories": chance,
     }
-    return Instrument("correlation", title, found, None, estimates, _likeness(estimates, chance, confidence), details)
-
-
-def _centred(block: Tensor, q_true: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    return _alike(row_centred(block, columns), row_centred(q_true, columns), rows, columns)
-
-
-def _double(block: Tensor, q_true: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    centred = double_centred(block, rows, columns), double_centred(q_true, rows, columns)
-    return _alike(*centred, rows, columns)
-
-
-def _raw(block: Tensor, q_true: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    return _alike(_less_mean(block, rows, columns), _less_mean(q_true, rows, columns), rows, columns)
+    centred, _, raw = (estimate.written(confidence) for estimate in estimates)
+    sentence = (
+        f"The |correlation| with q_true is {centred} centred and {raw} raw (permutation p = {number(chance, 2)})."
+    )
+    return Instrument("correlation", title, found, None, tuple(estimates), sentence, details)
 
 
 def _less_mean(matrix: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     return matrix - (matrix * columns[..., None, :] * rows[..., :, None]).sum(dim=(-2, -1), keepdim=True)
 
 
-def _without_sign(low: float | None, high: float | None) -> tuple[float | None, float | None]:
-    """Return the interval of |r| from that of r: it reaches down to 0 where r may have either sign."""
-    if low is None or high is None:
-        return None, None
-    smallest = 0.0 if low <= 0.0 <= high else min(abs(low), abs(high))
-    return smallest, max(abs(low), abs(high))
+_CENTRED: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "centred": lambda matrix, rows, columns: row_centred(matrix, columns),
+    "interaction": double_centred,
+    "raw": _less_mean,
+}
+"""What is left of a matrix in each correlation, by its name, under weights of rows and columns."""
 
 
-def _alike(a: Tensor, b: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Weighted cosine of two matrices; 0 where one of them vanishes."""
+def _alike(name: str, block: Tensor, q_true: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Weighted cosine of two matrices after centring; 0 where one of them vanishes."""
+    a, b = (_CENTRED[name](matrix, rows, columns) for matrix in (block, q_true))
     product = (a * b * columns[..., None, :] * rows[..., :, None]).sum(dim=(-2, -1))
     size = (mean_square(a, rows, columns) * mean_square(b, rows, columns)).sqrt()
     return torch.where(size > 0, product / size, torch.zeros_like(product))
@@ -280,17 +275,5 @@ def _chance(blocks: Tensor, task: PairTask, observed: float, resamples: int, see
         previous, current = torch.randperm(count, generator=draw), torch.randperm(count, generator=draw)
         renamed = task.q_true[previous][:, current].mT
         # Renaming that changes nothing counts as equally large in spite of rounding.
-        as_large += float(_centred(blocks, renamed, task.law, task.law).abs().max()) >= observed - 1e-12
+        as_large += float(_alike("centred", blocks, renamed, task.law, task.law).abs().max()) >= observed - 1e-12
     return (1 + as_large) / (1 + resamples)
-
-
-def _found(centred: Estimate, chance: float, confidence: float) -> Found:
-    unlikely = chance <= 1.0 - confidence
-    if unlikely and centred.low is not None and centred.low > _ALIKE:
-        return True
-    return False if not unlikely and centred.value is not None and centred.value < _ALIKE else None
-
-
-def _likeness(estimates: tuple[Estimate, ...], chance: float, confidence: float) -> str:
-    centred, _, raw = (each.written(confidence) for each in estimates)
-    return f"The |correlation| with q_true is {centred} centred and {raw} raw (permutation p = {number(chance, 2)})."

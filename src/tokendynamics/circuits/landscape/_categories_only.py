@@ -46,6 +46,11 @@ class CategoriesOnly:
         positions: M, at least 2.
         causal: Whether only j ≤ i are attended.
 
+    Attributes:
+        attention_shape: Shape of one attention matrix: (N, N), [category of the sender, category of the receiver].
+        v_shape: Shape of one v: (M, M), [receiver, sender].
+        interaction_variance: Σ_t p_t Var q_true(·, t): what is left of the variance of Y once X_i is known.
+
     Raises:
         ArgumentTypeError: A number of positions that is no integer, a q_true of integers or complex numbers.
         ArgumentValueError: A q_true that is not N × N or not finite, a law that does not fit, fewer than 2 positions.
@@ -59,58 +64,23 @@ class CategoriesOnly:
 
     @typed_arguments
     def __init__(self, q_true: ArrayLike, law: ArrayLike | str | None, positions: int, causal: bool = False) -> None:
-        self._q_true = as_square(q_true, "q_true").double()
-        if self._q_true.ndim != 2:
-            raise ArgumentValueError(expected("q_true", "one N × N matrix", f"shape {tuple(self._q_true.shape)}"))
-        self._law = category_law(law, self._q_true.shape[0])
-        self._positions = checked_positions(positions)
-        self._causal = causal
+        self.q_true = as_square(q_true, "q_true").double()
+        if self.q_true.ndim != 2:
+            raise ArgumentValueError(expected("q_true", "one N × N matrix", f"shape {tuple(self.q_true.shape)}"))
+        self.law = category_law(law, self.q_true.shape[0])
+        self.positions = checked_positions(positions)
+        self.causal = causal
+        self.name = "categories only (3.3), causal" if causal else "categories only (3.3)"
+        self.attention_shape = (len(self.law), len(self.law))
+        self.v_shape = (positions, positions)
         rows = torch.ones(positions, positions, dtype=torch.float64)
         self._others = (rows.tril() if causal else rows)[1:] - torch.eye(positions, dtype=torch.float64)[1:]
         self._previous = torch.eye(positions, dtype=torch.float64)[:-1]
-        self._mean = self._law @ self._q_true
-        self._centred = self._q_true - self._mean
-        self._variance = float((self._pairs * self._centred**2).sum())
-
-    @property
-    def name(self) -> str:
-        """A short name for tables and messages."""
-        return "categories only (3.3), causal" if self._causal else "categories only (3.3)"
-
-    @property
-    def q_true(self) -> Tensor:
-        """(N, N), [previous, current]."""
-        return self._q_true
-
-    @property
-    def law(self) -> Tensor:
-        """Probabilities of the categories, shape (N,)."""
-        return self._law
-
-    @property
-    def positions(self) -> int:
-        """M."""
-        return self._positions
-
-    @property
-    def causal(self) -> bool:
-        """Whether only j ≤ i are attended."""
-        return self._causal
-
-    @property
-    def attention_shape(self) -> tuple[int, int]:
-        """Shape of one attention matrix: (N, N), [category of the sender, category of the receiver]."""
-        return (len(self._law), len(self._law))
-
-    @property
-    def v_shape(self) -> tuple[int, int]:
-        """Shape of one v: (M, M), [receiver, sender]."""
-        return (self._positions, self._positions)
-
-    @property
-    def interaction_variance(self) -> float:
-        """Σ_t p_t Var q_true(·, t): what is left of the variance of Y once X_i is known."""
-        return self._variance
+        self._own = torch.eye(positions, dtype=torch.float64)[1:]
+        self._pairs = torch.outer(self.law, self.law)
+        self._mean = self.law @ self.q_true
+        self._centred = self.q_true - self._mean
+        self.interaction_variance = float((self._pairs * self._centred**2).sum())
 
     def loss(self, attention: ArrayLike, v: ArrayLike) -> Tensor:
         """Return the expected squared error summed over the rows i = 2..M.
@@ -151,16 +121,16 @@ class CategoriesOnly:
         # by_v[i, j, t] and by_q[i, r, t]: derivatives of the predicted mean of row i given X_i = t.
         by_v = self._others[:, :, None] * at.mean[..., None, None, :]
         by_v = by_v + self._own[:, :, None] * at.diagonal[..., None, None, :]
-        size = len(self._law)
+        size = len(self.law)
         identity = torch.eye(size, dtype=torch.float64)
-        by_q = at.others.sum(-1)[..., None, None] * self._law[:, None] + at.own[..., None, None] * identity
+        by_q = at.others.sum(-1)[..., None, None] * self.law[:, None] + at.own[..., None, None] * identity
         weight = (at.others**2).sum((-2, -1))[..., None, None]
-        covariance = torch.diag(self._law) - torch.outer(self._law, self._law)
-        within = 2 * self._law * (torch.einsum("...irt,...ist->...rst", by_q, by_q) + (weight * covariance)[..., None])
+        covariance = torch.diag(self.law) - torch.outer(self.law, self.law)
+        within = 2 * self.law * (torch.einsum("...irt,...ist->...rst", by_q, by_q) + (weight * covariance)[..., None])
         qq = torch.einsum("...rst,tk->...rtsk", within, identity)
         curvature = torch.diag_embed(self._others) * at.variance[..., None, None, None]
-        rows = 2 * (torch.einsum("...ijt,...ikt->...ijk", self._law * by_v, by_v) + curvature)
-        vv = torch.einsum("...ijk,il->...ijlk", rows, torch.eye(self._positions - 1, dtype=torch.float64))
+        rows = 2 * (torch.einsum("...ijt,...ikt->...ijk", self.law * by_v, by_v) + curvature)
+        vv = torch.einsum("...ijk,il->...ijlk", rows, torch.eye(self.positions - 1, dtype=torch.float64))
         return self._assembled(qq, self._mixed(at, by_q, by_v), vv)
 
     def _loss(self, at: _Moments) -> Tensor:
@@ -169,11 +139,11 @@ class CategoriesOnly:
         missed = (self._pairs * (self._centred - share[..., None, None] * at.centred) ** 2).sum((-2, -1))
         uneven = ((at.previous - share[..., None]) ** 2).sum(-1)
         elsewhere = ((at.others * (1.0 - self._previous)) ** 2).sum((-2, -1))
-        mean_part = (self._law * at.error**2).sum((-2, -1))
-        return mean_part + (self._positions - 1) * missed + (uneven + elsewhere) * at.variance
+        mean_part = (self.law * at.error**2).sum((-2, -1))
+        return mean_part + (self.positions - 1) * missed + (uneven + elsewhere) * at.variance
 
     def _gradient(self, at: _Moments) -> Gradient:
-        weighted = self._law * at.error
+        weighted = self.law * at.error
         from_others = (at.others * at.variance[..., None, None]) - self._previous * at.covariance[..., None, None]
         from_mean = self._others * (weighted @ at.mean[..., None])
         own = (weighted @ at.diagonal[..., None]) * self._own
@@ -183,27 +153,27 @@ class CategoriesOnly:
         own_force = (at.own[..., None] * weighted).sum(-2)
         weight = (at.others**2).sum((-2, -1))[..., None, None]
         fit = self._pairs * (weight * at.centred - at.previous.sum(-1)[..., None, None] * self._centred)
-        q_gradient = 2 * (fit - self._law[:, None] * mean_force[..., None, :] - torch.diag_embed(own_force))
+        q_gradient = 2 * (fit - self.law[:, None] * mean_force[..., None, :] - torch.diag_embed(own_force))
         return Gradient(q_gradient, v_gradient)
 
     def _mixed(self, at: _Moments, by_q: Tensor, by_v: Tensor) -> Tensor:
         """∂²/∂q_rt ∂v_ij, shape (…, r, t, row, sender)."""
-        identity = torch.eye(len(self._law), dtype=torch.float64)
-        product = torch.einsum("...irt,...ijt->...rtij", self._law * by_q, by_v)
-        weighted = (self._law * at.error).mT[..., None, :, :, None]
-        through_others = weighted * self._law[:, None, None, None] * self._others
+        identity = torch.eye(len(self.law), dtype=torch.float64)
+        product = torch.einsum("...irt,...ijt->...rtij", self.law * by_q, by_v)
+        weighted = (self.law * at.error).mT[..., None, :, :, None]
+        through_others = weighted * self.law[:, None, None, None] * self._others
         through_own = weighted * identity[:, :, None, None] * self._own
         fitted = torch.einsum("rt,ij->rtij", self._pairs * self._centred, self._previous)
         spread = torch.einsum("...rt,...ij->...rtij", self._pairs * at.centred, at.others)
         return 2 * (product - through_others - through_own - fitted) + 4 * spread
 
     def _assembled(self, qq: Tensor, qv: Tensor, vv: Tensor) -> Tensor:
-        entries, rows = len(self._law) ** 2, self._positions * (self._positions - 1)
+        entries, rows = len(self.law) ** 2, self.positions * (self.positions - 1)
         lead = qv.shape[:-4]
         qq = qq.reshape(*qq.shape[:-4], entries, entries).expand(*lead, entries, entries)
         vv = vv.reshape(*vv.shape[:-4], rows, rows).expand(*lead, rows, rows)
         qv = qv.reshape(*lead, entries, rows)
-        first = self._positions
+        first = self.positions
         result = qv.new_zeros(*lead, entries + first + rows, entries + first + rows)
         result[..., :entries, :entries] = qq
         result[..., :entries, entries + first :] = qv
@@ -211,16 +181,8 @@ class CategoriesOnly:
         result[..., entries + first :, entries + first :] = vv
         return result
 
-    @property
-    def _pairs(self) -> Tensor:
-        return torch.outer(self._law, self._law)
-
-    @property
-    def _own(self) -> Tensor:
-        return torch.eye(self._positions, dtype=torch.float64)[1:]
-
     def _moments(self, attention: Tensor, v: Tensor) -> _Moments:
-        mean = self._law @ attention
+        mean = self.law @ attention
         centred = attention - mean[..., None, :]
         diagonal = attention.diagonal(dim1=-2, dim2=-1)
         others = v[..., 1:, :] * self._others

@@ -111,7 +111,14 @@ class LandscapeSurvey(Result):
             "q_true": landscape.q_true.tolist() if of_categories else None,
             "causal": landscape.causal if of_categories else None,
             "claims": list(self.claims),
-            "points": [_point_as_json(*pair) for pair in self.points],
+            "points": [
+                plain(
+                    {name: getattr(point, name) for name in ("family", "text", "loss")}
+                    | {"loss_per_token": point.loss_per_column, "attention": point.attention, "v": point.v}
+                    | {"classification": kind}
+                )
+                for point, kind in self.points
+            ],
             "stalls": [vars(one) | {"loss_per_token": self.per_token(one.loss)} for one in self.stalls],
             "basins": self.basins.as_json(),
             "marks": {
@@ -307,9 +314,3 @@ def _classified(landscape: Landscape, points: Sequence[StationaryPoint]) -> Poin
 def _share(basins: Basins, kind: str) -> str:
     share = basins.share(kind)
     return percent_estimate(share.fraction, [share.low, share.high], CONFIDENCE)
-
-
-def _point_as_json(point: StationaryPoint, found: Classification) -> dict[str, Any]:
-    own = {name: getattr(point, name) for name in ("family", "text", "loss")}
-    own |= {"loss_per_token": point.loss_per_column, "attention": point.attention, "v": point.v}
-    return plain(own | {"classification": found})

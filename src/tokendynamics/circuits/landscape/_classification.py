@@ -56,7 +56,10 @@ def find_symmetries(landscape: Landscape, attention: ArrayLike, v: ArrayLike) ->
     losses = landscape.loss(*unflatten(landscape, torch.stack([general, *moves])))
     kept = (losses[1:] - losses[0]).abs() <= _TOLERANCE * losses[0].abs()
     found = tuple(dict.fromkeys(name for name, keep in zip(names, kept.tolist(), strict=True) if keep))
-    return Symmetries(found, _orthonormal(torch.stack(directions, dim=-1)[:, kept]))
+    held = torch.stack(directions, dim=-1)[:, kept]
+    lengths = held.norm(dim=0)
+    left, values, _ = torch.linalg.svd(held[:, lengths > 0] / lengths[lengths > 0], full_matrices=False)
+    return Symmetries(found, left[:, values > 1e-9])  # an orthonormal basis
 
 
 def scales_against(landscape: Landscape) -> bool:
@@ -99,23 +102,13 @@ def _candidates(landscape: Landscape, general: Tensor, point: Tensor) -> tuple[l
 def _shifts(landscape: Landscape) -> list[tuple[str, Tensor]]:
     attention, v = torch.zeros(landscape.attention_shape).double(), torch.zeros(landscape.v_shape).double()
     shifts = []
-    for column in range(landscape.attention_shape[1]):
-        step = attention.clone()
-        step[:, column] = 1.0
-        shifts.append(("constant on a column of q", flatten(step, v)))
-    for column in range(landscape.v_shape[1]):
-        step = v.clone()
-        step[:, column] = 1.0
-        shifts.append(("constant on a column of v", flatten(attention, step)))
+    for name, part in (("q", attention), ("v", v)):
+        for column in range(part.shape[1]):
+            part[:, column] = 1.0
+            shifts.append((f"constant on a column of {name}", flatten(attention, v)))
+            part[:, column] = 0.0
     entries = torch.eye(attention.numel() + v.numel(), dtype=torch.float64)
     return shifts + [("entries without influence", entry) for entry in entries]
-
-
-def _orthonormal(directions: Tensor) -> Tensor:
-    lengths = directions.norm(dim=0)
-    unit = directions[:, lengths > 0] / lengths[lengths > 0]
-    left, values, _ = torch.linalg.svd(unit, full_matrices=False)
-    return left[:, values > 1e-9]
 
 
 _EXPANSION = 1.3
@@ -331,13 +324,8 @@ def classify(
     if further.growth >= growth and further.drop <= drop_tolerance * here.scale:
         text = f"the norm grows {further.growth:.3g} times while the loss tends to {further.loss:.6g}"
         return here.result("at infinity", text, further)
-    if stationary:
-        return _flat_or_minimal(here, further)
-    return here.result("not stationary", f"the relative gradient is {here.relative_gradient:.2g}", further)
-
-
-def _flat_or_minimal(here: _Measured, further: Continuation) -> Classification:
-    """Tell a local minimum from a point whose second derivatives do not decide."""
+    if not stationary:
+        return here.result("not stationary", f"the relative gradient is {here.relative_gradient:.2g}", further)
     unexplained = here.zero_directions - here.symmetric.shape[-1]
     if unexplained > 0:
         text = f"no negative curvature, and {unexplained} directions without curvature that no symmetry accounts for"

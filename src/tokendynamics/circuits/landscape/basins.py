@@ -27,7 +27,7 @@ import math
 import warnings
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -60,7 +60,7 @@ _LEAST_DECREASE = 1e-15
 _NEWTON_STEPS = 60
 
 
-class NotFiniteError(ArithmeticError):
+class NotFinitePointError(ArithmeticError):
     """The point, its loss or its slope is not finite any more; the message says which."""
 
 
@@ -88,16 +88,16 @@ class Objective:
         self.scale = loss if np.isfinite(loss) and loss > 0.0 else 1.0
 
     def __call__(self, point: np.ndarray) -> tuple[float, np.ndarray]:
-        """Loss and gradient at a point; raises `NotFiniteError` instead of returning a NaN or infinity."""
+        """Loss and gradient at a point; raises `NotFinitePointError` instead of returning a NaN or infinity."""
         self.evaluations += 1
         if not np.isfinite(point).all():
-            raise NotFiniteError("a step led to a point that is not finite")
+            raise NotFinitePointError("a step led to a point that is not finite")
         attention, v = self.unflatten(point)
         value, gradient = self._evaluated(attention, v)
         loss, slope = float(value), flatten(gradient.attention, gradient.v).numpy()
         if not (np.isfinite(loss) and np.isfinite(slope).all()):
             part = "gradient" if np.isfinite(loss) else "loss"
-            raise NotFiniteError(f"the {part} is not finite at a point of norm {np.linalg.norm(point):.3g}")
+            raise NotFinitePointError(f"the {part} is not finite at a point of norm {np.linalg.norm(point):.3g}")
         if loss < self.best_loss:
             self.best, self.best_loss = point.copy(), loss
         return loss, slope
@@ -108,10 +108,10 @@ class Objective:
         return self._landscape.loss(attention, v), self._landscape.gradient(attention, v)
 
     def hessian(self, point: np.ndarray) -> np.ndarray:
-        """Return the second derivatives at a point; raises `NotFiniteError` where they are not finite."""
+        """Return the second derivatives at a point; raises `NotFinitePointError` where they are not finite."""
         matrix = self._landscape.hessian(*self.unflatten(point)).numpy()
         if not np.isfinite(matrix).all():
-            raise NotFiniteError(f"the Hessian is not finite at a point of norm {np.linalg.norm(point):.3g}")
+            raise NotFinitePointError(f"the Hessian is not finite at a point of norm {np.linalg.norm(point):.3g}")
         return matrix
 
     def relative_gradient(self, point: np.ndarray, slope: np.ndarray) -> float:
@@ -143,33 +143,23 @@ def descend(landscape: Landscape, objective: Objective, start: np.ndarray, *, st
     L-BFGS comes to rest too early where curvatures differ by many orders of magnitude, as they do far out in a valley;
     `continue_descent` resolves them with the exact Hessian, to rest in the same valley.
     """
+    size = max(float(np.linalg.norm(start)), 1.0) * np.sqrt(start.size)
+    decrease = {"ftol": _LEAST_DECREASE, "gtol": tolerance * objective.scale / size}
+    options = decrease | {"maxiter": steps, "maxfun": 20 * steps, "maxcor": _HISTORY, "maxls": _LINE_SEARCH}
     try:
-        found = minimize(
-            objective, start, jac=True, method="L-BFGS-B", options=_options(objective, start, steps, tolerance)
-        )
+        found = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
         point = np.asarray(found.x)
         if objective.arrived(point, tolerance):
             return Ending(point, "converged", "the gradient or the loss is below the tolerance")
         if found.nit >= steps:
             return Ending(point, "budget spent", f"{steps} steps are done")
-        point = _finished(landscape, objective, point)
+        further = continue_descent(landscape, *objective.unflatten(point), expansions=0, steps=_NEWTON_STEPS)
+        point = flatten(further.attention, further.v).numpy()
         if objective.arrived(point, tolerance):
             return Ending(point, "converged", "the gradient or the loss is below the tolerance, by Newton's method")
-    except NotFiniteError as error:
+    except NotFinitePointError as error:
         return Ending(objective.best, "not finite", str(error))
     return Ending(point, "stopped early", f"no step lowers the loss any more, after {found.nit} of L-BFGS")
-
-
-def _options(objective: Objective, start: np.ndarray, steps: int, tolerance: float) -> dict[str, Any]:
-    size = max(float(np.linalg.norm(start)), 1.0) * np.sqrt(start.size)
-    gradient = tolerance * objective.scale / size
-    decrease = {"ftol": _LEAST_DECREASE, "gtol": gradient}
-    return decrease | {"maxiter": steps, "maxfun": 20 * steps, "maxcor": _HISTORY, "maxls": _LINE_SEARCH}
-
-
-def _finished(landscape: Landscape, objective: Objective, point: np.ndarray) -> np.ndarray:
-    further = continue_descent(landscape, *objective.unflatten(point), expansions=0, steps=_NEWTON_STEPS)
-    return flatten(further.attention, further.v).numpy()
 
 
 def flow(
@@ -210,7 +200,7 @@ def flow(
                     return Ending(point, "converged", reason)
                 if solver.status == "finished":
                     return Ending(point, "budget spent", f"the horizon, time {horizon:.4g}, is reached")
-    except NotFiniteError as error:
+    except NotFinitePointError as error:
         return Ending(objective.best, "not finite", str(error))
     return Ending(point, "budget spent", f"{steps} steps are done at time {solver.t:.4g} of {horizon:.4g}")
 
@@ -325,15 +315,15 @@ class Basins(Readable):
 
     def share(self, kind: str) -> Share:
         """Return the share of starts that ended in `kind`, which may be none, with its 95 % interval."""
-        total = len(self.runs)
-        count = sum(run.kind == kind for run in self.runs)
-        return Share(kind, count, count / total, *wilson(count, total))
+        return self._share(kind, sum(run.kind == kind for run in self.runs))
 
     def above(self, loss: float) -> Share:
         """Return the share of starts whose last loss is above `loss`: stuck, for any reason, within this budget."""
+        return self._share(f"loss above {loss:g}", sum(not run.loss <= loss for run in self.runs))
+
+    def _share(self, kind: str, count: int) -> Share:
         total = len(self.runs)
-        count = sum(not run.loss <= loss for run in self.runs)
-        return Share(f"loss above {loss:g}", count, count / total, *wilson(count, total))
+        return Share(kind, count, count / total, *wilson(count, total))
 
     def as_json(self) -> dict[str, object]:
         """Return all fields, shares and statuses as plain values."""
@@ -402,10 +392,6 @@ def _followed(
         ending = descend(landscape, objective, start, steps=budget, tolerance=tolerance)
     else:
         ending = flow(objective, start, horizon=horizon, steps=budget, tolerance=tolerance)
-    return _run(landscape, objective, number, ending)
-
-
-def _run(landscape: Landscape, objective: Objective, number: int, ending: Ending) -> BasinRun:
     attention, v = objective.unflatten(ending.point)
     finite = ending.status != "not finite"
     loss, relative_gradient = math.nan, math.nan
@@ -464,8 +450,13 @@ def random_starts(
         raise ArgumentTypeError(expected("starts", "an integer", repr(starts)))
     if starts < 1:
         raise ArgumentValueError(expected("starts", "at least 1", starts))
-    _check_scale(scale)
-    scale = scale if isinstance(scale, str) else as_number(scale, "scale")
+    wanted = "a positive standard deviation or 'fan-in'"
+    if not isinstance(scale, str):
+        scale = as_number(scale, "scale")
+        if not (math.isfinite(scale) and scale > 0.0):
+            raise ArgumentValueError(expected("scale", wanted, scale))
+    elif scale != "fan-in":
+        raise ArgumentValueError(expected("scale", wanted, repr(scale)))
     entries = math.prod(landscape.attention_shape)
     count = entries + math.prod(landscape.v_shape)
     check_fits(_BYTES * starts * count, "starts")
@@ -479,12 +470,3 @@ def random_starts(
         draws = scale * torch.randn(starts, count, generator=generator(seed), dtype=torch.float64)
     attention, v = draws[:, :entries], draws[:, entries:]
     return attention.reshape(starts, *landscape.attention_shape), v.reshape(starts, *landscape.v_shape)
-
-
-def _check_scale(scale: float | str) -> None:
-    wanted = "a positive standard deviation or 'fan-in'"
-    if isinstance(scale, str):
-        if scale != "fan-in":
-            raise ArgumentValueError(expected("scale", wanted, repr(scale)))
-    elif not (math.isfinite(as_number(scale, "scale")) and scale > 0.0):
-        raise ArgumentValueError(expected("scale", wanted, scale))

@@ -95,7 +95,10 @@ def mean_predictor(landscape: CategoriesOnly, scale: float = 1.0, pairs: ArrayLi
     mean = landscape.law @ landscape.q_true
     attention = (mean / scale).expand(landscape.attention_shape).clone()
     if pairs is not None:
-        attention = _uncorrelated(landscape, _of_size(pairs, landscape), attention)
+        wanted = as_square(pairs, "pairs").double()
+        if wanted.shape != landscape.attention_shape:
+            raise ArgumentValueError(expected("pairs", f"shape {landscape.attention_shape}", f"{tuple(wanted.shape)}"))
+        attention = _uncorrelated(landscape, wanted, attention)
     v = scale * torch.eye(landscape.positions, dtype=torch.float64)
     per_row = landscape.interaction_variance
     return StationaryPoint("C", "mean predictor", attention, v, (landscape.positions - 1) * per_row, per_row)
@@ -126,13 +129,6 @@ def check_interaction(landscape: CategoriesOnly) -> None:
 def _check_scale(scale: float) -> None:
     if not math.isfinite(scale) or scale == 0.0:
         raise ArgumentValueError(expected("scale", "a finite number other than 0", scale))
-
-
-def _of_size(pairs: ArrayLike, landscape: CategoriesOnly) -> Tensor:
-    matrix = as_square(pairs, "pairs").double()
-    if matrix.shape != landscape.attention_shape:
-        raise ArgumentValueError(expected("pairs", f"shape {landscape.attention_shape}", f"{tuple(matrix.shape)}"))
-    return matrix
 
 
 def _uncorrelated(landscape: CategoriesOnly, pairs: Tensor, base: Tensor) -> Tensor:
@@ -196,18 +192,14 @@ def zero_row_sums(landscape: CategoriesOnly, scale: float = 1.0) -> list[Station
     0.819540 True
     2.847127 True
     """
-    _check_zero_rows(landscape, scale)
-    points = (_zero_rows_point(landscape, angle, scale) for angle in _roots(landscape))
-    return sorted((point for point in points if point is not None), key=lambda point: point.loss)
-
-
-def _check_zero_rows(landscape: CategoriesOnly, scale: float) -> None:
     if landscape.causal:
         advice = "under a causal mask the rows of v have different lengths"
         raise ArgumentValueError(expected("landscape", "attention over all positions", "a causal one", advice))
     if not (math.isfinite(scale) and scale > 0.0):
         raise ArgumentValueError(expected("scale", "a positive number", scale))
     check_interaction(landscape)
+    points = (_zero_rows_point(landscape, angle, scale) for angle in _roots(landscape))
+    return sorted((point for point in points if point is not None), key=lambda point: point.loss)
 
 
 def _zero_rows(landscape: CategoriesOnly, angles: Tensor, scale: float = 1.0) -> _ZeroRows:
@@ -265,7 +257,9 @@ def _zero_rows_point(landscape: CategoriesOnly, angle: float, scale: float) -> S
     weights = law * error
     attention = centred - weights * ((weights @ centred.diagonal()) / (weights @ weights))
     per_row = _loss_per_row(landscape, rows, centred)
-    v = _weights(landscape.positions, rows)
+    v = rows.others.expand(landscape.v_shape).clone()
+    v.diagonal(offset=-1).fill_(float(rows.previous))
+    v.diagonal().fill_(-float(rows.sum_of_others))
     return StationaryPoint("B", "zero row sums", attention, v, (landscape.positions - 1) * per_row, per_row)
 
 
@@ -277,10 +271,3 @@ def _loss_per_row(landscape: CategoriesOnly, rows: _ZeroRows, centred: Tensor) -
     square = (law * mean**2).sum() + landscape.interaction_variance
     product = rows.previous * covariance - rows.sum_of_others * (law * mean * centred.diagonal()).sum()
     return float(square - product)
-
-
-def _weights(positions: int, rows: _ZeroRows) -> Tensor:
-    v = rows.others.expand(positions, positions).clone()
-    v.diagonal(offset=-1).fill_(float(rows.previous))
-    v.diagonal().fill_(-float(rows.sum_of_others))
-    return v

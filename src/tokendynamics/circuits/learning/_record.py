@@ -234,6 +234,9 @@ class LearningRecord(Result):
     def _from(cls, entries: Any, parameters: dict[str, Tensor]) -> LearningRecord:
         if not isinstance(entries, dict):
             raise ArgumentTypeError(expected(_RECORD, "an object", shown(entries)))
+        status = as_text(entries["status"], "status")  # in characters that can be printed
+        if status != "finished" and not (status.startswith("not finite: ") and status.isprintable()):
+            raise ArgumentValueError(expected("status", "'finished' or 'not finite: …'", shown(status)))
         # Records of earlier versions say "pulls".
         stored = "pulls" if "pulls" in entries else "penalty_weights"
         return cls(
@@ -241,7 +244,7 @@ class LearningRecord(Result):
             tuple(_loss(loss, "losses") for loss in _listed(entries, "losses")),
             tuple(as_finite(weight, stored) for weight in _listed(entries, stored)),
             _loss(entries["final_loss"], "final_loss"),
-            _status(entries["status"]),
+            status,
             as_count(entries["evaluations"], "evaluations", at_least=0),
             as_finite(entries["seconds"], "seconds"),
             parameters,
@@ -251,14 +254,6 @@ class LearningRecord(Result):
 def _loss(value: Any, name: str) -> float:
     """Read a loss as it was written: null stands for one that was not finite."""
     return float("nan") if value is None else as_finite(value, name)
-
-
-def _status(value: Any) -> str:
-    """Read what a run ends with: one of two beginnings, in characters that can be printed."""
-    status = as_text(value, "status")
-    if not (status == "finished" or (status.startswith("not finite: ") and status.isprintable())):
-        raise ArgumentValueError(expected("status", "'finished' or 'not finite: …'", shown(status)))
-    return status
 
 
 def _listed(entries: dict[str, Any], name: str) -> list[Any]:

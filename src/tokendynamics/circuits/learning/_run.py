@@ -128,11 +128,12 @@ def _run(settings: Settings, folder: Path | None, report: Progress) -> LearningR
         if folder is not None:
             unfinished.save(folder, settings)
         raise
+    unseen = _sequences(settings, _TEST_SEQUENCES, _TEST).in_pieces()
     return LearningRecord(
         settings,
         tuple(unfinished.losses),
         tuple(unfinished.penalty_weights),
-        _test_loss(settings, unfinished.parameters),
+        mean_squared_error(settings.design, _copied(unfinished.parameters), unseen),
         status,
         unfinished.evaluations,
         unfinished.seconds,
@@ -155,7 +156,7 @@ def _outer_steps(
     for step in tracked(left, report, name):
         began = time.perf_counter()
         loss, evaluations = _outer_step(settings, parameters, optimizer, step)
-        if not _finite(loss, parameters):
+        if not math.isfinite(loss) or not all(bool(value.isfinite().all()) for value in parameters.values()):
             return f"not finite: the loss or a weight was not finite in outer step {step + 1} of {settings.steps}"
         # Copies: an interrupted step must not leave half of its own changes behind.
         unfinished.parameters, unfinished.optimizer = _copied(parameters), deepcopy(optimizer.state_dict())
@@ -212,15 +213,6 @@ def _penalty_weight(settings: Settings, step: int) -> float:
 def _sequences(settings: Settings, count: int, number: int) -> Sequences:
     x = settings.task.sample(count, seed=_SEEDS_OF_A_RUN * (settings.seed + 1) + number)
     return Sequences.of(x, settings.task)
-
-
-def _test_loss(settings: Settings, parameters: dict[str, Tensor]) -> float:
-    batch = _sequences(settings, _TEST_SEQUENCES, _TEST).in_pieces()
-    return mean_squared_error(settings.design, _copied(parameters), batch)
-
-
-def _finite(loss: float, parameters: dict[str, Tensor]) -> bool:
-    return math.isfinite(loss) and all(bool(value.isfinite().all()) for value in parameters.values())
 
 
 def _copied(parameters: dict[str, Tensor]) -> dict[str, Tensor]:

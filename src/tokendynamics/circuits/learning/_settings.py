@@ -91,19 +91,10 @@ class Settings:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain numbers and lists."""
-        return {
-            "architecture": self.architecture,
-            "flavour": self.flavour,
-            "categories": self.task.categories,
-            "positions": self.task.positions,
-            "batch": self.batch,
-            "steps": self.steps,
-            "inner": self.inner,
-            "hidden": self.hidden,
-            "seed": self.seed,
-            "q_true": self.task.q_true.tolist(),
-            "law": self.task.law.tolist(),
-        }
+        model = {"architecture": self.architecture, "flavour": self.flavour}
+        task = {"categories": self.task.categories, "positions": self.task.positions}
+        recipe = {name: getattr(self, name) for name in ("batch", "steps", "inner", "hidden", "seed")}
+        return {**model, **task, **recipe, "q_true": self.task.q_true.tolist(), "law": self.task.law.tolist()}
 
     @classmethod
     def from_json(cls, entries: dict[str, Any]) -> Settings:

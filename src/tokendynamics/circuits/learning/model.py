@@ -153,15 +153,8 @@ class Sequences:
         """Return consecutive parts of about `tokens` tokens, whose hidden layer fits into the cache of a processor."""
         size = max(1, tokens // len(self.categories))
         parts = (slice(first, first + size) for first in range(0, self.samples, size))
-        return tuple(
-            Sequences(
-                self.categories[:, part].contiguous(),
-                self.by_token[:, part].contiguous(),
-                self.by_category[:, part].contiguous(),
-                self.targets[:, part].contiguous(),
-            )
-            for part in parts
-        )
+        whole = (self.categories, self.by_token, self.by_category, self.targets)
+        return tuple(Sequences(*(tensor[:, part].contiguous() for tensor in whole)) for part in parts)
 
 
 def stream(design: Design, qk: Tensor, v: Tensor, sequences: Sequences) -> Tensor:
@@ -175,19 +168,10 @@ def stream(design: Design, qk: Tensor, v: Tensor, sequences: Sequences) -> Tenso
     """
     if design.pairs == "both":
         return _on_everything(qk, v, sequences)
-    if design.pairs == "position":
-        return _on_positions(qk, v, sequences)
-    return _on_categories(qk, v, sequences)
-
-
-def _on_positions(qk: Tensor, v: Tensor, sequences: Sequences) -> Tensor:
-    """Keys see positions, values see categories: ``v Σ_j qk[i, j] e_{c_j} + e_{c_i}``."""
-    added = torch.addmm(sequences.by_token.flatten(0, 1), _summed(qk, sequences), v.T)
-    return added.reshape(sequences.by_token.shape)
-
-
-def _on_categories(qk: Tensor, v: Tensor, sequences: Sequences) -> Tensor:
-    """Keys see categories, values see positions: ``Σ_j qk[c_i, c_j] v e_j + e_i``."""
+    if design.pairs == "position":  # values see categories: v Σ_j qk[i, j] e_{c_j} + e_{c_i}
+        added = torch.addmm(sequences.by_token.flatten(0, 1), _summed(qk, sequences), v.T)
+        return added.reshape(sequences.by_token.shape)
+    # Keys see categories, values see positions: Σ_j qk[c_i, c_j] v e_j + e_i.
     carried = sequences.by_category @ v.T
     for_category = qk @ carried.flatten(1)
     received = _of_category(for_category.reshape(-1, v.shape[0]), sequences)

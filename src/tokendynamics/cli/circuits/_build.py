@@ -21,7 +21,7 @@ from tokendynamics.numerics.errors import expected
 from tokendynamics.words import number, plural
 
 if TYPE_CHECKING:
-    from tokendynamics.circuits.constructions import Comparison
+    from tokendynamics.circuits.constructions import TaskComparison
     from tokendynamics.circuits.constructions.comparison import Answer
     from tokendynamics.report.circuits.reports import Meant
 
@@ -103,7 +103,7 @@ def _parsed(words: str) -> list[int]:
         raise ArgumentValueError(expected("--x", "categories such as 1,3,2,2", repr(words))) from error
 
 
-def _print(comparison: Comparison, out: Path | None, files: tuple[str, ...]) -> None:
+def _print(comparison: TaskComparison, out: Path | None, files: tuple[str, ...]) -> None:
     console, model = Console(highlight=False), comparison.model
     task = model.task
     shape = f"N = {task.categories}, M = {task.positions}, {plural(len(model.C), 'hidden unit')}"

@@ -18,7 +18,7 @@ from tokendynamics.modules._constrained_attention import ConstrainedAttention
 from tokendynamics.modules._matrices import at_least_float32
 from tokendynamics.modules._network import (
     IGNORED,
-    Network,
+    RegimeNetwork,
     attention_of,
     check_further,
     check_mask,
@@ -150,11 +150,11 @@ def _attention(config: LanguageModelConfig) -> ConstrainedAttention:
     return attention_of(config, terms=terms)
 
 
-class _Pretrained(Network):
+class _LanguageNetwork(RegimeNetwork):
     config_class = LanguageModelConfig
 
 
-class Decoder(_Pretrained):
+class Decoder(_LanguageNetwork):
     """Embedding, positions, blocks and the last norm: states of a causal transformer without its head."""
 
     def __init__(self, config: LanguageModelConfig) -> None:
@@ -212,7 +212,7 @@ class Decoder(_Pretrained):
         return through_blocks(x, self.layers, self.norm, output_hidden_states)
 
 
-class LanguageModel(_Pretrained, GenerationMixin):
+class LanguageModel(_LanguageNetwork, GenerationMixin):
     """A `Decoder` with a head: logits of the next token, and their cross entropy in nats where labels are given.
 
     With `cutoffs` in its configuration the head is an `AdaptiveSoftmax`: its logits are log-probabilities, and with

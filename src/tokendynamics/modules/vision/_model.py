@@ -16,7 +16,7 @@ from transformers.utils.generic import can_return_tuple
 from tokendynamics.modules._arguments import check_shares, check_sizes
 from tokendynamics.modules._network import (
     IGNORED,
-    Network,
+    RegimeNetwork,
     attention_of,
     check_further,
     check_layers,
@@ -155,7 +155,7 @@ class PatchEmbedding(nn.Module):
         return self.positions(torch.cat([first, patches], dim=1))
 
 
-class _Pretrained(Network):
+class _VisionNetwork(RegimeNetwork):
     config_class = VisionConfig
     main_input_name = "pixel_values"
 
@@ -169,7 +169,7 @@ class _Pretrained(Network):
             super()._init_weights(module)
 
 
-class Encoder(_Pretrained):
+class Encoder(_VisionNetwork):
     """Embedding, blocks and the last norm: states of a vision transformer without its head."""
 
     def __init__(self, config: VisionConfig) -> None:
@@ -211,7 +211,7 @@ class Encoder(_Pretrained):
         return through_blocks(self.embedding(pixel_values), self.layers, self.norm, output_hidden_states)
 
 
-class VisionModel(_Pretrained):
+class VisionModel(_VisionNetwork):
     """An `Encoder` with a head: logits of the classes, and their cross entropy in nats where labels are given.
 
     >>> config = VisionConfig(image_size=8, patch_size=4, hidden_size=12, num_hidden_layers=1, num_labels=3)

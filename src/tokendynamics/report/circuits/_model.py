@@ -6,7 +6,7 @@ import altair as alt
 import torch
 
 from tokendynamics.circuits import OneLayerTransformer, PairTask
-from tokendynamics.circuits.constructions import Comparison
+from tokendynamics.circuits.constructions import TaskComparison
 from tokendynamics.circuits.constructions.comparison import Answer
 from tokendynamics.circuits.evidence.weights import row_centred
 from tokendynamics.figures.figure import Figure, Matrices, Table, cells
@@ -133,7 +133,7 @@ def answers_table(answers: tuple[Answer, ...]) -> Table:
     return Table("Targets and outputs", columns, tuple(rows))
 
 
-def answers_figure(comparison: Comparison) -> Figure:
+def answers_figure(comparison: TaskComparison) -> Figure:
     """Draw targets as rings and outputs as discs: exact where the disc lies in its ring."""
     answers = comparison.answers[:4]
     question = "What is the output for each token?"

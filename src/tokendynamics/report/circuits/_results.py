@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tokendynamics.circuits.constructions import Comparison
+from tokendynamics.circuits.constructions import TaskComparison
 from tokendynamics.circuits.evidence import Evidence, evidence
 from tokendynamics.circuits.landscape import LandscapeSurvey
 from tokendynamics.circuits.learning import LearningRecord
@@ -13,8 +13,8 @@ from tokendynamics.report.circuits.page import circuits_page
 from tokendynamics.report.circuits.reports import built_report, evidence_report, landscape_report, learning_report
 
 
-@page_of.register(Comparison)
-def built_page(comparison: Comparison) -> str:
+@page_of.register(TaskComparison)
+def built_page(comparison: TaskComparison) -> str:
     """Return the page of a hand-built transformer.
 
     Args:

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from tokendynamics.circuits import OneLayerTransformer, PairTask
-from tokendynamics.circuits.constructions import Comparison
+from tokendynamics.circuits.constructions import TaskComparison
 from tokendynamics.circuits.evidence import Evidence
 from tokendynamics.circuits.landscape import LandscapeSurvey, StationaryPoint
 from tokendynamics.circuits.learning import SOLVED, LearningRecord
@@ -100,7 +100,7 @@ Meant = Literal["exact", "approximate", "wrong"]
 
 @drawing()
 def built_report(
-    comparison: Comparison, manifest: Mapping[str, Any], files: Sequence[str], *, meant: Meant
+    comparison: TaskComparison, manifest: Mapping[str, Any], files: Sequence[str], *, meant: Meant
 ) -> CircuitsReport:
     """Return the page of a hand-built transformer.
 
@@ -278,7 +278,7 @@ def _evidence_findings(evidence: Evidence) -> tuple[str, ...]:
     )
 
 
-def _wrong_table(comparison: Comparison) -> tuple[Table, ...]:
+def _wrong_table(comparison: TaskComparison) -> tuple[Table, ...]:
     if comparison.exact:
         return ()
     rows = [cells([pair.previous, pair.current, pair.target, pair.output]) for pair in comparison.wrong[:40]]

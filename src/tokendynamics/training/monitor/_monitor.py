@@ -254,7 +254,8 @@ class Monitor(TrainerCallback):
             probe = self._probe_of(model, tokenizer)
         except Exception as error:  # whatever a user's model raises, its training continues
             self._unreadable = model
-            self._take(Look(step, f"not measured: {_of_arguments_here(in_short(error))}"))
+            name, colon, rest = in_short(error).partition(": ")  # of an argument of `tokendynamics.load`
+            self._take(Look(step, f"not measured: {_ARGUMENTS.get(name, name)}{colon}{rest}"))
             return
         started = perf_counter()
         try:
@@ -316,13 +317,8 @@ class Monitor(TrainerCallback):
                 _LOG.warning("%s failed: %s; training continues", what, in_short(error))
 
 
-def _of_arguments_here(message: str) -> str:
-    """Return an error of `tokendynamics.load` with the names that a monitor's own arguments have."""
-    name, colon, rest = message.partition(": ")
-    return f"{_ARGUMENTS.get(name, name)}{colon}{rest}"
-
-
 _ARGUMENTS = {"spec": "model", "ids": "texts"}
+"""Names of a monitor's own arguments, by those of `tokendynamics.load`."""
 
 
 def _several(texts: Any) -> dict[str, Any]:

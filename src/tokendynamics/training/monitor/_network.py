@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,17 +21,16 @@ def unwrapped(model: nn.Module) -> nn.Module:
     Args:
         model: As the training loop has it.
     """
-    while inside := _inside(model):
+    inside: Any = model
+    while inside:
         model = inside
+        if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            inside = model.module
+        elif hasattr(model, "get_base_model"):  # of PEFT, whose adapters stand in the model's own modules
+            inside = cast(Any, model).get_base_model()
+        else:
+            inside = dict(model.named_children()).get("_orig_mod")  # of torch.compile
     return model
-
-
-def _inside(wrapper: Any) -> nn.Module | None:
-    if isinstance(wrapper, nn.parallel.DistributedDataParallel | nn.DataParallel):
-        return wrapper.module
-    if hasattr(wrapper, "get_base_model"):  # of PEFT, whose adapters stand in the model's own modules
-        return wrapper.get_base_model()
-    return dict(wrapper.named_children()).get("_orig_mod")  # of torch.compile
 
 
 def base_of(model: nn.Module) -> nn.Module:
@@ -112,15 +111,12 @@ class WithoutInferenceMode(nn.Module):
             arguments: Of its forward pass, by name.
         """
         with torch.inference_mode(mode=False), torch.no_grad():
-            return self.network(**_ordinary(arguments))
-
-
-def _ordinary(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments that may be kept: those that were moved in inference mode are copied out of it."""
-    return {
-        name: value.clone() if isinstance(value, torch.Tensor) and value.is_inference() else value
-        for name, value in arguments.items()
-    }
+            # Arguments that were moved in inference mode are copied out of it, so that they may be kept.
+            kept = {
+                name: value.clone() if isinstance(value, torch.Tensor) and value.is_inference() else value
+                for name, value in arguments.items()
+            }
+            return self.network(**kept)
 
 
 def loggers() -> list[Any]:

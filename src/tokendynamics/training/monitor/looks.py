@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float64
 from torch import Tensor, nn
 
 from tokendynamics.diagnosis.tracing.measure import attention_bytes, conventions_of_trace, state_bytes
@@ -132,7 +132,8 @@ def measured(passes: Sequence[PackStates]) -> dict[str, Float64[np.ndarray, "lay
     shares = {f"share_{name}": after["shares"][:, place] for place, name in enumerate(SHARES)}
     shares["share_common_interval"] = after["shares_interval"][:, SHARES.index("common")]
     ratios = torch.from_numpy(np.stack([row.update_ratio for row in rows]))
-    values = after | shares | _sinks(rows) | {"update_ratio": _median(ratios).numpy()}
+    median = torch.nanquantile(ratios, 0.5, dim=0)  # over prompts, between the middle two of an even number
+    values = after | shares | _sinks(rows) | {"update_ratio": median.numpy()}
     return {name: values[name] for name in DIMS}
 
 
@@ -179,11 +180,6 @@ def _sinks(rows: Sequence[PromptTrace]) -> dict[str, np.ndarray]:
             found[place, :, 1:] = torch.stack([received.gather(-1, most), uniform.gather(-1, most)]).squeeze(-1)
     mean = found.nanmean(dim=0)
     return {"attention_sink_mass": mean[0].numpy(), "attention_sink_uniform": mean[1].numpy()}
-
-
-def _median(values: Float[Tensor, "prompt ..."]) -> Float[Tensor, "*shape"]:
-    """Return the median over prompts, between the middle two of an even number of them."""
-    return torch.nanquantile(values, 0.5, dim=0)
 
 
 _KEPT = ("tokenization", "sinks", "intervals")
@@ -252,16 +248,16 @@ def _within_context(ckpt: Checkpoint, item: Any, argument: str) -> tuple[dict[st
 def _check_texts(ckpt: Checkpoint, given: Sequence[Mapping[str, Any]]) -> None:
     """Refuse texts that are one text to the network, and states that do not fit: those of all are there at once."""
     first, *others = given
-    if all(each.keys() == first.keys() and all(_equal(each[name], first[name]) for name in each) for each in others):
+
+    def same(one: Any, other: Any) -> bool:
+        return isinstance(one, Tensor) and isinstance(other, Tensor) and torch.equal(one, other)
+
+    if all(each.keys() == first.keys() and all(same(each[name], first[name]) for name in each) for each in others):
         came = f"{len(given)} that begin alike, as far as the network reads them"
         raise ArgumentValueError(expected("texts", "at least two different texts", came))
     lengths = [each["input_ids"].shape[-1] if "input_ids" in each else 0 for each in given]
     states = sum(state_bytes(ckpt, length) for length in lengths)
     check_fits(states + attention_bytes(ckpt, max(lengths)), "texts", "use fewer or shorter texts")
-
-
-def _equal(one: Any, other: Any) -> bool:
-    return isinstance(one, Tensor) and isinstance(other, Tensor) and torch.equal(one, other)
 
 
 def _facts(ckpt: Checkpoint, name: str, texts: Mapping[str, Any], cut: int) -> dict[str, Any]:

@@ -65,7 +65,8 @@ def dataset_of(
         variables[name] = (("step", *dims), np.array(rows, dtype=np.float64).reshape(len(rows), *shape))
     states = [states_in(look.values) if look.values else [] for look in looks]
     for name, found in (("state", states), ("state_held", held)):
-        words = np.array([_row(each, depth) for each in found], dtype=str)
+        rows = [[EMBEDDING, *(each or ["undetermined"] * (depth - 1))][:depth] for each in found]
+        words = np.array(rows, dtype=str)
         variables[name] = (("step", "layer"), words.reshape(len(looks), depth))
     variables["status"] = ("step", np.array([look.status for look in looks], dtype=str))
     names, words = (np.array([each[place] for each in texts], dtype=str) for place in (0, 1))
@@ -88,11 +89,6 @@ def looks_of(table: xr.Dataset) -> list[Look]:
         values = {name: np.array(table[name].values[place]) for name in DIMS} if status == MEASURED else {}
         found.append(Look(int(step), status, values))
     return found
-
-
-def _row(states: Sequence[str], depth: int) -> list[str]:
-    """Return the words of one step over layers 0 … L."""
-    return [EMBEDDING, *(states or ["undetermined"] * (depth - 1))][:depth]
 
 
 def _description(name: str) -> str:
@@ -276,7 +272,7 @@ def findings(series: Series) -> list[str]:
     Args:
         series: What was measured.
     """
-    numbered = _numbered(series)
+    numbered = [place for place, look in enumerate(series.looks) if look.values]
     ended = [_ended(series, numbered), *_where(series, numbered), _changed(series, numbered)] if numbered else []
     return [*ended, *lines(series)[0], *_without_numbers(series.looks)]
 
@@ -295,10 +291,6 @@ def lines(series: Series) -> tuple[list[str], list[str]]:
     texts = [f"Step {count(change.step)}:{change.text.partition(':')[2]}." for change in series.changes]
     first, others = ([text for place, text in enumerate(texts) if (place in largest) == kept] for kept in (True, False))
     return first, others
-
-
-def _numbered(series: Series) -> list[int]:
-    return [place for place, look in enumerate(series.looks) if look.values]
 
 
 def _ended(series: Series, numbered: Sequence[int]) -> str:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from tokendynamics.training.tasks._task import Item, checked_options
-from tokendynamics.training.tasks._texts import AdjoiningWindows, RandomWindows, check_length, text_splits
+from tokendynamics.training.tasks._task import checked_options
+from tokendynamics.training.tasks._texts import AdjoiningWindows, RandomWindows, TextTask, check_length, text_splits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -20,7 +17,7 @@ if TYPE_CHECKING:
 _OPTIONS: dict[str, Any] = {"context": 128, "held_out": 0.05}
 
 
-class Bytes:
+class Bytes(TextTask):
     """Foretelling the next byte: windows at random in training, side by side in evaluations.
 
     Options: ``context``, the bytes that the network sees at most (a window has one more, to be foretold), and
@@ -32,15 +29,7 @@ class Bytes:
     torch.Size([2, 17])
     """
 
-    network = "decoder"
-    scores = None
     measure = "bits_per_byte"
-
-    def __init__(
-        self, training: RandomWindows, validation: AdjoiningWindows, test: AdjoiningWindows, context: int
-    ) -> None:
-        self.training, self.validation, self.test = training, validation, test
-        self._context = context
 
     @classmethod
     def of(cls, data: str, options: Mapping[str, Any], seed: int, draws: int) -> Bytes:
@@ -50,23 +39,15 @@ class Bytes:
             ArgumentValueError: No text there, fewer bytes than one context, or an option that there is not.
         """
         given = checked_options(options, _OPTIONS)
-        context, splits = given["context"], text_splits(data, given["held_out"])
-        check_length(splits._asdict(), context + 1, "bytes", data)
-        training = RandomWindows(splits.training, context + 1, seed=seed, draws=draws)
-        validation, test = (AdjoiningWindows(split, context + 1) for split in splits[1:])
-        return cls(training, validation, test, context)
+        length, splits = given["context"] + 1, text_splits(data, given["held_out"])
+        check_length(splits._asdict(), length, "bytes", data)
+        training = RandomWindows(splits.training, length, seed=seed, draws=draws)
+        validation, test = (AdjoiningWindows(split, length) for split in splits[1:])
+        return cls(training, validation, test)
 
     def fitted(self) -> dict[str, Any]:
         """Return the vocabulary of 256 bytes, and the longest sequence."""
-        return {"vocab_size": 256, "max_position_embeddings": self._context + 1}
-
-    def training_batch(self, items: Sequence[Item]) -> dict[str, Tensor]:
-        """Return the windows as input_ids and labels, (window, byte)."""
-        return language_batch(items)
-
-    def evaluation_batch(self, items: Sequence[Item]) -> dict[str, Tensor]:
-        """See `training_batch`."""
-        return language_batch(items)
+        return {"vocab_size": 256, "max_position_embeddings": self.training.length}
 
     def measures(self, loss: float, scores: Tensor | None) -> dict[str, float]:
         """Return bits per byte."""
@@ -77,13 +58,3 @@ class Bytes:
         from tokendynamics.modules.language_model import byte_tokenizer
 
         return byte_tokenizer()
-
-    def save_inputs(self, folder: Path) -> None:
-        """Write the tokenizer."""
-        self.tokenizer().save_pretrained(folder)
-
-
-def language_batch(items: Sequence[Item]) -> dict[str, Tensor]:
-    """Return windows (window, token) as what a language model is given and as what it must foretell."""
-    ids = torch.from_numpy(np.stack([item["ids"] for item in items]).astype(np.int64))
-    return {"input_ids": ids, "labels": ids}

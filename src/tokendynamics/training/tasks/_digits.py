@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.extras import require
-from tokendynamics.training.tasks._labelled_images import EpochOrder, accuracies, held_out, top_scores
+from tokendynamics.training.tasks._labelled_images import EpochOrder, ImageTask, held_out, stacked
 from tokendynamics.training.tasks._task import Item
 
 _SIZE = 8
@@ -26,7 +25,7 @@ _SPLIT_SEED = 20_261_124
 """Of which images are held out: the same for every run, so that no run trains on what another is tested on."""
 
 
-class Digits:
+class Digits(ImageTask):
     """Telling which of ten digits was written: 1,797 images of 8 × 8 pixels in 17 grey levels.
 
     A fifth of every digit is the test split, a fifth of the others the validation split. The grey level stands in all
@@ -37,9 +36,6 @@ class Digits:
     >>> task.training_batch([task.training[0], task.training[1]])["pixel_values"].shape
     torch.Size([2, 3, 8, 8])
     """
-
-    network = "vision"
-    measure = "top1"
 
     def __init__(self, training: Dataset[Item], validation: Dataset[Item], test: Dataset[Item]) -> None:
         self.training, self.validation, self.test = training, validation, test
@@ -77,21 +73,12 @@ class Digits:
 
     def training_batch(self, items: Sequence[Item]) -> dict[str, Tensor]:
         """Return pixel_values (image, channel, row, column) and labels (image,)."""
-        pixels = torch.from_numpy(np.stack([item["pixels"] for item in items]))
-        labels = torch.tensor([item["label"] for item in items])
+        pixels, labels = stacked(items)
         return {"pixel_values": pixels.unsqueeze(1).repeat(1, _CHANNELS, 1, 1), "labels": labels}
 
     def evaluation_batch(self, items: Sequence[Item]) -> dict[str, Tensor]:
         """See `training_batch`."""
         return self.training_batch(items)
-
-    def scores(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return whether each image's digit is the first, and among the first five, (image, 2)."""
-        return top_scores(logits, labels)
-
-    def measures(self, loss: float, scores: Tensor | None) -> dict[str, float]:
-        """Return top-1 and top-5 accuracy in percent, and the mean loss in nats."""
-        return accuracies(loss, scores)
 
     def save_inputs(self, folder: Path) -> None:
         """Write the image processor, by which an image of any size becomes one of 8 × 8."""

@@ -23,11 +23,11 @@ from tokendynamics.numerics.signatures import typed_fields
 from tokendynamics.training.tasks._labelled_images import (
     EpochOrder,
     ImageFiles,
+    ImageTask,
     LabelledImages,
-    accuracies,
     held_out,
     image_files,
-    top_scores,
+    stacked,
 )
 from tokendynamics.training.tasks._task import Item, checked_options
 
@@ -170,7 +170,7 @@ _SPLIT_SEED = 20_261_124
 """Of which images are held out: the same for every run."""
 
 
-class Images:
+class Images(ImageTask):
     """Telling the class of an image, trained and tested as DeiT is.
 
     The data are a folder with train/CLASS/*.jpg and val/CLASS/*.jpg, or Parquet files; see `image_files`. The
@@ -184,9 +184,6 @@ class Images:
     Options: ``image_size``; ``validation_share``; ``mean`` and ``std`` of the three colours, ImageNet's unless others
     are given; and the fields of `Augmentation`.
     """
-
-    network = "vision"
-    measure = "top1"
 
     def __init__(
         self, files: ImageFiles, share: float, processor: Any, augmentation: Augmentation, seed: int, draws: int
@@ -227,7 +224,7 @@ class Images:
 
         What is drawn depends on the seed and on the first item alone.
         """
-        pixels, labels = _stacked(items)
+        pixels, labels = stacked(items)
         means, stds = torch.tensor(self._processor.image_mean), torch.tensor(self._processor.image_std)
         with drawn_from(self._seed, items[0]["draw"]):
             shown = self._augmentation.rand_augmented(pixels.movedim(-1, 1).float() / 255)
@@ -238,16 +235,8 @@ class Images:
 
     def evaluation_batch(self, items: Sequence[Item]) -> dict[str, Tensor]:
         """Return pixel_values (image, channel, row, column) and labels (image,)."""
-        pixels, labels = _stacked(items)
+        pixels, labels = stacked(items)
         return {"pixel_values": pixels, "labels": labels}
-
-    def scores(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return whether each image's class is the first, and among the first five, (image, 2)."""
-        return top_scores(logits, labels)
-
-    def measures(self, loss: float, scores: Tensor | None) -> dict[str, float]:
-        """Return top-1 and top-5 accuracy in percent, and the mean loss in nats."""
-        return accuracies(loss, scores)
 
     def save_inputs(self, folder: Path) -> None:
         """Write the image processor, by which evaluations read images too."""
@@ -323,11 +312,6 @@ def _processor(size: int, mean: Sequence[float], std: Sequence[float]) -> Any:
         image_mean=list(mean),
         image_std=list(std),
     )
-
-
-def _stacked(items: Sequence[Item]) -> tuple[Tensor, Tensor]:
-    pixels = torch.from_numpy(np.stack([item["pixels"] for item in items]))
-    return pixels, torch.tensor([item["label"] for item in items])
 
 
 def _colours(value: Any, name: str, usual: Sequence[float]) -> list[float]:

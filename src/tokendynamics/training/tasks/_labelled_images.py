@@ -18,6 +18,7 @@ from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.extras import require
 from tokendynamics.pretrained.inputs import IMAGE_SUFFIXES, check_regular, opened_image
 from tokendynamics.pretrained.other_libraries import refusing
+from tokendynamics.training.tasks._task import Item
 
 LAYOUT = (
     "a folder with train/CLASS/*.jpg and val/CLASS/*.jpg, or one with Parquet files train*.parquet and val*.parquet "
@@ -96,7 +97,10 @@ def image_files(data: str) -> ImageFiles:
         raise ArgumentValueError(expected("data", LAYOUT, came))
     if all((place / split).is_dir() for split in _SPLITS):
         return _of_folders(place)
-    tables = {split: _parquet(place, split) for split in _SPLITS}
+    tables = {
+        split: sorted(str(path) for folder in (place, place / "data") for path in folder.glob(f"{split}*.parquet"))
+        for split in _SPLITS
+    }
     if all(tables.values()):
         return _of_parquet(place, tables)
     missing = [split for split, files in tables.items() if not files and not (place / split).is_dir()]
@@ -122,7 +126,12 @@ def _of_classes(folder: Path, classes: Sequence[str]) -> LabelledImages:
 
     paths, labels = [], []
     for label, name in enumerate(classes):
-        files = _images(folder / name) if (folder / name).is_dir() else []
+        files = []
+        if (folder / name).is_dir():
+            visible = [entry for entry in os.scandir(folder / name) if not entry.name.startswith(".")]
+            images = [entry for entry in visible if Path(entry.name).suffix.lower() in IMAGE_SUFFIXES]
+            check_regular((entry.path for entry in images if not entry.is_file(follow_symlinks=False)), "data")
+            files = sorted(entry.path for entry in images)
         if not files and folder.name == "train":
             raise ArgumentValueError(expected("data", LAYOUT, f"no image in {folder / name}"))
         paths += files
@@ -137,20 +146,9 @@ def _names(folder: Path) -> list[str]:
     return sorted(each.name for each in os.scandir(folder) if each.is_dir() and not each.name.startswith("."))
 
 
-def _images(folder: Path) -> list[str]:
-    files = [each for each in os.scandir(folder) if not each.name.startswith(".")]
-    images = [each for each in files if Path(each.name).suffix.lower() in IMAGE_SUFFIXES]
-    check_regular((each.path for each in images if not each.is_file(follow_symlinks=False)), "data")
-    return sorted(each.path for each in images)
-
-
-def _parquet(place: Path, split: str) -> list[str]:
-    return sorted(str(path) for path in (*place.glob(f"{split}*.parquet"), *place.glob(f"data/{split}*.parquet")))
-
-
 def _of_parquet(place: Path, tables: dict[str, list[str]]) -> ImageFiles:
     read = {split: _table(f"{place / split}*.parquet", files) for split, files in tables.items()}
-    classes, others = (tuple(_class_names(read[split])) for split in _SPLITS)
+    classes, others = (tuple(getattr(read[split].features[_LABEL], "names", None) or ()) for split in _SPLITS)
     if classes != others:
         wanted = "the same classes in the same order in train and val"
         raise ArgumentValueError(expected("data", wanted, f"{shown(classes)} and {shown(others)}"))
@@ -184,10 +182,6 @@ def _of_table(table: Any, where: str) -> LabelledImages:
         came = f"{labels.min()} to {labels.max()}" if labels.dtype.kind in "iu" else f"values such as {labels[0]!r}"
         raise ArgumentValueError(expected("data", wanted, came))
     return LabelledImages(table.select_columns([_IMAGE]), labels.astype(np.int64), where)
-
-
-def _class_names(table: Any) -> Sequence[str]:
-    return getattr(table.features[_LABEL], "names", None) or ()
 
 
 _TOP = 5
@@ -243,21 +237,32 @@ def held_out(labels: Sequence[int] | np.ndarray, share: float, seed: int) -> tup
     return np.concatenate(kept), np.concatenate(apart)
 
 
-def top_scores(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return whether the class of each image is the first, and among the first five, (image, 2) of zeros and ones.
+class ImageTask:
+    """What tasks of labelled images share: top-1 and top-5 accuracy."""
 
-    Args:
-        logits: (image, class).
-        labels: (image,), classes.
-    """
-    order = logits.topk(min(_TOP, logits.shape[-1]), dim=-1).indices
-    right = order == labels.unsqueeze(-1)
-    return torch.stack([right[:, 0], right.any(-1)], dim=-1).double()
+    network = "vision"
+    measure = "top1"
+
+    def scores(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return whether the class of each image is the first, and among the first five, (image, 2) of zeros and ones.
+
+        Args:
+            logits: (image, class).
+            labels: (image,), classes.
+        """
+        order = logits.topk(min(_TOP, logits.shape[-1]), dim=-1).indices
+        right = order == labels.unsqueeze(-1)
+        return torch.stack([right[:, 0], right.any(-1)], dim=-1).double()
+
+    def measures(self, loss: float, scores: Tensor | None) -> dict[str, float]:
+        """Return top-1 and top-5 accuracy in percent, and the mean loss in nats."""
+        if scores is None:
+            return {"loss": loss}
+        first, among = (100 * scores.double().mean(0)).tolist()
+        return {"top1": first, "top5": among, "loss": loss}
 
 
-def accuracies(loss: float, scores: Tensor | None) -> dict[str, float]:
-    """Return the shares of images whose class is the first and among the first five, in percent, and the loss."""
-    if scores is None:
-        return {"loss": loss}
-    first, among = (100 * scores.double().mean(0)).tolist()
-    return {"top1": first, "top5": among, "loss": loss}
+def stacked(items: Sequence[Item]) -> tuple[Tensor, Tensor]:
+    """Return the pixels of items (image, …) and their labels (image,)."""
+    pixels = torch.from_numpy(np.stack([item["pixels"] for item in items]))
+    return pixels, torch.tensor([item["label"] for item in items])

@@ -81,12 +81,5 @@ def checked_options(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> 
     for name in options:
         if name not in defaults:
             raise ArgumentValueError(expected("options", "entries among " + ", ".join(defaults), repr(name)))
-    return {name: _checked(options.get(name, default), default, name) for name, default in defaults.items()}
-
-
-def _checked(value: Any, default: Any, name: str) -> Any:
-    if default is None:
-        return value
-    if isinstance(default, int):
-        return as_count(value, name)
-    return as_number(value, name) if isinstance(default, float) else as_text(value, name)
+    checks = {int: as_count, float: as_number, str: as_text, type(None): lambda value, name: value}
+    return {name: checks[type(default)](options.get(name, default), name) for name, default in defaults.items()}

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 from torch.utils.data import Dataset
 
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_path
 from tokendynamics.numerics.errors import expected
+from tokendynamics.training.tasks._task import Item
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 LAYOUT = (
     "a file of text such as enwik8 (split 90, 5 and 5 % in its own order), a folder with wiki.train.tokens, "
@@ -62,7 +68,11 @@ def text_splits(data: str, held_out: float) -> Splits:
             own = own_splits(place)
             return _of_documents(_files(place), held_out) if own is None else Splits(*map(_mapped, own))
         if place.is_file():
-            return _of_file(place, held_out)
+            mapped = _mapped(place)
+            size, held = len(mapped), round(len(mapped) * held_out)
+            if size == 0:
+                raise ArgumentValueError(expected("data", LAYOUT, f"the empty file {place}"))
+            return Splits(mapped[: size - 2 * held], mapped[size - 2 * held : size - held], mapped[size - held :])
     came = f"nothing at {place}" if not os.path.lexists(place) else f"{place}, which is neither"
     raise ArgumentValueError(expected("data", LAYOUT, came))
 
@@ -108,15 +118,6 @@ def _mapped(place: Path) -> np.ndarray:
     mapped = np.memmap(place, dtype=np.uint8, mode="r")
     _check_text(bytes(mapped[:_LOOKED_AT]), place)
     return mapped
-
-
-def _of_file(place: Path, held_out: float) -> Splits:
-    mapped = _mapped(place)
-    size = len(mapped)
-    if size == 0:
-        raise ArgumentValueError(expected("data", LAYOUT, f"the empty file {place}"))
-    held = round(size * held_out)
-    return Splits(mapped[: size - 2 * held], mapped[size - 2 * held : size - held], mapped[size - held :])
 
 
 def _of_documents(documents: Iterable[bytes], held_out: float) -> Splits:
@@ -215,7 +216,7 @@ class RandomWindows(Dataset[Mapping[str, np.ndarray]]):
     """
 
     def __init__(self, tokens: np.ndarray, length: int, *, seed: int, draws: int) -> None:
-        self._tokens, self._length, self._seed, self._draws = tokens, length, seed, draws
+        self._tokens, self.length, self._seed, self._draws = tokens, length, seed, draws
 
     def __len__(self) -> int:
         return self._draws
@@ -223,9 +224,9 @@ class RandomWindows(Dataset[Mapping[str, np.ndarray]]):
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         if not 0 <= index < self._draws:
             raise IndexError(index)
-        begins = len(self._tokens) - self._length + 1
+        begins = len(self._tokens) - self.length + 1
         begin = int(np.random.default_rng([self._seed, index]).integers(begins))
-        return {"ids": self._tokens[begin : begin + self._length]}
+        return {"ids": self._tokens[begin : begin + self.length]}
 
 
 class AdjoiningWindows(Dataset[Mapping[str, np.ndarray]]):
@@ -252,6 +253,33 @@ class AdjoiningWindows(Dataset[Mapping[str, np.ndarray]]):
             raise IndexError(index)
         begin = index * (self._length - 1)
         return {"ids": self._tokens[begin : begin + self._length]}
+
+
+class TextTask:
+    """What tasks of text share: windows of token ids, as what a language model is given and as what it must predict."""
+
+    network = "decoder"
+    scores = None
+
+    def __init__(self, training: RandomWindows, validation: AdjoiningWindows, test: AdjoiningWindows) -> None:
+        self.training, self.validation, self.test = training, validation, test
+
+    def training_batch(self, items: Sequence[Item]) -> dict[str, Tensor]:
+        """Return the windows as input_ids and labels, (window, token)."""
+        ids = torch.from_numpy(np.stack([item["ids"] for item in items]).astype(np.int64))
+        return {"input_ids": ids, "labels": ids}
+
+    def evaluation_batch(self, items: Sequence[Item]) -> dict[str, Tensor]:
+        """See `training_batch`."""
+        return self.training_batch(items)
+
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        """Return the tokenizer of these tokens."""
+        raise NotImplementedError
+
+    def save_inputs(self, folder: Path) -> None:
+        """Write the tokenizer."""
+        self.tokenizer().save_pretrained(folder)
 
 
 def check_length(splits: Mapping[str, np.ndarray], length: int, unit: str, data: str) -> None:

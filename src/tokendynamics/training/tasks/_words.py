@@ -6,15 +6,13 @@ import io
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
-from tokendynamics.training.tasks._bytes import language_batch
-from tokendynamics.training.tasks._task import Item, checked_options
-from tokendynamics.training.tasks._texts import AdjoiningWindows, RandomWindows, check_length, text_splits
+from tokendynamics.training.tasks._task import checked_options
+from tokendynamics.training.tasks._texts import AdjoiningWindows, RandomWindows, TextTask, check_length, text_splits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -23,7 +21,7 @@ _OPTIONS: dict[str, Any] = {"context": 150, "evaluation_context": 156, "held_out
 END, UNKNOWN = "<eos>", "<unk>"
 
 
-class Words:
+class Words(TextTask):
     """Foretelling the next word; words are what stands between blanks, and every line ends with ``<eos>``.
 
     The vocabulary is that of the training split, by falling frequency as an adaptive softmax wants it; other words are
@@ -37,8 +35,6 @@ class Words:
     ('<eos>', torch.Size([1, 17]))
     """
 
-    network = "decoder"
-    scores = None
     measure = "perplexity"
 
     def __init__(
@@ -49,7 +45,7 @@ class Words:
         vocabulary: Sequence[str],
         longest: int,
     ) -> None:
-        self.training, self.validation, self.test = training, validation, test
+        super().__init__(training, validation, test)
         self.vocabulary, self._longest = vocabulary, longest
 
     @classmethod
@@ -60,7 +56,7 @@ class Words:
             ArgumentValueError: No text there, fewer words than one context, or an option that there is not.
         """
         given = checked_options(options, _OPTIONS)
-        lines = _split_lines(data, given["held_out"])
+        lines = {name: _Lines(split) for name, split in text_splits(data, given["held_out"])._asdict().items()}
         vocabulary = _vocabulary(lines["training"], given["least"])
         numbers = {word: number for number, word in enumerate(vocabulary)}
         splits = {name: _encoded(each, numbers) for name, each in lines.items()}
@@ -74,14 +70,6 @@ class Words:
         """Return the size of the vocabulary, and the longest sequence."""
         return {"vocab_size": len(self.vocabulary), "max_position_embeddings": self._longest}
 
-    def training_batch(self, items: Sequence[Item]) -> dict[str, Tensor]:
-        """Return the windows as input_ids and labels, (window, word)."""
-        return language_batch(items)
-
-    def evaluation_batch(self, items: Sequence[Item]) -> dict[str, Tensor]:
-        """See `training_batch`."""
-        return language_batch(items)
-
     def measures(self, loss: float, scores: Tensor | None) -> dict[str, float]:
         """Return the perplexity; infinite where it is beyond float64."""
         return {"perplexity": math.exp(loss) if loss < 700 else math.inf}
@@ -91,15 +79,6 @@ class Words:
         from tokendynamics.modules.language_model import word_tokenizer
 
         return word_tokenizer({word: number for number, word in enumerate(self.vocabulary)})
-
-    def save_inputs(self, folder: Path) -> None:
-        """Write the tokenizer."""
-        self.tokenizer().save_pretrained(folder)
-
-
-def _split_lines(data: str, held_out: float) -> dict[str, Iterable[str]]:
-    """Return the lines of each split, which can be gone through again and again."""
-    return {split: _Lines(each) for split, each in text_splits(data, held_out)._asdict().items()}
 
 
 class _Lines:
