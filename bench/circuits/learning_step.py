@@ -16,9 +16,10 @@ from torch.nn.functional import layer_norm
 from bench.measure import Comparison, alternate, speedup
 from tokendynamics.circuits import PairTask
 from tokendynamics.circuits.functionals import random_functional
-from tokendynamics.circuits.learning import DESIGNS, Design
 from tokendynamics.circuits.learning.model import (
+    DESIGNS,
     EPSILON,
+    Design,
     Sequences,
     circuit,
     initial_parameters,

@@ -13,7 +13,9 @@ from reproductions.drawing import banded, dot_rows, footnote
 from reproductions.logical.learned import Size, final_losses, learned, learning_time, median_interval
 from reproductions.record import Quantity, Record, measured, timed
 from tokendynamics import figures
-from tokendynamics.circuits.learning import Architecture, Flavour, LearningRecord
+from tokendynamics.circuits.learning import LearningRecord
+from tokendynamics.circuits.learning.model import Architecture
+from tokendynamics.circuits.learning.settings import Flavour
 from tokendynamics.provenance.progress import Progress
 
 Model: TypeAlias = tuple[Architecture, Flavour]

@@ -9,9 +9,16 @@ from hypothesis import strategies as st
 
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits.functionals import random_functional
-from tokendynamics.circuits.learning import DESIGNS, Settings
-from tokendynamics.circuits.learning._record import as_transformer
-from tokendynamics.circuits.learning.model import EPSILON, Sequences, initial_parameters, mean_squared_error, stream
+from tokendynamics.circuits.learning.model import (
+    DESIGNS,
+    EPSILON,
+    Sequences,
+    initial_parameters,
+    mean_squared_error,
+    stream,
+)
+from tokendynamics.circuits.learning.record import as_transformer
+from tokendynamics.circuits.learning.settings import Settings
 
 
 def run_of(architecture: str, categories: int = 4, positions: int = 7, hidden: int = 5, seed: int = 3):

@@ -12,7 +12,6 @@ import torch
 from circuits.pair_cases import FOLDER
 from tokendynamics.circuits._task import PairTask, category_law
 from tokendynamics.circuits.constructions import (
-    HAND_BUILT,
     linear_case,
     mixture,
     softmax_solution_1,
@@ -20,7 +19,7 @@ from tokendynamics.circuits.constructions import (
     solution_2,
     solution_3,
 )
-from tokendynamics.circuits.constructions.solutions import Selection, linear_solution
+from tokendynamics.circuits.constructions.solutions import HAND_BUILT, Selection, linear_solution
 from tokendynamics.circuits.functionals import pair_numbers, positive_functional, random_functional
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 

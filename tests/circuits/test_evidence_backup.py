@@ -16,7 +16,8 @@ from tokendynamics.attention import Attention
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits._transformer import OneLayerTransformer, shift
 from tokendynamics.circuits.constructions import mixture, solution_1, solution_2, solution_3
-from tokendynamics.circuits.evidence import Estimate, Evidence, evidence
+from tokendynamics.circuits.evidence import Evidence, evidence
+from tokendynamics.circuits.evidence.instrument import Estimate
 from tokendynamics.circuits.evidence.verdict import TAKES_PART, Findings, decide
 from tokendynamics.circuits.functionals import random_functional
 

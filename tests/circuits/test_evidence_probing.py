@@ -12,9 +12,9 @@ from torch import Tensor
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits._transformer import LayerNorm, OneLayerTransformer
 from tokendynamics.circuits.constructions import mixture, solution_1, solution_2, solution_3
-from tokendynamics.circuits.evidence._evidence import probing
-from tokendynamics.circuits.evidence._instrument import Estimate, Instrument
 from tokendynamics.circuits.evidence._trial import EvidenceTrial
+from tokendynamics.circuits.evidence.instrument import Estimate, Instrument
+from tokendynamics.circuits.evidence.measurement import probing
 from tokendynamics.circuits.functionals import random_functional
 
 

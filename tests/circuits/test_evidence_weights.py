@@ -13,7 +13,7 @@ from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits._transformer import OneLayerTransformer
 from tokendynamics.circuits.constructions import mixture, solution_1, solution_2
 from tokendynamics.circuits.evidence import evidence
-from tokendynamics.circuits.evidence._instrument import Instrument
+from tokendynamics.circuits.evidence.instrument import Instrument
 from tokendynamics.circuits.evidence.weights import correlation, variance_shares
 from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.numerics.seeding import generator

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from circuits.pair_cases import close, largest, tasks_and_sequences
 from tokendynamics.circuits._task import PairTask
-from tokendynamics.circuits.constructions import HAND_BUILT, mixture
+from tokendynamics.circuits.constructions import mixture
+from tokendynamics.circuits.constructions.solutions import HAND_BUILT
 from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.numerics.errors import ArgumentValueError
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from circuits.pair_cases import close
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits._transformer import OneLayerTransformer
-from tokendynamics.circuits.constructions import HAND_BUILT, compare, softmax_solution_2, solution_2
+from tokendynamics.circuits.constructions import compare, softmax_solution_2, solution_2
+from tokendynamics.circuits.constructions.solutions import HAND_BUILT
 from tokendynamics.circuits.evidence import evidence
 from tokendynamics.circuits.functionals import equal_column_means, positive_functional, random_functional
 from tokendynamics.numerics.errors import ArgumentValueError

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from circuits.pair_cases import close, golden, largest, task_of, tasks_and_sequences
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits._transformer import OneLayerTransformer
-from tokendynamics.circuits.constructions import HAND_BUILT, softmax_solution_1, softmax_solution_3, solution_1
+from tokendynamics.circuits.constructions import softmax_solution_1, softmax_solution_3, solution_1
+from tokendynamics.circuits.constructions.solutions import HAND_BUILT
 from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.numerics.errors import ArgumentValueError
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from circuits.pair_cases import close, every_pair, golden, largest, task_of, tasks_and_sequences
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits._transformer import OneLayerTransformer
-from tokendynamics.circuits.constructions import HAND_BUILT, linear_case, solution_2, solution_3
-from tokendynamics.circuits.constructions.solutions import Selection
+from tokendynamics.circuits.constructions import linear_case, solution_2, solution_3
+from tokendynamics.circuits.constructions.solutions import HAND_BUILT, Selection
 from tokendynamics.circuits.functionals import pair_numbers, random_functional
 from tokendynamics.numerics.errors import ArgumentValueError
 

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from tokendynamics.circuits._task import PairTask
-from tokendynamics.circuits.constructions import HAND_BUILT, solution_2
+from tokendynamics.circuits.constructions import solution_2
+from tokendynamics.circuits.constructions.solutions import HAND_BUILT
 from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.learning import LearningRecord
 from tokendynamics.cli._main import main

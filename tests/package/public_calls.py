@@ -20,6 +20,7 @@ from tokendynamics.circuits._transformer import shift
 from tokendynamics.circuits.constructions.solutions import by_pair
 from tokendynamics.circuits.landscape._classification import continue_descent, find_symmetries
 from tokendynamics.circuits.landscape.softmax_positions import stall
+from tokendynamics.circuits.learning.model import design
 from tokendynamics.modules.language_model import LanguageModelConfig, vocabulary_of, word_tokenizer
 from tokendynamics.modules.vision import VisionConfig
 from tokendynamics.spaces import remark_5_1_projection
@@ -345,7 +346,7 @@ CIRCUITS: dict[str, Call] = {
         threads=(1, "integer"),
     ),
     "LearningRecord.open": _call(learning.LearningRecord.open, folder=(Path("nothing"), "any")),
-    "design": _call(learning.design, architecture=("solution-1", "choice")),
+    "design": _call(design, architecture=("solution-1", "choice")),
 }
 
 _STATES = RUN.tensor

@@ -14,12 +14,6 @@ from tokendynamics.numerics.arguments import ArrayLike, as_tensor, like
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 
-__all__ = ["WORD_LOGIC", "BinaryLogic", "WordLogic", "either_pair"]
-
-
-def __dir__() -> list[str]:
-    return __all__
-
 
 @dataclass(frozen=True, eq=False)
 class BinaryLogic:

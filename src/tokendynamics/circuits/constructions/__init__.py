@@ -1,8 +1,7 @@
 """One-layer transformers set by hand: three places for the same logic, as printed and as they work."""
 
-from tokendynamics.circuits.constructions.comparison import Equivalence, TaskComparison, check_equivalence, compare
+from tokendynamics.circuits.constructions.comparison import TaskComparison, check_equivalence, compare
 from tokendynamics.circuits.constructions.solutions import (
-    HAND_BUILT,
     linear_case,
     mixture,
     pair_order,
@@ -15,18 +14,6 @@ from tokendynamics.circuits.constructions.solutions import (
 )
 
 __all__ = [
-    "HAND_BUILT",
-    "Equivalence",
-    "TaskComparison",
-    "check_equivalence",
-    "compare",
-    "linear_case",
-    "mixture",
-    "pair_order",
-    "softmax_solution_1",
-    "softmax_solution_2",
-    "softmax_solution_3",
-    "solution_1",
-    "solution_2",
-    "solution_3",
+    "TaskComparison", "check_equivalence", "compare", "linear_case", "mixture", "pair_order", "softmax_solution_1",
+    "softmax_solution_2", "softmax_solution_3", "solution_1", "solution_2", "solution_3",
 ]  # fmt: skip

@@ -13,8 +13,8 @@ from torch.nn.functional import one_hot
 
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits._transformer import Block, OneLayerTransformer, chunk_length
-from tokendynamics.circuits.evidence._instrument import Estimate, Instrument, all_of, any_of
 from tokendynamics.circuits.evidence._trial import EvidenceTrial, pairs, root
+from tokendynamics.circuits.evidence.instrument import Estimate, Instrument, all_of, any_of
 from tokendynamics.circuits.evidence.weights import QK_BLOCKS, block_name, double_centred, weights_of
 
 # A sum that leaves the range of what was written by less than this share of its own spread does so by rounding.

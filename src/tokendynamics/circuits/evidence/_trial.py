@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits._transformer import OneLayerTransformer, chunk_length
-from tokendynamics.circuits.evidence._instrument import Estimate
+from tokendynamics.circuits.evidence.instrument import Estimate
 from tokendynamics.numerics.intervals import Bootstrap
 from tokendynamics.numerics.seeding import generator
 

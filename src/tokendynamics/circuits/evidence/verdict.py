@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from tokendynamics.circuits.evidence._instrument import Estimate, Found, Instrument, all_of, any_of
 from tokendynamics.circuits.evidence._interventions import twice_or_together
 from tokendynamics.circuits.evidence._trial import EvidenceTrial
+from tokendynamics.circuits.evidence.instrument import Estimate, Found, Instrument, all_of, any_of
 from tokendynamics.words import listing, number
 
 Verdict = Literal["attention", "feed-forward", "both", "either", "undecided"]

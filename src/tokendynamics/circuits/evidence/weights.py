@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits._transformer import Block, OneLayerTransformer
-from tokendynamics.circuits.evidence._instrument import Estimate, Found, Instrument
+from tokendynamics.circuits.evidence.instrument import Estimate, Found, Instrument
 from tokendynamics.numerics.intervals import bayesian_bootstrap, percentile_interval
 from tokendynamics.numerics.seeding import generator
 from tokendynamics.provenance.manifest import plain

@@ -3,7 +3,6 @@
 The stationary families have modules of their own: `positions_families` for 3.1, `categories_families` for 3.3.
 """
 
-from tokendynamics.circuits.landscape import categories_families, positions_families
 from tokendynamics.circuits.landscape._categories_only import CategoriesOnly
 from tokendynamics.circuits.landscape._claims import LandscapeSurvey, survey
 from tokendynamics.circuits.landscape._classification import Classification, classify
@@ -14,5 +13,5 @@ from tokendynamics.circuits.landscape.softmax_positions import SoftmaxPositions
 
 __all__ = [
     "Basins", "CategoriesOnly", "Classification", "LandscapeSurvey", "PositionsOnly", "SoftmaxPositions",
-    "StationaryPoint", "categories_families", "classify", "find_basins", "positions_families", "survey",
+    "StationaryPoint", "classify", "find_basins", "survey",
 ]  # fmt: skip

@@ -15,13 +15,6 @@ from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_square
 from tokendynamics.numerics.errors import expected
 
-__all__ = ["check_interaction", "mean_predictor", "no_output", "zero_loss", "zero_row_sums"]
-
-
-def __dir__() -> list[str]:
-    return __all__
-
-
 # Of a mean over N categories, for each of them.
 _ROUNDING = 8 * torch.finfo(torch.float64).eps
 

@@ -27,15 +27,6 @@ from tokendynamics.numerics.arguments import ArrayLike, as_tensor
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.seeding import generator
 
-__all__ = [
-    "families", "loss_at_infinity", "mean_predictor", "no_attention", "no_values", "nothing_sent", "previous_token",
-    "solved", "towards_infinity", "zero_column_sums",
-]  # fmt: skip
-
-
-def __dir__() -> list[str]:
-    return __all__
-
 
 def previous_token(positions: int) -> Tensor:
     """Return ``D_{−1}`` (M, M), [sender, receiver]: every receiver attends to the token before it.

@@ -16,8 +16,6 @@ import torch
 from torch import Tensor
 
 from tokendynamics.circuits._task import PairTask
-from tokendynamics.circuits.learning._record import LearningRecord
-from tokendynamics.circuits.learning._settings import Flavour, Settings, penalty_of, penalty_weight
 from tokendynamics.circuits.learning.model import (
     Architecture,
     Sequences,
@@ -25,6 +23,8 @@ from tokendynamics.circuits.learning.model import (
     initial_parameters,
     mean_squared_error,
 )
+from tokendynamics.circuits.learning.record import LearningRecord
+from tokendynamics.circuits.learning.settings import Flavour, Settings, penalty_of, penalty_weight
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import limited_threads

@@ -65,7 +65,8 @@ def evidence_command(
         threads: CPU threads.
         out: Folder for the evidence and its page.
     """
-    from tokendynamics.circuits.evidence import check_measurable, evidence
+    from tokendynamics.circuits.evidence import evidence
+    from tokendynamics.circuits.evidence.measurement import check_measurable
     from tokendynamics.cli._output import Output
     from tokendynamics.numerics.resources import limited_threads
     from tokendynamics.report.circuits.reports import evidence_report

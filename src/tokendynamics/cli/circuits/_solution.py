@@ -62,7 +62,7 @@ class SolutionOptions:
         Raises:
             ArgumentValueError: An option that this solution does not have, or a value that the constructor refuses.
         """
-        from tokendynamics.circuits.constructions import HAND_BUILT
+        from tokendynamics.circuits.constructions.solutions import HAND_BUILT
 
         known = {solution: inspect.signature(HAND_BUILT[solution]).parameters for solution in SOLUTIONS}
         for option in self.given:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tokendynamics.circuits.evidence import Estimate, Evidence, Instrument
+from tokendynamics.circuits.evidence import Evidence
+from tokendynamics.circuits.evidence.instrument import Estimate, Instrument
 from tokendynamics.circuits.evidence.verdict import TAKES_PART
 from tokendynamics.figures.figure import Cell, Figure, Table, cells
 from tokendynamics.figures.svg import draw_for_screens

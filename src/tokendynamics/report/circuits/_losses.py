@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import altair as alt
 import numpy as np
 
-from tokendynamics.circuits.learning import SOLVED, LearningRecord
+from tokendynamics.circuits.learning import LearningRecord
+from tokendynamics.circuits.learning.record import SOLVED
 from tokendynamics.figures.figure import Figure, Table, cells
 from tokendynamics.figures.lines import log_ticks
 from tokendynamics.figures.palette import AXIS, BLUE, GREEN, INK, ORANGE

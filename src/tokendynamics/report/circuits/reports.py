@@ -12,7 +12,8 @@ from tokendynamics.circuits import OneLayerTransformer, PairTask
 from tokendynamics.circuits.constructions import TaskComparison
 from tokendynamics.circuits.evidence import Evidence
 from tokendynamics.circuits.landscape import LandscapeSurvey, StationaryPoint
-from tokendynamics.circuits.learning import SOLVED, LearningRecord
+from tokendynamics.circuits.learning import LearningRecord
+from tokendynamics.circuits.learning.record import SOLVED
 from tokendynamics.figures.drawing import drawing
 from tokendynamics.figures.figure import Cell, Section, Table, cells
 from tokendynamics.report.circuits._instruments import instruments_figure, instruments_table, thresholds_table

@@ -16,9 +16,9 @@ from torch.nn.functional import one_hot, pad
 
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits._transformer import OneLayerTransformer, chunk_length
-from tokendynamics.circuits.evidence._instrument import Found, Instrument
 from tokendynamics.circuits.evidence._interventions import ablation, patching
 from tokendynamics.circuits.evidence._trial import EvidenceTrial
+from tokendynamics.circuits.evidence.instrument import Found, Instrument
 from tokendynamics.circuits.evidence.verdict import TAKES_PART, THRESHOLDS, Findings, Verdict, decide
 from tokendynamics.circuits.evidence.weights import correlation, variance_shares
 from tokendynamics.numerics import ArgumentValueError
