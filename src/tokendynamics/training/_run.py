@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import torch
 
 from tokendynamics.modules import REGIMES
 from tokendynamics.numerics import ArgumentValueError, StorageError
@@ -27,6 +23,7 @@ from tokendynamics.provenance.swap import recover
 from tokendynamics.provenance.whole import full_disk_as_storage_error
 from tokendynamics.training.experiment import Experiment, differences
 from tokendynamics.training.folder import CHECKPOINTS, EXPERIMENT, RECORD, checkpoints, held, read_experiment
+from tokendynamics.training.monitor._network import draws_kept
 from tokendynamics.training.record import FINISHED, NOT_FINITE, Record
 from tokendynamics.words import number
 
@@ -140,10 +137,10 @@ def train(
     ended = _former(place, experiment, resume)
     if ended is not None:
         return ended
-    with limited_threads(threads) as used, reporting(progress) as report, _resumable(place), _draws_of_its_own():
-        from tokendynamics.training import _training_run as fitted  # transformers' Trainer takes seconds
+    with limited_threads(threads) as used, reporting(progress) as report, _resumable(place), draws_kept():
+        from tokendynamics.training import _training_run  # transformers' Trainer takes seconds
 
-        run = fitted.TrainingRun(experiment, place, loggers, callbacks, report, arguments or {})
+        run = _training_run.TrainingRun(experiment, place, loggers, callbacks, report, arguments or {})
         try:
             parameters = {"processes": run.processes, "arguments": dict(arguments or {})}
             with nullcontext() if _is_further() else held(place):
@@ -212,15 +209,3 @@ def _resumable(place: Path) -> Iterator[None]:
         else:
             advice = "there is no checkpoint: free space, then start again with --resume"
         raise StorageError(f"{error}; {advice}") from error
-
-
-@contextmanager
-def _draws_of_its_own() -> Iterator[None]:
-    """Leave the generators that Trainer seeds as they were."""
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002  # Trainer seeds the old one
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)  # noqa: NPY002

@@ -51,7 +51,11 @@ def check_size(experiment: Experiment, task: Task, configuration: type[Any], net
     weights = _weights(experiment.model, task.fitted(), configuration, network)
     on_processors = not torch.accelerator.is_available()
     each = _WEIGHT + (_AVERAGE if recipe.averaging is not None else 0) if on_processors else _LOADED
-    tokens, item = _of_one_item(task, config)
+    if task.network == "vision":
+        tokens, item = (config.image_size // config.patch_size) ** 2 + 1, 3 * config.image_size**2 * _PIXEL
+    else:
+        window = len(task.training[0]["ids"])
+        tokens, item = window - 1, window * _TOKEN_ID
     kept = config.num_hidden_layers * (2 * config.hidden_size + config.intermediate_size) * _ACTIVATION
     cutoffs = getattr(config, "cutoffs", None)
     logits = cutoffs[0] if cutoffs else getattr(config, "vocab_size", 0)  # those that are always made
@@ -78,15 +82,6 @@ def _weights(model: Mapping[str, Any], fitted: Mapping[str, Any], configuration:
             return 2**63
     one, two = counts
     return one + (configuration(**model, **fitted).num_hidden_layers - 1) * (two - one)
-
-
-def _of_one_item(task: Task, config: Any) -> tuple[int, int]:
-    """Return the tokens of one item of a batch, and the bytes of what the network is given."""
-    if task.network == "vision":
-        size, patch = config.image_size, config.patch_size
-        return (size // patch) ** 2 + 1, 3 * size**2 * _PIXEL
-    tokens = len(task.training[0]["ids"])
-    return tokens - 1, tokens * _TOKEN_ID
 
 
 def network_of(experiment: Experiment, task: Task) -> PreTrainedModel:

@@ -84,21 +84,20 @@ class Selection:
         return cls(chosen, -silence, -max(0.0, 1.0 - silence) * chosen)
 
 
-def selecting(
-    task: PairTask, attention: Attention, selected: Selection, read: Tensor, name: str
-) -> OneLayerTransformer:
+def selecting(task: PairTask, attention: Attention, selected: Selection, read: slice, name: str) -> OneLayerTransformer:
     """Return the transformer whose hidden units are its features, ``Y = K·read·ReLU(X + ATT + bias) + offset``.
 
     Args:
         task: What it reads.
         attention: Its output must already be divided by K.
         selected: K, bias and offset.
-        read: (width,), 1 on the features whose one-hot part selects.
+        read: The features whose one-hot part selects.
         name: Of the transformer.
     """
     identity = torch.eye(task.width, dtype=torch.float64)
-    bias = torch.full((task.width,), selected.bias, dtype=torch.float64)
-    return OneLayerTransformer(attention, identity, bias, selected.K * read, task, offset=selected.offset, name=name)
+    bias, C = torch.full((task.width,), selected.bias, dtype=torch.float64), torch.zeros(task.width).double()
+    C[read] = selected.K
+    return OneLayerTransformer(attention, identity, bias, C, task, offset=selected.offset, name=name)
 
 
 def _sufficient(least: float, form: SelectionForm) -> float:
@@ -193,30 +192,23 @@ def bias_and_output(q_true: Tensor, form: Literal["rows", "uniform", "printed"])
     Raises:
         ArgumentValueError: A q_true so large that a C, which adds up a row of it, is not finite.
     """
-    bias, weights = _bias_and_weights(q_true, form)
-    if not bool(weights.isfinite().all()):
-        largest = float(q_true.abs().max())
-        wanted = "values whose sums over a row are finite"
-        raise ArgumentValueError(expected("q_true", wanted, f"values up to {largest:g}", "scale q_true down"))
-    return bias, by_pair(weights)
-
-
-def _bias_and_weights(q_true: Tensor, form: Literal["rows", "uniform", "printed"]) -> tuple[Tensor, Tensor]:
-    """Return the bias (N²,), and C as a matrix (previous, current)."""
     categories = q_true.shape[0]
     diagonal = q_true.diagonal()
     bias = torch.full((categories**2,), -4.0, dtype=torch.float64)
     # A diagonal pair wakes all rows that begin with its category, each by 2.
     corrected = diagonal - 2.0 * (q_true - torch.diag(diagonal)).sum(dim=1)
-    if form == "printed":
-        return bias, q_true
+    weights = q_true
     if form == "rows":
         bias[:categories] = -8.0
-        return bias, q_true - torch.diag(diagonal - corrected)
-    # 9 − 4N is odd, so it is never zero.
-    corrected = corrected / (9 - 4 * categories)
-    pairs = q_true - 2.0 * corrected[:, None]
-    return bias, pairs.diagonal_scatter(corrected)
+        weights = q_true - torch.diag(diagonal - corrected)
+    elif form == "uniform":
+        corrected = corrected / (9 - 4 * categories)  # odd, so never zero
+        weights = (q_true - 2.0 * corrected[:, None]).diagonal_scatter(corrected)
+    if not bool(weights.isfinite().all()):
+        largest = float(q_true.abs().max())
+        wanted = "values whose sums over a row are finite"
+        raise ArgumentValueError(expected("q_true", wanted, f"values up to {largest:g}", "scale q_true down"))
+    return bias, by_pair(weights)
 
 
 def _indicators(task: PairTask, causal: bool) -> OneLayerTransformer:
@@ -268,9 +260,7 @@ def solution_2(
     selected = Selection.of(task.q_true, form, K)
     v = on_positions(task, shift(task.positions).mT * selected.shrink)
     attention = Attention(on_categories(task, task.q_true).mT, v, causal=causal, weights="linear")
-    read = torch.ones(task.width, dtype=torch.float64)
-    if form == "exact":
-        read[: task.categories] = 0.0
+    read = slice(task.categories if form == "exact" else None, None)
     return selecting(task, attention, selected, read, _NAMES_2[form])
 
 
@@ -305,9 +295,7 @@ def solution_3(
     qk = on_positions(task, shift(task.positions).mT)
     v = on_categories(task, task.q_true.mT * selected.shrink)
     attention = Attention(qk, v, causal=causal, weights="linear")
-    read = torch.ones(task.width, dtype=torch.float64)
-    if form == "exact":
-        read[task.categories :] = 0.0
+    read = slice(None, task.categories if form == "exact" else None)
     return selecting(task, attention, selected, read, _NAMES_3[form])
 
 
@@ -402,10 +390,8 @@ def softmax_solution_3(
     """
     selected = Selection.of(task.q_true, "exact", K)
     v = on_categories(task, task.q_true.mT * selected.shrink)
-    read = torch.ones(task.width, dtype=torch.float64)
-    read[task.categories :] = 0.0
     attention = _attending_to_previous(task, v, sharpness, causal)
-    return selecting(task, attention, selected, read, "solution 3 with softmax")
+    return selecting(task, attention, selected, slice(None, task.categories), "solution 3 with softmax")
 
 
 def _attending_to_previous(task: PairTask, v: Tensor, sharpness: float, causal: bool) -> Attention:

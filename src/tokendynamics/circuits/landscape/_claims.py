@@ -233,11 +233,20 @@ def _linear(landscape: PositionsOnly, found: Basins) -> LandscapeSurvey:
     total = limit * (landscape.positions - 1)
     second, kind = next(pair for pair in points if pair[0].family == "B")
     curvature = number(kind.lowest_curvature)
+    others = [one for point, one in points if point.family not in ("A", "∞")]
+    if all(one.kind == "strict saddle" for one in others):
+        saddles = (
+            "Every finite family but A is a strict saddle, so descent leaves it. "
+            "Descent does not leave the path to infinity."
+        )
+    else:
+        kinds = ", ".join(f"{point.family} {one.kind}" for point, one in points)
+        saddles = f"Not every family but A is a strict saddle: {kinds}."
     claims = (
         "“Only degenerate zeros” does not hold: family B (columns of q sum to zero) is stationary with the loss "
         f"{number(second.loss_per_column, 6)} per token. It is a {kind.kind}: the lowest curvature is {curvature}.",
         _on_infinity(found, limit, total),
-        _on_saddles(points),
+        saddles,
     )
     answer = "A zero-loss family, saddles, and a trap at infinity"
     marks = {"limit at infinity, (M−1)·T/M": total}
@@ -256,17 +265,6 @@ def _on_infinity(basins: Basins, limit: float, total: float) -> str:
         f"{trap} {_share(basins, 'at infinity')} of the starts run to infinity and "
         f"{_share(basins, 'global minimum')} reach the global minimum. {defined}"
     )
-
-
-def _on_saddles(points: Points) -> str:
-    others = [one for point, one in points if point.family not in ("A", "∞")]
-    if all(one.kind == "strict saddle" for one in others):
-        return (
-            "Every finite family but A is a strict saddle, so descent leaves it. "
-            "Descent does not leave the path to infinity."
-        )
-    kinds = ", ".join(f"{point.family} {one.kind}" for point, one in points)
-    return f"Not every family but A is a strict saddle: {kinds}."
 
 
 def _softmax(landscape: SoftmaxPositions, basins: Basins) -> LandscapeSurvey:

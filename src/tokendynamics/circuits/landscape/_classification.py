@@ -324,8 +324,13 @@ def classify(
     if further.growth >= growth and further.drop <= drop_tolerance * here.scale:
         text = f"the norm grows {further.growth:.3g} times while the loss tends to {further.loss:.6g}"
         return here.result("at infinity", text, further)
-    if not stationary:
-        return here.result("not stationary", f"the relative gradient is {here.relative_gradient:.2g}", further)
+    if stationary:
+        return _flat_or_minimal(here, further)
+    return here.result("not stationary", f"the relative gradient is {here.relative_gradient:.2g}", further)
+
+
+def _flat_or_minimal(here: _Measured, further: Continuation) -> Classification:
+    """Tell a local minimum from a point whose second derivatives do not decide."""
     unexplained = here.zero_directions - here.symmetric.shape[-1]
     if unexplained > 0:
         text = f"no negative curvature, and {unexplained} directions without curvature that no symmetry accounts for"

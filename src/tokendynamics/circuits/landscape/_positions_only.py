@@ -118,7 +118,7 @@ class PositionsOnly:
         own = (values.centred * values.residual(columns.mean_own)).matmul(self.law).sum(-1)[..., None]
         own = own + (columns.mean_own[..., None] - columns.own) * energy
         change = -own - energy * columns.own
-        return 2.0 * (_without_first(gradient) + _above_diagonal(change))
+        return 2.0 * (_behind_first(gradient[..., :, 1:]) + _above_diagonal(change))
 
     def _gradient_v(self, columns: _Columns, values: _Values) -> Tensor:
         counted = self.positions - 1
@@ -203,7 +203,3 @@ def _above_diagonal(entries: Tensor) -> Tensor:
 
 def _behind_first(entries: Tensor) -> Tensor:
     return torch.cat([torch.zeros_like(entries[..., :1]), entries], dim=-1)
-
-
-def _without_first(matrix: Tensor) -> Tensor:
-    return torch.cat([torch.zeros_like(matrix[..., :, :1]), matrix[..., :, 1:]], dim=-1)

@@ -133,7 +133,8 @@ class SoftmaxPositions:
     def best_v(self, attention: ArrayLike) -> Tensor:
         """Return the best v for given logits, ``p 1^T + (Σ_i c_i / Σ_i |q_i|²)(I − p 1^T)``, shape (…, N, N)."""
         own, squares = self._own_and_squares(self.weights(attention))
-        return self._mean_predictor() + (own / squares)[..., None, None] * self._interaction()
+        mean_predictor = self.law[:, None].expand(self.categories, self.categories)
+        return mean_predictor + (own / squares)[..., None, None] * self._interaction()
 
     def descent(self, attention: ArrayLike, v: ArrayLike) -> Descent:
         """Return a direction of descent: for N ≥ 2 no finite point is stationary; sharpens `logical` 3.2.
@@ -162,7 +163,9 @@ class SoftmaxPositions:
         change_squares = 2.0 * (own - squares)
         change_rate = change_own / squares - own * change_squares / squares.square()
         direction = change_rate[..., None, None] * self._interaction() - rate[..., None, None] * error
-        return Descent(self._towards_previous(logits), direction, self._slope(weights, error))
+        # Raising one logit by dl moves its column by w dl (e − w).
+        steps = torch.exp(-torch.log_softmax(logits, dim=-2).diagonal(1, -2, -1))
+        return Descent(torch.diag_embed(steps, offset=1), direction, self._slope(weights, error))
 
     def _slope(self, weights: Tensor, error: Tensor) -> Tensor:
         counted = self.positions - 1
@@ -176,16 +179,8 @@ class SoftmaxPositions:
         slope = -2.0 * self.gini * own * spread / squares.square()
         return slope - 2.0 * (own / squares) * counted * mean.square().sum(-1) - 2.0 * squares * energy
 
-    def _towards_previous(self, logits: Tensor) -> Tensor:
-        # Raising one logit by dl moves its column by w dl (e − w).
-        steps = torch.exp(-torch.log_softmax(logits, dim=-2).diagonal(1, -2, -1))
-        return torch.diag_embed(steps, offset=1)
-
     def _own_and_squares(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         return weights.diagonal(1, -2, -1).sum(-1), weights[..., :, 1:].square().sum((-1, -2))
-
-    def _mean_predictor(self) -> Tensor:
-        return self.law[:, None].expand(self.categories, self.categories)
 
     def _interaction(self) -> Tensor:
         return torch.eye(self.categories, dtype=torch.float64) - self.law[:, None]
@@ -252,7 +247,13 @@ def stall(
     >>> found.status, round(found.time / (float(np.exp(10.0)) / 4.0), 1)
     ('left', 1.0)
     """
-    _check(landscape, depth, horizon)
+    if landscape.categories < 2:
+        advice = "with one category every point with v = 1 is a solution"
+        raise ArgumentValueError(expected("landscape", "at least 2 categories", landscape.categories, advice))
+    if not float(as_tensor(depth, "depth")) >= 0.0:
+        raise ArgumentValueError(expected("depth", "a number of at least 0", depth))
+    if not float(as_tensor(horizon, "horizon")) > 0.0:
+        raise ArgumentValueError(expected("horizon", "a positive time", horizon))
     held = _receivers(landscape, columns)
     logits = torch.zeros(landscape.attention_shape, dtype=torch.float64)
     logits[held - 1, held] = -float(depth)
@@ -284,16 +285,6 @@ def _time_to_leave(
     if found.status == 1:
         return float(found.t_events[0][0]), "left"
     return (horizon, "still there") if found.status == 0 else (float("nan"), "step size underflow")
-
-
-def _check(landscape: SoftmaxPositions, depth: float, horizon: float) -> None:
-    if landscape.categories < 2:
-        advice = "with one category every point with v = 1 is a solution"
-        raise ArgumentValueError(expected("landscape", "at least 2 categories", landscape.categories, advice))
-    if not float(as_tensor(depth, "depth")) >= 0.0:
-        raise ArgumentValueError(expected("depth", "a number of at least 0", depth))
-    if not float(as_tensor(horizon, "horizon")) > 0.0:
-        raise ArgumentValueError(expected("horizon", "a positive time", horizon))
 
 
 def _receivers(landscape: SoftmaxPositions, columns: Sequence[int] | None) -> torch.Tensor:

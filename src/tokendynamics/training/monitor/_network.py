@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -71,6 +71,22 @@ def measures_here() -> bool:
 
 
 @contextmanager
+def draws_kept(devices: Iterable[torch.device | int] | None = None) -> Iterator[None]:
+    """Leave the random number generators of Python, NumPy and PyTorch as they were.
+
+    Args:
+        devices: GPUs whose generators are kept, too; all by default.
+    """
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002  # others draw from the old one
+    try:
+        with torch.random.fork_rng(range(torch.cuda.device_count()) if devices is None else devices):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
+
+
+@contextmanager
 def undisturbed(network: nn.Module) -> Iterator[None]:
     """Give a network in evaluation mode; modes and all random numbers go on afterwards as if nothing had been.
 
@@ -81,13 +97,8 @@ def undisturbed(network: nn.Module) -> Iterator[None]:
     """
     device = next((each.device for each in network.parameters()), torch.device("cpu"))
     devices = [device] if device.type == "cuda" else []
-    own, numbers = random.getstate(), np.random.get_state()  # noqa: NPY002  # a network of the user's may draw anywhere
-    try:
-        with torch.random.fork_rng(devices), torch.autocast(device.type, enabled=False), evaluating(network):
-            yield
-    finally:
-        random.setstate(own)
-        np.random.set_state(numbers)  # noqa: NPY002
+    with draws_kept(devices), torch.autocast(device.type, enabled=False), evaluating(network):
+        yield
 
 
 class WithoutInferenceMode(nn.Module):

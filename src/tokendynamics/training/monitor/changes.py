@@ -172,7 +172,11 @@ def changes_at(
     now = looks[-1].values
     for name, places in anchors.items():
         for layer, place in enumerate(places.tolist(), start=1):
-            if (name, layer) not in shown and _moved_much(name, layer, looks[place].values, now):
+            before = looks[place].values
+            # Comparisons with NaN are false: what is not defined has not changed.
+            large = abs(float(now[name][layer] - before[name][layer])) >= LARGE
+            (low, high), (former_low, former_high) = (each[f"{name}_interval"][layer] for each in (now, before))
+            if (name, layer) not in shown and large and (low > former_high or high < former_low):
                 done.append(_Done(held[-1][layer - 1], held[-1][layer - 1], name, layer, place))
     grouped: dict[tuple[State, State, str], list[_Done]] = {}
     for each in done:
@@ -191,13 +195,6 @@ def _of_states(
             if measure and not all(np.isfinite(looks[each].values[measure][layer]) for each in (place, -1)):
                 measure = ""
             yield _Done(former, state, measure, layer, place)
-
-
-def _moved_much(name: str, layer: int, before: Values, now: Values) -> bool:
-    if abs(float(now[name][layer] - before[name][layer])) < LARGE:
-        return False  # comparisons with NaN are false: what is not defined is refused below
-    (low, high), (former_low, former_high) = (each[f"{name}_interval"][layer] for each in (now, before))
-    return bool(low > former_high or high < former_low)
 
 
 def _change(looks: Sequence[Look], previous: int, group: Sequence[_Done]) -> Change:

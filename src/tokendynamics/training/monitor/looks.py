@@ -208,11 +208,17 @@ class Probe:
         self.network = network
         with undisturbed(network):
             self._ckpt = load(network, tokenizer, inputs=inputs)
-            given = [_within_context(self._ckpt, item, called) for called, item in texts.items()]
-            _check_texts(self._ckpt, [arguments for arguments, _ in given])
-            self._packs = self._ckpt.packs([arguments for arguments, _ in given])
+            given, cut = [], 0
+            for called, item in texts.items():
+                try:
+                    given.append(prepared(self._ckpt, item, argument=called).inputs)
+                except ArgumentValueError:  # longer than what the network reads
+                    given.append(prepared(self._ckpt, item, truncate=True, argument=called).inputs)
+                    cut += 1
+            _check_texts(self._ckpt, given)
+            self._packs = self._ckpt.packs(given)
         self.texts = [[called, in_words(item)] for called, item in texts.items()]
-        self.facts = _facts(self._ckpt, name, texts, sum(cut for _, cut in given))
+        self.facts = _facts(self._ckpt, name, texts, cut)
 
     def look(self, step: int) -> Look:
         """Run the texts through the network as it is now, and measure.
@@ -234,15 +240,6 @@ class Probe:
         layout = self._ckpt.layout
         with StateWatch(self.network, layout) as watch, silenced(), without_cache(self.network), showing(self.network):
             return watch.run(WithoutInferenceMode(self.network), pack)
-
-
-def _within_context(ckpt: Checkpoint, item: Any, argument: str) -> tuple[dict[str, Any], bool]:
-    """Return a text as arguments of the forward pass, and whether it was cut to what the network reads."""
-    try:
-        arguments, cut = prepared(ckpt, item, argument=argument).inputs, False
-    except ArgumentValueError:
-        arguments, cut = prepared(ckpt, item, truncate=True, argument=argument).inputs, True
-    return arguments, cut
 
 
 def _check_texts(ckpt: Checkpoint, given: Sequence[Mapping[str, Any]]) -> None:

@@ -73,7 +73,9 @@ def dataset_of(
     coords = {"step": [look.step for look in looks], "layer": np.arange(depth), "prompt": names} | _LABELS
     table = xr.Dataset(variables, coords={**coords, "text": ("prompt", words)}, attrs=dict(facts))
     for name, variable in table.data_vars.items():
-        variable.attrs["description"] = _description(str(name))
+        measure = str(name).removesuffix("_interval")
+        ends = f"ends of the {CONFIDENCE:.0%} interval over texts: " if measure != name else ""
+        variable.attrs["description"] = ends + _WORDS[measure] + _OF_TEXTS.get(str(name), "")
     return table
 
 
@@ -89,12 +91,6 @@ def looks_of(table: xr.Dataset) -> list[Look]:
         values = {name: np.array(table[name].values[place]) for name in DIMS} if status == MEASURED else {}
         found.append(Look(int(step), status, values))
     return found
-
-
-def _description(name: str) -> str:
-    if name.endswith("_interval"):
-        return f"ends of the {CONFIDENCE:.0%} interval over texts: {_WORDS[name.removesuffix('_interval')]}"
-    return _WORDS[name] + _OF_TEXTS.get(name, "")
 
 
 NOTHING = "nothing measured yet"

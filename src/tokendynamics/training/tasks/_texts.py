@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -63,7 +62,7 @@ def text_splits(data: str, held_out: float) -> Splits:
     if data == "pydoc":
         return _of_documents(_pydoc(), held_out)
     place = text_place(data)
-    with _readable(place):
+    try:
         if place.is_dir():
             own = own_splits(place)
             return _of_documents(_files(place), held_out) if own is None else Splits(*map(_mapped, own))
@@ -73,6 +72,9 @@ def text_splits(data: str, held_out: float) -> Splits:
             if size == 0:
                 raise ArgumentValueError(expected("data", LAYOUT, f"the empty file {place}"))
             return Splits(mapped[: size - 2 * held], mapped[size - 2 * held : size - held], mapped[size - held :])
+    except OSError as error:
+        came = f"{error.filename or place} ({error.strerror})"
+        raise ArgumentValueError(expected("data", "files that can be read", came)) from error
     came = f"nothing at {place}" if not os.path.lexists(place) else f"{place}, which is neither"
     raise ArgumentValueError(expected("data", LAYOUT, came))
 
@@ -177,15 +179,6 @@ def _check_text(beginning: bytes, place: Path) -> None:
     """Refuse an archive, an image or UTF-16: a network would learn its bytes without a word."""
     if b"\0" in beginning:
         raise ArgumentValueError(expected("data", "text, which has no null bytes", f"{place}, which has"))
-
-
-@contextmanager
-def _readable(place: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        came = f"{error.filename or place} ({error.strerror})"
-        raise ArgumentValueError(expected("data", "files that can be read", came)) from error
 
 
 def _python_doc() -> Path:
