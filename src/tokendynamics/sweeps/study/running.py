@@ -259,15 +259,16 @@ def _words(rows: Rows, name: str) -> np.ndarray:
 
 def _over_steps(rows: Rows, measure: str) -> xr.Dataset:
     """Return the measure on the validation split at each step at which any run was evaluated."""
-    evaluated = [[_by_step(run, measure) for run in row] for row in rows]
+    evaluated = [
+        [{} if run.record is None else _by_step(run.record.validation, measure) for run in row] for row in rows
+    ]
     steps = sorted({step for row in evaluated for run in row for step in run})
     values = np.array([[[run.get(step, np.nan) for step in steps] for run in row] for row in evaluated])
     shape = (len(rows), len(rows[0]), len(steps))
     return xr.Dataset({"validation": (("arm", "seed", "step"), values.reshape(shape))}, {"step": steps})
 
 
-def _by_step(run: Ended, measure: str) -> dict[int, float]:
-    validation: Sequence[Mapping[str, Any]] = [] if run.record is None else run.record.validation
+def _by_step(validation: Sequence[Mapping[str, Any]], measure: str) -> dict[int, float]:
     return {int(entry["step"]): _number(entry.get(measure)) for entry in validation}
 
 
