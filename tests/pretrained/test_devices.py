@@ -18,7 +18,7 @@ from tokendynamics.numerics import extras as extras
 from tokendynamics.pretrained import Checkpoint, load
 from tokendynamics.pretrained import _dispatch as dispatch
 from tokendynamics.pretrained._stored_tensors import Weights
-from tokendynamics.pretrained.edits import states
+from tokendynamics.pretrained.edits import _pass, states
 
 pytestmark = pytest.mark.skipif(bool(extras.missing("devices")), reason="the extra `devices` is not installed")
 
@@ -180,9 +180,9 @@ def test_a_copy_is_looked_at_without_the_hooks_of_the_original() -> None:
 
 def test_inputs_and_states_follow_the_parameters() -> None:
     meta = torch.empty(1, dtype=torch.bfloat16, device="meta")
-    assert states.moved(torch.ones(2), meta).device.type == "meta"
-    assert states.moved(torch.ones(2), meta).dtype == torch.bfloat16
-    assert states.moved(torch.ones(2, dtype=torch.long), meta).device.type == "meta"
-    assert states.moved(torch.ones(2, dtype=torch.long), meta).dtype == torch.long
-    assert states.moved("eager", meta) == "eager"
+    assert _pass.moved(torch.ones(2), meta).device.type == "meta"
+    assert _pass.moved(torch.ones(2), meta).dtype == torch.bfloat16
+    assert _pass.moved(torch.ones(2, dtype=torch.long), meta).device.type == "meta"
+    assert _pass.moved(torch.ones(2, dtype=torch.long), meta).dtype == torch.long
+    assert _pass.moved("eager", meta) == "eager"
     assert states._joined([torch.ones(3, device="meta"), torch.ones(3)]).device.type == "meta"

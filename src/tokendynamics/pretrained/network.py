@@ -155,6 +155,13 @@ def evaluating(network: nn.Module) -> Iterator[None]:
             module.training = True
 
 
+@contextmanager
+def quietly(network: nn.Module) -> Iterator[None]:
+    """Let a network's passes inside the block be in evaluation mode, keep no cache, and print nothing."""
+    with evaluating(network), without_cache(network), silenced():
+        yield
+
+
 def copied_without_values(network: nn.Module, inside: tuple[str, ...] = ("",)) -> nn.Module:
     """Return a copy whose parameters are empty, or those whose names begin so."""
     named = network.named_parameters(remove_duplicate=False)

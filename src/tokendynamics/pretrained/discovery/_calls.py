@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Self, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -70,6 +70,53 @@ def with_states_given(output: Any, states: Tensor) -> Any:
 _STATE_NAMES = ("hidden_states", "x", "inputs_embeds", "hidden_state")
 
 
+Act: TypeAlias = Callable[[Tensor], Tensor | None]
+"""What is done with states; those that it returns take their place."""
+
+
+class Hooks(ExitStack):
+    """Hooks on modules for a ``with`` block, and what else is to end with it, also where its beginning fails."""
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        try:
+            self._prepare()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _prepare(self) -> None:
+        """Register them."""
+
+    def enter_all(self, *managers: AbstractContextManager[object]) -> None:
+        """Enter several contexts for as long."""
+        for manager in managers:
+            self.enter_context(manager)
+
+    def before(self, module: nn.Module, act: Act) -> None:
+        """Do something with the states that a module reads."""
+
+        def hook(module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
+            del module
+            states = state_of(positional, named)
+            changed = None if states is None else act(states)
+            return None if states is None or changed is None else with_state(changed, states, positional, named)
+
+        self.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
+
+    def after(self, module: nn.Module, act: Act) -> None:
+        """Do something with the states that a module gives."""
+
+        def hook(module: nn.Module, positional: Any, output: Any) -> Any:
+            del module, positional
+            states = states_given(output)
+            changed = None if states is None else act(states)
+            return None if changed is None else with_states_given(output, changed)
+
+        self.callback(module.register_forward_hook(hook).remove)
+
+
 @dataclass(frozen=True, eq=False)
 class ModuleCall:
     """One call of a module.
@@ -117,12 +164,16 @@ def record(
             every input (a CLS token) would hide which column is which.
         generator: Of that noise.
     """
-    return _Recorder(network, noise, generator).run(inputs)
+    with _Recorder(network, noise, generator) as recorder, torch.no_grad(), silenced(), without_cache(network):
+        with watching(network, recorder.attention, of_w=True), as_before(network):
+            network(**inputs)
+        return recorder.found
 
 
-class _Recorder:
+class _Recorder(ExitStack):
     def __init__(self, network: nn.Module, noise: Collection[nn.Module], generator: Any) -> None:
-        self.network, self.noise, self.generator = network, noise, generator
+        super().__init__()
+        self.noise, self.generator = noise, generator
         self.names: dict[nn.Module, list[str]] = {}
         for name, module in network.named_modules(remove_duplicate=False):
             self.names.setdefault(module, []).append(name)
@@ -130,22 +181,16 @@ class _Recorder:
         self.clock = 0
         self.open: list[tuple[int, Tensor | None, Tensor | None, Any]] = []
         self.running: list[tuple[str, nn.Module]] = []
-
-    def run(self, inputs: Mapping[str, Any]) -> Pass:
-        with ExitStack() as stack, torch.no_grad(), silenced(), without_cache(self.network):
-            for module in self.names:
-                stack.callback(module.register_forward_pre_hook(self._before, with_kwargs=True).remove)
-                stack.callback(module.register_forward_hook(self._after, with_kwargs=True).remove)
-            stack.enter_context(watching(self.network, self._attention, of_w=True))
-            with as_before(self.network):
-                self.network(**inputs)
-        return self.found
+        for module in self.names:
+            self.callback(module.register_forward_pre_hook(self._before, with_kwargs=True).remove)
+            self.callback(module.register_forward_hook(self._after).remove)
 
     def _tick(self) -> int:
         self.clock += 1
         return self.clock
 
-    def _attention(self, call: AttentionCall) -> None:
+    def attention(self, call: AttentionCall) -> None:
+        """Keep one attention."""
         call = call if call.module is not None else replace(call, module=self.running[-1][1])
         self.found.attentions.append((self._tick(), call.kept()))
 
@@ -159,8 +204,8 @@ class _Recorder:
         self.open.append((self._tick(), given, None if x is None else x.clone(), (positional, named)))
         return changed
 
-    def _after(self, module: nn.Module, positional: Any, named: Any, output: Any) -> None:
-        del positional, named
+    def _after(self, module: nn.Module, positional: Any, output: Any) -> None:
+        del positional
         start, given, x, arguments = self.open.pop()
         name, _ = self.running.pop()
         y = states_given(output)

@@ -152,6 +152,11 @@ class Layout:
         return all(layer.causal for layer in self.layers)
 
     @property
+    def end(self) -> str:
+        """The module that gives the last states: the final norm, or the last block without one."""
+        return self.blocks[-1] if self.final_norm is None else self.final_norm[0]
+
+    @property
     def attending(self) -> list[int]:
         """Numbers of the layers with an attention, counted from 1; all of a network in which none was seen."""
         return [number for number, layer in enumerate(self.layers, 1) if layer.attends]

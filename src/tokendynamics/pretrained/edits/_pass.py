@@ -1,4 +1,4 @@
-"""What every change of a forward pass needs: hooks on states, the arguments, and which states are the tokens' own.
+"""What every change of a forward pass needs: its arguments, and which states are those of the tokens that went in.
 
 Networks may add tokens of their own inside: Longformer and Reformer fill a prompt up to whole windows behind its end,
 CPM-Ant puts a learned prompt in front, and both cut off again what they give.
@@ -6,7 +6,7 @@ CPM-Ant puts a learned prompt in front, and both cut off again what they give.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from threading import get_ident
 from typing import Any
@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained.discovery.layout import Layout
+
+_ONE_STREAM = "blocks that pass on one state for each token"
 
 
 class OwnTokens(ExitStack):
@@ -30,18 +32,23 @@ class OwnTokens(ExitStack):
     def __init__(self, network: nn.Module, layout: Layout) -> None:
         super().__init__()
         self._thread = get_ident()
-        self._kept: dict[str, Tensor | None] = {"output": None, "last": None}
+        self._kept: dict[str, Tensor] = {}
         # A model with a head gives logits, which cannot be compared with states; its base model gives states.
         base = getattr(network, "base_model", network)
-        end = layout.blocks[-1] if layout.final_norm is None else layout.final_norm[0]
         self._keep("output", base if isinstance(base, nn.Module) else network)
-        self._keep("last", network.get_submodule(end))
+        self._keep("last", network.get_submodule(layout.end))
 
     def _keep(self, name: str, module: nn.Module) -> None:
         def hook(module: nn.Module, positional: Any, output: Any) -> None:
             del module, positional
-            if get_ident() == self._thread:
-                self._kept[name] = _first_tensor(output)
+            if get_ident() != self._thread:
+                return
+            # A tensor, or the first of a tuple or of transformers' outputs.
+            several = output if isinstance(output, tuple) else tuple(getattr(output, "values", tuple)())
+            first = output if isinstance(output, Tensor) else next(iter(several), None)
+            self._kept.pop(name, None)
+            if isinstance(first, Tensor):
+                self._kept[name] = first
 
         self.callback(module.register_forward_hook(hook).remove)
 
@@ -54,7 +61,7 @@ class OwnTokens(ExitStack):
         Returns:
             All places where the network gives as many as it has inside, or reads no token ids.
         """
-        ids, given, last = arguments.get("input_ids"), self._kept["output"], self._kept["last"]
+        ids, given, last = arguments.get("input_ids"), self._kept.get("output"), self._kept.get("last")
         if not isinstance(ids, Tensor) or ids.ndim != 2 or given is None or given.ndim < 3:
             return slice(None)
         if last is None or last.ndim != 3 or given.shape[1] != ids.shape[1] or last.shape[1] <= ids.shape[1]:
@@ -65,17 +72,6 @@ class OwnTokens(ExitStack):
                 if torch.equal(given.to(last), last[:, start : start + tokens]):
                     return slice(start, start + tokens)
         return slice(0, tokens)
-
-
-def _first_tensor(output: Any) -> Tensor | None:
-    """Return the first tensor of what a module gave: itself, or the first of a tuple or of transformers' outputs."""
-    if isinstance(output, Tensor):
-        return output
-    several = output if isinstance(output, tuple) else tuple(getattr(output, "values", tuple)())
-    return several[0] if several and isinstance(several[0], Tensor) else None
-
-
-_ONE = "blocks that pass on one state for each token"
 
 
 def check_one_stream(layout: Layout, name: str) -> None:
@@ -90,26 +86,33 @@ def check_one_stream(layout: Layout, name: str) -> None:
     """
     if layout.streams > 1:
         advice = "td.trace follows those that the network calls its hidden states"
-        raise CheckpointError(expected(name, _ONE, f"{layout.streams} streams of states", advice))
+        raise CheckpointError(expected(name, _ONE_STREAM, f"{layout.streams} streams of states", advice))
 
 
-def check_by_token(states: Sequence[Tensor]) -> None:
+def check_by_token(states: Tensor) -> None:
     """Refuse states that are not (input, token, feature): of several streams in one tensor, or of a grid of places.
-
-    Args:
-        states: What the blocks were given and gave.
 
     Raises:
         CheckpointError: They are none.
     """
-    for each in states[:1]:
-        if each.ndim != 3:
-            advice = "td.audit reads its weights, where they are found"
-            raise CheckpointError(expected("states", _ONE, f"states of shape {tuple(each.shape)}", advice))
+    if states.ndim != 3:
+        advice = "td.audit reads its weights, where they are found"
+        raise CheckpointError(expected("states", _ONE_STREAM, f"states of shape {tuple(states.shape)}", advice))
+
+
+def arguments_for(network: nn.Module, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a forward pass where the network is; real numbers in its dtype."""
+    first = next(each for each in network.parameters() if not each.is_meta)
+    return {name: moved(value, first) for name, value in arguments.items()}
 
 
 def moved(value: Any, like: Tensor) -> Any:
-    """Return an argument of a forward pass where the network is; real numbers in its dtype."""
+    """Return an argument of a forward pass where a tensor is; real numbers in its dtype."""
     if not isinstance(value, Tensor):
         return value
     return value.to(device=like.device, dtype=like.dtype) if value.is_floating_point() else value.to(like.device)
+
+
+def by_prompt(states: Tensor, prompts: int) -> Tensor:
+    """Return states as (prompt, token, dim); some blocks work on the tokens of all prompts in one row."""
+    return states if states.ndim > 2 else states.reshape(prompts, -1, states.shape[-1])

@@ -7,9 +7,9 @@ projection reads of it, as scaling these columns of its weight does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,15 +18,15 @@ from torch import Tensor, nn
 
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
 from tokendynamics.numerics.errors import expected
-from tokendynamics.pretrained.discovery._calls import state_of, states_given, with_states_given
+from tokendynamics.pretrained.discovery._calls import Hooks, state_of
 from tokendynamics.pretrained.discovery.layout import Layout
-from tokendynamics.pretrained.edits._pass import OwnTokens, moved
+from tokendynamics.pretrained.edits._pass import OwnTokens, arguments_for, by_prompt
 from tokendynamics.pretrained.edits.language_head import logits_of
 from tokendynamics.pretrained.edits.variant import existing_parts
 from tokendynamics.pretrained.forward_arguments import several_inputs
 from tokendynamics.pretrained.length_dependence import as_before
-from tokendynamics.pretrained.network import evaluating, without_cache
-from tokendynamics.pretrained.other_libraries import refusing, silenced
+from tokendynamics.pretrained.network import quietly
+from tokendynamics.pretrained.other_libraries import refusing
 from tokendynamics.pretrained.packs import Pack
 
 
@@ -43,7 +43,7 @@ class GatedPass:
     logits: Float[Tensor, "prompt token vocabulary"] | None
 
 
-class GatedNetwork(ExitStack):
+class GatedNetwork(Hooks):
     """A network with gates while the block lasts; its hooks, modes and `requires_grad` flags are as before after it.
 
     Attributes:
@@ -85,18 +85,8 @@ class GatedNetwork(ExitStack):
         self._states: list[Tensor] = []
         self._calls: dict[nn.Module, int] = {}
 
-    def __enter__(self) -> GatedNetwork:
-        super().__enter__()
-        try:
-            self._prepare()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
     def _prepare(self) -> None:
-        for manager in (evaluating(self.running), without_cache(self.running), silenced(), self._varied):
-            self.enter_context(manager)
+        self.enter_all(quietly(self.running), self._varied)
         for parameter in self.running.parameters():
             if parameter.requires_grad:
                 # Only the gates are asked for: without this, backward would keep what gradients of weights need.
@@ -110,12 +100,11 @@ class GatedNetwork(ExitStack):
                 if module is not None:
                     of_module.setdefault(block.get_submodule(module), []).append(part)
             for module, parts in of_module.items():
-                self.callback(module.register_forward_hook(self._gate(parts)).remove)
+                self.after(module, partial(self._gated, module, parts))
             if layer.attention is not None:
-                projection = block.get_submodule(layer.attention.output[0])
-                hook = self._gate_heads(layer.attention.heads, layer.attention.d_value)
-                self.callback(projection.register_forward_pre_hook(hook, with_kwargs=True).remove)
-            self.callback(block.register_forward_hook(self._leave).remove)
+                projection, heads = block.get_submodule(layer.attention.output[0]), layer.attention.heads
+                self.before(projection, partial(self._heads_gated, heads, layer.attention.d_value))
+            self.after(block, self._leave)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -137,8 +126,7 @@ class GatedNetwork(ExitStack):
         """
         self._layer, self._gates, self._states = -1, gates, []
         self._head_gates, self._gated_heads = heads, set()
-        first = next(self.running.parameters())
-        arguments = {name: moved(value, first) for name, value in pack.arguments.items()}
+        arguments, prompts = arguments_for(self.running, pack.arguments), len(pack.places)
         try:
             with (
                 refusing(lambda words: CheckpointError(expected(self.name, "a network that runs with gates", words))),
@@ -146,24 +134,20 @@ class GatedNetwork(ExitStack):
                 as_before(self.running),
             ):
                 output = self.running(**arguments)
-            if heads is not None:
-                self._check_heads()
+            for layer in torch.nonzero(self.heads.any(dim=-1))[:, 0].tolist() if heads is not None else ():
+                if layer not in self._gated_heads:
+                    wanted = "an attention that calls its output projection as a module"
+                    raise CheckpointError(expected(f"{self.name}: layer {layer + 1}", wanted, "one that does not"))
             ids = arguments.get("input_ids")
             known = self.vocabulary is not None and isinstance(ids, Tensor)
             logits = logits_of(output, ids, self.vocabulary) if known else None  # pyright: ignore[reportArgumentType]
-            states = [_by_prompt(each, len(pack.places)) for each in self._states]
-            if len(states[0]) != len(pack.places):
+            states = [by_prompt(each, prompts) for each in self._states]
+            if len(states[0]) != prompts:
                 raise ArgumentValueError(several_inputs(f"a batch of {len(states[0])}"))
             own = tokens.places(arguments)
             return GatedPass(tuple(state[:, own] for state in states), logits)
         finally:
             self._gates, self._head_gates, self._states = None, None, []
-
-    def _check_heads(self) -> None:
-        for layer in (place for place, read in enumerate(self.heads.any(dim=-1).tolist()) if read):
-            if layer not in self._gated_heads:
-                wanted = "an attention that calls its output projection as a module"
-                raise CheckpointError(expected(f"{self.name}: layer {layer + 1}", wanted, "one that does not"))
 
     def _enter(self, module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
         del module
@@ -175,37 +159,22 @@ class GatedNetwork(ExitStack):
         if not self._states and state is not None:
             self._states.append(state)
 
-    def _leave(self, module: nn.Module, positional: Any, output: Any) -> None:
-        del module, positional
+    def _leave(self, states: Tensor) -> None:
         if self._gates is not None:
-            states = states_given(output)
-            if states is not None:
-                self._states.append(states)
+            self._states.append(states)
 
-    def _gate(self, parts: list[int]) -> Callable[[nn.Module, Any, Any], Any]:
-        def hook(module: nn.Module, positional: Any, output: Any) -> Any:
-            del positional
-            if self._gates is None:
-                return None
-            call = self._calls.get(module, 0)
-            self._calls[module] = call + 1
-            gate = self._gates[self._layer, parts[call % len(parts)]]
-            states = states_given(output)
-            return None if states is None else with_states_given(output, states * gate.to(states))
+    def _gated(self, module: nn.Module, parts: list[int], states: Tensor) -> Tensor | None:
+        if self._gates is None:
+            return None
+        call = self._calls.get(module, 0)
+        self._calls[module] = call + 1
+        return states * self._gates[self._layer, parts[call % len(parts)]].to(states)
 
-        return hook
-
-    def _gate_heads(self, heads: int, width: int) -> Callable[[nn.Module, Any, Any], Any]:
-        def hook(module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
-            del module
-            if self._gates is None or self._head_gates is None:
-                return None
-            self._gated_heads.add(self._layer)
-            state, *others = positional
-            factors = self._head_gates[self._layer, :heads].to(state).repeat_interleave(width)
-            return (state * factors, *others), named
-
-        return hook
+    def _heads_gated(self, heads: int, width: int, state: Tensor) -> Tensor | None:
+        if self._gates is None or self._head_gates is None:
+            return None
+        self._gated_heads.add(self._layer)
+        return state * self._head_gates[self._layer, :heads].to(state).repeat_interleave(width)
 
 
 class HeadGates:
@@ -232,8 +201,3 @@ def existing_heads(layout: Layout) -> Bool[Tensor, "layer head"]:
     """Return which heads the layers have; a layer whose attention was not read has none."""
     counts = [0 if layer.attention is None else layer.attention.heads for layer in layout.layers]
     return torch.arange(max(counts, default=0)) < torch.tensor(counts)[:, None]
-
-
-def _by_prompt(state: Tensor, prompts: int) -> Tensor:
-    """Return states as (prompt, token, dim); some blocks work on the tokens of all prompts in one row."""
-    return state if state.ndim > 2 else state.reshape(prompts, -1, state.shape[-1])

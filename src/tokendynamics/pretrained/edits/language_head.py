@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -14,11 +13,11 @@ from torch import Tensor, nn
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained._filling import put
-from tokendynamics.pretrained.discovery._calls import states_given, with_states_given
+from tokendynamics.pretrained.discovery._calls import Hooks
 from tokendynamics.pretrained.discovery.layout import Layout
-from tokendynamics.pretrained.edits._pass import check_one_stream, moved
+from tokendynamics.pretrained.edits._pass import arguments_for, check_one_stream
 from tokendynamics.pretrained.length_dependence import as_before
-from tokendynamics.pretrained.network import evaluating, without_cache
+from tokendynamics.pretrained.network import quietly
 from tokendynamics.pretrained.other_libraries import refusing, silenced
 from tokendynamics.pretrained.packs import Pack
 
@@ -97,17 +96,10 @@ def with_language_head(model: Any, stored: Callable[[nn.Module, str], Tensor | N
             return None
         put(whole, name, values.detach())
     setattr(whole, prefix.removesuffix("."), model)
-    if untied:
-        untie(whole)
-    return None if any(buffer.is_meta for buffer in whole.buffers()) else whole.eval()
-
-
-def untie(network: Any) -> None:
-    """State in the configuration of a network that its embedding and its head are two matrices."""
-    config = network.config
-    for each in (config, config.get_text_config()):
-        if getattr(each, "tie_word_embeddings", None):
+    for each in (whole.config, whole.config.get_text_config()) if untied else ():
+        if getattr(each, "tie_word_embeddings", None):  # the embedding and the head are two matrices
             each.tie_word_embeddings = False
+    return None if any(buffer.is_meta for buffer in whole.buffers()) else whole.eval()
 
 
 def logits_of(output: Any, ids: Tensor, vocabulary: int) -> Tensor | None:
@@ -123,7 +115,7 @@ def logits_of(output: Any, ids: Tensor, vocabulary: int) -> Tensor | None:
     return found if isinstance(found, Tensor) and found.shape == (*ids.shape, vocabulary) else None
 
 
-class Decoder(ExitStack):
+class Decoder(Hooks):
     """The head of a network, for a ``with`` block; the network runs once for each reading, its last states replaced.
 
     Args:
@@ -144,18 +136,13 @@ class Decoder(ExitStack):
         super().__init__()
         check_one_stream(layout, name)
         self._whole, self._layout, self._name, self._vocabulary = whole, layout, name, vocabulary
-        end = layout.blocks[-1] if layout.final_norm is None else layout.final_norm[0]
-        self._end = network.get_submodule(end)
-        first = next(whole.parameters())
-        self._arguments = {key: moved(value, first) for key, value in pack.arguments.items()}
+        self._end = network.get_submodule(layout.end)
+        self._arguments = arguments_for(whole, pack.arguments)
         self._states: Tensor | None = None
 
-    def __enter__(self) -> Decoder:
-        super().__enter__()
-        for manager in (evaluating(self._whole), without_cache(self._whole), silenced(), torch.no_grad()):
-            self.enter_context(manager)
-        self.callback(self._end.register_forward_hook(self._replace).remove)
-        return self
+    def _prepare(self) -> None:
+        self.enter_all(quietly(self._whole), torch.no_grad())
+        self.after(self._end, self._replaced)
 
     def normed(self, states: Float[Tensor, "prompt token dim"]) -> Float[Tensor, "prompt token dim"]:
         """Return states after the final norm; unchanged without one."""
@@ -167,9 +154,13 @@ class Decoder(ExitStack):
         Raises:
             CheckpointError: The network gives no logits.
         """
+
+        def refusal(words: str) -> CheckpointError:
+            return CheckpointError(expected(self._name, "a network whose head reads states", words))
+
         self._states = normed
         try:
-            with refusing(self._refusal), as_before(self._whole):
+            with refusing(refusal), as_before(self._whole):
                 output = self._whole(**self._arguments)
         finally:
             self._states = None
@@ -178,15 +169,8 @@ class Decoder(ExitStack):
             raise CheckpointError(no_head(self._name))
         return found
 
-    def _refusal(self, words: str) -> CheckpointError:
-        return CheckpointError(expected(self._name, "a network whose head reads states", words))
-
-    def _replace(self, module: nn.Module, given: Any, output: Any) -> Any:
-        del module, given
-        former = states_given(output)
-        if self._states is None or former is None:
-            return None
-        return with_states_given(output, self._states.reshape(former.shape).to(former))
+    def _replaced(self, former: Tensor) -> Tensor | None:
+        return None if self._states is None else self._states.reshape(former.shape).to(former)
 
 
 def no_head(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -16,16 +16,16 @@ from torch import Tensor, nn
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained._checkpoint import Checkpoint
-from tokendynamics.pretrained.discovery._calls import state_of, states_given, with_state
+from tokendynamics.pretrained.discovery._calls import Hooks
 from tokendynamics.pretrained.discovery.layout import Layout
 from tokendynamics.pretrained.edits._fresh_weights import FreshBlocks
-from tokendynamics.pretrained.edits._pass import OwnTokens, check_by_token, check_one_stream, moved
+from tokendynamics.pretrained.edits._pass import OwnTokens, arguments_for, by_prompt, check_by_token, check_one_stream
 from tokendynamics.pretrained.edits.scaled_states import ScaledBlocks, why_not_scaled
 from tokendynamics.pretrained.edits.states import StateWatch, run
 from tokendynamics.pretrained.edits.variant import Variant
 from tokendynamics.pretrained.length_dependence import as_before
-from tokendynamics.pretrained.network import evaluating, without_cache
-from tokendynamics.pretrained.other_libraries import refusing, silenced
+from tokendynamics.pretrained.network import quietly
+from tokendynamics.pretrained.other_libraries import refusing
 from tokendynamics.pretrained.packs import Pack, filled_up, filler_of
 
 
@@ -46,7 +46,7 @@ class _ReachedError(Exception):
     """The first block has been reached, and nothing beyond it is needed."""
 
 
-class Stack(ExitStack):
+class Stack(Hooks):
     """The blocks and the final norm, for a ``with`` block; masks and rotations are those of the network's own pass.
 
     Args:
@@ -63,26 +63,20 @@ class Stack(ExitStack):
         super().__init__()
         check_one_stream(layout, name)
         self._network, self._layout, self._name = network, layout, name
-        first = next(each for each in network.parameters() if not each.is_meta)
-        self._arguments = {key: moved(value, first) for key, value in pack.arguments.items()}
+        self._arguments = arguments_for(network, pack.arguments)
         self._prompts = len(pack.places)
         self._given: Tensor | None = None
         self._seen: list[Tensor] = []
         self._embedding = False
         self._waiting = False
 
-    def __enter__(self) -> Stack:
-        super().__enter__()
-        for manager in (evaluating(self._network), without_cache(self._network), silenced(), torch.no_grad()):
-            self.enter_context(manager)
+    def _prepare(self) -> None:
+        self.enter_all(quietly(self._network), torch.no_grad())
         blocks = self._layout.blocks
-        first, last = (self._network.get_submodule(name) for name in (blocks[0], blocks[-1]))
-        self.callback(first.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
-        self.callback(last.register_forward_hook(self._leave).remove)
+        self.before(self._network.get_submodule(blocks[0]), self._enter)
+        self.after(self._network.get_submodule(blocks[-1]), self._leave)
         if self._layout.final_norm is not None:
-            norm = self._network.get_submodule(self._layout.final_norm[0])
-            self.callback(norm.register_forward_hook(self._leave).remove)
-        return self
+            self.after(self._network.get_submodule(self._layout.end), self._leave)
 
     def embedded(self) -> Float[Tensor, "prompt token dim"]:
         """Return what the first block reads of the inputs, and run no further.
@@ -147,27 +141,23 @@ class Stack(ExitStack):
         with refusing(refusal), suppress(_ReachedError), as_before(self._network):
             self._network(**arguments)
 
-    def _enter(self, module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        del module
-        state = state_of(positional, named)
-        if self._embedding and state is not None:
+    def _enter(self, state: Tensor) -> Tensor | None:
+        if self._embedding:
             self._seen.append(state)
             raise _ReachedError
-        if state is None or self._given is None or not self._waiting:
+        if self._given is None or not self._waiting:
             return None
         self._waiting = False  # the first block may run again
-        return with_state(self._given.reshape(state.shape).to(state), state, positional, named)
+        return self._given.reshape(state.shape).to(state)
 
-    def _leave(self, module: nn.Module, positional: Any, output: Any) -> None:
-        del module, positional
-        states = states_given(output)
-        if self._given is not None and states is not None:
+    def _leave(self, states: Tensor) -> None:
+        if self._given is not None:
             self._seen.append(states)
 
     def _by_prompt(self, state: Tensor) -> Tensor:
-        by_prompt = state if state.ndim > 2 else state.reshape(self._prompts, -1, state.shape[-1])
-        check_by_token([by_prompt])
-        return by_prompt
+        states = by_prompt(state, self._prompts)
+        check_by_token(states)
+        return states
 
 
 Weights: TypeAlias = Literal["fixed", "resample", "law"]
@@ -249,7 +239,7 @@ class _PackStates:
         return [states[self.start :][:length] for states, length in zip(self.states, lengths, strict=True)]
 
 
-class RepeatedStack(ExitStack):
+class RepeatedStack(Hooks):
     """The states of prompts as they go through the blocks, for a ``with`` block; everything in the prompts' order.
 
     Attributes:
@@ -276,29 +266,30 @@ class RepeatedStack(ExitStack):
         self._scaled: ScaledBlocks | None = None
         self._number = 0
 
-    def __enter__(self) -> RepeatedStack:
-        super().__enter__()
-        try:
-            how, ckpt = self._how, self._ckpt
-            network = None
-            if how.weights != "fixed":
-                self._fresh = self.enter_context(ckpt.fresh(how.weights, how.seed, how.std))
-                network = self._fresh.network
-            variant = replace(how.variant, positions=False) if how.positions == "never" else how.variant
-            if how.positions == "each" and ckpt.layout.positions == "learned":
-                for each in self._packs:
-                    each.added = self._table(each.pack, network)
-            self._varied = self.enter_context(ckpt.varied(variant, network))
-            self.not_scaled = why_not_scaled(ckpt.layout, variant)
-            if not self.not_scaled:
-                self._scaled = self.enter_context(ScaledBlocks(self._varied.network, ckpt.layout))
-            for each in self._packs:
-                stack = Stack(self._varied.network, ckpt.layout, each.pack, ckpt.name)
-                each.embed(self.enter_context(stack), how.pad_to is not None)
-        except BaseException:
-            self.close()
-            raise
-        return self
+    def _prepare(self) -> None:
+        how, ckpt, network = self._how, self._ckpt, None
+        if how.weights != "fixed":
+            self._fresh = self.enter_context(ckpt.fresh(how.weights, how.seed, how.std))
+            network = self._fresh.network
+        variant = replace(how.variant, positions=False) if how.positions == "never" else how.variant
+        if how.positions == "each" and ckpt.layout.positions == "learned":
+            for each in self._packs:  # the embedding with positions less the one without
+                tables = [self._embedded(each.pack, network, positions) for positions in (True, False)]
+                each.added = tables[0] - tables[1]
+        self._varied = self.enter_context(ckpt.varied(variant, network))
+        self.not_scaled = why_not_scaled(ckpt.layout, variant)
+        if not self.not_scaled:
+            self._scaled = self.enter_context(ScaledBlocks(self._varied.network, ckpt.layout))
+        for each in self._packs:
+            stack = Stack(self._varied.network, ckpt.layout, each.pack, ckpt.name)
+            each.embed(self.enter_context(stack), how.pad_to is not None)
+
+    def _embedded(self, pack: Pack, network: nn.Module | None, positions: bool) -> Tensor:
+        with (
+            self._ckpt.varied(Variant(positions=positions), network) as varied,
+            Stack(varied.network, self._ckpt.layout, pack, self._ckpt.name) as stack,
+        ):
+            return stack.embedded()
 
     @property
     def drawn_whole(self) -> tuple[str, ...]:
@@ -364,26 +355,22 @@ class RepeatedStack(ExitStack):
             CheckpointError: The network does not run on its own output.
         """
         self._number += 1
-        for each in self._packs:
-            self._advance(each)
-
-    def _advance(self, pack: _PackStates) -> None:
-        if self._fresh is not None:
-            self._fresh.begin(self._number)  # of the same numbers for every pack
-        if self._scaled is not None:
-            self._scaled.log_scale = pack.log_scale
-        states = pack.states
-        if self._how.positions == "each" and self._number > 1:
-            states = self._with_positions(pack)
-        passed = pack.stack.run(states)
-        pack.normed = passed.normed
         normed = self._how.feed_back == "after_norm"
-        pack.states = passed.normed if normed else passed.states
-        if self._scaled is None:
-            return
-        pack.log_scale = self._scaled.log_scale
-        if normed and self._ckpt.layout.final_norm and self._how.variant.final_norm:
-            pack.log_scale = torch.zeros_like(pack.log_scale)  # the norm took it away
+        without_scale = (
+            normed and self._ckpt.layout.final_norm and self._how.variant.final_norm
+        )  # the norm takes it off
+        for each in self._packs:
+            if self._fresh is not None:
+                self._fresh.begin(self._number)  # of the same numbers for every pack
+            if self._scaled is not None:
+                self._scaled.log_scale = each.log_scale
+            again = self._how.positions == "each" and self._number > 1
+            passed = each.stack.run(self._with_positions(each) if again else each.states)
+            each.normed = passed.normed
+            each.states = passed.normed if normed else passed.states
+            if self._scaled is not None:
+                scale = self._scaled.log_scale
+                each.log_scale = torch.zeros_like(scale) if without_scale else scale
 
     def _with_positions(self, pack: _PackStates) -> Tensor:
         if pack.added is not None:
@@ -391,17 +378,6 @@ class RepeatedStack(ExitStack):
         if self._ckpt.layout.positions == "absolute":
             return pack.stack.embedded_again(pack.states)
         return pack.states  # rotations and biases act in every pass anyway
-
-    def _table(self, pack: Pack, network: torch.nn.Module | None) -> Tensor:
-        """Return what positions add to the tokens: the embedding with them less the one without."""
-        found = []
-        for positions in (True, False):
-            with (
-                self._ckpt.varied(Variant(positions=positions), network) as varied,
-                Stack(varied.network, self._ckpt.layout, pack, self._ckpt.name) as stack,
-            ):
-                found.append(stack.embedded())
-        return found[0] - found[1]
 
     def _in_order(self, by_pack: Sequence[Sequence[_Kept]]) -> list[_Kept]:
         """Return what there is of each prompt, given by packs, in the order of the prompts."""
@@ -457,11 +433,14 @@ def states_on_inputs_of(
         return None
     if (first.dtype, first.device) != (other.dtype, other.device):
         return None
-    blocks = dict(zip(first.layout.blocks, other.layout.blocks, strict=True))
-    if any(first.model.get_submodule(one) is other.model.get_submodule(two) for one, two in blocks.items()):
+    blocks = [
+        (first.model.get_submodule(one), other.model.get_submodule(two))
+        for one, two in dict(zip(first.layout.blocks, other.layout.blocks, strict=True)).items()
+    ]
+    if any(one is two for one, two in blocks):
         return None  # two variants of one network in memory: its blocks cannot be both at once
 
-    def lend(block: nn.Module) -> Any:
+    def lent_to(block: nn.Module) -> Any:
         def hook(module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
             del module
             block(*positional, **named)
@@ -469,22 +448,14 @@ def states_on_inputs_of(
         return hook
 
     try:
-        with (
-            ExitStack() as stack,
-            refusing(lambda words: CheckpointError(expected("models", "blocks that run", words))),
-        ):
-            watch = stack.enter_context(StateWatch(other.model, other.layout))
+        with Hooks() as hooks, refusing(lambda words: CheckpointError(expected("models", "blocks that run", words))):
+            watch = hooks.enter_context(StateWatch(other.model, other.layout))
             watch.watch_here()
-            for network in (first.model, other.model):
-                for manager in (evaluating(network), without_cache(network)):
-                    stack.enter_context(manager)
-            for manager in (silenced(), first.as_varied(), other.as_varied(), torch.inference_mode()):
-                stack.enter_context(manager)
-            for name, lent in blocks.items():
-                hook = lend(other.model.get_submodule(lent))
-                handle = first.model.get_submodule(name).register_forward_pre_hook(hook, with_kwargs=True)
-                stack.callback(handle.remove)
-            tokens = stack.enter_context(OwnTokens(first.model, first.layout))
+            networks = quietly(first.model), quietly(other.model)
+            hooks.enter_all(*networks, first.as_varied(), other.as_varied(), torch.inference_mode())
+            for block, lent in blocks:
+                hooks.callback(block.register_forward_pre_hook(lent_to(lent), with_kwargs=True).remove)
+            tokens = hooks.enter_context(OwnTokens(first.model, first.layout))
             run(first.model, pack.arguments)
             own = tokens.places(pack.arguments)
             return torch.stack(watch.attention)[:, :, own], torch.stack(watch.feed_forward[1:])[:, :, own]

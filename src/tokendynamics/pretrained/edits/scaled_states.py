@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained._checkpoint import Checkpoint
-from tokendynamics.pretrained.discovery._calls import state_of, states_given, with_state, with_states_given
+from tokendynamics.pretrained.discovery._calls import Hooks
 from tokendynamics.pretrained.discovery.interface import multiplied_logits
 from tokendynamics.pretrained.discovery.layout import Layout
 from tokendynamics.pretrained.edits._fresh_weights import is_linear_map
+from tokendynamics.pretrained.edits._pass import by_prompt
 from tokendynamics.pretrained.edits.states import run
 from tokendynamics.pretrained.edits.variant import Variant
 from tokendynamics.pretrained.network import evaluating
@@ -48,7 +49,7 @@ def why_not_scaled(layout: Layout, variant: Variant) -> str:
     return ""
 
 
-class ScaledBlocks(ExitStack):
+class ScaledBlocks(Hooks):
     """Hooks that keep the states of a network's blocks near 1 and remember what they were divided by.
 
     Attributes:
@@ -65,53 +66,38 @@ class ScaledBlocks(ExitStack):
         self.log_scale: Float64[Tensor, " prompt"] = torch.zeros(prompts, dtype=torch.float64)
         self._network, self._layout = network, layout
 
-    def __enter__(self) -> ScaledBlocks:
-        super().__enter__()
-        try:
-            self.enter_context(multiplied_logits(self._network, lambda: 2 * self.log_scale))
-            for name in dict.fromkeys(self._layout.blocks):
-                block = self._network.get_submodule(name)
-                for module in block.modules():
-                    if is_linear_map(module) and getattr(module, "bias", None) is not None:
-                        # Before the gates, which may stand on the same module.
-                        self.callback(module.register_forward_hook(self._divide_bias, prepend=True).remove)
-                self.callback(block.register_forward_hook(self._rescale).remove)
-            if self._layout.final_norm is not None:
-                norm = self._network.get_submodule(self._layout.final_norm[0])
-                self.callback(norm.register_forward_pre_hook(self._before_norm, with_kwargs=True).remove)
-        except BaseException:
-            self.close()
-            raise
-        return self
+    def _prepare(self) -> None:
+        self.enter_context(multiplied_logits(self._network, lambda: 2 * self.log_scale))
+        for name in dict.fromkeys(self._layout.blocks):
+            block = self._network.get_submodule(name)
+            for module in block.modules():
+                if is_linear_map(module) and getattr(module, "bias", None) is not None:
+                    # Before the gates, which may stand on the same module.
+                    self.callback(module.register_forward_hook(self._divide_bias, prepend=True).remove)
+            self.after(block, self._rescaled)
+        if self._layout.final_norm is not None:
+            self.before(self._network.get_submodule(self._layout.end), self._before_norm)
 
     def _divide_bias(self, module: nn.Module, given: Any, output: Tensor) -> Tensor:
         del given
-        return output + module.bias * (self._inverse(output) - 1)  # pyright: ignore[reportOperatorIssue]
+        inverse = _by_prompt(torch.exp(-self.log_scale), output)
+        return output + module.bias * (inverse - 1)  # pyright: ignore[reportOperatorIssue]
 
-    def _inverse(self, like: Tensor) -> Tensor:
-        """Return 1/s for each prompt, beside states (prompt, token, dim)."""
-        return torch.exp(-self.log_scale).to(like).reshape(-1, *(1,) * (like.ndim - 1))
-
-    def _rescale(self, module: nn.Module, given: Any, output: Any) -> Any:
-        del module, given
-        states = states_given(output)
-        if states is None:
-            return None
+    def _rescaled(self, states: Tensor) -> Tensor:
         largest = states.abs().amax(dim=tuple(range(1, states.ndim))).double().cpu()
         beyond = (largest > _LARGEST) | (largest < 1 / _LARGEST)
         known = beyond & torch.isfinite(largest) & (largest > 0)
         exponent = torch.where(known, torch.log2(largest.clamp_min(1e-300)).round(), 0.0)
         self.log_scale = self.log_scale + exponent * math.log(2)
-        scaled = states * torch.exp2(-exponent).to(states).reshape(-1, *(1,) * (states.ndim - 1))
-        return with_states_given(output, scaled)
+        return states * _by_prompt(torch.exp2(-exponent), states)
 
-    def _before_norm(self, module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        del module
-        state = state_of(positional, named)
-        if state is None:
-            return None
-        factor = torch.exp(self.log_scale.clamp(-_AS_THEY_ARE, _AS_THEY_ARE)).to(state)
-        return with_state(state * factor.reshape(-1, *(1,) * (state.ndim - 1)), state, positional, named)
+    def _before_norm(self, states: Tensor) -> Tensor:
+        return states * _by_prompt(torch.exp(self.log_scale.clamp(-_AS_THEY_ARE, _AS_THEY_ARE)), states)
+
+
+def _by_prompt(factors: Float64[Tensor, " prompt"], states: Tensor) -> Tensor:
+    """Return a factor of each prompt beside states (prompt, …)."""
+    return factors.to(states).reshape(-1, *(1,) * (states.ndim - 1))
 
 
 @dataclass(frozen=True)
@@ -158,47 +144,33 @@ def scaled_states(ckpt: Checkpoint, prompts: Sequence[Tensor]) -> Iterator[Scale
             yield found
 
 
-class _Watch(ExitStack):
+class _Watch(Hooks):
     """Hooks that keep what each block hands on, and by what it is divided then."""
 
     def __init__(self, ckpt: Checkpoint, pack: Pack, scaled: ScaledBlocks | None) -> None:
         super().__init__()
-        self._pack, self._scaled = pack, scaled
+        self._ckpt, self._pack, self._scaled = ckpt, pack, scaled
         self._states: list[Tensor] = []
         self._scales: list[Tensor] = []
-        self._final: Tensor | None = None
-        layout = ckpt.layout
-        blocks = [ckpt.model.get_submodule(name) for name in dict.fromkeys(layout.blocks)]
-        self.callback(blocks[0].register_forward_pre_hook(self._enter, with_kwargs=True).remove)
+        self._final: list[Tensor] = []
+
+    def _prepare(self) -> None:
+        layout = self._ckpt.layout
+        blocks = [self._ckpt.model.get_submodule(name) for name in dict.fromkeys(layout.blocks)]
+        self.before(blocks[0], lambda states: None if self._states else self._keep(states))
         for block in blocks:
-            self.callback(block.register_forward_hook(self._leave).remove)
+            self.after(block, self._keep)
         if layout.final_norm is not None:
-            norm = ckpt.model.get_submodule(layout.final_norm[0])
-            self.callback(norm.register_forward_hook(self._end).remove)
+            self.after(self._ckpt.model.get_submodule(layout.end), self._final.append)
 
     def run(self, network: nn.Module) -> ScaledStates:
         """Run the network once."""
         run(network, self._pack.arguments)
-        return ScaledStates(self._pack.places, torch.stack(self._states), torch.stack(self._scales), self._final)
+        final = by_prompt(self._final[-1], len(self._pack.places)) if self._final else None
+        return ScaledStates(self._pack.places, torch.stack(self._states), torch.stack(self._scales), final)
 
     def _keep(self, states: Tensor) -> None:
         prompts = len(self._pack.places)
         self._states.append(states.reshape(prompts, -1, states.shape[-1]))
         none = torch.zeros(prompts, dtype=torch.float64)
         self._scales.append(none if self._scaled is None else self._scaled.log_scale)
-
-    def _enter(self, module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
-        del module
-        states = state_of(positional, named)
-        if states is not None and not self._states:
-            self._keep(states)
-
-    def _leave(self, module: nn.Module, positional: Any, output: Any) -> None:
-        del module, positional
-        states = states_given(output)
-        if states is not None:
-            self._keep(states)
-
-    def _end(self, module: nn.Module, positional: Any, output: Tensor) -> None:
-        del module, positional
-        self._final = output.reshape(len(self._pack.places), -1, output.shape[-1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from threading import get_ident
 from typing import Any
@@ -13,12 +12,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.pretrained.discovery._calls import state_of, states_given
+from tokendynamics.pretrained.discovery._calls import Hooks
 from tokendynamics.pretrained.discovery._residual import Residual
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.interface import noticing, showing
 from tokendynamics.pretrained.discovery.layout import Layout
-from tokendynamics.pretrained.edits._pass import OwnTokens, check_by_token, moved
+from tokendynamics.pretrained.edits._pass import OwnTokens, arguments_for, check_by_token
 from tokendynamics.pretrained.forward_arguments import several_inputs
 from tokendynamics.pretrained.length_dependence import as_before
 from tokendynamics.pretrained.network import without_cache
@@ -68,7 +67,8 @@ class ReceivedAttention:
         (prompts, _, receivers, _), senders = call.query.shape, call.key.shape[2]
         if receivers != senders:  # towards another sequence: nothing here receives it
             return
-        there = _there(self.lengths or (senders,) * prompts, senders).to(call.query.device)
+        lengths = torch.tensor(self.lengths or (senders,) * prompts)
+        there = (torch.arange(senders) < lengths[:, None]).to(call.query.device)
         total, count, alike = (torch.zeros(prompts, senders, device=call.query.device) for _ in range(3))
         for rows, weights, mask in call.by_rows():
             mean = weights.float().mean(dim=1)
@@ -86,8 +86,15 @@ class ReceivedAttention:
         if shape[-2] < shape[-1]:
             return _receivers(mask, rows, there, shape)
         # Most layers share their mask, and what follows from it: of a short prompt it is kept.
-        if self._last is None or not _same(self._last[0], mask) or self._last[1].far.shape != shape:
-            self._last = mask, _receivers(mask, rows, there, shape)
+        if self._last is not None and self._last[1].far.shape == shape:
+            known, receivers = self._last
+            if mask is None or known is None:
+                same = mask is known
+            else:
+                same = mask is known or (mask.shape == known.shape and torch.equal(mask, known))
+            if same:
+                return receivers
+        self._last = mask, _receivers(mask, rows, there, shape)
         return self._last[1]
 
     def by_layer(self, attends: Sequence[bool]) -> Float[Tensor, "kind layer prompt token"] | None:
@@ -104,32 +111,17 @@ class ReceivedAttention:
         return found
 
 
-def _same(one: Tensor | None, other: Tensor | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return one is other or (one.shape == other.shape and torch.equal(one, other))
-
-
 def _receivers(mask: Tensor | None, rows: slice, there: Bool[Tensor, "prompt token"], shape: torch.Size) -> _Receivers:
     place = torch.arange(shape[-1], device=there.device)
-    seen = _seen(mask, shape).to(there.device) & there[:, rows, None] & there.unsqueeze(-2)
+    seen = torch.ones(shape, dtype=torch.bool)
+    if mask is not None:  # what each receiver may see, by any head
+        shown = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+        shown = shown[None] if shown.ndim == 3 else shown
+        seen = (shown.any(dim=1) if shown.ndim == 4 else shown)[..., : shape[-1]].expand(shape)
+    seen = seen.to(there.device) & there[:, rows, None] & there.unsqueeze(-2)
     far = seen & ((place[rows, None] - place).abs() >= FAR)
     alike = seen.sum(dim=-1, keepdim=True).clamp(min=1).reciprocal()
     return _Receivers(far, far.sum(dim=-2), (alike * far).sum(dim=-2))
-
-
-def _there(lengths: tuple[int, ...], longest: int) -> Bool[Tensor, "prompt token"]:
-    return torch.arange(longest) < torch.tensor(lengths)[:, None]
-
-
-def _seen(mask: Tensor | None, shape: torch.Size) -> Bool[Tensor, "prompt row token"]:
-    """Return which senders each receiver may see, by any head."""
-    if mask is None:
-        return torch.ones(shape, dtype=torch.bool)
-    shown = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-    shown = shown[None] if shown.ndim == 3 else shown
-    by_head = shown.any(dim=1) if shown.ndim == 4 else shown
-    return by_head[..., : shape[-1]].expand(shape)
 
 
 @dataclass(frozen=True)
@@ -193,16 +185,15 @@ def collect_states(network: nn.Module, layout: Layout, pack: Pack) -> PackStates
         return watch.run(network, pack)
 
 
-def run(network: nn.Module, inputs: Mapping[str, Tensor]) -> None:
+def run(network: nn.Module, inputs: Mapping[str, Any]) -> None:
     """Run a network once, without gradients and without a cache for later tokens."""
     with silenced(), without_cache(network):
         _run(network, inputs)
 
 
-def _run(network: nn.Module, inputs: Mapping[str, Tensor]) -> None:
-    first = next(each for each in network.parameters() if not each.is_meta)
+def _run(network: nn.Module, inputs: Mapping[str, Any]) -> None:
     with torch.inference_mode(), as_before(network):
-        network(**{name: moved(value, first) for name, value in inputs.items()})
+        network(**arguments_for(network, inputs))
 
 
 def _joined(states: list[Tensor]) -> Tensor:
@@ -212,7 +203,7 @@ def _joined(states: list[Tensor]) -> Tensor:
     return joined
 
 
-class StateWatch(ExitStack):
+class StateWatch(Hooks):
     """Hooks on the blocks and sites of a network; a block that runs several times is hooked once.
 
     Several may watch one network, each its own pass in its own thread.
@@ -226,15 +217,17 @@ class StateWatch(ExitStack):
         self.final: list[Tensor] = []
         self._x: Tensor | None = None
         self._thread = 0
-        self._attends = [layer.attends for layer in layout.layers]
+
+    def _prepare(self) -> None:
+        layout, network = self._layout, self._network
         for name, layer in dict(zip(layout.blocks, layout.layers, strict=True)).items():
             block = network.get_submodule(name)
-            self._before(block, self._enter)
+            self.before(block, self._here(self._enter))
             if layer.residual is not None and layer.attends:
                 self._site(block, layer.residual)
-            self._after(block, self._leave)
+            self.after(block, self._here(self._leave))
         if layout.final_norm is not None:
-            self._after(network.get_submodule(layout.final_norm[0]), self.final.append)
+            self.after(network.get_submodule(layout.end), self._here(self.final.append))
 
     def watch_here(self) -> None:
         """Keep the states of what the present thread runs."""
@@ -247,7 +240,7 @@ class StateWatch(ExitStack):
         with noticing(attention_seen), OwnTokens(self._network, self._layout) as tokens:
             _run(network, pack.arguments)
         own = tokens.places(pack.arguments)
-        check_by_token(self.feed_forward)
+        check_by_token(self.feed_forward[0])
         attention = _joined([torch.full_like(self.feed_forward[0], torch.nan), *self.attention])[:, :, own]
         feed_forward = _joined(self.feed_forward)[:, :, own]
         final = self.final[-1][:, own].clone() if self.final else None
@@ -258,10 +251,22 @@ class StateWatch(ExitStack):
             for states in (attention, feed_forward, *(() if final is None else (final[None],))):
                 states[:, number, length:] = states[:, number, :1]
         lengths = pack.lengths or (longest,) * len(pack.places)
-        received = attention_seen.by_layer(self._attends)
+        received = attention_seen.by_layer([layer.attends for layer in self._layout.layers])
         if own != slice(None) and pack.lengths is None:
             received = None  # what the network put around the prompt attends too
         return PackStates(pack.places, lengths, attention, feed_forward, final, received)
+
+    def _here(self, keep: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
+        """Return what keeps the states of this thread's pass as (prompt, token, dim)."""
+
+        def act(states: Tensor) -> None:
+            if get_ident() != self._thread:
+                return
+            if states.ndim < 3:  # some blocks work on the tokens of all prompts in one row
+                states = states[None] if self._x is None else states.reshape(*self._x.shape[:-1], -1)
+            keep(states)
+
+        return act
 
     def _enter(self, x: Tensor) -> None:
         self._x = x
@@ -287,31 +292,6 @@ class StateWatch(ExitStack):
                 keep(self._x.to(part.device) + (part if factor == 1.0 else factor * part))
 
         if side == "input":
-            self._before(module, keep)
+            self.before(module, self._here(keep))
         else:
-            self._after(module, keep if side == "output" else add)
-
-    def _by_prompt(self, states: Tensor) -> Tensor:
-        """Return states as (prompt, token, dim); some blocks work on the tokens of all prompts in one row."""
-        if states.ndim > 2:
-            return states
-        return states[None] if self._x is None else states.reshape(*self._x.shape[:-1], -1)
-
-    def _before(self, module: nn.Module, keep: Callable[[Tensor], None]) -> None:
-        def hook(module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
-            del module
-            states = state_of(positional, named)
-            if states is not None and get_ident() == self._thread:
-                keep(self._by_prompt(states))
-
-        self.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
-
-    def _after(self, module: nn.Module, keep: Callable[[Tensor], None]) -> None:
-        def hook(module: nn.Module, positional: Any, output: Any) -> None:
-            del module, positional
-            # Attention modules return (state, weights), blocks a tensor; older versions wrapped blocks likewise.
-            states = states_given(output)
-            if states is not None and get_ident() == self._thread:
-                keep(self._by_prompt(states))
-
-        self.callback(module.register_forward_hook(hook).remove)
+            self.after(module, self._here(keep if side == "output" else add))

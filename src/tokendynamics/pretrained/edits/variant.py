@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -15,8 +16,8 @@ from torch import Tensor, nn
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.numerics.errors import expected, shown
-from tokendynamics.pretrained.discovery._calls import state_of, states_given, with_states_given
-from tokendynamics.pretrained.discovery._norms import Norm, norm_of
+from tokendynamics.pretrained.discovery._calls import Hooks, state_of
+from tokendynamics.pretrained.discovery._norms import norm_of
 from tokendynamics.pretrained.discovery._positional import PositionalPart, zeroed
 from tokendynamics.pretrained.discovery.layout import BlockLayout, Layout
 from tokendynamics.pretrained.feed_forward import (
@@ -99,11 +100,17 @@ class Variant:
         whole: dict[str, float] = {}
         switched: dict[str, bool] = {}
         for name, value in given.items():
-            number = _number(value, f"{argument}[{shown(name)}]")
+            where = f"{argument}[{shown(name)}]"
+            if isinstance(value, str) or not isinstance(value, int | float) or not math.isfinite(value):
+                raise ArgumentValueError(expected(where, "a finite number", shown(value)))
+            number = float(value)
             if name in PARTS:
                 whole[name] = number
             elif name in SWITCHES:
-                switched[name] = _switch(number, f"{argument}[{shown(name)}]")
+                if number not in (0.0, 1.0):
+                    advice = "parts take other numbers"
+                    raise ArgumentValueError(expected(where, "0 (without) or 1 (with)", shown(number), advice))
+                switched[name] = bool(number)
             else:
                 gates |= dict.fromkeys(_places(name, argument), number)
         return cls(**whole, **switched, gates=gates)
@@ -146,20 +153,6 @@ class Variant:
         return found
 
 
-def _number(value: object, argument: str) -> float:
-    if isinstance(value, str) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ArgumentValueError(expected(argument, "a finite number", shown(value)))
-    return float(value)
-
-
-def _switch(value: float, argument: str) -> bool:
-    if value not in (0.0, 1.0):
-        raise ArgumentValueError(
-            expected(argument, "0 (without) or 1 (with)", shown(value), "parts take other numbers")
-        )
-    return bool(value)
-
-
 def _places(name: object, argument: str) -> Iterable[tuple[int, str]]:
     match = _ONE_LAYER.fullmatch(name) if isinstance(name, str) else None
     if match is None:
@@ -171,7 +164,7 @@ def _places(name: object, argument: str) -> Iterable[tuple[int, str]]:
     return [(layer, match[3]) for layer in range(first, last + 1)]
 
 
-class VariedNetwork(ExitStack):
+class VariedNetwork(Hooks):
     """Hooks that change what a network does; its weights and its code stay as they are.
 
     Attributes:
@@ -195,55 +188,41 @@ class VariedNetwork(ExitStack):
         self._layout, self._name = layout, name
         self._calls: dict[nn.Module, int] = {}
 
-    def __enter__(self) -> VariedNetwork:
-        super().__enter__()
-        try:
-            self.enter_context(evaluating(self.network))
-            if not self.variant.norms:
-                self._take_out(self._norms())  # before the gates: a part may end in a norm, and is weighted after it
-            self._change_parts()
-            if not self.variant.final_norm:
-                self._take_out([self._final_norm()])
-            if not self.variant.positions:
-                for part in self._positional():
-                    self._forget(part)
-        except BaseException:
-            self.close()
-            raise
-        return self
+    def _prepare(self) -> None:
+        self.enter_context(evaluating(self.network))
+        if not self.variant.norms:
+            self._take_out(self._norms())  # before the gates: a part may end in a norm, and is weighted after it
+        if self.variant.gates or not self.variant.attention == self.variant.feed_forward == 1:
+            self._weight_parts()
+        if not self.variant.final_norm:
+            if self._layout.final_norm is None:
+                raise CheckpointError(expected(self._name, "a norm after the last block", "none"))
+            self._take_out([self._layout.final_norm[0]])
+        if not self.variant.positions:
+            for part in self._positional():
+                self._forget(part)
 
-    def _change_parts(self) -> None:
-        if self.variant.attention == self.variant.feed_forward == 1 and not self.variant.gates:
-            return
+    def _weight_parts(self) -> None:
         gates = self.variant.gates_of(existing_parts(self._layout, self._name), self._name)
         self.callback(self.network.register_forward_pre_hook(lambda module, inputs: self._calls.clear()).remove)
         layers = zip(self._layout.blocks, self._layout.layers, gates.tolist(), strict=True)
         of_module: dict[nn.Module, list[float]] = {}
-        for block, layer, own in layers:
-            for module, gate in zip(layer.parts, own, strict=True):
+        for block, layer, of_layer in layers:
+            for module, gate in zip(layer.parts, of_layer, strict=True):
                 if module is not None:
                     of_module.setdefault(self.network.get_submodule(f"{block}.{module}"), []).append(gate)
-        for module, own in of_module.items():
-            if any(gate != 1 for gate in own):
-                self.callback(module.register_forward_hook(self._gate(own)).remove)
+        for module, of_calls in of_module.items():
+            if any(gate != 1 for gate in of_calls):
+                self.after(module, partial(self._weighted, module, of_calls))
 
-    def _gate(self, gates: list[float]) -> Callable[[nn.Module, Any, Any], Any]:
-        """Return what weights a module's output: by another gate at each call, where its block is several layers."""
-
-        def weighted(output: Tensor, gate: float) -> Tensor:
-            return torch.zeros_like(output) if gate == 0 else output * gate  # what is left out may be infinite
-
-        def hook(module: nn.Module, positional: Any, output: Any) -> Any:
-            del positional
-            call = self._calls.get(module, 0)
-            self._calls[module] = call + 1
-            gate = gates[call % len(gates)]
-            if gate == 1:
-                return None
-            states = states_given(output)
-            return None if states is None else with_states_given(output, weighted(states, gate))
-
-        return hook
+    def _weighted(self, module: nn.Module, gates: list[float], states: Tensor) -> Tensor | None:
+        """Weight a module's output: by another gate at each call, where its block is several layers."""
+        call = self._calls.get(module, 0)
+        self._calls[module] = call + 1
+        gate = gates[call % len(gates)]
+        if gate == 1:
+            return None
+        return torch.zeros_like(states) if gate == 0 else states * gate  # what is left out may be infinite
 
     def _take_out(self, names: list[str]) -> None:
         def hook(module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any], output: Any) -> Any:
@@ -256,28 +235,21 @@ class VariedNetwork(ExitStack):
 
     def _norms(self) -> list[str]:
         pairs = zip(self._layout.blocks, self._layout.layers, strict=True)
-        found = [f"{block}.{norm}" for block, layer in pairs for norm in layer.norms]
-        if not found:
+        names = [f"{block}.{norm}" for block, layer in pairs for norm in layer.norms]
+        if not names:
             raise CheckpointError(expected(self._name, "norms in its blocks", "none that was found"))
-        return found
-
-    def _final_norm(self) -> str:
-        if self._layout.final_norm is None:
-            raise CheckpointError(expected(self._name, "a norm after the last block", "none"))
-        return self._layout.final_norm[0]
+        return names
 
     def _positional(self) -> tuple[PositionalPart, ...]:
         layers = enumerate(self._layout.layers, 1)
         unread = next((number for number, layer in layers if layer.attends and layer.attention is None), None)
-        wanted = "positions that can be taken away"
+        came = "" if self._layout.positional else f"{self._layout.positions} ones, found nowhere"
         if unread is not None:
-            problem = self._layout.layers[unread - 1].problem
-            raise CheckpointError(
-                expected(self._name, wanted, f"layer {unread}, whose attention is not read: {problem}")
-            )
-        if not self._layout.positional:
-            came = "none" if self._layout.positions == "none" else f"{self._layout.positions} ones, found nowhere"
-            raise CheckpointError(expected(self._name, wanted, came))
+            came = f"layer {unread}, whose attention is not read: {self._layout.layers[unread - 1].problem}"
+        elif came and self._layout.positions == "none":
+            came = "none"
+        if came:
+            raise CheckpointError(expected(self._name, "positions that can be taken away", came))
         return self._layout.positional
 
     def _forget(self, part: PositionalPart) -> None:
@@ -285,9 +257,21 @@ class VariedNetwork(ExitStack):
             tensors = dict(self.network.named_parameters()) | dict(self.network.named_buffers())
             self.enter_context(zeroed([tensors[part.name]]))
             return
-        hook = _unrotated if part.does == "rotation" else _no_bias
-        for module in modules_of(self.network, self._layout, part):
-            self.callback(module.register_forward_hook(hook).remove)
+
+        def hook(module: nn.Module, positional: Any, output: Any) -> Any:
+            del module, positional
+            if part.does == "bias":
+                return torch.zeros_like(output)
+            # Rotate by nothing; what angles are multiplied by besides (YaRN's scale) stays.
+            cosine, sine = output
+            scale = float((cosine.double().square() + sine.double().square()).mean().sqrt())
+            return torch.full_like(cosine, round(scale, 3) if abs(scale - 1) < 1e-3 else scale), torch.zeros_like(sine)
+
+        names = dict.fromkeys(part.name.replace("*", block, 1) for block in dict.fromkeys(self._layout.blocks))
+        modules = dict(self.network.named_modules())
+        for name in names:
+            if name in modules:
+                self.callback(modules[name].register_forward_hook(hook).remove)
 
 
 def existing_parts(layout: Layout, name: str) -> Bool[Tensor, "layer part"]:
@@ -301,26 +285,6 @@ def existing_parts(layout: Layout, name: str) -> Bool[Tensor, "layer part"]:
             where, wanted = f"{name}: layer {number}", "a block whose attention and feed-forward parts are found"
             raise CheckpointError(expected(where, wanted, layer.problem, "the gates stand on these parts"))
     return torch.tensor([[module is not None for module in layer.parts] for layer in layout.layers])
-
-
-def modules_of(network: nn.Module, layout: Layout, part: PositionalPart) -> list[nn.Module]:
-    """Return the modules that a part's name stands for."""
-    names = [part.name.replace("*", block, 1) for block in dict.fromkeys(layout.blocks)]
-    modules = dict(network.named_modules())
-    return [modules[name] for name in dict.fromkeys(names) if name in modules]
-
-
-def _unrotated(module: nn.Module, positional: Any, output: Any) -> Any:
-    """Rotate by nothing; what angles are multiplied by besides (YaRN's scale) stays."""
-    del module, positional
-    cosine, sine = output
-    scale = float((cosine.double().square() + sine.double().square()).mean().sqrt())
-    return torch.full_like(cosine, round(scale, 3) if abs(scale - 1) < 1e-3 else scale), torch.zeros_like(sine)
-
-
-def _no_bias(module: nn.Module, positional: Any, output: Any) -> Any:
-    del module, positional
-    return torch.zeros_like(output)
 
 
 @contextmanager
@@ -364,29 +328,25 @@ def _scale(
     if residual is None:
         raise CheckpointError(expected(where, "a block whose parts are found", layout.problem))
     norm = residual.attention_norm if part == "attention" else residual.feed_forward_norm
-    if residual.kind == "added" and norm is not None:
-        module = block.get_submodule(norm)
-        kind = _kind_of(module)
-        _replace(module, "weight", lambda old: gate * old + (gate - 1 if kind.gain == "1 + weight" else 0), stack)
-        _replace(module, "bias", lambda old: gate * old, stack)
-        return
-    module = block.get_submodule(_writer(block, layout, part, dim, where))
-    for leaf in ("weight", "bias"):
-        _replace(module, leaf, lambda old: gate * old, stack)
-
-
-def _kind_of(module: nn.Module) -> Norm:
-    """Return what a norm does, from what it does to random features."""
-    weight = module.get_parameter("weight")
-    x = torch.randn(3, 5, len(weight), generator=torch.Generator().manual_seed(0)).to(weight)
-    with torch.no_grad():
-        found = norm_of(module, x, module(x))
-    if found is None:
-        raise CheckpointError(expected(type(module).__name__, "an RMS norm or a LayerNorm", "another one"))
-    return found
+    ending, above = residual.kind == "added" and norm is not None, 0.0
+    module = block.get_submodule(norm if ending and norm is not None else _writer(block, layout, part, dim, where))
+    if ending:
+        weight = module.get_parameter("weight")
+        x = torch.randn(3, 5, len(weight), generator=torch.Generator().manual_seed(0)).to(weight)
+        with torch.no_grad():
+            kind = norm_of(module, x, module(x))  # from what it does to random features
+        if kind is None:
+            raise CheckpointError(expected(type(module).__name__, "an RMS norm or a LayerNorm", "another one"))
+        above = gate - 1 if kind.gain == "1 + weight" else 0.0
+    for leaf, added in (("weight", above), ("bias", 0.0)):
+        parameter = getattr(module, leaf, None)
+        if isinstance(parameter, Tensor):
+            stack.callback(setattr, parameter, "data", parameter.data)
+            parameter.data = gate * parameter.data + added if added else gate * parameter.data
 
 
 def _writer(block: nn.Module, layout: BlockLayout, part: str, dim: int, where: str) -> str:
+    """Return the module that writes a part to the residual stream."""
     if part == "attention":
         if layout.attention is None:
             raise CheckpointError(expected(where, "an attention whose output projection is found", layout.problem))
@@ -398,16 +358,3 @@ def _writer(block: nn.Module, layout: BlockLayout, part: str, dim: int, where: s
         came = why or f"{len(writers)} ({', '.join(writers) or 'experts, or another form'})"
         raise CheckpointError(expected(where, "one matrix that writes to the residual stream", came))
     return writers[0].removesuffix(".weight")
-
-
-def _replace(module: nn.Module, leaf: str, change: Any, stack: ExitStack) -> None:
-    parameter = getattr(module, leaf, None)
-    if not isinstance(parameter, Tensor):
-        return
-    former = parameter.data
-
-    def restore() -> None:
-        parameter.data = former
-
-    parameter.data = change(former)
-    stack.callback(restore)
