@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -140,7 +139,10 @@ def verified_scale(tensors: LayerTensors, seen: Seen, name: str, number: int) ->
     layout, shape = tensors.layout, seen.shape
     # On the CPU, where its arguments were recorded, wherever the weights are.
     module = _double_when_used(tensors.block.get_submodule(layout.module))
-    _complete_buffers(module, seen.tables)
+    for label, buffer in list(module.named_buffers()):
+        if buffer.is_meta:
+            owner, _, leaf = label.rpartition(".")
+            module.get_submodule(owner).register_buffer(leaf, seen.tables[label].clone(), persistent=False)
     x = torch.randn(shape, generator=torch.Generator().manual_seed(_SEED), dtype=torch.float64)
     found: list[AttentionCall] = []
     positional, named = _in_double(seen.arguments, x.device)
@@ -212,13 +214,6 @@ def _from_double(module: nn.Module, arguments: Any, output: Any) -> None:
 
 def _double(found: Affine) -> Affine:
     return Affine(found.weight.cpu().double(), None if found.bias is None else found.bias.cpu().double())
-
-
-def _complete_buffers(module: nn.Module, tables: Mapping[str, Tensor]) -> None:
-    for name, buffer in list(module.named_buffers()):
-        if buffer.is_meta:
-            owner, _, leaf = name.rpartition(".")
-            module.get_submodule(owner).register_buffer(leaf, tables[name].clone(), persistent=False)
 
 
 def _in_double(arguments: tuple[tuple[Any, ...], dict[str, Any]], device: torch.device) -> Any:

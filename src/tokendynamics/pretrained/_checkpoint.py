@@ -44,7 +44,6 @@ from tokendynamics.pretrained.edits.variant import (
 )
 from tokendynamics.pretrained.encoding import (
     Encoding,
-    check_growth,
     encoded,
     load_image_processor,
     load_tokenizer,
@@ -86,11 +85,7 @@ class Origin:
         """The one of the call, or else the folder's; None if there is neither."""
         if self.given_tokenizer is not None:
             return self.given_tokenizer
-        if self.folder is None:
-            return None
-        if (file := self.folder / "tokenizer.json").is_file():
-            check_growth(file)
-        return load_tokenizer(self.folder)
+        return None if self.folder is None else load_tokenizer(self.folder)
 
     @cached_property
     def image_processor(self) -> Any | None:

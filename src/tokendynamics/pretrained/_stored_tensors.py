@@ -63,9 +63,10 @@ def stored_names(whole: Any, stored: Mapping[str, Any], wanted: Mapping[str, Any
         stored: The file's tensors by name.
         wanted: The network's, by name in the base model.
     """
+    from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
-    rules = _rules(whole)
+    rules: list[Any] = get_model_conversion_mapping(whole)
     renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
     converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
     by_pattern = {pattern: converter for converter in converters for pattern in converter.source_patterns}
@@ -95,12 +96,6 @@ class _Present(dict[str, Any]):
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         super().__init__(dict.fromkeys(names, True))
-
-
-def _rules(whole: Any) -> list[Any]:
-    from transformers.conversion_mapping import get_model_conversion_mapping
-
-    return get_model_conversion_mapping(whole)
 
 
 def _tied(whole: Any, found: Mapping[str, Source], wanted: Mapping[str, Any]) -> dict[str, Source]:
@@ -249,9 +244,12 @@ class Weights:
         self._prefix = f"{prefix}." if prefix else ""
         self._shapes = {self._prefix + name: tuple(each.shape) for name, each in network.named_parameters()}
         self._stored = stored_names(whole, store.shapes, self._shapes)
-        self._stored |= _stored_as_head(
-            whole, store.shapes, [name for name in self._shapes if name not in self._stored]
-        )
+        missing = [name for name in self._shapes if name not in self._stored]
+        headed = empty_with_head(whole.config) if missing else None
+        if headed is not None:  # a file may hold only the head of a tied pair
+            start, _ = base_of(headed)
+            tied = stored_names(headed, store.shapes, {start + name: None for name in missing})
+            self._stored |= {name: tied[start + name] for name in missing if start + name in tied}
         self._computed: dict[str, Tensor] = {}
         for name in (name for name, _ in network.named_parameters() if self._prefix + name not in self._stored):
             owner, _, leaf = name.rpartition(".")
@@ -332,16 +330,6 @@ class Weights:
             if source.plain and came != shape:
                 where = _where(source.names[0], self._origin)
                 raise CheckpointError(expected(where, f"shape {shape}", f"shape {came}", _ADVICE))
-
-
-def _stored_as_head(whole: Any, stored: Shapes, missing: Sequence[str]) -> dict[str, Source]:
-    """Return what missing parameters are tied to in the language head: a file may hold only the head of a pair."""
-    headed = empty_with_head(whole.config) if missing else None
-    if headed is None:
-        return {}
-    prefix, _ = base_of(headed)
-    found = stored_names(headed, stored, {prefix + name: None for name in missing})
-    return {name: found[prefix + name] for name in missing if prefix + name in found}
 
 
 def _where(stored: str, origin: str) -> str:

@@ -13,6 +13,9 @@ from tokendynamics.pretrained.discovery._norms import Norm
 from tokendynamics.pretrained.discovery.layout import BlockLayout, Layout, Positions
 from tokendynamics.pretrained.length_dependence import longest_input
 
+_WIDTHS = ("intermediate_size", "ffn_dim", "n_inner", "hidden_dim", "encoder_ffn_dim", "d_ff")
+"""What configurations call the width inside the feed-forward part."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
@@ -69,6 +72,9 @@ def architecture_of(config: Any, layout: Layout, dim: int, parameters: int) -> A
     first = next((layer for layer in layout.layers if layer.attention is not None), layout.layers[0])
     attention = first.attention
     reads_ids = isinstance(getattr(config, "vocab_size", None), int)
+    width = next((each for name in _WIDTHS if isinstance(each := getattr(config, name, None), int)), None)
+    rotary_base = (getattr(config, "rope_parameters", None) or {}).get("rope_theta")
+    rotary = layout.positions == "rotary" and isinstance(rotary_base, int | float)
     return Architecture(
         model_type=str(getattr(config, "model_type", "") or "a network of your own"),
         layers=len(layout.blocks),
@@ -83,8 +89,8 @@ def architecture_of(config: Any, layout: Layout, dim: int, parameters: int) -> A
         norm=norm_of_block(layout, first).kind,
         norm_placement=_placement(first),
         causal=layout.causal if attention is None else attention.causal,
-        feed_forward_dim=_feed_forward_dim(config),
-        rotary_base=_rotary_base(config) if layout.positions == "rotary" else None,
+        feed_forward_dim=4 * config.hidden_size if width is None and hasattr(config, "n_inner") else width,
+        rotary_base=float(rotary_base) if rotary else None,
         has_final_norm=layout.final_norm is not None,
     )
 
@@ -106,17 +112,6 @@ def _placement(layer: BlockLayout) -> Literal["pre", "post", "branch", "pre and 
     if residual is not None and residual.attention_norm is not None:
         return "branch" if attention is None or attention.norm is None else "pre and branch"
     return "pre"
-
-
-def _feed_forward_dim(config: Any) -> int | None:
-    names = ("intermediate_size", "ffn_dim", "n_inner", "hidden_dim", "encoder_ffn_dim", "d_ff")
-    value = next((each for name in names if isinstance(each := getattr(config, name, None), int)), None)
-    return 4 * config.hidden_size if value is None and hasattr(config, "n_inner") else value
-
-
-def _rotary_base(config: Any) -> float | None:
-    base = (getattr(config, "rope_parameters", None) or {}).get("rope_theta")
-    return float(base) if isinstance(base, int | float) else None
 
 
 def as_layer(value: Any, count: int, argument: str = "layer") -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -41,18 +41,15 @@ def check_growth(path: Path) -> None:
     facts = read_json_object(path)
     for name in ("normalizer", "decoder"):
         steps = list(_steps(facts.get(name)))
+        # Each pattern alone, and all of them.
+        patterns = list(dict.fromkeys(pattern for kind, pattern, _ in steps if kind == "String" and pattern))
+        patterns += [pattern.lower() for pattern in patterns if pattern.lower() != pattern]
+        texts = [*patterns[:_MOST_ALONE], " ".join(patterns)]
         by_expression = prod(max(1, len(content)) for kind, _, content in steps if kind == "Regex")
-        if by_expression > MOST_GROWTH or not all(_bounded(steps, text) for text in _texts(steps)):
+        if by_expression > MOST_GROWTH or not all(_bounded(steps, text) for text in texts):
             wanted = f"a {name} that makes a text at most {MOST_GROWTH:,} times as long"
             came = f"{len(steps)} replacements that make one longer"
             raise CheckpointError(expected(str(path), wanted, came, "take the tokenizer of the original checkpoint"))
-
-
-def _texts(steps: list[tuple[str, str, str]]) -> list[str]:
-    """Return the texts that the replacements are followed on: each pattern alone, and all of them."""
-    patterns = list(dict.fromkeys(pattern for kind, pattern, _ in steps if kind == "String" and pattern))
-    patterns += [pattern.lower() for pattern in patterns if pattern.lower() != pattern]
-    return [*patterns[:_MOST_ALONE], " ".join(patterns)]
 
 
 def _bounded(steps: list[tuple[str, str, str]], text: str) -> bool:
@@ -105,22 +102,28 @@ class Encoding:
     tokens: list[str]
 
 
+def _unreadable(folder: Path, wanted: str) -> Callable[[str], CheckpointError]:
+    def refusal(words: str) -> CheckpointError:
+        came = f"an unreadable one ({words})"
+        return CheckpointError(expected(str(folder), wanted, came, "copy or download it again"))
+
+    return refusal
+
+
 def load_tokenizer(folder: Path) -> Any | None:
     """Return the tokenizer of a checkpoint folder, None if it has none.
 
     Raises:
-        CheckpointError: Its files cannot be read.
+        CheckpointError: Its files cannot be read, or make a text longer without bound.
     """
+    if (file := folder / "tokenizer.json").is_file():
+        check_growth(file)
     if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         return None
     from transformers import AutoTokenizer
 
-    def refusal(words: str) -> CheckpointError:
-        came = f"an unreadable one ({words})"
-        return CheckpointError(expected(str(folder), "a tokenizer", came, "copy or download it again"))
-
     # Tokenizer files fail in as many ways as there are formats.
-    with refusing(refusal), silenced(), without_panics():
+    with refusing(_unreadable(folder, "a tokenizer")), silenced(), without_panics():
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
@@ -134,11 +137,7 @@ def load_image_processor(folder: Path) -> Any | None:
         return None
     from transformers import AutoImageProcessor
 
-    def refusal(words: str) -> CheckpointError:
-        came = f"an unreadable one ({words})"
-        return CheckpointError(expected(str(folder), "an image processor", came, "copy or download it again"))
-
-    with refusing(refusal), silenced():
+    with refusing(_unreadable(folder, "an image processor")), silenced():
         return AutoImageProcessor.from_pretrained(folder, backend="pil", local_files_only=True, trust_remote_code=False)
 
 
@@ -160,19 +159,15 @@ def pieces_of(ids: list[int], tokenizer: Any) -> list[str]:
 
     Tables of embeddings are often longer than the tokenizer: an id that it does not know stands as ``<id 50300>``.
     """
-    pieces = [_piece(number, tokenizer) for number in ids]
-    return [
-        f"<id {number}>" if piece is None else _readable(piece, tokenizer)
-        for number, piece in zip(ids, pieces, strict=True)
-    ]
 
+    def piece(number: int) -> str:
+        try:
+            (known,) = tokenizer.convert_ids_to_tokens([number])
+        except (IndexError, KeyError, OverflowError):  # as tokenizers written in Python may refuse it
+            known = None
+        return _readable(known, tokenizer) if isinstance(known, str) else f"<id {number}>"
 
-def _piece(number: int, tokenizer: Any) -> str | None:
-    try:
-        (piece,) = tokenizer.convert_ids_to_tokens([number])
-    except (IndexError, KeyError, OverflowError):  # as tokenizers written in Python may refuse it
-        return None
-    return piece if isinstance(piece, str) else None
+    return [piece(number) for number in ids]
 
 
 def encoded(
@@ -233,20 +228,12 @@ def _readable(piece: str, tokenizer: Any) -> str:
         return piece.replace("▁", " ")
     if byte := _BYTE.fullmatch(piece):
         return chr(int(byte.group(1), 16)) if int(byte.group(1), 16) < 128 else piece
-    if _is_byte_level(tokenizer):
+    if "ByteLevel" in repr(getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)):
         # Byte-level vocabularies spell each byte as a printable letter: Ġ is a space.
         text = tokenizer.convert_tokens_to_string([piece])
-        return _byte_in_words(piece) if text == "\N{REPLACEMENT CHARACTER}" and len(piece) == 1 else text
+        if text == "\N{REPLACEMENT CHARACTER}" and len(piece) == 1:  # a byte that is no character by itself
+            from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+            return next((f"<0x{byte:02X}>" for byte, spelt in bytes_to_unicode().items() if spelt == piece), piece)
+        return text
     return piece
-
-
-def _byte_in_words(letter: str) -> str:
-    """Return a byte that is no character by itself, from the letter that it is spelt as."""
-    from transformers.convert_slow_tokenizer import bytes_to_unicode
-
-    return next((f"<0x{byte:02X}>" for byte, spelt in bytes_to_unicode().items() if spelt == letter), letter)
-
-
-def _is_byte_level(tokenizer: Any) -> bool:
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    return "ByteLevel" in repr(getattr(backend, "decoder", None))

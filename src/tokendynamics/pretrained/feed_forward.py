@@ -69,8 +69,9 @@ def feed_forward_weights(block: nn.Module, layout: BlockLayout, dim: int) -> Fee
         module = block.get_submodule(owner)
         if any(each.is_meta for each in module.parameters()):
             return None
-        matrices[own] = _single(module, own.removeprefix(f"{owner}."), storage)
-        forms[own] = storage
+        leaf = own.removeprefix(f"{owner}.")
+        values = module.get_parameter(leaf).detach() if storage is None else affine_of(module, storage).weight
+        matrices[own], forms[own] = values.double().cpu(), storage
     roles = _roles(matrices, forms, dim)
     norm = _norm_before(block, layout)
     if norm is not None:
@@ -80,11 +81,6 @@ def feed_forward_weights(block: nn.Module, layout: BlockLayout, dim: int) -> Fee
             read = gain * matrices[name]
             matrices[name] = read - read.mean(dim=0, keepdim=True) if does.kind == "layer" else read
     return FeedForwardWeights(matrices, roles, norm is not None)
-
-
-def _single(module: nn.Module, leaf: str, storage: Storage | None) -> Float[Tensor, "*shape"]:
-    values = module.get_parameter(leaf).detach() if storage is None else affine_of(module, storage).weight
-    return values.double().cpu()
 
 
 def _owners(block: nn.Module, layout: BlockLayout) -> Iterator[tuple[str, str, Storage | None]]:
@@ -97,15 +93,11 @@ def _owners(block: nn.Module, layout: BlockLayout) -> Iterator[tuple[str, str, S
             yield name, f"{name}.weight", "probed"
             closed = (*closed, f"{name}.")
             continue
+        stored: Storage | None = "in x out" if type(module).__name__ == _CONV else None
+        stored = "out x in" if isinstance(module, nn.Linear) else stored
         for leaf, parameter in module.named_parameters(recurse=False):
             if parameter.ndim in (2, 3) and parameter.is_floating_point() and "bias" not in leaf:
-                yield name, f"{name}.{leaf}", _stored(module) if leaf == "weight" else None
-
-
-def _stored(module: nn.Module) -> Storage | None:
-    if isinstance(module, nn.Linear):
-        return "out x in"
-    return "in x out" if type(module).__name__ == _CONV else None
+                yield name, f"{name}.{leaf}", stored if leaf == "weight" else None
 
 
 def _of_the_attention(block: nn.Module, layout: BlockLayout) -> tuple[str, ...]:

@@ -127,7 +127,13 @@ def prepared(ckpt: Checkpoint, item: Any, *, truncate: bool = False, argument: s
         encoding = ckpt.encode(item, truncate=truncate, argument=argument)
         return Prepared({"input_ids": encoding.ids}, item, encoding.tokens)
     if isinstance(item, Mapping):
-        inputs = {str(name): _tensor(value, f"{argument}[{shown(name)}]") for name, value in item.items()}
+        inputs: dict[str, Tensor] = {}
+        for name, value in item.items():
+            try:
+                inputs[str(name)] = torch.as_tensor(value)
+            except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+                where, wanted = f"{argument}[{shown(name)}]", "a tensor, or an array of numbers"
+                raise ArgumentTypeError(expected(where, wanted, shown(value))) from error
         ids = inputs.get("input_ids")
         if ids is None or ckpt.architecture.vocabulary is None:
             return Prepared(inputs, "arguments by name", None)
@@ -170,13 +176,6 @@ def ids_of_any_length(ckpt: Checkpoint, text: str, argument: str = "text") -> In
     with refusing(lambda words: CheckpointError(expected("tokenizer", "one that can encode", words))), silenced():
         ids = tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
     return torch.tensor(ids, dtype=torch.long)
-
-
-def _tensor(value: Any, argument: str) -> Tensor:
-    try:
-        return torch.as_tensor(value)
-    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise ArgumentTypeError(expected(argument, "a tensor, or an array of numbers", shown(value))) from error
 
 
 def _pieces(ckpt: Checkpoint, ids: Tensor) -> list[str]:

@@ -59,29 +59,21 @@ def empty_network(config: Any, dtype: torch.dtype = torch.float32) -> Any:
     Raises:
         CheckpointError: The configuration describes no network that can be built.
     """
-    from transformers import AutoModel
-
-    # The model classes raise whatever an impossible size leads to.
-    with refusing(_not_built), silenced(), torch.device("meta"):
-        return AutoModel.from_config(config, dtype=dtype, trust_remote_code=False, **_options(config))
-
-
-def _options(config: Any) -> dict[str, Any]:
-    """Choose the fused attention where there is one.
-
-    A pooler is left out: it reads the last state and feeds nothing, and many checkpoints do not have it.
-    """
-    from transformers import MODEL_MAPPING
+    from transformers import MODEL_MAPPING, AutoModel
 
     kind = MODEL_MAPPING.get(type(config), None)
     takes = () if not isinstance(kind, type) else inspect.signature(kind).parameters
-    pooler = {"add_pooling_layer": False} if "add_pooling_layer" in takes else {}
-    return pooler | {"attn_implementation": "sdpa" if getattr(kind, "_supports_sdpa", False) else "eager"}
+    # A pooler is left out: it reads the last state and feeds nothing, and many checkpoints do not have it.
+    options: dict[str, Any] = {"add_pooling_layer": False} if "add_pooling_layer" in takes else {}
+    options["attn_implementation"] = "sdpa" if getattr(kind, "_supports_sdpa", False) else "eager"
 
+    def refusal(words: str) -> CheckpointError:
+        came = f"one that cannot be built ({words})"
+        return CheckpointError(expected("config.json", "the configuration of a network", came))
 
-def _not_built(words: str) -> CheckpointError:
-    came = f"one that cannot be built ({words})"
-    return CheckpointError(expected("config.json", "the configuration of a network", came))
+    # The model classes raise whatever an impossible size leads to.
+    with refusing(refusal), silenced(), torch.device("meta"):
+        return AutoModel.from_config(config, dtype=dtype, trust_remote_code=False, **options)
 
 
 def half_of(network: nn.Module, half: str | None, origin: str) -> tuple[str, nn.Module]:
@@ -107,7 +99,12 @@ def half_of(network: nn.Module, half: str | None, origin: str) -> tuple[str, nn.
 
 def _halves(network: nn.Module) -> dict[str, tuple[str, nn.Module]]:
     """Return the halves of a network by name."""
-    return {half: inner for half in _HALVES if (inner := _inner(network, half)) is not None}
+    known = {name: getattr(network, name, None) for names in _HALVES.values() for name in names}
+    inner = {
+        name: each for name, each in known.items() if isinstance(each, nn.Module) and hasattr(each, "main_input_name")
+    }
+    first = {half: next((name for name in names if name in inner), "") for half, names in _HALVES.items()}
+    return {half: (name, inner[name]) for half, name in first.items() if name}
 
 
 def _base_models(network: nn.Module) -> list[str]:
@@ -119,14 +116,6 @@ def _base_models(network: nn.Module) -> list[str]:
         found.append(names[inner])
         inner = getattr(inner, "base_model", None)
     return found
-
-
-def _inner(network: nn.Module, half: str) -> tuple[str, nn.Module] | None:
-    for name in _HALVES[half]:
-        inner = getattr(network, name, None)
-        if isinstance(inner, nn.Module) and hasattr(inner, "main_input_name"):
-            return name, inner
-    return None
 
 
 @contextmanager

@@ -84,9 +84,20 @@ def check_finite_state(ckpt: Passing, values: Tensor, where: str, what: str) -> 
     """
     if bool(values.isfinite().all()):
         return
+    config, dtype = ckpt.config, ckpt.dtype
     came = "nan" if bool(values.isnan().any()) else "an infinity"
-    message = expected(f"{ckpt.name}: {where}", f"finite {what}", f"{came} in {_format(ckpt.dtype)}", _advice(ckpt))
-    raise CheckpointError(message)
+    largest = f"{str(dtype).removeprefix('torch.')}, whose largest number is {torch.finfo(dtype).max:.5g}"
+    advice = "check its weights and its configuration"
+    if dtype == torch.float16:
+        advice = 'use dtype="bfloat16" or dtype="float32", which hold larger numbers'
+    numbers = _numbers(config.to_dict() if hasattr(config, "to_dict") else {})
+    # With these settings no network computes numbers.
+    wrong = [
+        f"{name} = {value:g}" for name, value in numbers if math.isnan(value) or (name in _POSITIVE and value <= 0)
+    ]
+    if wrong:
+        advice = f"its configuration has {', '.join(wrong)}"
+    raise CheckpointError(expected(f"{ckpt.name}: {where}", f"finite {what}", f"{came} in {largest}", advice))
 
 
 def check_logits(ckpt: Passing, logits: Tensor, where: str) -> None:
@@ -98,27 +109,6 @@ def check_logits(ckpt: Passing, logits: Tensor, where: str) -> None:
     if bool(logits.amax(dim=-1).isfinite().all()):  # NaN is the largest of what holds it
         return
     check_finite_state(ckpt, logits.amax(dim=-1), where, "logits")
-
-
-def _format(dtype: torch.dtype) -> str:
-    name = str(dtype).removeprefix("torch.")
-    return f"{name}, whose largest number is {torch.finfo(dtype).max:.5g}"
-
-
-def _advice(ckpt: Passing) -> str:
-    settings = ", ".join(_impossible_settings(ckpt.config))
-    if settings:
-        return f"its configuration has {settings}"
-    if ckpt.dtype == torch.float16:
-        return 'use dtype="bfloat16" or dtype="float32", which hold larger numbers'
-    return "check its weights and its configuration"
-
-
-def _impossible_settings(config: Any) -> Iterator[str]:
-    """Yield the settings of a configuration with which no network computes numbers."""
-    for name, value in _numbers(config.to_dict() if hasattr(config, "to_dict") else {}):
-        if math.isnan(value) or (name in _POSITIVE and not value > 0):
-            yield f"{name} = {value:g}"
 
 
 def _numbers(settings: Mapping[Any, Any]) -> Iterator[tuple[str, float]]:

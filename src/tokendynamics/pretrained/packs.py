@@ -32,7 +32,10 @@ def packing_of(network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], *
     """
     with torch.no_grad():
         two = dict(inputs(2))
-        alone = [_run(network, _one_of(two, place)) for place in (0, 1)]
+        # What has no axis of two inputs is the same for both.
+        paired = {name for name, value in two.items() if isinstance(value, Tensor) and value.shape[:1] == (2,)}
+        one_of = ({name: two[name][[place]] if name in paired else two[name] for name in two} for place in (0, 1))
+        alone = [_run(network, arguments) for arguments in one_of]
         if not _agree(_run(network, two), alone):
             return "none"
         ids = two.get("input_ids")
@@ -63,14 +66,6 @@ def filler_of(network: Any) -> int:
     config = getattr(network, "config", None)
     found, vocabulary = getattr(config, "pad_token_id", None), getattr(config, "vocab_size", 1)
     return found if isinstance(found, int) and 0 <= found < vocabulary else 0
-
-
-def _one_of(two: Mapping[str, Any], place: int) -> dict[str, Any]:
-    """Return one of two inputs; what has no axis of two inputs is the same for both."""
-    return {
-        name: value[[place]] if isinstance(value, Tensor) and value.shape[:1] == (2,) else value
-        for name, value in two.items()
-    }
 
 
 def _run(network: nn.Module, arguments: Mapping[str, Any]) -> Tensor | None:
@@ -193,7 +188,9 @@ def packs_of(
     for place in left:
         groups.setdefault(_shape_of(several[place], place), []).append(place)
     for places in groups.values():
-        count = max(1, most // _size_of(several[places[0]]))
+        ids = several[places[0]].get("input_ids")
+        # The tokens of an image, which no one counts before it runs, are many.
+        count = max(1, most // (ids.shape[1] if isinstance(ids, Tensor) else 64))
         packs += [_side_by_side(places[start : start + count], several) for start in range(0, len(places), count)]
     return packs
 
@@ -244,9 +241,3 @@ def _shape_of(arguments: Mapping[str, Any], place: int) -> Any:
     if not all(isinstance(value, Tensor) and value.ndim > 0 and len(value) == 1 for value in arguments.values()):
         return place
     return tuple(sorted((name, tuple(value.shape), str(value.dtype)) for name, value in arguments.items()))
-
-
-def _size_of(arguments: Mapping[str, Any]) -> int:
-    """Return about how many tokens an input is; of an image, which no one counts before it runs, many."""
-    ids = arguments.get("input_ids")
-    return ids.shape[1] if isinstance(ids, Tensor) else 64

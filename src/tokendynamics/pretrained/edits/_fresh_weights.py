@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -247,7 +248,9 @@ class FreshBlocks(ExitStack):
         del arguments
         # A block that runs again keeps its weights for the pass: the same generator draws the same.
         place = self._blocks.index(block)
-        self._generator.manual_seed(_mixed(self._seed, self._pass, place))
+        # One seed of all three: sums of seeds of other passes would be the same.
+        mixed = np.random.SeedSequence((self._seed, self._pass, place)).generate_state(1, np.uint64)[0]
+        self._generator.manual_seed(int(mixed >> np.uint64(1)))
         for inner in self._whole[block]:
             empty = module.get_parameter(inner)
             values = drawn(self._laws[f"{block}.{inner}"], empty.shape, self._generator)
@@ -332,10 +335,3 @@ def _reads(module: nn.Module) -> tuple[int, int] | None:
         rows, columns = module.get_parameter("weight").shape
         return rows, columns
     return None
-
-
-def _mixed(*numbers: int) -> int:
-    """Return one seed of several numbers: sums of seeds of other passes would be the same."""
-    import numpy as np
-
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))

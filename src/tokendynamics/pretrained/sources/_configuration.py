@@ -57,8 +57,11 @@ def check_settings(settings: Mapping[str, Any], where: str) -> None:
         if (wanted := _expected(name, value)) is not None:
             raise CheckpointError(expected(where, wanted, value))
     for name in _ROTATIONS:
-        for kind, rotation in _rotations_in(settings.get(name)):
-            _check_rotation(rotation, f"{name}{kind}", where)
+        value = settings.get(name)
+        rotations = value if isinstance(value, Mapping) else {}
+        by_kind = [(f"{name}.{kind}", each) for kind, each in rotations.items() if isinstance(each, Mapping)]
+        for label, rotation in by_kind or [(name, rotations)]:
+            _check_rotation(rotation, label, where)
 
 
 def _expected(name: str, value: float) -> str | None:
@@ -83,14 +86,6 @@ def _check_rotation(rotation: Mapping[str, Any], name: str, where: str) -> None:
         raise CheckpointError(expected(where, f"{name}.high_freq_factor above low_freq_factor", f"{high} for both"))
     if kind == "yarn" and rotation.get("rope_theta") == 1:
         raise CheckpointError(expected(where, f"{name}.rope_theta other than 1 for YaRN", 1))
-
-
-def _rotations_in(value: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the rotation of a configuration, or the one of each kind of layer, with what to add to its name."""
-    if not isinstance(value, Mapping):
-        return
-    inner = [(f".{key}", each) for key, each in value.items() if isinstance(each, Mapping)]
-    yield from inner or [("", value)]
 
 
 def _numbers_in(settings: Any, name: str = "") -> Iterator[tuple[str, float]]:
@@ -122,7 +117,10 @@ def read_config(folder: Path) -> Any:
         CheckpointError: No config.json, an unreadable one, an unknown architecture, or quantised weights.
     """
     path = folder / "config.json"
-    facts = _facts(path)
+    if not path.is_file():
+        advice = "pass the folder that holds config.json and the weights"
+        raise CheckpointError(expected(str(folder), "a checkpoint folder", "no config.json in it", advice))
+    facts = read_json_object(path)
     _check_known(facts, path)
     check_settings(facts, str(path))
     if facts.get("quantization_config"):
@@ -152,13 +150,6 @@ def read_json_object(path: Path, wanted: str = "a JSON object") -> dict[str, Any
     if not isinstance(content, dict):
         raise CheckpointError(expected(str(path), wanted, type(content).__name__))
     return content
-
-
-def _facts(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        advice = "pass the folder that holds config.json and the weights"
-        raise CheckpointError(expected(str(path.parent), "a checkpoint folder", "no config.json in it", advice))
-    return read_json_object(path)
 
 
 MOST_LAYERS = 2048
@@ -198,7 +189,10 @@ def check_sizes(config: Any, origin: str) -> None:
     for name, value in sizes.items():
         if value is not None or name in _NEEDED:
             least = 0 if name == "feed_forward_dim" else 1  # a network may be attention alone
-            _check_count(where, name, value, least, MOST_LAYERS if name == "layers" else _MOST)
+            most = MOST_LAYERS if name == "layers" else _MOST
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+                wanted = f"a whole number of {name.replace('_', ' ')} from {least} to {most:,}"
+                raise CheckpointError(expected(where, wanted, shown(value)))
     heads = sizes["heads"]
     if heads is None:
         return
@@ -273,9 +267,3 @@ def _missing_line(facts: Mapping[str, Any], folder: Path) -> str:
     by_name = (kind for kind in sorted(CONFIG_MAPPING, key=len, reverse=True) if kind in folder.name.lower())
     found = next(by_class, None) or next(by_name, None)
     return f'"model_type": "{found}"' if found else '"model_type": "…" (such as "bert" or "gpt2")'
-
-
-def _check_count(where: str, name: str, value: Any, least: int, largest: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= largest:
-        wanted = f"a whole number of {name.replace('_', ' ')} from {least} to {largest:,}"
-        raise CheckpointError(expected(where, wanted, shown(value)))

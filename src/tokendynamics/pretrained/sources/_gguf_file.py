@@ -58,25 +58,22 @@ def read_header(path: Path) -> GgufHeader:
             behind it, or sizes that no network of its architecture has.
         MemoryLimitError: Weights that do not fit into the memory.
     """
-    if path.stat().st_size == 0:
-        raise _IncompleteError(path, "an empty file")
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        header = _Reader(path, data).header()
+    header = read_part(path)
     _check_sizes(path, header)
     check_fits(4 * sum(prod(shape) for shape in header.shapes.values()), str(path))
     return header
 
 
-def check_part(path: Path) -> None:
-    """Refuse one file of a model that is split over several, if it is no complete GGUF file.
+def read_part(path: Path) -> GgufHeader:
+    """Read the header of a GGUF file that may be one of several; sizes are checked where all tensors are together.
 
     Raises:
-        CheckpointError: See `read_header`; sizes are checked where all tensors are together.
+        CheckpointError: It is no complete GGUF file.
     """
     if path.stat().st_size == 0:
         raise _IncompleteError(path, "an empty file")
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        _Reader(path, data).header()
+        return _Reader(path, data).header()
 
 
 class _IncompleteError(CheckpointError):
@@ -105,11 +102,17 @@ class _Reader:
         return GgufHeader(metadata, {name: shape for name, shape, *_ in found})
 
     def _check_data(self, alignment: Any, found: list[tuple[str, tuple[int, ...], int, int]]) -> None:
+        from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
         if not isinstance(alignment, int) or not 0 < alignment <= _LARGEST:
             raise self._refused(f"an alignment of {shown(alignment)}")
         start = -(-self._at // alignment) * alignment
         for name, shape, kind, offset in found:
-            if start + offset + _bytes_of(shape, kind, self._refused) > len(self._data):
+            try:
+                block, size = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
+            except (ValueError, KeyError):
+                raise self._refused(f"a tensor of type {kind}") from None
+            if start + offset + -(-prod(shape) // block) * size > len(self._data):
                 raise self._refused(f"one that ends within tensor {shown(name)}")
 
     def _tensor(self) -> tuple[str, tuple[int, ...], int, int]:
@@ -164,27 +167,12 @@ class _Reader:
         return _IncompleteError(self._path, came)
 
 
-def _bytes_of(shape: tuple[int, ...], kind: int, refused: Any) -> int:
-    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-
-    try:
-        block, size = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
-    except (ValueError, KeyError):
-        raise refused(f"a tensor of type {kind}") from None
-    return -(-prod(shape) // block) * size
-
-
-def check_family(family: object) -> None:
-    """Refuse a file of an architecture whose keys are not all known."""
-    if family not in FAMILIES:
-        wanted = f"one that is read from GGUF ({', '.join(sorted(FAMILIES))})"
-        raise CheckpointError(expected("architecture", wanted, shown(family), "convert it to safetensors"))
-
-
 def _check_sizes(path: Path, header: GgufHeader) -> None:
     """Refuse sizes that no network has, and more layers than the file has tensors of."""
     family = header.metadata.get("general.architecture")
-    check_family(family)
+    if family not in FAMILIES:  # whose keys are not all known
+        wanted = f"one that is read from GGUF ({', '.join(sorted(FAMILIES))})"
+        raise CheckpointError(expected("architecture", wanted, shown(family), "convert it to safetensors"))
     for name in (*_COUNTS, *_OPTIONAL_COUNTS):
         came = header.metadata.get(f"{family}.{name}")
         if came is None and name in _OPTIONAL_COUNTS:
@@ -259,13 +247,13 @@ def joined(shards: list[Path], folder: Path) -> Iterator[Path]:
         yield shards[0]
         return
     for shard in shards:
-        check_part(shard)
+        read_part(shard)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as place:
         target = Path(place) / f"{name_of(shards[0])}.gguf"
         _join(shards, target)
         try:
-            check_part(target)
+            read_part(target)
         except CheckpointError as error:  # every shard is complete: what is missing was not written
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target)) from error
         yield target

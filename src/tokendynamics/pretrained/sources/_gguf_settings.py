@@ -95,7 +95,9 @@ def rotation_of(
 
 def _scaling(keys: Mapping[str, Any], refused: _Refused) -> tuple[str, float]:
     """Return the kind of scaling and its factor, checked."""
-    kind = keys.get("rope.scaling.type", "linear" if _linear_by_factor(keys) else "none")
+    # A factor without a type is linear scaling to llama.cpp.
+    alone = float(keys.get("rope.scaling.factor", keys.get("rope.scale_linear", 0.0)))
+    kind = keys.get("rope.scaling.type", "none" if alone in (0.0, 1.0) else "linear")
     if kind not in ("none", "linear", "yarn", "longrope"):
         raise refused("rope.scaling.type", "as none, linear, yarn or longrope")
     old = "rope.scale_linear" in keys and "rope.scaling.factor" not in keys
@@ -106,11 +108,6 @@ def _scaling(keys: Mapping[str, Any], refused: _Refused) -> tuple[str, float]:
     if kind == "none" and factor not in (0.0, 1.0):
         raise refused(key, "of 1 without a scaling")
     return kind, factor
-
-
-def _linear_by_factor(keys: Mapping[str, Any]) -> bool:
-    """Tell whether a factor without a type is there: llama.cpp takes it for linear scaling."""
-    return float(keys.get("rope.scaling.factor", keys.get("rope.scale_linear", 0.0))) not in (0.0, 1.0)
 
 
 _SIZES = {
@@ -153,7 +150,9 @@ class _Family:
         names: Names of the settings that are not those of most.
         rotates: Whether it has rotary positions.
         partial: Whether only a part of a head's features may rotate.
-        windows: Whether its attention may have a sliding window.
+        windows: Whether its attention may have a sliding window. llama.cpp applies that of no other architecture here:
+            one that no input reaches is harmless.
+        biases: Tensors that say whether a setting is on.
         settle: What is particular to it; it returns the keys that it has read.
     """
 
@@ -161,7 +160,8 @@ class _Family:
     names: Mapping[str, str] = field(default_factory=dict)
     rotates: bool = True
     partial: bool = False
-    windows: bool = False
+    windows: bool | None = None
+    biases: Mapping[str, str] = field(default_factory=dict)
     settle: Callable[[Any, _File], Collection[str]] | None = None
 
 
@@ -226,8 +226,14 @@ def configured(config: Any, path: Path, metadata: Mapping[str, Any], tensors: Co
         applied |= set(family.settle(config, file))
     if family.rotates:
         applied |= _rotations(config, file, family)
+    window = keys.get("attention.sliding_window", 0)
     if family.windows:
-        applied |= _window(config, file)
+        config.sliding_window = window or None
+    if family.windows or (family.windows is False and (window == 0 or window >= keys["context_length"])):
+        applied.add("attention.sliding_window")
+    for name, tensor in family.biases.items():
+        if hasattr(config, name):
+            setattr(config, name, tensor in tensors)
     for key in keys:
         neutral = _NEUTRAL.get(key, ())
         if key not in applied and key not in _HARMLESS and keys[key] not in neutral:
@@ -283,31 +289,10 @@ def _rotations(config: Any, file: _File, family: _Family) -> set[str]:
     return set(ROTATION_KEYS)
 
 
-def _window(config: Any, file: _File) -> set[str]:
-    window = file.keys.get("attention.sliding_window", 0)
-    config.sliding_window = window or None
-    return {"attention.sliding_window"}
-
-
-def _with_biases(config: Any, file: _File) -> Collection[str]:
-    config.attention_bias = "blk.0.attn_q.bias" in file.tensors
-    if hasattr(config, "mlp_bias"):
-        config.mlp_bias = "blk.0.ffn_up.bias" in file.tensors
-    # An old name for linear scaling, and what llama.cpp does not apply in this architecture.
-    window, context = file.keys.get("attention.sliding_window", 0), file.keys["context_length"]
-    return ("attention.sliding_window",) if window == 0 or window >= context else ()
-
-
-def _qwen2(config: Any, file: _File) -> Collection[str]:
+def _qwen(config: Any, file: _File) -> Collection[str]:
     config.use_sliding_window, config.sliding_window = False, None
     config.layer_types = ["full_attention"] * file.keys["block_count"]
-    window, context = file.keys.get("attention.sliding_window", 0), file.keys["context_length"]
-    return ("attention.sliding_window",) if window == 0 or window >= context else ()
-
-
-def _qwen3(config: Any, file: _File) -> Collection[str]:
-    config.attention_bias = "blk.0.attn_q.bias" in file.tensors
-    return _qwen2(config, file)
+    return ()
 
 
 def _falcon(config: Any, file: _File) -> Collection[str]:
@@ -316,15 +301,18 @@ def _falcon(config: Any, file: _File) -> Collection[str]:
         raise file.refused("attention.head_count_kv", "of 1, one key-value head for all")
     config.multi_query, config.new_decoder_architecture, config.parallel_attn = True, False, True
     config.ffn_hidden_size = file.keys["feed_forward_length"]
-    config.bias = "blk.0.attn_qkv.bias" in file.tensors
     return ()
+
+
+def _check_ungrouped(config: Any, file: _File) -> None:
+    if file.keys.get("attention.head_count_kv", config.n_head) != config.n_head:
+        raise file.refused("attention.head_count_kv", f"of {config.n_head}, as its head_count")
 
 
 def _gpt2(config: Any, file: _File) -> Collection[str]:
     inner, dim = file.keys["feed_forward_length"], file.keys["embedding_length"]
     config.n_inner = None if inner == 4 * dim else inner
-    if file.keys.get("attention.head_count_kv", config.n_head) != config.n_head:
-        raise file.refused("attention.head_count_kv", f"of {config.n_head}, as its head_count")
+    _check_ungrouped(config, file)
     return ()
 
 
@@ -332,28 +320,14 @@ def _bloom(config: Any, file: _File) -> Collection[str]:
     inner, dim = file.keys["feed_forward_length"], file.keys["embedding_length"]
     if inner != 4 * dim:
         raise file.refused("feed_forward_length", f"of {4 * dim}, four times its embedding_length")
-    if file.keys.get("attention.head_count_kv", config.n_head) != config.n_head:
-        raise file.refused("attention.head_count_kv", f"of {config.n_head}, as its head_count")
+    _check_ungrouped(config, file)
     # The slopes of its positions are part of the architecture; llama.cpp states the largest of them as 8.
     return ("attention.max_alibi_bias",) if file.keys.get("attention.max_alibi_bias", 8.0) == 8.0 else ()
 
 
 def _stablelm(config: Any, file: _File) -> Collection[str]:
-    parallel = "blk.0.ffn_norm.weight" not in file.tensors
-    config.use_parallel_residual = parallel
-    config.use_qkv_bias = "blk.0.attn_q.bias" in file.tensors
+    config.use_parallel_residual = parallel = "blk.0.ffn_norm.weight" not in file.tensors
     return ("use_parallel_residual",) if file.keys.get("use_parallel_residual", parallel) == parallel else ()
-
-
-def _nemotron(config: Any, file: _File) -> Collection[str]:
-    config.attention_bias = "blk.0.attn_q.bias" in file.tensors
-    config.mlp_bias = "blk.0.ffn_up.bias" in file.tensors
-    return ()
-
-
-def _starcoder2(config: Any, file: _File) -> Collection[str]:
-    config.use_bias = "blk.0.attn_q.bias" in file.tensors
-    return ()
 
 
 _GEMMA_27B = {"gemma2": 46, "gemma3": 62}
@@ -426,31 +400,36 @@ def _layer_kinds(config: Any, file: _File, usual: int) -> None:
     config.layer_types = ["sliding_attention" if layer % every else "full_attention" for layer in layers]
 
 
-_WITHOUT_GROUPS = {"attention.head_count_kv": ""}
+_BIASES = {"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_up.bias"}
+_UNGROUPED = {"attention.head_count_kv": "", "feed_forward_length": ""}
+
 FAMILIES: Mapping[str, _Family] = {
-    "llama": _Family((_RMS, "rms_norm_eps"), settle=_with_biases),
-    "qwen2": _Family((_RMS, "rms_norm_eps"), settle=_qwen2),
-    "qwen3": _Family((_RMS, "rms_norm_eps"), settle=_qwen3),
+    "llama": _Family((_RMS, "rms_norm_eps"), windows=False, biases=_BIASES),
+    "qwen2": _Family((_RMS, "rms_norm_eps"), windows=False, settle=_qwen),
+    "qwen3": _Family(
+        (_RMS, "rms_norm_eps"), windows=False, biases={"attention_bias": "blk.0.attn_q.bias"}, settle=_qwen
+    ),
     "phi3": _Family((_RMS, "rms_norm_eps"), partial=True, windows=True),
     "gemma2": _Family((_RMS, "rms_norm_eps"), settle=_gemma2),
     "gemma3": _Family((_RMS, "rms_norm_eps"), settle=_gemma3),
-    "starcoder2": _Family((_LAYER, "norm_epsilon"), windows=True, settle=_starcoder2),
-    "stablelm": _Family((_LAYER, "layer_norm_eps"), partial=True, settle=_stablelm),
-    "nemotron": _Family((_LAYER, "norm_eps"), partial=True, settle=_nemotron),
+    "starcoder2": _Family((_LAYER, "norm_epsilon"), windows=True, biases={"use_bias": "blk.0.attn_q.bias"}),
+    "stablelm": _Family(
+        (_LAYER, "layer_norm_eps"), partial=True, biases={"use_qkv_bias": "blk.0.attn_q.bias"}, settle=_stablelm
+    ),
+    "nemotron": _Family((_LAYER, "norm_eps"), partial=True, biases=_BIASES),
     "falcon": _Family(
-        (_LAYER, "layer_norm_epsilon"), {"attention.head_count_kv": "", "feed_forward_length": ""}, settle=_falcon
+        (_LAYER, "layer_norm_epsilon"), _UNGROUPED, biases={"bias": "blk.0.attn_qkv.bias"}, settle=_falcon
     ),
     "gpt2": _Family(
         (_LAYER, "layer_norm_epsilon"),
         {"context_length": "n_positions", "embedding_length": "n_embd", "block_count": "n_layer"}
-        | {"attention.head_count": "n_head", "attention.head_count_kv": "", "feed_forward_length": ""},
+        | {"attention.head_count": "n_head", **_UNGROUPED},
         rotates=False,
         settle=_gpt2,
     ),
     "bloom": _Family(
         (_LAYER, "layer_norm_epsilon"),
-        {"context_length": "", "block_count": "n_layer", "attention.head_count": "n_head"}
-        | {"attention.head_count_kv": "", "feed_forward_length": ""},
+        {"context_length": "", "block_count": "n_layer", "attention.head_count": "n_head", **_UNGROUPED},
         rotates=False,
         settle=_bloom,
     ),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,9 @@ class SafetensorsFiles:
         self.shapes: Mapping[str, tuple[int, ...]] = {}
         self._files: dict[str, Path] = {}
         for path in safetensors_paths(folder):
-            shapes = _header(path)
-            self.shapes |= shapes
-            self._files |= dict.fromkeys(shapes, path)
+            with _opened(path) as file:
+                self.shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+                self._files |= dict.fromkeys(file.keys(), path)
 
     def read(self, name: str) -> Tensor:
         """Return a copy of one tensor in its stored dtype.
@@ -39,18 +39,12 @@ class SafetensorsFiles:
         The file is opened for this tensor alone: pages of a mapped file count as resident memory for as long as
         the mapping lives, and an audit must stay within one layer.
         """
-        from safetensors import safe_open
-
-        path = self._files[name]
-        with _complete(path), safe_open(path, framework="pt") as file:
+        with _opened(self._files[name]) as file:
             return file.get_tensor(name).clone()
 
     def read_rows(self, name: str, rows: Sequence[int]) -> Tensor:
         """Return some rows of one tensor in its stored dtype; the others are not read."""
-        from safetensors import safe_open
-
-        path = self._files[name]
-        with _complete(path), safe_open(path, framework="pt") as file:
+        with _opened(self._files[name]) as file:
             whole = file.get_slice(name)
             return torch.cat([whole[row : row + 1] for row in rows])
 
@@ -63,7 +57,12 @@ def safetensors_paths(folder: Path) -> list[Path]:
     """
     index, single = folder / _INDEX, folder / "model.safetensors"
     if index.is_file():
-        return _shards(folder, read_index(index))
+        paths = [folder / name for name in read_index(index)]
+        for path in paths:
+            if not path.is_file():
+                wanted, advice = f"the shard {path.name} that its index names", "copy the whole checkpoint again"
+                raise CheckpointError(expected(str(folder), wanted, "no such file", advice))
+        return paths
     if single.is_file():
         return [single]
     found = sorted(path for path in folder.glob("*.safetensors") if path.is_file())
@@ -81,41 +80,30 @@ def read_index(index: Path) -> list[str]:
     if not isinstance(names, dict) or not names:
         raise CheckpointError(expected(str(index), wanted, "none in it" if names is None else shown(names)))
     # A shard lies beside its index; anything else could point at any file of the machine.
-    strange = [name for name in names.values() if not _is_plain_name(name)]
+    strange = [
+        name
+        for name in names.values()
+        if not isinstance(name, str)
+        or Path(name).name != name
+        or "\0" in name
+        or len(name.encode()) > 255
+        or name == ".."
+    ]
     if strange:
         raise CheckpointError(expected(str(index), "plain file names as shards", shown(strange[0])))
     return sorted(set(names.values()))
 
 
-def _is_plain_name(name: object) -> bool:
-    plain = isinstance(name, str) and Path(name).name == name and "\0" not in name and len(name.encode()) < 256
-    return plain and name != ".."
-
-
-def _shards(folder: Path, names: list[str]) -> list[Path]:
-    paths = [folder / name for name in names]
-    for path in paths:
-        if not path.is_file():
-            advice = "copy the whole checkpoint again"
-            raise CheckpointError(
-                expected(str(folder), f"the shard {path.name} that its index names", "no such file", advice)
-            )
-    return paths
-
-
-def _header(path: Path) -> dict[str, tuple[int, ...]]:
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     from safetensors import safe_open
 
-    with _complete(path), safe_open(path, framework="pt") as file:
-        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-
-
-def _complete(path: Path) -> AbstractContextManager[None]:
     def refusal(words: str) -> CheckpointError:
         came = f"a truncated or corrupt one ({words})"
         return CheckpointError(expected(str(path), "a complete safetensors file", came, "copy or download it again"))
 
-    return refusing(refusal)
+    with refusing(refusal), safe_open(path, framework="pt") as file:
+        yield file
 
 
 _PICKLED_INDEX = "pytorch_model.bin.index.json"
@@ -156,23 +144,18 @@ def pickled_paths(folder: Path) -> list[Path]:
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:
+    safely: dict[str, Any] = {"map_location": "cpu", "weights_only": True}
     try:
-        content = _unpickle(path)
+        try:
+            content = torch.load(path, mmap=True, **safely)
+        except RuntimeError:
+            # Files from before torch 1.6 are no zip archives and cannot be mapped.
+            content = torch.load(path, **safely)
     except Exception as error:  # torch.load raises nearly anything on a broken or hostile file
-        came = f"one that cannot be read safely ({in_short(error)})"
-        raise CheckpointError(
-            expected(str(path), "a file of pickled tensors", came, "convert it to safetensors")
-        ) from error
+        came, advice = f"one that cannot be read safely ({in_short(error)})", "convert it to safetensors"
+        raise CheckpointError(expected(str(path), "a file of pickled tensors", came, advice)) from error
     content = content.get("state_dict", content) if isinstance(content, dict) else {}
     tensors = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
     if not tensors:
         raise CheckpointError(expected(str(path), "a dictionary of tensors by name", "none"))
     return tensors
-
-
-def _unpickle(path: Path) -> Any:
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except RuntimeError:
-        # Files from before torch 1.6 are no zip archives and cannot be mapped.
-        return torch.load(path, map_location="cpu", weights_only=True)

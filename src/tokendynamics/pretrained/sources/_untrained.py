@@ -28,42 +28,22 @@ FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "llama-2-13b": (
         "llama",
         _LLAMA_2
-        | {
-            "hidden_size": 5120,
-            "intermediate_size": 13824,
-            "num_hidden_layers": 40,
-            "num_attention_heads": 40,
-            "num_key_value_heads": 40,
-        },
+        | {"hidden_size": 5120, "intermediate_size": 13824, "num_hidden_layers": 40}
+        | {"num_attention_heads": 40, "num_key_value_heads": 40},
     ),
     "smollm2-135m": (
         "llama",
-        {
-            "vocab_size": 49152,
-            "hidden_size": 576,
-            "intermediate_size": 1536,
-            "num_hidden_layers": 30,
-            "num_attention_heads": 9,
-            "num_key_value_heads": 3,
-            "max_position_embeddings": 8192,
-            "rms_norm_eps": 1e-5,
-            "initializer_range": 1 / 24,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 1e5},
-            "tie_word_embeddings": True,
-        },
+        {"vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30}
+        | {"num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5}
+        | {"initializer_range": 1 / 24, "rope_parameters": {"rope_type": "default", "rope_theta": 1e5}}
+        | {"tie_word_embeddings": True},
     ),
     "mistral-7b": ("mistral", {"max_position_embeddings": 32768, "rms_norm_eps": 1e-5}),
     "qwen2-0.5b": (
         "qwen2",
-        {
-            "hidden_size": 896,
-            "intermediate_size": 4864,
-            "num_hidden_layers": 24,
-            "num_attention_heads": 14,
-            "num_key_value_heads": 2,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
-            "tie_word_embeddings": True,
-        },
+        {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14}
+        | {"num_key_value_heads": 2, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}
+        | {"tie_word_embeddings": True},
     ),
     "bert-base": ("bert", {}),
     "bert-large": (
@@ -113,7 +93,14 @@ class DrawnTensors:
         check_fits(4 * prod(shape), f"tensor {name}")
         name_key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
         generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([self._seed, name_key])))
-        tensor = torch.from_numpy(_drawn(law, shape, generator))
+        if law.width:
+            values = np.float32(law.width) * (2 * generator.random(shape, dtype=np.float32) - 1)
+        else:
+            values = generator.standard_normal(shape, dtype=np.float32)
+            while law.cut < np.inf and (beyond := np.abs(values) > law.cut).any():
+                values[beyond] = generator.standard_normal(int(beyond.sum()), dtype=np.float32)
+            values *= np.float32(law.std)
+        tensor = torch.from_numpy(values)
         if law.constant:
             tensor += law.constant
         if law.zero_row is not None:
@@ -126,13 +113,3 @@ class DrawnTensors:
     def read_rows(self, name: str, rows: Sequence[int]) -> Tensor:
         """Draw one tensor, and return some of its rows."""
         return self.read(name)[list(rows)]
-
-
-def _drawn(law: InitialLaw, shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
-    if law.width:
-        return np.float32(law.width) * (2 * generator.random(shape, dtype=np.float32) - 1)
-    values = generator.standard_normal(shape, dtype=np.float32)
-    while law.cut < np.inf and (beyond := np.abs(values) > law.cut).any():
-        values[beyond] = generator.standard_normal(int(beyond.sum()), dtype=np.float32)
-    values *= np.float32(law.std)
-    return values

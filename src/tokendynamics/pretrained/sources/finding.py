@@ -108,19 +108,12 @@ def snapshot(repository: str, *, weights: tuple[str, ...]) -> Path:
                 repository, allow_patterns=[*_SMALL_FILES, *weights], ignore_patterns=["*/*"]
             )
     except Exception as error:  # network, permission and cache errors come from several libraries
-        raise CheckpointError(_not_reached(repository, error)) from error
+        wanted = "an existing folder, or a repository of the hub that can be reached or is cached"
+        came, advice = f"neither ({in_short(error)})", "check the name and the network, or pass a local folder"
+        if huggingface_hub.constants.HF_HUB_OFFLINE:
+            came, advice = "neither, while offline", "unset HF_HUB_OFFLINE or pass a local folder"
+        raise CheckpointError(expected(repository, wanted, came, advice)) from error
     return Path(folder)
-
-
-def _not_reached(repository: str, error: Exception) -> str:
-    from huggingface_hub import constants
-
-    wanted = "an existing folder, or a repository of the hub that can be reached or is cached"
-    if constants.HF_HUB_OFFLINE:
-        return expected(repository, wanted, "neither, while offline", "unset HF_HUB_OFFLINE or pass a local folder")
-    return expected(
-        repository, wanted, f"neither ({in_short(error)})", "check the name and the network, or pass a local folder"
-    )
 
 
 _RANDOM = "random:"
@@ -192,31 +185,25 @@ def find(
         return Stored(text, path, path if path.is_dir() else converted(path, cache, report))
     path = _expanded(text)
     if path.exists():
-        return _stored(path, cache, report)
+        if path.is_dir():
+            return Stored(path.resolve().name, path, path)
+        if not path.is_file():
+            raise CheckpointError(expected(str(path), "a folder or a .gguf file", "something else, such as a device"))
+        if path.suffix.lower() == ".gguf":
+            return Stored(name_of(path), path, converted(path, cache, report))
+        came, advice = f"a {path.suffix or 'plain'} file", f"pass its folder, {path.parent}"
+        raise CheckpointError(expected(str(path), "a folder or a .gguf file", came, advice))
     if words and is_hub_id(text) and path.suffix != ".gguf":
-        folder = _repository(text, allow_pickle)
+        folder = snapshot(text, weights=("*.safetensors",))
+        if allow_pickle and not safetensors_paths(folder):
+            folder = snapshot(text, weights=("*.bin",))
         return Stored(text, folder, folder)
     if not words or "/" in text or path.suffix == ".gguf":
         raise CheckpointError(expected(text, "an existing folder or .gguf file", "no such path"))
-    raise CheckpointError(expected("model", FORMS, shown(text), _suggestion(text)))
-
-
-def _stored(path: Path, cache: str | Path | None, report: Progress) -> Stored:
-    if path.is_dir():
-        return Stored(path.resolve().name, path, path)
-    if not path.is_file():
-        raise CheckpointError(expected(str(path), "a folder or a .gguf file", "something else, such as a device"))
-    if path.suffix.lower() == ".gguf":
-        return Stored(name_of(path), path, converted(path, cache, report))
-    came = f"a {path.suffix or 'plain'} file"
-    raise CheckpointError(expected(str(path), "a folder or a .gguf file", came, f"pass its folder, {path.parent}"))
-
-
-def _repository(name: str, allow_pickle: bool) -> Path:
-    folder = snapshot(name, weights=("*.safetensors",))
-    if allow_pickle and not safetensors_paths(folder):
-        return snapshot(name, weights=("*.bin",))
-    return folder
+    advice = "to name a folder here, write ./ before it" if text else ""
+    if text in FAMILIES:
+        advice = f"did you mean {_RANDOM}{text} (untrained), or its full hub id?"
+    raise CheckpointError(expected("model", FORMS, shown(text), advice))
 
 
 def _untrained(text: str) -> Untrained:
@@ -252,9 +239,3 @@ def _expanded(text: str) -> Path:
         return path.expanduser()
     except RuntimeError:
         raise CheckpointError(expected("model", "a path", f"{shown(text)}, a user without a home here")) from None
-
-
-def _suggestion(text: str) -> str:
-    if text in FAMILIES:
-        return f"did you mean {_RANDOM}{text} (untrained), or its full hub id?"
-    return "to name a folder here, write ./ before it" if text else ""

@@ -7,8 +7,8 @@ import json
 import os
 import re
 import time
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
@@ -34,6 +34,7 @@ WRITER = "tokendynamics conversion of GGUF"
 _LAYOUT = "3"
 # A file that was changed within the clock's last ticks can change again without a new time.
 _SETTLED_SECONDS = 2.0
+_OF_BLOCK = re.compile(r"blk\.(\d+)\.")
 
 
 def cache_root(cache: Path | str | None) -> Path:
@@ -82,21 +83,15 @@ def remembered_digest(path: Path, root: Path) -> str:
         pass  # nothing known of this file, or a damaged note
     found = digest(path)
     if time.time() - max(stamp[1:3]) / 1e9 > _SETTLED_SECONDS and _stamp(path) == stamp:
-        _remember(note, {"stamp": stamp, "sha256": found})
+        # A cache that cannot be written to costs time and nothing else.
+        with suppress(OSError, TokenDynamicsError), whole_file(note) as made:
+            made.write_text(json.dumps({"stamp": stamp, "sha256": found}), encoding="utf-8")
     return found
 
 
 def _stamp(path: Path) -> list[int]:
     found = path.stat()
     return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev]
-
-
-def _remember(note: Path, values: dict[str, object]) -> None:
-    try:
-        with whole_file(note) as made:
-            made.write_text(json.dumps(values), encoding="utf-8")
-    except (OSError, TokenDynamicsError):
-        pass  # a cache that cannot be written to costs time and nothing else
 
 
 def converted(path: Path, cache: Path | str | None, report: Progress) -> Path:
@@ -117,7 +112,7 @@ def converted(path: Path, cache: Path | str | None, report: Progress) -> Path:
     recover(target)
     if intact(target, root):
         return target
-    _check_readers(path)
+    require("gguf", str(path), "reading GGUF files", error=CheckpointError)
     what = f"converting {path.name} to safetensors, once (about 20 s for 135 million parameters)"
     report(0.0, 1.0, what)
     try:
@@ -133,10 +128,6 @@ def converted(path: Path, cache: Path | str | None, report: Progress) -> Path:
         raise CheckpointError(expected(str(target), "a cache folder to write to", came, advice)) from error
     report(1.0, 1.0, what)
     return target
-
-
-def _check_readers(path: Path) -> None:
-    require("gguf", str(path), "reading GGUF files", error=CheckpointError)
 
 
 def _read(path: Path) -> tuple[Any, Any]:
@@ -155,17 +146,29 @@ def _read(path: Path) -> tuple[Any, Any]:
 
 
 def _dequantised(path: Path, source: dict[str, Any], header: GgufHeader) -> Any:
+    from gguf import GGUFReader, dequantize
     from transformers import AutoConfig, AutoModelForCausalLM
 
     folder = path.parent
     config: Any = AutoConfig.from_pretrained(folder, **source)
-    _check_layers(path, config.num_hidden_layers)
-    config = configured(config, path, header.metadata, header.shapes, _factors(path))
+    layers = config.num_hidden_layers
+    held = 1 + max((int(match[1]) for name in header.shapes if (match := _OF_BLOCK.match(name))), default=-1)
+    if held > layers:  # transformers drops the others silently
+        wanted = f"{layers} layers, as its block_count says"
+        raise CheckpointError(expected(str(path), wanted, f"tensors of {held}", "download it again"))
+    stored = [tensor for tensor in GGUFReader(path).tensors if tensor.name in FACTORS]
+    factors = {tensor.name: dequantize(tensor.data, tensor.tensor_type).tolist() for tensor in stored}
+    config = configured(config, path, header.metadata, header.shapes, factors)
     _check_tensors(path, header, config)
     # Its declared result is the model alone.
     read: Any = AutoModelForCausalLM.from_pretrained
-    loaded, found = read(folder, config=config, dtype=torch.float32, output_loading_info=True, **source)
-    _check_complete(path, list(loaded.state_dict()), found["missing_keys"])
+    loaded, info = read(folder, config=config, dtype=torch.float32, output_loading_info=True, **source)
+    names = list(loaded.state_dict())
+    absent = [name for name in names if name in info["missing_keys"]]
+    if absent:  # transformers fills them with random numbers
+        of_all = "it has none" if len(absent) == len(names) else f"{len(absent)} of {len(names)} are missing"
+        came = f"none for {absent[0]}, the first of those that are missing ({of_all})"
+        raise CheckpointError(expected(str(path), "every tensor of the model in the file", came, "download it again"))
     # A model that came from GGUF counts as quantised and refuses to be saved: rebuild it around the same tensors.
     config = copy.deepcopy(loaded.config)
     vars(config).pop("quantization_config", None)
@@ -177,14 +180,6 @@ def _dequantised(path: Path, source: dict[str, Any], header: GgufHeader) -> Any:
     plain.load_state_dict(loaded.state_dict(), assign=True)
     plain.tie_weights()
     return plain
-
-
-def _factors(path: Path) -> dict[str, list[float]]:
-    """Return the factors of rotations that are stored as tensors."""
-    from gguf import GGUFReader, dequantize
-
-    tensors = {tensor.name: tensor for tensor in GGUFReader(path).tensors if tensor.name in FACTORS}
-    return {name: dequantize(each.data, each.tensor_type).tolist() for name, each in tensors.items()}
 
 
 def _check_tensors(path: Path, header: GgufHeader, config: Any) -> None:
@@ -201,28 +196,6 @@ def _check_tensors(path: Path, header: GgufHeader, config: Any) -> None:
         came = f"{left[0]}, the first of {len(left)} without one"
         advice = "read the original checkpoint, in safetensors"
         raise CheckpointError(expected(str(path), "tensors that the architecture has a place for", came, advice))
-
-
-def _check_layers(path: Path, layers: int) -> None:
-    """Refuse a file whose metadata names fewer layers than it holds: transformers drops the others silently."""
-    from gguf import GGUFReader
-
-    numbers = [re.match(r"blk\.(\d+)\.", tensor.name) for tensor in GGUFReader(path).tensors]
-    held = 1 + max((int(found[1]) for found in numbers if found), default=-1)
-    if held > layers:
-        came = f"tensors of {held}"
-        raise CheckpointError(
-            expected(str(path), f"{layers} layers, as its block_count says", came, "download it again")
-        )
-
-
-def _check_complete(path: Path, names: list[str], missing: Collection[str]) -> None:
-    """Refuse a file without some of the tensors: transformers fills them with random numbers."""
-    absent = [name for name in names if name in missing]
-    if absent:
-        of_all = "it has none" if len(absent) == len(names) else f"{len(absent)} of {len(names)} are missing"
-        came = f"none for {absent[0]}, the first of those that are missing ({of_all})"
-        raise CheckpointError(expected(str(path), "every tensor of the model in the file", came, "download it again"))
 
 
 @contextmanager
