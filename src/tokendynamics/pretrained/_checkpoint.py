@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Int
@@ -114,6 +114,9 @@ def write_checkpoint(network: Any, tokenizer: Any | None, folder: Path, name: st
             if tokenizer is not None and hasattr(tokenizer, "save_pretrained"):
                 tokenizer.save_pretrained(place)
         place.replace(folder)
+
+
+AnyCheckpoint = TypeVar("AnyCheckpoint", bound="Checkpoint")
 
 
 class Checkpoint:
@@ -473,7 +476,7 @@ class Checkpoint:
             network = self.model
         return VariedNetwork(network, self.layout, Variant.of(variant), self.name)
 
-    def under(self, variant: VariantLike) -> Self:
+    def under(self: AnyCheckpoint, variant: VariantLike) -> AnyCheckpoint:
         """Return the same checkpoint with every pass under a variant: one more model to trace or to compare.
 
         Its weights (`attention`, `feed_forward`, `td.audit`) are the network's own.

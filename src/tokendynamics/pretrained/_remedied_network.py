@@ -23,8 +23,7 @@ from tokendynamics.pretrained.discovery._plain_attention import plain_attention
 from tokendynamics.pretrained.discovery.interface import REMEDY, WATCHED, WITH_REMEDY, Ungrouped, configurations
 from tokendynamics.pretrained.discovery.layout import Layout
 from tokendynamics.pretrained.discovery.random_weights import random_inputs
-from tokendynamics.pretrained.network import evaluating, without_cache
-from tokendynamics.pretrained.other_libraries import silenced
+from tokendynamics.pretrained.network import quietly
 from tokendynamics.pretrained.sources._tensor_files import SafetensorsFiles
 
 Kind = Literal["lambda-identity", "lambda-diagonal"]
@@ -159,14 +158,23 @@ def attach(network: Any, columns: Mapping[nn.Module, LambdaColumns], name: str) 
     """
     if any(not hasattr(getattr(module, "config", None), "_attn_implementation") for module in columns):
         raise CheckpointError(_not_asking(name, list(columns)))
-    _register()
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    functions, masks = AttentionInterface(), AttentionMaskInterface()
+    for theirs, ours in WITH_REMEDY.items():
+        AttentionInterface.register(ours, partial(_attend, functions.get(theirs)))
+        AttentionMaskInterface.register(ours, masks[theirs])
     try:
         for module, own in columns.items():
             module.add_module(REMEDY, own)
             module.register_forward_pre_hook(_before, with_kwargs=True)
             config: Any = module.config
             config._attn_implementation_internal = WITH_REMEDY.get(*(config._attn_implementation,) * 2)
-        _check_used(network, name)
+        with quietly(network), torch.no_grad():
+            network(**random_inputs(network)(1))
+        idle = [module for module, left in remedies_in(network) if left.drop() is not None]
+        if idle:
+            raise CheckpointError(_not_asking(name, idle))
     except BaseException:
         detach(network)
         raise
@@ -197,23 +205,6 @@ def check_implementation(network: nn.Module) -> None:
             wanted = f"an attention implementation that is {' or '.join(map(repr, WITH_REMEDY))}"
             came, advice = config._attn_implementation, "choose it with model.set_attn_implementation"
             raise CheckpointError(expected("model", wanted, came, advice))
-
-
-def _register() -> None:
-    from transformers import AttentionInterface, AttentionMaskInterface
-
-    functions, masks = AttentionInterface(), AttentionMaskInterface()
-    for theirs, ours in WITH_REMEDY.items():
-        AttentionInterface.register(ours, partial(_attend, functions.get(theirs)))
-        AttentionMaskInterface.register(ours, masks[theirs])
-
-
-def _check_used(network: nn.Module, name: str) -> None:
-    with evaluating(network), without_cache(network), torch.no_grad(), silenced():
-        network(**random_inputs(network)(1))
-    idle = [module for module, columns in remedies_in(network) if columns.drop() is not None]
-    if idle:
-        raise CheckpointError(_not_asking(name, idle))
 
 
 def _not_asking(name: str, modules: Sequence[nn.Module]) -> str:

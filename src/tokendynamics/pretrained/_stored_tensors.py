@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from tokendynamics.numerics.places import first_index
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.pretrained.edits.language_head import base_of, empty_with_head
 from tokendynamics.pretrained.other_libraries import refusing, silenced
+from tokendynamics.pretrained.sources._tensor_files import PickledFiles, SafetensorsFiles
 
 
 @dataclass
@@ -203,24 +204,6 @@ _ADVICE = "does config.json belong to these weights?"
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-@runtime_checkable
-class TensorStore(Protocol):
-    """Anything that holds named tensors and reads them one at a time."""
-
-    @property
-    def shapes(self) -> Shapes:
-        """Shape of every tensor by its stored name."""
-        ...
-
-    def read(self, name: str) -> Tensor:
-        """Return one tensor in its stored dtype, owned by the caller."""
-        ...
-
-    def read_rows(self, name: str, rows: Sequence[int]) -> Tensor:
-        """Return some of its rows."""
-        ...
-
-
 class Weights:
     """Reads the tensors of a base model, whatever name or form they are stored in.
 
@@ -238,7 +221,9 @@ class Weights:
         CheckpointError: A tensor is missing or has another shape than the configuration says.
     """
 
-    def __init__(self, store: TensorStore, network: nn.Module, whole: Any, prefix: str, origin: str) -> None:
+    def __init__(
+        self, store: SafetensorsFiles | PickledFiles, network: nn.Module, whole: Any, prefix: str, origin: str
+    ) -> None:
         self._store = store
         self._origin = origin
         self._prefix = f"{prefix}." if prefix else ""

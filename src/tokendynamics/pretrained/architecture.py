@@ -74,7 +74,8 @@ def architecture_of(config: Any, layout: Layout, dim: int, parameters: int) -> A
     reads_ids = isinstance(getattr(config, "vocab_size", None), int)
     width = next((each for name in _WIDTHS if isinstance(each := getattr(config, name, None), int)), None)
     rotary_base = (getattr(config, "rope_parameters", None) or {}).get("rope_theta")
-    rotary = layout.positions == "rotary" and isinstance(rotary_base, int | float)
+    if layout.positions != "rotary" or not isinstance(rotary_base, int | float):
+        rotary_base = None
     return Architecture(
         model_type=str(getattr(config, "model_type", "") or "a network of your own"),
         layers=len(layout.blocks),
@@ -90,7 +91,7 @@ def architecture_of(config: Any, layout: Layout, dim: int, parameters: int) -> A
         norm_placement=_placement(first),
         causal=layout.causal if attention is None else attention.causal,
         feed_forward_dim=4 * config.hidden_size if width is None and hasattr(config, "n_inner") else width,
-        rotary_base=float(rotary_base) if rotary else None,
+        rotary_base=None if rotary_base is None else float(rotary_base),
         has_final_norm=layout.final_norm is not None,
     )
 

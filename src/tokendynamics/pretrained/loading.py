@@ -23,7 +23,6 @@ from tokendynamics.pretrained._live import check_live, live_checkpoint
 from tokendynamics.pretrained._remedied_network import IN_CONFIGURATION, attach, fitting_columns, remedies_in
 from tokendynamics.pretrained._stored_tensors import (
     Source,
-    TensorStore,
     Weights,
     ignored,
     names_in,
@@ -159,10 +158,11 @@ def _of_files(
     spread: _Spread = None,
 ) -> Checkpoint:
     """Return the checkpoint of stored or drawn weights."""
-    config = _config(found)
+    where = found.folder if isinstance(found, Stored) else found.architecture
+    config = read_config(where) if isinstance(where, Path) else family_config(where)
     if isinstance(found, Stored) and hasattr(config, IN_CONFIGURATION):
         return _with_remedy(found, tokenizer, dtype, device, half=half, stream=stream, device_map=spread)
-    check_sizes(_of_half(config, half), found.name)
+    check_sizes(getattr(config, f"{half}_config", config), found.name)
     whole = empty_network(config)
     seed = found.seed if isinstance(found, Untrained) else None
     store = _stored(found.folder, allow_pickle) if isinstance(found, Stored) else None
@@ -207,12 +207,7 @@ def _with_remedy(
     return checkpoint
 
 
-def _of_half(config: Any, half: str | None) -> Any:
-    """Return the configuration of a half, of one that has a configuration for each."""
-    return getattr(config, f"{half}_config", config)
-
-
-def _weights(whole: Any, prefix: str, network: nn.Module, store: TensorStore, name: str) -> Weights:
+def _weights(whole: Any, prefix: str, network: nn.Module, store: SafetensorsFiles | PickledFiles, name: str) -> Weights:
     blocks = block_list(network)
     sources = stored_names(whole, store.shapes, {})
     if blocks:
@@ -222,12 +217,14 @@ def _weights(whole: Any, prefix: str, network: nn.Module, store: TensorStore, na
     return Weights(store, network, whole, prefix, name)
 
 
-def _check_places(whole: Any, store: TensorStore, sources: Mapping[str, Source], name: str) -> None:
+def _check_places(whole: Any, store: SafetensorsFiles | PickledFiles, sources: Mapping[str, Source], name: str) -> None:
     """Refuse tensors that the configuration has no place for: without them it would be another network."""
     left = unplaced(whole, store.shapes, sources)
     # Some parts, such as a pooler, are left out of what is read, and are still part of the configuration's network. A
     # head may be stored under a name inside the base model.
-    for complete in (_complete(type(whole), whole.config), empty_with_head(whole.config)) if left else ():
+    for with_head in (False, True) if left else ():
+        with silenced(), torch.device("meta"):
+            complete = empty_with_head(whole.config) if with_head else type(whole)(copy.deepcopy(whole.config))
         if complete is not None:
             placed, patterns = names_in(complete, stored_names(complete, store.shapes, {})), ignored(complete)
             left = [each for each in left if each not in placed and not any(it.search(each) for it in patterns)]
@@ -237,20 +234,7 @@ def _check_places(whole: Any, store: TensorStore, sources: Mapping[str, Source],
         raise CheckpointError(expected(name, "tensors that config.json has a place for", came, advice))
 
 
-def _complete(kind: Any, config: Any) -> Any:
-    with silenced(), torch.device("meta"):
-        return kind(copy.deepcopy(config))
-
-
-def _config(found: Stored | Untrained) -> Any:
-    if isinstance(found, Stored):
-        return read_config(found.folder)
-    if isinstance(found.architecture, Path):
-        return read_config(found.architecture)
-    return family_config(found.architecture)
-
-
-def _stored(folder: Path, allow_pickle: bool) -> TensorStore:
+def _stored(folder: Path, allow_pickle: bool) -> SafetensorsFiles | PickledFiles:
     if safetensors_paths(folder):
         return SafetensorsFiles(folder)
     pickled = pickled_paths(folder)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.numerics.errors import expected
+from tokendynamics.pretrained._checkpoint import Checkpoint
 from tokendynamics.pretrained.edits.gates import GatedNetwork, GatedPass, HeadGates
 from tokendynamics.pretrained.edits.states import PackStates
 
@@ -18,20 +19,7 @@ _POSITIVE = ("rope_theta", "factor", "rms_norm_eps", "layer_norm_eps", "layer_no
 """Settings that describe a working network only above 0."""
 
 
-@runtime_checkable
-class Passing(Protocol):
-    """What runs: a checkpoint, or a network with gates."""
-
-    name: str
-    config: Any
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Number format of its forward pass."""
-        ...
-
-
-def check_states(ckpt: Passing, states: PackStates) -> None:
+def check_states(ckpt: Checkpoint | GatedNetwork | HeadGates, states: PackStates) -> None:
     """Refuse states that hold a NaN or an infinity, naming the first layer that gave one.
 
     A site that was not read is NaN throughout and is no error: the states around it decide.
@@ -70,7 +58,7 @@ def unread(site: Tensor) -> bool:
     return bool(site.isnan().all())
 
 
-def check_finite_state(ckpt: Passing, values: Tensor, where: str, what: str) -> None:
+def check_finite_state(ckpt: Checkpoint | GatedNetwork | HeadGates, values: Tensor, where: str, what: str) -> None:
     """Refuse numbers of a forward pass that are not finite.
 
     Args:
@@ -100,7 +88,7 @@ def check_finite_state(ckpt: Passing, values: Tensor, where: str, what: str) -> 
     raise CheckpointError(expected(f"{ckpt.name}: {where}", f"finite {what}", f"{came} in {largest}", advice))
 
 
-def check_logits(ckpt: Passing, logits: Tensor, where: str) -> None:
+def check_logits(ckpt: Checkpoint | GatedNetwork | HeadGates, logits: Tensor, where: str) -> None:
     """Refuse logits without a distribution over tokens; a token may be excluded by a logit of minus infinity.
 
     Raises:

@@ -21,7 +21,7 @@ from tokendynamics.pretrained.discovery._columns import (
 )
 from tokendynamics.pretrained.discovery._norms import Norm, norm_of
 from tokendynamics.pretrained.discovery._plain_attention import attend
-from tokendynamics.pretrained.discovery._rotation import Rotation, fitted_matrices, rotation_of, turned, unturned
+from tokendynamics.pretrained.discovery._rotation import fitted_matrices, rotation_of, turned, unturned
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.layout import AttentionLayout
 
@@ -76,15 +76,26 @@ def attention_layout(
     numbers = [each for each in vars(own.module).values() if isinstance(each, float)]
     tracer = Tracer(inside, start, f"{block.name}.", numbers)
     parts = {
-        name: tracer.parts(_side_by_side(tensor), words, first_token=name != "value")
+        name: tracer.parts(tensor.transpose(1, 2).flatten(2), words, first_token=name != "value")
         for name, words, tensor in (
             ("query", "queries", attention.query),
             ("key", "keys", attention.key),
             ("value", "values", attention.value),
         )
     }
-    rotation, angles = _rotation(parts, start, live_reader(block.module), attention, tables)
+    plain = evaluated(parts["query"], start, live_reader(block.module))
+    plain = plain.unflatten(-1, (attention.query.shape[1], -1)).transpose(1, 2)
+    rotation, angles = None, None
+    if not unturned(plain, attention.query):
+        rotation, angles = rotation_of(fitted_matrices(plain, attention.query), tables)
     projection, storage = _output_projection(attention, time, block, calls)
+    mask, weights = attention.mask, attention.weights
+    hidden = weights[..., torch.ones(weights.shape[-2:], dtype=torch.bool).triu(1)]
+    biased = mask is not None and mask.is_floating_point() and bool((mask[mask > -1e4] != 0).any())
+    sinks = None
+    if attention.sinks is not None:
+        pointer, named = attention.sinks.data_ptr(), block.module.named_parameters()
+        sinks = next((name for name, each in named if each.data_ptr() == pointer), None)
     found = AttentionLayout(
         module=_within(own, block),
         heads=attention.query.shape[1],
@@ -94,11 +105,11 @@ def attention_layout(
         **parts,
         output=(_within(projection, block), storage),
         scale=attention.scale,
-        causal=_is_causal(attention),
+        causal=mask is not None and hidden.numel() > 0 and bool((hidden == 0).all()),
         rotation=rotation,
-        relative_bias=attention.bias is not None or _mask_holds_a_bias(attention),
+        relative_bias=attention.bias is not None or biased,
         soft_cap=attention.soft_cap,
-        sinks=_parameter_name(block.module, attention.sinks),
+        sinks=sinks,
         window=attention.window,
         norm=None if norm is None else (_within(norm[0], block), norm[1]),
         error=0.0,
@@ -187,7 +198,11 @@ def affine_of(module: nn.Module, does: Storage | Norm) -> Affine:
         gain = does.gain_of(weight, like)
         return Affine((torch.ones_like(like) if gain is None else gain).detach()[None], _detached(bias))
     if does == "probed":
-        return _probed(module)
+        first = next(module.parameters())
+        eye = torch.eye(width_read(module) or 1, dtype=first.dtype, device=first.device)
+        with torch.no_grad():
+            bias = module(torch.zeros_like(eye[:1]))[0]
+            return Affine(module(eye) - bias, bias)
     return Affine(weight.detach().mT if does == "out x in" else weight.detach(), _detached(bias))  # pyright: ignore
 
 
@@ -195,34 +210,9 @@ def _detached(tensor: Tensor | None) -> Tensor | None:
     return None if tensor is None else tensor.detach()
 
 
-def _probed(module: nn.Module) -> Affine:
-    first = next(module.parameters())
-    eye = torch.eye(width_read(module) or 1, dtype=first.dtype, device=first.device)
-    with torch.no_grad():
-        bias = module(torch.zeros_like(eye[:1]))[0]
-        return Affine(module(eye) - bias, bias)
-
-
 def live_reader(block: nn.Module) -> Callable[[Part], Affine]:
     """Return what reads the parts of a layout from the modules of a live block."""
     return lambda part: affine_of(block.get_submodule(part.module), part.does)
-
-
-def _side_by_side(tensor: Tensor) -> Tensor:
-    return tensor.transpose(1, 2).flatten(2)
-
-
-def _rotation(
-    parts: dict[str, tuple[Part, ...]],
-    start: Tensor,
-    read: Callable[[Part], Affine],
-    attention: AttentionCall,
-    tables: Iterable[tuple[str, Tensor]],
-) -> tuple[Rotation | None, Tensor | None]:
-    plain = evaluated(parts["query"], start, read).unflatten(-1, (attention.query.shape[1], -1)).transpose(1, 2)
-    if unturned(plain, attention.query):
-        return None, None
-    return rotation_of(fitted_matrices(plain, attention.query), tables)
 
 
 def _output_projection(
@@ -249,25 +239,3 @@ def _norm_before(own: ModuleCall, block: ModuleCall, calls: Sequence[ModuleCall]
             if norm is not None:
                 return call, norm
     return None
-
-
-def _is_causal(attention: AttentionCall) -> bool:
-    mask, weights = attention.mask, attention.weights
-    if mask is None or weights.shape[-1] < 2:
-        return False
-    above = torch.ones(weights.shape[-2:], dtype=torch.bool).triu(1)
-    return bool((weights[..., above] == 0).all())
-
-
-def _mask_holds_a_bias(attention: AttentionCall) -> bool:
-    mask = attention.mask
-    if mask is None or not mask.is_floating_point():
-        return False
-    seen = mask[mask > -1e4]
-    return bool((seen != 0).any())
-
-
-def _parameter_name(block: nn.Module, tensor: Tensor | None) -> str | None:
-    if tensor is None:
-        return None
-    return next((name for name, each in block.named_parameters() if each.data_ptr() == tensor.data_ptr()), None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -61,7 +61,11 @@ def block_calls(network: nn.Module, found: Pass, is_residual: Callable[[ModuleCa
         owners = [each for each in members.get(call.module, ()) if id(each) in lists]
         if id(call) in attending or not owners or next(call.module.children(), None) is None:
             continue
-        if call.x is None or not call.x.shape == call.y.shape == like or _overlaps(call, attending.values()):
+        if (
+            call.x is None
+            or not call.x.shape == call.y.shape == like
+            or any(_inside(call, other) or _inside(other, call) for other in attending.values())
+        ):
             continue
         if isinstance(owners[0], nn.ModuleList) or is_residual(call):
             calls.append(call)
@@ -94,10 +98,6 @@ def _inside_of(call: ModuleCall, found: Pass) -> tuple[tuple[int, AttentionCall]
 
 def _inside(call: ModuleCall, other: ModuleCall) -> bool:
     return other.start < call.start and call.end < other.end
-
-
-def _overlaps(call: ModuleCall, others: Iterable[ModuleCall]) -> bool:
-    return any(_inside(call, other) or _inside(other, call) for other in others)
 
 
 def leaves_out_cross_attention(block: BlockCall, found: Pass) -> bool:
@@ -135,7 +135,10 @@ def _chained(network: nn.Module, found: Pass) -> list[ModuleCall]:
             prefix = f"{name}." if name else ""
             children = {f"{prefix}{child}" for child, _ in module.named_children()}
             calls = sorted((call for call in found.calls if call.name in children), key=lambda call: call.start)
-            chained = all(_follows(after, before) for before, after in pairwise(calls))
+            chained = all(
+                after.x is not None and after.x.shape == before.y.shape and torch.equal(after.x, before.y)
+                for before, after in pairwise(calls)
+            )
             if chained and len(calls) > len(best) and calls[0].x is not None and calls[0].x.shape == calls[0].y.shape:
                 best = calls
     if not best:
@@ -157,10 +160,6 @@ def _alike_outside(network: nn.Module, found: Pass, blocks: Sequence[ModuleCall]
     listed = {each for module in network.modules() if isinstance(module, nn.ModuleList) for each in module.children()}
     calls = [call for call in found.calls if type(call.module) is kind and call.module in listed]
     return sum(not any(call is each or _inside(call, each) for each in blocks) for call in calls)
-
-
-def _follows(after: ModuleCall, before: ModuleCall) -> bool:
-    return after.x is not None and after.x.shape == before.y.shape and bool(torch.equal(after.x, before.y))
 
 
 def block_list(network: nn.Module) -> str:

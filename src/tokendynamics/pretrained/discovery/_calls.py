@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
-from typing import Any, Self, TypeAlias, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -74,10 +74,13 @@ Act: TypeAlias = Callable[[Tensor], Tensor | None]
 """What is done with states; those that it returns take their place."""
 
 
+AnyHooks = TypeVar("AnyHooks", bound="Hooks")
+
+
 class Hooks(ExitStack):
     """Hooks on modules for a ``with`` block, and what else is to end with it, also where its beginning fails."""
 
-    def __enter__(self) -> Self:
+    def __enter__(self: AnyHooks) -> AnyHooks:
         super().__enter__()
         try:
             self._prepare()

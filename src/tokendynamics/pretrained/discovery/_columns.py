@@ -234,28 +234,23 @@ def composed(parts: tuple[Part, ...] | None, dim: int, read: Callable[[Part], Af
 
 
 def _composed_part(part: Part, dim: int, read: Callable[[Part], Affine]) -> Affine:
-    own, before, rows = read(part), composed(part.reads, dim, read), list(part.rows)
+    own, before, rows, norm = read(part), composed(part.reads, dim, read), list(part.rows), part.does
     factor = own.weight.new_tensor(part.factor)
-    if isinstance(part.does, Norm):
-        return _through_norm(part, part.does, own, before)
-    weight = own.weight[:, rows]
-    bias = None if own.bias is None else own.bias[rows]
-    if before is not None:
-        through = None if before.bias is None else before.bias @ weight
-        bias = through if bias is None else bias if through is None else bias + through
-        weight = before.weight @ weight
-    return Affine(factor * weight, None if bias is None else factor * bias)
-
-
-def _through_norm(part: Part, norm: Norm, own: Affine, before: Affine | None) -> Affine:
-    if before is None:
+    if not isinstance(norm, Norm):
+        weight = own.weight[:, rows]
+        bias = None if own.bias is None else own.bias[rows]
+        if before is not None:
+            through = None if before.bias is None else before.bias @ weight
+            bias = through if bias is None else bias if through is None else bias + through
+            weight = before.weight @ weight
+    elif before is None:
         raise LayoutNotFoundError(f"{part.module} normalizes what the attention reads a second time")
-    rows, groups = list(part.rows), before.weight.shape[1] // norm.width
-    factor = own.weight.new_tensor(part.factor)
-    columns = before.weight.unflatten(-1, (groups, norm.width))
-    centred = columns - columns.mean(dim=-1, keepdim=True) if norm.kind == "layer" else columns
-    weight = (centred * own.weight[0]).flatten(-2)[:, rows]
-    bias = None if before.bias is None else (before.bias.unflatten(-1, (groups, -1)) * own.weight[0]).flatten()[rows]
+    else:
+        columns = before.weight.unflatten(-1, (-1, norm.width))
+        centred = columns - columns.mean(dim=-1, keepdim=True) if norm.kind == "layer" else columns
+        weight = (centred * own.weight[0]).flatten(-2)[:, rows]
+        bias = before.bias
+        bias = None if bias is None else (bias.unflatten(0, (-1, norm.width)) * own.weight[0]).flatten()[rows]
     return Affine(factor * weight, None if bias is None else factor * bias)
 
 
@@ -263,18 +258,13 @@ def evaluated(parts: tuple[Part, ...] | None, x: Tensor, read: Callable[[Part], 
     """Return the columns for the attention's input x (…, dim), norms and biases included."""
     if parts is None:
         return x
-    pieces = [(part, _evaluated_part(part, x, read)) for part in parts]
     whole = x.new_zeros(*x.shape[:-1], sum(len(part.columns) for part in parts))
-    for part, piece in pieces:
-        whole[..., list(part.columns)] = piece
+    for part in parts:
+        own, z = read(part), evaluated(part.reads, x, read)
+        if isinstance(part.does, Norm):
+            y = Norm(part.does.kind, "weight", part.does.eps, part.does.width).apply(z, own.weight[0], own.bias)
+        else:
+            y = z @ own.weight.to(z)
+            y = y if own.bias is None else y + own.bias.to(z)
+        whole[..., list(part.columns)] = y.new_tensor(part.factor) * y[..., list(part.rows)]
     return whole
-
-
-def _evaluated_part(part: Part, x: Tensor, read: Callable[[Part], Affine]) -> Tensor:
-    own, z = read(part), evaluated(part.reads, x, read)
-    if isinstance(part.does, Norm):
-        y = Norm(part.does.kind, "weight", part.does.eps, part.does.width).apply(z, own.weight[0], own.bias)
-    else:
-        y = z @ own.weight.to(z)
-        y = y if own.bias is None else y + own.bias.to(z)
-    return y.new_tensor(part.factor) * y[..., list(part.rows)]

@@ -132,7 +132,9 @@ def _discovered(
     first = record(network, inputs(2))
     attending = {call.module for _, call in first.attentions if call.module is not None}
     if count is None:
-        count = max(_inputs_needed(call.query) for _, call in first.attentions)
+        # How many inputs overdetermine the matrices of positions: with the heads, 1.5 times a head's width.
+        queries = [call.query.shape for _, call in first.attentions]
+        count = max(2 + int(1.5 * shape[-1] / shape[1]) for shape in queries)
     generator = torch.Generator().manual_seed(_SEED)
     found = record(network, inputs(count), attending, generator) if attending else first
     blocks, quiet_blocks = _blocks(network, found), _blocks(network, first)
@@ -142,7 +144,10 @@ def _discovered(
     attentions = [layer.attention for layer, _ in layers]
     names, streams = tuple(block.call.name for block in blocks), streams_of(quiet_blocks)
     if streams > 1:
-        layers = [(replace(layer, residual=None, problem=_several(layer, streams)), seen) for layer, seen in layers]
+        several = f"its blocks hand on {streams} streams of states"
+        for place, (layer, seen) in enumerate(layers):
+            known = [each for each in layer.problem.split("; ") if each and "output" not in each]
+            layers[place] = replace(layer, residual=None, problem="; ".join([*known, several])), seen
     positions = _positions(attentions, network, inputs)
     layout = Layout(
         blocks=names,
@@ -157,12 +162,6 @@ def _discovered(
     )
     layout = replace(layout, packing=packing_of(network, inputs, causal=layout.causal))
     return Discovery(layout, tuple(seen for _, seen in layers), quiet_blocks[0].call.y.shape[-1])
-
-
-def _several(layer: BlockLayout, streams: int) -> str:
-    """Return what is wrong with a layer of a network whose blocks hand on several tensors of states."""
-    known = [each for each in layer.problem.split("; ") if each and "output" not in each]
-    return "; ".join([*known, f"its blocks hand on {streams} streams of states"])
 
 
 def _layer(
@@ -218,11 +217,6 @@ def _check_axes(block: ModuleCall) -> None:
         raise LayoutNotFoundError(expected(block.name, wanted, f"{shape} for 2 inputs, with tokens first", advice))
     if shape[1] < 2:
         raise LayoutNotFoundError(expected(block.name, wanted, f"{shape}", "make inputs of at least two tokens"))
-
-
-def _inputs_needed(query: Tensor) -> int:
-    """Return how many inputs overdetermine the matrices of positions: with the heads, 1.5 times a head's width."""
-    return 2 + int(1.5 * query.shape[-1] / query.shape[1])
 
 
 def _blocks(network: nn.Module, found: Pass) -> list[BlockCall]:
@@ -292,7 +286,8 @@ def _positions(
     if not known and rotations_in(network, inputs):
         return "rotary"
     # The same token everywhere: what differs between its states can only come from where it stands.
-    found = record(network, {name: _constant(value) for name, value in inputs(1).items()})
+    alike = {name: torch.full_like(value, value.flatten()[0].item()) for name, value in inputs(1).items()}
+    found = record(network, alike)
     block = _blocks(network, found)[0].call
     if block.x is None or float((block.x[:, -1] - block.x[:, -2]).abs().max()) == 0.0:
         return "none"
@@ -302,7 +297,3 @@ def _positions(
         if call.end < block.start
     )
     return "absolute" if normed else "learned"
-
-
-def _constant(value: Tensor) -> Tensor:
-    return torch.full_like(value, value.flatten()[0].item())

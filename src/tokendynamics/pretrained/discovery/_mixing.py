@@ -1,17 +1,17 @@
-"""Whether a network's states depend on later tokens, measured where its attention is not read."""
+"""Whether tokens act on each other in a block or in a network, found by changing one token of what it reads."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.numerics.errors import expected
-from tokendynamics.pretrained.discovery._calls import ModuleCall, states_given, with_state
-from tokendynamics.pretrained.network import evaluating, without_cache
-from tokendynamics.pretrained.other_libraries import refusing, silenced
+from tokendynamics.pretrained.discovery._calls import Hooks, ModuleCall, states_given, with_state
+from tokendynamics.pretrained.network import quietly
+from tokendynamics.pretrained.other_libraries import refusing
 
 Mixing: TypeAlias = Literal["none", "earlier tokens", "all tokens"]
 """Which other tokens act on a token inside a block."""
@@ -74,24 +74,15 @@ def ignores_later_tokens(network: nn.Module, vocabulary: int, last_block: str, n
     """
     states: list[Tensor] = []
 
-    def keep(module: nn.Module, positional: Any, output: Any) -> None:
-        del module, positional
-        given = states_given(output)
-        if given is not None:
-            states.append(given.detach().clone())
-
     first = torch.randint(0, vocabulary, (1, _TOKENS), generator=torch.Generator().manual_seed(1))
     second = first.clone()
     second[0, -1] = (first[0, -1] + 1) % vocabulary
     device = next(network.parameters()).device
-    with evaluating(network), without_cache(network), silenced(), torch.no_grad():
-        handle = network.get_submodule(last_block).register_forward_hook(keep)
-        try:
-            with refusing(lambda words: CheckpointError(expected(name, "a network that runs", words))):
-                for ids in (first, second):
-                    network(input_ids=ids.to(device))
-        finally:
-            handle.remove()
+    with Hooks() as hooks, quietly(network), torch.no_grad():
+        hooks.after(network.get_submodule(last_block), lambda given: states.append(given.detach().clone()))
+        with refusing(lambda words: CheckpointError(expected(name, "a network that runs", words))):
+            for ids in (first, second):
+                network(input_ids=ids.to(device))
     # A block that runs again (shared weights) leaves one state for each of its runs: the last one counts.
     before, after = states[len(states) // 2 - 1], states[-1]
     before, after = (each.reshape(-1, each.shape[-1])[: _TOKENS - 1].double() for each in (before, after))

@@ -57,7 +57,7 @@ def norm_of(module: nn.Module, x: Tensor | None, y: Tensor) -> Norm | None:
         x: What it read, (…, width).
         y: What it gave.
     """
-    if x is None or x.shape != y.shape or _constant(x):
+    if x is None or x.shape != y.shape or float(x.std()) == 0.0:
         return None
     given = (getattr(module, name, None) for name in ("weight", "bias"))  # of some modules "bias" is a switch
     weight, bias = (each if isinstance(each, Tensor) else None for each in given)
@@ -67,14 +67,7 @@ def norm_of(module: nn.Module, x: Tensor | None, y: Tensor) -> Norm | None:
         return None
     gains = ("none",) if weight is None else ("weight", "1 + weight")
     candidates = (Norm(kind, gain, eps, width) for kind in ("rms", "layer") for gain in gains)
-    fits = ((_misfit(norm.apply(x.double(), weight, bias), y.double()), norm) for norm in candidates)
-    error, best = min(fits, key=lambda pair: pair[0])
+    fits = (((norm.apply(x.double(), weight, bias) - y.double()).abs().max(), norm) for norm in candidates)
+    misfit, best = min(fits, key=lambda pair: float(pair[0]))
+    error = float(misfit / y.double().abs().max().clamp_min(torch.finfo(torch.float64).tiny))
     return best if error <= _TOLERANCE else None
-
-
-def _misfit(found: Tensor, y: Tensor) -> float:
-    return float((found - y).abs().max() / y.abs().max().clamp_min(torch.finfo(y.dtype).tiny))
-
-
-def _constant(x: Tensor) -> bool:
-    return float(x.std()) == 0.0

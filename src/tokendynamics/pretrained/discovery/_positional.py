@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from tokendynamics.pretrained.discovery._calls import state_of
+from tokendynamics.pretrained.discovery._calls import Hooks
 from tokendynamics.pretrained.network import without_cache
 from tokendynamics.pretrained.other_libraries import silenced
 
@@ -47,18 +47,14 @@ def positional_parts(
         return tuple(PositionalPart(name, "table") for name in _tables(network, inputs, blocks))
     does: Literal["rotation", "bias"] = "rotation" if positions == "rotary" else "bias"
     found = _giving(network, inputs, _is_rotation if does == "rotation" else _is_table) if positions != "none" else []
-    names = (_in_every_block(name, blocks) for name in found)
+    around = {name: next((block for block in blocks if name.startswith(f"{block}.")), None) for name in found}
+    names = (name if block is None else "*" + name.removeprefix(block) for name, block in around.items())
     return tuple(PositionalPart(name, does) for name in dict.fromkeys(names))
 
 
 def rotations_in(network: nn.Module, inputs: Callable[[int], Mapping[str, Any]]) -> list[str]:
     """Return the names of the modules that give cosines and sines of positions."""
     return _giving(network, inputs, _is_rotation)
-
-
-def _in_every_block(name: str, blocks: tuple[str, ...]) -> str:
-    own = next((block for block in blocks if name.startswith(f"{block}.")), None)
-    return name if own is None else "*" + name.removeprefix(own)
 
 
 def _is_rotation(module: nn.Module, given: Any, output: Any) -> bool:
@@ -122,24 +118,16 @@ class _EnoughError(Exception):
 
 def _embedded(network: nn.Module, block: str, inputs: Mapping[str, Any]) -> Tensor:
     """Return what the first block reads, and run no further."""
-    found: list[Tensor] = []
+    read: list[Tensor] = []
 
-    def stop(module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
-        del module
-        state = state_of(positional, named)
-        if state is not None:
-            found.append(state)
-            raise _EnoughError
+    def stop(states: Tensor) -> None:
+        read.append(states)
+        raise _EnoughError
 
-    hook = network.get_submodule(block).register_forward_pre_hook(stop, with_kwargs=True)
-    try:
-        with torch.no_grad(), silenced(), without_cache(network):
-            network(**inputs)
-    except _EnoughError:
-        pass
-    finally:
-        hook.remove()
-    return found[0]
+    with Hooks() as hooks, torch.no_grad(), silenced(), without_cache(network), suppress(_EnoughError):
+        hooks.before(network.get_submodule(block), stop)
+        network(**inputs)
+    return read[0]
 
 
 @contextmanager

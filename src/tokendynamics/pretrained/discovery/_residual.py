@@ -23,7 +23,7 @@ _BETTER = 0.5
 """A second part counts if the misfit without it is at least twice as large; others change it by a thousandth."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Residual:
     """How a block's output comes from its input x.
 
@@ -45,11 +45,11 @@ class Residual:
     kind: Literal["added", "norm after"]
     attention: str | None
     attention_factor: float
-    feed_forward: str | None
-    feed_forward_factor: float
-    parallel: bool
-    attention_norm: str | None
-    feed_forward_norm: str | None
+    feed_forward: str | None = None
+    feed_forward_factor: float = 1.0
+    parallel: bool = False
+    attention_norm: str | None = None
+    feed_forward_norm: str | None = None
     after_attention: tuple[str, Literal["input", "output", "sum"]]
     norm: Norm | None = None
 
@@ -85,7 +85,9 @@ class _Block:
     def whole(self, call: ModuleCall) -> str:
         """Return the name of the outermost module that gives what this one gives."""
         mine = self.states(call.y)
-        same = [each for each, y in self.outputs if _has_weights(each) and torch.equal(y, mine)]
+        same = [
+            each for each, y in self.outputs if torch.equal(y, mine) and any(True for _ in each.module.parameters())
+        ]
         return self.name(max(same, key=lambda each: each.end, default=call))
 
     def fit(self, target: Tensor, parts: Sequence[Tensor]) -> tuple[float, list[float]]:
@@ -101,7 +103,9 @@ class _Block:
         rounding = _ROUNDINGS * torch.finfo(target.dtype).eps * self.x.flatten()[self.sample].double().norm()
         size = wanted.norm() + rounding / _TOLERANCE
         doubt = (_TOLERANCE * size / given.norm(dim=0).clamp_min(1e-300)).clamp(10 * _TOLERANCE, 0.1)
-        cleaned = [_clean(factor, each) for factor, each in zip(factors[:, 0].tolist(), doubt.tolist(), strict=True)]
+        # Whole numbers, within what a factor is known to.
+        pairs = zip(factors[:, 0].tolist(), doubt.tolist(), strict=True)
+        cleaned = [round(each) * 1.0 if abs(each - round(each)) < known else each for each, known in pairs]
         return float(misfit.norm() / size.clamp_min(1e-300)), cleaned
 
     def reading(self, states: Tensor) -> ModuleCall | None:
@@ -127,8 +131,17 @@ class _Block:
         if any(each.start < time < each.end and torch.equal(y, mine) for each, y in self.outputs):
             return True
         x = self._alike(call.x)
+
+        def scaled(y: Tensor) -> bool:
+            """Return whether each feature of x is that of y times a factor, as layer scales are."""
+            if x is None:
+                return False
+            mine, other = x.flatten(0, 1).double(), y.flatten(0, 1).double()
+            factor = (mine * other).sum(dim=0) / other.square().sum(dim=0).clamp_min(1e-300)
+            return bool((mine - factor * other).norm() <= 10 * _TOLERANCE * mine.norm())
+
         earlier = [(each, y) for each, y in self.outputs if time < each.end < call.start]
-        return x is not None and any(_scaled(x, y) and self.carries(each, time, projected) for each, y in earlier)
+        return any(scaled(y) and self.carries(each, time, projected) for each, y in earlier)
 
     def norm_giving(self, states: Tensor) -> tuple[ModuleCall, Norm] | None:
         """Return a norm whose output these states are."""
@@ -162,22 +175,6 @@ def residual_of(
             "the block's output is no sum of its input, its attention and the output of one other module"
         )
     return found
-
-
-def _scaled(x: Tensor, y: Tensor) -> bool:
-    """Return whether each feature of x is that of y times a factor, as layer scales are."""
-    x, y = x.flatten(0, 1).double(), y.flatten(0, 1).double()
-    factor = (x * y).sum(dim=0) / y.square().sum(dim=0).clamp_min(1e-300)
-    return bool((x - factor * y).norm() <= 10 * _TOLERANCE * x.norm())
-
-
-def _has_weights(call: ModuleCall) -> bool:
-    return next(call.module.parameters(), None) is not None
-
-
-def _clean(factor: float, doubt: float) -> float:
-    """Return the whole number that a factor is, within what it is known to."""
-    return round(factor) * 1.0 if abs(factor - round(factor)) < doubt else factor
 
 
 def _added(inside: _Block, projected: int, time: int | None) -> Residual | None:
@@ -239,7 +236,6 @@ def _norm_after(inside: _Block, projected: int) -> Residual | None:
                 attention_factor=a,
                 feed_forward=inside.whole(feed_forward),
                 feed_forward_factor=b,
-                parallel=False,
                 attention_norm=inside.name(first[0]),
                 norm=first[1],
                 feed_forward_norm=inside.name(last[0]),
@@ -256,12 +252,8 @@ def _norm_after_attention_alone(inside: _Block, projected: int, last: tuple[Modu
         kind="norm after",
         attention=inside.whole(attention),
         attention_factor=a,
-        feed_forward=None,
-        feed_forward_factor=1.0,
-        parallel=False,
         attention_norm=inside.name(last[0]),
         norm=last[1],
-        feed_forward_norm=None,
         after_attention=(inside.name(last[0]), "output"),
     )
 

@@ -114,15 +114,11 @@ def _by_table(matrices: Tensor, tables: Iterable[tuple[str, Tensor]]) -> Iterabl
         if table.ndim != 1 or not table.is_floating_point() or not 0 < 2 * count <= width:
             continue
         frequencies = table.detach().double().cpu()
-        for first, second in _pairings(count, width):
-            rotation = Rotation(first, second, tuple(frequencies.tolist()), name)
-            yield _misfit(matrices, rotation, steps[:, None] * frequencies), rotation
-
-
-def _pairings(count: int, width: int) -> Iterable[tuple[tuple[int, ...], tuple[int, ...]]]:
-    for start in {0, width - 2 * count}:
-        yield tuple(range(start, start + count)), tuple(range(start + count, start + 2 * count))
-        yield tuple(range(start, start + 2 * count, 2)), tuple(range(start + 1, start + 2 * count, 2))
+        for start in {0, width - 2 * count}:
+            places = range(start, start + 2 * count)
+            for first, second in ((places[:count], places[count:]), (places[::2], places[1::2])):
+                rotation = Rotation(tuple(first), tuple(second), tuple(frequencies.tolist()), name)
+                yield _misfit(matrices, rotation, steps[:, None] * frequencies), rotation
 
 
 def _misfit(matrices: Tensor, rotation: Rotation, angles: Tensor) -> float:

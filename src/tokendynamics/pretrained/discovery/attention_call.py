@@ -64,12 +64,9 @@ class RowMask(Tensor):
         del types
         if func is torch.ops.aten.detach.default:
             return args[0]
-        args, kwargs = tree_map(_whole, (args, kwargs or {}))
+        given = args, kwargs or {}
+        args, kwargs = tree_map(lambda value: value.whole() if isinstance(value, RowMask) else value, given)
         return func(*args, **kwargs)
-
-
-def _whole(value: Any) -> Any:
-    return value.whole() if isinstance(value, RowMask) else value
 
 
 def row_mask(**named: Any) -> Tensor | None:
@@ -177,14 +174,13 @@ def _row_by_row(compute: Attend) -> bool:
     except RuntimeError:  # it wants all of its rows
         return False
     alone = torch.cat([first[0], second[0]], dim=1), torch.cat([first[1], second[1]], dim=2)
-    return all(_close(one, other) for one, other in zip(together, alone, strict=True))
-
-
-def _close(one: Tensor, other: Tensor) -> bool:
-    if one.shape != other.shape:
-        return False
-    relative = torch.finfo(one.dtype).eps ** 0.5  # roundings differ; what depends on other rows differs by far more
-    return torch.allclose(one, other, rtol=relative, atol=relative * float(other.abs().amax()), equal_nan=True)
+    # Roundings differ; what depends on other rows differs by far more.
+    relative = torch.finfo(together[0].dtype).eps ** 0.5
+    return all(
+        one.shape == other.shape
+        and torch.allclose(one, other, rtol=relative, atol=relative * float(other.abs().amax()), equal_nan=True)
+        for one, other in zip(together, alone, strict=True)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,10 +210,10 @@ class AttentionCall:
     weights_of: Callable[[slice], Tensor]
     mask_of: Callable[[slice], Tensor | None]
     scale: float
-    soft_cap: float | None
-    sinks: Float[Tensor, " head"] | None
-    bias: Tensor | None
-    window: int | None
+    soft_cap: float | None = None
+    sinks: Float[Tensor, " head"] | None = None
+    bias: Tensor | None = None
+    window: int | None = None
 
     @property
     def weights(self) -> Float[Tensor, "batch head token token"]:

@@ -128,7 +128,11 @@ def noticing(watch: Callable[[AttentionCall], None]) -> Iterator[None]:
 
 @contextmanager
 def _shown(configurations: list[Any]) -> Iterator[None]:
-    _register()
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    # Without a mask function of the same name the models would drop their masks, and with them causality.
+    AttentionMaskInterface.register(WATCHED, row_mask)
+    AttentionInterface.register(WATCHED, _attend)
     chosen = [(config, config._attn_implementation) for config in configurations]
     try:
         for config, _ in chosen:
@@ -137,14 +141,6 @@ def _shown(configurations: list[Any]) -> Iterator[None]:
     finally:
         for config, former in chosen:
             config._attn_implementation_internal = former
-
-
-def _register() -> None:
-    from transformers import AttentionInterface, AttentionMaskInterface
-
-    # Without a mask function of the same name the models would drop their masks, and with them causality.
-    AttentionMaskInterface.register(WATCHED, row_mask)
-    AttentionInterface.register(WATCHED, _attend)
 
 
 def configurations(network: nn.Module) -> list[Any]:
@@ -267,8 +263,4 @@ def _fused_call(
         weights_of=weights_of,
         mask_of=mask_of,
         scale=factor,
-        soft_cap=None,
-        sinks=None,
-        bias=None,
-        window=None,
     )

@@ -11,7 +11,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -118,19 +118,10 @@ def _empty_copy(config: Any, layers: Sequence[int], depth: int, half: str | None
     return half_of(empty_network(small), half, origin)[1]
 
 
+_INNER = ("intermediate_size", "ffn_dim", "d_ff", "n_inner", "hidden_dim", "encoder_ffn_dim", "decoder_ffn_dim")
 _SMALL: Mapping[str, int] = {
-    "vocab_size": 97,
-    "intermediate_size": 24,
-    "ffn_dim": 24,
-    "d_ff": 24,
-    "n_inner": 24,
-    "hidden_dim": 24,
-    "encoder_ffn_dim": 24,
-    "decoder_ffn_dim": 24,
-    "moe_intermediate_size": 8,
-    "shared_expert_intermediate_size": 8,
-    "mlp_ratio": 1,
-    "max_source_positions": 9,
+    **{"vocab_size": 97, **dict.fromkeys(_INNER, 24), "moe_intermediate_size": 8, "shared_expert_intermediate_size": 8},
+    **{"mlp_ratio": 1, "max_source_positions": 9},
 }
 """Sizes that no attention depends on, by the names that configurations have for them."""
 
@@ -154,30 +145,26 @@ def small_config(config: Any, layers: Sequence[int], depth: int) -> Any:
         depth: How many layers the network has.
     """
     small = copy.deepcopy(config)
-    for each in (small, *(getattr(small, name, None) for name in getattr(small, "sub_configs", {}))):
-        if each is not None:
-            _shrink(each, layers, depth)
+    inner = (getattr(small, name, None) for name in getattr(small, "sub_configs", {}))
+    for part in (small, *(each for each in inner if each is not None)):
+        other = getattr(part, "num_hidden_layers", None)  # of the other half of a network with two
+        for name, value in _lists(part):
+            if len(value) == depth:
+                setattr(part, name, [value[layer] for layer in layers])
+            elif len(value) == other:
+                setattr(part, name, value[: len(layers)])
+        for name in _DEPTHS:
+            if isinstance(getattr(part, name, None), int):
+                setattr(part, name, len(layers))
+        for name, size in _SMALL.items():
+            if hasattr(part, name) and (getattr(part, name) is None or getattr(part, name) > size):
+                setattr(part, name, size)
+        for name, value in list(vars(part).items()):
+            if name.endswith("_token_id") and isinstance(value, int) and value >= _SMALL["vocab_size"]:
+                setattr(part, name, 1)
+        if isinstance(getattr(part, "image_size", None), int) and isinstance(getattr(part, "patch_size", None), int):
+            part.image_size = _PATCHES * part.patch_size
     return small
-
-
-def _shrink(config: Any, layers: Sequence[int], depth: int) -> None:
-    other = getattr(config, "num_hidden_layers", None)  # of the other half of a network with two
-    for name, value in _lists(config):
-        if len(value) == depth:
-            setattr(config, name, [value[layer] for layer in layers])
-        elif len(value) == other:
-            setattr(config, name, value[: len(layers)])
-    for name in _DEPTHS:
-        if isinstance(getattr(config, name, None), int):
-            setattr(config, name, len(layers))
-    for name, size in _SMALL.items():
-        if hasattr(config, name) and (getattr(config, name) is None or getattr(config, name) > size):
-            setattr(config, name, size)
-    for name, value in list(vars(config).items()):
-        if name.endswith("_token_id") and isinstance(value, int) and value >= _SMALL["vocab_size"]:
-            setattr(config, name, 1)
-    if isinstance(getattr(config, "image_size", None), int) and isinstance(getattr(config, "patch_size", None), int):
-        config.image_size = _PATCHES * config.patch_size
 
 
 def _lists(config: Any) -> list[tuple[str, Sequence[Any]]]:
@@ -313,11 +300,11 @@ def discover_in_network(
 
     best: Discovery | None = None
     problem: LayoutNotFoundError | None = None
-    for values in (_random, _random_where_zero, _own):
-        if values is _own and best is not None:
+    for random in ("all", "zeros", "none"):
+        if random == "none" and best is not None:
             break
         try:
-            with _changed(network, values), refusing(refusal):
+            with _changed(network, random), refusing(refusal):
                 found = discover(network, inputs, found_on="the network itself", decoder=decoder)
         except LayoutNotFoundError as error:
             problem = error
@@ -337,45 +324,31 @@ def _parts_found(found: Discovery) -> int:
 
 
 @contextmanager
-def _changed(network: nn.Module, values: Callable[[Tensor, Tensor], Tensor]) -> Iterator[None]:
-    """Let parameters have other values inside the block; blocks of one kind share theirs, which saves memory."""
+def _changed(network: nn.Module, random: Literal["all", "zeros", "none"]) -> Iterator[None]:
+    """Let parameters, or their zeros, be random inside the block; blocks of one kind share theirs, to save memory."""
     drawn: dict[tuple[Any, ...], Tensor] = {}
     former: list[tuple[nn.Parameter, Tensor]] = []
     try:
-        for name, parameter in network.named_parameters():
+        for name, parameter in network.named_parameters() if random != "none" else ():
             if type(parameter.data) is not Tensor or not parameter.is_floating_point() or parameter.is_meta:
                 continue
             kind = (re.sub(r"\d+", "*", name), parameter.shape, parameter.dtype)
             if kind not in drawn:
                 # By its name, not by its turn: further parameters of a network change nothing for the others.
                 generator = torch.Generator().manual_seed(_SEED + zlib.crc32(kind[0].encode()))
-                drawn[kind] = _drawn(parameter, generator)
+                if parameter.ndim != 2 or parameter.numel() < _LARGE:
+                    drawn[kind] = random_values(parameter.shape, generator).to(parameter.dtype)
+                else:
+                    rows, columns = parameter.shape
+                    line = random_values(torch.Size((1, _STRIDE * rows + columns)), generator)[0].to(parameter.dtype)
+                    line = line * (line.numel() / columns) ** 0.5
+                    drawn[kind] = line.as_strided((rows, columns), (_STRIDE, 1))
             former.append((parameter, parameter.data))
-            parameter.data = values(parameter.data, drawn[kind])
+            if random == "all":
+                parameter.data = drawn[kind]
+            elif bool((zero := parameter.data == 0).any()):
+                parameter.data = torch.where(zero, drawn[kind], parameter.data)
         yield
     finally:
         for parameter, data in former:
             parameter.data = data
-
-
-def _drawn(parameter: Tensor, generator: torch.Generator) -> Tensor:
-    if parameter.ndim != 2 or parameter.numel() < _LARGE:
-        return random_values(parameter.shape, generator).to(parameter.dtype)
-    rows, columns = parameter.shape
-    line = random_values(torch.Size((1, _STRIDE * rows + columns)), generator)[0].to(parameter.dtype)
-    return (line * (line.numel() / columns) ** 0.5).as_strided((rows, columns), (_STRIDE, 1))
-
-
-def _random(own: Tensor, drawn: Tensor) -> Tensor:
-    del own
-    return drawn
-
-
-def _own(own: Tensor, drawn: Tensor) -> Tensor:
-    del drawn
-    return own
-
-
-def _random_where_zero(own: Tensor, drawn: Tensor) -> Tensor:
-    zero = own == 0
-    return torch.where(zero, drawn, own) if bool(zero.any()) else own

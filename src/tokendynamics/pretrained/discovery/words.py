@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from tokendynamics.pretrained.discovery._columns import Part
 from tokendynamics.pretrained.discovery._norms import Norm
 from tokendynamics.pretrained.discovery._residual import Residual
+from tokendynamics.pretrained.discovery._rotation import Rotation
 from tokendynamics.pretrained.discovery.layout import NO_ATTENTION, AttentionLayout, BlockLayout, Layout, as_ranges
 
 _NORMS = {"rms": "RMS norm", "layer": "LayerNorm"}
@@ -52,7 +53,10 @@ def kinds_in_words(layout: Layout) -> list[tuple[str, list[tuple[str, str]]]]:
     found = []
     for kind in kinds:
         layers = [number for number, layer in enumerate(layout.layers, 1) if layer == kind]
-        found.append((_layers(layers), block_in_words(kind)))
+        words = f"layers {layers[0]}–{layers[-1]}" if layers[1:] else f"layer {layers[0]}"
+        if layers != list(range(layers[0], layers[-1] + 1)):
+            words = "layers " + ", ".join(map(str, layers))
+        found.append((words, block_in_words(kind)))
     return found
 
 
@@ -89,6 +93,7 @@ def form_in_words(attention: AttentionLayout) -> str:
 
 
 def _attention(found: AttentionLayout) -> list[tuple[str, str]]:
+    mask = "a token sees itself and earlier ones" if found.causal else "every token sees every token"
     heads = f"{found.heads} of width {found.d_head}"
     if found.kv_heads != found.heads:
         heads += f", {found.kv_heads} of keys and values"
@@ -104,10 +109,10 @@ def _attention(found: AttentionLayout) -> list[tuple[str, str]]:
         ("output", found.output[0]),
         ("form", form_in_words(found)),
         ("scale", f"{found.scale:.6g}"),
-        ("mask", _mask(found)),
+        ("mask", mask if found.window is None else f"{mask}, in a window of {found.window}"),
     ]
     if found.rotation is not None:
-        facts.append(("rotation", _rotation(found)))
+        facts.append(("rotation", _rotation(found.rotation, found.d_head)))
     for name, value in (("soft cap", found.soft_cap), ("sinks", found.sinks)):
         if value is not None:
             facts.append((name, str(value)))
@@ -117,31 +122,22 @@ def _attention(found: AttentionLayout) -> list[tuple[str, str]]:
 
 
 def _parts(parts: Iterable[Part]) -> str:
-    return " and ".join(_part(part) for part in parts)
+    def words(part: Part) -> str:
+        rows = as_ranges(part.rows)
+        rows = rows if len(rows) <= _LONGEST else f"{len(part.rows)} rows in {rows.count(',') + 1} runs"
+        text = f"{part.module} [{rows}]"
+        if isinstance(part.does, Norm):
+            text = f"{part.module} ({norm_in_words(part.does)})"
+        if set(part.factor) != {1.0}:
+            text += f" × {part.factor[0]:.6g}" if len(set(part.factor)) == 1 else " × several factors"
+        return text if part.reads is None else f"{text} of {_parts(part.reads)}"
+
+    return " and ".join(map(words, parts))
 
 
-def _part(part: Part) -> str:
-    rows = as_ranges(part.rows)
-    rows = rows if len(rows) <= _LONGEST else f"{len(part.rows)} rows in {rows.count(',') + 1} runs"
-    text = f"{part.module} [{rows}]"
-    if isinstance(part.does, Norm):
-        text = f"{part.module} ({norm_in_words(part.does)})"
-    if set(part.factor) != {1.0}:
-        text += f" × {part.factor[0]:.6g}" if len(set(part.factor)) == 1 else " × several factors"
-    return text if part.reads is None else f"{text} of {_parts(part.reads)}"
-
-
-def _mask(found: AttentionLayout) -> str:
-    words = "a token sees itself and earlier ones" if found.causal else "every token sees every token"
-    return words if found.window is None else f"{words}, in a window of {found.window}"
-
-
-def _rotation(found: AttentionLayout) -> str:
-    rotation = found.rotation
-    if rotation is None:
-        return "none"
+def _rotation(rotation: Rotation, d_head: int) -> str:
     how = "neighbours" if rotation.second[0] == rotation.first[0] + 1 else f"features {len(rotation.first)} apart"
-    share = f"{2 * len(rotation.first)} of {found.d_head} features, pairs of {how}"
+    share = f"{2 * len(rotation.first)} of {d_head} features, pairs of {how}"
     if rotation.frequencies is None:
         return f"{share}; by place in the image, not by distance"
     return f"{share}; frequencies {'fitted' if rotation.table is None else f'of {rotation.table}'}"
@@ -161,10 +157,3 @@ def _residual(found: Residual) -> list[tuple[str, str]]:
         return [("sum", f"{found.feed_forward_norm}({found.attention_norm}(state + {attention}) + {feed_forward})")]
     order = "both read the same state" if found.parallel else "one after the other"
     return [("sum", f"state + {attention} + {feed_forward}, {order}")]
-
-
-def _layers(numbers: list[int]) -> str:
-    if len(numbers) == 1:
-        return f"layer {numbers[0]}"
-    whole = numbers == list(range(numbers[0], numbers[-1] + 1))
-    return f"layers {numbers[0]}–{numbers[-1]}" if whole else "layers " + ", ".join(map(str, numbers))
