@@ -178,12 +178,24 @@ def _double_when_used(attention: nn.Module) -> nn.Module:
 
     The large ones are those of the layer itself, which stay where they are.
     """
+
+    def to_double(module: nn.Module, arguments: Any) -> None:
+        del arguments
+        vars(module)["_stored"] = dict(module.named_parameters(recurse=False))
+        for name, value in vars(module)["_stored"].items():
+            module.register_parameter(name, nn.Parameter(value.cpu().double(), requires_grad=False))
+
+    def from_double(module: nn.Module, arguments: Any, output: Any) -> None:
+        del arguments, output
+        for name, value in vars(module)["_stored"].items():
+            module.register_parameter(name, value)
+
     shared = {id(value): value for module in attention.modules() if _is_large(module) for value in module.parameters()}
     whole = without_hooks(copy.deepcopy(attention, shared)).eval()
     for module in whole.modules():
         if _is_large(module):
-            module.register_forward_pre_hook(_to_double)
-            module.register_forward_hook(_from_double, always_call=True)
+            module.register_forward_pre_hook(to_double)
+            module.register_forward_hook(from_double, always_call=True)
             continue
         for name, value in list(module.named_parameters(recurse=False)):
             module.register_parameter(name, nn.Parameter(value.cpu().double(), requires_grad=False))
@@ -197,19 +209,6 @@ def _is_large(module: nn.Module) -> bool:
     # No subclasses: PyTorch's own attention reads the weight of one without calling it. Conv1D is transformers'.
     projection = type(module) is nn.Linear or type(module).__name__ == "Conv1D"
     return projection and sum(value.numel() for value in module.parameters()) >= _LARGE
-
-
-def _to_double(module: nn.Module, arguments: Any) -> None:
-    del arguments
-    vars(module)["_stored"] = dict(module.named_parameters(recurse=False))
-    for name, value in vars(module)["_stored"].items():
-        module.register_parameter(name, nn.Parameter(value.cpu().double(), requires_grad=False))
-
-
-def _from_double(module: nn.Module, arguments: Any, output: Any) -> None:
-    del arguments, output
-    for name, value in vars(module)["_stored"].items():
-        module.register_parameter(name, value)
 
 
 def _double(found: Affine) -> Affine:

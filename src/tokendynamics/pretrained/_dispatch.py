@@ -94,7 +94,19 @@ def placement_of(
         ArgumentValueError: A name that the network does not have, modules inside others, a tensor that none holds; or
             not enough room.
     """
-    placement = Placement(_inferred(network, blocks, dtype) if chosen is None else chosen)
+    if chosen is None:
+        from accelerate import infer_auto_device_map
+
+        def refusal(words: str) -> ArgumentValueError:
+            return ArgumentValueError(expected("device_map", "devices with room for the network", words))
+
+        whole = sorted({type(network.get_submodule(name)).__name__ for name in blocks})
+        with refusing(refusal), silenced():
+            inferred = infer_auto_device_map(network, no_split_module_classes=whole, dtype=dtype)
+        if "disk" in inferred.values():
+            raise ArgumentValueError(expected("device_map", "devices with room for the network", "too little", _DISK))
+        chosen = as_device_map(inferred)
+    placement = Placement(chosen or {})
     modules, known = list(placement.devices), dict(network.named_modules())
     strange = [module for module in modules if module not in known]
     if strange:
@@ -115,20 +127,6 @@ def placement_of(
 
 def _holds(module: str, name: str) -> bool:
     return module in ("", name) or name.startswith(f"{module}.")
-
-
-def _inferred(network: nn.Module, blocks: Iterable[str], dtype: torch.dtype) -> dict[str, torch.device]:
-    from accelerate import infer_auto_device_map
-
-    def refusal(words: str) -> ArgumentValueError:
-        return ArgumentValueError(expected("device_map", "devices with room for the network", words))
-
-    whole = sorted({type(network.get_submodule(name)).__name__ for name in blocks})
-    with refusing(refusal), silenced():
-        found = infer_auto_device_map(network, no_split_module_classes=whole, dtype=dtype)
-    if "disk" in found.values():
-        raise ArgumentValueError(expected("device_map", "devices with room for the network", "too little", _DISK))
-    return as_device_map(found) or {}
 
 
 def without_hooks(network: nn.Module) -> nn.Module:

@@ -71,6 +71,12 @@ def architecture_of(config: Any, layout: Layout, dim: int, parameters: int) -> A
     """
     first = next((layer for layer in layout.layers if layer.attention is not None), layout.layers[0])
     attention = first.attention
+    residual = first.residual
+    placement: Literal["pre", "post", "branch", "pre and branch"] = "pre"
+    if residual is not None and residual.kind == "norm after":
+        placement = "post"
+    elif residual is not None and residual.attention_norm is not None:
+        placement = "branch" if attention is None or attention.norm is None else "pre and branch"
     reads_ids = isinstance(getattr(config, "vocab_size", None), int)
     width = next((each for name in _WIDTHS if isinstance(each := getattr(config, name, None), int)), None)
     rotary_base = (getattr(config, "rope_parameters", None) or {}).get("rope_theta")
@@ -88,7 +94,7 @@ def architecture_of(config: Any, layout: Layout, dim: int, parameters: int) -> A
         parameters=parameters,
         positions=layout.positions,
         norm=norm_of_block(layout, first).kind,
-        norm_placement=_placement(first),
+        norm_placement=placement,
         causal=layout.causal if attention is None else attention.causal,
         feed_forward_dim=4 * config.hidden_size if width is None and hasattr(config, "n_inner") else width,
         rotary_base=None if rotary_base is None else float(rotary_base),
@@ -104,15 +110,6 @@ def norm_of_block(layout: Layout, layer: BlockLayout) -> Norm:
     if layer.residual is not None and layer.residual.norm is not None:
         return layer.residual.norm
     return Norm("layer", "none", 0.0, 1) if layout.final_norm is None else layout.final_norm[1]
-
-
-def _placement(layer: BlockLayout) -> Literal["pre", "post", "branch", "pre and branch"]:
-    attention, residual = layer.attention, layer.residual
-    if residual is not None and residual.kind == "norm after":
-        return "post"
-    if residual is not None and residual.attention_norm is not None:
-        return "branch" if attention is None or attention.norm is None else "pre and branch"
-    return "pre"
 
 
 def as_layer(value: Any, count: int, argument: str = "layer") -> int:

@@ -113,20 +113,12 @@ def _of_the_attention(block: nn.Module, layout: BlockLayout) -> tuple[str, ...]:
     if attention is not None:
         kind = type(block.get_submodule(attention.module))
         names += [name for name, module in block.named_modules() if type(module) is kind]
-    return tuple(beginning for name in names for beginning in _own_beginning(name, residual.feed_forward))
-
-
-def _own_beginning(name: str, other: str) -> Iterator[str]:
-    """Yield the shortest beginning of a name that the other does not have; none where it is the other's.
-
-    >>> list(_own_beginning("layer.0.SelfAttention.q", "layer.1.DenseReluDense")), list(_own_beginning("fc", "fc"))
-    (['layer.0.'], [])
-    """
-    parts, others = name.split("."), other.split(".")
-    for count in range(1, len(parts) + 1):
-        if parts[:count] != others[:count]:
-            yield ".".join(parts[:count]) + "."
-            return
+    others, beginnings = residual.feed_forward.split("."), []
+    for parts in (name.split(".") for name in names):
+        # The shortest beginning that the feed-forward part does not have; none where the name is its own.
+        counts = range(1, len(parts) + 1)
+        beginnings += [".".join(parts[:count]) + "." for count in counts if parts[:count] != others[:count]][:1]
+    return tuple(beginnings)
 
 
 def _norm_before(block: nn.Module, layout: BlockLayout) -> tuple[str, Norm] | None:

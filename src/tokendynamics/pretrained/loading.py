@@ -170,7 +170,15 @@ def _of_files(
     if store is None:
         weights = DrawnTensors(shapes_of(network), initial_laws(whole, prefix), int(seed or 0))
     else:
-        weights = _weights(whole, prefix, network, store, found.name)
+        sources, blocks = stored_names(whole, store.shapes, {}), block_list(network)
+        if blocks:
+            inner, depth = (
+                f"{prefix}.{blocks}" if prefix else blocks,
+                len(list(network.get_submodule(blocks).children())),
+            )
+            check_depth(sources, inner, depth, ignored(whole), found.name)
+        _check_places(whole, store, sources, found.name)
+        weights = Weights(store, network, whole, prefix, found.name)
     discovery = discover_in(config, network, half, found.name)
     origin = Origin(found.name, found.source, found.folder, seed, tokenizer)
     own = getattr(network, "config", config)
@@ -205,16 +213,6 @@ def _with_remedy(
     parameters = sum(parameter.numel() for parameter in model.parameters())
     checkpoint.architecture = replace(checkpoint.architecture, parameters=parameters)
     return checkpoint
-
-
-def _weights(whole: Any, prefix: str, network: nn.Module, store: SafetensorsFiles | PickledFiles, name: str) -> Weights:
-    blocks = block_list(network)
-    sources = stored_names(whole, store.shapes, {})
-    if blocks:
-        inner = f"{prefix}.{blocks}" if prefix else blocks
-        check_depth(sources, inner, len(network.get_submodule(blocks)), ignored(whole), name)  # pyright: ignore
-    _check_places(whole, store, sources, name)
-    return Weights(store, network, whole, prefix, name)
 
 
 def _check_places(whole: Any, store: SafetensorsFiles | PickledFiles, sources: Mapping[str, Source], name: str) -> None:

@@ -83,9 +83,13 @@ def half_of(network: nn.Module, half: str | None, origin: str) -> tuple[str, nn.
         ArgumentValueError: It has halves and none was named, or not this one.
     """
     inside, has = "", _halves(network)
-    for name in _base_models(network):
-        if not has:
-            inside, has = f"{name}.", _halves(network.get_submodule(name))
+    # What a network with a head, or with an adapter, is wrapped around, from the outside in.
+    names: dict[nn.Module, str] = {module: name for name, module in network.named_modules()}
+    seen, base = [""], getattr(network, "base_model", None)
+    while not has and isinstance(base, nn.Module) and names.get(base, "") not in seen:
+        seen.append(names[base])
+        inside, has = f"{names[base]}.", _halves(base)
+        base = getattr(base, "base_model", None)
     two = ("encoder" in has and "decoder" in has) or ("text" in has and "vision" in has)
     if half is None and not two:
         return "", network
@@ -105,17 +109,6 @@ def _halves(network: nn.Module) -> dict[str, tuple[str, nn.Module]]:
     }
     first = {half: next((name for name in names if name in inner), "") for half, names in _HALVES.items()}
     return {half: (name, inner[name]) for half, name in first.items() if name}
-
-
-def _base_models(network: nn.Module) -> list[str]:
-    """Return the names of what a network with a head, or with an adapter, is wrapped around, from the outside in."""
-    names: dict[nn.Module, str] = {module: name for name, module in network.named_modules()}
-    found: list[str] = []
-    inner = getattr(network, "base_model", None)
-    while isinstance(inner, nn.Module) and names.get(inner, "") not in ("", *found):
-        found.append(names[inner])
-        inner = getattr(inner, "base_model", None)
-    return found
 
 
 @contextmanager

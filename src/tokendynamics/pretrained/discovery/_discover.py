@@ -138,7 +138,14 @@ def _discovered(
     generator = torch.Generator().manual_seed(_SEED)
     found = record(network, inputs(count), attending, generator) if attending else first
     blocks, quiet_blocks = _blocks(network, found), _blocks(network, first)
-    _check_axes(quiet_blocks[0].call)
+    start = quiet_blocks[0].call
+    if start.y.ndim == 3:
+        shape, wanted = tuple(start.y.shape), "states of shape (input, token, feature)"
+        if shape[0] != 2 and shape[1] == 2:
+            advice = "build it with batch_first=True if its class has that; others of this layout are not read"
+            raise LayoutNotFoundError(expected(start.name, wanted, f"{shape} for 2 inputs, with tokens first", advice))
+        if shape[1] < 2:
+            raise LayoutNotFoundError(expected(start.name, wanted, f"{shape}", "make inputs of at least two tokens"))
     tables = [(name, table) for name, table in network.named_buffers() if table.ndim == 1]
     layers = [_layer(block, quiet, found, first, tables) for block, quiet in zip(blocks, quiet_blocks, strict=True)]
     attentions = [layer.attention for layer, _ in layers]
@@ -201,22 +208,6 @@ def _without_attention(block: ModuleCall, found: Pass, shape: tuple[int, int]) -
     words = NO_ATTENTION if not problem else f"{NO_ATTENTION}; {problem}"
     norms = block_norms(block, found.calls, None, shape)
     return BlockLayout(attention=None, residual=residual, norms=norms, problem=words, attends=False, mixing=mixing)
-
-
-def _check_axes(block: ModuleCall) -> None:
-    """Refuse states of two inputs that are not (input, token, feature), and inputs of one token.
-
-    Raises:
-        LayoutNotFoundError: They are (token, input, feature), or there is one token.
-    """
-    if block.y.ndim != 3:
-        return
-    shape, wanted = tuple(block.y.shape), "states of shape (input, token, feature)"
-    if shape[0] != 2 and shape[1] == 2:
-        advice = "build it with batch_first=True if its class has that; others of this layout are not read"
-        raise LayoutNotFoundError(expected(block.name, wanted, f"{shape} for 2 inputs, with tokens first", advice))
-    if shape[1] < 2:
-        raise LayoutNotFoundError(expected(block.name, wanted, f"{shape}", "make inputs of at least two tokens"))
 
 
 def _blocks(network: nn.Module, found: Pass) -> list[BlockCall]:

@@ -29,28 +29,30 @@ def mixing_of(block: ModuleCall) -> Mixing:
     x = block.x
     if x is None or x.ndim != 3 or x.shape[1] < 2:
         return "all tokens"
+
+    def output(token: int | None) -> Tensor:
+        state = x.clone()
+        if token is not None:
+            state[:, token] = state[:, token].roll(1, dims=-1) + x.std()
+        positional, named = block.arguments
+        tensors = (each for each in (*positional, *named.values()) if isinstance(each, Tensor))
+        positional, named = with_state(
+            state, next(each for each in tensors if each.shape == x.shape), positional, named
+        )
+        given = block.module(*positional, **named)
+        states = states_given(given)
+        if states is None:
+            raise ValueError(type(given).__name__)
+        return states
+
     try:
         with torch.no_grad():
-            same, first, last = (_output(block, x, token) for token in (None, 0, -1))
+            same, first, last = (output(token) for token in (None, 0, -1))
     except Exception:  # what a block of the user's own raises when it runs outside its network
         return "all tokens"
     if _differ(last[:, :-1], same[:, :-1]):
         return "all tokens"
     return "earlier tokens" if _differ(first[:, 1:], same[:, 1:]) else "none"
-
-
-def _output(block: ModuleCall, x: Tensor, token: int | None) -> Tensor:
-    state = x.clone()
-    if token is not None:
-        state[:, token] = state[:, token].roll(1, dims=-1) + x.std()
-    positional, named = block.arguments
-    given = next(each for each in (*positional, *named.values()) if isinstance(each, Tensor) and each.shape == x.shape)
-    positional, named = with_state(state, given, positional, named)
-    output = block.module(*positional, **named)
-    states = states_given(output)
-    if states is None:
-        raise ValueError(type(output).__name__)
-    return states
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:

@@ -241,11 +241,8 @@ def _norm_after(inside: _Block, projected: int) -> Residual | None:
                 feed_forward_norm=inside.name(last[0]),
                 after_attention=(inside.name(first[0]), "output"),
             )
-    return _norm_after_attention_alone(inside, projected, last)
-
-
-def _norm_after_attention_alone(inside: _Block, projected: int, last: tuple[ModuleCall, Norm]) -> Residual | None:
-    error, attention, (a,) = _best_one(inside, inside.states(last[0].x) - inside.x, projected, last[0].start)
+    # An attention alone.
+    error, attention, (a,) = _best_one(inside, total - inside.x, projected, last[0].start)
     if attention is None or error >= _TOLERANCE:
         return None
     return Residual(

@@ -44,7 +44,18 @@ def discover_in(config: Any, network: nn.Module, half: str | None, origin: str) 
     blocks = list(network.get_submodule(name).children()) if name else []
     kinds = layer_kinds(own, blocks)
     copy, chosen = _small_copy(config, own, blocks, name, sorted(set(kinds)), half, origin)
-    filled = _filled(copy)
+    filled = fill_randomly(copy)
+    # What it reads from a file besides (running variances) is 1.
+    kept = {
+        f"{prefix}.{label}" if prefix else label
+        for prefix, module in filled.named_modules()
+        for label, _ in module.named_buffers(recurse=False)
+        if label not in module._non_persistent_buffers_set
+    }
+    fill_buffers(filled, lambda label: torch.device("cpu"), kept)
+    for buffer in map(filled.get_buffer, kept):
+        if buffer.is_floating_point():
+            buffer.nan_to_num_(nan=1.0)
     with refusing(lambda words: LayoutNotFoundError(expected(origin, "a network whose small copy runs", words))):
         found = discover(filled, random_inputs(filled), found_on="a small random copy", decoder=half == "decoder")
     if chosen is None:
@@ -56,23 +67,6 @@ def discover_in(config: Any, network: nn.Module, half: str | None, origin: str) 
     names, places = tuple(f"{name}.{number}" for number in range(len(blocks))), [chosen.index(kind) for kind in kinds]
     layout = found.layout.with_blocks(names, tuple(places))
     return Discovery(layout, tuple(found.seen[place] for place in places), found.dim)
-
-
-def _filled(copy: nn.Module) -> nn.Module:
-    """Give an empty small copy random weights, and 1 for what it reads from a file besides (running variances)."""
-    filled = fill_randomly(copy)
-    kept = {
-        f"{prefix}.{name}" if prefix else name
-        for prefix, module in filled.named_modules()
-        for name, _ in module.named_buffers(recurse=False)
-        if name not in module._non_persistent_buffers_set
-    }
-    fill_buffers(filled, lambda name: torch.device("cpu"), kept)
-    for name in kept:
-        buffer = filled.get_buffer(name)
-        if buffer.is_floating_point():
-            buffer.nan_to_num_(nan=1.0)
-    return filled
 
 
 def _small_copy(

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from tokendynamics.pretrained.discovery._columns import Part
 from tokendynamics.pretrained.discovery._norms import Norm
 from tokendynamics.pretrained.discovery._residual import Residual
-from tokendynamics.pretrained.discovery._rotation import Rotation
 from tokendynamics.pretrained.discovery.layout import NO_ATTENTION, AttentionLayout, BlockLayout, Layout, as_ranges
 
 _NORMS = {"rms": "RMS norm", "layer": "LayerNorm"}
@@ -112,7 +111,12 @@ def _attention(found: AttentionLayout) -> list[tuple[str, str]]:
         ("mask", mask if found.window is None else f"{mask}, in a window of {found.window}"),
     ]
     if found.rotation is not None:
-        facts.append(("rotation", _rotation(found.rotation, found.d_head)))
+        first, second, frequencies = found.rotation.first, found.rotation.second, found.rotation.frequencies
+        how = "neighbours" if second[0] == first[0] + 1 else f"features {len(first)} apart"
+        source = "by place in the image, not by distance"
+        if frequencies is not None:
+            source = f"frequencies {'fitted' if found.rotation.table is None else f'of {found.rotation.table}'}"
+        facts.append(("rotation", f"{2 * len(first)} of {found.d_head} features, pairs of {how}; {source}"))
     for name, value in (("soft cap", found.soft_cap), ("sinks", found.sinks)):
         if value is not None:
             facts.append((name, str(value)))
@@ -133,14 +137,6 @@ def _parts(parts: Iterable[Part]) -> str:
         return text if part.reads is None else f"{text} of {_parts(part.reads)}"
 
     return " and ".join(map(words, parts))
-
-
-def _rotation(rotation: Rotation, d_head: int) -> str:
-    how = "neighbours" if rotation.second[0] == rotation.first[0] + 1 else f"features {len(rotation.first)} apart"
-    share = f"{2 * len(rotation.first)} of {d_head} features, pairs of {how}"
-    if rotation.frequencies is None:
-        return f"{share}; by place in the image, not by distance"
-    return f"{share}; frequencies {'fitted' if rotation.table is None else f'of {rotation.table}'}"
 
 
 def _residual(found: Residual) -> list[tuple[str, str]]:

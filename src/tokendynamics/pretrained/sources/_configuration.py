@@ -61,7 +61,13 @@ def check_settings(settings: Mapping[str, Any], where: str) -> None:
         rotations = value if isinstance(value, Mapping) else {}
         by_kind = [(f"{name}.{kind}", each) for kind, each in rotations.items() if isinstance(each, Mapping)]
         for label, rotation in by_kind or [(name, rotations)]:
-            _check_rotation(rotation, label, where)
+            # Two settings of which neither is wrong alone.
+            kind, low = rotation.get("rope_type", rotation.get("type")), rotation.get("low_freq_factor")
+            if kind == "llama3" and low is not None and low == rotation.get("high_freq_factor"):
+                wanted = f"{label}.high_freq_factor above low_freq_factor"
+                raise CheckpointError(expected(where, wanted, f"{low} for both"))
+            if kind == "yarn" and rotation.get("rope_theta") == 1:
+                raise CheckpointError(expected(where, f"{label}.rope_theta other than 1 for YaRN", 1))
 
 
 def _expected(name: str, value: float) -> str | None:
@@ -76,16 +82,6 @@ def _expected(name: str, value: float) -> str | None:
         return f"{name} above 0"
     epsilon = leaf in ("eps", "epsilon") or leaf.endswith(("_eps", "_epsilon"))
     return f"{name} of 0 or more" if epsilon and value < 0 else None
-
-
-def _check_rotation(rotation: Mapping[str, Any], name: str, where: str) -> None:
-    """Refuse two settings of a rotation of which neither is wrong alone."""
-    kind = rotation.get("rope_type", rotation.get("type"))
-    low, high = rotation.get("low_freq_factor"), rotation.get("high_freq_factor")
-    if kind == "llama3" and low is not None and low == high:
-        raise CheckpointError(expected(where, f"{name}.high_freq_factor above low_freq_factor", f"{high} for both"))
-    if kind == "yarn" and rotation.get("rope_theta") == 1:
-        raise CheckpointError(expected(where, f"{name}.rope_theta other than 1 for YaRN", 1))
 
 
 def _numbers_in(settings: Any, name: str = "") -> Iterator[tuple[str, float]]:
@@ -116,18 +112,28 @@ def read_config(folder: Path) -> Any:
     Raises:
         CheckpointError: No config.json, an unreadable one, an unknown architecture, or quantised weights.
     """
+    from transformers import CONFIG_MAPPING, AutoConfig, __version__
+
     path = folder / "config.json"
     if not path.is_file():
         advice = "pass the folder that holds config.json and the weights"
         raise CheckpointError(expected(str(folder), "a checkpoint folder", "no config.json in it", advice))
     facts = read_json_object(path)
-    _check_known(facts, path)
+    model_type = facts.get("model_type")
+    if model_type is None:
+        advice = f"add the line {_missing_line(facts, folder)} to it"
+        wanted = "a model_type, which transformers needs to choose the architecture"
+        raise CheckpointError(expected(str(path), wanted, "none (files of before 2020 have none)", advice))
+    if isinstance(model_type, str) and model_type in _OWN:
+        import_module(_OWN[model_type])  # which makes the name known to transformers
+    if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
+        wanted = f"a model type that transformers {__version__} knows"
+        advice = "update transformers, or pass the network itself"
+        raise CheckpointError(expected("architecture", wanted, shown(model_type), advice))
     check_settings(facts, str(path))
     if facts.get("quantization_config"):
         advice = "use the unquantised checkpoint or a .gguf file"
         raise CheckpointError(expected(str(path), "plain weights", "a quantization_config", advice))
-    from transformers import AutoConfig
-
     # A strict configuration class refuses values in its own words.
     with refusing(lambda words: CheckpointError(expected(str(path), "a valid configuration", words))), silenced():
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -237,23 +243,6 @@ def check_depth(
         came = f"{layers} in config.json"
         wanted = f"the {max(found) + 1} layers that the files hold"
         raise CheckpointError(expected(origin, wanted, came, advice))
-
-
-def _check_known(facts: Mapping[str, Any], path: Path) -> None:
-    from transformers import CONFIG_MAPPING, __version__
-
-    model_type = facts.get("model_type")
-    if model_type is None:
-        advice = f"add the line {_missing_line(facts, path.parent)} to it"
-        wanted = "a model_type, which transformers needs to choose the architecture"
-        raise CheckpointError(expected(str(path), wanted, "none (files of before 2020 have none)", advice))
-    if isinstance(model_type, str) and model_type in _OWN:
-        import_module(_OWN[model_type])  # which makes the name known to transformers
-    if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
-        wanted = f"a model type that transformers {__version__} knows"
-        raise CheckpointError(
-            expected("architecture", wanted, shown(model_type), "update transformers, or pass the network itself")
-        )
 
 
 def _missing_line(facts: Mapping[str, Any], folder: Path) -> str:
