@@ -172,11 +172,8 @@ def _of_files(
     else:
         sources, blocks = stored_names(whole, store.shapes, {}), block_list(network)
         if blocks:
-            inner, depth = (
-                f"{prefix}.{blocks}" if prefix else blocks,
-                len(list(network.get_submodule(blocks).children())),
-            )
-            check_depth(sources, inner, depth, ignored(whole), found.name)
+            inner, listed = f"{prefix}.{blocks}" if prefix else blocks, network.get_submodule(blocks).children()
+            check_depth(sources, inner, len(list(listed)), ignored(whole), found.name)
         _check_places(whole, store, sources, found.name)
         weights = Weights(store, network, whole, prefix, found.name)
     discovery = discover_in(config, network, half, found.name)
