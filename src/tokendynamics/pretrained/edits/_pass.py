@@ -44,8 +44,10 @@ class OwnTokens(ExitStack):
             if get_ident() != self._thread:
                 return
             # A tensor, or the first of a tuple or of transformers' outputs.
-            several = output if isinstance(output, tuple) else tuple(getattr(output, "values", tuple)())
-            first = output if isinstance(output, Tensor) else next(iter(several), None)
+            first = output
+            if not isinstance(output, Tensor):
+                several = output if isinstance(output, tuple) else getattr(output, "values", tuple)()
+                first = next(iter(several), None)
             self._kept.pop(name, None)
             if isinstance(first, Tensor):
                 self._kept[name] = first
