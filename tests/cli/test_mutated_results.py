@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xarray as xr
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -42,7 +43,7 @@ def _diagnosis(root: Path) -> Path:
 
 def _use_diagnosis(folder: Path) -> None:
     found = td.Diagnosis.open(folder)
-    assert found.audit is not None
+    assert isinstance(found.audit, xr.Dataset)
     assert str(found.verdict) is not None
     assert found.trace.sel(site="feed_forward", sinks="removed").sizes["layer"] == found.model["layers"] + 1
 

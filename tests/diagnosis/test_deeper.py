@@ -17,10 +17,12 @@ from torch import Tensor, nn
 import tokendynamics as td
 from diagnosis.test_decode import _with_head
 from pretrained.families import network_of
+from tokendynamics.diagnosis import Deeper
 from tokendynamics.diagnosis.deepening._deeper import VARIANTS, _side_by_side
 from tokendynamics.diagnosis.deepening.result import sentences_of
 from tokendynamics.modules.language_model import LanguageModel, LanguageModelConfig
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, CheckpointError, MemoryLimitError
+from tokendynamics.results import Refused
 from tokendynamics.words import percent
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -323,7 +325,7 @@ def test_a_diagnosis_has_it_where_it_is_asked_for(ckpt: td.Checkpoint) -> None:
         progress=lambda done, total, what: told.append(what),
     )  # fmt: skip
     alone = td.deeper(ckpt, _texts(), 3, weights="law", variants=["full", "no-ffn"])
-    assert found.deeper is not None
+    assert isinstance(found.deeper, Deeper)
     xr.testing.assert_identical(found.deeper.table, alone.table)
     assert replace(found.deeper, table=alone.table) == alone
     wanted = {"passes": 3, "weights": "law", "variants": ["full", "no-ffn"]}
@@ -335,7 +337,7 @@ def test_a_diagnosis_says_why_a_network_was_not_made_deeper() -> None:
     own = td.load(_Own().eval(), inputs=lambda count: {"x": torch.randn(count, 5, 8)})
     texts = {f"{n}": {"x": torch.randn(1, 5, 8, generator=torch.Generator().manual_seed(n))} for n in range(2)}
     found = td.diagnose(own, texts, levers=False, passes=2, weights="law", variants=("full",))
-    assert found.deeper is None
+    assert isinstance(found.deeper, Refused)
     assert "a network that transformers initialises" in found.deeper_refused
     with pytest.raises(CheckpointError, match="a network that transformers initialises"):
         td.deeper(own, texts, 2, weights="law", variants=("full",))

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import tokendynamics as td
 from diagnosis.built_networks import BUILT
 from pretrained.families import network_of
+from tokendynamics.diagnosis import Levers
 from tokendynamics.diagnosis.gating import _levers
 from tokendynamics.diagnosis.gating import sensitivities as sensitivity_module
 from tokendynamics.diagnosis.gating._levers import MUCH, SHARE
@@ -38,6 +39,7 @@ from tokendynamics.observables import shares
 from tokendynamics.pretrained import Checkpoint, load
 from tokendynamics.pretrained.other_libraries import silenced
 from tokendynamics.provenance.progress import silent
+from tokendynamics.results import Refused
 
 ALL_LAYERS = "all layers do it and no single part helps"
 
@@ -284,7 +286,7 @@ def test_nothing_is_said_to_need_nothing_beside_a_collapse_that_kappa_does_not_s
     built = next(each for each in BUILT if each.name == name)
     found = td.diagnose(built.checkpoint(), built.prompts())
     assert (found.verdict.state == "rank collapse") == needed
-    assert found.levers is not None
+    assert isinstance(found.levers, Levers)
     assert (found.levers.answer == "not tried for this state") == needed
     words = levers_in_words(found)
     assert ("No change is needed" in words) != needed
@@ -558,9 +560,9 @@ def test_a_diagnosis_has_the_levers_or_says_why_not() -> None:
     assert str(found.levers) == str(td.levers(load(network), prompts, sinks=[0]))
     assert found.levers_refused == ""
     few, unasked = td.diagnose(network, prompts[:2]), td.diagnose(network, prompts, levers=False)
-    assert few.levers is None
+    assert isinstance(few.levers, Refused)
     assert few.levers_refused.startswith("expected at least 5 prompts")
-    assert unasked.levers is None
+    assert isinstance(unasked.levers, Refused)
     assert unasked.levers_refused == "it was not requested"
 
 
@@ -581,7 +583,7 @@ def test_what_has_no_derivative_is_refused_in_one_line() -> None:
     network.layers[3].register_forward_hook(lambda module, given, output: output.detach().requires_grad_())
     network.layers[4].register_forward_hook(lambda module, given, output: output.detach())
     found = td.diagnose(network, _ids(5))
-    assert found.levers is None
+    assert isinstance(found.levers, Refused)
     assert "expected a network that has derivatives, got" in found.levers_refused
 
 

@@ -16,7 +16,7 @@ import xarray as xr
 import tokendynamics as td
 from diagnosis.conftest import write_config
 from pretrained.families import network_of
-from tokendynamics.diagnosis import Diagnosis, diagnose
+from tokendynamics.diagnosis import Deeper, Diagnosis, Levers, diagnose
 from tokendynamics.diagnosis import result as saving
 from tokendynamics.numerics import extras as extras
 from tokendynamics.numerics.errors import ArgumentValueError
@@ -28,7 +28,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Diagnosis:
     texts = ["a cat sat", "xy", "one two three", "it rains", "no more"]
     config = write_config(tmp_path_factory.mktemp("tiny") / "llama", "llama")
     made = diagnose(f"random:{config}:0", texts, command="a test", passes=3)
-    assert made.levers is not None
+    assert isinstance(made.levers, Levers)
     assert made.levers.table.sizes["candidate"]
     levers = replace(made.levers, best=0)  # as if the answer named it
     return replace(
@@ -65,15 +65,15 @@ def assert_same(back: Diagnosis, found: Diagnosis) -> None:
     np.testing.assert_equal(asdict(back.verdict), asdict(found.verdict))  # in which NaN is NaN
     for name in ("model", "conventions", "manifest", "audit_refused", "levers_refused", "deeper_refused"):
         assert getattr(back, name) == getattr(found, name)
-    if found.levers is not None and back.levers is not None:
+    if isinstance(found.levers, Levers) and isinstance(back.levers, Levers):
         same = {"table": found.levers.table, "effect": found.levers.effect}
         assert replace(back.levers, **same) == found.levers
-    if found.deeper is not None and back.deeper is not None:
+    if isinstance(found.deeper, Deeper) and isinstance(back.deeper, Deeper):
         assert replace(back.deeper, table=found.deeper.table) == found.deeper
 
 
 def test_decoded_texts_and_refusals_read_back(found: Diagnosis, tmp_path: Path) -> None:
-    assert found.deeper is not None
+    assert isinstance(found.deeper, Deeper)
     texts = [["\u202ea\n", ""]] * found.deeper.table.sizes["variant"]
     both = ("variant", "decoded_pass")
     table = found.deeper.table.assign(decoded=(both, texts), distinct_1=(both, [[0.5, np.nan]] * len(texts)))

@@ -20,6 +20,7 @@ from tokendynamics.diagnosis.result import data_file_names
 from tokendynamics.numerics import ArgumentValueError, AttentionFactorsError, CheckpointError
 from tokendynamics.numerics import extras as extras
 from tokendynamics.report import page as page_of
+from tokendynamics.results import Refused
 
 PROMPTS = {"one": [5, 9, 33, 21, 7, 50], "other": [12, 3, 44]}
 REASON = "layer 1: its attention does not use transformers' attention interface"
@@ -38,7 +39,7 @@ def text_of(page: str) -> str:
 
 
 def test_the_diagnosis_has_the_trace_and_the_reason(found: Diagnosis) -> None:
-    assert found.audit is None
+    assert isinstance(found.audit, Refused)
     assert found.audit_refused == REASON
     assert found.trace.sizes["layer"] == 4
     about_weights = [finding for finding in found.verdict.details if finding.figure == "weights"]
@@ -81,7 +82,7 @@ def test_the_page_says_it_once_and_draws_nothing_of_the_weights(found: Diagnosis
 @pytest.mark.usefixtures("undrawn")
 def test_a_network_with_factors_says_nothing_of_it() -> None:
     found = td.diagnose(network_of("llama")[0], PROMPTS)
-    assert found.audit is not None
+    assert isinstance(found.audit, xr.Dataset)
     assert found.audit_refused == ""
     text = text_of(page_of(found))
     assert "not audited" not in text
@@ -115,7 +116,7 @@ def test_factors_that_do_not_give_the_attention_back_lead_there_too(monkeypatch:
 
     monkeypatch.setattr(_factors, "recomputed_error", lambda *arguments: 0.25)
     found = td.diagnose(network_of("llama")[0], PROMPTS, layers=[2])
-    assert found.audit is None
+    assert isinstance(found.audit, Refused)
     assert found.audit_refused == "layer 2: its factors miss its own attention by 0.25"
 
 

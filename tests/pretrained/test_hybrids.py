@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from torch import Tensor
 
 import tokendynamics as td
@@ -169,7 +170,7 @@ def test_a_table_that_an_outer_module_computes_is_that_of_the_network(tmp_path: 
 def test_a_hybrid_is_diagnosed_and_inspected_in_words() -> None:
     checkpoint = td.load(hybrid_network("jamba"))
     found = td.diagnose(checkpoint, _texts(), levers=False)
-    assert found.audit is not None
+    assert isinstance(found.audit, xr.Dataset)
     assert found.audit.layer.values.tolist() == [3, 6]
     notes = {each.name: each.choice for each in found.conventions}
     assert notes["Layers and parts"].startswith("layers 1–2, 4–5 have no attention")

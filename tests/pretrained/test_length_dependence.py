@@ -13,10 +13,12 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 import tokendynamics as td
+from tokendynamics.diagnosis import Deeper
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.observables.share_decomposition import shares
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.length_dependence import length_class
+from tokendynamics.results import Refused
 
 SIZES: dict[str, Any] = {
     "vocab_size": 60, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -175,7 +177,7 @@ def test_what_prompts_share_after_a_pass_is_of_all_of_them(name: str) -> None:
 def test_deeper_and_a_diagnosis_run_on_both_sides_of_the_original_length(name: str) -> None:
     checkpoint = td.load(network_of(name, head=True))
     found = td.diagnose(checkpoint, PROMPTS[:3], passes=2, levers=False, variants=["full", "no-ffn"])
-    assert found.deeper is not None
+    assert isinstance(found.deeper, Deeper)
     assert found.deeper_refused == ""
     for variant in ("full", "no-ffn"):
         for place, prompt in enumerate(PROMPTS[:3]):
@@ -185,7 +187,7 @@ def test_deeper_and_a_diagnosis_run_on_both_sides_of_the_original_length(name: s
     with pytest.raises(ArgumentValueError, match="weights: expected 'fixed' or 'resample'"):
         td.passes(checkpoint, PROMPTS[:3], 2, weights="law")
     drawn = td.diagnose(checkpoint, PROMPTS[:3], passes=2, levers=False, weights="law")
-    assert drawn.deeper is None
+    assert isinstance(drawn.deeper, Refused)
     assert "'resample'" in drawn.deeper_refused
 
 

@@ -14,6 +14,7 @@ import tokendynamics as td
 from pretrained.families import network_of
 from tokendynamics.numerics import AttentionFactorsError
 from tokendynamics.pretrained import apply_remedy, load, remedy_coefficients, remedy_parameters
+from tokendynamics.results import Refused
 
 IDS = torch.tensor([[5, 9, 33, 21, 7, 50, 12, 3, 40, 8, 31, 17, 22, 59, 6, 11]])
 TEXTS = [IDS[0].tolist(), IDS[0].flip(0).tolist(), [4, 4, 18, 25, 39, 2, 41, 60, 13, 27]]
@@ -94,7 +95,7 @@ def test_normalized_queries_have_no_matrix_that_a_remedy_could_stand_beside() ->
         load(model).attention(2)
     assert refusal.value.reason == "layer 2: λA stands beside normalized queries and keys, which have no matrix"
     found = td.diagnose(load(model), TEXTS, levers=False)
-    assert found.audit is None
+    assert isinstance(found.audit, Refused)
     assert found.audit_refused.startswith("layer 1: λA stands beside")
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 import tokendynamics as td
+from tokendynamics.diagnosis import Levers
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, TokenDynamicsError
 from tokendynamics.pretrained import Checkpoint
 
@@ -97,9 +98,9 @@ def test_every_form_of_ids_gives_the_same_numbers(checkpoint: Checkpoint, conver
 def test_diagnose_runs_the_levers_on_ids(checkpoint: Checkpoint, form: str) -> None:
     prompts = [prompt if form == "one axis" else prompt[None] for prompt in PROMPTS]
     found = td.diagnose(checkpoint, prompts)
-    assert found.levers is not None, found.levers_refused
+    assert isinstance(found.levers, Levers), found.levers_refused
     named = td.diagnose(checkpoint, {f"text {place}": each for place, each in enumerate(prompts)})
-    assert named.levers is not None, named.levers_refused
+    assert isinstance(named.levers, Levers), named.levers_refused
 
 
 class Own(nn.Module):

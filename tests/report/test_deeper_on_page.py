@@ -15,6 +15,7 @@ from tokendynamics.diagnosis import Deeper, Diagnosis
 from tokendynamics.figures.figure import Figure
 from tokendynamics.report import page as page_of
 from tokendynamics.report.diagnosis._deeper import deeper_parts
+from tokendynamics.results import Refused
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def _figures(found: Diagnosis) -> tuple[Figure, ...]:
 def test_the_section_is_there_only_where_it_was_asked_for(found: Diagnosis) -> None:
     page = page_of(replace(found, deeper=None))
     assert "deeper" not in re.sub(r"(?s)<style.*?</style>", "", page)
-    page = page_of(replace(found, deeper=None, deeper_refused="it is streamed"))
+    page = page_of(replace(found, deeper=Refused("it is streamed")))
     assert "It was not made deeper: it is streamed." in page
     page = page_of(found)
     assert page.index('<section id="levers"') < page.index('<section id="deeper"') < page.index('<section id="updates"')
@@ -45,7 +46,7 @@ def test_the_section_is_there_only_where_it_was_asked_for(found: Diagnosis) -> N
 @pytest.mark.usefixtures("undrawn")
 def test_the_tables_of_the_figures_hold_the_datasets_numbers(found: Diagnosis) -> None:
     page = page_of(found)
-    assert found.deeper is not None
+    assert isinstance(found.deeper, Deeper)
     table = found.deeper.table
     for row in table_of(page, "deeper-consensus"):
         at = table.isel({"pass": int(row[0])})
@@ -70,7 +71,7 @@ def test_few_points_are_drawn_of_many_passes_and_it_is_said(found: Diagnosis) ->
 
 
 def test_a_short_run_is_drawn_whole(found: Diagnosis) -> None:
-    assert found.deeper is not None
+    assert isinstance(found.deeper, Deeper)
     table = found.deeper.table.isel({"pass": slice(13)}).assign(fit_last=("variant", [12, 12]))
     short = replace(found, deeper=replace(found.deeper, table=table))
     figure = _figures(short)[0]
@@ -81,7 +82,7 @@ def test_a_short_run_is_drawn_whole(found: Diagnosis) -> None:
 
 
 def test_passes_are_on_a_log_axis_where_curves_end_far_apart(found: Diagnosis) -> None:
-    assert found.deeper is not None
+    assert isinstance(found.deeper, Deeper)
     steps = np.arange(151)
     fall = np.stack([0.5 ** (steps * 10.0), 0.9 * 0.99**steps])
     changed = _with_table(found, median_consensus=(("variant", "pass"), fall), fit_first=("variant", [0, 1]),
@@ -96,7 +97,7 @@ def test_passes_are_on_a_log_axis_where_curves_end_far_apart(found: Diagnosis) -
 
 def test_the_bound_is_marked_where_curves_cross_it(found: Diagnosis) -> None:
     assert "E = 0.001" in _figures(found)[0].svg
-    assert found.deeper is not None
+    assert isinstance(found.deeper, Deeper)
     above = found.deeper.table.median_consensus.clip(min=0.01)
     assert "E = 0.001" not in _figures(_with_table(found, median_consensus=above))[0].svg
 
@@ -124,13 +125,13 @@ def test_decoded_texts_are_shown_with_what_is_invisible(found: Diagnosis) -> Non
     assert second == "one␊one"
     assert others == ["not finite"]
     assert table.rows[0][2].text == "␣␣"
-    assert found.deeper is not None
+    assert isinstance(found.deeper, Deeper)
     long = found.deeper.table.decoded.copy(data=[["word " * 500] * 2] * 2)
     assert len(deeper_parts(_with_table(found, decoded=long))["tables"][1].rows[0][1].text) == 400
 
 
 def test_without_texts_there_is_no_table_of_them(found: Diagnosis) -> None:
-    assert found.deeper is not None
+    assert isinstance(found.deeper, Deeper)
     table = found.deeper.table.drop_vars(["decoded", "distinct_1"])
     parts = deeper_parts(replace(found, deeper=replace(found.deeper, table=table, undecoded="no head")))
     (only,) = parts["tables"]

@@ -13,6 +13,7 @@ from report.conftest import HOSTILE, synthetic
 from tokendynamics.diagnosis import Diagnosis, Levers
 from tokendynamics.report import page as page_of
 from tokendynamics.report.diagnosis._levers import levers_parts
+from tokendynamics.results import Refused
 
 
 @pytest.fixture(scope="module")
@@ -110,5 +111,5 @@ def test_what_consensus_does_not_measure_is_not_said_to_need_nothing(found: Diag
 
 
 def test_a_refusal_stands_where_the_answer_would(found: Diagnosis) -> None:
-    refused = replace(found, levers=None, levers_refused=f"too few {HOSTILE}")
+    refused = replace(found, levers=Refused(f"too few {HOSTILE}"))
     assert levers_parts(refused) == {"sentences": (f"Nothing was tried: too few {HOSTILE}.",)}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xarray as xr
 
 from report.reading import AFTER, close, figure_of, table_of
 from tokendynamics.diagnosis.result import Diagnosis
@@ -214,7 +215,7 @@ def test_an_undefined_a_is_written_with_its_rank_and_given_no_number(page: str) 
 
 def test_a_criterion_that_never_says_the_opposite_is_not_printed(page: str, diagnosis: Diagnosis) -> None:
     """Some Re λ(V) is positive in every network: the audit keeps what that says of a free flow, the page does not."""
-    assert diagnosis.audit is not None
+    assert isinstance(diagnosis.audit, xr.Dataset)
     assert "diverges for most starts" in str(diagnosis.audit.regime_by_spectrum.values[0])
     assert "diverges for most starts" not in page
     assert "Observed criterion" not in page

@@ -9,6 +9,7 @@ from dataclasses import replace
 import altair as alt
 import numpy as np
 import pytest
+import xarray as xr
 
 from report.reading import AFTER, close, figure_of, saved, table_of, value_of
 from tokendynamics.diagnosis.result import Diagnosis
@@ -184,7 +185,7 @@ def test_layers_that_say_the_same_are_one_line_and_the_file_has_each(page: str, 
     assert ">1–30</th>" in body
     heads, *rows = saved(page, "weights-table-1")
     assert [row[0] for row in rows] == [str(layer) for layer in range(1, 31)]
-    assert diagnosis.audit is not None
+    assert isinstance(diagnosis.audit, xr.Dataset)
     largest = [float(row[heads.index("max Re λ")]) for row in rows]
     assert largest == diagnosis.audit.V_max_real.values.tolist()
     assert {row[1] for row in rows} == {"300/276/0"}

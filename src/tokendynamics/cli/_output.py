@@ -135,7 +135,7 @@ class Output:
 
     def _show_deeper(self, found: Diagnosis) -> None:
         """Print the results of repeated passes, if there are any."""
-        if found.deeper is None and not found.deeper_refused:
+        if found.deeper is None:
             return
         first, *others = deeper_in_words(found)
         self._results.print(Text("\nDeeper: ", style="bold").append(Text(first, style="not bold")))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -32,6 +31,7 @@ from tokendynamics.pretrained.architecture import as_layers
 from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.provenance.manifest import manifest
 from tokendynamics.provenance.progress import Progress, reporting
+from tokendynamics.results import Refused, reason_of
 from tokendynamics.words import Convention, power_of_ten
 
 _OTHERWISE = {
@@ -162,129 +162,99 @@ def diagnose(
     """
     started = datetime.now(UTC)
     counting: dict[str, Any] = {"sinks": sinks, "sink_ratio": sink_ratio, "truncate": truncate}
-    further = None if passes is None else _Further(passes, weights, variants)
+    further = None if passes is None else {"passes": passes, "weights": weights, "variants": variants}
     with limited_threads(threads) as in_force, reporting(progress) as report:
         ckpt = as_checkpoint(model, "model", dtype=dtype, device=device, allow_pickle=allow_pickle, progress=report)
-        found = _found(ckpt, texts, counting, _Auditing(value, fold_norms, singular, layers), further, levers, report)
-    return _whole(ckpt, found, _record(ckpt, found, truncate, further, command, started, in_force))
+        parts = _measured(ckpt, texts, counting, (value, fold_norms, singular, layers), further, levers, report)
+    return _judged(ckpt, parts, truncate, further, command, started, in_force)
 
 
-def _whole(ckpt: Checkpoint, found: dict[str, Any], record: dict[str, Any]) -> Diagnosis:
-    """Return the measurements with verdict and conventions."""
-    verdict = judge(found["audit"], found["trace"], found["audit_refused"])
-    if found["levers"] is not None:
-        found |= {"levers": in_view_of(found["levers"], verdict)}
-    conventions = conventions_of(found["audit"], found["trace"])
-    return Diagnosis(describe(ckpt), verdict=verdict, conventions=conventions, manifest=record, **found)
+def _judged(
+    ckpt: Checkpoint,
+    parts: dict[str, Any],
+    truncate: bool,
+    further: dict[str, Any] | None,
+    command: str | None,
+    started: datetime,
+    threads: int,
+) -> Diagnosis:
+    """Return the measurements with verdict, conventions and manifest."""
+    parameters = _parameters(ckpt, parts) | {"truncate": truncate}
+    if further is not None:
+        parameters |= further | {"variants": list(further["variants"])}
+    made_by = command or f"td.diagnose({ckpt.name!r})"
+    record = manifest(made_by, parameters, seed=ckpt.random_seed, started=started, threads=threads)
+    weights = None if isinstance(parts["audit"], Refused) else parts["audit"]
+    verdict = judge(weights, parts["trace"], reason_of(parts["audit"]))
+    if isinstance(parts["levers"], Levers):
+        parts["levers"] = in_view_of(parts["levers"], verdict)
+    conventions = conventions_of(weights, parts["trace"])
+    return Diagnosis(describe(ckpt), verdict=verdict, conventions=conventions, manifest=record, **parts)
 
 
-@dataclass(frozen=True)
-class _Auditing:
-    """How the weights are audited; see `audit`."""
-
-    value: ValueMap
-    fold_norms: bool | None
-    singular: Singular
-    layers: Sequence[int] | None
-
-
-@dataclass(frozen=True)
-class _Further:
-    """How the network is made deeper; see `deeper`."""
-
-    passes: int
-    weights: str
-    variants: Sequence[str]
-
-
-def _found(
+def _measured(
     ckpt: Checkpoint,
     texts: Any,
     counting: dict[str, Any],
-    auditing: _Auditing,
-    further: _Further | None,
+    auditing: tuple[ValueMap, bool | None, Singular, Sequence[int] | None],
+    further: dict[str, Any] | None,
     levers: bool,
     report: Progress,
 ) -> dict[str, Any]:
     """Return all measurements by the fields of a `Diagnosis`; wrong arguments are refused before any work."""
-    auditing = replace(
-        auditing, layers=as_layers(auditing.layers, ckpt.architecture.layers, default=ckpt.layout.attending)
-    )
+    *how, layers = auditing
+    layers = as_layers(layers, ckpt.architecture.layers, default=ckpt.layout.attending)
     prompts = named_prompts(default_texts() if texts is None else texts, ckpt)
     if further is not None:
-        checked_deeper(further.passes, further.variants, further.weights, len(prompts), "passes")
-    measured = trace(ckpt, prompts, **counting, progress=report)
-    weights, refused = _audited(ckpt, auditing, report)
-    paths = token_paths(ckpt, next(iter(prompts.values())), **counting)
-    tried, why_not = _tried(ckpt, prompts, counting, report) if levers else (None, "it was not requested")
-    passed, why_no_deeper = (None, "") if further is None else _deeper(ckpt, prompts, further, counting, report)
+        checked_deeper(further["passes"], further["variants"], further["weights"], len(prompts), "passes")
+    # The trace comes first: it runs all weights and refuses damaged ones of any layout.
     return {
-        "audit": weights, "audit_refused": refused, "trace": measured, "paths": paths, "levers": tried,
-        "levers_refused": why_not, "deeper": passed, "deeper_refused": why_no_deeper,
-    }  # fmt: skip
+        "trace": trace(ckpt, prompts, **counting, progress=report),
+        "audit": _audited(ckpt, how, layers, report),
+        "paths": token_paths(ckpt, next(iter(prompts.values())), **counting),
+        "levers": _tried(ckpt, prompts, counting, report) if levers else Refused("it was not requested"),
+        "deeper": None if further is None else _deeper(ckpt, prompts, further, counting, report),
+    }
 
 
-def _audited(ckpt: Checkpoint, how: _Auditing, report: Progress) -> tuple[xr.Dataset | None, str]:
-    """Return the audit, or None and why it was refused; only unknown attention factors are a reason.
-
-    Called after the trace, which runs all weights and refuses damaged ones of any layout.
-    """
+def _audited(ckpt: Checkpoint, how: list[Any], layers: list[int], report: Progress) -> xr.Dataset | Refused:
+    """Return the audit; only unknown attention factors are a reason to refuse it."""
     try:
-        found = audit(ckpt, how.value, how.fold_norms, how.singular, layers=how.layers, progress=report)
-        return found, ""
+        return audit(ckpt, *how, layers=layers, progress=report)
     except AttentionFactorsError as error:
-        return None, error.reason
+        return Refused(error.reason)
 
 
-def _tried(ckpt: Checkpoint, texts: Any, counting: dict[str, Any], report: Progress) -> tuple[Levers | None, str]:
-    """Return the levers, or None and the reason: too few or unsuitable prompts, or a streamed network."""
+def _tried(ckpt: Checkpoint, texts: Any, counting: dict[str, Any], report: Progress) -> Levers | Refused:
+    """Return the levers; they are refused for too few or unsuitable prompts, and for a streamed network."""
     try:
-        return find_levers(ckpt, texts, **counting, progress=report), ""
+        return find_levers(ckpt, texts, **counting, progress=report)
     except (ArgumentValueError, CheckpointError) as error:
         # The argument name `texts` does not help a reader of the report, and would be wrong for images.
-        return None, str(error).removeprefix("texts: ")
+        return Refused(str(error).removeprefix("texts: "))
 
 
 def _deeper(
-    ckpt: Checkpoint, texts: Any, further: _Further, counting: dict[str, Any], report: Progress
-) -> tuple[Deeper | None, str]:
-    """Return variants made deeper, or None and the reason.
-
-    Reasons are a network that cannot run on its own output, and choices that do not fit these prompts.
-    """
-    chosen: dict[str, Any] = {"weights": further.weights, "variants": further.variants}
+    ckpt: Checkpoint, texts: Any, further: dict[str, Any], counting: dict[str, Any], report: Progress
+) -> Deeper | Refused:
+    """Return variants made deeper; a network may not run on its own output, and choices may not fit these prompts."""
+    chosen = {"n" if name == "passes" else name: value for name, value in further.items()}
     try:
-        return find_deeper(ckpt, texts, further.passes, **chosen, truncate=counting["truncate"], progress=report), ""
+        return find_deeper(ckpt, texts, **chosen, truncate=counting["truncate"], progress=report)
     except (ArgumentValueError, CheckpointError) as error:
-        return None, str(error)
+        return Refused(str(error))
 
 
-def _record(
-    ckpt: Checkpoint,
-    found: dict[str, Any],
-    truncate: bool,
-    further: _Further | None,
-    command: str | None,
-    started: datetime,
-    threads: int,
-) -> dict[str, Any]:
-    parameters = _parameters(ckpt, found["audit"], found["trace"], truncate)
-    if further is not None:
-        parameters |= asdict(further) | {"variants": list(further.variants)}
-    made_by = command or f"td.diagnose({ckpt.name!r})"
-    return manifest(made_by, parameters, seed=ckpt.random_seed, started=started, threads=threads)
-
-
-def _parameters(ckpt: Checkpoint, weights: xr.Dataset | None, measured: xr.Dataset, truncate: bool) -> dict[str, Any]:
-    choices = ("value_map", "fold_norms", "singular")
-    audited = {} if weights is None else {"layers": weights.layer.values.tolist()}
+def _parameters(ckpt: Checkpoint, parts: dict[str, Any]) -> dict[str, Any]:
+    weights, trace = parts["audit"], parts["trace"]
+    audited = {} if isinstance(weights, Refused) else {"layers": weights.layer.values.tolist()}
+    choices = {} if isinstance(weights, Refused) else weights.attrs
     return {
         "model": ckpt.name,
-        "prompts": measured.prompt.values.tolist(),
+        "prompts": trace.prompt.values.tolist(),
         **audited,
         "dtype": str(ckpt.dtype).removeprefix("torch."),
         "device": str(ckpt.device),
-        **({} if weights is None else {name: weights.attrs[name] for name in choices}),
-        "sinks": measured.attrs["sinks"],
-        "truncate": truncate,
+        **{name: choices[name] for name in ("value_map", "fold_norms", "singular") if name in choices},
+        "sinks": trace.attrs["sinks"],
     }

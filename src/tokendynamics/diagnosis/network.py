@@ -15,6 +15,26 @@ from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.words import in_layers
 
+PART_NAMES = {"attention": "attention", "feed_forward": "feed-forward part"}
+"""Names of the two parts of a layer in sentences, by their label in the data."""
+
+_DECODER_ALONE = (
+    "the decoder ran without its encoder and without cross-attention, so these are not the states of the whole network"
+)
+
+
+def part_of_layer(part: str, layer: int) -> str:
+    """Return a part of a layer as sentences name it.
+
+    Args:
+        part: Its label in the data.
+        layer: Counted from 1.
+
+    >>> part_of_layer("feed_forward", 3)
+    'the feed-forward part of layer 3'
+    """
+    return f"the {PART_NAMES[part]} of layer {layer}"
+
 
 def parts_there(trace: xr.Dataset) -> dict[str, np.ndarray]:
     """Return for each part which of the layers 1 … L have it; a layer with unidentified parts counts as having both.
@@ -46,11 +66,6 @@ def _record(trace: xr.Dataset) -> dict[str, Any]:
     return json.loads(trace.attrs.get("layout", "{}"))
 
 
-_DECODER_ALONE = (
-    "the decoder ran without its encoder and without cross-attention, so these are not the states of the whole network"
-)
-
-
 def notes_of(ckpt: Checkpoint) -> dict[str, str]:
     """Return the attribute ``notes`` of a result; empty if there are none.
 
@@ -70,10 +85,6 @@ def notes_of(ckpt: Checkpoint) -> dict[str, str]:
             "calls its hidden states, which its attention does not write to"
         )
     return {"notes": "; ".join(notes)} if notes else {}
-
-
-PART_NAMES = {"attention": "attention", "feed_forward": "feed-forward part"}
-"""Names of the two parts of a layer in sentences, by their label in the data."""
 
 
 def checked_model(values: Any) -> dict[str, Any]:

@@ -26,19 +26,17 @@ from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained.edits.variant import NAMED, PARTS
 from tokendynamics.provenance.manifest import plain
-from tokendynamics.provenance.reading import read_json
 from tokendynamics.provenance.whole import settle_results
-from tokendynamics.results import StoredResult
+from tokendynamics.results import Refused, StoredResult, reason_of
 from tokendynamics.results.door import pages
 from tokendynamics.results.tables import (
     Dims,
     Format,
     conventions_of,
     file_names,
-    nothing_saved,
     one_of,
     open_table,
-    unreadable,
+    opening,
 )
 from tokendynamics.words import Convention, Finding
 
@@ -47,42 +45,98 @@ SUMMARY = "diagnosis.json"
 TABLES = ("audit", "trace", "paths", "levers", "what_if", "deeper")
 
 
+_WANTED = "a saved diagnosis"
+
+_REFUSABLE = ("audit", "levers", "deeper")
+
+DIMS: dict[str, Dims] = {
+    "audit": {
+        **dict.fromkeys(("regime", "A_defined"), ("layer",)),
+        **dict.fromkeys(("qk_balance", "ov_balance"), ("layer", "head")),
+        "W_inertia": ("layer", "sign"),
+    },
+    "trace": AXES,
+    "paths": {
+        "position": ("layer", "token", "axis"),
+        **dict.fromkeys(("norm", "is_sink"), ("layer", "token")),
+        "token_text": ("token",),
+    },
+    "levers": {
+        **dict.fromkeys(("consensus_sensitivity", "loss_sensitivity"), ("layer", "component")),
+        **dict.fromkeys(("candidate_layer", "candidate_part", "alpha", "verified"), ("candidate",)),
+        **dict.fromkeys(("kappa_change", "loss_change"), ("candidate",)),
+        **dict.fromkeys(("kappa_interval", "loss_interval"), ("candidate", "bound")),
+    },
+    "what_if": {
+        **dict.fromkeys(("consensus_within", "effective_rank"), ("model", "layer", "site")),
+        "consensus_within_difference": ("layer", "site"),
+        "consensus_within_difference_interval": ("layer", "site", "bound"),
+        "loss": ("model",),
+        "loss_difference": (),
+    },
+    "deeper": {
+        **dict.fromkeys(("consensus", "log_norm"), ("variant", "prompt", "pass")),
+        **dict.fromkeys(("consensus_within", "share_own", "median_consensus"), ("variant", "pass")),
+        **dict.fromkeys(("median_half_life", "median_collapse_pass"), ("variant", "estimate")),
+        **dict.fromkeys(("fit_first", "fit_last"), ("variant",)),
+        "status": ("variant", "prompt"),
+    },
+}
+"""Variables that every reader of a diagnosis asks for; the rest stands and falls with them."""
+
+_OF_TEXTS: Dims = {"decoded": ("variant", "decoded_pass"), "distinct_1": ("variant", "decoded_pass")}
+"""Further ones of a network that was made deeper, where texts were decoded."""
+
+_OF_LEVERS = LABELS | {"component": PARTS}
+"""The final norm adds nothing to the residual stream."""
+
+
 @dataclass(frozen=True, repr=False)
 class Diagnosis(StoredResult):
     """Everything measured on one model.
 
     Attributes:
         model: Name, family, layers, heads, dim, parameters and the like, as plain values.
-        audit: Signs, spectra and regime of the weights; see `audit`. None if the factors of an attention are unknown.
+        audit: Signs, spectra and regime of the weights; see `audit`. Refused if factors of an attention are unknown.
         trace: Measures of the tokens of real prompts at every layer; see `trace`.
         paths: The tokens of one prompt in two principal dimensions; see `token_paths`.
         verdict: States and sentences.
         conventions: Every choice that the numbers depend on.
         manifest: Command, parameters, versions, hardware, seed, start and duration.
         files: Names of the data files saved beside the report.
-        audit_refused: Why there is no audit; empty if there is one.
-        levers: The part that causes consensus, and the effect of turning it down; None if none was tried.
-        levers_refused: Why none was tried; empty otherwise.
-        deeper: The tokens when the blocks run repeatedly on their own output; None if not requested, or refused.
-        deeper_refused: Why it was refused; empty otherwise.
+        levers: The part that causes consensus, and the effect of turning it down; refused if none was tried, None in
+            results of versions that could not.
+        deeper: The tokens when the blocks run repeatedly on their own output; None if not requested.
     """
 
     SUMMARY: ClassVar[str] = SUMMARY
     WRITER: ClassVar[str] = WRITER
 
     model: dict[str, Any]
-    audit: xr.Dataset | None
+    audit: xr.Dataset | Refused
     trace: xr.Dataset
     paths: xr.Dataset
     verdict: Verdict
     conventions: tuple[Convention, ...]
     manifest: dict[str, Any]
     files: tuple[str, ...] = ()
-    audit_refused: str = ""
-    levers: Levers | None = None
-    levers_refused: str = ""
-    deeper: Deeper | None = None
-    deeper_refused: str = ""
+    levers: Levers | Refused | None = None
+    deeper: Deeper | Refused | None = None
+
+    @property
+    def audit_refused(self) -> str:
+        """Why there is no audit; empty if there is one."""
+        return reason_of(self.audit)
+
+    @property
+    def levers_refused(self) -> str:
+        """Why no levers were tried; empty otherwise."""
+        return reason_of(self.levers)
+
+    @property
+    def deeper_refused(self) -> str:
+        """Why it was not made deeper although that was requested; empty otherwise."""
+        return reason_of(self.deeper)
 
     @property
     def headline(self) -> str:
@@ -92,7 +146,7 @@ class Diagnosis(StoredResult):
     @property
     def findings(self) -> tuple[Finding | str, ...]:
         """The sentences of the verdict, those on levers if any were tried, and the details."""
-        levers = () if self.levers is None else (levers_in_words(self),)
+        levers = (levers_in_words(self),) if isinstance(self.levers, Levers) else ()
         return (*self.verdict.sentences, *levers, *self.verdict.details)
 
     @property
@@ -151,11 +205,12 @@ def data_file_names(format: Format = "zarr", *, tables: Collection[str] = TABLES
 
 def tables_of(diagnosis: Diagnosis) -> dict[str, xr.Dataset]:
     """Return the datasets that a diagnosis has, by the name of their file."""
-    levers, effect = (None, None) if (each := diagnosis.levers) is None else (each.table, each.effect)
-    deeper = None if diagnosis.deeper is None else diagnosis.deeper.table
-    found = {"audit": diagnosis.audit, "trace": diagnosis.trace, "paths": diagnosis.paths}
-    found |= {"levers": levers, "what_if": effect, "deeper": deeper}
-    return {name: table for name, table in found.items() if table is not None}
+    tables: dict[str, Any] = {"audit": diagnosis.audit, "trace": diagnosis.trace, "paths": diagnosis.paths}
+    if isinstance(diagnosis.levers, Levers):
+        tables |= {"levers": diagnosis.levers.table, "what_if": diagnosis.levers.effect}
+    if isinstance(diagnosis.deeper, Deeper):
+        tables["deeper"] = diagnosis.deeper.table
+    return {name: table for name, table in tables.items() if isinstance(table, xr.Dataset)}
 
 
 def summary(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -164,17 +219,30 @@ def summary(diagnosis: Diagnosis) -> dict[str, Any]:
     The full arrays are in the data files; here are the per-layer means and standard deviations over
     prompts and the audit's layer table, which is null where there is no audit.
     """
-    averaged = mean_over_prompts(diagnosis.trace)
+    audit, levers, deeper = diagnosis.audit, diagnosis.levers, diagnosis.deeper
+    averaged, spread = mean_over_prompts(diagnosis.trace), spread_over_prompts(diagnosis.trace)
+    values: dict[str, Any] = dict.fromkeys(_REFUSABLE)
+    if isinstance(audit, xr.Dataset):
+        values["audit"] = {"dims": {str(name): list(variable.dims) for name, variable in audit.items()}}
+        values["audit"] |= {str(k): plain(v.values) for k, v in audit.items() if "eigenvalues" not in str(k)}
+    if isinstance(levers, Levers):
+        values["levers"] = {name: getattr(levers, name) for name in ("answer", "text", "kappa", "where", "best")}
+        values["levers"] |= {"conventions": [asdict(each) for each in levers.conventions]}
+    if isinstance(deeper, Deeper):
+        values["deeper"] = {"sentences": list(deeper.sentences), "refused": deeper.refused}
+        values["deeper"] |= {
+            "undecoded": deeper.undecoded,
+            "conventions": [asdict(each) for each in deeper.conventions],
+        }
     trace = {str(name): plain(variable.values) for name, variable in averaged.items()}
-    spread = spread_over_prompts(diagnosis.trace)
     return {
         "model": plain(diagnosis.model),
         "verdict": verdict_as_plain(diagnosis.verdict),
-        "audit": None if diagnosis.audit is None else _layer_table(diagnosis.audit),
+        "audit": values["audit"],
         "audit_refused": diagnosis.audit_refused,
-        "levers": None if diagnosis.levers is None else _answer(diagnosis.levers),
+        "levers": values["levers"],
         "levers_refused": diagnosis.levers_refused,
-        "deeper": None if diagnosis.deeper is None else _said_of_deeper(diagnosis.deeper),
+        "deeper": values["deeper"],
         "deeper_refused": diagnosis.deeper_refused,
         "trace_spread": {str(name): plain(variable.values) for name, variable in spread.items()},
         "trace_mean": {"dims": {str(k): list(v.dims) for k, v in averaged.items()}, **trace},
@@ -186,7 +254,7 @@ def summary(diagnosis: Diagnosis) -> dict[str, Any]:
 
 def levers_in_words(diagnosis: Diagnosis) -> str:
     """Return the answer of the levers in sentences, or why nothing was tried."""
-    if diagnosis.levers is None:
+    if not isinstance(diagnosis.levers, Levers):
         return f"Nothing was tried: {diagnosis.levers_refused or 'the version that wrote this diagnosis could not'}."
     levers = in_view_of(diagnosis.levers, diagnosis.verdict)
     other = UNMEASURED.get(diagnosis.verdict.state)
@@ -197,93 +265,9 @@ def levers_in_words(diagnosis: Diagnosis) -> str:
 
 def deeper_in_words(diagnosis: Diagnosis) -> tuple[str, ...]:
     """Return the sentences on a deeper network, or why there are none."""
-    if diagnosis.deeper is None:
+    if not isinstance(diagnosis.deeper, Deeper):
         return (f"It was not made deeper: {diagnosis.deeper_refused or 'it was not requested'}.",)
     return diagnosis.deeper.sentences
-
-
-def _answer(levers: Levers) -> dict[str, Any]:
-    return {
-        "answer": levers.answer,
-        "text": levers.text,
-        "kappa": levers.kappa,
-        "where": levers.where,
-        "best": levers.best,
-        "conventions": [asdict(each) for each in levers.conventions],
-    }
-
-
-def _said_of_deeper(deeper: Deeper) -> dict[str, Any]:
-    return {
-        "sentences": list(deeper.sentences),
-        "refused": deeper.refused,
-        "undecoded": deeper.undecoded,
-        "conventions": [asdict(each) for each in deeper.conventions],
-    }
-
-
-def _layer_table(audit: xr.Dataset) -> dict[str, Any]:
-    values = {str(name): plain(variable.values) for name, variable in audit.items() if "eigenvalues" not in str(name)}
-    return {"dims": {str(name): list(variable.dims) for name, variable in audit.items()}, **values}
-
-
-_WANTED = "a saved diagnosis"
-
-DIMS: dict[str, Dims] = {
-    "audit": {
-        "regime": ("layer",),
-        "A_defined": ("layer",),
-        "W_inertia": ("layer", "sign"),
-        "qk_balance": ("layer", "head"),
-        "ov_balance": ("layer", "head"),
-    },
-    "trace": AXES,
-    "paths": {
-        "position": ("layer", "token", "axis"),
-        "norm": ("layer", "token"),
-        "is_sink": ("layer", "token"),
-        "token_text": ("token",),
-    },
-    "levers": {
-        "consensus_sensitivity": ("layer", "component"),
-        "loss_sensitivity": ("layer", "component"),
-        "candidate_layer": ("candidate",),
-        "candidate_part": ("candidate",),
-        "alpha": ("candidate",),
-        "kappa_change": ("candidate",),
-        "kappa_interval": ("candidate", "bound"),
-        "loss_change": ("candidate",),
-        "loss_interval": ("candidate", "bound"),
-        "verified": ("candidate",),
-    },
-    "what_if": {
-        "consensus_within": ("model", "layer", "site"),
-        "consensus_within_difference": ("layer", "site"),
-        "consensus_within_difference_interval": ("layer", "site", "bound"),
-        "effective_rank": ("model", "layer", "site"),
-        "loss": ("model",),
-        "loss_difference": (),
-    },
-    "deeper": {
-        "consensus": ("variant", "prompt", "pass"),
-        "log_norm": ("variant", "prompt", "pass"),
-        "consensus_within": ("variant", "pass"),
-        "share_own": ("variant", "pass"),
-        "median_consensus": ("variant", "pass"),
-        "median_half_life": ("variant", "estimate"),
-        "median_collapse_pass": ("variant", "estimate"),
-        "fit_first": ("variant",),
-        "fit_last": ("variant",),
-        "status": ("variant", "prompt"),
-    },
-}
-"""Variables that every reader of a diagnosis asks for; the rest stands and falls with them."""
-
-_OF_TEXTS: Dims = {"decoded": ("variant", "decoded_pass"), "distinct_1": ("variant", "decoded_pass")}
-"""Further ones of a network that was made deeper, where texts were decoded."""
-
-_OF_LEVERS = LABELS | {"component": PARTS}
-"""The final norm adds nothing to the residual stream."""
 
 
 def stored_fields(folder: Path) -> dict[str, Any]:
@@ -296,36 +280,30 @@ def stored_fields(folder: Path) -> dict[str, Any]:
         ArgumentValueError: Nothing there, or something damaged or incomplete; it is named.
         MemoryLimitError: A file declares more than the memory.
     """
-    if not (folder / SUMMARY).exists():
-        raise nothing_saved(folder, _WANTED, SUMMARY, {"comparison.json": "td.Comparison.open"})
-    summary = read_json(folder / SUMMARY, "folder")
-    try:
-        found = {
+    with opening(folder, _WANTED, SUMMARY, {"comparison.json": "td.Comparison.open"}) as summary:
+        fields = {
             "model": checked_model(summary["model"]),
             "verdict": verdict_of(summary["verdict"]),
             "conventions": conventions_of(summary["conventions"]),
             "manifest": dict(summary["manifest"]),
-            "audit_refused": as_text(summary.get("audit_refused", ""), "audit_refused"),
-            "levers_refused": as_text(summary.get("levers_refused", ""), "levers_refused"),
-            "deeper_refused": as_text(summary.get("deeper_refused", ""), "deeper_refused"),
         }
-        absent = {name for name in ("audit", "levers", "deeper") if summary.get(name) is None}
+        reasons = {name: as_text(summary.get(f"{name}_refused", ""), f"{name}_refused") for name in _REFUSABLE}
+        absent = {name for name in _REFUSABLE if summary.get(name) is None}
+        fields |= {name: Refused(reasons[name]) if reasons[name] or name == "audit" else None for name in absent}
         absent |= {"what_if"} if (summary.get("levers") or {}).get("best") is None else set()
         tables = {
             name: open_table(folder, name, DIMS[name], _WANTED, _OF_LEVERS if name == "levers" else LABELS)
             for name in TABLES
             if name not in absent
         }
-        _check_depth(found, tables)
+        _check_depth(fields, tables)
         _check_parts(tables["trace"])
-        levers, deeper = None, None
+        fields |= tables
         if "levers" in tables:
-            levers = _levers(summary["levers"], tables.pop("levers"), tables.pop("what_if", None))
+            fields["levers"] = _levers(summary["levers"], tables["levers"], fields.pop("what_if", None))
         if "deeper" in tables:
-            deeper = _deeper(summary["deeper"], tables.pop("deeper"))
-    except (LookupError, TypeError, AttributeError, ValueError) as error:
-        raise unreadable(folder, _WANTED, error) from error
-    return found | {"audit": None, "levers": levers, "deeper": deeper} | tables
+            fields["deeper"] = _deeper(summary["deeper"], tables["deeper"])
+    return fields
 
 
 def _levers(values: Any, table: xr.Dataset, effect: xr.Dataset | None) -> Levers:
@@ -374,14 +352,14 @@ def _check_parts(trace: xr.Dataset) -> None:
             raise ArgumentValueError(expected(f"trace {part}", f"{trace.sizes['layer'] - 1} layers", len(layers)))
 
 
-def _check_depth(found: dict[str, Any], tables: dict[str, xr.Dataset]) -> None:
+def _check_depth(fields: dict[str, Any], tables: dict[str, xr.Dataset]) -> None:
     """Refuse parts that are of networks of different depth: a folder of two diagnoses."""
-    layers = found["model"]["layers"]
+    layers = fields["model"]["layers"]
     for name in ("trace", "paths"):
         if tables[name].layer.values.tolist() != list(range(layers + 1)):
             raise ArgumentValueError(expected(name, f"layers 0 to {layers}", shown(tables[name].layer.values.tolist())))
-    if len(found["verdict"].layers) != layers:
-        came = f"{len(found['verdict'].layers)} badges"
+    if len(fields["verdict"].layers) != layers:
+        came = f"{len(fields['verdict'].layers)} badges"
         raise ArgumentValueError(expected("verdict", f"a badge for each of {layers} layers", came))
     if "levers" in tables and tables["levers"].layer.values.tolist() != list(range(1, layers + 1)):
         raise ArgumentValueError(

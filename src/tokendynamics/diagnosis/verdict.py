@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis.auditing._words import weights_findings
-from tokendynamics.diagnosis.network import PART_NAMES, parts_there
+from tokendynamics.diagnosis.network import PART_NAMES, part_of_layer, parts_there
 from tokendynamics.diagnosis.tracing.layer_states import (
     State,
     deciding_measure,
@@ -121,7 +121,14 @@ def judge(audit: xr.Dataset | None, trace: xr.Dataset, refused: str = "") -> Ver
     layer = worst_layer(trace, states)
     worst = Worst(states[layer - 1], layer, worst_layers(trace, states))
     sentences = [_what(trace, states[-1]), _where(trace, states, worst), _how_sure(trace, states[-1])]
-    weights = [_without_weights(refused)] if audit is None else weights_findings(audit, _by_attention(trace))
+    if audit is None:
+        because = f" ({refused})" if refused else ""
+        text = f"The weights were not audited{because}, so nothing is predicted from them."
+        text += " All else is measured on the states."
+        weights = [Finding(text, "weights", {"audit_refused": refused})]
+    else:
+        by_attention = trace.kappa_change.sel(component="attention", drop=True).isel(layer=slice(1, None))
+        weights = weights_findings(audit, None if bool(by_attention.isnull().all()) else by_attention)
     details = (*detailed_findings(trace, states), *weights)
     return Verdict(states[-1], worst, states, tuple(finding for finding in sentences if finding is not None), details)
 
@@ -150,6 +157,7 @@ def _what(trace: xr.Dataset, state: State) -> Finding:
     kappa, excess = float(site.consensus_relative), float(site.line_excess)
     common = float(site.shares.sel(share="common"))
     noun = noun_in(trace)
+    beyond = f"almost nothing (within-{noun} similarity κ′ {fixed(kappa)})"
     similarity = estimate(kappa, site.consensus_relative_interval, CONFIDENCE, at_most=1.0)
     cos2 = share(float(site.centred_cos2), site.centred_cos2_interval, CONFIDENCE)
     texts = {
@@ -165,7 +173,7 @@ def _what(trace: xr.Dataset, state: State) -> Finding:
         "anisotropic": f"Tokens of all {noun}s point one way: the common share of their directions is "
         f"{share(common, site.shares_interval.sel(share='common'), CONFIDENCE)} after the last layer. "
         f"{_left_to_a_token(float(site.shares.sel(share='own')), noun)}. Beyond the common direction, tokens of one "
-        f"{noun} share {_beyond_common(kappa, noun)}.",
+        f"{noun} share {'nothing measurable' if np.isnan(kappa) else beyond}.",
         "undetermined": _undetermined(trace),
     }
     within = float(site.consensus_within)
@@ -180,10 +188,6 @@ def _left_to_a_token(own_share: float, noun: str) -> str:
         share = f"Only {number(own_share, 1)}" if measurable else "No measurable share"
         return f"{share} of a direction is a token's own, so the {noun}s can hardly be distinguished by direction"
     return f"{fixed(min(own_share, 1.0))} of a direction is still a token's own, so tokens can be distinguished"
-
-
-def _beyond_common(kappa: float, noun: str) -> str:
-    return "nothing measurable" if np.isnan(kappa) else f"almost nothing (within-{noun} similarity κ′ {fixed(kappa)})"
 
 
 def _undetermined(trace: xr.Dataset) -> str:
@@ -213,7 +217,9 @@ def _where(trace: xr.Dataset, states: tuple[State, ...], worst: Worst) -> Findin
     name, values, intervals = deciding_measure(trace, worst.state)
     value, depth = float(values[worst.layer]), len(states)
     numbers = {"layer": worst.layer, "layers": list(worst.layers), "state": worst.state, "value": value}
-    if worst.state == states[-1] == "spread" and not _rises(value, intervals[worst.layer]):
+    # κ′ rises where it is above 0 as written, and significantly where there is an interval.
+    rises = round(value, 2) > 0 and not intervals[worst.layer][0] <= 0
+    if worst.state == states[-1] == "spread" and not rises:
         text = (
             f"In no layer are the tokens of one {noun_in(trace)} significantly more similar than at the embedding "
             f"(κ′ at most {fixed(value)})."
@@ -233,11 +239,6 @@ def _where(trace: xr.Dataset, states: tuple[State, ...], worst: Worst) -> Findin
     return Finding(text, "shares", numbers)
 
 
-def _rises(value: float, interval: np.ndarray) -> bool:
-    """Tell whether κ′ is above 0 as written, and significantly where there is an interval."""
-    return round(value, 2) > 0 and not interval[0] <= 0
-
-
 def _after(layers: Sequence[int], depth: int) -> str:
     return "after the last layer" if tuple(layers) == (depth,) else f"after {in_layers(layers)} of {depth}"
 
@@ -255,9 +256,9 @@ def _steps(trace: xr.Dataset, worst: Worst) -> dict[str, float]:
     steps = np.diff(np.concatenate([after[:1, 1], after[1:].ravel()])).reshape(last, len(PART_NAMES))
     existing = parts_there(trace)
     return {
-        f"the {noun} of layer {layer}": float(steps[layer - 1, number])
+        part_of_layer(part, layer): float(steps[layer - 1, number])
         for layer in range(1, last + 1)
-        for number, (part, noun) in enumerate(PART_NAMES.items())
+        for number, part in enumerate(PART_NAMES)
         if existing[part][layer - 1]
     }
 
@@ -306,18 +307,6 @@ def _how_sure(trace: xr.Dataset, state: State) -> Finding | None:
         others = listing([other for other in possible if other != state], "or")
         text = f"Based on {texts}; within {within} the state may also be {others}."
     return Finding(text, "shares", values)
-
-
-def _by_attention(trace: xr.Dataset) -> xr.DataArray | None:
-    """Return what attention does to κ in each layer 1 … L; None where that is not defined."""
-    change = trace.kappa_change.sel(component="attention", drop=True).isel(layer=slice(1, None))
-    return None if bool(change.isnull().all()) else change
-
-
-def _without_weights(refused: str) -> Finding:
-    why = f" ({refused})" if refused else ""
-    text = f"The weights were not audited{why}, so nothing is predicted from them. All else is measured on the states."
-    return Finding(text, "weights", {"audit_refused": refused})
 
 
 def verdict_as_plain(verdict: Verdict) -> dict[str, Any]:

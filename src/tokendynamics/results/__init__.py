@@ -1,5 +1,5 @@
 """What every result has in common: how it says itself, its page, and how it is saved and read back."""
 
-from tokendynamics.results._result import LINES, Readable, Result, StoredResult
+from tokendynamics.results._result import LINES, Readable, Refused, Result, StoredResult, reason_of
 
-__all__ = ["LINES", "Readable", "Result", "StoredResult"]
+__all__ = ["LINES", "Readable", "Refused", "Result", "StoredResult", "reason_of"]

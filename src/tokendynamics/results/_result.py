@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -58,6 +59,29 @@ class Readable:
     def _texts(self) -> list[str]:
         found = (each.text if isinstance(each, Finding) else each for each in self.findings)
         return [printable(text) for text in (self.headline, *found)]
+
+
+@dataclass(frozen=True)
+class Refused:
+    """What stands in place of a result that could not be had: ``isinstance(found, Refused)`` tells them apart.
+
+    Attributes:
+        reason: Why, as part of a sentence.
+
+    >>> Refused("layer 1: its factors are unknown").reason
+    'layer 1: its factors are unknown'
+    """
+
+    reason: str
+
+
+def reason_of(result: object) -> str:
+    """Return why a result was refused; empty for one that was not.
+
+    >>> reason_of(Refused("it is streamed")), reason_of(None)
+    ('it is streamed', '')
+    """
+    return result.reason if isinstance(result, Refused) else ""
 
 
 class Result(Readable):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -13,6 +14,7 @@ from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_text
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.extras import require
+from tokendynamics.provenance.reading import read_json
 from tokendynamics.provenance.stores import read_store
 from tokendynamics.words import Convention, Finding
 
@@ -121,6 +123,28 @@ def nothing_saved(folder: Path, wanted: str, summary: str, others: Mapping[str, 
         return ArgumentValueError(expected("folder", wanted, f"nothing at {folder}"))
     advice = next((f"{reader} reads {name}" for name, reader in others.items() if (folder / name).exists()), "")
     return ArgumentValueError(expected("folder", wanted, f"{folder} without {summary}", advice))
+
+
+@contextmanager
+def opening(folder: Path, wanted: str, summary: str, others: Mapping[str, str]) -> Iterator[Any]:
+    """Give the summary of a saved result; what is missing or damaged in it, or beside it, is named as it is read.
+
+    Args:
+        folder: The folder, which may not exist.
+        wanted: What it should be.
+        summary: The name of its file.
+        others: See `nothing_saved`.
+
+    Raises:
+        ArgumentValueError: There is none, or something in the block could not be read.
+    """
+    if not (folder / summary).exists():
+        raise nothing_saved(folder, wanted, summary, others)
+    values = read_json(folder / summary, "folder")
+    try:
+        yield values
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise unreadable(folder, wanted, error) from error
 
 
 def unreadable(folder: Path, wanted: str, error: Exception) -> ArgumentValueError:

@@ -312,12 +312,8 @@ def _kind(ckpt: Checkpoint, layer: int) -> dict[str, bool]:
 
 def _offsets(ckpt: Checkpoint, offsets: Sequence[int]) -> tuple[int, ...]:
     given = tuple(whole_numbers(offsets, "offsets"))
-    return given if _turns_by_distance(ckpt) else ()
-
-
-def _turns_by_distance(ckpt: Checkpoint) -> bool:
     rotations = [layer.attention.rotation for layer in ckpt.layout.layers if layer.attention is not None]
-    return any(each is not None and each.frequencies is not None for each in rotations)
+    return given if any(each is not None and each.frequencies is not None for each in rotations) else ()
 
 
 def _as_dataset(

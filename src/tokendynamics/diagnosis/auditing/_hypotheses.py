@@ -11,7 +11,6 @@ eigenvalue λ > 0 of V, which nearly every matrix has, and is left out as well.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import hypot, isnan, log, nan, sqrt
 
 import numpy as np
@@ -90,8 +89,10 @@ def qk_hypotheses(qk: Float64[Tensor, "dim dim"], sums: HeadSums, positive: int 
         c ≥ 0 of ‖W − cI‖/‖W‖; ``qk_symmetric`` ‖W − W^T‖/2‖W‖; ``qk_positive`` the share of eigenvalues of W_sym that
         are not positive. Norms are Frobenius norms.
     """
+    total = len(sums.qk_squares) * sum(sums.qk_squares)
+    several = total > 0 and len(sums.qk_squares) > 1
     return {
-        "heads_alike": _spread(float(qk.square().sum()), sums.qk_squares),
+        "heads_alike": sqrt(max(1 - float(qk.square().sum()) / total, 0.0)) if several else 0.0,
         "qk_identity": _from_identity(qk, sums),
         "qk_symmetric": _asymmetry(qk),
         "qk_positive": 1 - int(_signs(qk).positive if positive is None else positive) / sums.directions,
@@ -110,10 +111,11 @@ def ov_hypotheses(ov: Float64[Tensor, "dim dim"], sums: HeadSums) -> dict[str, f
         all V_h, with a c for each; ``ov_symmetric`` ‖V − V^T‖/2‖V‖; ``ov_top_eigenvalue`` 1 where no eigenvalue of
         V_sym is positive or, V being symmetric, the largest is not simple.
     """
-    asymmetry = _asymmetry(ov)
+    asymmetry, total = _asymmetry(ov), sum(sums.ov_squares)
+    along = sum(max(trace, 0.0) ** 2 for trace in sums.ov_traces) / sums.directions
     return {
         "ov_identity": _from_identity(ov, sums),
-        "ov_identity_per_head": _heads_from_identity(sums),
+        "ov_identity_per_head": sqrt(max(1 - along / total, 0.0)) if total > 0 else 1.0,
         "ov_symmetric": asymmetry,
         "ov_top_eigenvalue": _top_eigenvalue(ov, asymmetry),
     }
@@ -268,20 +270,9 @@ def _from_identity(matrix: Tensor, sums: HeadSums) -> float:
     return float(rest.norm()) / size
 
 
-def _heads_from_identity(sums: HeadSums) -> float:
-    total = sum(sums.ov_squares)
-    along = sum(max(trace, 0.0) ** 2 for trace in sums.ov_traces) / sums.directions
-    return sqrt(max(1 - along / total, 0.0)) if total > 0 else 1.0
-
-
 def _asymmetry(matrix: Tensor) -> float:
     size = float(matrix.norm())
     return float((matrix - matrix.mT).norm()) / (2 * size) if size > 0 else 0.0
-
-
-def _spread(whole: float, squares: Sequence[float]) -> float:
-    total = len(squares) * sum(squares)
-    return sqrt(max(1 - whole / total, 0.0)) if total > 0 and len(squares) > 1 else 0.0
 
 
 def _top_eigenvalue(ov: Tensor, asymmetry: float) -> float:

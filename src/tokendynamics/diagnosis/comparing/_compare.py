@@ -29,6 +29,7 @@ from tokendynamics.diagnosis.comparing._tensors import (
 )
 from tokendynamics.diagnosis.comparing._weights import (
     LEADING,
+    WEIGHTS_DIFFER,
     FeedForwardDifferences,
     feed_forward_differences,
     weight_differences,
@@ -36,7 +37,6 @@ from tokendynamics.diagnosis.comparing._weights import (
 from tokendynamics.diagnosis.comparing.halved_parts import HalvedParts, halved_convention, halved_finding, halved_parts
 from tokendynamics.diagnosis.comparing.result import Comparison
 from tokendynamics.diagnosis.comparing.words import (
-    WEIGHTS_DIFFER,
     because,
     end_finding,
     feed_forward_finding,
@@ -62,6 +62,34 @@ from tokendynamics.pretrained.loading import Model, as_checkpoint, untrained_twi
 from tokendynamics.provenance.manifest import manifest
 from tokendynamics.provenance.progress import Progress, reporting
 from tokendynamics.words import Convention, Finding, factor, number, power_of_ten
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Measurements on several networks.
+
+    Attributes:
+        together: The traces of their tokens.
+        products: Differences of their attention weights, and reasons where there are none; None if not requested.
+        feed_forward: Likewise of their feed-forward weights.
+        tensors: Likewise of the stored tensors of their blocks, for all but the first.
+        halved: The effect of halving each part on their losses; None if not requested.
+        coarsest: For all but the first, the coarser of its dtype and the first's.
+    """
+
+    together: Together
+    products: tuple[xr.Dataset, tuple[str, ...]] | None
+    feed_forward: FeedForwardDifferences | None
+    tensors: tuple[TensorDifferences, ...] | None
+    halved: HalvedParts | None
+    coarsest: tuple[torch.dtype, ...]
+
+    @property
+    def weights(self) -> xr.Dataset | None:
+        """The differences of the weights, in one dataset."""
+        if self.products is None or self.feed_forward is None:
+            return None
+        return xr.merge([self.products[0], self.feed_forward.table])
 
 
 @typed_arguments
@@ -117,13 +145,13 @@ def compare(
     started = datetime.now(UTC)
     _check_count(models, baseline, dtypes)
     with limited_threads(threads) as in_force, reporting(progress) as report:
-        ckpts = _loaded(models, dtypes, device, allow_pickle, report)
-        ckpts += [untrained_twin(ckpts[0], seed)] if baseline else []
+        ckpts = _loaded(models, dtypes, device, allow_pickle, report, seed if baseline else None)
         called, prompts = _names(ckpts, names), named_prompts(default_texts() if texts is None else texts, ckpts[0])
-        found = run_together(ckpts, prompts, sinks, sink_ratio, truncate, report)
-        measured = _measured(ckpts, found, weights, halved, report)
-    parameters, drawn = _parameters(ckpts, found, truncate, baseline), seed if baseline else ckpts[0].random_seed
-    record = manifest(command or _call(ckpts), parameters, seed=drawn, started=started, threads=in_force)
+        together = run_together(ckpts, prompts, sinks, sink_ratio, truncate, report)
+        measured = _measured(ckpts, together, weights, halved, report)
+    parameters, drawn = _parameters(ckpts, together, truncate, baseline), seed if baseline else ckpts[0].random_seed
+    command = command or f"td.compare({', '.join(repr(ckpt.name) for ckpt in ckpts)})"
+    record = manifest(command, parameters, seed=drawn, started=started, threads=in_force)
     return _comparison(ckpts, called, measured, record)
 
 
@@ -135,12 +163,8 @@ def _measured(ckpts: Sequence[Checkpoint], found: Together, weights: bool, halve
         feed_forward_differences(ckpts, report) if weights else None,
         tensor_differences(ckpts, report) if weights else None,
         halved_parts(ckpts, found.given, found.tokens_shared, report, different) if halved else None,
-        tuple(_coarser(ckpts[0].dtype, ckpt.dtype) for ckpt in ckpts[1:]),
+        tuple(max(ckpts[0].dtype, ckpt.dtype, key=lambda each: torch.finfo(each).eps) for ckpt in ckpts[1:]),
     )
-
-
-def _call(ckpts: Sequence[Checkpoint]) -> str:
-    return f"td.compare({', '.join(repr(ckpt.name) for ckpt in ckpts)})"
 
 
 def _parameters(ckpts: Sequence[Checkpoint], found: Together, truncate: bool, baseline: str | None) -> dict[str, Any]:
@@ -172,8 +196,9 @@ def _check_count(models: Sequence[Model], baseline: str | None, dtypes: Sequence
 
 
 def _loaded(
-    models: Sequence[Model], dtypes: Sequence[str], device: str, allow_pickle: bool, report: Progress
+    models: Sequence[Model], dtypes: Sequence[str], device: str, allow_pickle: bool, report: Progress, seed: int | None
 ) -> list[Checkpoint]:
+    """Return the networks, and with a seed an untrained twin of the first."""
     count = max(len(models), len(dtypes))
     several = list(models) * count if len(models) == 1 else list(models)
     formats = list(dtypes) * count if len(dtypes) == 1 else list(dtypes)
@@ -187,7 +212,7 @@ def _loaded(
         tokenizer = lent if isinstance(model, nn.Module) else None
         options: dict[str, Any] = {"dtype": dtype, "device": device, "allow_pickle": allow_pickle, "progress": report}
         found.append(as_checkpoint(model, "models", tokenizer=tokenizer, **options))
-    return found
+    return found if seed is None else [*found, untrained_twin(found[0], seed)]
 
 
 def _names(ckpts: Sequence[Checkpoint], names: Sequence[str] | None) -> tuple[str, ...]:
@@ -218,6 +243,8 @@ def _comparison(
     )
     differences = paired_differences(found.traces, found.estimates, names[1:])
     verdicts = tuple(judge(None, trace) for trace in found.traces)
+    paired = {name: gaps for name, gaps in zip(names[1:], found.gaps, strict=True) if gaps is not None}
+    gaps = xr.concat(list(paired.values()), dim="other", join="outer") if paired else None
     weights, halved = measured.weights, measured.halved
     labels = {"model": list(names), "other": list(names[1:])}
     prompts = found.traces[0].prompt.values.tolist()
@@ -228,7 +255,7 @@ def _comparison(
         verdicts=verdicts,
         table=side_by_side(found.traces, names),
         difference=differences,
-        gaps=_all_gaps(found, names[1:]),
+        gaps=None if gaps is None else gaps.assign_coords(other=list(paired)),
         partings=partings,
         weights=None if weights is None else weights.assign_coords(labels),
         halved=None if halved is None else halved.table.assign_coords(labels | {"prompt": prompts}),
@@ -236,45 +263,6 @@ def _comparison(
         conventions=conventions_in(measured),
         manifest=record,
     )
-
-
-def _coarser(one: torch.dtype, other: torch.dtype) -> torch.dtype:
-    return max(one, other, key=lambda dtype: torch.finfo(dtype).eps)
-
-
-def _all_gaps(found: Together, others: Sequence[str]) -> xr.Dataset | None:
-    paired = {name: gaps for name, gaps in zip(others, found.gaps, strict=True) if gaps is not None}
-    if not paired:
-        return None
-    return xr.concat(list(paired.values()), dim="other", join="outer").assign_coords(other=list(paired))
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Measurements on several networks.
-
-    Attributes:
-        together: The traces of their tokens.
-        products: Differences of their attention weights, and reasons where there are none; None if not requested.
-        feed_forward: Likewise of their feed-forward weights.
-        tensors: Likewise of the stored tensors of their blocks, for all but the first.
-        halved: The effect of halving each part on their losses; None if not requested.
-        coarsest: For all but the first, the coarser of its dtype and the first's.
-    """
-
-    together: Together
-    products: tuple[xr.Dataset, tuple[str, ...]] | None
-    feed_forward: FeedForwardDifferences | None
-    tensors: tuple[TensorDifferences, ...] | None
-    halved: HalvedParts | None
-    coarsest: tuple[torch.dtype, ...]
-
-    @property
-    def weights(self) -> xr.Dataset | None:
-        """The differences of the weights, in one dataset."""
-        if self.products is None or self.feed_forward is None:
-            return None
-        return xr.merge([self.products[0], self.feed_forward.table])
 
 
 def sentences_of(
@@ -301,8 +289,10 @@ def sentences_of(
         both = (verdicts[0], verdicts[place + 1])
         sentences.append(end_finding(pair, both, (ends[0], ends[place + 1]), difference))
         in_words = str(dtype).removeprefix("torch.")
-        through = _tensors_at(partings[place], measured, place)
-        sentences.append(parting_finding(pair, partings[place], together.unpaired[place], in_words, through))
+        parting, through = partings[place], []
+        if parting is not None and parting.first is not None and parting.first.layer >= 1 and measured.tensors:
+            through = tensors_of_layer(measured.tensors[place], parting.first.layer)
+        sentences.append(parting_finding(pair, parting, together.unpaired[place], in_words, through))
         sentences.append(updates_finding(pair, difference))
         if measured.halved is not None:
             sentences.append(halved_finding(pair, measured.halved, place, torch.finfo(dtype).eps))
@@ -310,16 +300,11 @@ def sentences_of(
     depths = [trace.sizes["layer"] - 1 for trace in together.traces]
     trace = together.traces[0]
     repeated = [str(name) for name, first in zip(trace.prompt.values, trace.repeats.values, strict=True) if first >= 0]
-    shared = together.tokens_shared, _left_out(together.traces)
-    sentences.append(tokens_finding(*shared, depths, repeated, counts_shared=together.counts_shared))
+    counts = trace.token_count  # of excluded tokens over all prompts, in the layer where they are most
+    left_out = int(np.max((counts.sel(sinks="kept") - counts.sel(sinks="removed")).sum("prompt").values))
+    shared = together.tokens_shared, left_out, depths, repeated
+    sentences.append(tokens_finding(*shared, counts_shared=together.counts_shared))
     return tuple(finding for finding in sentences if finding is not None)
-
-
-def _tensors_at(parting: Parting | None, measured: Measured, place: int) -> list[str]:
-    """Return the stored tensors behind the first difference: those of its layer that differ more than in others."""
-    if parting is None or parting.first is None or measured.tensors is None or parting.first.layer < 1:
-        return []
-    return tensors_of_layer(measured.tensors[place], parting.first.layer)
 
 
 def _weights_findings(pair: tuple[str, str], measured: Measured, place: int) -> list[Finding]:
@@ -336,12 +321,6 @@ def _weights_findings(pair: tuple[str, str], measured: Measured, place: int) -> 
         feed_forward_finding(pair, table, parts.reasons[place], parts.unmatched[place]),
         tensors_finding(pair, measured.tensors[place]),
     ]
-
-
-def _left_out(traces: Sequence[xr.Dataset]) -> int:
-    """Return the number of excluded tokens over all prompts, in the layer where it is largest."""
-    counts = traces[0].token_count
-    return int(np.max((counts.sel(sinks="kept") - counts.sel(sinks="removed")).sum("prompt").values))
 
 
 def conventions_in(measured: Measured) -> tuple[Convention, ...]:

@@ -41,6 +41,12 @@ Kind = Literal["equal", "rounding", "located", "from the start", "gradual"]
 them; gradual divergence without a part that stands out."""
 
 
+_NAMES: dict[tuple[str, bool], Part] = {
+    ("attention", True): "attention", ("feed_forward", True): "feed-forward part", ("feed_forward", False): "block",
+    ("final_norm", True): "final norm", ("final_norm", False): "final norm",
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Difference:
     """One part of one layer, and how much two networks differ in it.
@@ -158,12 +164,6 @@ def parting_of(gaps: xr.Dataset, eps: float) -> Parting:
     )
 
 
-_NAMES: dict[tuple[str, bool], Part] = {
-    ("attention", True): "attention", ("feed_forward", True): "feed-forward part", ("feed_forward", False): "block",
-    ("final_norm", True): "final norm", ("final_norm", False): "final norm",
-}  # fmt: skip
-
-
 def _pooled(gaps: xr.Dataset, name: str) -> np.ndarray:
     """Return a gap over (layer, component), NaN where no prompt has it."""
     values = gaps[name].values ** 2
@@ -184,13 +184,11 @@ def _parts(gaps: xr.Dataset, eps: float) -> list[Difference]:
         rounding = eps * (1 + 1 / reach[layer, place]) if reach[layer, place] else np.inf
         before, moved, times, own = (float(each[layer, place]) for each in (came, update, size, on_same))
         parts.append(Difference(layer, name, before, moved, times, float(rounding), own))
-    return [_beside_neighbours(each, parts) for each in parts]
-
-
-def _beside_neighbours(part: Difference, parts: list[Difference]) -> Difference:
-    """Return a part with the median of what its neighbours differ by on the same inputs."""
-    others = _neighbours(part, parts)
-    return replace(part, beside=float(np.median(others)) if len(others) else nan)
+    beside = [_neighbours(part, parts) for part in parts]
+    return [
+        replace(part, beside=float(np.median(others)) if others else nan)
+        for part, others in zip(parts, beside, strict=True)
+    ]
 
 
 def _neighbours(part: Difference, parts: list[Difference]) -> list[float]:

@@ -20,6 +20,10 @@ TIMES_OTHERS = 5.0
 many median deviations."""
 
 
+STORED = 1e-5
+"""Relative difference from which a tensor differs by more than rounding in single precision."""
+
+
 @dataclass(frozen=True)
 class TensorDifferences:
     """Differences of the stored tensors of one network's blocks from those of the first.
@@ -105,14 +109,16 @@ def block_differences(pairs: Sequence[tuple[dict[str, Tensor], dict[str, Tensor]
     vectors, unmatched = [], []
     for layer, (one, two) in enumerate(pairs):
         for place, name in enumerate(names):
-            a, b = one.get(name), two.get(name)
+            a, b = (None if (each := pair.get(name)) is None else each.detach().cpu() for pair in (one, two))
             if a is None and b is None:
                 continue
             if a is None or b is None or a.shape != b.shape:
                 unmatched.append(name)
                 continue
             vectors += [name] if a.ndim == 1 else []
-            gaps[layer, place], sizes[layer, place] = _gap_and_size(a, b)
+            sizes[layer, place] = float(torch.linalg.vector_norm(a, dtype=torch.float64))
+            equal = a.dtype == b.dtype and torch.equal(a, b)
+            gaps[layer, place] = 0.0 if equal else float(torch.linalg.vector_norm(b.double() - a.double()))
     positive = np.where(sizes > 0, sizes, np.nan)
     typical = np.array([np.nanmedian(column) if np.isfinite(column).any() else 1.0 for column in positive.T])
     values = gaps / np.where(sizes > 0, sizes, typical[None])
@@ -122,18 +128,6 @@ def block_differences(pairs: Sequence[tuple[dict[str, Tensor], dict[str, Tensor]
     )
     why = "" if np.isfinite(values).any() else "they have no tensor of the same name and shape"
     return TensorDifferences(table, tuple(dict.fromkeys(vectors)), tuple(dict.fromkeys(unmatched)), why)
-
-
-def _gap_and_size(a: Tensor, b: Tensor) -> tuple[float, float]:
-    one, two = (each.detach().cpu() for each in (a, b))
-    size = float(torch.linalg.vector_norm(one, dtype=torch.float64))
-    if one.dtype == two.dtype and torch.equal(one, two):
-        return 0.0, size
-    return float(torch.linalg.vector_norm(two.double() - one.double())), size
-
-
-STORED = 1e-5
-"""Relative difference from which a tensor differs by more than rounding in single precision."""
 
 
 def tensors_of_layer(compared: TensorDifferences, layer: int) -> list[str]:

@@ -19,6 +19,9 @@ from tokendynamics.pretrained import AttentionWeights, Checkpoint
 from tokendynamics.pretrained.feed_forward import FeedForwardWeights
 from tokendynamics.provenance.progress import Progress, tracked
 
+WEIGHTS_DIFFER = 1e-5
+"""Relative difference of a product from which it exceeds rounding of the weights in single precision."""
+
 LEADING = 8
 """Directions of the leading subspaces that are compared; half of all in a narrow network."""
 
@@ -26,6 +29,23 @@ _STEPS = 4
 """Of the subspace iteration, each with the matrix and its transpose, on twice as many directions as are wanted."""
 
 Apply = Callable[[Tensor], Tensor]
+
+
+_SURELY = 0.5
+"""Heads that differ by less, relative to the layer, are not matched with other heads; random heads differ by 1.4."""
+
+_EXACT = 1e-10
+"""Squared difference below which the difference of squares has lost too many digits, and factors are subtracted."""
+
+CIRCUITS = ("qk", "ov")
+
+_KINDS = ("difference", "angle")
+
+_SIZES = (("dim", "widths"), ("layers", "depths"), ("heads", "heads"))
+
+_REORDERED = 1e-4
+"""Hidden units are matched in another order if their sorted sizes differ by less than this although the unsorted ones
+do not; sizes of independently drawn networks differ by more."""
 
 
 def leading_subspace(apply: Apply, transposed: Apply, rows: int) -> Float64[Tensor, "row direction"]:
@@ -67,15 +87,6 @@ def degrees_of(square: float) -> float:
     return float(np.degrees(np.arcsin(min(1.0, square) ** 0.5)))
 
 
-_SURELY = 0.5
-"""Heads that differ by less, relative to the layer, are not matched with other heads; random heads differ by 1.4."""
-
-_EXACT = 1e-10
-"""Squared difference below which the difference of squares has lost too many digits, and factors are subtracted."""
-
-CIRCUITS = ("qk", "ov")
-
-
 @dataclass(frozen=True)
 class _Circuits:
     """Factors of a layer's products, in float64 with the norm's gain folded in: head by head, left @ rightᵀ."""
@@ -106,7 +117,7 @@ def weight_differences(ckpts: Sequence[Checkpoint], report: Progress) -> tuple[x
         CheckpointError: A tensor cannot be read.
     """
     depths = [ckpt.architecture.layers for ckpt in ckpts]
-    unlike = [""] + [_why_not(ckpts[0], other) for other in ckpts[1:]]
+    unlike = [""] + [_sizes_differ(ckpts[0], other, _SIZES) for other in ckpts[1:]]
     unread: list[list[str]] = [[] for _ in ckpts]
     norms = {name: np.full((len(ckpts), max(depths)), np.nan) for name in CIRCUITS}
     found = {f"{n}_{kind}": np.full((len(ckpts), max(depths)), np.nan) for n in CIRCUITS for kind in _KINDS}
@@ -136,14 +147,12 @@ def weight_differences(ckpts: Sequence[Checkpoint], report: Progress) -> tuple[x
     return xr.Dataset(variables, coords={"layer": np.arange(1, max(depths) + 1)}), reasons
 
 
-_KINDS = ("difference", "angle")
-
-
-def _why_not(first: Checkpoint, other: Checkpoint) -> str:
-    a, b = first.architecture, other.architecture
-    for name, one, two in (("widths", a.dim, b.dim), ("depths", a.layers, b.layers), ("heads", a.heads, b.heads)):
+def _sizes_differ(first: Checkpoint, other: Checkpoint, sizes: Sequence[tuple[str, str]]) -> str:
+    """Return which size of two networks differs, if weights of different sizes cannot be compared."""
+    for name, called in sizes:
+        one, two = (getattr(ckpt.architecture, name) for ckpt in (first, other))
         if one != two:
-            return f"their {name} differ ({one} and {two})"
+            return f"their {called} differ ({one} and {two})"
     return ""
 
 
@@ -167,16 +176,15 @@ def _differences(a: _Circuits, b: _Circuits) -> dict[str, float]:
     for name, (one, two) in pairs.items():
         two = two[0][order], two[1][order]
         square = float(squares[name][range(len(order)), order].sum())
-        found[f"{name}_difference"] = square**0.5 if square > _EXACT else _relative(one, two)
+        if square > _EXACT:
+            gap = square**0.5
+        else:  # of A − B the factors are those of both side by side, the sign in one of them
+            gap = _norm((torch.cat([one[0], two[0]], dim=-1), torch.cat([one[1], -two[1]], dim=-1)))
+            norm = _norm(one)
+            gap = gap / norm if norm else (np.inf if gap else 0.0)
+        found[f"{name}_difference"] = gap
         found[f"{name}_angle"] = degrees_of(squared_sine(_leading(one), _leading(two)))
     return found
-
-
-def _relative(one: tuple[Tensor, Tensor], two: tuple[Tensor, Tensor]) -> float:
-    """Return √Σ_h ‖A_h − B_h‖² / √Σ_h ‖A_h‖²."""
-    # Of A − B the factors are those of both side by side, the sign in one of them.
-    gap, norm = _norm((torch.cat([one[0], two[0]], dim=-1), torch.cat([one[1], -two[1]], dim=-1))), _norm(one)
-    return gap / norm if norm else (np.inf if gap else 0.0)
 
 
 def _norm(factors: tuple[Tensor, Tensor]) -> float:
@@ -198,13 +206,6 @@ def _matched(squares: Mapping[str, Float64[Tensor, "head other"]]) -> list[int]:
 
 def _squared_distances(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> Float64[Tensor, "head other"]:
     """Return ‖A_h − B_k‖² over Σ_h ‖A_h‖², from ⟨A, B⟩ = Σ (A_leftᵀ B_left) ∘ (A_rightᵀ B_right)."""
-    inner = _inner(a, b)
-    own, other = (((each[0].mT @ each[0]) * (each[1].mT @ each[1])).sum(dim=(-2, -1)) for each in (a, b))
-    total = own.sum()
-    return (own[:, None] + other - 2 * inner) / (total if float(total) else 1.0)
-
-
-def _inner(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> Float64[Tensor, "head other"]:
     heads, others = len(a[0]), len(b[0])
     left, right = (
         (one.movedim(0, 1).flatten(1).mT @ two.movedim(0, 1).flatten(1))
@@ -212,18 +213,16 @@ def _inner(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> Float64[Tensor
         .unflatten(2, (others, -1))
         for one, two in zip(a, b, strict=True)
     )
-    return (left * right).sum(dim=(1, 3))
+    inner = (left * right).sum(dim=(1, 3))
+    own, other = (((each[0].mT @ each[0]) * (each[1].mT @ each[1])).sum(dim=(-2, -1)) for each in (a, b))
+    total = own.sum()
+    return (own[:, None] + other - 2 * inner) / (total if float(total) else 1.0)
 
 
 def _leading(factors: tuple[Tensor, Tensor]) -> Float64[Tensor, "dim direction"]:
     """Return the leading left singular vectors of Σ_h left rightᵀ."""
     left, right = (each.movedim(0, 1).flatten(1) for each in factors)
     return leading_subspace(lambda y: left @ (right.mT @ y), lambda x: right @ (left.mT @ x), left.shape[0])
-
-
-_REORDERED = 1e-4
-"""Hidden units are matched in another order if their sorted sizes differ by less than this although the unsorted ones
-do not; sizes of independently drawn networks differ by more."""
 
 
 @dataclass
@@ -267,7 +266,7 @@ def feed_forward_differences(ckpts: Sequence[Checkpoint], report: Progress) -> F
         CheckpointError: A tensor cannot be read.
     """
     depths = [ckpt.architecture.layers for ckpt in ckpts]
-    pairs = [_Pair(_why_no_matrices(ckpts[0], other)) for other in ckpts[1:]]
+    pairs = [_Pair(_sizes_differ(ckpts[0], other, _SIZES[:2])) for other in ckpts[1:]]
     norms = np.full((len(ckpts), max(depths)), np.nan)
     found = np.full((2, len(pairs), max(depths)), np.nan)
     for layer in tracked(range(1, max(depths) + 1), report, "comparing the feed-forward weights"):
@@ -294,21 +293,12 @@ def feed_forward_differences(ckpts: Sequence[Checkpoint], report: Progress) -> F
         },
         coords={"layer": np.arange(1, max(depths) + 1)},
     )
-    reasons = tuple(pair.why or _in_short(pair.problems) for pair in pairs)
+    more = [f" and {len(pair.problems) - 1} more" if len(pair.problems) > 1 else "" for pair in pairs]
+    reasons = tuple(
+        pair.why or (f"{pair.problems[0]}{rest}" if pair.problems else "")
+        for pair, rest in zip(pairs, more, strict=True)
+    )
     return FeedForwardDifferences(table, reasons, tuple(tuple(dict.fromkeys(pair.unmatched)) for pair in pairs))
-
-
-def _why_no_matrices(first: Checkpoint, other: Checkpoint) -> str:
-    a, b = first.architecture, other.architecture
-    for name, one, two in (("widths", a.dim, b.dim), ("depths", a.layers, b.layers)):
-        if one != two:
-            return f"their {name} differ ({one} and {two})"
-    return ""
-
-
-def _in_short(problems: Sequence[str]) -> str:
-    more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
-    return f"{problems[0]}{more}" if problems else ""
 
 
 def _matrix_differences(a: FeedForwardWeights, b: FeedForwardWeights, pair: _Pair) -> tuple[float, float]:
@@ -325,7 +315,7 @@ def _matrix_differences(a: FeedForwardWeights, b: FeedForwardWeights, pair: _Pai
     total = sum(_square(each) for each in ones.values())
     gap = sum(_square(twos[name] - each) for name, each in ones.items())
     difference = (gap / total) ** 0.5 if total else (np.inf if gap else 0.0)
-    sines = [_sine(*(_by_state(each[name], a.roles[name]) for each in (ones, twos))) for name in names]
+    sines = [_sine(ones[name], twos[name], a.roles[name]) for name in names]
     return difference, degrees_of(sum(sines) / len(sines))
 
 
@@ -333,16 +323,14 @@ def _square(matrix: Tensor) -> float:
     return float(matrix.square().sum())
 
 
-def _by_state(matrix: Tensor, role: str) -> Float64[Tensor, "row column"]:
-    """Return a matrix with the features of the state as rows, where it is known which they are."""
-    if matrix.ndim == 3:  # experts side by side: their sizes are in order
-        matrix = matrix.movedim(0, 1).flatten(1)
-    return matrix.mT if role == "writes" else matrix
-
-
-def _sine(one: Tensor, two: Tensor) -> float:
+def _sine(one: Tensor, two: Tensor, role: str) -> float:
+    """Return the squared sine between the leading directions of the state that two matrices read or write."""
     if torch.equal(one, two):
         return 0.0
+    if one.ndim == 3:  # experts side by side: their sizes are in order
+        one, two = (each.movedim(0, 1).flatten(1) for each in (one, two))
+    if role == "writes":  # the features of the state are rows, where it is known which they are
+        one, two = one.mT, two.mT
     spans = [leading_subspace(lambda y, m=each: m @ y, lambda x, m=each: m.mT @ x, len(each)) for each in (one, two)]
     return squared_sine(*spans)
 
@@ -363,13 +351,12 @@ def _in_order(ones: dict[str, Tensor], twos: dict[str, Tensor], a: FeedForwardWe
     order = (one @ two.mT).argmax(dim=1)
     if len(order.unique()) < width or float((one - two[order]).norm()) >= float((one - two).norm()):
         return twos
-    return {name: _reordered(matrix, a.roles[name], width, order) for name, matrix in twos.items()}
+    return {
+        name: matrix[order] if a.roles[name] == "writes" else matrix.unflatten(1, (-1, width))[..., order].flatten(1)
+        for name, matrix in twos.items()
+    }
 
 
 def _units(matrix: Tensor, role: str, width: int) -> Float64[Tensor, "unit feature"]:
     """Return what each hidden unit reads, of several maps side by side, or writes."""
     return matrix if role == "writes" else matrix.unflatten(1, (-1, width)).movedim(2, 0).flatten(1)
-
-
-def _reordered(matrix: Tensor, role: str, width: int, order: Tensor) -> Tensor:
-    return matrix[order] if role == "writes" else matrix.unflatten(1, (-1, width))[..., order].flatten(1)

@@ -13,17 +13,13 @@ from jaxtyping import Bool, Float64
 from torch import Tensor
 
 from tokendynamics.diagnosis.comparing._first_difference import ROUNDINGS
-from tokendynamics.diagnosis.gating.sensitivities import losses_of
-from tokendynamics.diagnosis.network import PART_NAMES
+from tokendynamics.diagnosis.gating.trials import NO_HEAD, read_losses, why_without_loss
+from tokendynamics.diagnosis.network import part_of_layer
 from tokendynamics.diagnosis.tracing._together import nearest_layers
-from tokendynamics.diagnosis.tracing.prompt_shares import BOUNDS, CONFIDENCE
-from tokendynamics.numerics.intervals import jackknife_interval
+from tokendynamics.diagnosis.tracing.prompt_shares import BOUNDS, CONFIDENCE, mean_with_interval
 from tokendynamics.pretrained import Checkpoint
-from tokendynamics.pretrained.edits.gates import GatedNetwork
 from tokendynamics.pretrained.edits.variant import PARTS
 from tokendynamics.pretrained.inputs import Prepared
-from tokendynamics.pretrained.not_finite import check_gated_pass
-from tokendynamics.pretrained.packs import Pack
 from tokendynamics.provenance.progress import Progress, tracked
 from tokendynamics.words import Finding, number, percent, plural, signed
 
@@ -81,10 +77,11 @@ def halved_parts(
     counted = torch.ones(len(given[0]), dtype=torch.bool) if different is None else torch.from_numpy(different)
     found, unknown = [], []
     for ckpt, own in zip(ckpts, given, strict=True):
-        why = _why_without(ckpt)
+        why = why_without_loss(ckpt)
         losses = None if why else _losses(ckpt, own, report)
-        unknown.append(why or ("" if losses is not None else "no head that predicts the next token was found"))
-        found.append(losses or _nothing(ckpt, len(own)))
+        unknown.append(why or ("" if losses is not None else NO_HEAD))
+        shapes = ((), (ckpt.architecture.layers, len(PARTS)))
+        found.append(losses or _Losses(*(torch.full((len(own), *rest), torch.nan).double() for rest in shapes)))
     depth, prompts = max(ckpt.architecture.layers for ckpt in ckpts), len(given[0])
     changes = np.full((len(ckpts), prompts, depth, len(PARTS)), np.nan)
     for place, losses in enumerate(found):
@@ -105,62 +102,21 @@ def halved_parts(
     return HalvedParts(xr.Dataset(variables, coords=coords), tuple(unknown), unpaired)
 
 
-def _why_without(ckpt: Checkpoint) -> str:
-    if ckpt.streamed:
-        return "its blocks are streamed from disk"
-    for place, layer in enumerate(ckpt.layout.layers, start=1):
-        if layer.residual is None:
-            return f"the parts of layer {place} were not identified ({layer.problem})"
-    return "" if ckpt.causal else "it is not known to predict the next token from earlier ones alone"
-
-
 def _losses(ckpt: Checkpoint, given: Sequence[Prepared], report: Progress) -> _Losses | None:
     packs = ckpt.packs([each.inputs for each in given])
     with ckpt.gated() as gated, torch.inference_mode():
         exists = gated.exists
-        plain = _read(gated, packs, torch.ones(exists.shape, dtype=torch.float64))
+        plain = read_losses(gated, packs, torch.ones(exists.shape, dtype=torch.float64))
         if plain is None:
             return None
         change = torch.full((len(plain), *exists.shape), torch.nan, dtype=torch.float64)
         for layer, part in tracked(exists.nonzero().tolist(), report, "halving parts"):
             gates = torch.ones(exists.shape, dtype=torch.float64)
             gates[layer, part] = HALF
-            halved = _read(gated, packs, gates)
+            halved = read_losses(gated, packs, gates)
             if halved is not None:
                 change[:, layer, part] = halved - plain
     return _Losses(plain, change)
-
-
-def losses_of_prompts(ckpt: Checkpoint, given: Sequence[Prepared]) -> tuple[Float64[Tensor, " prompt"], str]:
-    """Return the mean loss of the next token in each prompt, in nats; NaN and the reason without one."""
-    why = _why_without(ckpt)
-    if not why:
-        with ckpt.gated() as gated, torch.inference_mode():
-            ones = torch.ones(gated.exists.shape, dtype=torch.float64)
-            found = _read(gated, ckpt.packs([each.inputs for each in given]), ones)
-        if found is not None:
-            return found, ""
-    nothing = torch.full((len(given),), torch.nan, dtype=torch.float64)
-    return nothing, why or "no head that predicts the next token was found"
-
-
-def _read(gated: GatedNetwork, packs: Sequence[Pack], gates: Tensor) -> Float64[Tensor, " prompt"] | None:
-    """Return the loss of every prompt in the order of the prompts; None without logits."""
-    found = torch.full((sum(len(pack.places) for pack in packs),), torch.nan, dtype=torch.float64)
-    for pack in packs:
-        passed = gated.run(pack, gates)
-        if bool((gates == 1).all()):
-            check_gated_pass(gated, passed)
-        losses = losses_of(passed, pack)
-        if losses is None:
-            return None
-        found[list(pack.places)] = losses
-    return found
-
-
-def _nothing(ckpt: Checkpoint, prompts: int) -> _Losses:
-    layers = ckpt.architecture.layers
-    return _Losses(*(torch.full((prompts, *rest), torch.nan).double() for rest in ((), (layers, len(PARTS)))))
 
 
 def _why_unpaired(first: _Losses, other: _Losses, tokens_shared: bool) -> str:
@@ -186,16 +142,15 @@ def _nearest(first: _Losses, other: _Losses) -> list[int]:
 
 def _difference(first: _Losses, other: _Losses, depth: int, counted: Bool[Tensor, " prompt"]) -> dict[str, np.ndarray]:
     gaps = _gaps(first, other, counted)
-    count, layers = len(gaps), gaps.shape[1]
-    value = gaps.mean(dim=0)
-    left = (gaps.sum(dim=0) - gaps) / max(1, count - 1)
+    layers = gaps.shape[1]
+    value, interval = mean_with_interval(gaps)
     known = max(1, int((~value.isnan()).sum()))
     # Bonferroni: one of many differs most in any case, so all intervals must hold at once.
     surely = 1 - (1 - CONFIDENCE) / known
     found = {
         "difference": value,
-        "difference_interval": jackknife_interval(value, left, CONFIDENCE),
-        "difference_surely": jackknife_interval(value, left, surely),
+        "difference_interval": interval,
+        "difference_surely": mean_with_interval(gaps, surely)[1],
     }
     filled = {name: np.full((depth, *each.shape[1:]), np.nan) for name, each in found.items()}
     for name, each in found.items():
@@ -277,7 +232,7 @@ def _interval(low: float, high: float) -> str:
 def _part(pair: xr.Dataset, at: Any) -> str:
     layer, its_layer = int(pair.layer[at[0]]), int(pair.other_layer[at[0]])
     instead = f" (layer {its_layer} in the other)" if its_layer != layer else ""
-    return f"the {PART_NAMES[str(pair.part.values[at[1]])]} of layer {layer}{instead}"
+    return part_of_layer(str(pair.part.values[at[1]]), layer) + instead
 
 
 def _values(pair: xr.Dataset, at: Any) -> dict[str, Any]:

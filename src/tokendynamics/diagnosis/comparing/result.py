@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,22 +19,64 @@ from tokendynamics.numerics.arguments import as_integer, as_text
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.manifest import plain
-from tokendynamics.provenance.reading import read_json
 from tokendynamics.provenance.whole import settle_results
 from tokendynamics.results import StoredResult
 from tokendynamics.results.tables import (
     Dims,
     conventions_of,
     findings_of,
-    nothing_saved,
     one_of,
     open_table,
-    unreadable,
+    opening,
 )
 from tokendynamics.words import Convention, Finding, listing, plural
 
 WRITER = "tokendynamics compare"
 SUMMARY = "comparison.json"
+
+
+TABLES = ("table", "difference", "gaps", "weights", "halved")
+
+_WANTED = "a saved comparison"
+
+_ALWAYS = ("table", "difference")
+
+_SITE = ("layer", "site")
+
+_TABLE_DIMS: dict[str, Dims] = {
+    "table": {
+        "consensus_relative": ("model", *_SITE),
+        "shares": ("model", *_SITE, "share"),
+        "state": ("model", "layer"),
+    },
+    "difference": {
+        "consensus_relative": ("other", *_SITE),
+        "consensus_relative_interval": ("other", *_SITE, "bound"),
+        "update_quotient": ("other", "layer", "component"),
+    },
+    "gaps": {"update_difference": ("other", "prompt", "layer", "component")},
+    "weights": {
+        **{f"{part}_norm": ("model", "layer") for part in ("qk", "ov", "ff")},
+        **{f"{part}_{kind}": ("other", "layer") for part in ("qk", "ov", "ff") for kind in ("difference", "angle")},
+    },
+    "halved": {
+        "loss": ("model", "prompt"),
+        "loss_change": ("model", "prompt", "layer", "part"),
+        "difference": ("other", "layer", "part"),
+        "difference_interval": ("other", "layer", "part", "bound"),
+    },
+}
+"""Variables that every reader of a comparison asks for; the rest stands and falls with them."""
+
+_TRACE_DIMS: Dims = {
+    **AXES,
+    **dict.fromkeys(("consensus_relative", "line_excess"), _SITE),
+    **{f"{name}_interval": (*_SITE, "bound") for name in ("consensus_relative", "line_excess")},
+    "shares": (*_SITE, "share"),
+    "shares_interval": (*_SITE, "share", "bound"),
+    "update_ratio": ("prompt", "layer", "component"),
+    "token_count": ("prompt", "layer", "sinks"),
+}
 
 
 @dataclass(frozen=True, repr=False)
@@ -174,50 +216,6 @@ def _values(table: xr.Dataset) -> dict[str, Any]:
     return {"dims": dims, **{str(name): plain(variable.values) for name, variable in table.variables.items()}}
 
 
-TABLES = ("table", "difference", "gaps", "weights", "halved")
-
-_WANTED = "a saved comparison"
-
-_ALWAYS = ("table", "difference")
-
-_SITE = ("layer", "site")
-
-_TABLE_DIMS: dict[str, Dims] = {
-    "table": {
-        "consensus_relative": ("model", *_SITE),
-        "shares": ("model", *_SITE, "share"),
-        "state": ("model", "layer"),
-    },
-    "difference": {
-        "consensus_relative": ("other", *_SITE),
-        "consensus_relative_interval": ("other", *_SITE, "bound"),
-        "update_quotient": ("other", "layer", "component"),
-    },
-    "gaps": {"update_difference": ("other", "prompt", "layer", "component")},
-    "weights": {
-        **{f"{part}_norm": ("model", "layer") for part in ("qk", "ov", "ff")},
-        **{f"{part}_{kind}": ("other", "layer") for part in ("qk", "ov", "ff") for kind in ("difference", "angle")},
-    },
-    "halved": {
-        "loss": ("model", "prompt"),
-        "loss_change": ("model", "prompt", "layer", "part"),
-        "difference": ("other", "layer", "part"),
-        "difference_interval": ("other", "layer", "part", "bound"),
-    },
-}
-"""Variables that every reader of a comparison asks for; the rest stands and falls with them."""
-
-_TRACE_DIMS: Dims = {
-    **AXES,
-    **dict.fromkeys(("consensus_relative", "line_excess"), _SITE),
-    **{f"{name}_interval": (*_SITE, "bound") for name in ("consensus_relative", "line_excess")},
-    "shares": (*_SITE, "share"),
-    "shares_interval": (*_SITE, "share", "bound"),
-    "update_ratio": ("prompt", "layer", "component"),
-    "token_count": ("prompt", "layer", "sinks"),
-}
-
-
 def stored_comparison(folder: Path) -> dict[str, Any]:
     """Return the fields of a `Comparison` from a folder that one was saved in; conventions as their texts.
 
@@ -228,25 +226,24 @@ def stored_comparison(folder: Path) -> dict[str, Any]:
         ArgumentValueError: Nothing there, a diagnosis, or something damaged or incomplete; it is named.
         MemoryLimitError: A file declares more than the memory.
     """
-    if not (folder / SUMMARY).exists():
-        raise nothing_saved(folder, _WANTED, SUMMARY, {"diagnosis.json": "td.Diagnosis.open"})
-    summary = read_json(folder / SUMMARY, "folder")
-    try:
+    with opening(folder, _WANTED, SUMMARY, {"diagnosis.json": "td.Diagnosis.open"}) as summary:
         models = _models(summary["models"])
-        found = {
+        descriptions = summary["descriptions"]
+        if not isinstance(descriptions, list) or len(descriptions) != len(models):
+            came = len(descriptions) if isinstance(descriptions, list) else shown(descriptions)
+            raise ArgumentValueError(expected("descriptions", f"one for each of {len(models)} models", came))
+        fields: dict[str, Any] = {
             "models": models,
-            "descriptions": tuple(checked_model(each) for each in _each(summary["descriptions"], models)),
-            "verdicts": tuple(verdict_of(each) for each in _by_name(summary["verdicts"], models)),
-            "partings": tuple(_parting(each) for each in _by_name(summary["partings"], models[1:])),
+            "descriptions": tuple(checked_model(each) for each in descriptions),
+            "verdicts": tuple(verdict_of(summary["verdicts"][name]) for name in models),
+            "partings": tuple(_parting(summary["partings"][name]) for name in models[1:]),
             "sentences": findings_of(summary["sentences"], FigureName),
             "conventions": conventions_of(summary["conventions"]),
             "manifest": dict(summary["manifest"]),
         }
-        tables = _tables(folder, summary["tables"], models)
-        _check_depths(found, tables["traces"])
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise unreadable(folder, _WANTED, error) from error
-    return found | tables
+        fields |= _tables(folder, summary["tables"], models)
+        _check_depths(fields)
+    return fields
 
 
 def _models(values: Any) -> tuple[str, ...]:
@@ -254,17 +251,6 @@ def _models(values: Any) -> tuple[str, ...]:
     if isinstance(values, str) or len(names) < 2 or len(set(names)) < len(names):
         raise ArgumentValueError(expected("models", "at least two different names", shown(values)))
     return names
-
-
-def _each(values: Any, models: Sequence[str]) -> list[Any]:
-    if not isinstance(values, list) or len(values) != len(models):
-        came = len(values) if isinstance(values, list) else shown(values)
-        raise ArgumentValueError(expected("descriptions", f"one for each of {len(models)} models", came))
-    return values
-
-
-def _by_name(values: Any, names: Sequence[str]) -> list[Any]:
-    return [values[name] for name in names]
 
 
 def _parting(values: Any) -> Parting | None:
@@ -314,13 +300,13 @@ def _tables(folder: Path, listed: Any, models: tuple[str, ...]) -> dict[str, Any
     return found | {"traces": tuple(traces)}
 
 
-def _check_depths(found: Mapping[str, Any], traces: Sequence[xr.Dataset]) -> None:
+def _check_depths(fields: Mapping[str, Any]) -> None:
     """Refuse parts that are of networks of different depth: a folder of two comparisons."""
-    for place, (facts, trace) in enumerate(zip(found["descriptions"], traces, strict=True)):
-        layers = facts["layers"]
+    of_models = zip(fields["descriptions"], fields["verdicts"], fields["traces"], strict=True)
+    for number, (facts, verdict, trace) in enumerate(of_models, start=1):
+        layers, badges = facts["layers"], len(verdict.layers)
         if trace.layer.values.tolist() != list(range(layers + 1)):
             wanted = f"layers 0 to {layers}"
-            raise ArgumentValueError(expected(f"trace-{place + 1}", wanted, shown(trace.layer.values.tolist())))
-        badges = len(found["verdicts"][place].layers)
+            raise ArgumentValueError(expected(f"trace-{number}", wanted, shown(trace.layer.values.tolist())))
         if badges != layers:
             raise ArgumentValueError(expected("verdicts", f"a badge for each of {layers} layers", badges))

@@ -18,10 +18,22 @@ from tokendynamics.diagnosis.comparing._tensors import (
     TensorDifferences,
     standing_out,
 )
+from tokendynamics.diagnosis.comparing._weights import WEIGHTS_DIFFER
+from tokendynamics.diagnosis.network import PART_NAMES
 from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE
 from tokendynamics.diagnosis.verdict import Verdict
 from tokendynamics.words import Finding, factor, fixed, in_layers, listing, number, plural
 from tokendynamics.words import interval as interval_of
+
+MOST_NAMED = 6
+"""Parts, tensors or texts that are named; the others are counted."""
+
+SMALL = 0.1
+"""Relative difference of the last states up to which networks with different embeddings count as close: rounding all
+weights of SmolLM2 to half precision gives 0.003, one percent of noise on them 0.04."""
+
+TENSORS_NAMED = 4
+"""Tensors that are named; the others are counted."""
 
 
 def feed_forward_finding(names: tuple[str, str], weights: xr.Dataset, why: str, unmatched: Sequence[str]) -> Finding:
@@ -55,17 +67,6 @@ def feed_forward_finding(names: tuple[str, str], weights: xr.Dataset, why: str, 
     return Finding(text + rest, "weights", values)
 
 
-WEIGHTS_DIFFER = 1e-5
-"""Relative difference of a product from which it exceeds rounding of the weights in single precision."""
-
-MOST_NAMED = 6
-"""Parts, tensors or texts that are named; the others are counted."""
-
-SMALL = 0.1
-"""Relative difference of the last states up to which networks with different embeddings count as close: rounding all
-weights of SmolLM2 to half precision gives 0.003, one percent of noise on them 0.04."""
-
-
 def end_finding(
     names: tuple[str, str], verdicts: tuple[Verdict, Verdict], ends: tuple[float, float], difference: xr.Dataset
 ) -> Finding:
@@ -83,16 +84,11 @@ def end_finding(
     if states[0] == states[1]:
         text = f"both end in the same state ({states[0]})."
     else:
-        both = [
-            f"{name} in “{state}” ({_similarity(end)})" for name, state, end in zip(names, states, ends, strict=True)
-        ]
+        similarities = ["κ′ undefined" if np.isnan(end) else f"κ′ {fixed(end)}" for end in ends]
+        both = [f"{name} in “{state}” ({end})" for name, state, end in zip(names, states, similarities, strict=True)]
         text = f"the end states differ, {both[0]} and {both[1]}."
     values = {"states": list(states), "consensus_relative_difference": gap, "interval": interval.tolist()}
     return Finding(f"{names[1]} vs {names[0]}: {text} {_gap(gap, interval)}", "shares", values)
-
-
-def _similarity(kappa: float) -> str:
-    return "κ′ undefined" if np.isnan(kappa) else f"κ′ {fixed(kappa)}"
 
 
 def _gap(gap: float, interval: np.ndarray) -> str:
@@ -125,11 +121,12 @@ def parting_finding(
     if parting is None:
         text = f"{names[1]} vs {names[0]}: the first difference is not located because {why}."
         return Finding(text, "updates", {"why": why})
+    slight = ", which is typical of weights that were rounded or trained slightly further"
     texts = {
         "equal": "all states are equal to the last bit.",
         "rounding": f"the states differ by rounding only ({dtype}; {_ends(parting)}). No layer stands out.",
         "from the start": f"the states differ from the embedding on ({_ends(parting)}). No layer stands out"
-        f"{_typical(parting)}.",
+        f"{slight if parting.late <= SMALL else ''}.",
         "gradual": f"the states diverge gradually ({_ends(parting)}). No layer stands out.",
     }
     text = texts.get(parting.kind) or _located(parting, tensors)
@@ -148,11 +145,6 @@ def _ends(parting: Parting) -> str:
     start = "" if parting.start is None else f"{number(parting.start.update, 2)} at the embedding, "
     early, late = number(parting.early, 2), number(parting.late, 2)
     return f"difference relative to their norm: {start}{early} after layer 1, {late} at the end"
-
-
-def _typical(parting: Parting) -> str:
-    typical = ", which is typical of weights that were rounded or trained slightly further"
-    return typical if parting.late <= SMALL else ""
 
 
 def _located(parting: Parting, tensors: Sequence[str]) -> str:
@@ -281,7 +273,7 @@ def updates_finding(names: tuple[str, str], difference: xr.Dataset) -> Finding |
         names: Of the first network and the other one.
         difference: From `paired_differences`, of the other one.
     """
-    parts = {"component": ["attention", "feed_forward"]}
+    parts = {"component": list(PART_NAMES)}
     quotient, interval = difference.update_quotient.sel(parts), difference.update_quotient_interval.sel(parts)
     logs = np.abs(np.log(quotient.transpose("layer", "component").values))
     if np.isnan(logs).all() or np.nanmax(logs) < np.log(1.05):
@@ -294,7 +286,7 @@ def updates_finding(names: tuple[str, str], difference: xr.Dataset) -> Finding |
         text = f"Relative to the residual stream, no updates of {names[1]} and {names[0]} differ significantly in size."
         return Finding(text, "updates", {})
     layer, component = np.unravel_index(np.argmax(logs), logs.shape)
-    size, part = float(quotient.values[layer, component]), ("attention", "feed-forward part")[component]
+    size, part = float(quotient.values[layer, component]), list(PART_NAMES.values())[component]
     ends = interval_of([low[layer, component], high[layer, component]], CONFIDENCE)
     text = (
         f"Relative to the residual stream, the updates of {names[1]} and {names[0]} differ most in the {part} of layer "
@@ -346,10 +338,6 @@ def tokens_finding(
 def part_named(difference: Difference | None) -> str:
     """Return the first difference in a few words, for a table."""
     return "none" if difference is None else str(difference).removeprefix("the ")
-
-
-TENSORS_NAMED = 4
-"""Tensors that are named; the others are counted."""
 
 
 def tensors_finding(names: tuple[str, str], compared: TensorDifferences) -> Finding:

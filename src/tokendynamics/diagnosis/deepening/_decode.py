@@ -83,7 +83,7 @@ def decode(
     count = as_count(new_tokens, "new_tokens")
     own = ckpt.variant if variant is None else variant
     repeated = pass_options(weights, feed_back, positions, own, None, seed)
-    pack = _predicted(ckpt, one_prompt(ckpt, text, truncate))
+    pack = one_prompt(ckpt, text, truncate, predicted=True)
     rows: dict[int, tuple[Tensor, Tensor]] = {}
     with reporting(progress) as report:
         if chosen == "positions":
@@ -93,15 +93,7 @@ def decode(
                 report(place, len(steps), "generating")
                 rows[step] = _generated(ckpt, pack, step, count, repeated)
             report(len(steps), len(steps), "generating")
-    return _as_dataset(ckpt, rows, {"model": ckpt.name, "how": chosen, "weights": weights} | _said(repeated))
-
-
-def _predicted(ckpt: Checkpoint, pack: Pack) -> Pack:
-    """Return a pack as it is, of a network whose head predicts the next token."""
-    if not ckpt.causal:
-        wanted = "a network with a language head that predicts the next token"
-        raise CheckpointError(expected(ckpt.name, wanted, "one whose tokens see later ones"))
-    return pack
+    return _as_dataset(ckpt, rows, chosen, repeated)
 
 
 def _steps(passes: Sequence[int]) -> list[int]:
@@ -111,12 +103,8 @@ def _steps(passes: Sequence[int]) -> list[int]:
     return steps
 
 
-def _said(how: PassOptions) -> dict[str, str]:
-    return {"feed_back": how.feed_back, "positions": how.positions, "variant": how.variant.words}
-
-
-def one_prompt(ckpt: Checkpoint, text: Any, truncate: bool) -> Pack:
-    """Return the forward pass of one prompt of words.
+def one_prompt(ckpt: Checkpoint, text: Any, truncate: bool, *, predicted: bool = False) -> Pack:
+    """Return the forward pass of one prompt of words; with `predicted` of a network that predicts the next token.
 
     Raises:
         ArgumentTypeError: Several prompts, or none of words.
@@ -126,6 +114,9 @@ def one_prompt(ckpt: Checkpoint, text: Any, truncate: bool) -> Pack:
         raise ArgumentTypeError(expected("text", "one prompt: a text or token ids", type(text).__name__))
     pack = ckpt.one_pack([prepared(ckpt, text, truncate=truncate, argument="text").inputs])
     ckpt.decoder(pack)  # refuses before the work begins
+    if predicted and not ckpt.causal:
+        wanted = "a network with a language head that predicts the next token"
+        raise CheckpointError(expected(ckpt.name, wanted, "one whose tokens see later ones"))
     return pack
 
 
@@ -197,20 +188,19 @@ def words_of(ckpt: Checkpoint, ids: Sequence[int]) -> list[str]:
     return [str(each) for each in ids] if ckpt.tokenizer is None else pieces_of(list(ids), ckpt.tokenizer)
 
 
-def _text_of(ckpt: Checkpoint, ids: Sequence[int]) -> str:
-    return " ".join(map(str, ids)) if ckpt.tokenizer is None else str(ckpt.tokenizer.decode(list(ids)))
-
-
-def _as_dataset(ckpt: Checkpoint, rows: dict[int, tuple[Tensor, Tensor]], attrs: dict[str, Any]) -> xr.Dataset:
-    ids = [best.tolist() for best, _ in rows.values()]
+def _as_dataset(ckpt: Checkpoint, rows: dict[int, tuple[Tensor, Tensor]], how: str, options: PassOptions) -> xr.Dataset:
+    ids, tokenizer = [best.tolist() for best, _ in rows.values()], ckpt.tokenizer
+    texts = [" ".join(map(str, each)) if tokenizer is None else str(tokenizer.decode(each)) for each in ids]
     found = [repetition(each) for each in ids]
     variables: dict[str, Any] = {
         "token_id": (("pass", "token"), np.array(ids)),
         "token_text": (("pass", "token"), np.array([words_of(ckpt, each) for each in ids])),
         "prediction_entropy": (("pass", "token"), np.array([entropy.numpy() for _, entropy in rows.values()])),
-        "decoded": (("pass",), np.array([_text_of(ckpt, each) for each in ids])),
+        "decoded": (("pass",), np.array(texts)),
     }
     variables |= {name: (("pass",), np.array([getattr(each, name) for each in found])) for name in _MEASURES}
+    attrs = {"model": ckpt.name, "how": how, "weights": options.weights, "feed_back": options.feed_back}
+    attrs |= {"positions": options.positions, "variant": options.variant.words}
     return xr.Dataset(variables, coords={"pass": list(rows), "token": np.arange(len(ids[0]))}, attrs=attrs)
 
 

@@ -30,6 +30,9 @@ BY_PROMPT = ("consensus", "consensus_signed", "mean_pair_cosine", "log_norm")
 OVER_PROMPTS = ("share_common", "share_prompt", "share_own", "consensus_within", "centred_cos2")
 
 
+_ARRAYS = {"identity", "by_prompt", "over_prompts", "states", "log_scale"}
+
+
 def measures_of_prompt(states: Float[Tensor, "token dim"], log_scale: float, reference: int) -> dict[str, float]:
     """Return the measures of one prompt's tokens; NaN where they have no directions.
 
@@ -66,7 +69,9 @@ def measures_over_prompts(prompts: Sequence[Float[Tensor, "_ dim"]], dtype: torc
         return dict.fromkeys(OVER_PROMPTS, float("nan"))
     directions = [unit_rows(each.double()) for each in prompts]
     means = torch.stack([each.mean(dim=0) for each in directions])
-    within = torch.stack([_mean_product(each) for each in directions])
+    # 1 − Σ|u − ū|²/(n − 1), which does not cancel where all are nearly one; undefined for one token
+    spreads = [(each - each.mean(dim=0)).square().sum() / (len(each) - 1 or torch.nan) for each in directions]
+    within = 1 - torch.stack(spreads)
     resolution = resolution_of(dtype)
     found = shares_of_sums(within, gram_of_means(means), resolution)
     squares = [
@@ -75,17 +80,6 @@ def measures_over_prompts(prompts: Sequence[Float[Tensor, "_ dim"]], dtype: torc
     ]
     values = (found.common, found.prompt, found.own, found.kappa, torch.stack(squares).nanmean())
     return dict(zip(OVER_PROMPTS, map(float, values), strict=True))
-
-
-def _mean_product(directions: Float64[Tensor, "token dim"]) -> Float64[Tensor, ""]:
-    """Return 1 − Σ|u − ū|²/(n − 1), which does not cancel where all are nearly one."""
-    count = len(directions)
-    if count < 2:
-        return torch.tensor(torch.nan, dtype=torch.float64)
-    return 1 - (directions - directions.mean(dim=0)).square().sum() / (count - 1)
-
-
-_ARRAYS = {"identity", "by_prompt", "over_prompts", "states", "log_scale"}
 
 
 @dataclass(frozen=True)

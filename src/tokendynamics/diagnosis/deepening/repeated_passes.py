@@ -139,6 +139,8 @@ def pass_options(
     Raises:
         ArgumentTypeError, ArgumentValueError: A choice that does not exist.
     """
+    if std is not None and weights == "fixed":
+        raise ArgumentValueError(expected("std", "None where nothing is drawn (weights='fixed')", std))
     return PassOptions(
         weights=as_choice(weights, "weights", ("fixed", "resample", "law")),  # pyright: ignore
         feed_back=as_choice(feed_back, "feed_back", ("after_norm", "before_norm")),  # pyright: ignore
@@ -146,14 +148,8 @@ def pass_options(
         variant=Variant.of(variant),
         pad_to=None if pad_to is None else as_count(pad_to, "pad_to"),
         seed=as_integer(seed, "seed", 0),
-        std=None if std is None else _deviation(std, weights),
+        std=None if std is None else as_positive(std, "std"),
     )
-
-
-def _deviation(std: float, weights: str) -> float:
-    if weights == "fixed":
-        raise ArgumentValueError(expected("std", "None where nothing is drawn (weights='fixed')", std))
-    return as_positive(std, "std")
 
 
 def _packs(ckpt: Checkpoint, prompts: Mapping[str, Any], count: int, pad_to: int | None, truncate: bool) -> list[Pack]:
@@ -174,7 +170,9 @@ def _run(
     target = None if asked.store is None else as_path(str(asked.store), "store")
     texts = {name: in_words(each) for name, each in prompts.items()}
     with reporting(progress) as report, RepeatedStack(ckpt, packs, how) as stack:
-        _check_reference(asked.reference, min(stack.own_lengths))
+        if not -(tokens := min(stack.own_lengths)) <= asked.reference < tokens:
+            wanted = f"a token of every prompt, from {-tokens} to {tokens - 1}"
+            raise ArgumentValueError(expected("reference", wanted, asked.reference))
         identity = json.dumps(attrs | {"texts": texts, "fingerprint": stack.fingerprint()})
         run = _started(stack, target, identity, asked.reference)
         run = _driven(stack, run, asked, target, report)
@@ -209,12 +207,6 @@ def _bound(until: float) -> float:
     return value
 
 
-def _check_reference(reference: int, tokens: int) -> None:
-    if not -tokens <= reference < tokens:
-        wanted = f"a token of every prompt, from {-tokens} to {tokens - 1}"
-        raise ArgumentValueError(expected("reference", wanted, reference))
-
-
 def _started(stack: RepeatedStack, target: Path | None, identity: str, reference: int) -> PassRun:
     if target is not None and target.exists():
         run = read_run(target, identity)
@@ -235,7 +227,10 @@ def _driven(stack: RepeatedStack, run: PassRun, asked: _Asked, target: Path | No
     """Run until all passes or prompts are done, or the run is interrupted; completed passes are written in any case."""
     written = monotonic()
     try:
-        while len(run.over) <= asked.count and not _ended(run.rows[-1], asked.bound):
+        # A prompt has ended if it is below the bound or has no directions left.
+        while len(run.over) <= asked.count and not all(
+            math.isnan(row["log_norm"]) or row["consensus"] < asked.bound for row in run.rows[-1]
+        ):
             report(len(run.over) - 1, asked.count, "passing")
             stack.advance()
             rows, over = _measured(stack, asked.reference)
@@ -251,14 +246,10 @@ def _driven(stack: RepeatedStack, run: PassRun, asked: _Asked, target: Path | No
     return run
 
 
-def _ended(rows: list[dict[str, float]], bound: float) -> bool:
-    """Return whether every prompt has ended: it is below the bound or has no directions left."""
-    return all(math.isnan(row["log_norm"]) or row["consensus"] < bound for row in rows)
-
-
 def _conventions(ckpt: Checkpoint, how: PassOptions, reference: int) -> dict[str, Any]:
     known = {"learned": "in the embedding", "absolute": "in the embedding", "none": THERE_ARE_NONE}
     acts = known.get(ckpt.layout.positions, "in the attention of every pass")
+    std = "as transformers initialises" if how.std is None else f"{how.std:g} for every matrix of the blocks, mean 0"
     return {
         "model": ckpt.name,
         "weights": how.weights,
@@ -269,7 +260,7 @@ def _conventions(ckpt: Checkpoint, how: PassOptions, reference: int) -> dict[str
         "padding": "none" if how.pad_to is None else f"zero embeddings behind the prompt, {how.pad_to} tokens in all",
         "reference_token": reference,
         "seed": how.seed if how.weights != "fixed" else "nothing is drawn",
-        "std": _said_of_std(how),
+        "std": std if how.weights != "fixed" else "nothing is drawn",
         "consensus": "E = 1 - mean |cos| over all tokens with the reference among them (asymptotic (25), from i = 1)",
         "tokens": "all count, massive ones too",
         "layers": ckpt.architecture.layers,
@@ -278,12 +269,6 @@ def _conventions(ckpt: Checkpoint, how: PassOptions, reference: int) -> dict[str
         "collapse_pass": f"where E is below {COLLAPSED:g}: seen, or extrapolated from the last pass; depth: in layers",
         "precision": f"passes in {str(ckpt.dtype).removeprefix('torch.')}, measures in float64",
     }
-
-
-def _said_of_std(how: PassOptions) -> str:
-    if how.weights == "fixed":
-        return "nothing is drawn"
-    return "as transformers initialises" if how.std is None else f"{how.std:g} for every matrix of the blocks, mean 0"
 
 
 _WORDS: Mapping[str, str] = {

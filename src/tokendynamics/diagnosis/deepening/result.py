@@ -22,6 +22,22 @@ DECODED = (1, 2, 5, 10, 20, 50, 100)
 """Passes after which the text is decoded; a text that degrades has done so by the last."""
 
 
+REPETITIVE = 0.25
+"""Share of different tokens below which a text is called repetitive: each token occurs four times on average."""
+
+_WEIGHTS = {
+    "fixed": "their own weights",
+    "resample": "weights drawn anew for each pass",
+    "law": "weights drawn anew for each pass, from their distribution",
+}
+
+_FED_BACK = {
+    "after_norm": "fed back after the final norm",
+    "before_norm": "fed back before the final norm",
+    "there is no final norm": "without a final norm",
+}
+
+
 @dataclass(frozen=True, repr=False)
 class Deeper(Readable):
     """A network and its variants, made deeper by running their blocks on their own output; returned by `deeper`.
@@ -69,22 +85,6 @@ class Deeper(Readable):
         return self.table[name]
 
 
-REPETITIVE = 0.25
-"""Share of different tokens below which a text is called repetitive: each token occurs four times on average."""
-
-_WEIGHTS = {
-    "fixed": "their own weights",
-    "resample": "weights drawn anew for each pass",
-    "law": "weights drawn anew for each pass, from their distribution",
-}
-
-_FED_BACK = {
-    "after_norm": "fed back after the final norm",
-    "before_norm": "fed back before the final norm",
-    "there is no final norm": "without a final norm",
-}
-
-
 def sentences_of(table: xr.Dataset, refused: Mapping[str, str], undecoded: str) -> tuple[str, ...]:
     """Return what was measured, in sentences.
 
@@ -95,8 +95,9 @@ def sentences_of(table: xr.Dataset, refused: Mapping[str, str], undecoded: str) 
     """
     attrs, prompts = table.attrs, table.sizes["prompt"]
     over = "" if prompts == 1 else f" (median over {prompts} prompts)"
+    times = "once" if attrs["asked_for"] == 1 else f"{attrs['asked_for']:,} times"
     setup = (
-        f"The blocks ran {_times(attrs['asked_for'])} on their own output, with {_WEIGHTS[attrs['weights']]}, "
+        f"The blocks ran {times} on their own output, with {_WEIGHTS[attrs['weights']]}, "
         f"{_FED_BACK[attrs['feed_back']]}. Consensus E{over} is 0 if all tokens point along one line."
     )
     sentences = [setup]
@@ -109,10 +110,6 @@ def sentences_of(table: xr.Dataset, refused: Mapping[str, str], undecoded: str) 
     if undecoded:
         sentences.append(f"No text was decoded: {undecoded}.")
     return tuple(sentences)
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count:,} times"
 
 
 def _of_consensus(row: xr.Dataset, resolution: float) -> str:

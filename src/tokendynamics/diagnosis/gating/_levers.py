@@ -112,7 +112,8 @@ def levers(
         tried = [trials.of(*each) for each in tracked(chosen, report, "trying candidates")]
     found = _answered(ckpt, first, trials, tried, halves)
     counting = {"sinks": sinks, "sink_ratio": sink_ratio, "truncate": truncate}
-    return _with_effect(found, ckpt, NamedPrompts({name: prompts[name] for name in halves.measuring}), **counting)
+    measuring = NamedPrompts({name: prompts[name] for name in halves.measuring})
+    return replace(found, effect=what_if(ckpt, measuring, found.changes, **counting)) if found.changes else found
 
 
 def _answered(ckpt: Checkpoint, first: Sensitivities, trials: Trials, tried: Sequence[Trial], halves: Halves) -> Levers:
@@ -127,10 +128,6 @@ def _answered(ckpt: Checkpoint, first: Sensitivities, trials: Trials, tried: Seq
     return Levers(table, kappa.value, first.where, answer, text, conventions, tried.index(best) if named else None)
 
 
-def _with_effect(found: Levers, ckpt: Checkpoint, prompts: Mapping[str, Any], **counting: Any) -> Levers:
-    return replace(found, effect=what_if(ckpt, prompts, found.changes, **counting)) if found.changes else found
-
-
 def different_prompts(ckpt: Checkpoint, prompts: Mapping[str, Any], truncate: bool) -> dict[str, Prepared]:
     """Return every prompt as arguments of a forward pass; refuse too few prompts, and equal ones."""
     if len(prompts) < AT_LEAST:
@@ -141,17 +138,14 @@ def different_prompts(ckpt: Checkpoint, prompts: Mapping[str, Any], truncate: bo
         if each.tokens is not None and len(each.tokens) < 2:
             raise ArgumentValueError(expected(name, "at least two tokens", len(each.tokens)))
         for other in list(given)[:place]:
-            if _equal(each.inputs, given[other].inputs):
+            first, second = each.inputs, given[other].inputs
+            if first.keys() == second.keys() and all(
+                torch.equal(torch.as_tensor(value), torch.as_tensor(second[key])) for key, value in first.items()
+            ):
                 wanted = f"a prompt different from {other}"
                 advice = "candidates must be verified on prompts that did not propose them"
                 raise ArgumentValueError(expected(name, wanted, "the same one", advice))
     return given
-
-
-def _equal(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    return first.keys() == second.keys() and all(
-        torch.equal(torch.as_tensor(value), torch.as_tensor(second[name])) for name, value in first.items()
-    )
 
 
 def _candidates(first: Sensitivities, count: int) -> list[tuple[int, int]]:

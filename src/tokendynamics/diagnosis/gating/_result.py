@@ -11,8 +11,10 @@ import xarray as xr
 from jaxtyping import Float64
 
 from tokendynamics.diagnosis.gating.trials import CONFIDENCE, EffectEstimate, Trial
+from tokendynamics.diagnosis.network import part_of_layer
 from tokendynamics.diagnosis.tracing.layer_states import COLLAPSES, State
 from tokendynamics.diagnosis.verdict import Verdict
+from tokendynamics.pretrained.edits.variant import PARTS
 from tokendynamics.results import Readable
 from tokendynamics.words import Convention, estimate, fixed, in_layers, listing, percent, plural
 
@@ -26,6 +28,33 @@ NOTHING: Answer = "nothing needs doing"
 ALL_LAYERS: Answer = "all layers do it and no single part helps"
 
 SOME_LAYERS: Answer = "some layers do it and no single part helps"
+
+
+LITTLE = 0.06
+"""κ′ below which tokens of a prompt share too little to need a change. Over 31 networks, those whose tokens stay spread
+lie below 0.024 and the next above 0.144."""
+
+CHEAP = 0.02
+"""Loss in nats per token below which a lever is cheap: about the value of one per cent of training, and less than the
+difference between texts of one kind."""
+
+EVEN_SHARE = 0.1
+"""A layer contributes to a rise of κ if log(1 − κ) falls in it by at least this share of the mean fall per layer. The
+logarithm weighs changes far from one point and near it alike; layers built to do nothing stay below 0.01."""
+
+_NAMED = 3
+"""Prompts that are named before the rest is counted."""
+
+_NOTHING_NEEDED = "No change is needed to avoid consensus. "
+
+_NOTHING_NEEDED_BEFORE = "Nothing needs doing about consensus: "
+"""The same in results stored by earlier versions."""
+
+UNMEASURED: dict[State, str] = {
+    "rank collapse": "a collapse onto a line in both directions",
+    "anisotropic": "the direction that all prompts share",
+}
+"""States that κ does not measure: levers, which lower κ, say nothing about them."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -103,33 +132,6 @@ class Levers(Readable):
         if name.startswith("__"):  # copies and pickles ask before there is a table
             raise AttributeError(name)
         return getattr(self.table, name)
-
-
-LITTLE = 0.06
-"""κ′ below which tokens of a prompt share too little to need a change. Over 31 networks, those whose tokens stay spread
-lie below 0.024 and the next above 0.144."""
-
-CHEAP = 0.02
-"""Loss in nats per token below which a lever is cheap: about the value of one per cent of training, and less than the
-difference between texts of one kind."""
-
-EVEN_SHARE = 0.1
-"""A layer contributes to a rise of κ if log(1 − κ) falls in it by at least this share of the mean fall per layer. The
-logarithm weighs changes far from one point and near it alike; layers built to do nothing stay below 0.01."""
-
-_NAMED = 3
-"""Prompts that are named before the rest is counted."""
-
-_NOTHING_NEEDED = "No change is needed to avoid consensus. "
-
-_NOTHING_NEEDED_BEFORE = "Nothing needs doing about consensus: "
-"""The same in results stored by earlier versions."""
-
-UNMEASURED: dict[State, str] = {
-    "rank collapse": "a collapse onto a line in both directions",
-    "anisotropic": "the direction that all prompts share",
-}
-"""States that κ does not measure: levers, which lower κ, say nothing about them."""
 
 
 @dataclass(frozen=True)
@@ -251,8 +253,11 @@ class LeverWords:
             return self._without_best(parts)
         which = f"The most effective of {parts} parts tried" if parts > 1 else "The one part tried"
         which += f" at an estimated cost of at most {CHEAP:g} nats" if best.loss_change.value <= CHEAP else ""
+        cost = f"and the loss by {_change(best.loss_change)} nats"
+        if np.isnan(best.loss_change.value):
+            cost = "at an unknown cost, because the network has no head that predicts the next token"
         change = f"changes it by {_change(best.kappa_change)}"
-        return f"{which}, {_named(best)} at α = {best.alpha:g}, {change} {_cost(best)}."
+        return f"{which}, {_named(best)} at α = {best.alpha:g}, {change} {cost}."
 
     def _without_best(self, parts: int) -> str:
         known = [trial for trial in self.tried if trial.defined]
@@ -295,13 +300,7 @@ def in_view_of(levers: Levers, verdict: Verdict) -> Levers:
 
 
 def _named(trial: Trial) -> str:
-    return f"the {'attention' if trial.part == 0 else 'feed-forward part'} of layer {trial.layer}"
-
-
-def _cost(trial: Trial) -> str:
-    if np.isnan(trial.loss_change.value):
-        return "at an unknown cost, because the network has no head that predicts the next token"
-    return f"and the loss by {_change(trial.loss_change)} nats"
+    return part_of_layer(PARTS[trial.part], trial.layer)
 
 
 def _plain(measured: EffectEstimate) -> str:

@@ -11,10 +11,10 @@ import xarray as xr
 from jaxtyping import Bool
 from torch import Tensor
 
-from tokendynamics.diagnosis.comparing.halved_parts import losses_of_prompts
+from tokendynamics.diagnosis.gating.trials import losses_of_prompts
 from tokendynamics.diagnosis.tracing._together import Together, nearest_layers, run_together
 from tokendynamics.diagnosis.tracing.layer_states import layer_states
-from tokendynamics.diagnosis.tracing.prompt_shares import BOUNDS, CONFIDENCE, Estimates
+from tokendynamics.diagnosis.tracing.prompt_shares import BOUNDS, CONFIDENCE, Estimates, mean_with_interval
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
 from tokendynamics.diagnosis.tracing.prompts import named_prompts
 from tokendynamics.diagnosis.tracing.variables import COMPONENTS, SITES
@@ -32,6 +32,13 @@ MEASURES = ("shares", "consensus_within", "consensus_relative", "centred_cos2", 
 _LEAST_FOR_AN_INTERVAL = 3
 
 _DIMS = {"shares": ("layer", "site", "share"), "kappa_change_sum": ("component",)}
+
+
+MODELS = ("as it is", "changed")
+
+_REMOVED = "removed"
+
+_INTERVALS = f"{CONFIDENCE:.0%}, jackknife-t over prompts, the same prompt left out of both"
 
 
 def side_by_side(traces: Sequence[xr.Dataset], names: Sequence[str]) -> xr.Dataset:
@@ -93,7 +100,11 @@ def paired_differences(
             gap, without = value - first, (left - first_left)[different]
             if different.sum() < _LEAST_FOR_AN_INTERVAL:
                 without = without[:0]
-            row |= _with_interval(name, dims, gap if different.sum() > 1 else torch.full_like(gap, torch.nan), without)
+            gap = gap if different.sum() > 1 else torch.full_like(gap, torch.nan)
+            row[name] = xr.Variable(dims, gap.numpy())
+            row[f"{name}_interval"] = xr.Variable(
+                (*dims, "bound"), jackknife_interval(gap, without, CONFIDENCE).numpy()
+            )
         row |= _update_quotient(traces[0], trace, where, different)
         rows.append(xr.Dataset(row))
     coords = {"layer": np.arange(depths[0] + 1), "site": list(SITES), "component": list(COMPONENTS)}
@@ -106,24 +117,12 @@ def _update_quotient(
 ) -> dict[str, xr.Variable]:
     one = np.where(first.update_ratio.values > 0, first.update_ratio.values, np.nan)
     two = np.where(other.update_ratio.values > 0, other.update_ratio.values, np.nan)[:, where]
-    logs = torch.from_numpy(np.log(two / one))[different]
-    count = len(logs)
-    left = (logs.sum(dim=0) - logs) / max(1, count - 1)
-    found = _with_interval("update_quotient", ("layer", "component"), logs.mean(dim=0), left)
-    return {name: xr.Variable(each.dims, np.exp(each.values)) for name, each in found.items()}
-
-
-def _with_interval(name: str, dims: tuple[str, ...], value: Tensor, left: Tensor) -> dict[str, xr.Variable]:
-    interval = jackknife_interval(value, left, CONFIDENCE)
+    mean, interval = mean_with_interval(torch.from_numpy(np.log(two / one))[different])
+    dims = ("layer", "component")
     return {
-        name: xr.Variable(dims, value.numpy()),
-        f"{name}_interval": xr.Variable((*dims, "bound"), interval.numpy()),
+        "update_quotient": xr.Variable(dims, np.exp(mean.numpy())),
+        "update_quotient_interval": xr.Variable((*dims, "bound"), np.exp(interval.numpy())),
     }
-
-
-MODELS = ("as it is", "changed")
-
-_REMOVED = "removed"
 
 
 @typed_arguments
@@ -183,9 +182,6 @@ def what_if(
     )
 
 
-_INTERVALS = f"{CONFIDENCE:.0%}, jackknife-t over prompts, the same prompt left out of both"
-
-
 def _as_dataset(found: Together, losses: list[Tensor]) -> xr.Dataset:
     table = side_by_side(found.traces, MODELS)
     paired = paired_differences(found.traces, found.estimates, MODELS[1:]).isel(other=0, drop=True)
@@ -203,12 +199,9 @@ def _as_dataset(found: Together, losses: list[Tensor]) -> xr.Dataset:
 
 def _both(name: str, dims: tuple[str, ...], values: Sequence[Tensor]) -> dict[str, Any]:
     """Return the mean over texts in both, and the mean difference with its interval."""
-    gap = values[1] - values[0]
-    count = len(gap)
-    left = (gap.sum(dim=0) - gap) / max(1, count - 1)
-    interval = jackknife_interval(gap.mean(dim=0), left, CONFIDENCE)
+    gap, interval = mean_with_interval(values[1] - values[0])
     return {
         name: (("model", *dims), np.stack([each.mean(dim=0).numpy() for each in values])),
-        f"{name}_difference": (dims, gap.mean(dim=0).numpy()),
+        f"{name}_difference": (dims, gap.numpy()),
         f"{name}_difference_interval": ((*dims, "bound"), interval.numpy()),
     }

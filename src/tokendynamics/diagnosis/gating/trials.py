@@ -15,9 +15,14 @@ from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.intervals import jackknife_interval
 from tokendynamics.observables import relative_kappa
+from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.edits.gates import GatedNetwork, HeadGates
+from tokendynamics.pretrained.inputs import Prepared
 from tokendynamics.pretrained.not_finite import check_gated_pass
 from tokendynamics.pretrained.packs import Pack
+
+NO_HEAD = "no head that predicts the next token was found"
+"""Why a network that runs has no loss."""
 
 CONFIDENCE = 0.95
 """Of each interval by itself: several candidates are tried, so that a share of the lowered κ is asked for as well."""
@@ -186,3 +191,40 @@ def jackknife_t(statistic: Callable[[Int[Tensor, " some"]], float], count: int) 
 def paired_t(differences: Float64[Tensor, " prompt"]) -> EffectEstimate:
     """Return the mean of paired differences with Student's interval."""
     return jackknife_t(lambda prompts: float(differences[prompts].mean()), len(differences))
+
+
+def why_without_loss(ckpt: Checkpoint) -> str:
+    """Return why a network is not run for its loss; empty if it is."""
+    if ckpt.streamed:
+        return "its blocks are streamed from disk"
+    for place, layer in enumerate(ckpt.layout.layers, start=1):
+        if layer.residual is None:
+            return f"the parts of layer {place} were not identified ({layer.problem})"
+    return "" if ckpt.causal else "it is not known to predict the next token from earlier ones alone"
+
+
+def losses_of_prompts(ckpt: Checkpoint, given: Sequence[Prepared]) -> tuple[Float64[Tensor, " prompt"], str]:
+    """Return the mean loss of the next token in each prompt, in nats; NaN and the reason without one."""
+    why = why_without_loss(ckpt)
+    if not why:
+        with ckpt.gated() as gated, torch.inference_mode():
+            ones = torch.ones(gated.exists.shape, dtype=torch.float64)
+            found = read_losses(gated, ckpt.packs([each.inputs for each in given]), ones)
+        if found is not None:
+            return found, ""
+    nothing = torch.full((len(given),), torch.nan, dtype=torch.float64)
+    return nothing, why or NO_HEAD
+
+
+def read_losses(gated: GatedNetwork, packs: Sequence[Pack], gates: Tensor) -> Float64[Tensor, " prompt"] | None:
+    """Return the loss of every prompt in the order of the prompts; None without logits."""
+    found = torch.full((sum(len(pack.places) for pack in packs),), torch.nan, dtype=torch.float64)
+    for pack in packs:
+        passed = gated.run(pack, gates)
+        if bool((gates == 1).all()):
+            check_gated_pass(gated, passed)
+        losses = losses_of(passed, pack)
+        if losses is None:
+            return None
+        found[list(pack.places)] = losses
+    return found

@@ -22,6 +22,10 @@ from tokendynamics.pretrained.inputs import prepared
 from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.pretrained.not_finite import check_states
 
+_LAST = 3
+
+_FEWEST = 3
+
 
 @typed_arguments
 def token_paths(
@@ -96,11 +100,6 @@ def _principal_plane(
     position = (units - centre) @ (plane * largest.sign())
     position[sinks] = torch.nan
     return position, float(spread[-2:].sum() / spread.sum().clamp_min(torch.finfo(spread.dtype).tiny))
-
-
-_LAST = 3
-
-_FEWEST = 3
 
 
 @typed_arguments

@@ -100,7 +100,9 @@ def run_together(
         _part_unequal(found, group)
         removed = _left_out_together(list(group.values()), sinks, ratio)
         for number, (model, states) in enumerate(group.items()):
-            tokens = [given[model][place].labels(length) for place, length in _placed(states)]
+            tokens = [
+                given[model][place].labels(length) for place, length in zip(states.places, states.lengths, strict=True)
+            ]
             measured = measure_pack(states, tokens, sinks, ratio, {}, removed[number])
             rows[model] |= dict(zip(states.places, measured, strict=True))
         for other, states in group.items():
@@ -179,7 +181,12 @@ def _passes(
                 yield {number: states}, pack
         return
     # Company changes states by rounding: prompts share passes in all networks alike, or in none.
-    packed = len({_sharing(ckpt, own) for ckpt, own in zip(ckpts, inputs, strict=True)}) == 1
+    deciding: set[Hashable] = set()
+    for ckpt, own in zip(ckpts, inputs, strict=True):
+        tokens = [each["input_ids"].shape[-1] if "input_ids" in each else 0 for each in own]
+        classes = tuple(length_class(ckpt.config, count) for count in tokens)
+        deciding.add((ckpt.packing, ckpt.device.type, ckpt.streamed, classes))
+    packed = len(deciding) == 1
     with ExitStack() as stack:
         for ckpt in ckpts:
             if not ckpt.streamed:
@@ -189,13 +196,6 @@ def _passes(
             yield dict(enumerate(group)), pack
 
 
-def _sharing(ckpt: Checkpoint, inputs: Sequence[Mapping[str, Any]]) -> Hashable:
-    """Return all that decides which of these inputs share a pass."""
-    tokens = [each["input_ids"].shape[-1] if "input_ids" in each else 0 for each in inputs]
-    classes = tuple(length_class(ckpt.config, count) for count in tokens)
-    return ckpt.packing, ckpt.device.type, ckpt.streamed, classes
-
-
 def _part_unequal(found: Together, group: Mapping[int, PackStates]) -> None:
     """Say that states have no pairs where a network adds other tokens to an input (class, registers) than the first."""
     for other, states in group.items():
@@ -203,10 +203,6 @@ def _part_unequal(found: Together, group: Mapping[int, PackStates]) -> None:
             counts = f"{group[0].lengths[0]} and {states.lengths[0]}"
             found.unpaired[other - 1] = f"they have different numbers of tokens for the same input ({counts})"
             found.counts_shared = False
-
-
-def _placed(states: PackStates) -> Iterator[tuple[int, int]]:
-    return zip(states.places, states.lengths, strict=True)
 
 
 def _left_out_together(

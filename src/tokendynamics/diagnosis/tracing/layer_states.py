@@ -38,6 +38,13 @@ SEVERITY: dict[str, int] = {
 COLLAPSES = ("consensus", "rank collapse")
 
 
+ROUNDED = 0.005
+"""Two measures that differ by no more than this may be written with the same two decimals."""
+
+_FEWEST = 3
+"""Prompts from which a difference of two layers has an interval."""
+
+
 def state_of(common: float, consensus_relative: float, line_excess: float) -> State:
     """Return the state given by three measures of one layer (`mathematics` 10).
 
@@ -115,13 +122,6 @@ def measures(trace: xr.Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """
     site = trace.sel(site="feed_forward")
     return site.shares.sel(share="common").values, site.consensus_relative.values, site.line_excess.values
-
-
-ROUNDED = 0.005
-"""Two measures that differ by no more than this may be written with the same two decimals."""
-
-_FEWEST = 3
-"""Prompts from which a difference of two layers has an interval."""
 
 
 def deciding_measure(trace: xr.Dataset, state: State) -> tuple[str, np.ndarray, np.ndarray]:

@@ -36,6 +36,9 @@ from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.pretrained.not_finite import check_states
 from tokendynamics.provenance.progress import Progress, reporting, tracked
 
+_ARRAYS_OF_PAIRS = 3
+"""Arrays of (head, token, token) that an attention that is no part of transformers' interface has at the same time."""
+
 
 @typed_arguments
 def trace(
@@ -238,10 +241,6 @@ def _sites_in_words(facts: Architecture, layout: Layout) -> str:
     return words + ("; the final norm apart, behind the last of them" if facts.has_final_norm else "")
 
 
-_ARRAYS_OF_PAIRS = 3
-"""Arrays of (head, token, token) that an attention that is no part of transformers' interface has at the same time."""
-
-
 def check_trace_fits(ckpt: Checkpoint, tokens: Mapping[str, int]) -> None:
     """Refuse prompts whose trace needs more memory than is free.
 
@@ -282,7 +281,9 @@ def attention_bytes(ckpt: Checkpoint, tokens: int, *, watched: bool = False) -> 
     implementation = getattr(ckpt.config, "_attn_implementation", None)
     fused = implementation in ("sdpa", WITH_REMEDY["sdpa"]) and not watched
     attending = ckpt.layout.layers
-    weights = _heads(ckpt) * tokens**2 * max(4, ckpt.dtype.itemsize)
+    in_configuration = getattr(ckpt.config, "num_attention_heads", 0)
+    heads = ckpt.architecture.heads or (in_configuration if isinstance(in_configuration, int) else 0)
+    weights = heads * tokens**2 * max(4, ckpt.dtype.itemsize)  # 0 where neither layout nor configuration says it
     if not fused and any(layer.attends and not layer.shows for layer in attending):
         return _ARRAYS_OF_PAIRS * weights
     read = [layer.attention for layer in attending if layer.attention is not None]
@@ -292,9 +293,3 @@ def attention_bytes(ckpt: Checkpoint, tokens: int, *, watched: bool = False) -> 
     # PyTorch takes a boolean mask to the format of the weights.
     mask = tokens**2 * (1 + ckpt.dtype.itemsize) if windows else 0
     return min(weights, WHOLE_BYTES) + mask
-
-
-def _heads(ckpt: Checkpoint) -> int:
-    """Return how many heads an attention has; 0 where neither the layout nor the configuration says it."""
-    in_configuration = getattr(ckpt.config, "num_attention_heads", 0)
-    return ckpt.architecture.heads or (in_configuration if isinstance(in_configuration, int) else 0)

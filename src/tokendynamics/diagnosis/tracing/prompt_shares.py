@@ -78,8 +78,12 @@ def share_variables(rows: Sequence[PromptTrace], estimates: Estimates | None = N
     kept |= {name: (value, left[name][of_all]) for name, value in numbers.items()}
     for name, value in numbers.items():
         variables |= _with_interval(name, value, jackknife_interval(value, left[name], CONFIDENCE))
-    of_prompt = _kappa_of(within, whole)
-    mean, cos2 = _centred(rows, mean_of_others(means), resolution).unbind(dim=-1)
+    resolved = 1 - whole.common > whole.resolution
+    beyond = torch.where(resolved, 1 - whole.common, 1.0)
+    of_prompt = torch.where(resolved, (within - whole.common) / beyond, torch.nan)  # their mean over prompts is κ
+    centers = mean_of_others(means)
+    centred = [_centred_of(row, center, resolution) for row, center in zip(rows, centers, strict=True)]
+    mean, cos2 = _stacked(centred).unbind(dim=-1)  # mean centred cos and cos² of each prompt
     variance = cos2 - mean.square()
     start = variance[:, 0, _FEED_FORWARD].nanmean()
     for name, values in (("centred_cos2", cos2), ("line_excess", _relative(variance, start))):
@@ -94,7 +98,11 @@ def share_variables(rows: Sequence[PromptTrace], estimates: Estimates | None = N
 
 def _repeats(rows: Sequence[PromptTrace]) -> np.ndarray:
     """Return for each prompt the first whose tokens enter the network as its own do; −1 where it is itself."""
-    entering = [_embedded(row).double() for row in rows]
+    embeddings = [row.places.of("feed_forward")[0] for row in rows]
+    entering = [
+        next(islice(chain.from_iterable(row.states), place, None)).double()
+        for row, place in zip(rows, embeddings, strict=True)
+    ]
     eps = torch.finfo(rows[0].states[0].dtype).eps
     found = np.full(len(rows), -1)
     for place, mine in enumerate(entering):
@@ -102,10 +110,6 @@ def _repeats(rows: Sequence[PromptTrace]) -> np.ndarray:
         same = [each.shape == mine.shape and bool((each - mine).norm() <= limit) for each in entering[:place]]
         found[place] = same.index(True) if any(same) else -1
     return found
-
-
-def _embedded(row: PromptTrace) -> Float[Tensor, "token dim"]:
-    return next(islice(chain.from_iterable(row.states), row.places.of("feed_forward")[0], None))
 
 
 _DIMS = {
@@ -122,14 +126,10 @@ def _numbers(found: Shares) -> dict[str, Float64[Tensor, "*shape"]]:
     return {
         "shares": torch.stack([found.common, found.prompt, found.own], dim=-1),
         "consensus_within": kappa,
-        "consensus_relative": _relative(kappa, _at_embedding(found)),
+        "consensus_relative": _relative(kappa, kappa[..., :1, _FEED_FORWARD, None]),
         "kappa_change": change,
         "kappa_change_sum": torch.cat([change[..., 1:, :2].sum(dim=-2), change[..., -1, 2:]], dim=-1),
     }
-
-
-def _at_embedding(found: Shares) -> Float64[Tensor, "*unit 1 1"]:
-    return found.kappa[..., :1, _FEED_FORWARD, None]
 
 
 def _relative(value: Tensor, reference: Tensor) -> Tensor:
@@ -144,20 +144,6 @@ def _change_by_part(kappa: Float64[Tensor, "*unit layer site"]) -> Float64[Tenso
     change[..., 1:, 1] = feed_forward[..., 1:] - attention[..., 1:]
     change[..., -1, 2] = final[..., -1] - feed_forward[..., -1]
     return change
-
-
-def _kappa_of(within: Float64[Tensor, "prompt ..."], whole: Shares) -> Float64[Tensor, "prompt ..."]:
-    """Return κ of each prompt alone, whose mean over prompts is κ."""
-    beyond = 1 - whole.common
-    resolved = beyond > whole.resolution
-    return torch.where(resolved, (within - whole.common) / torch.where(resolved, beyond, 1.0), torch.nan)
-
-
-def _centred(
-    rows: Sequence[PromptTrace], centers: Float64[Tensor, "prompt layer site dim"], resolution: float
-) -> Float64[Tensor, "prompt layer site 2"]:
-    """Return the mean centred cos and cos² of each prompt."""
-    return _stacked([_centred_of(row, own, resolution) for row, own in zip(rows, centers, strict=True)])
 
 
 def _centred_of(row: PromptTrace, center: Float64[Tensor, "layer site dim"], resolution: float) -> np.ndarray:
@@ -199,6 +185,23 @@ def _over_prompts(values: Float64[Tensor, "prompt layer site"]) -> tuple[Tensor,
     count = known.sum(dim=0)
     left = (values.nansum(dim=0) - values.nan_to_num()) / (count - known.long()).clamp(min=1)
     return values.nanmean(dim=0), left
+
+
+def mean_with_interval(
+    values: Float64[Tensor, "prompt ..."], confidence: float = CONFIDENCE
+) -> tuple[Float64[Tensor, ...], Float64[Tensor, "... bound"]]:
+    """Return the mean over prompts and its jackknife interval.
+
+    Args:
+        values: One for each prompt, paired where two networks are compared.
+        confidence: Of the interval.
+
+    >>> mean, interval = mean_with_interval(torch.tensor([1.0, 2.0, 3.0]).double())
+    >>> float(mean), [round(end, 2) for end in interval.tolist()]  # that of a mean is Student's
+    (2.0, [0.31, 3.69])
+    """
+    without_each = (values.sum(dim=0) - values) / max(1, len(values) - 1)
+    return values.mean(dim=0), jackknife_interval(values.mean(dim=0), without_each, confidence)
 
 
 def _with_interval(name: str, value: Tensor, interval: Tensor) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import accumulate
@@ -29,6 +29,17 @@ from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.forward_arguments import are_token_ids
 from tokendynamics.pretrained.inputs import Prepared, images_in, is_image
 from tokendynamics.words import Finding, percent
+
+MANY_UNKNOWN = 0.1
+"""Share of unknown tokens above which a finding warns that they make the texts look alike."""
+
+_WORDS: dict[Repetition, str] = {
+    "same": "are the same text and count as one observation",
+    "contained": "are nearly one observation because the second contains the first",
+    "beginning": "are nearly one observation because more than half of the shorter one is the beginning of both",
+}
+
+_UNIT = re.compile(r"\w+|[^\w\s]")
 
 
 def in_words(item: Any) -> str:
@@ -85,34 +96,22 @@ def noun_of(prompts: Mapping[str, Any]) -> str:
     >>> noun_of({"a": "some words", "b": [5, 9]}), noun_of({"a": {"input_features": [0.5, 0.25]}})
     ('text', 'prompt')
     """
-    return _only(_noun(item) for item in prompts.values())
+    nouns = set()
+    for item in prompts.values():
+        if isinstance(item, Mapping):
+            # Token ids and masks are integers; sounds and precomputed states have no common name.
+            numbers = {name: torch.as_tensor(value) for name, value in item.items() if name != "pixel_values"}
+            kinds = {"prompt" if value.is_floating_point() else "text" for value in numbers.values()}
+            kinds |= {"image"} if "pixel_values" in item else set()
+            nouns.add(kinds.pop() if len(kinds) == 1 else "prompt")
+        else:
+            nouns.add("image" if is_image(item) else "text")
+    return nouns.pop() if len(nouns) == 1 else "prompt"
 
 
 def noun_in(trace: xr.Dataset) -> str:
     """Return the noun recorded in a trace; "text" in traces of earlier versions, which have none."""
     return str(trace.attrs.get("prompt_noun", "text"))
-
-
-def _noun(item: Any) -> str:
-    if isinstance(item, Mapping):
-        return _only(_of_argument(name, value) for name, value in item.items())
-    return "image" if is_image(item) else "text"
-
-
-def _of_argument(name: str, value: Any) -> str:
-    if name == "pixel_values":
-        return "image"
-    # Token ids and masks are integers; sounds and precomputed states have no common name.
-    return "prompt" if torch.as_tensor(value).is_floating_point() else "text"
-
-
-def _only(nouns: Iterable[str]) -> str:
-    distinct = set(nouns)
-    return distinct.pop() if len(distinct) == 1 else "prompt"
-
-
-MANY_UNKNOWN = 0.1
-"""Share of unknown tokens above which a finding warns that they make the texts look alike."""
 
 
 def token_conditions(tokenizer: Any | None, given: Sequence[Prepared]) -> dict[str, float | int]:
@@ -129,18 +128,13 @@ def token_conditions(tokenizer: Any | None, given: Sequence[Prepared]) -> dict[s
     if tokenizer is None or not ids:
         return {}
     special = set(getattr(tokenizer, "all_special_ids", None) or ())
-    unknown, bos = _unknown_id(tokenizer), getattr(tokenizer, "bos_token_id", None)
+    unknown, bos = getattr(tokenizer, "unk_token_id", None), getattr(tokenizer, "bos_token_id", None)
+    others = (getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "eos", "pad", "sep", "cls", "mask"))
+    unknown = None if unknown in others else unknown  # it doubles as another special token
     counted = [number for each in ids for number in each.tolist() if number == unknown or number not in special]
     doubled = sum(bos is not None and each[:2].tolist() == [bos, bos] for each in ids)
     share = counted.count(unknown) / len(counted) if counted and unknown is not None else 0.0
     return {"unknown_token_share": float(share), "doubled_bos": int(doubled)}
-
-
-def _unknown_id(tokenizer: Any) -> int | None:
-    """Return the id of the unknown token; None where it doubles as another special token."""
-    unknown = getattr(tokenizer, "unk_token_id", None)
-    others = (getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "eos", "pad", "sep", "cls", "mask"))
-    return None if unknown in others else unknown
 
 
 def tokens_in_words(attrs: Mapping[Any, Any]) -> str:
@@ -182,16 +176,9 @@ def _begin(count: int) -> str:
 
 Repetition = Literal["same", "contained", "beginning"]
 
-_WORDS: dict[Repetition, str] = {
-    "same": "are the same text and count as one observation",
-    "contained": "are nearly one observation because the second contains the first",
-    "beginning": "are nearly one observation because more than half of the shorter one is the beginning of both",
-}
 
 _BEGIN, _END, _BETWEEN = "\x1d", "\x1e", "\x1f"
 """White space to Python, so that no unit of a text contains them."""
-
-_UNIT = re.compile(r"\w+|[^\w\s]")
 
 
 @dataclass(frozen=True)
@@ -240,7 +227,9 @@ def repeated_texts(prompts: Mapping[str, Any]) -> tuple[RepeatedTexts, ...]:
             pair = (place, other) if how == "contained" else (min(place, other), max(place, other))
             if how == "beginning" and keys[other] in key:
                 pair, how = (other, place), "contained"
-            found.setdefault(frozenset(pair), _in_words(names[pair[0]], names[pair[1]], how))
+            first, second = names[pair[0]], names[pair[1]]
+            text = f"prompts “{first}” and “{second}” {_WORDS[how]}"
+            found.setdefault(frozenset(pair), RepeatedTexts((first, second), how, text))
             break
     return tuple(found.values())
 
@@ -262,23 +251,17 @@ def _occurrences(text: str, pattern: str) -> Iterator[int]:
         where = text.find(pattern, where + 1)
 
 
-def _in_words(first: str, second: str, how: Repetition) -> RepeatedTexts:
-    return RepeatedTexts((first, second), how, f"prompts “{first}” and “{second}” {_WORDS[how]}")
-
-
 def _units(item: Any) -> list[str]:
     """Return what is compared, one after the other."""
     if isinstance(item, str):
         folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", item).casefold())
-        return [part for word in _UNIT.findall(folded) for part in _parts(word)]
+        # In a script without capitals a word is taken letter by letter: it may be many words.
+        words = _UNIT.findall(folded)
+        alone = [any(unicodedata.category(letter) == "Lo" for letter in word) for word in words]
+        return [part for word, each in zip(words, alone, strict=True) for part in (word if each else [word])]
     ids = item.get("input_ids") if isinstance(item, Mapping) and set(item) <= {"input_ids", "attention_mask"} else item
     numbers = _ids(ids)
     return [f"#{_digest(item)}"] if numbers is None else [f"#{number}" for number in numbers]
-
-
-def _parts(word: str) -> list[str]:
-    """Return a word, or the letters of one in a script without capitals, which may be many words."""
-    return list(word) if any(unicodedata.category(letter) == "Lo" for letter in word) else [word]
 
 
 def _ids(item: Any) -> list[int] | None:

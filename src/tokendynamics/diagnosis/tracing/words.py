@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis.network import PART_NAMES, parts_there
+from tokendynamics.diagnosis.network import part_of_layer, parts_there
 from tokendynamics.diagnosis.tracing.layer_states import CONSENSUS, State
 from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE
 from tokendynamics.diagnosis.tracing.prompts import noun_in, token_finding
@@ -38,6 +38,18 @@ UNAFFECTED = 0.9
 
 ALONE = 0.9
 """κ of a single text from which it is named although the texts on average do not reach consensus."""
+
+
+_NO_INTERVAL = (np.nan, np.nan)
+
+MOST = 0.6
+"""Share of texts with the token as a sink in one layer, from which the sink is a property of the network."""
+
+ATTENTION_SINK = 0.25
+"""Mean weight from which a token counts as an attention sink (random networks give some token 0.24 by chance), and"""
+
+TIMES_UNIFORM = 3.0
+"""how many times its share under uniform attention that must be at least."""
 
 
 def detailed_findings(trace: xr.Dataset, states: tuple[State, ...]) -> list[Finding]:
@@ -81,9 +93,6 @@ def _shares(trace: xr.Dataset) -> Finding | None:
     )
     text += f" At the embedding the shares are {start}." if is_share(first) else ""
     return Finding(text, "shares", values)
-
-
-_NO_INTERVAL = (np.nan, np.nan)
 
 
 def _parts(trace: xr.Dataset) -> Finding | None:
@@ -142,7 +151,7 @@ def _updates(trace: xr.Dataset) -> Finding:
         sizes = np.where(exists, ratio.sel(component=name).values[1:], np.nan)
         for layer in jumps(sizes):
             size, median = number(sizes[layer], 2), number(_of_neighbours(sizes, layer), 2)
-            words.append(f"the {PART_NAMES[name]} of layer {layer + 1} ({size}; neighbouring layers {median})")
+            words.append(f"{part_of_layer(name, layer + 1)} ({size}; neighbouring layers {median})")
             values[f"{name} {layer + 1}"] = float(sizes[layer])
     if not words:
         text = "No layer's update is unusually large relative to the residual stream."
@@ -227,16 +236,6 @@ def _effect_on_rank(kept: np.ndarray, removed: np.ndarray, layers: np.ndarray) -
     return float(kept[lowest]), lowest, text
 
 
-MOST = 0.6
-"""Share of texts with the token as a sink in one layer, from which the sink is a property of the network."""
-
-ATTENTION_SINK = 0.25
-"""Mean weight from which a token counts as an attention sink (random networks give some token 0.24 by chance), and"""
-
-TIMES_UNIFORM = 3.0
-"""how many times its share under uniform attention that must be at least."""
-
-
 @dataclass(frozen=True)
 class NamedSink:
     """A token that is an attention sink in one layer in most texts.
@@ -282,7 +281,8 @@ def named_sink(trace: xr.Dataset) -> NamedSink | None:
     """
     sinks = attention_sinks(trace) & (trace.repeats.values < 0)[:, None, None]
     words = _words(trace)
-    candidates = [("", _at_place(sinks, int(place))) for place in np.unique(np.nonzero(sinks)[2])]
+    places = np.arange(sinks.shape[2])
+    candidates = [("", sinks & (places == place)) for place in np.unique(np.nonzero(sinks)[2])]
     candidates += [
         (word, sinks & (words == word)[:, None, :]) for word in np.unique(words[sinks.any(axis=1)]).tolist() if word
     ]
@@ -298,12 +298,6 @@ def named_sink(trace: xr.Dataset) -> NamedSink | None:
     others = (sinks & ~tokens).any(axis=2).sum(axis=0)[layers].max()
     places = np.unique(np.nonzero(tokens)[2])
     return NamedSink(word if len(places) > 1 else "", position, prompt, texts, tokens, layers, int(others))
-
-
-def _at_place(sinks: np.ndarray, place: int) -> np.ndarray:
-    only = np.zeros_like(sinks)
-    only[:, :, place] = sinks[:, :, place]
-    return only
 
 
 def _words(trace: xr.Dataset) -> np.ndarray:
@@ -349,7 +343,8 @@ def attention_finding(trace: xr.Dataset) -> Finding:
 def _of_named(trace: xr.Dataset, named: NamedSink, received: np.ndarray) -> Finding:
     noun, total = noun_in(trace), int((trace.repeats.values < 0).sum())
     seen = received[named.tokens]
-    massive = _is_massive(trace, named)
+    positions, is_sink = trace.massive_position.transpose("prompt", "layer").values, named.tokens.any(axis=1)
+    massive = any(is_sink[place, row[row >= 0].astype(int)].any() for place, row in enumerate(positions))
     if named.word:
         subject = f"“{named.word}”, at several positions, is an attention sink"
     else:
@@ -368,13 +363,6 @@ def _of_named(trace: xr.Dataset, named: NamedSink, received: np.ndarray) -> Find
     text += f" Other tokens are attention sinks in {plural(named.others, noun)}." if named.others else ""
     values = {
         "position": named.position, "word": named.word, "layers": named.layers.tolist(), "prompts_with_it": high,
-        "largest": float(seen.max()), "massive": massive,
+        "largest": float(seen.max()), "massive": bool(massive),
     }  # fmt: skip
     return Finding(text, "attention", values)
-
-
-def _is_massive(trace: xr.Dataset, named: NamedSink) -> bool:
-    """Tell whether the sink is massive in a text in which it is a sink."""
-    positions = trace.massive_position.transpose("prompt", "layer").values
-    is_sink = np.asarray(named.tokens.any(axis=1))
-    return any(bool(is_sink[place, row[row >= 0].astype(int)].any()) for place, row in enumerate(positions))

@@ -244,7 +244,7 @@ def deeper_parts(diagnosis: Diagnosis) -> dict[str, Any]:
     """
     deeper = diagnosis.deeper
     sentences = deeper_in_words(diagnosis)
-    if deeper is None:
+    if not isinstance(deeper, Deeper):
         return {"sentences": sentences}
     texts = () if deeper.undecoded else (_texts(deeper),)
     return {

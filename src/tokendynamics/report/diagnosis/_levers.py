@@ -37,7 +37,7 @@ def levers_parts(diagnosis: Diagnosis) -> dict[str, Any]:
     """
     found = diagnosis.levers
     sentences = (levers_in_words(diagnosis),)
-    if found is None:
+    if not isinstance(found, Levers):
         return {"sentences": sentences}
     measured = {}
     if found.table.sizes["candidate"]:

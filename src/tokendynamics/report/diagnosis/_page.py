@@ -26,6 +26,7 @@ from tokendynamics.report.diagnosis._shares import consensus_figure, shares_figu
 from tokendynamics.report.diagnosis._token_paths import Player, player, token_paths_figure
 from tokendynamics.report.diagnosis._updates import updates_figure
 from tokendynamics.report.diagnosis._weights import regimes, summary, weights
+from tokendynamics.results import Refused
 from tokendynamics.words import Convention, count, duration, in_layers, moment, plural, written
 
 _TITLES: dict[FigureName, str] = {
@@ -107,7 +108,7 @@ def _sections(diagnosis: Diagnosis, moving: Player) -> list[Section]:
         "weights": _of_the_weights(diagnosis),
         "paths": {"own": own, "figures": (token_paths_figure(diagnosis.paths),)},
     }
-    if diagnosis.deeper is not None or diagnosis.deeper_refused:
+    if diagnosis.deeper is not None:
         parts["deeper"] = deeper_parts(diagnosis)
     return [Section(name, title, **parts[name]) for name, title in _TITLES.items() if name in parts]
 
@@ -115,7 +116,7 @@ def _sections(diagnosis: Diagnosis, moving: Player) -> list[Section]:
 def _of_the_weights(diagnosis: Diagnosis) -> dict[str, Any]:
     """Return the parts of the section about the weights; one sentence where there is no audit."""
     audit, dim = diagnosis.audit, int(diagnosis.model["dim"])
-    if audit is None:
+    if isinstance(audit, Refused):
         return {"sentences": (_UNAUDITED,)}
     return {
         "sentences": (summary(audit, dim),),
@@ -130,7 +131,7 @@ def _conventions(diagnosis: Diagnosis) -> tuple[Convention, ...]:
     named = [
         replace(convention, name=f"{name}: {convention.name}")
         for name, result in further.items()
-        if result is not None
+        if result is not None and not isinstance(result, Refused)
         for convention in result.conventions
     ]
     return (*diagnosis.conventions, *named)
@@ -140,7 +141,7 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     model, manifest = diagnosis.model, diagnosis.manifest
     seed = model.get("random_seed")
     weights = "random" if seed is not None else "pretrained" if model.get("source") else "of a live network"
-    form = "" if diagnosis.audit is None else str(diagnosis.audit.attrs.get("form", ""))
+    form = "" if isinstance(diagnosis.audit, Refused) else str(diagnosis.audit.attrs.get("form", ""))
     facts = [
         ("Parameters", f"{count(model['parameters'])}, {weights}" + (f" (seed {seed})" if seed is not None else "")),
         ("Shape", _shape(model)),
