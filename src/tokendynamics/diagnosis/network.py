@@ -87,6 +87,24 @@ def notes_of(ckpt: Checkpoint) -> dict[str, str]:
     return {"notes": "; ".join(notes)} if notes else {}
 
 
+_SIZES = {"widths": "dim", "depths": "layers", "heads": "heads"}
+
+
+def sizes_differ(first: Checkpoint, other: Checkpoint, *sizes: str) -> str:
+    """Say which of some sizes of two networks differs; empty where none does.
+
+    Args:
+        first: One network.
+        other: Another.
+        sizes: Of "widths", "depths" and "heads".
+    """
+    for size in sizes:
+        one, two = (getattr(ckpt.architecture, _SIZES[size]) for ckpt in (first, other))
+        if one != two:
+            return f"their {size} differ ({one} and {two})"
+    return ""
+
+
 def checked_model(values: Any) -> dict[str, Any]:
     """Return the stored facts about a network, checked as far as anyone asks for them."""
     as_text(values["name"], "name")

@@ -37,9 +37,9 @@ from tokendynamics.diagnosis.comparing._weights import (
 from tokendynamics.diagnosis.comparing.halved_parts import HalvedParts, halved_convention, halved_finding, halved_parts
 from tokendynamics.diagnosis.comparing.result import Comparison
 from tokendynamics.diagnosis.comparing.words import (
-    because,
     end_finding,
     feed_forward_finding,
+    not_compared,
     parting_finding,
     tensors_finding,
     tokens_finding,
@@ -313,8 +313,7 @@ def _weights_findings(pair: tuple[str, str], measured: Measured, place: int) -> 
         return [Finding(text, "weights", {"why": "not requested"})]
     (products, unlike), parts = measured.products, measured.feed_forward
     if unlike[place] and unlike[place] == parts.reasons[place]:
-        text = f"The weights of {pair[1]} and {pair[0]} were not compared{because(unlike[place])}."
-        return [Finding(text, "weights", {"why": unlike[place]})]
+        return [not_compared("The weights", pair, unlike[place])]
     table = parts.table.isel(other=place)
     return [
         weights_finding(pair, products.isel(other=place), unlike[place]),

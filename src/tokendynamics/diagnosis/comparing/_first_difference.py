@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis.comparing._tensors import STORED, block_differences, standing_out
+from tokendynamics.diagnosis.comparing._tensors import STORED, block_differences, outlying_from, standing_out
 from tokendynamics.diagnosis.tracing._together import GAPS, OWN_DIFFERENCE
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.pretrained import Checkpoint
@@ -204,10 +204,7 @@ def _stands_out(part: Difference, parts: list[Difference]) -> bool:
         return True
     others = _neighbours(part, parts)
     if np.isfinite(part.own) and others:
-        median = float(np.median(others))
-        spread = float(np.median(np.abs(np.array(others) - median)))
-        least = max(TIMES_NEIGHBOURS * median, median + TIMES_NEIGHBOURS * spread, ROUNDINGS * part.rounding)
-        return part.own >= least
+        return part.own >= max(outlying_from(others, TIMES_NEIGHBOURS), ROUNDINGS * part.rounding)
     moved = [each for each in parts if each.update > 0 and each is not part]
     if part.exact:  # its input says nothing: what others add to what came before them is what it is compared with
         beside = [(max(each.update**2 - 4 * each.before**2, 0.0)) ** 0.5 for each in moved if each.layer > 0]

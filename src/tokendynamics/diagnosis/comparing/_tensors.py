@@ -11,6 +11,7 @@ import xarray as xr
 from jaxtyping import Float64
 from torch import Tensor
 
+from tokendynamics.diagnosis.network import sizes_differ
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.provenance.progress import Progress, tracked
@@ -51,21 +52,29 @@ def tensor_differences(ckpts: Sequence[Checkpoint], report: Progress) -> tuple[T
         ckpts: The first is what the others are compared with.
         report: Called after each layer.
     """
-    first = ckpts[0].architecture.layers
     found = []
     for other in ckpts[1:]:
-        depths = first, other.architecture.layers
-        if depths[0] != depths[1]:
-            found.append(_nothing(f"their depths differ ({depths[0]} and {depths[1]})"))
+        if unlike := sizes_differ(ckpts[0], other, "depths"):
+            found.append(_nothing(unlike))
             continue
         try:
-            layers = tracked(range(1, first + 1), report, "comparing the stored tensors")
+            layers = tracked(range(1, other.architecture.layers + 1), report, "comparing the stored tensors")
             found.append(
                 block_differences([(ckpts[0].block_tensors(each), other.block_tensors(each)) for each in layers])
             )
         except CheckpointError as error:
             found.append(_nothing(str(error)))
     return tuple(found)
+
+
+def outlying_from(others: Sequence[float] | np.ndarray, times: float) -> float:
+    """Return from where a value stands out: so many times the median of others, plus as many median deviations.
+
+    >>> outlying_from([1.0, 1.1, 0.9], 5.0), outlying_from([1.0, 1.0, 9.0], 2.0)
+    (5.0, 2.0)
+    """
+    median = float(np.median(others))
+    return max(times * median, median + times * float(np.median(np.abs(np.asarray(others) - median))))
 
 
 def standing_out(differences: Float64[np.ndarray, "layer tensor"]) -> list[tuple[int, int]]:
@@ -77,20 +86,13 @@ def standing_out(differences: Float64[np.ndarray, "layer tensor"]) -> list[tuple
     >>> standing_out(np.array([[0.01, 0.0], [0.012, 0.5], [0.9, 0.0], [0.011, 0.0]]))
     [(1, 1), (2, 0)]
     """
-    return [
-        (int(layer), int(place))
-        for layer, place in np.argwhere(differences > 0)
-        if _unlike(float(differences[layer, place]), np.delete(differences[:, place], layer))
-    ]
-
-
-def _unlike(value: float, others: Float64[np.ndarray, " other"]) -> bool:
-    others = others[np.isfinite(others)]
-    if not len(others):
-        return False
-    median = float(np.median(others))
-    spread = float(np.median(np.abs(others - median)))
-    return value >= max(TIMES_OTHERS * median, median + TIMES_OTHERS * spread)
+    outlying = []
+    for layer, place in np.argwhere(differences > 0).tolist():
+        others = np.delete(differences[:, place], layer)
+        others = others[np.isfinite(others)]
+        if len(others) and differences[layer, place] >= outlying_from(others, TIMES_OTHERS):
+            outlying.append((layer, place))
+    return outlying
 
 
 def _nothing(why: str) -> TensorDifferences:

@@ -14,6 +14,7 @@ import xarray as xr
 from jaxtyping import Float64
 from torch import Tensor
 
+from tokendynamics.diagnosis.network import sizes_differ
 from tokendynamics.numerics import AttentionFactorsError
 from tokendynamics.pretrained import AttentionWeights, Checkpoint
 from tokendynamics.pretrained.feed_forward import FeedForwardWeights
@@ -40,8 +41,6 @@ _EXACT = 1e-10
 CIRCUITS = ("qk", "ov")
 
 _KINDS = ("difference", "angle")
-
-_SIZES = (("dim", "widths"), ("layers", "depths"), ("heads", "heads"))
 
 _REORDERED = 1e-4
 """Hidden units are matched in another order if their sorted sizes differ by less than this although the unsorted ones
@@ -117,7 +116,7 @@ def weight_differences(ckpts: Sequence[Checkpoint], report: Progress) -> tuple[x
         CheckpointError: A tensor cannot be read.
     """
     depths = [ckpt.architecture.layers for ckpt in ckpts]
-    unlike = [""] + [_sizes_differ(ckpts[0], other, _SIZES) for other in ckpts[1:]]
+    unlike = [""] + [sizes_differ(ckpts[0], other, "widths", "depths", "heads") for other in ckpts[1:]]
     unread: list[list[str]] = [[] for _ in ckpts]
     norms = {name: np.full((len(ckpts), max(depths)), np.nan) for name in CIRCUITS}
     found = {f"{n}_{kind}": np.full((len(ckpts), max(depths)), np.nan) for n in CIRCUITS for kind in _KINDS}
@@ -145,15 +144,6 @@ def weight_differences(ckpts: Sequence[Checkpoint], report: Progress) -> tuple[x
     variables = {f"{name}_norm": (("model", "layer"), values) for name, values in norms.items()}
     variables |= {name: (("other", "layer"), values[1:]) for name, values in found.items()}
     return xr.Dataset(variables, coords={"layer": np.arange(1, max(depths) + 1)}), reasons
-
-
-def _sizes_differ(first: Checkpoint, other: Checkpoint, sizes: Sequence[tuple[str, str]]) -> str:
-    """Return which size of two networks differs, if weights of different sizes cannot be compared."""
-    for name, called in sizes:
-        one, two = (getattr(ckpt.architecture, name) for ckpt in (first, other))
-        if one != two:
-            return f"their {called} differ ({one} and {two})"
-    return ""
 
 
 def _circuits(weights: AttentionWeights) -> _Circuits:
@@ -266,7 +256,7 @@ def feed_forward_differences(ckpts: Sequence[Checkpoint], report: Progress) -> F
         CheckpointError: A tensor cannot be read.
     """
     depths = [ckpt.architecture.layers for ckpt in ckpts]
-    pairs = [_Pair(_sizes_differ(ckpts[0], other, _SIZES[:2])) for other in ckpts[1:]]
+    pairs = [_Pair(sizes_differ(ckpts[0], other, "widths", "depths")) for other in ckpts[1:]]
     norms = np.full((len(ckpts), max(depths)), np.nan)
     found = np.full((2, len(pairs), max(depths)), np.nan)
     for layer in tracked(range(1, max(depths) + 1), report, "comparing the feed-forward weights"):

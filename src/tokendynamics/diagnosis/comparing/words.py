@@ -49,8 +49,7 @@ def feed_forward_finding(names: tuple[str, str], weights: xr.Dataset, why: str, 
     known = ~np.isnan(sizes)
     if not known.any():
         reason = why or "none is in both networks with one name and shape"
-        text = f"The feed-forward weights of {names[1]} and {names[0]} were not compared{because(reason)}."
-        return Finding(text, "weights", {"why": reason})
+        return not_compared("The feed-forward weights", names, reason)
     rest = f" Some layers were not compared{because(why)}." * bool(why) + without_partner(unmatched)
     differing = layers[np.nan_to_num(sizes, nan=0.0) > WEIGHTS_DIFFER]
     values = {"layers": differing.tolist(), "ff": sizes.tolist(), "unmatched": list(unmatched)}
@@ -213,8 +212,7 @@ def weights_finding(names: tuple[str, str], weights: xr.Dataset, why: str) -> Fi
         why: What was not compared, and why.
     """
     if bool(weights.ov_difference.isnull().all() and weights.qk_difference.isnull().all()):
-        text = f"The attention weights of {names[1]} and {names[0]} were not compared{because(why)}."
-        return Finding(text, "weights", {"why": why})
+        return not_compared("The attention weights", names, why)
     layers = weights.layer.values
     largest = {name: weights[f"{name}_difference"].values for name in ("ov", "qk")}
     either = np.fmax(largest["ov"], largest["qk"])
@@ -233,6 +231,17 @@ def weights_finding(names: tuple[str, str], weights: xr.Dataset, why: str) -> Fi
         f"{'is' if len(parts) == 1 else 'are'} {listing(parts)}."
     )
     return Finding(text + some, "weights", values)
+
+
+def not_compared(what: str, names: tuple[str, str], why: str) -> Finding:
+    """Say that weights were not compared, and why.
+
+    Args:
+        what: "The attention weights" and the like.
+        names: Of the first network and the other one.
+        why: See `because`.
+    """
+    return Finding(f"{what} of {names[1]} and {names[0]} were not compared{because(why)}.", "weights", {"why": why})
 
 
 def because(why: str) -> str:

@@ -12,9 +12,9 @@ import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tokendynamics.diagnosis.deepening.repeated_passes import pass_options
-from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
-from tokendynamics.numerics.arguments import as_choice, as_count, whole_numbers
+from tokendynamics.diagnosis.deepening.repeated_passes import pass_numbers, pass_options
+from tokendynamics.numerics import ArgumentTypeError, CheckpointError
+from tokendynamics.numerics.arguments import as_choice, as_count
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.observables import repetition
@@ -78,7 +78,7 @@ def decode(
             finite: layer and number format are named.
     """
     ckpt = as_checkpoint(ckpt)
-    steps = _steps(passes)
+    steps = pass_numbers(passes, "passes", 0, empty=False)
     chosen = as_choice(how, "how", ("positions", "generate"))
     count = as_count(new_tokens, "new_tokens")
     own = ckpt.variant if variant is None else variant
@@ -94,13 +94,6 @@ def decode(
                 rows[step] = _generated(ckpt, pack, step, count, repeated)
             report(len(steps), len(steps), "generating")
     return _as_dataset(ckpt, rows, chosen, repeated)
-
-
-def _steps(passes: Sequence[int]) -> list[int]:
-    steps = whole_numbers(passes, "passes")
-    if not steps or min(steps) < 0 or len(set(steps)) < len(steps):
-        raise ArgumentValueError(expected("passes", "different numbers of passes from 0 on", steps))
-    return steps
 
 
 def one_prompt(ckpt: Checkpoint, text: Any, truncate: bool, *, predicted: bool = False) -> Pack:

@@ -12,11 +12,11 @@ import xarray as xr
 
 from tokendynamics.diagnosis.deepening._decode import decode
 from tokendynamics.diagnosis.deepening._pass_run import BY_PROMPT, OVER_PROMPTS
-from tokendynamics.diagnosis.deepening.repeated_passes import COLLAPSED, ESTIMATES, pass_options, passes
+from tokendynamics.diagnosis.deepening.repeated_passes import COLLAPSED, ESTIMATES, pass_numbers, pass_options, passes
 from tokendynamics.diagnosis.deepening.result import DECODED, Deeper, conventions_of, sentences_of
 from tokendynamics.diagnosis.tracing.prompts import named_prompts
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
-from tokendynamics.numerics.arguments import as_choice, as_count, as_path, whole_numbers
+from tokendynamics.numerics.arguments import as_choice, as_count, as_path
 from tokendynamics.numerics.decline import DeclineEstimate, decline_of
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.resources import check_fits
@@ -82,7 +82,7 @@ def deeper(
     names = checked_deeper(n, variants, weights, len(prompts))
     pass_options(weights, feed_back, positions, None, None, seed)
     shared: dict[str, Any] = {"feed_back": feed_back, "positions": positions, "seed": seed, "truncate": truncate}
-    steps = [step for step in _steps(decoded) if step <= n]
+    steps = sorted(step for step in pass_numbers(decoded, "decoded", 1) if step <= n)
     possible, refused = _possible(ckpt, names)
     with reporting(progress) as report:
         runs = _runs(ckpt, prompts, n, possible, shared | {"weights": weights}, store, report)
@@ -119,13 +119,6 @@ def checked_deeper(n: int, variants: Sequence[str], weights: str, prompts: int, 
         raise ArgumentValueError(expected("variants", "different names, at least one", shown(list(names))))
     check_fits(8 * count * len(names) * (len(BY_PROMPT) * prompts + len(OVER_PROMPTS)), argument, "fewer passes")
     return names
-
-
-def _steps(decoded: Sequence[int]) -> list[int]:
-    steps = whole_numbers(decoded, "decoded")
-    if len(set(steps)) < len(steps) or (steps and min(steps) < 1):
-        raise ArgumentValueError(expected("decoded", "different numbers of passes from 1 on", steps))
-    return sorted(steps)
 
 
 def _possible(ckpt: Checkpoint, names: Sequence[str]) -> tuple[list[str], dict[str, str]]:

@@ -24,7 +24,15 @@ from tokendynamics.diagnosis.deepening._pass_run import (
 )
 from tokendynamics.diagnosis.tracing.prompts import in_words, named_prompts
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.arguments import as_choice, as_count, as_integer, as_number, as_path, as_positive
+from tokendynamics.numerics.arguments import (
+    as_choice,
+    as_count,
+    as_integer,
+    as_number,
+    as_path,
+    as_positive,
+    whole_numbers,
+)
 from tokendynamics.numerics.decline import DeclineEstimate, decline_of
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits
@@ -150,6 +158,27 @@ def pass_options(
         seed=as_integer(seed, "seed", 0),
         std=None if std is None else as_positive(std, "std"),
     )
+
+
+def pass_numbers(values: Sequence[int], argument: str, least: int, *, empty: bool = True) -> list[int]:
+    """Return different numbers of passes.
+
+    Args:
+        values: From `least` on.
+        argument: Their name in errors.
+        least: The smallest that there may be.
+        empty: Whether there may be none.
+
+    Raises:
+        ArgumentTypeError, ArgumentValueError: No whole numbers, equal ones, or one below `least`.
+
+    >>> pass_numbers([5, 1], "passes", 0)
+    [5, 1]
+    """
+    numbers = whole_numbers(values, argument)
+    if len(set(numbers)) < len(numbers) or min(numbers, default=least - (not empty)) < least:
+        raise ArgumentValueError(expected(argument, f"different numbers of passes from {least} on", numbers))
+    return numbers
 
 
 def _packs(ckpt: Checkpoint, prompts: Mapping[str, Any], count: int, pad_to: int | None, truncate: bool) -> list[Pack]:

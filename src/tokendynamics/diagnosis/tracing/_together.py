@@ -13,6 +13,7 @@ import xarray as xr
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from tokendynamics.diagnosis.network import sizes_differ
 from tokendynamics.diagnosis.tracing.measure import conventions_of_trace, inputs_of, passes_in_words, trace_dataset
 from tokendynamics.diagnosis.tracing.prompt_shares import Estimates
 from tokendynamics.diagnosis.tracing.prompt_trace import PromptTrace, find_sinks, measure_pack, tokens_left_out
@@ -90,7 +91,8 @@ def run_together(
     given = [inputs_of(ckpt, prompts, truncate) for ckpt in ckpts]
     _check_memory(ckpts, given)
     found = Together(tokens_shared=_same_tokens(given), given=given)
-    found.unpaired = [_why_unpaired(ckpts[0], other, found.tokens_shared) for other in ckpts[1:]]
+    unlike = "" if found.tokens_shared else "their tokens differ"
+    found.unpaired = [unlike or sizes_differ(ckpts[0], other, "widths") for other in ckpts[1:]]
     rows: list[dict[int, PromptTrace]] = [{} for _ in ckpts]
     gaps: list[dict[int, np.ndarray]] = [{} for _ in ckpts[1:]]
     report(0, len(prompts), _WORK)
@@ -161,13 +163,6 @@ def _same_tokens(given: Sequence[Sequence[Prepared]]) -> bool:
         for rest in given[1:]
         for one, other in zip(given[0], rest, strict=True)
     )
-
-
-def _why_unpaired(first: Checkpoint, other: Checkpoint, tokens_shared: bool) -> str:
-    if not tokens_shared:
-        return "their tokens differ"
-    widths = first.architecture.dim, other.architecture.dim
-    return "" if widths[0] == widths[1] else f"their widths differ ({widths[0]} and {widths[1]})"
 
 
 def _passes(
