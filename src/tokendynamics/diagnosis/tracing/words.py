@@ -343,7 +343,8 @@ def attention_finding(trace: xr.Dataset) -> Finding:
 def _of_named(trace: xr.Dataset, named: NamedSink, received: np.ndarray) -> Finding:
     noun, total = noun_in(trace), int((trace.repeats.values < 0).sum())
     seen = received[named.tokens]
-    positions, is_sink = trace.massive_position.transpose("prompt", "layer").values, named.tokens.any(axis=1)
+    positions = trace.massive_position.transpose("prompt", "layer").values
+    is_sink = np.asarray(named.tokens.any(axis=1))
     massive = any(is_sink[place, row[row >= 0].astype(int)].any() for place, row in enumerate(positions))
     if named.word:
         subject = f"“{named.word}”, at several positions, is an attention sink"
