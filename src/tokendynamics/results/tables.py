@@ -136,7 +136,7 @@ def opening(folder: Path, wanted: str, summary: str, others: Mapping[str, str]) 
         others: See `nothing_saved`.
 
     Raises:
-        ArgumentValueError: There is none, or something in the block could not be read.
+        ArgumentValueError: The summary is missing, or something in the block could not be read.
     """
     if not (folder / summary).exists():
         raise nothing_saved(folder, wanted, summary, others)

@@ -68,7 +68,7 @@ def tensor_differences(ckpts: Sequence[Checkpoint], report: Progress) -> tuple[T
 
 
 def outlying_from(others: Sequence[float] | np.ndarray, times: float) -> float:
-    """Return from where a value stands out: so many times the median of others, plus as many median deviations.
+    """Return from where a value stands out: a number of times the median of others, plus as many deviations.
 
     >>> outlying_from([1.0, 1.1, 0.9], 5.0), outlying_from([1.0, 1.0, 9.0], 2.0)
     (5.0, 2.0)
