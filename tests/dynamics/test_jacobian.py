@@ -15,8 +15,7 @@ from tokendynamics.attention import (
     Sinusoidal,
 )
 from tokendynamics.dynamics import Flow
-from tokendynamics.dynamics._field import Field
-from tokendynamics.dynamics._jacobian import jacobian, jacobian_vector
+from tokendynamics.dynamics._field import Field, jacobian, jacobian_vector
 from tokendynamics.spaces import Ellipsoid, Free, Sphere
 
 TOKENS, DIM, HEADS, SYSTEMS = 5, 4, 2, 3
@@ -154,6 +153,6 @@ def test_products_in_pieces_are_the_products_at_once(monkeypatch: pytest.MonkeyP
         field = Flow(Attention(*per_system(()), causal=True, weights=weights), Sphere()).field(x)
         direction = drawn(*x.shape, seed=21)
         at_once = jacobian_vector(field, x, 0.0, direction)
-        monkeypatch.setattr("tokendynamics.dynamics._jacobian._PIECE_ENTRIES", 2 * HEADS * SYSTEMS * TOKENS)
+        monkeypatch.setattr("tokendynamics.dynamics._field._JACOBIAN_ENTRIES", 2 * HEADS * SYSTEMS * TOKENS)
         assert torch.allclose(jacobian_vector(field, x, 0.0, direction), at_once, rtol=0, atol=1e-14)
         monkeypatch.undo()

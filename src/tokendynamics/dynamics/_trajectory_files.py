@@ -1,29 +1,41 @@
-"""Trajectories on disk: Zarr stores and NetCDF files, complete or absent.
+"""Trajectories as datasets, their flows as arrays and words, and both on disk: Zarr stores and NetCDF files, whole.
 
 A damaged store may be readable and still say what no run can: its fields are held to what a run can have found.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 import xarray as xr
 
+from tokendynamics.attention import AbsolutePositions, Attention, FactoredMatrix, RotaryPositions
+from tokendynamics.attention.schedules import Constant, PerHead, Periodic, Schedule, Sinusoidal
+from tokendynamics.dynamics._flow import Flow
 from tokendynamics.dynamics._status import Status
+from tokendynamics.dynamics.engines.problem import RecordedEvents
 from tokendynamics.dynamics.options import read_times
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import as_positive, as_states, as_text
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.extras import require
+from tokendynamics.observables import consensus, mean_pair_cosine, norms, pairwise_distances
 from tokendynamics.provenance.stores import opened, read_store
 from tokendynamics.provenance.swap import NEW, put, recover, staging
 from tokendynamics.provenance.whole import full_disk_as_storage_error, settle_results
+from tokendynamics.spaces import Ellipsoid, Free, Sphere
+
+if TYPE_CHECKING:
+    from tokendynamics.dynamics._trajectory import Trajectory
 
 _TOLERANCES = ("rtol", "atol", "tau")
 
@@ -129,3 +141,202 @@ def _of_store(path: Path, variables: set[str]) -> bool:
         return path.name in (".zgroup", ".zattrs", ".zmetadata")
     known = re.fullmatch(r"\.zarray|\.zattrs|\d+(\.\d+)*", path.name) is not None
     return len(path.parts) == 2 and path.parts[0] in variables and known
+
+
+_PREFIX = "flow_"
+
+
+def to_dataset(trajectory: Trajectory) -> xr.Dataset:
+    """Make a dataset of system, time, token, feature: parameters as attributes, the flow's matrices as variables."""
+    tensor = trajectory.tensor.detach().cpu()
+    systems = math.prod(tensor.shape[:-3])
+    states = tensor.reshape(systems, *tensor.shape[-3:])
+    variables: dict[str, Any] = {
+        "states": (("system", "time", "token", "feature"), states.numpy()),
+        "reached": (("system", "time"), trajectory.reached.reshape(systems, len(trajectory.times))),
+        "status": (("system",), trajectory.status.reshape(systems).astype(object)),
+        "end_time": (("system",), trajectory.end_times.reshape(systems)),
+        **_observables(states),
+    }
+    variables |= {name: (("system",), count.reshape(systems)) for name, count in trajectory.counts.items()}
+    if trajectory.recorded is not None:
+        axes = ("system", "event", "occurrence")
+        for name, along in (("counts", axes[:2]), ("times", axes), ("states", (*axes, "token", "feature"))):
+            part = getattr(trajectory.recorded, name)
+            own = part.shape[len(tensor.shape) - 3 :]
+            variables[f"recorded_{name}"] = (along, part.reshape(systems, *own))
+    words: dict[str, Any] | None = None
+    if trajectory.flow is not None:
+        words, arrays = flow_to_arrays(trajectory.flow)
+        variables |= {f"{_PREFIX}{name}": (_axes(name, array), array) for name, array in arrays.items()}
+    attributes = {
+        "engine": trajectory.engine,
+        "notes": json.dumps(list(trajectory.notes)),
+        "leading_shape": json.dumps(list(tensor.shape[:-3])),
+        "counts": json.dumps(list(trajectory.counts)),
+        "flow": json.dumps(words),
+        "parameters": json.dumps(trajectory.parameters),
+        "recorded": json.dumps(None if trajectory.recorded is None else list(trajectory.recorded.events)),
+    }
+    return xr.Dataset(variables, coords={"time": trajectory.times}, attrs=attributes)
+
+
+def from_dataset(dataset: xr.Dataset) -> dict[str, Any]:
+    """Return the fields of a `Trajectory`.
+
+    Raises:
+        ArgumentValueError: The dataset is not one of a trajectory.
+    """
+    if "states" not in dataset or "time" not in dataset.coords or "flow" not in dataset.attrs:
+        raise ArgumentValueError(expected("variables", "states, time and a flow", shown(list(dataset.variables))))
+    leading = tuple(json.loads(dataset.attrs["leading_shape"]))
+    words = json.loads(dataset.attrs["flow"])
+    arrays = {str(name)[len(_PREFIX) :]: dataset[name].values for name in dataset if str(name).startswith(_PREFIX)}
+    states = dataset["states"].values
+    states = states.reshape(*leading, *states.shape[1:])
+    return {
+        "states": states,
+        "times": dataset["time"].values,
+        "status": np.array([str(word) for word in dataset["status"].values]).reshape(leading),
+        "reached": dataset["reached"].values.astype(bool).reshape(*leading, dataset.sizes["time"]),
+        "end_times": dataset["end_time"].values.reshape(leading),
+        "tensor": torch.as_tensor(states),
+        "flow": None if words is None else flow_from_arrays(words, arrays),
+        "engine": dataset.attrs["engine"],
+        "counts": {name: dataset[name].values.reshape(leading) for name in json.loads(dataset.attrs["counts"])},
+        "notes": tuple(json.loads(dataset.attrs["notes"])),
+        "parameters": json.loads(dataset.attrs["parameters"]),
+        "recorded": _recorded(dataset, leading),
+    }
+
+
+def _recorded(dataset: xr.Dataset, leading: tuple[int, ...]) -> RecordedEvents | None:
+    events = json.loads(dataset.attrs.get("recorded", "null"))
+    if events is None:
+        return None
+    parts = (dataset[f"recorded_{name}"].values for name in ("counts", "times", "states"))
+    return RecordedEvents(tuple(events), *(part.reshape(*leading, *part.shape[1:]) for part in parts))
+
+
+def _observables(states: torch.Tensor) -> dict[str, Any]:
+    """Return norms always, the rest where it is defined (directions need tokens that are not zero)."""
+    system_time = ("system", "time")
+    found: dict[str, Any] = {"norm": ((*system_time, "token"), norms(states).numpy())}
+    if math.prod(states.shape[:2]) * states.shape[2] ** 2 <= 2**24:
+        found["diameter"] = (system_time, pairwise_distances(states).flatten(-2).amax(dim=-1).numpy())
+    if bool((found["norm"][1] > 0).all()):
+        found["consensus"] = (system_time, consensus(states).numpy())
+        found["consensus_signed"] = (system_time, consensus(states, signed=True).numpy())
+        if states.shape[-2] > 1:
+            found["mean_pair_cosine"] = (system_time, mean_pair_cosine(states).numpy())
+    return found
+
+
+def _axes(name: str, array: np.ndarray) -> tuple[str, ...]:
+    return tuple(f"{_PREFIX}{name}_axis_{i}" for i in range(array.ndim))
+
+
+Arrays = dict[str, np.ndarray]
+OWN = "the caller's own"
+
+
+def flow_to_arrays(flow: Flow) -> tuple[dict[str, Any], Arrays]:
+    """Return a description in words and numbers, and the matrices by name.
+
+    A schedule that is a user's function is described as "callable", a space or positions of the user's own as such:
+    none of these comes back.
+    """
+    attention, positions = flow.attention, flow.attention.positions
+    arrays: Arrays = {}
+    words: dict[str, Any] = {
+        "space": flow.space.name if type(flow.space) in (Free, Sphere, Ellipsoid) else OWN,
+        "projection": flow.projection,
+        "normalization": flow.normalization,
+        "weights": attention.weights,
+        "causal": attention.causal,
+        "qk": _schedule_to_arrays(attention.qk, "qk", arrays),
+        "ov": _schedule_to_arrays(attention.ov, "ov", arrays),
+        "positions": None,
+    }
+    if flow.geometry.metric is not None:
+        arrays["metric"] = _array(flow.geometry.metric)
+    if isinstance(positions, AbsolutePositions):
+        words["positions"], arrays["positions_table"] = {"kind": "absolute"}, _array(positions.table)
+    if isinstance(positions, RotaryPositions):
+        words["positions"] = {"kind": "rotary", "base": positions.base, "scale": positions.scale}
+        arrays["positions_frequencies"] = _array(positions.frequencies)
+        words["positions"]["query"] = _schedule_to_arrays(positions.query, "positions_query", arrays)
+        words["positions"]["key"] = _schedule_to_arrays(positions.key, "positions_key", arrays)
+    elif positions is not None and words["positions"] is None:
+        words["positions"] = {"kind": OWN}
+    return words, arrays
+
+
+def flow_from_arrays(words: dict[str, Any], arrays: Arrays) -> Flow | None:
+    """Return the flow again; None if its space, positions or one of its schedules was a user's own."""
+    qk, ov = (_schedule_from_arrays(words[name], name, arrays) for name in ("qk", "ov"))
+    place = words["positions"]
+    positions: AbsolutePositions | RotaryPositions | None = None
+    if place is not None and place["kind"] == "absolute":
+        positions = AbsolutePositions(arrays["positions_table"])
+    if place is not None and place["kind"] == "rotary":
+        sides = [_schedule_from_arrays(place[name], f"positions_{name}", arrays) for name in ("query", "key")]
+        if sides[0] is None or sides[1] is None:
+            return None
+        positions = RotaryPositions(
+            sides[0], sides[1], place["base"], place["scale"], frequencies=arrays["positions_frequencies"]
+        )
+    if qk is None or ov is None or OWN in (words["space"], (place or {}).get("kind")):
+        return None
+    options = {name: words[name] for name in ("causal", "weights", "normalization")}
+    attention = Attention(qk, ov, positions=positions, **options)
+    space = {"free": Free, "sphere": Sphere, "ellipsoid": lambda: Ellipsoid(arrays["metric"])}[words["space"]]()
+    return Flow(attention, space, words["projection"])
+
+
+def _schedule_to_arrays(schedule: Schedule, name: str, arrays: Arrays) -> dict[str, Any]:
+    if isinstance(schedule, Constant):
+        _store(schedule.matrix, name, arrays)
+        return {"kind": "constant"}
+    if isinstance(schedule, Sinusoidal):
+        for part in ("matrix", "amplitude", "frequency", "phase"):
+            arrays[f"{name}_{part}"] = _array(getattr(schedule, part))
+        return {"kind": "sinusoidal", "absolute": schedule.absolute}
+    if isinstance(schedule, PerHead):
+        heads = [_schedule_to_arrays(head, f"{name}_head{i}", arrays) for i, head in enumerate(schedule.heads)]
+        return {"kind": "heads", "heads": heads}
+    if isinstance(schedule, Periodic):
+        _store(schedule.matrices, name, arrays)
+        return {"kind": "periodic", "period": schedule.period}
+    return {"kind": "callable"}
+
+
+def _schedule_from_arrays(words: dict[str, Any], name: str, arrays: Arrays) -> Any:
+    if words["kind"] == "constant":
+        return Constant(_stored(name, arrays))
+    if words["kind"] == "sinusoidal":
+        parts = (arrays[f"{name}_{part}"] for part in ("matrix", "amplitude", "frequency", "phase"))
+        return Sinusoidal(*parts, absolute=words["absolute"])
+    if words["kind"] == "periodic":
+        return Periodic(_stored(name, arrays), words["period"])
+    if words["kind"] == "heads":
+        heads = [_schedule_from_arrays(head, f"{name}_head{i}", arrays) for i, head in enumerate(words["heads"])]
+        return None if None in heads else PerHead(heads, name)
+    return None
+
+
+def _store(matrix: torch.Tensor | FactoredMatrix, name: str, arrays: Arrays) -> None:
+    if isinstance(matrix, FactoredMatrix):
+        arrays[f"{name}_left"], arrays[f"{name}_right"] = _array(matrix.left), _array(matrix.right)
+    else:
+        arrays[name] = _array(matrix)
+
+
+def _stored(name: str, arrays: Arrays) -> torch.Tensor | FactoredMatrix:
+    if name in arrays:
+        return torch.as_tensor(arrays[name])
+    return FactoredMatrix(torch.as_tensor(arrays[f"{name}_left"]), torch.as_tensor(arrays[f"{name}_right"]))
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.detach().cpu().numpy().copy()

@@ -10,13 +10,15 @@ import torch
 from torch import Tensor
 
 from tokendynamics.dynamics._flow import Flow
-from tokendynamics.dynamics.events import Consensus, Event, OverflowGuard
+from tokendynamics.dynamics.events import AtRest, Consensus, Event, OverflowGuard
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_tensor, without_labels
 from tokendynamics.numerics.errors import expected
 
 _WHOLE = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 _STEPS, _COUNTABLE = 30_000, 2.0**52
+_STEPS_A_STOP = 10
+"""Steps that must be left for each output time that a step may not pass."""
 
 
 def read_times(times: ArrayLike, at_least: int = 2) -> tuple[float, ...]:
@@ -100,3 +102,20 @@ def with_overflow_guard(events: Sequence[Event], flow: Flow, dtype: torch.dtype)
     if not flow.geometry.bounded:
         guard.append(OverflowGuard(1e100 if dtype == torch.float64 else 1e15))
     return (*events, *guard)
+
+
+def stops(times: Sequence[float], max_steps: int) -> tuple[float, ...]:
+    """Return the output times that no step passes where a function of time is only known where it is asked.
+
+    Of more times than a tenth of the budget some are taken, evenly by number.
+    """
+    count = min(len(times), max(2, max_steps // _STEPS_A_STOP))
+    chosen = np.unique(np.linspace(0, len(times) - 1, count).round().astype(int))
+    return tuple(times[index] for index in chosen)
+
+
+def steady_events(events: Sequence[Event], flow: Flow) -> tuple[Event, ...]:
+    """Drop `AtRest` where a matrix depends on time: what stands still at one moment moves again at another."""
+    if flow.attention.constant:
+        return tuple(events)
+    return tuple(event for event in events if not isinstance(event, AtRest))

@@ -21,8 +21,7 @@ from scipy.sparse import csc_matrix
 from scipy.sparse.linalg import LinearOperator, gmres
 from torch import Tensor
 
-from tokendynamics.dynamics._field import Field
-from tokendynamics.dynamics._jacobian import jacobian, jacobian_vector
+from tokendynamics.dynamics._field import Field, jacobian, jacobian_vector
 from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics.engines import _batched as batched
 from tokendynamics.dynamics.engines._crossings import crossings, is_sampled, within_reach

@@ -8,13 +8,11 @@ from importlib import import_module
 
 import torch
 
+from tokendynamics.attention import AbsolutePositions, RotaryPositions
 from tokendynamics.attention.mixing import logits
-from tokendynamics.dynamics.engines import _batched as batched
-from tokendynamics.dynamics.engines import _fixed as fixed
-from tokendynamics.dynamics.engines import _layers as layers
-from tokendynamics.dynamics.engines import _stiff as stiff
-from tokendynamics.dynamics.engines.compiled._refusal import refusal
+from tokendynamics.attention.schedules import Constant, PerHead, Schedule, Sinusoidal
 from tokendynamics.dynamics.engines.problem import Outcome, Problem
+from tokendynamics.dynamics.events import AtRest, Consensus, NormAbove, OverflowGuard
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.extras import missing, require
@@ -25,7 +23,7 @@ class Engine:
     """One way to run a problem.
 
     Attributes:
-        run: From the problem to what was found.
+        module: Whose function `run` it is, imported when it first runs: numba is an extra, and takes half a second.
         options: Those of `simulate` that it uses; the others of `OPTIONS` are refused.
         controls_error: Whether it chooses its steps by `rtol` and `atol`: a problem is then reduced to the span of its
             start where that is exact, and states near `atol` are warned of.
@@ -35,7 +33,7 @@ class Engine:
         libraries: Packages whose versions a trajectory records.
     """
 
-    run: Callable[[Problem], Outcome]
+    module: str
     options: frozenset[str]
     controls_error: bool = False
     differentiable: bool = True
@@ -43,31 +41,64 @@ class Engine:
     refusal: Callable[[Problem], str | None] = lambda problem: None
     libraries: tuple[str, ...] = ("torch", "numpy", "scipy")
 
+    def run(self, problem: Problem) -> Outcome:
+        """Return what is found of a problem."""
+        return import_module(f"tokendynamics.dynamics.engines.{self.module}").run(problem)
 
-def _run_compiled(problem: Problem) -> Outcome:
-    # numba is an extra, and takes half a second to import.
-    return import_module("tokendynamics.dynamics.engines.compiled._run").run(problem)
+
+_LARGEST_DIM = 16
+"""Rows of more features do not fit the registers of any processor."""
+
+
+def _refusal_of_compiled(problem: Problem) -> str | None:
+    """Return what of the problem the compiled loop cannot do, in words; None if it can do all of it."""
+    field, positions = problem.field, problem.field.attention.positions
+    if problem.start.device.type != "cpu":
+        return f"states on {problem.start.device}"
+    if problem.start.shape[2] > _LARGEST_DIM:
+        return f"more than {_LARGEST_DIM} features"
+    if not field.geometry.closed_form:
+        return "a space of your own"
+    if positions is not None and type(positions) not in (AbsolutePositions, RotaryPositions):
+        return "positions of your own"
+    # Of a subclass it is not known what it means.
+    if any(
+        type(event) not in (AtRest, Consensus, NormAbove, OverflowGuard)
+        for event in (*problem.events, *problem.recorded)
+    ):
+        return "events of your own"
+    first, *_, last = problem.times
+    joints = field.attention.joints(first, last)
+    inside = field.within(first, joints[0] if joints else last).attention
+    if not all(map(_is_known, inside.schedules)):
+        return "circuits that are a function of time of your own"
+    return None
+
+
+def _is_known(schedule: Schedule) -> bool:
+    heads = schedule.heads if isinstance(schedule, PerHead) else (schedule,)
+    return all(isinstance(head, Constant | Sinusoidal) for head in heads)
 
 
 ENGINES: dict[str, Engine] = {
-    "batched": Engine(batched.run, frozenset({"rtol", "atol", "method", "max_step"}), controls_error=True),
+    "batched": Engine("_batched", frozenset({"rtol", "atol", "method", "max_step"}), controls_error=True),
     "compiled": Engine(
-        _run_compiled,
+        "compiled._run",
         frozenset({"rtol", "atol", "method", "max_step"}),
         controls_error=True,
         differentiable=False,
-        refusal=refusal,
+        refusal=_refusal_of_compiled,
         libraries=("torch", "numpy", "numba", "llvmlite"),
     ),
     "stiff": Engine(
-        stiff.run,
+        "_stiff",
         frozenset({"rtol", "atol", "max_step"}),
         controls_error=True,
         differentiable=False,
         needs_jacobian=True,
     ),
-    "layers": Engine(layers.run, frozenset({"tau"})),
-    "fixed": Engine(fixed.run, frozenset({"step", "method"})),
+    "layers": Engine("_layers", frozenset({"tau"})),
+    "fixed": Engine("_fixed", frozenset({"step", "method"})),
 }
 
 OPTIONS = ("rtol", "atol", "step", "tau", "method", "max_step")
@@ -132,7 +163,7 @@ def choose(engine: str, problem: Problem, given: Collection[str] = ()) -> str:
         raise ArgumentValueError(expected("engine", wanted, repr(engine), "their Jacobian is not known"))
     if engine == "compiled":
         require("fast", "engine", "engine='compiled'", otherwise="take 'batched'")
-        refused = refusal(problem)
+        refused = _refusal_of_compiled(problem)
         if refused is not None:
             raise UnsuitableEngineError(expected("engine", f"'batched' for {refused}", chosen))
     if engine in ("batched", "compiled") and not problem.tableau.error:
@@ -145,7 +176,7 @@ def _suits_compiled(problem: Problem) -> bool:
     systems, tokens, dim = problem.start.shape
     if systems < _MANY or tokens * dim > SMALL or problem.start.dtype != torch.float64 or problem.wants_gradients:
         return False
-    return bool(problem.tableau.error) and not missing("fast") and refusal(problem) is None
+    return bool(problem.tableau.error) and not missing("fast") and _refusal_of_compiled(problem) is None
 
 
 def _suits_stiff(problem: Problem) -> bool:

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from tokendynamics.dynamics.engines.compiled._crossings import bisected, may_cross, next_crossing
-from tokendynamics.dynamics.engines.compiled._ends import at_end
+from tokendynamics.dynamics.engines.compiled._events import at_end, bisected, may_cross, next_crossing
 from tokendynamics.dynamics.engines.compiled._field import project
 from tokendynamics.dynamics.engines.compiled._lane_traffic import (
     ACCEPTED,

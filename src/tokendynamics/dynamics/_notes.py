@@ -1,4 +1,4 @@
-"""What a run can know of time: where functions of time are asked, how finely, and what floats resolve."""
+"""What the notes of a trajectory warn of: tokens near atol, what falls between steps, and what floats resolve."""
 
 from __future__ import annotations
 
@@ -6,20 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from tokendynamics.attention.schedules.conversion import has_function
-from tokendynamics.dynamics._flow import Flow
-from tokendynamics.dynamics._trajectory import Trajectory
 from tokendynamics.dynamics.engines.problem import Outcome, Problem
 from tokendynamics.dynamics.events import AtRest, Event
-from tokendynamics.dynamics.options import read_times
-from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.arguments import ArrayLike, as_tensor
-from tokendynamics.numerics.errors import expected
 from tokendynamics.spaces.retraction import inner
-
-_STEPS_A_STOP = 10
-"""Steps that must be left for each output time that a step may not pass."""
 
 _LOOKS, _SYSTEMS = 8, 1000
 """Output times and systems at which the spacing of floats is compared with the motion."""
@@ -27,42 +18,35 @@ _LOOKS, _SYSTEMS = 8, 1000
 _FINE = 1e-3
 """Spacings below this share of rtol are not looked at."""
 
+NEAR_ATOL = 100.0
+"""Tokens of a norm up to this many times atol may lose a hundredth of themselves at every step."""
 
-def begun(flow: Flow, x0: ArrayLike | Trajectory, times: ArrayLike, jumps: ArrayLike) -> Flow:
-    """Return the flow with its jumps declared and the shapes of its functions of time known from the first time.
 
-    Raises:
-        ArgumentValueError: Jumps of a flow without functions of time, or a function whose matrices do not fit.
+def warning_of_small_states(problem: Problem, outcome: Outcome) -> str | None:
+    """Say what holds of tokens near atol at an output time; None where there are none.
+
+    On a sphere or ellipsoid tokens have norm 1 in the metric in which errors are measured. A token at zero exactly has
+    nothing to lose, and with absolute positions it is token and position together that move.
     """
-    if not isinstance(flow, Flow):
-        return flow  # refused by name where the start is read
-    declared = as_tensor(jumps, "jumps").reshape(-1).tolist() if np.size(np.asarray(jumps, dtype=object)) else []
-    if declared:
-        if not any(map(has_function, flow.attention.schedules)):
-            wanted = "none where no matrix is a function of time; schedules know their own jumps"
-            raise ArgumentValueError(expected("jumps", wanted, declared))
-        flow = flow.with_jumps(declared)
-    if flow.attention.shape_is_known:
-        return flow
-    first = float(x0.times[-1]) if isinstance(x0, Trajectory) else read_times(times, at_least=1)[0]
-    return flow.beginning(first)
+    if problem.field.geometry.quadratic:
+        return None
+    smallest = _norms(problem.field.attention.with_positions(outcome.states.detach())).flatten(start_dim=1).amin(dim=-1)
+    near = smallest <= NEAR_ATOL * problem.atol
+    if not bool(near.any()):
+        return None
+    least = float(smallest.min())
+    return (
+        f"warning: {int(near.sum())} of {len(near)} systems have tokens of a norm down to {least:.3g}, near atol = "
+        f"{problem.atol:.3g}, which is all that controls them: their digits may be wrong; "
+        f"for these take an atol of {max(least * problem.rtol, torch.finfo(torch.float64).tiny):.0e} or less"
+    )
 
 
-def stops(times: Sequence[float], max_steps: int) -> tuple[float, ...]:
-    """Return the output times that no step passes where a function of time is only known where it is asked.
-
-    Of more times than a tenth of the budget some are taken, evenly by number.
-    """
-    count = min(len(times), max(2, max_steps // _STEPS_A_STOP))
-    chosen = np.unique(np.linspace(0, len(times) - 1, count).round().astype(int))
-    return tuple(times[index] for index in chosen)
-
-
-def steady_events(events: Sequence[Event], flow: Flow) -> tuple[Event, ...]:
-    """Drop `AtRest` where a matrix depends on time: what stands still at one moment moves again at another."""
-    if flow.attention.constant:
-        return tuple(events)
-    return tuple(event for event in events if not isinstance(event, AtRest))
+def _norms(x: Tensor) -> Tensor:
+    """Return norms that do not underflow, infinite for zero tokens."""
+    largest = x.abs().amax(dim=-1)
+    norms = largest * (x / largest.unsqueeze(-1)).norm(dim=-1)
+    return torch.where(largest > 0, norms, torch.inf)
 
 
 def notes_on_time(engine: str, problem: Problem, outcome: Outcome, events: Sequence[Event]) -> list[str]:
