@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.spectra import value_map as value_map
 from tokendynamics.spectra import value_spectrum
-from tokendynamics.spectra._krylov import KrylovSpace, grown_until
-from tokendynamics.spectra.extremes import Extremes, _more_than, extremes_of
+from tokendynamics.spectra.extremes import Extremes, KrylovSpace, _more_than, extremes_of, grown_until
 
 DIM = 400
 

@@ -13,7 +13,7 @@ from scipy.stats import ortho_group
 
 import tokendynamics as td
 from tokendynamics.theorems import Check, certify, check
-from tokendynamics.theorems._expansion import common_eigenspaces
+from tokendynamics.theorems.statements._positional_3_6 import common_eigenspaces
 
 NAMES = {"positional-3.6": None, "positional-C.2": "absolute", "positional-C.3": "rotary"}
 

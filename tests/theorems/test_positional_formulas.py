@@ -18,10 +18,9 @@ from tokendynamics.dynamics import Flow, Trajectory, simulate
 from tokendynamics.dynamics.events import NormAbove
 from tokendynamics.spaces import Free
 from tokendynamics.theorems import certify
-from tokendynamics.theorems._expansion import expanding_directions
-from tokendynamics.theorems._rest_points import rests_only_at_zero
 from tokendynamics.theorems.contraction import contraction_form, largest_ratio, norm_bound
-from tokendynamics.theorems.outcomes import log_norms, outcomes_of, slope_condition
+from tokendynamics.theorems.outcomes import log_norms, outcomes_of, rests_only_at_zero, slope_condition
+from tokendynamics.theorems.statements._positional_3_6 import expanding_directions
 
 QK = torch.tensor([[1.2, 0.3], [0.3, 0.9]], dtype=torch.float64)
 A = torch.tensor([[-1.0, 0.25], [0.25, -0.8]], dtype=torch.float64)

@@ -17,7 +17,7 @@ from tokendynamics.theorems.result import Certificate, Check, Condition, Hypothe
 
 @dataclass(frozen=True)
 class Statement:
-    """One row of the theory. Every file of this package with a statement exports it as `STATEMENT`.
+    """One row of the theory. Every file of `statements` exports one as `STATEMENT`; some, its corollaries too.
 
     Attributes:
         name: The paper's key and the number, such as ``"asymptotic-4.1"``.

@@ -14,9 +14,6 @@ from tokendynamics.theorems.statements import (
     _positional_3_3,
     _positional_3_4,
     _positional_3_6,
-    _positional_c_1,
-    _positional_c_2,
-    _positional_c_3,
     _positional_remark_3_2,
 )
 from tokendynamics.theorems.statements import (
@@ -31,10 +28,15 @@ __all__ = ["STATEMENTS"]
 _IN_ORDER = (
     _asymptotic_3_1, _asymptotic_3_2, _asymptotic_4_1, _asymptotic_remark_4_2, _asymptotic_5_1,
     _asymptotic_remark_5_1, _asymptotic_6_1, _positional_3_1, _positional_remark_3_2, _positional_3_3,
-    _positional_3_4, _positional_remark_3_5, _positional_3_6, _positional_c_1, _positional_c_2, _positional_c_3,
+    _positional_3_4, _positional_remark_3_5, _positional_3_6,
 )  # fmt: skip
 
-STATEMENTS: tuple[Statement, ...] = tuple(module.STATEMENT for module in _IN_ORDER)
+STATEMENTS: tuple[Statement, ...] = (
+    *(module.STATEMENT for module in _IN_ORDER),
+    _positional_3_4.WITH_ABSOLUTE_POSITIONS,
+    _positional_3_6.WITH_ABSOLUTE_POSITIONS,
+    _positional_3_6.WITH_ROTARY_POSITIONS,
+)
 """The registry of `check` and `certify`."""
 
 

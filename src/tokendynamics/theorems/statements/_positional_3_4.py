@@ -1,4 +1,7 @@
-"""Theorem 3.4 of `positional`: with A ≺ 0 and qk ≻ 0, both symmetric, all tokens tend to zero, slowly."""
+"""Theorem 3.4 of `positional`: with A ≺ 0 and qk ≻ 0, both symmetric, all tokens tend to zero, slowly.
+
+Corollary C.1: with absolute positions they tend to minus their positions.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,13 @@ from tokendynamics.theorems._conditions import (
     tends_to_zero,
     undecided,
 )
-from tokendynamics.theorems._free_flow import free_softmax, of_constant_circuits, states_of
+from tokendynamics.theorems._free_flow import (
+    absolute_positions,
+    free_softmax,
+    of_constant_circuits,
+    states_of,
+    states_with_positions,
+)
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.contraction import contraction_form, definite_forms, symmetric_contraction
 from tokendynamics.theorems.outcomes import slope_condition
@@ -107,4 +116,21 @@ STATEMENT = Statement(
     hypotheses=contraction_hypotheses,
     predict=lambda flow, start: contraction_prediction(flow, start, "x_l"),
     conditions=_conditions,
+)
+
+
+def _shifted_prediction(flow: Flow, start: Tensor) -> Prediction:
+    shifted = contraction_prediction(flow, flow.attention.with_positions(start), "(x_l + p_l)")
+    return Prediction(shifted.text, limit="x_l = −p_l for every token", rate=shifted.rate)
+
+
+WITH_ABSOLUTE_POSITIONS = Statement(
+    name="positional-C.1",
+    title="Convergence to minus the positions",
+    equations="Corollary C.1; (5), (17)",
+    erratum="",
+    structure=lambda flow: (absolute_positions(flow), *contraction_structure(flow)),
+    hypotheses=contraction_hypotheses,
+    predict=_shifted_prediction,
+    conditions=lambda trajectory: contraction_conditions(states_with_positions(trajectory), trajectory),
 )

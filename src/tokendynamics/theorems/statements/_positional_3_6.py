@@ -1,15 +1,291 @@
-"""Theorem 3.6 of `positional`: along an eigenvector of V with λ > 0 the tokens' hull grows no faster than e^{λt}."""
+"""Theorem 3.6 of `positional`: along an eigenvector of V with λ > 0 the tokens' hull grows no faster than e^{λt}.
+
+Corollaries C.2 and C.3 say the same with absolute positions, for x + p, and with rotary ones. The directions are the
+real eigenvectors n, V n = λ n, that all heads share, as whole spaces: repeated and defective eigenvalues included.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import numpy as np
+import torch
 from torch import Tensor
 
 from tokendynamics.dynamics import Flow, Trajectory
+from tokendynamics.observables import hemisphere
 from tokendynamics.theorems import _hypotheses as measured
-from tokendynamics.theorems._expansion import bound_conditions, expanding_hypothesis, growth_text
-from tokendynamics.theorems._free_flow import free_softmax, states_of
+from tokendynamics.theorems._conditions import flow_of_run, integration_tolerance, never_above, undecided
+from tokendynamics.theorems._free_flow import (
+    absolute_positions,
+    free_softmax,
+    rotary_positions,
+    states_of,
+    states_with_positions,
+)
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
+
+RESIDUAL = 1e-10
+"""Largest |V n − λ n| relative to ‖V‖ of what counts as a real eigenvector."""
+_SAME = 1e-6
+_NEARLY_REAL = 1e-2
+"""Pairs this near the real axis are looked at: a bound on the work, since the residual decides what is a vector."""
+
+
+@dataclass(frozen=True)
+class Eigenspace:
+    """Vectors n with V_h n = λ_h n for every h.
+
+    Attributes:
+        basis: Orthonormal columns, (dim, k).
+        values: λ_h, (head,).
+    """
+
+    basis: np.ndarray
+    values: np.ndarray
+
+
+def common_eigenspaces(matrices: np.ndarray, lowest: float = -np.inf) -> list[Eigenspace]:
+    """Find the real eigenvectors that all matrices share, up to rounding.
+
+    A repeated eigenvalue has more eigenvectors than those LAPACK returns, and a defective one of multiplicity m comes
+    back split by eps^(1/m), possibly into complex pairs. So eigenvalues give candidates λ only, each with its
+    neighbours' mean and the real part of pairs near the axis; whether there are vectors is decided by the singular
+    values of V − λ, which are below rounding of ‖V‖ exactly where there are. Further matrices are looked at within the
+    spaces of those before: a common n = B c has B^T V B c = λ c, which gives the next candidates.
+
+    Args:
+        matrices: V_h, (head, dim, dim), float64.
+        lowest: Eigenvalues below this are left out.
+
+    Returns:
+        Spaces, some possibly within others (a vector of LAPACK's beside the whole eigenspace).
+
+    >>> turned = np.array([[[0.0, 1.0], [1.0, 0.0]], [[2.0, 1.0], [1.0, 2.0]]])
+    >>> [found.values.round(12).tolist() for found in common_eigenspaces(turned, lowest=0.0)]
+    [[1.0, 3.0]]
+    """
+    dim = matrices.shape[-1]
+    size = max(float(np.linalg.norm(matrix, 2)) for matrix in matrices)
+    spaces = [Eigenspace(np.eye(dim), np.empty(0))]
+    for matrix in matrices:
+        spaces = [
+            Eigenspace(basis, np.append(space.values, value))
+            for space in spaces
+            for basis, value in _within(matrix, space.basis, size)
+            if value >= lowest
+        ]
+    return spaces
+
+
+def _within(matrix: np.ndarray, basis: np.ndarray, size: float) -> list[tuple[np.ndarray, float]]:
+    """Return the eigenvectors of a matrix in the span of `basis`, space by space, with their eigenvalue."""
+    found: list[tuple[np.ndarray, float]] = []
+    image = matrix @ basis
+    values, vectors = np.linalg.eig(basis.T @ image)
+    for index in np.flatnonzero(np.imag(values) == 0):
+        vector = basis @ np.real(vectors[:, index])
+        _keep(found, matrix, (vector / np.linalg.norm(vector))[:, None], size)
+    for value in _candidates(values, size):
+        _, singular, rows = np.linalg.svd(image - value * basis)
+        whole = basis @ rows[singular <= RESIDUAL * size].T
+        if whole.shape[1]:
+            _keep(found, matrix, whole, size)
+    return found
+
+
+def _keep(found: list[tuple[np.ndarray, float]], matrix: np.ndarray, basis: np.ndarray, size: float) -> None:
+    value = float(np.trace(basis.T @ matrix @ basis)) / basis.shape[1]
+    if np.linalg.norm(matrix @ basis - value * basis, 2) <= RESIDUAL * size:
+        found.append((basis, value))
+
+
+def _candidates(values: np.ndarray, size: float) -> list[float]:
+    """Means of the real parts of eigenvalues that lie close together, and real parts of pairs near the real axis."""
+    near = values[np.abs(np.imag(values)) <= _NEARLY_REAL * size]
+    reals = np.sort(np.real(near))
+    groups = np.split(reals, np.flatnonzero(np.diff(reals) > _SAME * size) + 1)
+    # A lone real eigenvalue has the one vector that LAPACK gave.
+    return [float(group.mean()) for group in groups if len(group) > 1]
+
+
+_MEANINGFUL = 0.1
+
+
+@dataclass(frozen=True)
+class ExpandingDirections:
+    """Eigenvectors of V = Σ_h V_h, V_h = ov_h^T, that are shared by all heads.
+
+    Attributes:
+        normals: Unit n, (*system, direction, dim), one a row; of use only where `valid`.
+        rates: λ times the flow's weight factor, (*system, direction).
+        valid: (*system, direction): λ is real and positive, V_h n = λ_h n for every head, and every λ_h ≥ 0.
+    """
+
+    normals: Tensor
+    rates: Tensor
+    valid: Tensor
+
+
+def expanding_spaces(flow: Flow, time: float = 0.0) -> list[list[Eigenspace]]:
+    """Find the spaces of n with V n = λ n, λ > 0, fastest first, of each system (one where all share ov).
+
+    For several heads n·x obeys ``d/dt n·x_l = Σ_h λ_h Σ_i w^h_li n·x_i`` if n is an eigenvector of every V_h; the
+    hull of e^{−λt} n·x_i, λ = Σ_h λ_h, then shrinks if every λ_h ≥ 0.
+
+    Source: `positional` theorem 3.6, equation (16), generalised to several heads.
+    """
+    heads = (flow.weight_factor * flow.attention.ov.matrix_at(time).detach().double().cpu()).mT.numpy()
+    systems = []
+    for matrices in heads.reshape(-1, *heads.shape[-3:]):
+        size = max(float(np.linalg.norm(matrix, 2)) for matrix in matrices)
+        spaces = common_eigenspaces(matrices, lowest=-RESIDUAL * size)
+        growing = [space for space in spaces if space.values.sum() > RESIDUAL * size]
+        systems.append(sorted(growing, key=lambda space: -space.values.sum()))
+    return systems
+
+
+def expanding_directions(flow: Flow, placed: Tensor | None = None, time: float = 0.0) -> ExpandingDirections:
+    """Find n with V n = λ n, λ > 0: eigenvectors of ov^T, not of ov.
+
+    A basis of every eigenspace; and for a start, in each eigenspace of more than one dimension, the n that has all
+    tokens as deeply as possible on one side.
+
+    >>> from tokendynamics.attention import Attention
+    >>> from tokendynamics.spaces import Free
+    >>> found = expanding_directions(Flow(Attention([[0.0, 0.0], [0.0, 0.0]], [[2.0, 1.0], [0.0, -1.0]]), Free()))
+    >>> found.rates[found.valid].round(decimals=9).tolist(), found.normals[found.valid].abs().round(decimals=4).tolist()
+    ([2.0], [[0.9487, 0.3162]])
+    """
+    spaces = expanding_spaces(flow, time)
+    systems = tuple(flow.attention.ov.shape[:-3])
+    starts = None
+    if placed is not None:
+        systems = tuple(placed.shape[:-2])
+        starts = placed.detach().double().cpu().reshape(-1, *placed.shape[-2:])
+        spaces = spaces * len(starts) if len(spaces) == 1 else spaces
+    found = [_of_one(one, None if starts is None else starts[index]) for index, one in enumerate(spaces)]
+    most = max(1, max(map(len, found)))
+    normals = torch.zeros(len(found), most, flow.dim, dtype=torch.float64)
+    rates = torch.zeros(len(found), most, dtype=torch.float64)
+    for index, directions in enumerate(found):
+        for row, (vector, rate) in enumerate(directions):
+            normals[index, row], rates[index, row] = torch.as_tensor(vector), rate
+    normals, rates = normals.reshape(*systems, most, flow.dim), rates.reshape(*systems, most)
+    return ExpandingDirections(normals, rates, rates > 0)
+
+
+def _of_one(spaces: list[Eigenspace], start: Tensor | None) -> list[tuple[np.ndarray, float]]:
+    """Directions n, (dim,), and rates of one system."""
+    found: list[tuple[np.ndarray, float]] = []
+    for space in spaces:
+        rate = float(space.values.sum())
+        found += [(vector, rate) for vector in space.basis.T]
+        deepest = None if start is None or space.basis.shape[1] == 1 else _deepest(space, start)
+        if deepest is not None:
+            found.append((deepest, rate))
+    return found
+
+
+def _deepest(space: Eigenspace, start: Tensor) -> np.ndarray | None:
+    """Return the unit n of a space whose half space n·x > 0 holds all tokens most deeply; None without one."""
+    inside = start @ torch.as_tensor(space.basis)
+    scale = torch.linalg.vector_norm(start, dim=-1).amax()
+    if bool((torch.linalg.vector_norm(inside, dim=-1) <= measured.ROUNDING * scale).any()):
+        return None
+    direction, margin = hemisphere(inside)
+    return space.basis @ direction.numpy() if float(margin) > 0 else None
+
+
+def expanding_hypothesis(flow: Flow, time: float = 0.0) -> Hypothesis:
+    """Measure whether V has a real positive eigenvalue (shared by the heads) at every system."""
+    found = expanding_directions(flow, time=time)
+    best = torch.where(found.valid, found.rates, -torch.inf).amax(dim=-1)
+    shared = "" if flow.heads == 1 else ", with an eigenvector and eigenvalues ≥ 0 common to all heads"
+    claim = f"V has a real positive eigenvalue{shared}"
+    seen = found.valid.any(dim=-1)
+    if bool(seen.all()):
+        return measured.above(claim, best, 0.0, "the largest of them")
+    values = torch.linalg.eigvals(flow.attention.ov.matrix_at(time).detach().double().cpu().sum(dim=-3))
+    highest = float(values.real.amax(dim=-1)[~seen].max())
+    # Only the signs of all real parts prove that none exists; otherwise one may have escaped the search.
+    none = "none exists" if highest < 0 else "none found"
+    text = f"{none}: the largest Re λ is {highest:.3g}"
+    at = seen.numpy() if bool(seen.any()) else None
+    return Hypothesis(claim, False, min(highest, 0.0), RESIDUAL, text, at)
+
+
+def one_sided(found: ExpandingDirections, placed: Tensor) -> tuple[Tensor, Tensor]:
+    """Return rate and least |n·x_i(0)| of the fastest n with all n·x_i(0) strictly of one sign; 0 without one.
+
+    Args:
+        found: From `expanding_directions`.
+        placed: The start as attention reads it, (*system, token, dim).
+    """
+    heights = placed @ found.normals.mT
+    depth = torch.maximum(heights.amin(dim=-2), -heights.amax(dim=-2))
+    scale = torch.linalg.vector_norm(placed, dim=-1).amax(dim=-1, keepdim=True)
+    chosen = found.valid & (depth > measured.ROUNDING * scale)
+    rate = torch.where(chosen, found.rates, 0.0).amax(dim=-1)
+    # Of equal rates, those of one eigenspace, the deepest.
+    fastest = chosen & (found.rates >= rate.unsqueeze(-1) * (1 - RESIDUAL))
+    return rate, torch.where(fastest, depth, 0.0).amax(dim=-1)
+
+
+def growth_text(flow: Flow, placed: Tensor, token: str, time: float = 0.0) -> str:
+    """Say what the start makes of the bounds: growth at least at a rate, or none that is known."""
+    rate, depth = one_sided(expanding_directions(flow, placed, time), placed)
+    if not bool((rate > 0).any()):
+        return "no n found that has all tokens strictly on one side: growth does not follow"
+    sided = (rate > 0).numpy()
+    share = "" if sided.all() else f" at {int(sided.sum())} of {sided.size} systems, elsewhere growth does not follow"
+    least = f"{float(depth[rate > 0].min()):.4g} exp({float(rate[rate > 0].min()):.6g} t)"
+    return f"|{token}| ≥ {least} for every token, all being on one side{share}"
+
+
+def bound_conditions(placed: Tensor, trajectory: Trajectory) -> tuple[Condition, ...]:
+    """Require the bounds of e^{−λt} n·x_l(t) by the least and largest n·x_i(0), for every n, l and time.
+
+    The excess is relative to the largest |e^{−λs} x(s)|, s ≤ t, to which the integrator's error is relative. Where
+    that exceeds the numbers compared so far that the error could hide a violation the condition is undecided: other
+    directions then outgrow this one.
+
+    Args:
+        placed: The states as attention reads them, (*system, time, token, dim).
+        trajectory: The run they come from.
+    """
+    text, tolerance = (
+        "min n·x_i(0) ≤ e^(−λt) n·x_l(t) ≤ max n·x_i(0), relative excess where rounding does not hide it",
+        integration_tolerance(trajectory),
+    )
+    flow, systems, first = flow_of_run(trajectory), tuple(placed.shape[:-3]), float(trajectory.times[0])
+    found = expanding_directions(flow, placed[..., 0, :, :], first)
+    if not bool(found.valid.any()):
+        return (undecided(systems, f"{text}: no real positive eigenvalue of V was found"),)
+    elapsed = torch.as_tensor(np.asarray(trajectory.times, dtype=float))
+    decay = found.rates[..., None, :] * (elapsed - elapsed[0])[:, None]
+    heights = placed @ found.normals.mT.unsqueeze(-3)
+    scaled = _shrunk(heights, decay.unsqueeze(-2))
+    lower, upper = scaled[..., :1, :, :].amin(dim=-2), scaled[..., :1, :, :].amax(dim=-2)
+    excess = torch.maximum(scaled.amax(dim=-2) - upper, lower - scaled.amin(dim=-2))
+    lengths = torch.linalg.vector_norm(placed, dim=-1).amax(dim=-1)
+    scale = _shrunk(lengths[..., None], decay).cummax(dim=-2).values
+    compared = torch.maximum(upper.abs(), lower.abs())
+    meaningful = found.valid[..., None, :] & (tolerance * scale <= _MEANINGFUL * compared)
+    relative = torch.where(meaningful, excess / scale.clamp_min(torch.finfo(scale.dtype).tiny), -torch.inf)
+    bounds = never_above(relative.amax(dim=-1).expand(*systems, len(elapsed)), trajectory, tolerance, text)
+    # One direction that says nothing of late times is no matter while another still speaks.
+    heard = meaningful.any(dim=-1).expand(*systems, len(elapsed)).numpy()
+    silent = np.asarray((np.asarray(trajectory.reached) & ~heard).any(axis=-1))
+    if not silent.any():
+        return (bounds,)
+    return (bounds, undecided(systems, "other directions outgrow n, whose bounds drown in rounding", silent))
+
+
+def _shrunk(values: Tensor, decay: Tensor) -> Tensor:
+    """Return values · e^{−decay} without overflow of either factor."""
+    return values.sign() * (values.abs().log() - decay).exp()
 
 
 def expansion_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
@@ -22,13 +298,10 @@ def expansion_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     return (still, expanding_hypothesis(flow)) if still.anywhere else (still,)
 
 
-def _predict(flow: Flow, start: Tensor) -> Prediction:
-    text = "min n·x_i(0) ≤ e^(−λt) n·x_l(t) ≤ max n·x_i(0) for every V n = λ n with λ > 0; "
-    return Prediction(text + growth_text(flow, start, "x_l"), limit="bounds; growth where tokens are on one side")
-
-
-def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
-    return bound_conditions(states_of(trajectory), trajectory)
+def _prediction(flow: Flow, placed: Tensor, state: str, name: str, said: str = "") -> Prediction:
+    bounds = f"min n·{state}_i(0) ≤ e^(−λt) n·{state}_l(t) ≤ max n·{state}_i(0) for every V n = λ n with λ > 0"
+    text = f"{said}{bounds}; {growth_text(flow, placed, name)}"
+    return Prediction(text, limit="bounds; growth where tokens are on one side")
 
 
 STATEMENT = Statement(
@@ -41,6 +314,33 @@ STATEMENT = Statement(
     ),
     structure=lambda flow: (measured.no_positions(flow), *free_softmax(flow)),
     hypotheses=expansion_hypotheses,
-    predict=_predict,
-    conditions=_conditions,
+    predict=lambda flow, start: _prediction(flow, start, "x", "x_l"),
+    conditions=lambda trajectory: bound_conditions(states_of(trajectory), trajectory),
+)
+
+WITH_ABSOLUTE_POSITIONS = Statement(
+    name="positional-C.2",
+    title="Divergence along an eigenvector of V with absolute positions",
+    equations="Corollary C.2; (5), (17)",
+    erratum=(
+        "The printed bounds subtract the vector e^(−tV^T) p_l from a number; n^T is missing before it. What is meant, "
+        "and checked, are the bounds of theorem 3.6 for x + p."
+    ),
+    structure=lambda flow: (absolute_positions(flow), *free_softmax(flow)),
+    hypotheses=expansion_hypotheses,
+    predict=lambda flow, start: _prediction(
+        flow, flow.attention.with_positions(start), "z", "x_l + p_l", "with z = x + p: "
+    ),
+    conditions=lambda trajectory: bound_conditions(states_with_positions(trajectory), trajectory),
+)
+
+WITH_ROTARY_POSITIONS = Statement(
+    name="positional-C.3",
+    title="Divergence along an eigenvector of V with rotary positions",
+    equations="Corollary C.3; (8), (18), (19)",
+    erratum="",
+    structure=lambda flow: (rotary_positions(flow), *free_softmax(flow)),
+    hypotheses=expansion_hypotheses,
+    predict=lambda flow, start: _prediction(flow, start, "x", "x_l", "whatever the rotations: "),
+    conditions=lambda trajectory: bound_conditions(states_of(trajectory), trajectory),
 )
