@@ -49,7 +49,9 @@ def _print(checks: list[Check], title: str) -> None:
     columns = ("statement", "applies", "prediction, or why it does not apply")
     shown = table(*columns, left=columns, unbroken=columns[:1], title=title)
     for one in sorted(checks, key=lambda one: -one.applies_to.mean()):
-        shown.add_row(one.statement, _applies(one), Text(_account(one)))
+        assumed = [f"assumed: {text}" for text in one.assumed]
+        predicted = [] if one.prediction is None else [one.prediction.text, *assumed]
+        shown.add_row(one.statement, _applies(one), Text("\n".join([*predicted, *_violated(one)])))
     console.print(shown)
     for one in checks:
         if one.applies_to.any() and one.erratum:
@@ -65,14 +67,8 @@ def _applies(one: Check) -> str:
     return f"to {counted(one.applies_to)}" if one.applies_to.any() else "no"
 
 
-def _account(one: Check) -> str:
-    """Return the prediction with its assumptions, and each hypothesis violated somewhere with its margin."""
-    prediction = [] if one.prediction is None else [one.prediction.text]
-    assumed = [f"assumed: {text}" for text in one.assumed] if prediction else []
-    return "\n".join([*prediction, *assumed, *_violated(one)])
-
-
 def _violated(one: Check) -> list[str]:
+    """Return the sentence of each hypothesis violated somewhere, with its margin."""
     margins = {
         f"{hypothesis.name}: {hypothesis.text}": hypothesis.margin
         for hypothesis in one.hypotheses

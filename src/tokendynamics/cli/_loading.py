@@ -34,11 +34,8 @@ class DeviceMap(click.ParamType):
             )
         if len({module.strip() for module, _, _ in pairs}) < len(pairs):
             self.fail(f"a module is named twice in {shortened(repr(value), 100)}", param, ctx)
-        return {module.strip(): _device(device.strip()) for module, _, device in pairs}
-
-
-def _device(word: str) -> str | int:
-    return int(word) if re.fullmatch(r"[0-9]{1,4}", word) else word
+        named = {module.strip(): device.strip() for module, _, device in pairs}
+        return {module: int(word) if re.fullmatch(r"[0-9]{1,4}", word) else word for module, word in named.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

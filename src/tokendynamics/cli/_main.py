@@ -40,7 +40,9 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     tolerate_encodings()
     try:
-        _check_characters(arguments)
+        for argument in arguments:  # no shell passes null bytes, but a program that calls `main` can
+            if "\0" in argument:
+                raise click.UsageError(f"expected arguments without null bytes, got {argument!r}")
         code = commands.main(arguments, prog_name="tokendynamics", standalone_mode=False)
     except click.ClickException as error:
         code = _report_usage(error)
@@ -53,13 +55,6 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         code = _report_failure(error)
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def _check_characters(arguments: list[str]) -> None:
-    """Refuse null bytes: no shell passes them, but a program that calls `main` can."""
-    for argument in arguments:
-        if "\0" in argument:
-            raise click.UsageError(f"expected arguments without null bytes, got {argument!r}")
 
 
 def _report_usage(error: click.ClickException) -> int:

@@ -150,7 +150,7 @@ def _layer_table(found: Diagnosis) -> Table:
     columns = ("layer", "cosine", "E", "rank", "raw rank", "norm", "massive", "state")
     title = f"Mean over {plural(prompts, 'prompt')}, without sinks except E and raw rank"
     shown = table(*columns, left=("state",), title=title)
-    for layer in _spread_rows(last):
+    for layer in sorted({round(float(place)) for place in np.linspace(0, last, min(last + 1, _MOST_ROWS))}):
         site = averaged.sel(layer=layer, site="feed_forward")
         effect = "" if layer == 0 else found.verdict.layers[layer - 1]
         shown.add_row(str(layer), *_cells(site, averaged.massive_count[layer].item()), effect)
@@ -170,8 +170,3 @@ def _cells(site: xr.Dataset, sinks: float | None) -> list[str]:
         number(float(removed.norm_median)),
         "" if sinks is None else fixed(sinks, 1),
     ]
-
-
-def _spread_rows(last: int) -> list[int]:
-    """Return at most a dozen layers from 0 to the last."""
-    return sorted({round(float(layer)) for layer in np.linspace(0, last, min(last + 1, _MOST_ROWS))})

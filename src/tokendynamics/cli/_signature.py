@@ -83,17 +83,12 @@ def _parameters(source: Callable[..., Any], groups: dict[str, type]) -> list[cli
             several = {"nargs": -1} if get_origin(kind) is tuple else {}
             made.append(click.Argument([name], required=missing, **several, **_settings(kind, extra)))
             continue
-        default = {"required": True} if missing else _default(parameter.default)
+        default, unset = parameter.default, parameter.default in ((), None) or parameter.default is False
+        given = {"required": True} if missing else {"default": default, "show_default": not unset}
         several = {"multiple": True} if get_origin(kind) is tuple else {}
-        settings = default | several | _settings(kind, extra)
-        made.append(
-            click.Option([name, *_spellings(name, kind, extra, parameter.default)], help=helps[name], **settings)
-        )
+        settings = given | several | _settings(kind, extra)
+        made.append(click.Option([name, *_spellings(name, kind, extra, default)], help=helps[name], **settings))
     return made
-
-
-def _default(value: Any) -> dict[str, Any]:
-    return {"default": value, "show_default": value is not None and value is not False and value != ()}
 
 
 def _spellings(name: str, kind: Any, extra: list[Option], default: Any) -> list[str]:

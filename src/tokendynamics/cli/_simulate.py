@@ -65,6 +65,7 @@ def simulate_command(
     check_writable(out)
 
     from tokendynamics.cli._output import Output, attempted, saved_in
+    from tokendynamics.provenance.manifest import plain
     from tokendynamics.specification import InterruptedRun, Simulation, read, run
 
     output, folder = Output(as_json=as_json), out or Path(f"simulation-{path.stem}")
@@ -80,7 +81,8 @@ def simulate_command(
         raise click.exceptions.Exit(130) from None
     undrawn = attempted(lambda: simulation.save(folder, overwrite=overwrite, argument="--out"))
     if as_json:
-        _print_json(simulation, folder, saved_in(folder))
+        written = {"folder": str(folder), "files": [path.name for path in saved_in(folder)]}
+        echo_json(plain(written | {"certificates": simulation.certificates, "manifest": simulation.manifest}))
     else:
         _print_tables(simulation, folder, saved_in(folder))
     for name, why in simulation.undrawn.items():
@@ -99,18 +101,6 @@ def _say_interrupted(simulation: Simulation, folder: Path) -> None:
     systems = plural(statuses.total(), "system")
     where = folder / "trajectory.zarr"
     echo(f"interrupted: {systems}, {counted}{earliest}; the states reached are in {where}", err=True)
-
-
-def _print_json(simulation: Simulation, folder: Path, paths: tuple[Path, ...]) -> None:
-    from tokendynamics.provenance.manifest import plain
-
-    summary = {
-        "folder": str(folder),
-        "files": [path.name for path in paths],
-        "certificates": simulation.certificates,
-        "manifest": simulation.manifest,
-    }
-    echo_json(plain(summary))
 
 
 def _print_tables(simulation: Simulation, folder: Path, paths: tuple[Path, ...]) -> None:

@@ -52,7 +52,8 @@ def study_command(
         return
     check_writable(out)
     store = out or Path(f"study-{path.stem}")
-    with interruptible(lambda: _kept(store)):
+    kept = f"finished parts are in {store}; continue with --resume"
+    with interruptible(lambda: kept if (store / "study.json").is_file() else NOTHING):
         _run(path, store, running)
 
 
@@ -76,10 +77,6 @@ def _run(spec: Path, store: Path, how: Running) -> None:
         _print(found, f"{store}\n{folder}: {', '.join(path.name for path in saved_in(folder))}")
     if undrawn:
         raise undrawn
-
-
-def _kept(store: Path) -> str:
-    return f"finished parts are in {store}; continue with --resume" if (store / "study.json").is_file() else NOTHING
 
 
 def _print(found: StudyResult, where: str) -> None:

@@ -52,14 +52,15 @@ def sweep_command(
         return
     check_writable(out)
     store = out or Path(f"sweep-{path.stem}.zarr")
-    with interruptible(lambda: _kept(store)):
+    kept = f"finished parts are in {store}; continue with --resume"
+    with interruptible(lambda: kept if store.is_dir() else NOTHING):
         _run(path, store, running)
 
 
 def _run(spec: Path, store: Path, how: Running) -> None:
     from tokendynamics.cli._output import Output, attempted, saved_in
     from tokendynamics.sweeps import read_plan, sweep
-    from tokendynamics.sweeps.systems.results import check_results, described, write_results
+    from tokendynamics.sweeps.systems.results import check_results, described, totals, write_results
 
     output = Output(as_json=how.as_json)
     folder = store.with_name(f"{store.name.removesuffix('.zarr')}-report")
@@ -71,25 +72,12 @@ def _run(spec: Path, store: Path, how: Running) -> None:
         dataset = sweep(plan, store, how.scheduler, how.workers, **options)
     undrawn = attempted(lambda: write_results(dataset, store, folder, title=plan.name, overwrite=how.overwrite))
     if how.as_json:
-        echo_json(_summary(dataset, store, folder))
+        shares = {name: totals(dataset, name) for name in ("outcome", "status") if name in dataset}
+        echo_json({"store": str(store), "folder": str(folder), **shares})
     else:
         _print(dataset, f"{store}\n{folder}: {', '.join(path.name for path in saved_in(folder))}")
     if undrawn:
         raise undrawn
-
-
-def _kept(store: Path) -> str:
-    return f"finished parts are in {store}; continue with --resume" if store.is_dir() else NOTHING
-
-
-def _summary(dataset: xr.Dataset, store: Path, folder: Path) -> dict[str, object]:
-    from tokendynamics.sweeps.systems.results import totals
-
-    return {
-        "store": str(store),
-        "folder": str(folder),
-        **{each: totals(dataset, each) for each in ("outcome", "status") if each in dataset},
-    }
 
 
 def _print(dataset: xr.Dataset, where: str) -> None:

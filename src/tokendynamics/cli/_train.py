@@ -137,7 +137,9 @@ def train_command(
             return
         undrawn = attempted(lambda: record.report(folder / "report.html"))
         if as_json:
-            echo_json(_summary(record, folder))
+            measures = {split: dict(values) for split, values in record.measures.items()}
+            state = {"status": record.status, "steps": record.steps, "measures": measures}
+            echo_json({"folder": str(folder), **state, "notes": list(record.notes)})
         else:
             _print(record, folder, UNDRAWN if undrawn else folder / "report.html")
     if undrawn:
@@ -193,16 +195,6 @@ def _line(experiment: Experiment) -> str:
     size = f"{model['num_hidden_layers']} layers × {model['hidden_size']}"
     spread = f", {processes} processes × {recipe.batch}" if processes > 1 else ""
     return f"{experiment.name:<14}{experiment.task:<8}{experiment.data:<14}{size:<18}{recipe.steps:,} steps{spread}"
-
-
-def _summary(record: Record, folder: Path) -> dict[str, Any]:
-    return {
-        "folder": str(folder),
-        "status": record.status,
-        "steps": record.steps,
-        "measures": {split: dict(values) for split, values in record.measures.items()},
-        "notes": list(record.notes),
-    }
 
 
 def _print(record: Record, folder: Path, page: Path | str) -> None:
