@@ -23,7 +23,7 @@ from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.signatures import typed_fields
 
-__all__ = ["AtRest", "Consensus", "Event", "NormAbove", "OverflowGuard", "check_then"]
+__all__ = ["AtRest", "Consensus", "Event", "NormAbove"]
 
 
 def __dir__() -> list[str]:
@@ -65,7 +65,7 @@ class Consensus:
     then: Literal["end", "record"] = "end"
 
     def __post_init__(self) -> None:
-        check_then(self.then)
+        _check_then(self.then)
         _check_positive("below", self.below)
 
     def value(self, field: Field, x: Tensor, t: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ class NormAbove:
     then: Literal["end", "record"] = "end"
 
     def __post_init__(self) -> None:
-        check_then(self.then)
+        _check_then(self.then)
         _check_positive("bound", self.bound)
 
     def value(self, field: Field, x: Tensor, t: Tensor) -> Tensor:
@@ -99,11 +99,6 @@ class NormAbove:
         largest = x.abs().amax(dim=(-2, -1)).clamp_min(torch.finfo(x.dtype).tiny)
         norms = (x / largest[:, None, None]).norm(dim=-1).amax(dim=-1)
         return -(norms.log() + largest.log() - torch.log(torch.as_tensor(self.bound, dtype=x.dtype, device=x.device)))
-
-
-@dataclass(frozen=True)
-class OverflowGuard(NormAbove):
-    """Ends a run before its numbers overflow; looked at once a step."""
 
 
 @typed_fields
@@ -125,7 +120,7 @@ class AtRest:
     then: Literal["end", "record"] = "end"
 
     def __post_init__(self) -> None:
-        check_then(self.then)
+        _check_then(self.then)
         _check_positive("speed", self.speed)
 
     def value(self, field: Field, x: Tensor, t: Tensor) -> Tensor:
@@ -133,7 +128,7 @@ class AtRest:
         return field.refined_velocity(x, t).norm(dim=-1).amax(dim=-1) - self.speed
 
 
-def check_then(then: object) -> None:
+def _check_then(then: object) -> None:
     """Refuse what is neither to end the run nor to be recorded."""
     if then not in ("end", "record"):
         raise ArgumentValueError(expected("then", "'end' or 'record'", shown(then)))

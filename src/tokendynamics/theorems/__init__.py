@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from tokendynamics.theorems._evaluate import certify, check
-from tokendynamics.theorems._papers import PAPERS, Paper
+from tokendynamics.theorems._papers import PAPERS
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.result import Certificate, Check, Condition, Hypothesis, Prediction
 from tokendynamics.theorems.statements import STATEMENTS
 
 __all__ = [
-    "PAPERS", "STATEMENTS", "Certificate", "Check", "Condition", "Hypothesis", "Paper", "Prediction", "Statement",
+    "PAPERS", "STATEMENTS", "Certificate", "Check", "Condition", "Hypothesis", "Prediction", "Statement",
     "certify", "check",
 ]  # fmt: skip
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from tokendynamics.dynamics.events import AtRest, Consensus, Event, NormAbove, OverflowGuard
+from tokendynamics.dynamics.events import AtRest, Consensus, Event, NormAbove
 
 SAMPLES = 8
 EDGE = 1e-3
@@ -34,6 +35,11 @@ SLOWER = 10.0
 
 Values = Callable[[Tensor, Tensor], Tensor]
 """From rows (n,) and shares (n,) of the step to values (n,)."""
+
+
+@dataclass(frozen=True)
+class OverflowGuard(NormAbove):
+    """Ends a run before its numbers overflow; looked at once a step."""
 
 
 def crossings(values: Values, before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:

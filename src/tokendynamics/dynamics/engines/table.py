@@ -11,8 +11,9 @@ import torch
 from tokendynamics.attention import AbsolutePositions, RotaryPositions
 from tokendynamics.attention.mixing import logits
 from tokendynamics.attention.schedules import Constant, PerHead, Schedule, Sinusoidal
+from tokendynamics.dynamics.engines._crossings import OverflowGuard
 from tokendynamics.dynamics.engines.problem import Outcome, Problem
-from tokendynamics.dynamics.events import AtRest, Consensus, NormAbove, OverflowGuard
+from tokendynamics.dynamics.events import AtRest, Consensus, NormAbove
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.extras import missing, require
