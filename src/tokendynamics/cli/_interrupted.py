@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from tokendynamics.cli._terminal import echo
+from tokendynamics.provenance.owned import MANIFEST, written_in
 from tokendynamics.words import listing
 
 NOTHING = "nothing was written"
@@ -46,7 +47,7 @@ class Kept:
     def results(self, folder: Path | None) -> None:
         """Name the folder of the results, before it is written to; None for none."""
         self._folder = folder
-        self._former = None if folder is None else _stamp(folder / _manifest_name())
+        self._former = None if folder is None else _stamp(folder / MANIFEST)
 
     def models(self, names: Sequence[str]) -> None:
         """Name the models, before they are loaded: loading may fill a cache."""
@@ -73,9 +74,7 @@ class Kept:
         return "; ".join([results or NO_RESULTS, *cached])
 
     def _results(self) -> str:
-        from tokendynamics.provenance.owned import written_in
-
-        if self._folder is None or _stamp(self._folder / _manifest_name()) == self._former:
+        if self._folder is None or _stamp(self._folder / MANIFEST) == self._former:
             return ""
         written = written_in(self._folder)
         if written is None:
@@ -100,12 +99,6 @@ def says_what_is_kept(command: Callable[..., Any]) -> Callable[..., Any]:
     typed = [parameter for name, parameter in whole.parameters.items() if name != "kept"]
     interruptible_command.__signature__ = whole.replace(parameters=typed)  # type: ignore[attr-defined]
     return interruptible_command
-
-
-def _manifest_name() -> str:
-    from tokendynamics.provenance.owned import MANIFEST
-
-    return MANIFEST
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

@@ -120,19 +120,23 @@ def train_command(
         sample_tokens: Tokens of each sample.  [default: 1024]
         as_json: Print the summary as JSON on standard output.
     """
-    from tokendynamics.cli._output import UNDRAWN, attempted
+    from tokendynamics.cli._output import UNDRAWN, Output, attempted
+    from tokendynamics.training import PRESETS
 
     if preset == "list":
-        from tokendynamics.training import PRESETS
-
         echo("\n".join(_line(each) for each in PRESETS.values()))
         return
     check_writable(out)
     folder = out or Path(f"train-{preset}")
     with interruptible(lambda: kept(folder)):
+        from tokendynamics.training import preset as preset_named
+        from tokendynamics.training import train
+
         callbacks = _samples(sample_every, sample_tokens)
         options: dict[str, Any] = {"resume": resume, "threads": threads, "loggers": loggers, "callbacks": callbacks}
-        record = _trained(preset, changing.by_part(), folder, options, as_json=as_json)
+        experiment = preset_named(preset).changed(**changing.by_part())
+        with Output(as_json=as_json).progress() as progress:
+            record = train(experiment, folder, progress=progress, command=command_line(), **options)
         if int(os.environ.get("RANK", "0")) > 0:  # the first of several processes reports for all
             return
         undrawn = attempted(lambda: record.report(folder / "report.html"))
@@ -165,16 +169,6 @@ def kept(folder: Path) -> str:
         return f"{folder} has no checkpoint yet; --resume starts again from step 0"
     last = max(written, key=lambda path: int(path.name.rpartition("-")[2]))
     return f"{last.name} is in {folder}; continue with --resume"
-
-
-def _trained(preset: str, changes: dict[str, Any], folder: Path, options: dict[str, Any], *, as_json: bool) -> Record:
-    from tokendynamics.cli._output import Output
-    from tokendynamics.training import preset as preset_named
-    from tokendynamics.training import train
-
-    experiment = preset_named(preset).changed(**changes)
-    with Output(as_json=as_json).progress() as progress:
-        return train(experiment, folder, progress=progress, command=command_line(), **options)
 
 
 def _samples(every: int | None, tokens: int | None) -> list[Any]:
