@@ -12,7 +12,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,9 +33,6 @@ from tokendynamics.provenance.stores import opened, read_store
 from tokendynamics.provenance.swap import NEW, put, recover, staging
 from tokendynamics.provenance.whole import full_disk_as_storage_error, settle_results
 from tokendynamics.spaces import Ellipsoid, Free, Sphere
-
-if TYPE_CHECKING:
-    from tokendynamics.dynamics._trajectory import Trajectory
 
 _TOLERANCES = ("rtol", "atol", "tau")
 
@@ -146,7 +143,7 @@ def _of_store(path: Path, variables: set[str]) -> bool:
 _PREFIX = "flow_"
 
 
-def to_dataset(trajectory: Trajectory) -> xr.Dataset:
+def to_dataset(trajectory: Any) -> xr.Dataset:
     """Make a dataset of system, time, token, feature: parameters as attributes, the flow's matrices as variables."""
     tensor = trajectory.tensor.detach().cpu()
     systems = math.prod(tensor.shape[:-3])
