@@ -72,7 +72,7 @@ def prepare() -> None:
     import tokendynamics.diagnosis.result
     import tokendynamics.figures
     import tokendynamics.pretrained.sources.gguf
-    import tokendynamics.report.circuits.reports
+    import tokendynamics.report.circuits.models
     import tokendynamics.specification._simulation  # noqa: F401
     from pretrained.gguf_files import write_gguf
 

@@ -16,7 +16,7 @@ from tokendynamics.circuits.constructions import mixture
 from tokendynamics.circuits.evidence import evidence
 from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.report import write
-from tokendynamics.report.circuits.reports import evidence_report
+from tokendynamics.report.circuits.models import evidence_report
 
 pytestmark = pytest.mark.browser
 

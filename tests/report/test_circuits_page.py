@@ -25,13 +25,12 @@ from tokendynamics.circuits.landscape import PositionsOnly, find_basins, survey
 from tokendynamics.circuits.landscape._claims import Section
 from tokendynamics.circuits.learning import LearningRecord, learn
 from tokendynamics.figures.figure import Matrices
+from tokendynamics.figures.matrix import Panel, Side, matrices
 from tokendynamics.figures.palette import NEGATIVE, POSITIVE
 from tokendynamics.report import page as page_of
 from tokendynamics.report import write
-from tokendynamics.report.circuits._landscape import basins_figure
-from tokendynamics.report.circuits._matrix import Panel, Side, matrices
-from tokendynamics.report.circuits.page import CircuitsReport
-from tokendynamics.report.circuits.reports import (
+from tokendynamics.report.circuits.landscape import basins_figure
+from tokendynamics.report.circuits.models import (
     best_head,
     built_report,
     evidence_report,
@@ -39,6 +38,7 @@ from tokendynamics.report.circuits.reports import (
     learning_report,
     median_record,
 )
+from tokendynamics.report.circuits.page import CircuitsReport
 from tokendynamics.words import number
 
 HOSTILE = "<script>alert(1)</script></style>\"'&amp;\x00\u202eevil"

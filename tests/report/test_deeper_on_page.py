@@ -14,7 +14,7 @@ from report.reading import close, table_of
 from tokendynamics.diagnosis import Deeper, Diagnosis
 from tokendynamics.figures.figure import Figure
 from tokendynamics.report import page as page_of
-from tokendynamics.report.diagnosis._deeper import deeper_parts
+from tokendynamics.report.diagnosis._beyond import deeper_parts
 from tokendynamics.results import Refused
 
 

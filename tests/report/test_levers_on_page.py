@@ -12,7 +12,7 @@ import xarray as xr
 from report.conftest import HOSTILE, synthetic
 from tokendynamics.diagnosis import Diagnosis, Levers
 from tokendynamics.report import page as page_of
-from tokendynamics.report.diagnosis._levers import levers_parts
+from tokendynamics.report.diagnosis._beyond import levers_parts
 from tokendynamics.results import Refused
 
 

@@ -16,7 +16,7 @@ import pytest
 from report.reading import close, figure_of, saved, table_of
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.report import page as page_of
-from tokendynamics.report.training._monitor_maps import MOST_LOOKS, Scale
+from tokendynamics.report.training._monitor_page import MOST_LOOKS, Scale
 from tokendynamics.training import Monitor
 from tokendynamics.training.monitor.looks import Look
 from tokendynamics.training.monitor.series import Series

@@ -18,7 +18,7 @@ from tokendynamics.figures.figure import Table, cells, fold
 from tokendynamics.figures.lines import Curve, Part, Rule, curve_keys, curves_chart, stacked_chart
 from tokendynamics.report import notebook_html
 from tokendynamics.report import page as page_of
-from tokendynamics.report.diagnosis._updates import updates_figure
+from tokendynamics.report.diagnosis._trace import updates_figure
 
 
 @pytest.fixture(scope="module")

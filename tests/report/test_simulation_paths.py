@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import tokendynamics as td
-from tokendynamics.report.circuits._matrix import _numbered
-from tokendynamics.report.simulation._paths import _paths, _to_scale
-from tokendynamics.report.simulation._shown import Shown, shown
+from tokendynamics.figures.matrix import _numbered
+from tokendynamics.report.simulation._measures import Shown, shown
+from tokendynamics.report.simulation._page import _paths, _to_scale
 
 
 def _shown(space: td.Free | td.Sphere, dim: int) -> Shown:

@@ -14,7 +14,7 @@ import xarray as xr
 from report.reading import saved
 from tokendynamics.numerics import ArgumentTypeError
 from tokendynamics.numerics.intervals import wilson
-from tokendynamics.report.sweep._shares import SystemShare
+from tokendynamics.report._sweep import SystemShare
 from tokendynamics.sweeps import report
 from tokendynamics.sweeps.systems.results import parameters
 from tokendynamics.words import percent

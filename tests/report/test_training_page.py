@@ -16,15 +16,15 @@ from tokendynamics.figures.figure import Table
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.report import page as page_of
 from tokendynamics.report import write
-from tokendynamics.report.training._differences import differences
 from tokendynamics.report.training._run_page import losses
-from tokendynamics.report.training._study_figures import validation
 from tokendynamics.report.training._study_page import (
     _of_tuning,
     arms_table,
     claims_table,
     comparisons_table,
+    differences,
     unfinished_table,
+    validation,
 )
 from tokendynamics.sweeps.study import StudyResult
 from tokendynamics.training import preset

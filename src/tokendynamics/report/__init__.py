@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 __all__ = ["chart", "notebook_html", "page", "write"]
 
 _PAGES = {
-    "circuits": ("tokendynamics.report.circuits._results",),
-    "diagnosis": ("tokendynamics.report.comparison._page", "tokendynamics.report.diagnosis._page"),
+    "circuits": ("tokendynamics.report.circuits.landscape", "tokendynamics.report.circuits.models"),
+    "diagnosis": ("tokendynamics.report._comparison", "tokendynamics.report.diagnosis._page"),
     "dynamics": ("tokendynamics.report.simulation._page",),
-    "specification": ("tokendynamics.report.simulation._specified",),
-    "sweeps": ("tokendynamics.report.sweep._page", "tokendynamics.report.training._study_page"),
+    "specification": ("tokendynamics.report.simulation._page",),
+    "sweeps": ("tokendynamics.report._sweep", "tokendynamics.report.training._study_page"),
     "training": ("tokendynamics.report.training._monitor_page", "tokendynamics.report.training._run_page"),
 }
 """Modules with the pages of the results of each package; they are imported for the first result of that package."""
@@ -83,9 +83,9 @@ def notebook_html(diagnosis: Diagnosis) -> str:
     Args:
         diagnosis: From `tokendynamics.diagnose`.
     """
-    from tokendynamics.report.diagnosis import _notebook
+    from tokendynamics.report.diagnosis import _page
 
-    return _notebook.notebook_html(diagnosis)
+    return _page.notebook_html(diagnosis)
 
 
 def chart(diagnosis: Diagnosis) -> Drawing:
@@ -94,6 +94,6 @@ def chart(diagnosis: Diagnosis) -> Drawing:
     Args:
         diagnosis: From `tokendynamics.diagnose`.
     """
-    from tokendynamics.report.diagnosis import _notebook
+    from tokendynamics.report.diagnosis import _page
 
-    return _notebook.shares_chart(diagnosis)
+    return _page.shares_chart(diagnosis)

@@ -23,7 +23,7 @@ from tokendynamics.words import number, plural
 if TYPE_CHECKING:
     from tokendynamics.circuits.constructions import TaskComparison
     from tokendynamics.circuits.constructions.comparison import Answer
-    from tokendynamics.report.circuits.reports import Meant
+    from tokendynamics.report.circuits.models import Meant
 
 _EPILOG = f"""
 SOLUTION is one of {", ".join(SOLUTIONS)}.
@@ -68,7 +68,7 @@ def build_command(
 
     from tokendynamics.circuits.constructions import compare
     from tokendynamics.cli._output import Output
-    from tokendynamics.report.circuits.reports import built_report
+    from tokendynamics.report.circuits.models import built_report
 
     output, started = Output(as_json=delivery.as_json), datetime.now(UTC)
     longest = max((len(x) for x in given), default=6)

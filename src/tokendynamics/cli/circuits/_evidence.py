@@ -69,7 +69,7 @@ def evidence_command(
     from tokendynamics.circuits.evidence.measurement import check_measurable
     from tokendynamics.cli._output import Output
     from tokendynamics.numerics.resources import limited_threads
-    from tokendynamics.report.circuits.reports import evidence_report
+    from tokendynamics.report.circuits.models import evidence_report
 
     kept.results(out)
     output, started = Output(as_json=delivery.as_json), datetime.now(UTC)
@@ -109,7 +109,7 @@ def _chosen(
 def _learned(model: str, say: Callable[[str], None]) -> LearningRecord:
     """Return the learned model of a folder, or of several the one with the median loss."""
     from tokendynamics.circuits.learning import LearningRecord
-    from tokendynamics.report.circuits.reports import median_record
+    from tokendynamics.report.circuits.models import median_record
 
     folder = Path(model)
     several = sorted(folder.glob("seed-*/record.json"))

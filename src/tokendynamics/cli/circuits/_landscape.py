@@ -84,7 +84,7 @@ def landscape_command(
     """
     from tokendynamics.cli._output import Output
     from tokendynamics.numerics.resources import limited_threads
-    from tokendynamics.report.circuits.reports import landscape_report
+    from tokendynamics.report.circuits.landscape import landscape_report
 
     kept.results(out)
     output, started = Output(as_json=delivery.as_json), datetime.now(UTC)

@@ -89,7 +89,7 @@ def learn_command(
     """
     from tokendynamics.cli._output import Output
     from tokendynamics.numerics.resources import check_fits, limited_threads
-    from tokendynamics.report.circuits.reports import learning_report
+    from tokendynamics.report.circuits.models import learning_report
 
     output, started = Output(as_json=delivery.as_json), datetime.now(UTC)
     task, described = of_task.task(6, 16, "random:0")

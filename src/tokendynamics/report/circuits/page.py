@@ -6,10 +6,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
+
 from tokendynamics.figures.figure import Section
 from tokendynamics.report._page import made, render
 from tokendynamics.report._registry import page_of
-from tokendynamics.words import Convention
+from tokendynamics.words import Convention, number, plural
+
+SENDER_FIRST = Convention(
+    "kᵗq",
+    "rows are the sender's features, columns the receiver's",
+    "with the receiver first it would be transposed, like the matrix qk in the rest of this package",
+)
+
+
+INTERACTION = Convention(
+    "Interaction",
+    "the part of q_true that is no sum f(previous) + g(current): q_true less the means of its rows and of its columns "
+    "under the law, plus the mean of all; shares of logic are shares of it",
+    "with sums counted as logic, a network that only adds would seem to do logic",
+)
+
+
+def size_of_task(law: Tensor, positions: int) -> str:
+    """Return N with the law, and M."""
+    drawn = "equally likely"
+    if not bool((law - law[0]).abs().max() < 1e-15):
+        drawn = f"with probabilities {', '.join(number(float(p)) for p in law)}"
+    categories = "category" if len(law) == 1 else "categories"
+    return f"N = {len(law)} {categories} {drawn} and independent, M = {plural(positions, 'position')}"
 
 
 @dataclass(frozen=True)

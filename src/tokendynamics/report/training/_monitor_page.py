@@ -2,24 +2,237 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
 import numpy as np
 import xarray as xr
+from markupsafe import Markup
 
 from tokendynamics.diagnosis.network import PART_NAMES
 from tokendynamics.diagnosis.tracing.layer_states import ANISOTROPIC, CONSENSUS, SPREAD
 from tokendynamics.diagnosis.tracing.words import ATTENTION_SINK
-from tokendynamics.figures.figure import Figure, Section
-from tokendynamics.figures.lines import Rule
+from tokendynamics.figures.figure import Cell, Figure, Section, Table, cells
+from tokendynamics.figures.lines import Column, Rule, hover, ticks, time_axis
+from tokendynamics.figures.palette import COMMON, GRID, INK, NEGATIVE, OWN, PAPER, POSITIONS
+from tokendynamics.figures.svg import Drawing, Key, draw_for_screens, inline
 from tokendynamics.provenance.manifest import versions
 from tokendynamics.report._page import piece, render
 from tokendynamics.report._registry import page_of
-from tokendynamics.report.training._lines import Line, thinned
-from tokendynamics.report.training._monitor_maps import MISSING, Scale, drawn, numbers_map, states_map
-from tokendynamics.report.training._over_steps import over_steps
+from tokendynamics.report.diagnosis._page import _GLYPHS
+from tokendynamics.report.simulation._measures import evenly
+from tokendynamics.report.training._lines import Line, over_steps, thinned
 from tokendynamics.training.monitor.changes import LARGE, ROOM
 from tokendynamics.training.monitor.looks import MEASURED
 from tokendynamics.training.monitor.series import Series, answer, findings, lines
-from tokendynamics.words import Convention, count, plural, written
+from tokendynamics.words import Convention, count, number, plural, ranges, written
+
+MOST_LOOKS = 60
+"""Most columns of a map: more could not be distinguished."""
+
+MISSING = "not measured"
+
+_COLOURS = {
+    "spread": PAPER,
+    "drawing together": POSITIONS[1],
+    "consensus": POSITIONS[4],
+    "rank collapse": NEGATIVE,
+    "anisotropic": COMMON,
+    "undetermined": OWN,
+}
+_SIGNS: dict[str, str] = {**_GLYPHS}
+_PALE = (PAPER, OWN, COMMON, POSITIONS[1])
+"""Fills on which a sign is dark."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The classes of a map's numbers: the first is what lies below the lowest bound, the last from the highest on."""
+
+    bounds: tuple[float, ...]
+
+    @property
+    def keys(self) -> list[Key]:
+        """The legend."""
+        inner = [f"to {number(high)}" for high in self.bounds[1:]]
+        names = [f"below {number(self.bounds[0])}", *inner, f"from {number(self.bounds[-1])}"]
+        return [Key(name, "box", colour) for name, colour in zip(names, self._colours, strict=True)]
+
+    @property
+    def _colours(self) -> tuple[str, ...]:
+        return (PAPER, *POSITIONS[-len(self.bounds) :])
+
+    def colour(self, value: float) -> str:
+        """Return the colour of a number, that of an empty cell without one."""
+        return GRID if np.isnan(value) else self._colours[int(np.searchsorted(self.bounds, value, side="right"))]
+
+
+def numbers_map(ident: str, question: str, label: str, values: xr.DataArray, scale: Scale, caption: str) -> Figure:
+    """Draw one measure.
+
+    Args:
+        ident: For links.
+        question: What the figure answers.
+        label: The measure's name.
+        values: Of the looks that are drawn (see `drawn`), over step and layer.
+        scale: Its classes.
+        caption: What it measures.
+    """
+    grid = values.transpose("step", "layer")
+    keys = [*scale.keys, *([Key("undefined", "box", GRID)] if bool(grid.isnull().any()) else [])]
+    rows = [cells([int(step), *map(float, line)]) for step, line in zip(grid.step.values, grid.values, strict=True)]
+    return Figure(
+        ident=ident,
+        question=question,
+        svg=_drawing(ident, question, grid, scale.colour, keys, f"{label}: {_extremes(grid)}"),
+        caption=f"{caption} One column per measurement, one row per layer, the last layer on top.",
+        table=Table(f"{label} at each step, after each layer", _heads(grid), tuple(rows)),
+        label=label,
+    )
+
+
+def states_map(ident: str, question: str, states: xr.DataArray) -> Figure:
+    """Draw the state of every layer at every look, with a sign where one begins.
+
+    Args:
+        ident: For links.
+        question: What the figure answers.
+        states: Of the looks that are drawn, over step and layer.
+    """
+    grid = states.transpose("step", "layer")
+    found = [word for word in (*_COLOURS, MISSING) if bool((grid == word).any())]
+    keys = [Key(f"{_SIGNS.get(word, '')}  {word}".strip(), "box", _colour(word)) for word in found]
+    rows = [(*cells([int(step)]), *map(Cell, line)) for step, line in zip(grid.step.values, grid.values, strict=True)]
+    return Figure(
+        ident=ident,
+        question=question,
+        svg=_drawing(ident, question, grid, _colour, keys, _ends(grid), signs=_signs(grid)),
+        caption="State after each layer, one column per measurement; a sign marks where a state begins. The list of "
+        "changes has only those whose confidence intervals exclude the former state.",
+        table=Table("State at each step, after each layer", _heads(grid), tuple(rows)),
+    )
+
+
+def drawn(table: xr.Dataset) -> xr.Dataset:
+    """Return the looks that maps show, evenly by number, the first and the last among them; in all others the same.
+
+    Args:
+        table: The dataset of a monitor.
+    """
+    return table.isel(step=evenly(table.sizes["step"], MOST_LOOKS))
+
+
+def _colour(word: str) -> str:
+    return _COLOURS.get(word, GRID)
+
+
+def _heads(grid: xr.DataArray) -> tuple[str, ...]:
+    return ("Step", *(f"Layer {layer}" for layer in grid.layer.values))
+
+
+def _drawing(
+    ident: str,
+    title: str,
+    grid: xr.DataArray,
+    colour: Callable[[Any], str],
+    keys: Sequence[Key],
+    description: str,
+    signs: Sequence[Mapping[str, Any]] = (),
+) -> Markup:
+    edges, columns = _edges(grid.step.values), _columns(grid)
+    return draw_for_screens(
+        lambda width: _map(grid, edges, colour, signs, columns, width),
+        ident=ident,
+        title=title,
+        description=f"{description} The table below holds every cell.",
+        keys=keys,
+    )
+
+
+def _edges(steps: np.ndarray) -> np.ndarray:
+    """Return where columns end: half-way to the next look, and at the first and the last one themselves."""
+    places = steps.astype(np.float64)
+    if len(places) == 1:
+        return places + np.array([-0.5, 0.5])
+    return np.concatenate([places[:1], (places[1:] + places[:-1]) / 2, places[-1:]])
+
+
+def _map(
+    grid: xr.DataArray,
+    edges: np.ndarray,
+    colour: Callable[[Any], str],
+    signs: Sequence[Mapping[str, Any]],
+    columns: list[Column],
+    width: float,
+) -> Drawing:
+    layers = grid.layer.values.tolist()
+    height = int(min(max(14 * len(layers), 120), 420))
+    x = time_axis(float(edges[0]), float(edges[-1]), "Step", width=width)
+    shown = alt.Axis(title="Layer", values=[each for each in ticks(layers[-1]) if each in layers], format="d")
+    y = alt.Y("y:Q", scale=alt.Scale(domain=[layers[0] - 0.5, layers[-1] + 0.5], nice=False), axis=shown)
+    tiles = [
+        {"x": left, "x2": right, "y": layer - 0.5, "y2": layer + 0.5, "colour": colour(value)}
+        for line, left, right in zip(grid.values.tolist(), edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+        for layer, value in zip(layers, line, strict=True)
+    ]
+    # One colour after the other: neighbours that look alike become one path.
+    drawn_cells = (
+        alt.Chart(inline(sorted(tiles, key=lambda tile: str(tile["colour"]))))
+        .mark_rect(stroke=GRID, strokeWidth=0.4)
+        .encode(x=x, x2="x2:Q", y=y, y2="y2:Q", fill=alt.Fill("colour:N", scale=None))
+    )
+    words = alt.Chart(inline([dict(sign) for sign in signs])).mark_text(align="left", dx=2, fontSize=11, aria=False)
+    over = [words.encode(x=x, y=y, text="sign:N", color=alt.Color("ink:N", scale=None))] if signs else []
+    return alt.layer(drawn_cells, *over, hover(columns, 0, height, width, x), width=width, height=height)
+
+
+def _signs(grid: xr.DataArray) -> list[dict[str, Any]]:
+    """Return the sign of each state where it begins; one that continues after looks without numbers does not."""
+    found, edges = [], _edges(grid.step.values)
+    for layer in grid.layer.values.tolist():
+        former = ""
+        for left, word in zip(edges[:-1].tolist(), grid.sel(layer=layer).values.tolist(), strict=True):
+            if word in _COLOURS and word != former:
+                former, ink = word, INK if _COLOURS[word] in _PALE else PAPER
+                found.append({"x": left, "y": layer, "sign": _SIGNS[word], "ink": ink})
+    return found
+
+
+def _columns(grid: xr.DataArray) -> list[Column]:
+    edges = _edges(grid.step.values).tolist()
+    return [
+        (left, right, f"step {int(step)}: {_told(grid.sel(step=step))}")
+        for step, left, right in zip(grid.step.values, edges[:-1], edges[1:], strict=True)
+    ]
+
+
+def _told(line: xr.DataArray) -> str:
+    """Return what a column shows: its extremes, or which layers are in which state."""
+    if line.dtype.kind == "f":
+        return _extremes(line)
+    where = {word: np.flatnonzero(line.values == word) for word in (*_COLOURS, MISSING)}
+    layers = line.layer.values
+    return "; ".join(f"{word} in layers {ranges(layers[found])}" for word, found in where.items() if len(found))
+
+
+def _extremes(values: xr.DataArray) -> str:
+    """Return the lowest and the highest number of a map or a column, and where they are."""
+    numbers, ends = values.values, []
+    if not np.isfinite(numbers).any():
+        return "undefined everywhere."
+    for word, found in (("lowest", np.nanargmin(numbers)), ("highest", np.nanargmax(numbers))):
+        *step, layer = np.unravel_index(found, numbers.shape)
+        at = f"after layer {values.layer.values[layer]}" + "".join(f" at step {values.step.values[n]}" for n in step)
+        ends.append(f"{word} {number(float(numbers.flat[found]))} {at}")
+    return " and ".join(ends) + "."
+
+
+def _ends(grid: xr.DataArray) -> str:
+    steps = grid.step.values
+    return " ".join(f"At step {int(steps[place])}: {_told(grid.isel(step=place))}." for place in (0, -1))
+
 
 _QUESTION = "where do its tokens go during training?"
 

@@ -13,9 +13,17 @@ from tokendynamics.figures.figure import Figure, Section, Table, cells
 from tokendynamics.figures.lines import Rule
 from tokendynamics.report._page import made, render, shortened
 from tokendynamics.report._registry import page_of
-from tokendynamics.report.training._lines import MOST_POINTS, Line, thinned
-from tokendynamics.report.training._over_steps import over_steps
-from tokendynamics.report.training._through_layers import ATTENTION_ALONE, MEASURES, STATES, Band, through_layers
+from tokendynamics.report.training._lines import (
+    ATTENTION_ALONE,
+    MEASURES,
+    MOST_POINTS,
+    STATES,
+    Band,
+    Line,
+    over_steps,
+    thinned,
+    through_layers,
+)
 from tokendynamics.training import Record
 from tokendynamics.training.record import answer, course, findings, in_words, measure_of, value
 from tokendynamics.words import Convention, count, number, written

@@ -2,20 +2,351 @@
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tokendynamics.figures.figure import NO_MARKUP, Cell, Section, Table, cells
-from tokendynamics.numerics.intervals import T_COVERAGE
+import altair as alt
+import numpy as np
+
+from tokendynamics.figures.figure import NO_MARKUP, Cell, Figure, Given, Section, Table, cells, nothing
+from tokendynamics.figures.lines import Curve, Rule, curve_keys, curves_chart
+from tokendynamics.figures.palette import AXIS, BLUE, INK, PAPER
+from tokendynamics.figures.svg import WIDE, Drawing, Key, draw_for_screens, inline
+from tokendynamics.numerics.intervals import T_COVERAGE, student_quantile
+from tokendynamics.numerics.printable import printable
 from tokendynamics.report._page import made, piece, render, shortened
 from tokendynamics.report._registry import page_of
-from tokendynamics.report.training._differences import differences
-from tokendynamics.report.training._study_figures import layers, validation
-from tokendynamics.report.training._through_layers import ATTENTION_ALONE
-from tokendynamics.report.training._tuning import tuning
+from tokendynamics.report.training._lines import (
+    ATTENTION_ALONE,
+    MEASURES,
+    STATES,
+    Band,
+    Line,
+    curve,
+    described,
+    look,
+    over_steps,
+    thinned,
+    through_layers,
+)
 from tokendynamics.sweeps.study import PairedComparison, StudyResult
-from tokendynamics.sweeps.study.words import ONE_SEED, about_grid_ends, about_runs, claimed, verdict_of
+from tokendynamics.sweeps.study.words import ONE_SEED, VERDICTS, about_grid_ends, about_runs, claimed, verdict_of
 from tokendynamics.training.record import FINISHED
-from tokendynamics.words import UNDEFINED, Convention, count, percent, plural
+from tokendynamics.words import UNDEFINED, Convention, count, percent, plural, signed
+
+
+def finished_only(result: StudyResult, name: str) -> np.ndarray:
+    """Return a variable of the dataset over arms and seeds first, NaN where a run did not finish."""
+    values = result.dataset[name].transpose("arm", "seed", ...)
+    return values.where(result.dataset["status"] == FINISHED).transpose(*values.dims).values
+
+
+def places_of(result: StudyResult) -> dict[str, int]:
+    """Return which look each arm has in all figures: the first is that of the reference."""
+    others = [arm.name for arm in result.arms if arm.name != result.reference]
+    return {name: place for place, name in enumerate([result.reference, *others])}
+
+
+def validation(result: StudyResult) -> tuple[Figure, ...]:
+    """Draw the measure on the validation split over steps, and its paired differences from the reference.
+
+    Args:
+        result: What the study found.
+    """
+    values, steps = finished_only(result, "validation"), result.dataset["step"].values.astype(np.float64)
+    places, unit, level = places_of(result), result.unit, percent(result.confidence)
+    arms = [str(arm) for arm in result.dataset["arm"].values]
+    lines = {
+        arm: _mean_line(arm, places[arm], steps, row, result.confidence) for arm, row in zip(arms, values, strict=True)
+    }
+    band = f"Line: mean over the seeds that finished. Band: its {level} t-interval, from two seeds on."
+    together = over_steps(
+        "validation",
+        "How does each arm learn?",
+        unit.capitalize(),
+        f"On the validation split. {band} Bands that overlap may hide a difference: arms share their seeds, see below.",
+        [lines[arm] for arm in places],
+    )
+    reference = values[arms.index(result.reference)]
+    differences = {
+        arm: _mean_line(f"{arm} − {result.reference}", places[arm], steps, row - reference, result.confidence)
+        for arm, row in zip(arms, values, strict=True)
+    }
+    better = "below" if result.lower_is_better else "above"
+    apart = over_steps(
+        "validation-differences",
+        f"When do arms part from {printable(result.reference)}?",
+        f"Difference in {unit}",
+        f"On the validation split, seed by seed, over seeds that both arms finished. {band} An arm is better {better} "
+        "zero. Intervals at many steps: one that excludes zero at some of them decides nothing.",
+        [differences[arm] for arm in places if arm != result.reference],
+        rules=(Rule(0.0, printable(result.reference), "right"),),
+    )
+    return together, apart
+
+
+def layers(result: StudyResult) -> tuple[Figure, ...]:
+    """Draw norms and distances through the layers of all networks.
+
+    Args:
+        result: What the study found.
+    """
+    band = Band(
+        " Line: median over the seeds that finished. Band: from the lowest to the highest.", ("lowest", "highest")
+    )
+    return tuple(through_layers(measure, _states(result, f"token_{measure}"), band) for measure in MEASURES)
+
+
+def _states(result: StudyResult, name: str) -> Mapping[str, list[Line]]:
+    values, depths = finished_only(result, name), result.dataset["layer"].values.astype(np.float64)
+    arms = {str(arm): place for place, arm in enumerate(result.dataset["arm"].values)}
+    states = [str(state) for state in result.dataset["state"].values]
+    return {
+        state: [
+            _median_line(arm, place, depths, values[arms[arm], :, states.index(state)])
+            for arm, place in places_of(result).items()
+        ]
+        for state in STATES
+        if state in states
+    }
+
+
+def _mean_line(name: str, place: int, x: np.ndarray, values: np.ndarray, confidence: float) -> Line:
+    """Return mean and t-interval over seeds, (seed, x), at places where any seed has a value."""
+    there = np.isfinite(values)
+    at = np.flatnonzero(there.any(axis=0))
+    found = np.array([_interval(values[there[:, column], column], confidence) for column in at]).reshape(-1, 3)
+    return thinned(Line(printable(name), place, x[at], *found.T))
+
+
+def _interval(values: np.ndarray, confidence: float) -> tuple[float, float, float]:
+    """Return the mean and the ends of its t-interval; NaN for those of one value."""
+    many, mean = len(values), float(values.mean())
+    if many < 2:
+        return mean, math.nan, math.nan
+    half = student_quantile(confidence, many - 1) * float(values.std(ddof=1)) / math.sqrt(many)
+    return mean, mean - half, mean + half
+
+
+def _median_line(name: str, place: int, x: np.ndarray, values: np.ndarray) -> Line:
+    at = np.flatnonzero(np.isfinite(values).any(axis=0))
+    found = [function(values[:, at], axis=0) for function in (np.nanmedian, np.nanmin, np.nanmax)]
+    return Line(printable(name), place, x[at], *found)
+
+
+_TUNING_QUESTION = "Was every arm tuned well enough?"
+_HEIGHT = 280
+_MARGIN = 1.15
+"""Factor by which the axis is wider than the grid."""
+
+
+def tuning(result: StudyResult) -> Figure:
+    """Draw the measure of each arm over the learning rates that were tried.
+
+    Args:
+        result: What a study with tuning found.
+    """
+    lines, seeds = _lines(result), ", ".join(map(str, result.dataset["tuning_seed"].values))
+    if not lines:
+        return nothing(
+            "learning-rates", _TUNING_QUESTION, "Nothing is drawn: no learning rate was finished on all seeds."
+        )
+    keys = [
+        *curve_keys([curve(line) for line in lines.values()]),
+        Key("one seed", "circle", INK),
+        Key("chosen", "diamond", INK),
+    ]
+    return Figure(
+        ident="learning-rates",
+        question=_TUNING_QUESTION,
+        svg=draw_for_screens(
+            lambda width: _tuning_chart(result, lines, width),
+            ident="learning-rates",
+            title=f"{_TUNING_QUESTION} {result.unit.capitalize()} over learning rates",
+            description=f"{described(list(lines.values()))} The table below holds every run.",
+            keys=keys,
+        ),
+        caption=f"On the validation split at the end of training. Line: mean over the seeds {seeds} where all "
+        "finished; rings: each of them; diamond: chosen.",
+        table=_tuning_table(result),
+    )
+
+
+def _lines(result: StudyResult) -> dict[str, Line]:
+    """Return the means of each arm that has any."""
+    rates = result.dataset["rate"].values.astype(np.float64)
+    order = np.argsort(rates)
+    means = result.dataset["tuning"].mean("tuning_seed", skipna=False)
+    lines = {
+        arm: Line(printable(arm), place, rates[order], means.sel(arm=arm).values[order])
+        for arm, place in places_of(result).items()
+    }
+    return {arm: line for arm, line in lines.items() if line.drawn(log=False)}
+
+
+def _tuning_chart(result: StudyResult, lines: Mapping[str, Line], width: float) -> Drawing:
+    means, tried, chosen = [], [], []
+    for arm, line in lines.items():
+        colour, dash = look(line.place)
+        each = result.dataset["tuning"].sel(arm=arm, rate=line.x).transpose("tuning_seed", "rate").values
+        at = line.x == float(result.dataset["learning_rate"].sel(arm=arm))
+        means.append(Curve(line.name, line.x.tolist(), line.values.tolist(), colour, dash=dash))
+        tried.append(
+            Curve("", np.tile(line.x, len(each)).tolist(), each.ravel().tolist(), colour, width=0, mark="ring")
+        )
+        chosen.append(Curve("", line.x[at].tolist(), line.values[at].tolist(), colour, width=0, mark="diamond"))
+    x, title = _tuning_axis(next(iter(lines.values())).x, width), result.unit.capitalize()
+    return curves_chart([*means, *tried, *chosen], x=x, title=title, width=width, height=_HEIGHT)
+
+
+def _tuning_axis(rates: np.ndarray, width: float) -> alt.X:
+    """Return an axis that names the rates that were tried."""
+    scale = alt.Scale(type="log", domain=[rates[0] / _MARGIN, rates[-1] * _MARGIN], nice=False)
+    named = rates[:: math.ceil(len(rates) / (10 if width >= WIDE else 5))].tolist()
+    return alt.X("x:Q", scale=scale, axis=alt.Axis(title="Learning rate (log scale)", values=named, format="~g"))
+
+
+def _tuning_table(result: StudyResult) -> Table:
+    dataset = result.dataset
+    seeds = dataset["tuning_seed"].values.tolist()
+    rows = []
+    for arm in places_of(result):
+        chosen = float(dataset["learning_rate"].sel(arm=arm))
+        for rate in dataset["rate"].values.tolist():
+            runs = dataset["tuning"].sel(arm=arm, rate=rate).values
+            status = [str(word) for word in dataset["tuning_status"].sel(arm=arm, rate=rate).values]
+            each: list[Given] = [
+                float(value) if np.isfinite(value) else word for value, word in zip(runs, status, strict=True)
+            ]
+            rows.append(cells([arm, rate, float(runs.mean()), *each, "chosen" if rate == chosen else ""]))
+    columns = ("Arm", "Learning rate", "Mean", *(f"Seed {seed}" for seed in seeds), "Choice")
+    return Table(f"{result.unit.capitalize()} on the validation split for each learning rate", columns, tuple(rows))
+
+
+_DIFFERENCES_QUESTION = "Does every seed say the same?"
+_ROW = 44
+_LETTER = 6.6
+
+
+def differences(result: StudyResult) -> Figure:
+    """Draw every paired difference.
+
+    Args:
+        result: What the study found.
+    """
+    ident, unit, level = "seeds", result.unit, percent(result.confidence)
+    shown = [pair for pair in result.comparisons if pair.seeds]
+    if not shown:
+        return nothing(
+            ident, _DIFFERENCES_QUESTION, "Nothing to plot: no seed finished both in an arm and in the reference."
+        )
+    left, right = ("better", "worse") if result.lower_is_better else ("worse", "better")
+    return Figure(
+        ident=ident,
+        question=_DIFFERENCES_QUESTION,
+        svg=draw_for_screens(
+            lambda width: _differences_chart(
+                shown, f"← {left} · {f'difference in {unit} · ' if width >= WIDE else ''}{right} →", width
+            ),
+            ident=ident,
+            title=f"{_DIFFERENCES_QUESTION} Paired differences in {unit}",
+            description=f"{'; '.join(_described(pair) for pair in shown)}. The table below holds every difference.",
+            keys=[
+                Key("one seed", "circle", BLUE, width=1.5),
+                Key(f"mean, {level} interval", "diamond", INK),
+                Key("no difference", "line", AXIS, width=1.5),
+            ],
+        ),
+        caption=f"Each ring is one seed: the arm minus {result.reference}, on the test split. The bar is the {level} "
+        f"t-interval of the mean: the difference is significant where it excludes zero. One seed has no interval. "
+        f"{T_COVERAGE}.",
+        table=_differences_table(result, shown),
+    )
+
+
+def _described(pair: PairedComparison) -> str:
+    least, most = signed(min(pair.differences)), signed(max(pair.differences))
+    return f"{_name(pair)}: {plural(len(pair.seeds), 'seed')} from {least} to {most}, {VERDICTS[pair.verdict]}"
+
+
+def _name(pair: PairedComparison) -> str:
+    return printable(f"{pair.arm} − {pair.reference}")
+
+
+def _differences_chart(pairs: Sequence[PairedComparison], title: str, width: float) -> Drawing:
+    seeds = [
+        {"x": value, "y": row + 0.5 + _aside(place, len(pair.seeds)), "text": f"seed {seed}: {signed(value)}"}
+        for row, pair in enumerate(pairs)
+        for place, (seed, value) in enumerate(zip(pair.seeds, pair.differences, strict=True))
+    ]
+    means = [
+        {"x": pair.mean, "low": pair.low, "high": pair.high, "y": row + 0.5, "text": f"{_name(pair)}: {_mean(pair)}"}
+        for row, pair in enumerate(pairs)
+    ]
+    y, names = _names([printable(pair.arm) for pair in pairs])
+    x = _differences_axis(
+        [each["x"] for each in seeds] + [end for each in means for end in (each["low"], each["high"])], title, width
+    )
+    zero = alt.Chart(inline([{"x": 0.0}])).mark_rule(color=AXIS, strokeWidth=1.5).encode(x=x("x"))
+    base = alt.Chart(inline(means)).encode(y=y)
+    bar = base.transform_filter("isValid(datum.low)").mark_rule(color=INK, strokeWidth=2.4)
+    rings = alt.Chart(inline(seeds), name="hover-seeds").encode(x=x("x"), y=y, description="text:N")
+    middle = alt.Chart(inline(means), name="hover-means").encode(x=x("x"), y=y, description="text:N")
+    return alt.layer(
+        zero,
+        bar.encode(x=x("low"), x2="high:Q"),
+        rings.mark_point(shape="circle", fill=PAPER, stroke=BLUE, strokeWidth=1.5, size=44, opacity=1),
+        middle.mark_point(shape="diamond", fill=INK, stroke=PAPER, size=110, opacity=1),
+        width=width + 40 - names,
+        height=_ROW * len(pairs),
+    )
+
+
+def _aside(place: int, many: int) -> float:
+    """Return how far from the middle of its row a seed stands, so that seeds do not cover each other."""
+    return 0.0 if many == 1 else 0.62 * (place / (many - 1) - 0.5)
+
+
+def _mean(pair: PairedComparison) -> str:
+    if pair.low is None or pair.high is None:
+        return f"{signed(pair.mean)}, one seed"
+    return f"{signed(pair.mean)} ({signed(pair.low)} to {signed(pair.high)})"
+
+
+def _differences_axis(values: Sequence[float | None], title: str, width: float):
+    """Return what makes the axis of a field: zero is always on it, with room beyond the last mark."""
+    known = [0.0, *(value for value in values if value is not None)]
+    low, high = min(known), max(known)
+    room = 0.06 * (high - low) or 1.0
+    scale = alt.Scale(domain=[low - room * (low < 0), high + room * (high > 0)], nice=False)
+    axis = alt.Axis(title=title, grid=True, tickCount=8 if width >= WIDE else 4, format="~g")
+    return lambda field: alt.X(f"{field}:Q", scale=scale, axis=axis)
+
+
+def _names(arms: Sequence[str]) -> tuple[alt.Y, float]:
+    """Return an axis with the name of each row, as wide as browsers' letters may be, and how wide that is."""
+    wide = min(max(_LETTER * len(arm) for arm in arms) + 16, 150)
+    places = [row + 0.5 for row in range(len(arms))]
+    labels = json.dumps({str(place): arm for place, arm in zip(places, arms, strict=True)})
+    axis = alt.Axis(
+        title=None, values=places, labelExpr=f"({labels})[datum.value]", labelColor=INK, labelLimit=wide, grid=False,
+        labelPadding=8, minExtent=wide,
+    )  # fmt: skip
+    return alt.Y("y:Q", scale=alt.Scale(domain=[len(arms), 0], nice=False), axis=axis), wide
+
+
+def _differences_table(result: StudyResult, pairs: Sequence[PairedComparison]) -> Table:
+    """Put the measure of every arm and seed beside the differences."""
+    by_seed = [dict(zip(pair.seeds, pair.differences, strict=True)) for pair in pairs]
+    rows = [
+        cells([seed, *(values.get(seed) for values in result.values.values()), *(each.get(seed) for each in by_seed)])
+        for seed in result.seeds
+    ]
+    names = ("Seed", *result.values, *(f"{pair.arm} − {pair.reference}" for pair in pairs))
+    return Table(f"{result.unit.capitalize()} on the test split, and differences, seed by seed", names, tuple(rows))
+
 
 _MOST_SEEDS = 100_000
 """Beyond which no number of seeds is looked for; see `tokendynamics.sweeps.study.PairedComparison`."""
@@ -137,7 +468,7 @@ def _needed(pair: PairedComparison) -> Cell:
     return Cell(count(pair.needed), sort=str(pair.needed), value=pair.needed)
 
 
-_QUESTION = "which differences are significant?"
+_PAGE_QUESTION = "which differences are significant?"
 
 
 @page_of.register(StudyResult)
@@ -152,7 +483,7 @@ def study_page(result: StudyResult) -> str:
     specification = str(attributes.get("specification", ""))
     return render(
         "training.html.jinja",
-        title=f"{result.name}: {_QUESTION}",
+        title=f"{result.name}: {_PAGE_QUESTION}",
         verdict_title="Result",
         sections=_sections(result),
         conventions=_CONVENTIONS,
@@ -163,7 +494,7 @@ def study_page(result: StudyResult) -> str:
         about=piece("specification.html.jinja", text=specification) if specification else NO_MARKUP,
         kind="study",
         name=result.name,
-        question=_QUESTION,
+        question=_PAGE_QUESTION,
         shape=_shape(result),
         facts=[("Preset", str(attributes.get("preset", ""))), ("Reference", result.reference), *made(record)],
         answer=result.answer,

@@ -1,20 +1,24 @@
-"""Stationary points of a loss landscape, and where random starts end."""
+"""The page of a loss landscape: its stationary points, and where random starts end."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import altair as alt
 
 from tokendynamics.circuits.landscape import Basins, Classification, LandscapeSurvey, StationaryPoint
 from tokendynamics.circuits.landscape.basins import CONFIDENCE, BasinRun, Share
-from tokendynamics.figures.figure import Cell, Figure, Matrices, Table, cells
+from tokendynamics.figures.drawing import drawing
+from tokendynamics.figures.figure import Cell, Figure, Matrices, Section, Table, cells
+from tokendynamics.figures.matrix import Panel, Side, matrices
 from tokendynamics.figures.palette import BLUE, GREEN, MUTED, NEGATIVE, ORANGE, PAPER
+from tokendynamics.figures.rows import Row, intervals_chart
 from tokendynamics.figures.svg import Drawing, Key, draw_for_screens, inline
-from tokendynamics.report.circuits._intervals import Row, intervals_chart
-from tokendynamics.report.circuits._matrix import Panel, Side, matrices
-from tokendynamics.words import number, percent_estimate, plural
+from tokendynamics.report._registry import page_of
+from tokendynamics.report.circuits.page import INTERACTION, SENDER_FIRST, CircuitsReport, circuits_page, size_of_task
+from tokendynamics.words import Convention, number, percent_estimate, plural
 
 _COLOURS = {"global minimum": BLUE, "at infinity": ORANGE, "strict saddle": NEGATIVE}
 _LEAST = 1e-12
@@ -196,3 +200,103 @@ def _shares_table(basins: Basins) -> Table:
     rows = [cells([share.kind, share.count, share.fraction, share.low, share.high]) for share in basins.shares]
     columns = ("Kind", "Starts", "Share", "Lower end", "Upper end")
     return Table(f"Shares of {plural(len(basins.runs), 'start')} with 95 % confidence intervals", columns, tuple(rows))
+
+
+_EXPECTED = Convention(
+    "Loss of a landscape",
+    "the exact expectation over independent categories, in closed form, summed over the tokens from the second on",
+    "a sample of sequences would add noise to losses and gradients",
+)
+
+
+_RELATIVE = Convention(
+    "Gradient",
+    "multiplied by the norm of the point and divided by the loss without output: it has no units and does not depend "
+    "on the scaling of q against v",
+    "scaling alone could make a gradient small",
+)
+
+
+_MIXING = Convention(
+    "T",
+    "1 − Σ p², p the law: the probability that two categories differ, and the loss per token of always predicting the "
+    "mean",
+    "other measures of the diversity of categories would not give the limit T/M of the loss",
+)
+
+
+_PREDICTED = {
+    "3.1": "the one-hot of Xᵢ₋₁ is predicted by v Σⱼ q[j, i] xⱼ, xⱼ the one-hot of Xⱼ, q over positions",
+    "3.2": "the one-hot of Xᵢ₋₁ is predicted by v Σⱼ w[j, i] xⱼ, xⱼ the one-hot of Xⱼ, each column of w a softmax over "
+    "positions",
+    "3.3": "Yᵢ = q_true[Xᵢ₋₁, Xᵢ] is predicted by Σⱼ v[i, j] q[Xⱼ, Xᵢ], q over categories",
+}
+
+
+_REMARKS = {
+    "3.1": "There are six families; the free parameters of each member are drawn at random. The last row is not a "
+    "stationary point but lies on the path to one at infinity.",
+    "3.2": "No point with finite logits is stationary. The closed simplex has stationary points at infinite logits: "
+    "v = p 1ᵀ without weight on the previous token. The table shows how long gradient flow stalls near one.",
+    "3.3": "Members of each family; the letters are not from the paper.",
+}
+
+
+@drawing()
+def landscape_report(survey: LandscapeSurvey, manifest: Mapping[str, Any], files: Sequence[str]) -> CircuitsReport:
+    """Return the page of one loss landscape.
+
+    Args:
+        survey: The survey.
+        manifest: See `manifest`.
+        files: Data files beside the page.
+    """
+    runs = survey.basins
+    marks = {name: (loss, survey.per_token(loss)) for name, loss in survey.marks.items()}
+    ends = Section(
+        "basins-section",
+        "Where does descent end?",
+        figures=(basins_figure(runs), endings_figure(runs, marks)),
+    )
+    descent = f"{plural(len(runs.runs), 'start')}, {runs.method}, at most {plural(runs.budget, 'step')}"
+    return CircuitsReport(
+        question="where can descent end?",
+        name=survey.name,
+        answer=survey.answer,
+        findings=survey.claims,
+        facts=(
+            ("Task", f"{_PREDICTED[survey.section]}; {size_of_task(survey.landscape.law, survey.landscape.positions)}"),
+            ("Descent", f"{descent}, seed {runs.seed}"),
+        ),
+        sections=(_points_section(survey), ends),
+        conventions=(SENDER_FIRST, _EXPECTED, _RELATIVE, INTERACTION if survey.section == "3.3" else _MIXING),
+        manifest=manifest,
+        files=tuple(files),
+    )
+
+
+def _points_section(survey: LandscapeSurvey) -> Section:
+    points = [point for point, _ in survey.points]
+    shown = (points_matrices(_one_each(points), positions_attend=survey.section != "3.3"),) if points else ()
+    return Section(
+        "points-section" if points else "stalls-section",
+        "Where does the gradient vanish?",
+        sentences=(_REMARKS[survey.section],),
+        tables=(points_table(survey.points) if points else stall_table(survey),),
+        figures=shown,
+    )
+
+
+def _one_each(points: Sequence[StationaryPoint]) -> list[StationaryPoint]:
+    """Return the first member of each family, at most four."""
+    return list({point.family[0]: point for point in reversed(points)}.values())[::-1][:4]
+
+
+@page_of.register(LandscapeSurvey)
+def landscape_page(survey: LandscapeSurvey) -> str:
+    """Return the page of one loss landscape.
+
+    Args:
+        survey: The survey.
+    """
+    return circuits_page(landscape_report(survey, {}, ()))

@@ -1,0 +1,697 @@
+"""The pages of transformers that were built, examined or learned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import altair as alt
+import numpy as np
+import torch
+
+from tokendynamics.circuits import OneLayerTransformer, PairTask
+from tokendynamics.circuits.constructions import TaskComparison
+from tokendynamics.circuits.constructions.comparison import Answer
+from tokendynamics.circuits.evidence import Evidence
+from tokendynamics.circuits.evidence import evidence as measure_evidence
+from tokendynamics.circuits.evidence.instrument import Estimate, Instrument
+from tokendynamics.circuits.evidence.verdict import TAKES_PART
+from tokendynamics.circuits.evidence.weights import row_centred
+from tokendynamics.circuits.learning import LearningRecord
+from tokendynamics.circuits.learning.record import SOLVED
+from tokendynamics.figures.drawing import drawing
+from tokendynamics.figures.figure import Cell, Figure, Matrices, Section, Table, cells
+from tokendynamics.figures.lines import log_ticks
+from tokendynamics.figures.matrix import Panel, Side, matrices
+from tokendynamics.figures.palette import AXIS, BLUE, GREEN, INK, ORANGE, PAPER
+from tokendynamics.figures.rows import Row, intervals_chart
+from tokendynamics.figures.svg import Drawing, Key, draw_for_screens, plain
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.report._registry import page_of
+from tokendynamics.report.circuits.page import INTERACTION, SENDER_FIRST, CircuitsReport, circuits_page, size_of_task
+from tokendynamics.words import UNDEFINED, Convention, count, fixed, number, percent, plural
+
+_COLOURS = (
+    "Orange is positive, purple negative (marked by a dash where there is room), blank zero; each matrix has its own "
+    "scale, centred at zero."
+)
+
+
+def attention_weights(model: OneLayerTransformer) -> Matrices:
+    """Return the paper's ``k^t q``, the transpose of qk, and v of every head."""
+    panels = []
+    for head, (qk, v) in enumerate(zip(model.qk, model.ov, strict=True), start=1):
+        of_head = f", head {head}" if len(model.ov) > 1 else ""
+        panels += [
+            Panel(f"kᵗq{of_head}", qk.mT.numpy(), _features(model, "sender"), _features(model, "receiver")),
+            Panel(f"v{of_head}", v.numpy(), _features(model, "written"), _features(model, "read")),
+        ]
+    return matrices(
+        panels,
+        ident="weights-attention",
+        question="Which pairs does the attention weigh, and what does it carry?",
+        caption="Rows of kᵗq are features of the sender, columns features of the receiver. The weight of a sender is "
+        f"the sum of the entries of its features and the receiver's{_softmax(model)}. Rows of v are features written, "
+        f"columns features read from the sender. {_COLOURS}",
+    )
+
+
+def feed_forward_weights(model: OneLayerTransformer) -> Matrices:
+    """Draw B with the bias and C of each hidden unit beside it."""
+    hidden = Side("hidden unit", (("", model.B.shape[0]),))
+    one = Side("", (("", 1),))
+    panels = [
+        Panel("B", model.B.numpy(), hidden, _features(model, "stream")),
+        Panel("bias", model.bias.numpy()[:, None], hidden, one),
+        Panel("C", model.C.numpy()[:, None], hidden, one),
+    ]
+    norm = "LayerNorm of the stream, then " if model.norm is not None else ""
+    act = "ReLU" if model.activation == "relu" else "no activation function"
+    return matrices(
+        panels,
+        ident="weights-feed-forward",
+        question="What do the hidden units read, and what do they add to the output?",
+        caption=f"Each row is one hidden unit: {norm}B reads, the bias shifts, {act}, C sums. {_COLOURS}",
+        per_row=3,
+    )
+
+
+def functional_beside_block(model: OneLayerTransformer, task: PairTask, head: int = 0) -> Matrices:
+    """Draw q_true and the category block of ``k^t q``, as they are and with columns centred over the senders.
+
+    Args:
+        model: The transformer.
+        task: Its q_true and law.
+        head: Which head, from 0.
+    """
+    categories = model.block("category")
+    block = model.qk[head, categories, categories].mT
+    previous, current = (Side(title, (("category", task.categories),)) for title in ("previous", "current"))
+    sender, receiver = (Side(title, (("category", task.categories),)) for title in ("sender", "receiver"))
+    raw, centred = correlations(block, task)
+    of_head = f" of head {head + 1}" if len(model.ov) > 1 else ""
+    panels = [
+        Panel("q_true", task.q_true.numpy(), previous, current),
+        Panel(f"kᵗq{of_head}", block.numpy(), sender, receiver, note=f"correlation {raw}"),
+        Panel("q_true, columns centred", row_centred(task.q_true.mT, task.law).mT.numpy(), previous, current),
+        Panel(
+            f"kᵗq{of_head}, columns centred",
+            row_centred(block.mT, task.law).mT.numpy(),
+            sender,
+            receiver,
+            note=f"correlation {centred}",
+        ),
+    ]
+    return matrices(
+        panels,
+        ident="weights-functional",
+        question="Does the attention weigh pairs of categories as q_true does?",
+        caption="Left q_true, right the category block of kᵗq; above unchanged, below with the mean over senders "
+        "subtracted from every column. Such a constant is the same for all senders and can be subtracted later, so "
+        f"only the lower pair is comparable. {_COLOURS}",
+    )
+
+
+def correlations(block: torch.Tensor, task: PairTask) -> tuple[str, str]:
+    """Return the law-weighted correlation with q_true, unchanged and with columns centred; the sign is kept."""
+    weights = task.law[:, None] * task.law
+    raw = [one - (weights * one).sum() for one in (block, task.q_true)]
+    centred = [row_centred(one.mT, task.law).mT for one in (block, task.q_true)]
+    return _cosine(raw[0], raw[1], weights), _cosine(centred[0], centred[1], weights)
+
+
+def _cosine(a: torch.Tensor, b: torch.Tensor, weights: torch.Tensor) -> str:
+    size = float(((weights * a * a).sum() * (weights * b * b).sum()).sqrt())
+    return fixed(float((weights * a * b).sum()) / size, 4, sign=True) if size > 0 else UNDEFINED
+
+
+def _features(model: OneLayerTransformer, title: str) -> Side:
+    blocks = [("category", model.task.categories), ("position", model.task.positions)]
+    if model.scratch:
+        blocks.append(("scratch", model.scratch))
+    return Side(title, tuple(blocks))
+
+
+def _softmax(model: OneLayerTransformer) -> str:
+    return ", through a softmax over senders" if model.attention.weights == "softmax" else ""
+
+
+def answers_table(answers: tuple[Answer, ...]) -> Table:
+    """List every token of the given sequences: category, target, output and error."""
+    rows = [
+        cells([index, place, int(category), float(target), float(output), float(output - target)])
+        for index, answer in enumerate(answers, start=1)
+        for place, (category, target, output) in enumerate(
+            zip(answer.x, answer.targets, answer.outputs, strict=True), start=1
+        )
+    ]
+    columns = ("Sequence", "Token", "Category X", "Target Y", "Output", "Output − target")
+    return Table("Targets and outputs", columns, tuple(rows))
+
+
+def answers_figure(comparison: TaskComparison) -> Figure:
+    """Draw targets as rings and outputs as discs: exact where the disc lies in its ring."""
+    answers = comparison.answers[:4]
+    question = "What is the output for each token?"
+    worst = max((answer.largest_error for answer in answers), default=0.0)
+    return Figure(
+        ident="answers",
+        question=question,
+        svg=draw_for_screens(
+            lambda width: {"vconcat": [plain(_model_chart(answer, width)) for answer in answers], "spacing": 26},
+            ident="answers",
+            title=f"{question} Targets and outputs",
+            description=f"{plural(len(answers), 'sequence')}; largest error from the second token on: {number(worst)}.",
+            keys=(Key("target Y", "circle", INK), Key("output", "disc", BLUE), Key("difference", "line", ORANGE)),
+        ),
+        caption="The label below a token is its category. The target is q_true of the previous and the current "
+        "category; the first token has the target 0 and is not part of any loss.",
+        table=answers_table(comparison.answers),
+    )
+
+
+def _model_chart(answer: Answer, width: float) -> Drawing:
+    rows = [
+        {"token": f"{place}", "label": str(int(category)), "target": float(target), "output": float(output)}
+        for place, (category, target, output) in enumerate(
+            zip(answer.x, answer.targets, answer.outputs, strict=True), start=1
+        )
+    ]
+    label = f"{[row['label'] for row in rows]}[toNumber(datum.value) - 1]"
+    axis = alt.Axis(title="Category of the token", labelExpr=label, labelAngle=0)
+    base = alt.Chart(alt.Data(values=rows)).encode(x=alt.X("token:O", sort=None, axis=axis))
+    y = alt.Axis(title="Y")
+    layers = [
+        base.mark_rule(color=ORANGE, strokeWidth=2).encode(y=alt.Y("target:Q", axis=y), y2="output:Q"),
+        base.mark_point(shape="circle", fill=PAPER, stroke=INK, strokeWidth=1.4, size=110, opacity=1).encode(
+            y=alt.Y("target:Q", axis=y)
+        ),
+        base.mark_point(shape="circle", fill=BLUE, stroke=BLUE, size=26, opacity=1).encode(y=alt.Y("output:Q", axis=y)),
+    ]
+    return alt.layer(*layers, width=width, height=190)
+
+
+def instruments_table(evidence: Evidence) -> Table:
+    """List each instrument with its role, its reading, its headline estimate and its result."""
+    rows = tuple(
+        (
+            Cell(f"{index}. {instrument.name}"),
+            Cell(_role(evidence, instrument)),
+            Cell(instrument.reading),
+            Cell(f"{instrument.estimates[0].name}: {number(instrument.estimate)}"),
+            Cell(_interval(instrument.estimates[0])),
+            Cell(instrument.sentence),
+        )
+        for index, instrument in enumerate(evidence.instruments, start=1)
+    )
+    columns = ("Instrument", "Role", "Reading", "Estimate", f"{percent(evidence.confidence)} CI", "Result")
+    return Table(
+        "The five instruments: path patching and ablation decide, the others support or question the verdict",
+        columns,
+        rows,
+    )
+
+
+def thresholds_table(evidence: Evidence) -> Table:
+    """Return the verdict at each threshold."""
+    columns = ("Threshold", *(percent(share) for share in evidence.by_threshold))
+    row = (Cell("Verdict"), *(Cell(verdict) for verdict in evidence.by_threshold.values()))
+    return Table(
+        f"Verdict by threshold: the share of the interaction from which a part counts ({percent(TAKES_PART)} here)",
+        columns,
+        (row,),
+    )
+
+
+def instruments_figure(evidence: Evidence) -> Figure:
+    """Draw all numbers of all instruments with their intervals on one axis."""
+    drawn = [
+        (instrument, estimate)
+        for instrument in evidence.instruments
+        for estimate in instrument.estimates
+        if estimate.value is not None
+    ]
+    domain = _domain([estimate for _, estimate in drawn])
+    rows: list[Row] = []
+    former = ""
+    for instrument, estimate in drawn:
+        if instrument.name != former:
+            rows.append(Row(instrument.name))
+        former = instrument.name
+        rows.append(Row(estimate.name, estimate.value, estimate.low, estimate.high, number(estimate.value)))
+    question = "How large is the effect in each instrument?"
+    rule = (TAKES_PART, f"threshold: {number(TAKES_PART)}")
+    svg = draw_for_screens(
+        lambda width: intervals_chart(rows, domain=domain, width=width, rule=rule),
+        ident="evidence-numbers",
+        title=f"{question} Estimates with confidence intervals",
+        description="; ".join(
+            f"{instrument.name}, {estimate.name} {estimate.written(evidence.confidence)}"
+            for instrument, estimate in drawn
+        )
+        + ".",
+    )
+    return Figure(
+        ident="evidence-numbers",
+        question=question,
+        svg=svg,
+        caption=f"Shares, |correlations| and R² with their {percent(evidence.confidence)} confidence intervals. A part "
+        f"counts if its whole interval lies above the dashed line at {number(TAKES_PART)}. Values above 2 are drawn at "
+        "the edge.",
+        table=_numbers(evidence),
+    )
+
+
+def _domain(estimates: list[Estimate]) -> tuple[float, float]:
+    """Return the range of the axis: shares lie in 0 … 1; a rise of the loss can exceed that, and is cut at 2."""
+    ends = [end for e in estimates for end in (e.value, e.low, e.high) if end is not None]
+    return (-0.25 if ends and min(ends) < -0.03 else 0.0), (min(2.0, max(1.0, *ends)) if ends else 1.0)
+
+
+def _numbers(evidence: Evidence) -> Table:
+    rows = [
+        cells([instrument.name, estimate.name, estimate.value, estimate.low, estimate.high])
+        for instrument in evidence.instruments
+        for estimate in instrument.estimates
+    ]
+    columns = ("Instrument", "Quantity", "Estimate", "Lower end", "Upper end")
+    return Table(f"Every estimate with its {percent(evidence.confidence)} confidence interval", columns, tuple(rows))
+
+
+def _role(evidence: Evidence, instrument: Instrument) -> str:
+    role = "decides" if instrument.name in ("path patching", "ablation") else "supports"
+    return {True: f"{role}, agrees", False: f"{role}, disagrees", None: role}[evidence.agrees(instrument)]
+
+
+def _interval(estimate: Estimate) -> str:
+    if estimate.low is None or estimate.high is None:
+        return "undefined"
+    return f"{number(estimate.low)} to {number(estimate.high)}"
+
+
+_HEIGHT = 340
+
+
+def loss_curves(records: Sequence[LearningRecord]) -> Figure:
+    """Draw the loss on fresh sequences over outer steps, log scale.
+
+    Args:
+        records: Runs of one model that differ by their seed.
+    """
+    curves = [_positive((*record.losses, record.final_loss)) for record in records]
+    task = records[0].task
+    marks = {
+        "best sum of two functions (no logic)": (task.interaction_variance, ORANGE, "5 3"),
+        "best constant": (task.variance, AXIS, "1 3"),
+        "solved": (SOLVED * task.variance, GREEN, "9 3"),
+    }
+    drawn = {name: mark for name, mark in marks.items() if 0 < mark[0] < math.inf}
+    question = "How fast do the models learn, and do all seeds solve the task?"
+    keys = [Key("one seed", "line", BLUE, width=1.0), Key("median over seeds", "line", INK)]
+    keys += [Key("lowest to highest", "band", BLUE)] if len(records) > 1 else []
+    keys += [Key(name, "line", colour, dash=dash, width=1.4) for name, (_, colour, dash) in drawn.items()]
+    solved = sum(record.solved for record in records)
+    finals = np.array([record.final_loss for record in records])
+    return Figure(
+        ident="learning-losses",
+        question=question,
+        svg=draw_for_screens(
+            lambda width: _losses_chart(curves, drawn, width),
+            ident="learning-losses",
+            title=f"{question} Mean squared error over outer steps",
+            description=f"{plural(len(records), 'seed')}: median of the final loss {number(float(np.median(finals)))}, "
+            f"from {number(float(finals.min()))} to {number(float(finals.max()))}; {solved} solved. "
+            "The table below lists every value.",
+            keys=keys,
+        ),
+        caption="Mean squared error over the tokens from the second on, without penalty, log scale. It is measured on "
+        "fresh sequences before each outer step of L-BFGS and after the last one. Solved: at most 1 % of the variance "
+        "of the targets remains.",
+        table=_table(records),
+    )
+
+
+def _losses_chart(curves: list[list[float | None]], marks: dict[str, tuple[float, str, str]], width: float) -> Drawing:
+    present = [loss for curve in curves for loss in curve if loss is not None] + [mark[0] for mark in marks.values()]
+    low, high = min(present, default=1.0) / 1.6, max(present, default=1.0) * 1.6
+    last = max(len(curve) for curve in curves) - 1
+    scale = alt.Scale(type="log", domain=[low, high], nice=False)
+    axis = alt.Axis(title="Mean squared error (log scale)", values=_ticks(low, high), format=".0e")
+    y, middle, bottom = (alt.Y(f"{name}:Q", scale=scale, axis=axis) for name in ("loss", "median", "low"))
+    x = alt.X(
+        "step:Q", scale=alt.Scale(domain=[0, max(last, 1)], nice=False), axis=alt.Axis(title="Outer step", format="d")
+    )
+    rows = [
+        {"step": step, "loss": loss, "seed": seed}
+        for seed, curve in enumerate(curves)
+        for step, loss in enumerate(curve)
+        if loss is not None
+    ]
+    lines = alt.Chart(alt.Data(values=rows)).mark_line(color=BLUE, strokeWidth=1.0, opacity=0.75)
+    rules = [
+        alt.Chart(alt.Data(values=[{"loss": value}]))
+        .mark_rule(color=colour, strokeWidth=1.4, strokeDash=_dash(dash))
+        .encode(y=y)
+        for value, colour, dash in marks.values()
+    ]
+    summary = alt.Chart(alt.Data(values=_summary(curves)))
+    layers = [
+        summary.mark_area(color=BLUE, opacity=0.16).encode(x=x, y=bottom, y2="high:Q"),
+        *rules,
+        lines.encode(x=x, y=y, detail="seed:N"),
+        summary.mark_line(color=INK, strokeWidth=2.2).encode(x=x, y=middle),
+    ]
+    return alt.layer(*layers, width=width, height=_HEIGHT)
+
+
+def _dash(dash: str) -> list[float]:
+    return [float(part) for part in dash.split()]
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    ticks = log_ticks(low, high)
+    return ticks[:: math.ceil(len(ticks) / 9)]
+
+
+def _summary(curves: list[list[float | None]]) -> list[dict[str, float]]:
+    rows = []
+    for step in range(max(len(curve) for curve in curves)):
+        present = [loss for curve in curves for loss in curve[step : step + 1] if loss is not None]
+        if present:
+            rows.append({"step": step, "low": min(present), "median": float(np.median(present)), "high": max(present)})
+    return rows
+
+
+def _positive(losses: Sequence[float]) -> list[float | None]:
+    """Replace zero and values that are not finite by None: a log axis cannot show them."""
+    return [loss if math.isfinite(loss) and loss > 0 else None for loss in losses]
+
+
+def _table(records: Sequence[LearningRecord]) -> Table:
+    steps = max(len(record.losses) for record in records)
+    rows = []
+    for step in range(steps):
+        losses = [record.losses[step] if step < len(record.losses) else None for record in records]
+        rows.append(cells([step, *losses]))
+    rows.append(cells(["end", *(record.final_loss for record in records)]))
+    columns = ("Outer step", *(f"Seed {record.seed}" for record in records))
+    return Table("Mean squared error before each outer step, and at the end", columns, tuple(rows))
+
+
+_TOKENS = Convention(
+    "Tokens",
+    "each token is a one-hot of its category followed by a one-hot of its position; categories count from 1, and "
+    "q_true has the previous category first",
+    "with the previous category second, q_true and every learned block would be transposed",
+)
+_LOSS = Convention(
+    "Loss",
+    "the mean squared error over the tokens from the second on; the first token has no previous one",
+    "with the first token, constructions that do not give 0 there would have a larger loss",
+)
+_VERDICT = Convention(
+    "Verdict",
+    "by path patching and ablation, which change the model and measure its output; a part counts from a tenth of the "
+    "interaction; “either” means that each part computes most of it when the other is ablated",
+    "decodable information and the appearance of weights would count although the model may not use them",
+)
+
+
+Meant = Literal["exact", "approximate", "wrong"]
+"""What a construction should be: exact, correct up to an error that no weights remove, or wrong as printed."""
+
+
+@drawing()
+def built_report(
+    comparison: TaskComparison, manifest: Mapping[str, Any], files: Sequence[str], *, meant: Meant
+) -> CircuitsReport:
+    """Return the page of a hand-built transformer.
+
+    Args:
+        comparison: Its outputs and the targets.
+        manifest: See `manifest`.
+        files: Data files beside the page.
+        meant: "wrong" for a construction as printed, which shows how it fails; "approximate" for one that no weights
+            make exact.
+    """
+    model = comparison.model
+    answer = "Exact" if comparison.exact else f"Wrong for {plural(len(comparison.wrong), 'pair')} of categories"
+    if meant == "approximate" and not comparison.exact:
+        answer = f"Correct up to {number(comparison.relative_error)} standard deviations"
+    if not comparison.has_pairs:
+        answer = "Nothing to check"
+    findings = list(comparison.sentences)
+    if meant == "wrong":
+        findings.append("This is the construction as printed in the paper; the page shows where it fails.")
+    answers = (answers_figure(comparison),) if comparison.answers else ()
+    sections = (
+        Section("answers-section", "What are its outputs?", figures=answers, tables=_wrong_table(comparison)),
+        Section("attention-section", "The attention", figures=(attention_weights(model),)),
+        Section("feed-forward-section", "The feed-forward part", figures=(feed_forward_weights(model),)),
+        Section("task-section", "The task", figures=(functional_beside_block(model, model.task),)),
+    )
+    return CircuitsReport(
+        question="does it compute the functional of adjacent categories?",
+        name=model.name,
+        answer=answer,
+        findings=tuple(findings),
+        facts=(*_task_facts(model.task), *_model_facts(model)),
+        sections=sections,
+        conventions=(_TOKENS, SENDER_FIRST, _LOSS, INTERACTION),
+        manifest=manifest,
+        files=tuple(files),
+    )
+
+
+@drawing()
+def evidence_report(
+    model: OneLayerTransformer, evidence: Evidence, manifest: Mapping[str, Any], files: Sequence[str]
+) -> CircuitsReport:
+    """Return the page of one transformer and the five instruments.
+
+    Args:
+        model: The transformer.
+        evidence: Its evidence.
+        manifest: See `manifest`.
+        files: Data files beside the page.
+    """
+    sections = (_instruments_section(evidence), *_weights_sections(model, best_head(evidence)))
+    return CircuitsReport(
+        question="is the logic in the attention or in the feed-forward part?",
+        name=model.name,
+        answer=_spelt(evidence),
+        findings=_evidence_findings(evidence),
+        facts=(*_task_facts(model.task), *_model_facts(model)),
+        sections=sections,
+        conventions=(_TOKENS, SENDER_FIRST, _LOSS, INTERACTION, _VERDICT),
+        manifest=manifest,
+        files=tuple(files),
+    )
+
+
+@drawing()
+def learning_report(
+    records: Sequence[LearningRecord],
+    evidences: Sequence[Evidence | None],
+    manifest: Mapping[str, Any],
+    files: Sequence[str],
+) -> CircuitsReport:
+    """Return the page of models of one design, learned from several seeds; the one with the median loss is shown.
+
+    Args:
+        records: At least one, of one architecture, flavour and task but for the seeds.
+        evidences: One for each record; None for a run that stopped early.
+        manifest: See `manifest`.
+        files: Data files beside the page.
+    """
+    shown = median_record(records)
+    evidence = evidences[records.index(shown)]
+    seeds = _seeds_section(records, evidences)
+    model, head = shown.transformer, best_head(evidence) if evidence else 0
+    about = f"The model shown below is that of seed {shown.seed}, which has the median loss."
+    return CircuitsReport(
+        question="is what it learned in the attention or in the feed-forward part?",
+        name=shown.name.rpartition(", seed")[0],
+        answer=_learned_answer(shown, evidence),
+        findings=(*seeds.sentences, about, *(_evidence_findings(evidence) if evidence else (_broken(shown),))),
+        facts=(*_task_facts(shown.task), *_recipe_facts(shown), *_model_facts(model)),
+        sections=(seeds, *([_instruments_section(evidence)] if evidence else []), *_weights_sections(model, head)),
+        conventions=(_TOKENS, SENDER_FIRST, _LOSS, INTERACTION, _VERDICT),
+        manifest=manifest,
+        files=tuple(files),
+    )
+
+
+def _learned_answer(shown: LearningRecord, evidence: Evidence | None) -> str:
+    if evidence is None:
+        return "Stopped early"
+    return _spelt(evidence) if shown.solved else f"Not solved; {_spelt(evidence).lower()}"
+
+
+def _broken(shown: LearningRecord) -> str:
+    return f"The run stopped: {shown.status}. Its last finite weights are shown and were not measured."
+
+
+def median_record(records: Sequence[LearningRecord]) -> LearningRecord:
+    """Return the run with the (lower) median of the final losses; runs that became not finite come last."""
+    ordered = sorted(records, key=lambda record: (not np.isfinite(record.final_loss), record.final_loss))
+    return ordered[(len(ordered) - 1) // 2]
+
+
+def best_head(evidence: Evidence) -> int:
+    """Return the head whose category block is most like q_true, from 0."""
+    heads = evidence.instrument("correlation").details.get("heads", [])
+    return max(heads, key=lambda head: head["centred"])["head"] if heads else 0
+
+
+def _seeds_section(records: Sequence[LearningRecord], evidences: Sequence[Evidence | None]) -> Section:
+    finals = np.array([record.final_loss for record in records])
+    solved = sum(record.solved for record in records)
+    spread = f"from {number(float(finals.min()))} to {number(float(finals.max()))}" if len(records) > 1 else "one run"
+    return Section(
+        "seeds-section",
+        "Did it learn?",
+        sentences=(
+            f"{solved} of {plural(len(records), 'seed')} solved the task: at most {percent(SOLVED)} of the variance "
+            "remains. The median final loss, on fresh test sequences, is "
+            f"{number(float(np.median(finals)))} ({spread}).",
+        ),
+        tables=(_seeds_table(records, evidences),),
+        figures=(loss_curves(records),),
+    )
+
+
+def _weights_sections(model: OneLayerTransformer, head: int) -> tuple[Section, ...]:
+    return (
+        Section("task-section", "Does the category block resemble q_true?", figures=_beside(model, head)),
+        Section("attention-section", "The attention", figures=(attention_weights(model),)),
+        Section("feed-forward-section", "The feed-forward part", figures=(feed_forward_weights(model),)),
+    )
+
+
+def _beside(model: OneLayerTransformer, head: int) -> tuple[Any, ...]:
+    return (functional_beside_block(model, model.task, head),)
+
+
+def _instruments_section(evidence: Evidence) -> Section:
+    return Section(
+        "evidence-section",
+        "What do the instruments show?",
+        tables=(instruments_table(evidence), thresholds_table(evidence)),
+        figures=(instruments_figure(evidence),),
+    )
+
+
+def _spelt(evidence: Evidence) -> str:
+    return {
+        "attention": "The attention",
+        "feed-forward": "The feed-forward part",
+        "both": "Both parts",
+        "either": "Either part",
+        "undecided": "Undecided",
+    }[evidence.verdict]
+
+
+def _evidence_findings(evidence: Evidence) -> tuple[str, ...]:
+    loss = "is not finite" if evidence.loss is None else f"is {number(evidence.loss)}"
+    return (
+        evidence.sentence,
+        f"On the {plural(evidence.samples, 'sequence')} of this evidence the mean squared error of the model {loss}. "
+        f"Without logic it is at least {number(evidence.interaction_variance)}, the variance of q_true’s interaction.",
+    )
+
+
+def _wrong_table(comparison: TaskComparison) -> tuple[Table, ...]:
+    if comparison.exact:
+        return ()
+    rows = [cells([pair.previous, pair.current, pair.target, pair.output]) for pair in comparison.wrong[:40]]
+    more = len(comparison.wrong) - len(rows)
+    caption = "Pairs with wrong outputs, largest error first" + (
+        f" ({count(more)} more are in the data)" if more else ""
+    )
+    return (Table(caption, ("Previous category", "Category", "Target", "Output"), tuple(rows)),)
+
+
+def _seeds_table(records: Sequence[LearningRecord], evidences: Sequence[Evidence | None]) -> Table:
+    rows = tuple(
+        (
+            *cells([record.seed, record.final_loss, record.relative_loss]),
+            Cell("yes" if record.solved else "no"),
+            *cells(
+                [
+                    evidence and evidence.instrument("correlation").estimate,
+                    evidence.verdict if evidence else "not measured",
+                ]
+            ),
+            *cells([record.status, record.seconds]),
+        )
+        for record, evidence in zip(records, evidences, strict=True)
+    )
+    columns = (
+        "Seed", "Final loss", "Share of variance", "Solved", "Centred |correlation|", "Verdict", "Status", "Seconds",
+    )  # fmt: skip
+    return Table("Runs by seed", columns, rows)
+
+
+def _task_facts(task: PairTask) -> tuple[tuple[str, str], ...]:
+    extremes = f"from {number(float(task.q_true.min()))} to {number(float(task.q_true.max()))}"
+    variance = f"variance {number(task.variance)}, of which {number(task.interaction_variance)} is interaction"
+    return (
+        (
+            "Task",
+            f"Yᵢ = q_true[Xᵢ₋₁, Xᵢ], the previous category first, and Y₁ = 0; {size_of_task(task.law, task.positions)}",
+        ),
+        ("q_true", f"{extremes}; {variance} (the part that is no sum f(previous) + g(current))"),
+    )
+
+
+def _model_facts(model: OneLayerTransformer) -> tuple[tuple[str, str], ...]:
+    norm = ", LayerNorm" if model.norm is not None else ""
+    mask = "causal" if model.attention.causal else "full mask"
+    shape = f"{plural(len(model.ov), 'head')}, {model.attention.weights} weights, {mask}, width {model.width}"
+    return (("Model", f"{shape}{norm}, {plural(model.C.shape[0], 'hidden unit')}"),)
+
+
+def _recipe_facts(record: LearningRecord) -> tuple[tuple[str, str], ...]:
+    recipe = record.settings
+    steps, inner = plural(recipe.steps, "outer step"), plural(recipe.inner, "iteration")
+    return (("Recipe", f"L-BFGS, {steps} of up to {inner}, each on {plural(recipe.batch, 'fresh sequence')}"),)
+
+
+@page_of.register(TaskComparison)
+def built_page(comparison: TaskComparison) -> str:
+    """Return the page of a hand-built transformer.
+
+    Args:
+        comparison: Its outputs and the targets.
+    """
+    return circuits_page(built_report(comparison, {}, (), meant="exact"))
+
+
+@page_of.register(Evidence)
+def evidence_page(result: Evidence) -> str:
+    """Return the page of a transformer and the five instruments.
+
+    Args:
+        result: The evidence.
+
+    Raises:
+        ArgumentValueError: It does not hold the model.
+    """
+    if result.model is None:
+        raise ArgumentValueError(expected("result", "evidence with its model", "model=None", "measure the model again"))
+    return circuits_page(evidence_report(result.model, result, {}, ()))
+
+
+@page_of.register(LearningRecord)
+def learning_page(record: LearningRecord) -> str:
+    """Return the page of one run of `learn`, whose model is measured for it where the run finished.
+
+    Args:
+        record: The record of the run.
+    """
+    measurable = record.status == "finished" and record.task.positions > 1
+    measured = measure_evidence(record.transformer, record.task, seed=record.seed) if measurable else None
+    return circuits_page(learning_report([record], [measured], {}, ()))
