@@ -45,13 +45,14 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
     For tests of what is said and written where others see the same page drawn.
     """
-    from tokendynamics import report
+    from tokendynamics import figures, report
 
     def blank(make: object, *, ident: str, **_: object) -> Markup:
         return Markup('<svg id="{}-svg"></svg>').format(ident)
 
     # All are imported first: one that was imported from a patched one would keep the empty drawings.
-    modules = [import_module(found.name) for found in walk_packages(report.__path__, "tokendynamics.report.")]
+    packages = [found for each in (figures, report) for found in walk_packages(each.__path__, f"{each.__name__}.")]
+    modules = [import_module(found.name) for found in packages]
     for module in modules:
         if "draw_for_screens" in vars(module):
             monkeypatch.setattr(module, "draw_for_screens", blank)

@@ -29,12 +29,11 @@ from tokendynamics.figures.matrix import Panel, Side, matrices
 from tokendynamics.figures.palette import NEGATIVE, POSITIVE
 from tokendynamics.report import page as page_of
 from tokendynamics.report import write
-from tokendynamics.report.circuits.landscape import basins_figure
+from tokendynamics.report.circuits.landscape import basins_figure, landscape_report
 from tokendynamics.report.circuits.models import (
     best_head,
     built_report,
     evidence_report,
-    landscape_report,
     learning_report,
     median_record,
 )

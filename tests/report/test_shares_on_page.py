@@ -14,8 +14,8 @@ import xarray as xr
 from report.reading import AFTER, close, figure_of, saved, table_of, value_of
 from tokendynamics.diagnosis.result import Diagnosis
 from tokendynamics.diagnosis.tracing.layer_states import CONSENSUS, SPREAD
+from tokendynamics.figures.curves import Curve, Part, Rule, curve_keys, curves_chart, stacked_chart
 from tokendynamics.figures.figure import Table, cells, fold
-from tokendynamics.figures.lines import Curve, Part, Rule, curve_keys, curves_chart, stacked_chart
 from tokendynamics.report import notebook_html
 from tokendynamics.report import page as page_of
 from tokendynamics.report.diagnosis._trace import updates_figure

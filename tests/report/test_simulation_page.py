@@ -66,9 +66,8 @@ def groups(states: np.ndarray) -> int:
 def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing is most of the time: only the tests that look at drawings have it."""
     if "drawn" not in request.fixturenames:
-        for module in ("_over_time", "_paths"):
-            blank = lambda *arguments, **options: Markup("<svg></svg>")  # noqa: E731
-            monkeypatch.setattr(f"tokendynamics.report.simulation.{module}.draw_for_screens", blank)
+        blank = lambda *arguments, **options: Markup("<svg></svg>")  # noqa: E731
+        monkeypatch.setattr("tokendynamics.report.simulation._page.draw_for_screens", blank)
 
 
 @pytest.fixture

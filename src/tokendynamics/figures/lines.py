@@ -1,358 +1,161 @@
-"""Charts over depth or time from plain arrays: curves with bands on one axis, and parts stacked to a whole."""
+"""Lines of several arms or quantities on one axis: how each looks, what is said of it, and the table of its numbers."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from itertools import pairwise
 
-import altair as alt
+import numpy as np
 
-from tokendynamics.figures.palette import INK, MUTED, PAPER
-from tokendynamics.figures.svg import WIDE, Drawing, Key, inline
-from tokendynamics.words import power_of_ten
+from tokendynamics.figures.curves import Column, Curve, Mark
+from tokendynamics.figures.figure import Given, Table, cells
+from tokendynamics.figures.palette import BLUE, GREEN, INK, MUTED, NEGATIVE, ORANGE
+from tokendynamics.words import number
 
-HEIGHT = 270
-"""Of a chart's plotting area in CSS pixels."""
+MOST_POINTS = 200
+"""Points of a line that are drawn and tabulated: as many as a drawing can show."""
 
-_MOST_TICKS = 9
-"""On a logarithmic axis: norms that run from 1 to 1e100 have a power of ten for every line of text otherwise."""
+_MARKED = 30
+"""Most points of a line that are marked."""
+_MARKS: tuple[Mark, ...] = ("disc", "ring", "triangle")
+_MOST_COLUMNS = 100
 
-Number: TypeAlias = float | None
-Mark: TypeAlias = Literal["", "disc", "ring", "diamond", "triangle"]
 
-_SHAPES: dict[str, dict[str, Any]] = {
-    "disc": {"shape": "circle", "strokeWidth": 0, "size": 26},
-    "ring": {"shape": "circle", "fill": PAPER, "strokeWidth": 1.5, "size": 26},
-    "diamond": {"shape": "diamond", "stroke": PAPER, "size": 90},
-    "triangle": {"shape": "triangle-up", "stroke": PAPER, "strokeWidth": 0.6, "size": 64},
-}
-_KEYS: dict[str, Literal["line", "disc", "circle", "diamond", "triangle"]] = {
-    "": "line", "disc": "disc", "ring": "circle", "diamond": "diamond", "triangle": "triangle"
-}  # fmt: skip
+def evenly(count: int, most: int) -> np.ndarray:
+    """Return at most `most` of the numbers from 0 to `count` − 1, evenly, with both ends.
+
+    >>> evenly(9, 3).tolist(), evenly(3, 5).tolist()
+    ([0, 4, 8], [0, 1, 2])
+    """
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
 
 
 @dataclass(frozen=True)
-class Curve:
-    """One line over depth, or over time.
+class Line:
+    """One line.
 
     Attributes:
-        label: Its name in the legend.
-        x: Places on the axis.
-        values: What it shows there; None where there is nothing.
-        colour: Of line, band and marks; from the palette, so that it has a dark twin.
-        low: Lower ends of its band.
+        name: In the legend.
+        place: Which of the looks it has: an arm has the same in all figures of a page.
+        x: Places on the axis, rising.
+        values: NaN where undefined.
+        low: Lower ends of a band; None for no band.
         high: Upper ends.
-        band: The band's name in the legend.
-        dash: Lengths of strokes and gaps.
-        width: Of the line; 0 for marks alone.
-        mark: What stands at each place.
-        stepped: Whether it stays as it is up to the next place: a count has no values between whole numbers.
     """
 
-    label: str
-    x: Sequence[float]
-    values: Sequence[Number]
-    colour: str
-    low: Sequence[Number] | None = None
-    high: Sequence[Number] | None = None
-    band: str = ""
-    dash: tuple[float, ...] = ()
-    width: float = 2.2
-    mark: Mark = ""
-    stepped: bool = False
+    name: str
+    place: int
+    x: np.ndarray
+    values: np.ndarray
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
 
-    @property
-    def empty(self) -> bool:
-        """Whether it has nothing to show."""
-        return not any(drawable(value) for value in self.values)
-
-    @property
-    def has_band(self) -> bool:
-        """Whether its band is anywhere defined."""
-        return self.low is not None and self.high is not None and any(drawable(value) for value in self.low)
+    def drawn(self, log: bool) -> bool:
+        """Whether an axis has something of it."""
+        return bool((np.isfinite(self.values) & ((self.values > 0) | (not log))).any())
 
 
-@dataclass(frozen=True)
-class Rule:
-    """A value that is marked across the chart, with its name at one end, above the line or below it."""
-
-    value: float
-    label: str
-    side: Literal["left", "right"] = "left"
-    below: bool = False
+LOOKS: tuple[tuple[str, tuple[float, ...]], ...] = (
+    (BLUE, ()), (ORANGE, (5, 3)), (GREEN, (2, 2)), (NEGATIVE, (7, 3, 2, 3)), (INK, (1.5, 3)), (MUTED, (9, 4)),
+)  # fmt: skip
+"""Colour and dash of each of a few lines."""
 
 
-@dataclass(frozen=True)
-class Part:
-    """One part of a whole over depth; a negative value takes no room."""
+def look(place: int) -> tuple[str, tuple[float, ...]]:
+    """Return colour and dash; beyond the first few, colours come again with other dashes.
 
-    label: str
-    values: Sequence[Number]
-    colour: str
-
-
-Column: TypeAlias = tuple[float, float, str]
-"""From where to where a text appears that is shown on hover."""
+    >>> look(0)[0] == look(6)[0], look(0)[1] == look(6)[1], len({look(place) for place in range(36)})
+    (True, False, 36)
+    """
+    many = len(LOOKS)
+    return LOOKS[place % many][0], LOOKS[(place + place // many) % many][1]
 
 
-def curves_chart(
-    curves: Sequence[Curve],
-    *,
-    last: int = 0,
-    x: alt.X | None = None,
-    title: str,
-    width: float = WIDE,
-    height: int = HEIGHT,
-    domain: tuple[float, float] | None = None,
-    log: bool = False,
-    rules: Sequence[Rule] = (),
-    columns: Sequence[Column] = (),
-) -> Drawing:
-    """Draw curves, of one network or of several, on one pair of axes.
+def thinned(line: Line) -> Line:
+    """Return the line at no more than `MOST_POINTS` places, evenly, with both ends."""
+    kept = evenly(len(line.x), MOST_POINTS) if len(line.x) else slice(0)
+    band = [None if each is None else each[kept] for each in (line.low, line.high)]
+    return Line(line.name, line.place, line.x[kept], line.values[kept], *band)
+
+
+def curve(line: Line) -> Curve:
+    """Return what is drawn of a line."""
+    colour, dash = look(line.place)
+    values, low, high = (None if each is None else each.tolist() for each in (line.values, line.low, line.high))
+    mark = _MARKS[line.place % len(_MARKS)] if len(line.x) <= _MARKED else ""
+    return Curve(line.name, line.x.tolist(), values or [], colour, low=low, high=high, dash=dash, mark=mark)
+
+
+def columns(lines: Sequence[Line], heading: str, first: float, last: float) -> list[Column]:
+    """Return what is said of each place on hover.
 
     Args:
-        curves: The first is drawn lowest.
-        last: The last layer, where the axis is depth.
-        x: Another axis than depth, such as that of `time_axis`.
-        title: Of the y axis.
-        width: Of the plotting area.
-        height: Of the plotting area.
-        domain: Of the y axis, widened to what is drawn; None: what is drawn.
-        log: Whether the y axis is logarithmic; what is not positive is then left out.
-        rules: Values marked across.
-        columns: Texts shown on hover.
+        lines: All of the drawing.
+        heading: What a place is, such as "step".
+        first: Where the drawing begins.
+        last: Where it ends.
     """
-    whole = all(curve.stepped for curve in curves)
-    y = _y_axis([value for curve in curves for value in _drawn(curve)], title, domain, log, whole)
-    x = depth_axis(last, width) if x is None else x
-    layers: list[alt.Chart] = [
-        alt.Chart(alt.Data(values=[{"y": rule.value}])).mark_rule(color=MUTED, strokeDash=[2, 3]).encode(y=y("y"))
-        for rule in rules
-    ]
-    bases = [alt.Chart(inline(_rows(curve, log))).encode(x=x) for curve in curves]
-    for curve, base in zip(curves, bases, strict=True):
-        if curve.has_band:
-            band = base.mark_area(color=curve.colour, opacity=0.16, **_between(curve))
-            layers.append(band.encode(y=y("low"), y2="high:Q"))
-    for curve, base in zip(curves, bases, strict=True):
-        if curve.width:
-            dash: dict[str, Any] = {"strokeDash": list(curve.dash)} if curve.dash else {}
-            line = base.mark_line(color=curve.colour, strokeWidth=curve.width, **dash, **_between(curve))
-            layers.append(line.encode(y=y("mid")))
-        if curve.mark:
-            layers.append(_points(base, curve, y("mid")))
-    layers += [each for rule in rules for each in _name(rule, y, width)]
-    layers += [hover(list(columns), last, height, width, x)] if columns else []
-    return alt.layer(*layers, width=width, height=height)
+    places = _places(lines)
+    places = places[evenly(len(places), _MOST_COLUMNS)] if len(places) else places
+    if len(places) < 2:
+        return []
+    edges = [first, *((places[1:] + places[:-1]) / 2).tolist(), last]
+    said = []
+    for place, (left, right) in zip(places, pairwise(edges), strict=True):
+        at = [(line, np.flatnonzero(line.x == place)) for line in lines]
+        told = [f"{line.name}: {_with_band(line, int(found[0]))}" for line, found in at if len(found)]
+        said.append((left, right, "\n".join([f"{heading} {number(float(place), 7)}", *told])))
+    return said
 
 
-def stacked_chart(
-    x: Sequence[float],
-    parts: Sequence[Part],
-    *,
-    last: int,
-    title: str,
-    width: float = WIDE,
-    height: int = HEIGHT,
-    columns: Sequence[Column] = (),
-    legend: bool = False,
-) -> Drawing:
-    """Draw parts of 1 over depth, one upon the other; estimates below 0 or beyond 1 are clipped to what there is.
+def described(lines: Sequence[Line]) -> str:
+    """Return where each line begins and ends, in words."""
+    parts = []
+    for line in lines:
+        known = line.values[np.isfinite(line.values)]
+        ends = f"{number(float(known[0]))} at first, {number(float(known[-1]))} at last" if len(known) else "none"
+        parts.append(f"{line.name}: {ends}")
+    return "; ".join(parts) + "."
+
+
+def table(
+    caption: str,
+    heading: str,
+    lines: Sequence[Line],
+    ends: tuple[str, str] = ("low", "high"),
+    named: Callable[[float], Given] = lambda place: int(place) if place.is_integer() else place,
+) -> Table:
+    """Return every number drawn.
 
     Args:
-        x: Places on the depth axis.
-        parts: The first is lowest.
-        last: The last layer.
-        title: Of the y axis.
-        width: Of the plotting area.
-        height: Of the plotting area.
-        columns: Texts shown on hover.
-        legend: Whether the chart names its parts itself, as it must where no page does.
+        caption: What they are.
+        heading: What a place is.
+        lines: Those of the drawing.
+        ends: What the ends of a band are called.
+        named: What the first cell of a row says of its place.
     """
-    names, colours = [part.label for part in parts], [part.colour for part in parts]
-    shown = alt.Legend(title=None, orient="top") if legend else None
-    axis = alt.Axis(title=title, tickCount=6)
-    areas = (
-        alt.Chart(alt.Data(values=_stacked(x, parts)))
-        .mark_area(stroke=PAPER, strokeWidth=1)
-        .encode(
-            x=depth_axis(last, width),
-            y=alt.Y("y:Q", scale=alt.Scale(domain=[0, 1], nice=False), axis=axis, stack=None),
-            y2="y2:Q",
-            fill=alt.Fill("part:N", scale=alt.Scale(domain=names, range=colours), legend=shown),
-        )
-    )
-    layers = [areas, *([hover(list(columns), last, height, width)] if columns else [])]
-    return alt.layer(*layers, width=width, height=height)
-
-
-def _stacked(x: Sequence[float], parts: Sequence[Part]) -> list[dict]:
+    names = [heading]
+    for line in lines:
+        names += [line.name] + ([] if line.low is None else [f"{line.name}, {end}" for end in ends])
     rows = []
-    for place, at in enumerate(x):
-        values = [part.values[place] for part in parts]
-        if not all(drawable(value) for value in values):
-            continue
-        bottom = total = 0.0
-        for number, (part, value) in enumerate(zip(parts, values, strict=True)):
-            total += value or 0.0
-            top = 1.0 if number == len(parts) - 1 else min(max(total, bottom), 1.0)
-            rows.append({"x": at, "part": part.label, "y": bottom, "y2": top})
-            bottom = top
-    return rows
+    for place in _places(lines):
+        row: list[Given] = [named(float(place))]
+        for line in lines:
+            at = np.flatnonzero(line.x == place)
+            given = [line.values] + ([] if line.low is None or line.high is None else [line.low, line.high])
+            row += [float(each[at[0]]) if len(at) else None for each in given]
+        rows.append(cells(row))
+    return Table(caption, tuple(names), tuple(rows))
 
 
-def curve_keys(curves: Sequence[Curve]) -> list[Key]:
-    """Return the legend of curves: each line, and each band that has a name.
-
-    Args:
-        curves: As they are drawn.
-    """
-    keys = []
-    for curve in curves:
-        dash = ",".join(f"{length:g}" for length in curve.dash)
-        if curve.empty:
-            continue
-        mark = "line" if curve.width else _KEYS[curve.mark]
-        keys.append(Key(curve.label, mark, curve.colour, dash=dash, width=curve.width or 1.5))
-        if curve.band and curve.has_band:
-            keys.append(Key(curve.band, "band", curve.colour))
-    return keys
+def _places(lines: Sequence[Line]) -> np.ndarray:
+    return np.unique(np.concatenate([line.x for line in lines])) if lines else np.array([])
 
 
-def drawable(value: Number) -> bool:
-    """Tell whether there is a number to draw."""
-    return value is not None and math.isfinite(value)
-
-
-def _drawn(curve: Curve) -> list[float]:
-    values = [*curve.values, *(curve.low or ()), *(curve.high or ())]
-    return [value for value in values if value is not None and math.isfinite(value)]
-
-
-def _rows(curve: Curve, log: bool) -> list[dict]:
-    def shown(values: Sequence[Number] | None, place: int) -> Number:
-        value = None if values is None else values[place]
-        return value if value is not None and math.isfinite(value) and (value > 0 or not log) else None
-
-    return [
-        {"x": x, "mid": shown(curve.values, n), "low": shown(curve.low, n), "high": shown(curve.high, n)}
-        for n, x in enumerate(curve.x)
-    ]
-
-
-def _between(curve: Curve) -> dict[str, Any]:
-    return {"interpolate": "step-after"} if curve.stepped else {}
-
-
-def _points(base: alt.Chart, curve: Curve, y: alt.Y) -> alt.Chart:
-    look: dict[str, Any] = {"fill": curve.colour, "stroke": curve.colour} | _SHAPES[curve.mark]
-    return base.transform_filter("isValid(datum.mid)").mark_point(opacity=1, **look).encode(y=y)
-
-
-def _name(rule: Rule, y: Callable[[str], alt.Y], width: float) -> list[alt.Chart]:
-    base = alt.Chart(alt.Data(values=[{"y": rule.value}]))
-    left = rule.side == "left"
-    place = {
-        "x": 4 if left else width - 4,
-        "align": "left" if left else "right",
-        "dy": 7 if rule.below else -6,
-        "fontSize": 11,
-    }
-    # The paper behind the letters, so that a curve may pass under them.
-    halo = base.mark_text(text=rule.label, stroke=PAPER, strokeWidth=4, **place).encode(y=y("y"))
-    return [halo, base.mark_text(text=rule.label, color=INK, **place).encode(y=y("y"))]
-
-
-def _y_axis(
-    values: list[float], title: str, domain: tuple[float, float] | None, log: bool, whole: bool
-) -> Callable[[str], alt.Y]:
-    if log:
-        positive = [value for value in values if value > 0] or [1.0]
-        low, high = min(positive) / 1.25, max(positive) * 1.25
-        scale = alt.Scale(type="log", domain=[low, high], nice=False)
-        marks = log_ticks(low, high)
-        shown = marks[:: math.ceil(len(marks) / _MOST_TICKS) or 1]
-        # Six zeros would run into the title.
-        labels: dict[str, Any] = {"format": ","} if low >= 1e-4 and high < 1e6 else _labels(shown)
-        axis = alt.Axis(title=title, values=shown, **labels)
-    else:
-        low, high = min([*values, *(domain or ())], default=0.0), max([*values, *(domain or ())], default=1.0)
-        within = domain is not None and (low, high) == domain
-        scale = alt.Scale(domain=[low, high if high > low else low + 1], nice=not within)
-        form: dict[str, Any] = {"tickMinStep": 1} if whole else {"format": "~e"} if max(-low, high) >= 1e6 else {}
-        axis = alt.Axis(title=title, tickCount=6, **form)
-    return lambda field: alt.Y(f"{field}:Q", scale=scale, axis=axis)
-
-
-def _labels(marks: Sequence[float]) -> dict[str, Any]:
-    """Return how marks are written that are very large or small: as powers of ten, where all of them are."""
-    powers = {mark: round(math.log10(mark)) for mark in marks}
-    if any(not math.isclose(mark, 10.0**power) for mark, power in powers.items()):
-        return {"format": "~e"}
-    words = json.dumps({str(power): power_of_ten(power) for power in powers.values()}, ensure_ascii=False)
-    return {"labelExpr": f"{words}['' + round(log(datum.value) / LN10)]"}
-
-
-def log_ticks(low: float, high: float) -> list[float]:
-    """Return powers of ten between `low` and `high`; with fewer than two decades, or than one, multiples of them, too.
-
-    >>> log_ticks(3.0, 2000.0), log_ticks(0.25, 0.45), log_ticks(9.0, 19.0)
-    ([10.0, 100.0, 1000.0], [0.3, 0.4], [10.0, 12.0, 15.0])
-    """
-    decades = math.log10(high / low)
-    multiples = (1, 2, 3, 4, 5, 6, 8) if decades < 0.8 else (1, 2, 5) if decades < 2 else (1,)
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-
-    def between(multiples: tuple[float, ...]) -> list[float]:
-        return [tick for p in powers for m in multiples if low <= (tick := float(f"{m}e{p}")) <= high]
-
-    found = between(multiples)
-    return found if len(found) > 1 else between((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8))
-
-
-def depth_axis(last: int, width: float = WIDE) -> alt.X:
-    """Return the x axis of every figure over depth, so that all of them line up on the page."""
-    return alt.X(
-        "x:Q",
-        scale=alt.Scale(domain=[-0.6, last + 1.0], nice=False),
-        axis=alt.Axis(values=ticks(last, 15 if width >= WIDE else 8), format="d", title="Layer (0 = embedding)"),
-    )
-
-
-def time_axis(first: float, last: float, title: str, *, log: bool = False, width: float = WIDE) -> alt.X:
-    """Return the x axis of figures over time.
-
-    Args:
-        first: The earliest time that is drawn; above 0 if `log`.
-        last: The latest.
-        title: What time is, with a word on what is left out.
-        log: Whether it is logarithmic.
-        width: Of the plotting area.
-    """
-    if log:
-        marks = log_ticks(first, last)
-        most = 12 if width >= WIDE else 5
-        form = "~g" if first >= 1e-4 and last < 1e5 else "~e"
-        axis = alt.Axis(title=title, values=marks[:: math.ceil(len(marks) / most) or 1], format=form)
-        return alt.X("x:Q", scale=alt.Scale(type="log", domain=[first, last], nice=False), axis=axis)
-    axis = alt.Axis(title=title, tickCount=10 if width >= WIDE else 5)
-    return alt.X("x:Q", scale=alt.Scale(domain=[first, last if last > first else first + 1], nice=False), axis=axis)
-
-
-def ticks(last: int, most: int = 15) -> list[int]:
-    """Choose whole layers to label, at most about `most`."""
-    every = next(step for step in (1, 2, 5, 10, 20, 50, 100, 1000) if last / step <= most)
-    return list(range(0, last + 1, every))
-
-
-def hover(columns: list[Column], last: int, height: int, width: float = WIDE, axis: alt.X | None = None) -> alt.Chart:
-    """Lay invisible columns from x to x2 that carry the text shown when the pointer rests on them."""
-    rows = [{"x": x, "x2": x2, "text": text} for x, x2, text in columns]
-    return (
-        alt.Chart(inline(rows), name="hover")
-        .mark_rect(fillOpacity=0, strokeOpacity=0, y=0, y2=height)
-        .encode(x=depth_axis(last, width) if axis is None else axis, x2="x2:Q", description="text:N")
-    )
+def _with_band(line: Line, at: int) -> str:
+    value = number(float(line.values[at]))
+    if line.low is None or line.high is None or not math.isfinite(line.low[at]):
+        return value
+    return f"{value} ({number(float(line.low[at]))} to {number(float(line.high[at]))})"

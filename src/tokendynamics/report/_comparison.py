@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import altair as alt
 import numpy as np
@@ -13,9 +12,9 @@ import xarray as xr
 from tokendynamics.diagnosis import Comparison
 from tokendynamics.diagnosis.comparing.words import part_named
 from tokendynamics.diagnosis.network import PART_NAMES
+from tokendynamics.figures.curves import Curve, curve_keys, curves_chart, ticks
 from tokendynamics.figures.figure import Figure, Section, Table, cells, nothing
-from tokendynamics.figures.lines import Curve, curve_keys, curves_chart, drawable, ticks
-from tokendynamics.figures.palette import BLUE, GREEN, INK, MUTED, NEGATIVE, ORANGE
+from tokendynamics.figures.lines import Line, curve, table
 from tokendynamics.figures.svg import WIDE, draw_for_screens
 from tokendynamics.report._page import render
 from tokendynamics.report._registry import page_of
@@ -23,85 +22,54 @@ from tokendynamics.words import duration, moment, number, written
 
 HEIGHT = 240
 
-LOOKS: tuple[tuple[str, tuple[float, ...]], ...] = (
-    (BLUE, ()), (ORANGE, (5, 3)), (GREEN, (2, 2)), (NEGATIVE, (7, 3, 2, 3)), (INK, (1.5, 3)), (MUTED, (9, 4)),
-)  # fmt: skip
-"""Colour and dash of each model in turn."""
-
-
-@dataclass(frozen=True)
-class ModelCurve:
-    """Values of one model over depth.
-
-    Attributes:
-        name: The model.
-        x: Positions on the axis.
-        places: Names of these positions.
-        values: NaN where undefined.
-        low: Lower end of the interval; None for no band.
-        high: Upper end.
-    """
-
-    name: str
-    x: Sequence[float]
-    places: Sequence[str]
-    values: np.ndarray
-    low: np.ndarray | None = None
-    high: np.ndarray | None = None
-
 
 def curves_figure(
     ident: str,
     question: str,
     axis: str,
     caption: str,
-    curves: Sequence[ModelCurve],
+    lines: Sequence[Line],
     depth: str,
     *,
-    logarithmic: bool = False,
-    without_first: bool = False,
+    deepest: Sequence[int] = (),
+    log: bool = False,
 ) -> Figure:
-    """Return one figure of several curves.
+    """Return one figure of several curves over layers.
 
     Args:
         ident: For links.
         question: The question that it answers.
         axis: Title of the vertical axis.
         caption: The convention in words.
-        curves: One for each model.
+        lines: One for each model, over layers.
         depth: Title of the horizontal axis.
-        logarithmic: Whether the vertical axis is logarithmic; values that are not above zero are not drawn.
-        without_first: Whether the curves are those of all models but the first, so that each keeps its look.
+        deepest: The last layer of each model if depth relative to it is drawn; empty for layers.
+        log: Whether the vertical axis is logarithmic; values that are not above zero are not drawn.
     """
-    looks = [LOOKS[(place + without_first) % len(LOOKS)] for place in range(len(curves))]
-    drawn = [_as_drawn(curve, *look) for curve, look in zip(curves, looks, strict=True)]
-    if not any(drawable(value) and (not logarithmic or (value or 0) > 0) for each in drawn for value in each.values):
-        why = "above zero" if logarithmic else "defined"
-        text = f"Not plotted because no value is {why}. {caption}"
-        return replace(nothing(ident, question, text), table=_table(axis, curves))
+    numbers = table(axis, "Place", lines, named=lambda place: f"layer {place:.0f}")
+    if not any(line.drawn(log) for line in lines):
+        text = f"Not plotted because no value is {'above zero' if log else 'defined'}. {caption}"
+        return replace(nothing(ident, question, text), table=numbers)
+    scaled = zip(lines, deepest or [1] * len(lines), strict=True)
+    drawn = [replace(curve(line), x=(line.x / last).tolist(), mark="disc") for line, last in scaled]
     return Figure(
         ident=ident,
         question=question,
         svg=draw_for_screens(
             lambda width: curves_chart(
-                drawn, x=_depth_axis(curves, depth, width), title=axis, width=width, height=HEIGHT, log=logarithmic
+                drawn, x=_depth_axis(drawn, depth, width), title=axis, width=width, height=HEIGHT, log=log
             ),
             ident=ident,
             title=question,
-            description=f"{axis}. {_described(curves)} The table below holds every value.",
+            description=f"{axis}. {_described(lines)} The table below holds every value.",
             keys=curve_keys(drawn),
         ),
         caption=caption,
-        table=_table(axis, curves),
+        table=numbers,
     )
 
 
-def _as_drawn(curve: ModelCurve, colour: str, dash: tuple[float, ...]) -> Curve:
-    values, low, high = (None if each is None else each.tolist() for each in (curve.values, curve.low, curve.high))
-    return Curve(curve.name, curve.x, values or [], colour, low=low, high=high, dash=dash, mark="disc")
-
-
-def _depth_axis(curves: Sequence[ModelCurve], title: str, width: float) -> alt.X:
+def _depth_axis(curves: Sequence[Curve], title: str, width: float) -> alt.X:
     """Layers are whole numbers; depths between 0 and 1 are those of networks that are not equally deep."""
     places = [x for curve in curves for x in curve.x]
     most = 15 if width >= WIDE else 8
@@ -111,32 +79,13 @@ def _depth_axis(curves: Sequence[ModelCurve], title: str, width: float) -> alt.X
     return alt.X("x:Q", axis=alt.Axis(title=title, tickCount=most // 2))
 
 
-def _described(curves: Sequence[ModelCurve]) -> str:
+def _described(lines: Sequence[Line]) -> str:
     parts = []
-    for curve in curves:
-        known = [float(each) for each in curve.values if math.isfinite(each)]
-        parts.append(
-            f"{curve.name}: {number(known[0])} at first, {number(known[-1])} at the end."
-            if known
-            else f"{curve.name}: undefined."
-        )
+    for line in lines:
+        known = line.values[np.isfinite(line.values)].tolist()
+        ends = f"{number(known[0])} at first, {number(known[-1])} at the end" if known else "undefined"
+        parts.append(f"{line.name}: {ends}.")
     return " ".join(parts)
-
-
-def _table(axis: str, curves: Sequence[ModelCurve]) -> Table:
-    places = list(dict.fromkeys(place for curve in curves for place in curve.places))
-    columns = ["Place"]
-    for curve in curves:
-        columns += [curve.name] + ([f"{curve.name}, low", f"{curve.name}, high"] if curve.low is not None else [])
-    rows = []
-    for place in places:
-        row: list[float | str | None] = [place]
-        for curve in curves:
-            at = list(curve.places).index(place) if place in curve.places else None
-            columns_of = [curve.values] + ([curve.low, curve.high] if curve.low is not None else [])
-            row += [None if at is None or each is None else float(each[at]) for each in columns_of]
-        rows.append(cells(row))
-    return Table(axis, tuple(columns), tuple(rows))
 
 
 def halved_section(comparison: Comparison) -> Section | None:
@@ -145,50 +94,52 @@ def halved_section(comparison: Comparison) -> Section | None:
     Args:
         comparison: From `tokendynamics.compare`.
     """
-    table = comparison.halved
-    if table is None:
+    halved = comparison.halved
+    if halved is None:
         return None
     sentences = tuple(each.text for each in comparison.sentences if each.figure == "halved")
-    figures = [_changes(comparison, table, part) for part in PART_NAMES]
-    figures += [_differences(comparison, table, part) for part in PART_NAMES]
+    figures = [_changes(comparison, halved, part) for part in PART_NAMES]
+    figures += [_differences(comparison, halved, part) for part in PART_NAMES]
     return Section("halved", "How important is each part?", sentences, figures=tuple(each for each in figures if each))
 
 
-def _changes(comparison: Comparison, table: xr.Dataset, part: str) -> Figure | None:
+def _changes(comparison: Comparison, halved: xr.Dataset, part: str) -> Figure | None:
     """Return a curve for each model that has a loss."""
-    curves = []
+    lines, deepest = [], []
     depths = [int(facts["layers"]) for facts in comparison.descriptions]
-    alike = len(set(depths)) == 1
     for name, depth in zip(comparison.models, depths, strict=True):
         layers = np.arange(1, depth + 1)
-        values = table.loss_change.sel(model=name, part=part, layer=layers).mean("prompt").values
+        values = halved.loss_change.sel(model=name, part=part, layer=layers).mean("prompt").values
         if not np.isnan(values).all():
-            curves.append(ModelCurve(name, (layers / (1 if alike else depth)).tolist(), _places(layers), values))
-    if not curves:
+            lines.append(Line(name, len(lines), layers, values))
+            deepest.append(depth)
+    if not lines:
         return None
+    alike = len(set(depths)) == 1
     return curves_figure(
         f"halved-{part.replace('_', '-')}",
         f"What is the cost of halving the {PART_NAMES[part]}?",
         "Change of the loss, nats",
         f"Loss with the update of the {PART_NAMES[part]} of this layer times 0.5, less the loss of the unchanged "
         "network; mean over texts of the mean over tokens.",
-        curves,
+        lines,
         "Layer" if alike else "Relative depth (1: last layer)",
+        deepest=() if alike else deepest,
     )
 
 
-def _differences(comparison: Comparison, table: xr.Dataset, part: str) -> Figure | None:
+def _differences(comparison: Comparison, halved: xr.Dataset, part: str) -> Figure | None:
     """Return a curve for each model that has differences from the first, over the first's layers."""
     layers = np.arange(1, int(comparison.descriptions[0]["layers"]) + 1)
-    own = table.sel(part=part, layer=layers)
-    curves = [
-        ModelCurve(
-            name, layers.tolist(), _places(layers), own.difference.sel(other=name).values,
+    own = halved.sel(part=part, layer=layers)
+    lines = [
+        Line(
+            name, place, layers, own.difference.sel(other=name).values,
             *(own.difference_interval.sel(other=name, bound=bound).values for bound in ("low", "high")),
         )
-        for name in comparison.models[1:]
+        for place, name in enumerate(comparison.models[1:], start=1)
     ]  # fmt: skip
-    if all(np.isnan(curve.values).all() for curve in curves):
+    if all(np.isnan(line.values).all() for line in lines):
         return None
     return curves_figure(
         f"halved-difference-{part.replace('_', '-')}",
@@ -196,14 +147,9 @@ def _differences(comparison: Comparison, table: xr.Dataset, part: str) -> Figure
         "Difference of the changes, nats",
         f"Change of the loss of each model less that of {comparison.models[0]}, paired over texts, by the layers of "
         f"{comparison.models[0]}. Band: 90 % confidence interval of each separately, over at least three texts.",
-        curves,
+        lines,
         "Layer",
-        without_first=True,
     )
-
-
-def _places(layers: np.ndarray) -> list[str]:
-    return [f"layer {layer}" for layer in layers]
 
 
 _LAYER, _DEPTH = "Layer (0 = embedding)", "Relative depth (0: embedding, 1: last layer)"
@@ -259,15 +205,14 @@ def _states(comparison: Comparison) -> Section:
         end = float(trace.consensus_relative.sel(site="feed_forward")[-1])
         sizes = (int(facts["parameters"]), int(facts["layers"]), int(facts["dim"]))
         rows.append(cells([name, *sizes, end, verdict.state, str(verdict.worst), first]))
-    table = Table("State of the tokens in each model", columns, tuple(rows))
-    return Section("states", "In which states do the tokens end?", tables=(table,))
+    states = Table("State of the tokens in each model", columns, tuple(rows))
+    return Section("states", "In which states do the tokens end?", tables=(states,))
 
 
-def _axis(comparison: Comparison) -> tuple[str, list[np.ndarray]]:
-    depths = [trace.sizes["layer"] for trace in comparison.traces]
-    if len(set(depths)) == 1:
-        return _LAYER, [np.arange(depth, dtype=float) for depth in depths]
-    return _DEPTH, [np.linspace(0.0, 1.0, depth) for depth in depths]
+def _axis(comparison: Comparison) -> tuple[str, tuple[int, ...]]:
+    """Return the title of the axis of depth, and the last layer of each model where these differ."""
+    deepest = tuple(trace.sizes["layer"] - 1 for trace in comparison.traces)
+    return (_LAYER, ()) if len(set(deepest)) == 1 else (_DEPTH, deepest)
 
 
 _CURVES = (
@@ -280,71 +225,60 @@ _CURVES = (
 
 
 def _shares(comparison: Comparison) -> Section:
-    depth, where = _axis(comparison)
+    depth, deepest = _axis(comparison)
     figures = []
     for variable, share, axis, question in _CURVES:
-        curves = [
-            _model_curve(name, x, trace, variable, share)
-            for name, x, trace in zip(comparison.models, where, comparison.traces, strict=True)
+        lines = [
+            _of_trace(place, name, trace, variable, share)
+            for place, (name, trace) in enumerate(zip(comparison.models, comparison.traces, strict=True))
         ]
         caption = "After the feed-forward part of each layer. Band: 90 % confidence interval over at least three texts."
         ident = f"curve-{variable}-{share or 'all'}".replace("_", "-")
-        figures.append(curves_figure(ident, question, axis, caption, curves, depth))
+        figures.append(curves_figure(ident, question, axis, caption, lines, depth, deepest=deepest))
     return Section("shares", "What do their tokens share?", figures=tuple(figures))
 
 
-def _model_curve(name: str, x: np.ndarray, trace: xr.Dataset, variable: str, share: str | None) -> ModelCurve:
+def _of_trace(place: int, name: str, trace: xr.Dataset, variable: str, share: str | None) -> Line:
     chosen = {"site": "feed_forward"} | ({} if share is None else {"share": share})
     values, interval = trace[variable].sel(chosen), trace[f"{variable}_interval"].sel(chosen)
-    low, high = (interval.sel(bound=bound).values for bound in ("low", "high"))
-    return ModelCurve(name, x.tolist(), [f"layer {layer}" for layer in range(len(x))], values.values, low, high)
+    return Line(
+        name, place, np.arange(len(values)), values.values, *(interval.sel(bound=end).values for end in ("low", "high"))
+    )
 
 
 def _parting(comparison: Comparison) -> Section:
-    depth, where = _axis(comparison)
+    depth, deepest = _axis(comparison)
     figures: list[Figure] = []
     for component, noun in PART_NAMES.items():
-        curves = [
-            ModelCurve(
-                name, x[1:].tolist(), [f"layer {layer}" for layer in range(1, len(x))],
+        lines = [
+            Line(
+                name, place, np.arange(1, trace.sizes["layer"]),
                 trace.update_ratio.sel(component=component).median("prompt").values[1:],
             )
-            for name, x, trace in zip(comparison.models, where, comparison.traces, strict=True)
+            for place, (name, trace) in enumerate(zip(comparison.models, comparison.traces, strict=True))
         ]  # fmt: skip
         caption = "Median over tokens and texts of |update| / |state before it|."
         ident, question = f"updates-{component.replace('_', '-')}", f"How large are the updates of the {noun}?"
-        figures.append(curves_figure(ident, question, "Update ratio", caption, curves, depth, logarithmic=True))
-    gaps = comparison.gaps
-    if gaps is not None:
-        for component, noun in PART_NAMES.items():
-            table = np.sqrt((gaps.update_difference.sel(component=component) ** 2).mean("prompt"))
-            layers = gaps.layer.values[1:]
-            curves = [
-                ModelCurve(
-                    str(name), layers.tolist(), [f"layer {layer}" for layer in layers], table.sel(other=name).values[1:]
-                )
-                for name in gaps.other.values
-            ]
-            caption = (
-                f"‖Δ_b − Δ_a‖ / ‖Δ_a‖ of the updates Δ by the {noun} of each layer on the same tokens, relative to "
-                f"{comparison.models[0]}; root mean square over texts. Layers that agree to the last bit are not drawn."
-            )
-            ident = f"gaps-{component.replace('_', '-')}"
-            question = f"How much do the updates of the {noun} differ?"
-            figures.append(
-                curves_figure(
-                    ident,
-                    question,
-                    "Relative difference",
-                    caption,
-                    curves,
-                    "Layer",
-                    logarithmic=True,
-                    without_first=True,
-                )
-            )
+        figures.append(curves_figure(ident, question, "Update ratio", caption, lines, depth, deepest=deepest, log=True))
+    if comparison.gaps is not None:
+        figures += [_gap(comparison, comparison.gaps, component, noun) for component, noun in PART_NAMES.items()]
     sentences = tuple(each.text for each in comparison.sentences if each.figure == "updates")
     return Section("parting", "Where do they first differ?", sentences, figures=tuple(figures))
+
+
+def _gap(comparison: Comparison, gaps: xr.Dataset, component: str, noun: str) -> Figure:
+    """Draw how much the updates of one part differ from those of the first model."""
+    size = np.sqrt((gaps.update_difference.sel(component=component) ** 2).mean("prompt"))
+    lines = [
+        Line(str(name), place, gaps.layer.values[1:], size.sel(other=name).values[1:])
+        for place, name in enumerate(gaps.other.values, start=1)
+    ]
+    caption = (
+        f"‖Δ_b − Δ_a‖ / ‖Δ_a‖ of the updates Δ by the {noun} of each layer on the same tokens, relative to "
+        f"{comparison.models[0]}; root mean square over texts. Layers that agree to the last bit are not drawn."
+    )
+    ident, question = f"gaps-{component.replace('_', '-')}", f"How much do the updates of the {noun} differ?"
+    return curves_figure(ident, question, "Relative difference", caption, lines, "Layer", log=True)
 
 
 _PRODUCTS = ("ov_difference", "ov_angle", "qk_difference", "qk_angle", "ff_difference", "ff_angle")
@@ -357,19 +291,16 @@ def _weights(comparison: Comparison) -> Section:
     if weights is None:
         return Section("weights", "How do their weights differ?", sentences)
     layers = weights.layer.values
-    places = [f"layer {layer}" for layer in layers]
     figures = []
     for name, circuit in (("ov", "OV"), ("qk", "QK"), ("ff", "feed-forward part")):
         norms = [
-            ModelCurve(str(model), layers.tolist(), places, weights[f"{name}_norm"].sel(model=model).values)
-            for model in weights.model.values
+            Line(str(model), place, layers, weights[f"{name}_norm"].sel(model=model).values)
+            for place, model in enumerate(weights.model.values)
         ]
         what = "matrices of the feed-forward part" if name == "ff" else "heads"
         caption = f"√Σ ‖·‖² over the {what} of each layer, with the gain of the preceding norm folded in."
         question = f"How large is {'the ' * (name == 'ff')}{circuit}?"
-        figures.append(
-            curves_figure(f"{name}-norm", question, f"‖{circuit}‖", caption, norms, "Layer", logarithmic=True)
-        )
+        figures.append(curves_figure(f"{name}-norm", question, f"‖{circuit}‖", caption, norms, "Layer", log=True))
     columns = ["Layer"]
     columns += [f"{other}: {what}" for other in weights.other.values for what in _HEADINGS]
     rows = []
@@ -381,8 +312,8 @@ def _weights(comparison: Comparison) -> Section:
     if all(bool(weights[name].isnull().all()) for name in _PRODUCTS):  # the sentence gives the reason
         return Section("weights", "How do their weights differ?", sentences, figures=tuple(figures))
     caption = "Differences of products and matrices, relative to their norm, and angles of leading subspaces in degrees"
-    table = Table(caption, tuple(columns), tuple(rows))
-    return Section("weights", "How do their weights differ?", sentences, tables=(table,), figures=tuple(figures))
+    differences = Table(caption, tuple(columns), tuple(rows))
+    return Section("weights", "How do their weights differ?", sentences, tables=(differences,), figures=tuple(figures))
 
 
 def _texts(comparison: Comparison) -> Section:

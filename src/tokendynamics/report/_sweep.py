@@ -13,7 +13,8 @@ import xarray as xr
 from contourpy import contour_generator
 
 from tokendynamics.figures.figure import Cell, Figure, Section, Table, cells
-from tokendynamics.figures.palette import BLUE, GREEN, GRID, INK, MUTED, NEGATIVE, ORANGE, PAPER, POSITIONS
+from tokendynamics.figures.lines import LOOKS
+from tokendynamics.figures.palette import GRID, ORANGE, PAPER, POSITIONS
 from tokendynamics.figures.parameter import MOST_TICKS, Parameter, parameter, ticks
 from tokendynamics.figures.svg import WIDE, Drawing, Key, draw_for_screens, inline
 from tokendynamics.numerics.intervals import wilson
@@ -234,9 +235,6 @@ def ranges(shares: xr.Dataset) -> list[tuple[str, str]]:
     return facts
 
 
-_LOOKS: tuple[tuple[str, tuple[float, ...]], ...] = (
-    (BLUE, ()), (ORANGE, (5, 3)), (GREEN, (2, 2)), (NEGATIVE, (7, 3, 2, 3)), (INK, (1.5, 3)), (MUTED, (9, 4)),
-)  # fmt: skip
 _COLUMNS = ("End", "Count", "Systems", "Share", "Low", "High")
 
 
@@ -251,7 +249,7 @@ def curves(over: xr.Dataset, along: Parameter, words: Sequence[str]) -> Figure:
     over = over.isel({along.name: along.order})
     found = {word: over.sel({kind_of(over): word}) for word in words}
     mark: Literal["disc", "line"] = "disc" if along.words else "line"
-    looks = zip(words, _LOOKS, strict=False)
+    looks = zip(words, LOOKS, strict=False)
     ends = "; ".join(
         f"{word} {number(one.fraction[0].item())} at first and {number(one.fraction[-1].item())} at last"
         for word, one in found.items()
@@ -289,7 +287,7 @@ def _chart(found: Mapping[str, xr.Dataset], along: Parameter, width: float) -> D
     bands: list[alt.Chart] = []
     points: list[alt.Chart] = []
     for number_of, (word, one) in enumerate(found.items()):
-        colour, dash = _LOOKS[number_of]
+        colour, dash = LOOKS[number_of]
         rows = _curves_drawn(word, one, along)
         base = alt.Chart(inline(rows)).encode(x=x)
         # Words have no values between; their bars stand side by side, or they would cover each other.

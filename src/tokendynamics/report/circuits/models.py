@@ -20,9 +20,9 @@ from tokendynamics.circuits.evidence.verdict import TAKES_PART
 from tokendynamics.circuits.evidence.weights import row_centred
 from tokendynamics.circuits.learning import LearningRecord
 from tokendynamics.circuits.learning.record import SOLVED
+from tokendynamics.figures.curves import log_ticks
 from tokendynamics.figures.drawing import drawing
 from tokendynamics.figures.figure import Cell, Figure, Matrices, Section, Table, cells
-from tokendynamics.figures.lines import log_ticks
 from tokendynamics.figures.matrix import Panel, Side, matrices
 from tokendynamics.figures.palette import AXIS, BLUE, GREEN, INK, ORANGE, PAPER
 from tokendynamics.figures.rows import Row, intervals_chart

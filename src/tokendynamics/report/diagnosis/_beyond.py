@@ -16,8 +16,8 @@ from tokendynamics.diagnosis.deepening.repeated_passes import COLLAPSED
 from tokendynamics.diagnosis.deepening.result import first_lost, known_until, seen_below
 from tokendynamics.diagnosis.network import PART_NAMES
 from tokendynamics.diagnosis.result import deeper_in_words, levers_in_words
+from tokendynamics.figures.curves import Column, Curve, Number, Rule, curve_keys, curves_chart, time_axis
 from tokendynamics.figures.figure import Cell, Figure, Given, Table, cells, nothing
-from tokendynamics.figures.lines import Column, Curve, Number, Rule, curve_keys, curves_chart, time_axis
 from tokendynamics.figures.palette import BLUE, GREEN, MUTED, NEGATIVE, ORANGE
 from tokendynamics.figures.svg import WIDE, Key, draw_for_screens
 from tokendynamics.numerics.printable import printable, shortened

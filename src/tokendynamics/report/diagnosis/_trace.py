@@ -21,8 +21,7 @@ from tokendynamics.diagnosis.tracing.words import (
     attention_sinks,
     jumps,
 )
-from tokendynamics.figures.figure import Figure, Given, Table, cells, nothing
-from tokendynamics.figures.lines import (
+from tokendynamics.figures.curves import (
     Column,
     Curve,
     Mark,
@@ -35,6 +34,7 @@ from tokendynamics.figures.lines import (
     log_ticks,
     stacked_chart,
 )
+from tokendynamics.figures.figure import Figure, Given, Table, cells, nothing
 from tokendynamics.figures.palette import (
     ATTENTION,
     AXIS,
@@ -370,8 +370,8 @@ def _shares_description(where: list[Step], found: dict[str, Estimates], prompts:
 
 def _described(where: list[Step], found: dict[str, Estimates]) -> str:
     texts = [
-        f"{_SHARES_MEASURES[name]}: {number(float(each.values[0]))} at the embedding, {number(float(each.values[-1]))} at "
-        f"{where[-1].name}."
+        f"{_SHARES_MEASURES[name]}: {number(float(each.values[0]))} at the embedding, "
+        f"{number(float(each.values[-1]))} at {where[-1].name}."
         for name, each in found.items()
     ]
     return " ".join([*texts, "The table holds every value."])

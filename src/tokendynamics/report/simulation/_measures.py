@@ -14,6 +14,7 @@ from torch import Tensor
 from tokendynamics import observables
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.figures.figure import Table, cells, fold, gather
+from tokendynamics.figures.lines import evenly
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.observables import norms
@@ -148,15 +149,6 @@ def _chosen(many: int, times: int, tokens: int) -> tuple[np.ndarray, np.ndarray]
     moments = max(FEWEST_TIMES, min(most, room // min(many, _ENOUGH_SYSTEMS)))
     moments = min(moments, times)
     return evenly(many, max(1, min(room // moments, 4 * _ENOUGH_SYSTEMS))), evenly(times, moments)
-
-
-def evenly(count: int, most: int) -> np.ndarray:
-    """Return at most `most` of the numbers from 0 to `count` − 1, evenly, with both ends.
-
-    >>> evenly(9, 3).tolist(), evenly(3, 5).tolist()
-    ([0, 4, 8], [0, 1, 2])
-    """
-    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
 
 
 def with_directions(states: Tensor) -> np.ndarray:

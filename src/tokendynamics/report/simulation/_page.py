@@ -13,9 +13,10 @@ import altair as alt
 import numpy as np
 
 from tokendynamics.dynamics import Status, Trajectory
+from tokendynamics.figures.curves import Column, Curve, curve_keys, curves_chart, time_axis
 from tokendynamics.figures.figure import Figure, Section, Table, cells, nothing
-from tokendynamics.figures.lines import Column, Curve, curve_keys, curves_chart, time_axis
-from tokendynamics.figures.palette import BLUE, GREEN, GRID, INK, MUTED, NEGATIVE, ORANGE, PAPER, POSITIONS
+from tokendynamics.figures.lines import LOOKS, evenly
+from tokendynamics.figures.palette import BLUE, GRID, INK, PAPER, POSITIONS
 from tokendynamics.figures.paths import choose_view
 from tokendynamics.figures.recording import Recording
 from tokendynamics.figures.svg import WIDE, Drawing, Key, draw_for_screens, inline
@@ -23,25 +24,10 @@ from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.report._page import render, shortened
 from tokendynamics.report._registry import page_of
-from tokendynamics.report.simulation._measures import (
-    ANGLE,
-    Ends,
-    Measure,
-    Shown,
-    ends,
-    evenly,
-    measures,
-    shown,
-    systems_table,
-)
+from tokendynamics.report.simulation._measures import ANGLE, Ends, Measure, Shown, ends, measures, shown, systems_table
 from tokendynamics.specification import Simulation
 from tokendynamics.theorems import Certificate
 from tokendynamics.words import Convention, duration, moment, number, plural, written
-
-LOOKS: tuple[tuple[str, tuple[float, ...]], ...] = (
-    (BLUE, ()), (ORANGE, (5, 3)), (GREEN, (2, 2)), (NEGATIVE, (7, 3, 2, 3)), (INK, (1.5, 3)), (MUTED, (9, 4)),
-)  # fmt: skip
-"""Colour and dash of each of a few lines."""
 
 _OVER_TIME_HEIGHT = 250
 _DECADES = 100.0

@@ -2,144 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
-import numpy as np
-
-from tokendynamics.figures.figure import Figure, Given, Table, cells, nothing
-from tokendynamics.figures.lines import Column, Curve, Mark, Rule, curve_keys, curves_chart, time_axis
+from tokendynamics.figures.curves import Rule, curve_keys, curves_chart, time_axis
+from tokendynamics.figures.figure import Figure, Table, nothing
+from tokendynamics.figures.lines import Line, columns, curve, described, table
 from tokendynamics.figures.svg import WIDE, Specification, draw_for_screens, plain
-from tokendynamics.report.simulation._measures import evenly
-from tokendynamics.report.simulation._page import LOOKS
-from tokendynamics.words import Convention, number
-
-MOST_POINTS = 200
-"""Points of a line that are drawn and tabulated: as many as a drawing can show."""
-
-_MARKED = 30
-"""Most points of a line that are marked."""
-_MARKS: tuple[Mark, ...] = ("disc", "ring", "triangle")
-_MOST_COLUMNS = 100
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line.
-
-    Attributes:
-        name: In the legend.
-        place: Which of the looks it has: an arm has the same in all figures of a page.
-        x: Places on the axis, rising.
-        values: NaN where undefined.
-        low: Lower ends of a band; None for no band.
-        high: Upper ends.
-    """
-
-    name: str
-    place: int
-    x: np.ndarray
-    values: np.ndarray
-    low: np.ndarray | None = None
-    high: np.ndarray | None = None
-
-    def drawn(self, log: bool) -> bool:
-        """Whether an axis has something of it."""
-        return bool((np.isfinite(self.values) & ((self.values > 0) | (not log))).any())
-
-
-def look(place: int) -> tuple[str, tuple[float, ...]]:
-    """Return colour and dash; beyond the first few, colours come again with other dashes.
-
-    >>> look(0)[0] == look(6)[0], look(0)[1] == look(6)[1], len({look(place) for place in range(36)})
-    (True, False, 36)
-    """
-    many = len(LOOKS)
-    return LOOKS[place % many][0], LOOKS[(place + place // many) % many][1]
-
-
-def thinned(line: Line) -> Line:
-    """Return the line at no more than `MOST_POINTS` places, evenly, with both ends."""
-    kept = evenly(len(line.x), MOST_POINTS) if len(line.x) else slice(0)
-    band = [None if each is None else each[kept] for each in (line.low, line.high)]
-    return Line(line.name, line.place, line.x[kept], line.values[kept], *band)
-
-
-def curve(line: Line) -> Curve:
-    """Return what is drawn of a line."""
-    colour, dash = look(line.place)
-    values, low, high = (None if each is None else each.tolist() for each in (line.values, line.low, line.high))
-    mark = _MARKS[line.place % len(_MARKS)] if len(line.x) <= _MARKED else ""
-    return Curve(line.name, line.x.tolist(), values or [], colour, low=low, high=high, dash=dash, mark=mark)
-
-
-def columns(lines: Sequence[Line], heading: str, first: float, last: float) -> list[Column]:
-    """Return what is said of each place on hover.
-
-    Args:
-        lines: All of the drawing.
-        heading: What a place is, such as "step".
-        first: Where the drawing begins.
-        last: Where it ends.
-    """
-    places = _places(lines)
-    places = places[evenly(len(places), _MOST_COLUMNS)] if len(places) else places
-    if len(places) < 2:
-        return []
-    edges = [first, *((places[1:] + places[:-1]) / 2).tolist(), last]
-    said = []
-    for place, (left, right) in zip(places, pairwise(edges), strict=True):
-        at = [(line, np.flatnonzero(line.x == place)) for line in lines]
-        told = [f"{line.name}: {_with_band(line, int(found[0]))}" for line, found in at if len(found)]
-        said.append((left, right, "\n".join([f"{heading} {number(float(place), 7)}", *told])))
-    return said
-
-
-def described(lines: Sequence[Line]) -> str:
-    """Return where each line begins and ends, in words."""
-    parts = []
-    for line in lines:
-        known = line.values[np.isfinite(line.values)]
-        ends = f"{number(float(known[0]))} at first, {number(float(known[-1]))} at last" if len(known) else "none"
-        parts.append(f"{line.name}: {ends}")
-    return "; ".join(parts) + "."
-
-
-def table(caption: str, heading: str, lines: Sequence[Line], ends: tuple[str, str] = ("low", "high")) -> Table:
-    """Return every number drawn.
-
-    Args:
-        caption: What they are.
-        heading: What a place is.
-        lines: Those of the drawing.
-        ends: What the ends of a band are called.
-    """
-    names = [heading]
-    for line in lines:
-        names += [line.name] + ([] if line.low is None else [f"{line.name}, {end}" for end in ends])
-    rows = []
-    for place in _places(lines):
-        row: list[Given] = [int(place) if float(place).is_integer() else float(place)]
-        for line in lines:
-            at = np.flatnonzero(line.x == place)
-            given = [line.values] + ([] if line.low is None or line.high is None else [line.low, line.high])
-            row += [float(each[at[0]]) if len(at) else None for each in given]
-        rows.append(cells(row))
-    return Table(caption, tuple(names), tuple(rows))
-
-
-def _places(lines: Sequence[Line]) -> np.ndarray:
-    return np.unique(np.concatenate([line.x for line in lines])) if lines else np.array([])
-
-
-def _with_band(line: Line, at: int) -> str:
-    value = number(float(line.values[at]))
-    if line.low is None or line.high is None or not math.isfinite(line.low[at]):
-        return value
-    return f"{value} ({number(float(line.low[at]))} to {number(float(line.high[at]))})"
-
+from tokendynamics.words import Convention
 
 _STEPS_HEIGHT = 260
 _ROOM = 1.02

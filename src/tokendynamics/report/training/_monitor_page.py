@@ -14,16 +14,16 @@ from markupsafe import Markup
 from tokendynamics.diagnosis.network import PART_NAMES
 from tokendynamics.diagnosis.tracing.layer_states import ANISOTROPIC, CONSENSUS, SPREAD
 from tokendynamics.diagnosis.tracing.words import ATTENTION_SINK
+from tokendynamics.figures.curves import Column, Rule, hover, ticks, time_axis
 from tokendynamics.figures.figure import Cell, Figure, Section, Table, cells
-from tokendynamics.figures.lines import Column, Rule, hover, ticks, time_axis
+from tokendynamics.figures.lines import Line, evenly, thinned
 from tokendynamics.figures.palette import COMMON, GRID, INK, NEGATIVE, OWN, PAPER, POSITIONS
 from tokendynamics.figures.svg import Drawing, Key, draw_for_screens, inline
 from tokendynamics.provenance.manifest import versions
 from tokendynamics.report._page import piece, render
 from tokendynamics.report._registry import page_of
 from tokendynamics.report.diagnosis._page import _GLYPHS
-from tokendynamics.report.simulation._measures import evenly
-from tokendynamics.report.training._lines import Line, over_steps, thinned
+from tokendynamics.report.training._lines import over_steps
 from tokendynamics.training.monitor.changes import LARGE, ROOM
 from tokendynamics.training.monitor.looks import MEASURED
 from tokendynamics.training.monitor.series import Series, answer, findings, lines

@@ -9,21 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from tokendynamics.figures.curves import Rule
 from tokendynamics.figures.figure import Figure, Section, Table, cells
-from tokendynamics.figures.lines import Rule
+from tokendynamics.figures.lines import MOST_POINTS, Line, thinned
 from tokendynamics.report._page import made, render, shortened
 from tokendynamics.report._registry import page_of
-from tokendynamics.report.training._lines import (
-    ATTENTION_ALONE,
-    MEASURES,
-    MOST_POINTS,
-    STATES,
-    Band,
-    Line,
-    over_steps,
-    thinned,
-    through_layers,
-)
+from tokendynamics.report.training._lines import ATTENTION_ALONE, MEASURES, STATES, Band, over_steps, through_layers
 from tokendynamics.training import Record
 from tokendynamics.training.record import answer, course, findings, in_words, measure_of, value
 from tokendynamics.words import Convention, count, number, written

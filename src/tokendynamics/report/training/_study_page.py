@@ -10,27 +10,16 @@ from dataclasses import replace
 import altair as alt
 import numpy as np
 
+from tokendynamics.figures.curves import Curve, Rule, curve_keys, curves_chart
 from tokendynamics.figures.figure import NO_MARKUP, Cell, Figure, Given, Section, Table, cells, nothing
-from tokendynamics.figures.lines import Curve, Rule, curve_keys, curves_chart
+from tokendynamics.figures.lines import Line, curve, described, look, thinned
 from tokendynamics.figures.palette import AXIS, BLUE, INK, PAPER
 from tokendynamics.figures.svg import WIDE, Drawing, Key, draw_for_screens, inline
 from tokendynamics.numerics.intervals import T_COVERAGE, student_quantile
 from tokendynamics.numerics.printable import printable
 from tokendynamics.report._page import made, piece, render, shortened
 from tokendynamics.report._registry import page_of
-from tokendynamics.report.training._lines import (
-    ATTENTION_ALONE,
-    MEASURES,
-    STATES,
-    Band,
-    Line,
-    curve,
-    described,
-    look,
-    over_steps,
-    thinned,
-    through_layers,
-)
+from tokendynamics.report.training._lines import ATTENTION_ALONE, MEASURES, STATES, Band, over_steps, through_layers
 from tokendynamics.sweeps.study import PairedComparison, StudyResult
 from tokendynamics.sweeps.study.words import ONE_SEED, VERDICTS, about_grid_ends, about_runs, claimed, verdict_of
 from tokendynamics.training.record import FINISHED
