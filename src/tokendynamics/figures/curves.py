@@ -205,7 +205,7 @@ def _stacked(x: Sequence[float], parts: Sequence[Part]) -> list[dict]:
 
 
 def curve_keys(curves: Sequence[Curve]) -> list[Key]:
-    """Return the legend of curves: each line, and each band that has a name.
+    """Return the legend of curves: each line, and each band, that has a name.
 
     Args:
         curves: As they are drawn.
@@ -213,7 +213,7 @@ def curve_keys(curves: Sequence[Curve]) -> list[Key]:
     keys = []
     for curve in curves:
         dash = ",".join(f"{length:g}" for length in curve.dash)
-        if curve.empty:
+        if curve.empty or not curve.label:
             continue
         mark = "line" if curve.width else _KEYS[curve.mark]
         keys.append(Key(curve.label, mark, curve.colour, dash=dash, width=curve.width or 1.5))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import altair as alt
 import numpy as np
@@ -31,7 +31,6 @@ from tokendynamics.figures.curves import (
     curves_chart,
     depth_axis,
     hover,
-    log_ticks,
     stacked_chart,
 )
 from tokendynamics.figures.figure import Figure, Given, Table, cells, nothing
@@ -629,7 +628,6 @@ def _components_table(measure: _ComponentsMeasure, layers: list[_ComponentsLayer
 
 
 AGREEMENT_QUESTION = "Do the tokens draw together with depth?"
-AGREEMENT_HEIGHT = 270
 MOST_PROMPT_COLUMNS = 8
 """With more prompts than this the table holds only their mean and range; the data files hold every value."""
 
@@ -717,20 +715,25 @@ def _agreement_figure(trace: xr.Dataset, measure: _AgreementMeasure, where: list
     prompts = trace.sizes["prompt"]
     if all(each.mean is None for each in (*removed, *kept)):
         return nothing(ident, AGREEMENT_QUESTION, undrawn(trace), measure.label)
+    curves = _agreement_curves(where, removed, kept, between, prompts)
     return Figure(
         ident=ident,
         question=AGREEMENT_QUESTION,
         svg=draw_for_screens(
-            lambda width: _agreement_chart(measure, where, removed, kept, between, width),
+            lambda width: curves_chart(
+                # What the mean is compared with lies below it.
+                [*curves[1:-3], curves[0], *curves[-3:]], last=where[-1].layer, title=measure.axis, width=width,
+                domain=_agreement_domain(measure, curves), columns=_agreement_columns(where, removed, kept, between),
+            ),
             ident=ident,
             title=f"{AGREEMENT_QUESTION} {measure.label}",
             description=_agreement_description(measure, where, removed, prompts),
-            keys=_agreement_keys(prompts, between is not None, {step.part for step in where if step.layer}),
+            keys=curve_keys(curves),
         ),
         caption=f"{measure.meaning} {_convention(prompts)}",
         table=_agreement_table(measure, where, removed, kept, between, [str(p) for p in trace["prompt"].values]),
         label=measure.label,
-    )
+    )  # fmt: skip
 
 
 def _between(trace: xr.Dataset, where: list[Step]) -> list[Spread] | None:
@@ -747,67 +750,36 @@ def _convention(prompts: int) -> str:
     return f"Line: mean over {prompts} prompts; band: lowest to highest prompt. {massive}"
 
 
-def _agreement_keys(prompts: int, between: bool, parts: set[str]) -> list[Key]:
-    keys = [Key("massive tokens removed" if prompts == 1 else "mean, massive tokens removed", "line", BLUE)]
+def _agreement_curves(
+    where: list[Step], removed: list[Spread], kept: list[Spread], between: list[Spread] | None, prompts: int
+) -> list[Curve]:
+    """Return the mean with its band, what it is compared with, and a mark for each part that wrote a state."""
+    x, mean = [step.x for step in where], [each.mean for each in removed]
+    main = Curve("massive tokens removed" if prompts == 1 else "mean, massive tokens removed", x, mean, BLUE)
     if prompts > 1:
-        keys.append(Key("range over prompts", "band", BLUE))
-    keys.append(Key("massive tokens kept", "line", MUTED, dash="5,3", width=1.3))
-    if between:
-        keys.append(Key("between prompts", "line", ORANGE, dash="1.5,2.5", width=2.2))
-    disc = "after feed-forward" if "feed_forward" in parts else "embedding"
-    keys += [Key("after attention", "circle", BLUE, width=1.5), Key(disc, "disc", BLUE)]
-    return [*keys, Key("after the final norm", "diamond", INK)] if "final_norm" in parts else keys
-
-
-def _agreement_chart(
-    measure: _AgreementMeasure,
-    where: list[Step],
-    removed: list[Spread],
-    kept: list[Spread],
-    between: list[Spread] | None,
-    width: float = WIDE,
-) -> Drawing:
-    last = max((step.layer for step in where), default=0)
-    rows = [
-        {"x": s.x, "part": s.part, "mid": r.mean, "low": r.low, "high": r.high, "kept": k.mean}
-        | ({"between": between[i].mean} if between else {})
-        for i, (s, r, k) in enumerate(zip(where, removed, kept, strict=True))
-    ]
-    base = alt.Chart(alt.Data(values=rows)).encode(x=depth_axis(last, width))
-    y = _y_axis(measure, rows)
-    layers: list[alt.Chart] = [
-        base.mark_area(color=BLUE, opacity=0.16).encode(y=y("low"), y2="high:Q"),
-        base.mark_line(color=MUTED, strokeDash=[5, 3], strokeWidth=1.3).encode(y=y("kept")),
+        low, high = [each.low for each in removed], [each.high for each in removed]
+        main = replace(main, low=low, high=high, band="range over prompts")
+    curves = [
+        main,
+        Curve("massive tokens kept", x, [each.mean for each in kept], MUTED, dash=(5, 3), width=1.3),
     ]
     if between:
-        layers.append(base.mark_line(color=ORANGE, strokeDash=[1.5, 2.5], strokeWidth=2.2).encode(y=y("between")))
-    layers.append(base.mark_line(color=BLUE, strokeWidth=2.2).encode(y=y("mid")))
-    layers += _marks(base, y("mid"))
-    layers.append(hover(_agreement_columns(where, removed, kept, between), last, AGREEMENT_HEIGHT, width))
-    return alt.layer(*layers, width=width, height=AGREEMENT_HEIGHT)
+        curves.append(Curve("between prompts", x, [each.mean for each in between], ORANGE, dash=(1.5, 2.5)))
+    disc = "after feed-forward" if any(step.layer and step.part == "feed_forward" for step in where) else "embedding"
+    marks: tuple[tuple[str, str, str, Mark], ...] = (
+        ("attention", "after attention", BLUE, "ring"), ("feed_forward", disc, BLUE, "disc"),
+        ("final_norm", "after the final norm", INK, "diamond"),
+    )  # fmt: skip
+    for part, label, colour, mark in marks:
+        at = [value if step.part == part else None for step, value in zip(where, mean, strict=True)]
+        curves.append(Curve(label, x, at, colour, width=0, mark=mark))
+    return curves
 
 
-def _marks(base: alt.Chart, y: alt.Y) -> list[alt.Chart]:
-    shapes = {
-        "attention": {"shape": "circle", "fill": PAPER, "stroke": BLUE, "strokeWidth": 1.5, "size": 26},
-        "feed_forward": {"shape": "circle", "fill": BLUE, "stroke": BLUE, "size": 26},
-        "final_norm": {"shape": "diamond", "fill": INK, "stroke": PAPER, "size": 90},
-    }
-    return [
-        base.transform_filter(f"datum.part === '{part}' && isValid(datum.mid)")
-        .mark_point(opacity=1, **look)
-        .encode(y=y)
-        for part, look in shapes.items()
-    ]
-
-
-def _y_axis(measure: _AgreementMeasure, rows: list[dict]):
-    drawn = [row[name] for row in rows for name in ("low", "high", "kept", "between") if row.get(name) is not None]
-    low = min([measure.bounds[0], *drawn])
-    high = measure.bounds[1] or max([1.0, *drawn]) * 1.04
-    scale = alt.Scale(domain=[low, max([high, *drawn])], nice=low < 0 or measure.bounds[1] is None)
-    axis = alt.Axis(title=measure.axis, tickCount=6)
-    return lambda field: alt.Y(f"{field}:Q", scale=scale, axis=axis)
+def _agreement_domain(measure: _AgreementMeasure, curves: list[Curve]) -> tuple[float, float]:
+    low, high = measure.bounds
+    values = [value for curve in curves for value in (*curve.values, *(curve.high or ())) if value is not None]
+    return low, high or 1.04 * max([1.0, *values])
 
 
 def _agreement_columns(
@@ -863,7 +835,6 @@ def _agreement_table(
 
 
 NORMS_QUESTION = "Do the token norms grow?"
-NORMS_HEIGHT = 270
 
 
 def norms_figure(trace: xr.Dataset) -> Figure:
@@ -877,19 +848,23 @@ def norms_figure(trace: xr.Dataset) -> Figure:
     prompts = trace.sizes["prompt"]
     if all(each.mean is None for each in bands["median"]) and all(sink.norm.mean is None for sink in sinks.values()):
         return nothing("norms-chart", NORMS_QUESTION, "Not plotted because no token has a known norm.")
+    curves = _norms_curves(where, bands, sinks)
     return Figure(
         ident="norms-chart",
         question=NORMS_QUESTION,
         svg=draw_for_screens(
-            lambda width: _norms_chart(where, bands, sinks, width),
+            lambda width: curves_chart(
+                curves, last=max(sinks), title="Norm of a token (log scale)", width=width, log=True,
+                columns=_norms_columns(where, bands, sinks),
+            ),
             ident="norms-chart",
             title=f"{NORMS_QUESTION} Norm of the tokens over depth, on a log axis",
             description=_norms_description(where, bands["median"], sinks, prompts),
-            keys=_norms_keys(any(sink.norm.mean is not None for sink in sinks.values()), where),
+            keys=curve_keys(curves),
         ),
         caption=_norms_caption(prompts, where, sinks),
         table=_norms_table(where, bands, sinks),
-    )
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -905,54 +880,17 @@ def _sinks(trace: xr.Dataset) -> dict[int, _Sink]:
     return {int(layer): _Sink(*(spread(each[i]) for each in values)) for i, layer in enumerate(trace["layer"].values)}
 
 
-def _norms_chart(
-    where: list[Step], bands: dict[str, list[Spread]], sinks: dict[int, _Sink], width: float = WIDE
-) -> Drawing:
-    last = max((step.layer for step in where), default=0)
-    rows = [
-        {"x": step.x, "site": step.site, "low": low.mean, "mid": mid.mean, "high": high.mean}
-        for step, low, mid, high in zip(
-            where, bands["lower_quartile"], bands["median"], bands["upper_quartile"], strict=True
-        )
+def _norms_curves(where: list[Step], bands: dict[str, list[Spread]], sinks: dict[int, _Sink]) -> list[Curve]:
+    x = [step.x for step in where]
+    low, median, high = ([each.mean for each in bands[name]] for name in ("lower_quartile", "median", "upper_quartile"))
+    last = [value if step.site == "final_norm" else None for step, value in zip(where, median, strict=True)]
+    largest = [sink.norm.mean for sink in sinks.values()]
+    return [
+        Curve("median over tokens", x, median, BLUE, low, high, "quartiles over tokens"),
+        Curve("after the final norm", x, last, INK, width=0, mark="diamond"),
+        Curve("", list(sinks), largest, ORANGE, dash=(1.5, 2.5), width=1.6),
+        Curve("largest massive token of the layer", list(sinks), largest, ORANGE, width=0, mark="triangle"),
     ]
-    large = [{"x": layer, "sink": sink.norm.mean} for layer, sink in sinks.items()]
-    y = _log_axis([row[name] for row in rows for name in ("low", "mid", "high")] + [row["sink"] for row in large])
-    base = alt.Chart(alt.Data(values=_positive(rows))).encode(x=depth_axis(last, width))
-    apart = alt.Chart(alt.Data(values=_positive(large))).encode(x=depth_axis(last, width), y=y("sink"))
-    valid = apart.transform_filter("isValid(datum.sink)")
-    layers = [
-        base.mark_area(color=BLUE, opacity=0.16).encode(y=y("low"), y2="high:Q"),
-        base.mark_line(color=BLUE, strokeWidth=2.2).encode(y=y("mid")),
-        base.transform_filter("datum.site === 'final_norm' && isValid(datum.mid)")
-        .mark_point(shape="diamond", fill=INK, stroke=PAPER, size=90, opacity=1)
-        .encode(y=y("mid")),
-        apart.mark_line(color=ORANGE, strokeDash=[1.5, 2.5], strokeWidth=1.6),
-        valid.mark_point(shape="triangle-up", fill=ORANGE, stroke=PAPER, strokeWidth=0.6, size=64, opacity=1),
-        hover(_norms_columns(where, bands, sinks), last, NORMS_HEIGHT, width),
-    ]
-    return alt.layer(*layers, width=width, height=NORMS_HEIGHT)
-
-
-def _positive(rows: list[dict]) -> list[dict]:
-    """Drop zero: a log axis has no place for it."""
-    return [{k: None if k != "x" and isinstance(v, float) and v <= 0 else v for k, v in row.items()} for row in rows]
-
-
-def _log_axis(values: list[float | None]):
-    drawn = [v for v in values if v is not None and v > 0] or [1.0]
-    low, high = min(drawn) / 1.25, max(drawn) * 1.25
-    scale = alt.Scale(type="log", domain=[low, high], nice=False)
-    axis = alt.Axis(title="Norm of a token (log scale)", values=log_ticks(low, high), format=",")
-    return lambda field: alt.Y(f"{field}:Q", scale=scale, axis=axis)
-
-
-def _norms_keys(has_sink: bool, where: list[Step]) -> list[Key]:
-    keys = [Key("median over tokens", "line", BLUE), Key("quartiles over tokens", "band", BLUE)]
-    if any(step.site == "final_norm" for step in where):
-        keys.append(Key("after the final norm", "diamond", INK))
-    if has_sink:
-        keys.append(Key("largest massive token of the layer", "triangle", ORANGE))
-    return keys
 
 
 def _norms_columns(
