@@ -47,4 +47,4 @@ def test_fields_of_a_dataclass_are_checked() -> None:
 
 def test_the_package_is_under_the_checks() -> None:
     assert inner.__code__.co_filename.endswith("typecheck.py")
-    assert inner.__wrapped__.__code__.co_filename.endswith("_retraction.py")
+    assert inner.__wrapped__.__code__.co_filename.endswith("retraction.py")

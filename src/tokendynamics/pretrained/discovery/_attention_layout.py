@@ -92,10 +92,6 @@ def attention_layout(
     mask, weights = attention.mask, attention.weights
     hidden = weights[..., torch.ones(weights.shape[-2:], dtype=torch.bool).triu(1)]
     biased = mask is not None and mask.is_floating_point() and bool((mask[mask > -1e4] != 0).any())
-    sinks = None
-    if attention.sinks is not None:
-        pointer, named = attention.sinks.data_ptr(), block.module.named_parameters()
-        sinks = next((name for name, each in named if each.data_ptr() == pointer), None)
     found = AttentionLayout(
         module=_within(own, block),
         heads=attention.query.shape[1],
@@ -109,12 +105,20 @@ def attention_layout(
         rotation=rotation,
         relative_bias=attention.bias is not None or biased,
         soft_cap=attention.soft_cap,
-        sinks=sinks,
+        sinks=_name_of(attention.sinks, block.module),
         window=attention.window,
         norm=None if norm is None else (_within(norm[0], block), norm[1]),
         error=0.0,
     )
     return FoundAttention(found, own, start, angles, projection.end)
+
+
+def _name_of(tensor: Tensor | None, module: nn.Module) -> str | None:
+    """Return the name of the parameter that a tensor is a view of."""
+    if tensor is None:
+        return None
+    named = module.named_parameters()
+    return next((name for name, parameter in named if parameter.data_ptr() == tensor.data_ptr()), None)
 
 
 def _within(call: ModuleCall, block: ModuleCall) -> str:
