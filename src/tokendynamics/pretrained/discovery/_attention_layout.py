@@ -89,9 +89,6 @@ def attention_layout(
     if not unturned(plain, attention.query):
         rotation, angles = rotation_of(fitted_matrices(plain, attention.query), tables)
     projection, storage = _output_projection(attention, time, block, calls)
-    mask, weights = attention.mask, attention.weights
-    hidden = weights[..., torch.ones(weights.shape[-2:], dtype=torch.bool).triu(1)]
-    biased = mask is not None and mask.is_floating_point() and bool((mask[mask > -1e4] != 0).any())
     found = AttentionLayout(
         module=_within(own, block),
         heads=attention.query.shape[1],
@@ -101,9 +98,9 @@ def attention_layout(
         **parts,
         output=(_within(projection, block), storage),
         scale=attention.scale,
-        causal=mask is not None and hidden.numel() > 0 and bool((hidden == 0).all()),
+        causal=_is_causal(attention),
         rotation=rotation,
-        relative_bias=attention.bias is not None or biased,
+        relative_bias=attention.bias is not None or _biases(attention.mask),
         soft_cap=attention.soft_cap,
         sinks=_name_of(attention.sinks, block.module),
         window=attention.window,
@@ -111,6 +108,18 @@ def attention_layout(
         error=0.0,
     )
     return FoundAttention(found, own, start, angles, projection.end)
+
+
+def _is_causal(attention: AttentionCall) -> bool:
+    """Whether a mask hides every later token."""
+    weights = attention.weights
+    later = weights[..., torch.ones(weights.shape[-2:], dtype=torch.bool).triu(1)]
+    return attention.mask is not None and later.numel() > 0 and bool((later == 0).all())
+
+
+def _biases(mask: Tensor | None) -> bool:
+    """Whether a mask adds to logits that it does not hide."""
+    return mask is not None and mask.is_floating_point() and bool((mask[mask > -1e4] != 0).any())
 
 
 def _name_of(tensor: Tensor | None, module: nn.Module) -> str | None:
