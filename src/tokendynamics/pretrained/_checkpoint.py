@@ -431,7 +431,7 @@ class Checkpoint:
     def whole(self) -> nn.Module:
         """The network with its language head where there is one; see `model`."""
         self._check_in_memory()
-        return self.with_head or self.model
+        return self.model if self.with_head is None else self.with_head
 
     @property
     def streamed(self) -> bool:

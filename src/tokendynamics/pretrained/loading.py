@@ -130,7 +130,7 @@ def load(
     if adapter is None:
         return checkpoint
     origin = Origin(checkpoint.name, found.source, found.folder, checkpoint.random_seed, tokenizer)
-    return live_checkpoint(checkpoint.with_head or checkpoint.model, origin, adapter=adapter)
+    return live_checkpoint(checkpoint.whole, origin, adapter=adapter)
 
 
 _Spread: TypeAlias = Literal["auto"] | dict[str, torch.device] | None

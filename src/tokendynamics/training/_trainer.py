@@ -261,7 +261,7 @@ class RunTrainer(Trainer):
         """Give every group of parameters its own learning rate and decay."""
         if self.optimizer is None:
             kind = torch.optim.AdamW if self._recipe.optimizer == "adamw" else torch.optim.Adam
-            groups = parameter_groups(cast(nn.Module, model or self.model), self._recipe)
+            groups = parameter_groups(cast(nn.Module, self.model if model is None else model), self._recipe)
             self.optimizer = kind(groups, lr=self._recipe.learning_rate, betas=self._recipe.betas)
         return self.optimizer
 
@@ -362,4 +362,5 @@ class RunTrainer(Trainer):
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         if self._averaged is not None:
-            self._averaged.load(Path(resume_from_checkpoint), model or cast(nn.Module, self.model))
+            trained = cast(nn.Module, self.model if model is None else model)
+            self._averaged.load(Path(resume_from_checkpoint), trained)

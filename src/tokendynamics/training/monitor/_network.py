@@ -22,7 +22,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
         model: As the training loop has it.
     """
     inside: Any = model
-    while inside:
+    while inside is not None:  # a compiled module has no truth value
         model = inside
         if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
             inside = model.module
