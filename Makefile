@@ -88,7 +88,7 @@ test-all: $(VENV)/.dev
 # Saving, loading and the command line with the lowest versions of the direct dependencies that pyproject.toml allows.
 LOWEST := .venv-lowest
 LOWEST_TESTS := tests/dynamics/test_damaged_trajectories.py tests/sweeps/test_hostile_stores.py tests/cli/test_simulate.py \
-	tests/cli/test_check.py tests/cli/test_inspect.py tests/report/test_drawing.py
+	tests/cli/test_check.py tests/cli/test_inspect.py tests/figures/test_drawing.py
 # T5's attention has no interface in the lowest transformers: its layers are traced and not audited.
 LOWEST_TESTS += --deselect "tests/cli/test_inspect.py::test_what_was_found_is_said[t5-said8]"
 

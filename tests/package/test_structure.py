@@ -225,3 +225,15 @@ def test_completion_shows_the_public_names_alone(name):
 def test_public_names_do_not_become_more():
     values = {id(getattr(importlib.import_module(name), public)) for name in PUBLIC for public in public_names(name)}
     assert len(values) <= MOST_PUBLIC_NAMES
+
+
+COMMANDS = ("Makefile", ".ci/run", "pyproject.toml", ".pre-commit-config.yaml", "README.md", "CONTRIBUTING.md")
+"""Files at the root of a clone that say what to run."""
+IN_CLONE = re.compile(r"(?<![\w./-])(?:src|tests|docs|bench|reproductions|examples)/[\w./-]*\w")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_a_command_names_is_there(name):
+    root = Path(reproductions.__file__).parents[1]
+    paths = set(IN_CLONE.findall((root / name).read_text(encoding="utf-8")))
+    assert [path for path in sorted(paths) if not (root / path).exists()] == []
