@@ -16,6 +16,7 @@ from tokendynamics.numerics.errors import ArgumentValueError, CheckpointError
 
 IDS = torch.arange(3, 13)
 GATES = {"layer 2 attention": 0.25, "layer 3 feed_forward": -0.5, "layer 1 feed_forward": 0.0}
+GATES |= {"layer 2 head 1": 0.5, "layer 3 head 0": 0.0}
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2", "olmo2", "phi", "gpt_neox", "opt", "bert", "glm4"])
@@ -60,7 +61,9 @@ def test_the_language_head_is_saved_with_it(tmp_path: Path) -> None:
         ("gpt2", {"positions": 0}, ArgumentValueError, "are not weights"),
         ("mixtral", {"feed_forward": 0.5}, CheckpointError, "one matrix that writes"),
         ("albert", {"layer 2 attention": 0.5}, CheckpointError, "several layers of different gates"),
+        ("albert", {"layer 2 head 1": 0.5}, CheckpointError, "several layers of different gates"),
         ("gptj", {"layer 2 attention": 0.5}, CheckpointError, "output projection"),
+        ("gptj", {"layer 2 head 1": 0.5}, ArgumentValueError, "heads are known"),
     ],
 )
 def test_what_no_weight_says_is_refused(
@@ -75,7 +78,7 @@ def test_what_no_weight_says_is_refused(
 
 
 def test_one_gate_for_all_layers_of_a_shared_block_is_one_weight(tmp_path: Path) -> None:
-    ckpt = td.load(network_of("albert")[0]).under({"attention": 0.5})
+    ckpt = td.load(network_of("albert")[0]).under({"attention": 0.5, "layers 1-3 head 2": 0.0})
     ckpt.save(tmp_path / "changed")
     again = td.load(str(tmp_path / "changed")).states(IDS).feed_forward
     torch.testing.assert_close(again, ckpt.states(IDS).feed_forward, rtol=1e-4, atol=1e-5)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import tokendynamics as td
 from pretrained.families import FAMILIES, half_of_network, inputs_of, most_slow, network_of
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, CheckpointError
+from tokendynamics.pretrained.edits.gates import HeadGates
 from tokendynamics.pretrained.edits.variant import NAMED, Variant
 
 RESTORED = ("gpt2", "gpt_neox", "llama", "gemma3", "mixtral", "bert", "albert", "modernbert", "t5", "whisper", "vit")
@@ -125,6 +126,77 @@ def _keeping(network: nn.Module, name: str, residual: Any, kept: dict[str, Tenso
     stack.callback(block.get_submodule(residual.attention).register_forward_hook(keep("attention", 3.0)).remove)
     stack.callback(block.get_submodule(residual.feed_forward).register_forward_hook(keep("feed_forward", 0.25)).remove)
     return stack
+
+
+@pytest.mark.parametrize("family", most_slow(sorted(FAMILIES)))
+def test_a_gate_on_a_head_weights_what_the_output_projection_reads_of_it(family: str) -> None:
+    ckpt, network, inputs = _loaded(family)
+    name, attention = ckpt.layout.blocks[1], ckpt.layout.layers[1].attention
+    if attention is None:
+        with pytest.raises(ArgumentValueError, match="heads are known"), ckpt.varied({"layer 2 head 1": 0}):
+            pass
+        return
+    projection = network.get_submodule(f"{name}.{attention.output[0]}")
+    kept: list[tuple[Tensor, Tensor]] = []
+    before: list[Tensor] = []
+    first = projection.register_forward_pre_hook(lambda module, given: before.append(given[0].clone()))
+    last = projection.register_forward_hook(lambda module, given, output: kept.append((before[-1], output)))
+    with ckpt.varied({"layer 2 head 1": 0.25, "layer 2 head 0": 0, "layer 2 attention": 3}):
+        _output(network, inputs)
+    first.remove()
+    last.remove()
+    place = 1 if ckpt.layout.blocks.count(name) > 1 else 0  # of a block that runs again, the second call
+    gates = torch.ones(attention.heads * attention.d_value)
+    gates[: 2 * attention.d_value] = torch.tensor([0.0, 0.25]).repeat_interleave(attention.d_value)
+    read, given = kept[place]
+    with torch.no_grad():
+        torch.testing.assert_close(given, type(projection).forward(projection, read * gates))
+    assert bool((read.flatten(0, -2)[:, : attention.d_value] != 0).any())
+
+
+def test_without_its_heads_an_attention_adds_the_bias_of_its_projection() -> None:
+    ckpt, network, inputs = _loaded("gpt2")
+    heads = ckpt.layout.layers[1].attention.heads  # type: ignore[union-attr]
+    with ckpt.varied({f"layer 2 head {head}": 0 for head in range(heads)}):
+        states = ckpt.states(inputs)
+    bias = network.h[1].attn.c_proj.bias
+    torch.testing.assert_close(states.attention[2] - states.feed_forward[1], bias.expand_as(states.attention[2]))
+
+
+def test_a_gate_on_heads_and_head_gates_say_the_same() -> None:
+    for family in ("llama", "albert"):
+        ckpt, _, inputs = _loaded(family)
+        gates = torch.ones(3, 4, dtype=torch.float64)
+        gates[0, 2], gates[2, 1], gates[1, 3] = 0.0, 0.5, -1.0
+        with ckpt.gated() as gated:
+            by_gates = HeadGates(gated).run(ckpt.packs([inputs])[0], gates).states[-1][0]
+        changes = {"layer 1 head 2": 0, "layer 3 head 1": 0.5, "layer 2 head 3": -1}
+        torch.testing.assert_close(ckpt.under(changes).states(inputs).feed_forward[-1], by_gates)
+
+
+def test_an_infinite_head_can_be_left_out() -> None:
+    ckpt, network, inputs = _loaded("gpt2")
+    width = ckpt.layout.layers[1].attention.d_value  # type: ignore[union-attr]
+    network.h[1].attn.c_attn.bias.data[-width:] = float("inf")  # values of the last head
+    assert not bool(torch.isfinite(ckpt.states(inputs).feed_forward[2]).all())
+    with ckpt.varied({"layer 2 head 3": 0}):
+        assert bool(torch.isfinite(ckpt.states(inputs).feed_forward).all())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"layer 2 head 4": 0}, "heads from 0 to 3"),
+        ({"layer 4 head 0": 0}, "layers from 1 to 3"),
+        ({"layers 3-4 head 0": 0}, "layers from 1 to 3"),
+    ],
+)
+def test_heads_that_there_are_not_are_refused(changes: dict[str, float], words: str) -> None:
+    ckpt, network, _ = _loaded("gpt2")
+    before = _hooks(network)
+    with pytest.raises(ArgumentValueError, match=words), ckpt.varied(changes):
+        pass
+    assert _hooks(network) == before
 
 
 def test_both_parts_of_one_module_have_gates_of_their_own() -> None:
@@ -250,6 +322,10 @@ def test_variants_have_names_and_words() -> None:
     variant = Variant.of({"layers 2-3 attention": 0.5, "final_norm": 0, "layer 3 attention": 2, "attention": 0.9})
     assert variant.gates == {(2, "attention"): 0.5, (3, "attention"): 2.0}
     assert Variant.of(variant.plain) == variant
+    heads = Variant.of({"layers 2-3 head 1": 0.5, "layer 3 head 1": 0, "layer 1 attention": 2})
+    assert heads.heads == {(2, 1): 0.5, (3, 1): 0.0}
+    assert heads.words == "layer 1 attention × 2, layer 2 head 1 × 0.5, layer 3 head 1 × 0"
+    assert Variant.of(heads.plain) == heads
     assert all(Variant.of(Variant.of(name).plain) == Variant.of(name) for name in NAMED)
     exists = torch.tensor([[True, True], [True, False], [True, True]])
     assert variant.gates_of(exists, "it").tolist() == [[0.9, 1.0], [0.5, 1.0], [2.0, 1.0]]
@@ -261,6 +337,8 @@ def test_variants_have_names_and_words() -> None:
         ("no-attention", ArgumentValueError, "'full' or 'no-ffn'"),
         ({"ffn": 0}, ArgumentValueError, "'layer 12 attention'"),
         ({"layer 0 attention": 0}, ArgumentValueError, "from 1"),
+        ({"layer 0 head 1": 0}, ArgumentValueError, "from 1"),
+        ({"layer 1 head -1": 0}, ArgumentValueError, "'layer 2 head 0'"),
         ({"layers 3-2 attention": 0}, ArgumentValueError, "the lower first"),
         ({"layers 1-99999999999 attention": 0}, ArgumentValueError, "10000"),
         ({"norms": 1.5}, ArgumentValueError, "with"),

@@ -144,7 +144,7 @@ def what_if(
     Args:
         ckpt: Anything `tokendynamics.load` takes, or a checkpoint already loaded.
         texts: See `tokendynamics.trace`; intervals need three that differ.
-        changes: Such as ``{"layer 12 attention": 0.5, "feed_forward": 0}`` or "no-norm"; see `Checkpoint.varied`.
+        changes: Such as ``{"layer 12 attention": 0.5, "layer 2 head 0": 0}`` or "no-norm"; see `Checkpoint.varied`.
         sinks: See `tokendynamics.trace`, also for the others.
         sink_ratio: Likewise.
         truncate: Likewise.

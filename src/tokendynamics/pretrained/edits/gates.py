@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
@@ -22,7 +22,7 @@ from tokendynamics.pretrained.discovery._calls import Hooks, state_of
 from tokendynamics.pretrained.discovery.layout import Layout
 from tokendynamics.pretrained.edits._pass import OwnTokens, arguments_for, by_prompt
 from tokendynamics.pretrained.edits.language_head import logits_of
-from tokendynamics.pretrained.edits.variant import existing_parts
+from tokendynamics.pretrained.edits.variant import existing_heads, existing_parts
 from tokendynamics.pretrained.forward_arguments import several_inputs
 from tokendynamics.pretrained.length_dependence import as_before
 from tokendynamics.pretrained.network import quietly
@@ -195,9 +195,3 @@ class HeadGates:
     def run(self, pack: Pack, gates: Float[Tensor, "layer head"]) -> GatedPass:
         """Run the network once with a gate on every head; see `GatedNetwork.run`."""
         return self._gated.run(pack, self._parts, gates)
-
-
-def existing_heads(layout: Layout) -> Bool[Tensor, "layer head"]:
-    """Return which heads the layers have; a layer whose attention was not read has none."""
-    counts = [0 if layer.attention is None else layer.attention.heads for layer in layout.layers]
-    return torch.arange(max(counts, default=0)) < torch.tensor(counts)[:, None]

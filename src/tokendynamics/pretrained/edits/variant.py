@@ -1,10 +1,10 @@
-"""What of a network is changed, and the network under it: parts weighted or taken out, norms and positions too."""
+"""What of a network is changed, and the network under it: parts and heads weighted, norms and positions taken out."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,9 +28,10 @@ from tokendynamics.pretrained.network import evaluating
 
 PARTS = ("attention", "feed_forward")
 SWITCHES = ("norms", "final_norm", "positions")
-_ONE_LAYER = re.compile(r"layers? (\d+)(?:\s*-\s*(\d+))? (attention|feed_forward)")
+_LAYERS = re.compile(r"layers? (\d+)(?:\s*-\s*(\d+))? (attention|feed_forward|head (\d+))")
 _GRAMMAR = (
-    "'attention', 'feed_forward', 'layer 12 attention', 'layers 3-9 feed_forward', 'norms', 'final_norm' or 'positions'"
+    "'attention', 'feed_forward', 'layer 12 attention', 'layers 3-9 feed_forward', 'layer 2 head 0', 'norms', "
+    "'final_norm' or 'positions'"
 )
 _MOST_LAYERS = 10_000
 """Of a range: more than any network has, and few enough to write down."""
@@ -51,23 +52,28 @@ class Variant:
     """A network's parts and how much of each there is: 1 as it is, 0 without.
 
     With gates α and β a block y = x + c(x) + m(·) is y = x + α c + β m; where a norm follows the sum (post-norm
-    blocks), the gate stands before it.
+    blocks), the gate stands before it. A gate on a head multiplies what the output projection reads of it, besides the
+    gate on its attention.
 
     Attributes:
         attention: Gate on the attention of every layer.
         feed_forward: Gate on the feed-forward part of every layer.
         gates: Gates of single parts by (layer, part), which take the place of those two.
+        heads: Gates of single heads by (layer, head): layers from 1, heads from 0.
         norms: Whether the norms of the blocks are there.
         final_norm: Whether the norm after the last block is.
         positions: Whether tokens know where they stand.
 
     >>> Variant.of({"feed_forward": 0, "layer 2 attention": 0.5}).words
     'feed_forward × 0, layer 2 attention × 0.5'
+    >>> Variant.of({"layers 1-2 head 0": 0}).heads
+    {(1, 0): 0.0, (2, 0): 0.0}
     """
 
     attention: float = 1.0
     feed_forward: float = 1.0
     gates: Mapping[tuple[int, str], float] = field(default_factory=dict)
+    heads: Mapping[tuple[int, int], float] = field(default_factory=dict)
     norms: bool = True
     final_norm: bool = True
     positions: bool = True
@@ -78,8 +84,8 @@ class Variant:
 
         Args:
             given: None or "full" for the network as it is; "no-ffn", "no-norm", "attention-only" (both at once); or
-                changes by name: gates of parts, and 0 or 1 for norms, final norm and positions. A single layer's
-                gate takes the place of that of all layers, a later entry that of an earlier one.
+                changes by name: gates of parts and heads, and 0 or 1 for norms, final norm and positions. A single
+                layer's gate takes the place of that of all layers, a later entry that of an earlier one.
             argument: What an error calls it.
 
         Raises:
@@ -97,6 +103,7 @@ class Variant:
         if not isinstance(given, Mapping):
             raise ArgumentTypeError(expected(argument, f"a name or a mapping of {_GRAMMAR} to numbers", shown(given)))
         gates: dict[tuple[int, str], float] = {}
+        heads: dict[tuple[int, int], float] = {}
         whole: dict[str, float] = {}
         switched: dict[str, bool] = {}
         for name, value in given.items():
@@ -112,14 +119,18 @@ class Variant:
                     raise ArgumentValueError(expected(where, "0 (without) or 1 (with)", shown(number), advice))
                 switched[name] = bool(number)
             else:
-                gates |= dict.fromkeys(_places(name, argument), number)
-        return cls(**whole, **switched, gates=gates)
+                layers, part, head = _place(name, argument)
+                if head is None:
+                    gates |= {(layer, part): number for layer in layers}
+                else:
+                    heads |= {(layer, head): number for layer in layers}
+        return cls(**whole, **switched, gates=gates, heads=heads)
 
     @property
     def words(self) -> str:
         """What is changed, in words; "as it is" where nothing is."""
         parts = [f"{name} × {value:g}" for name in PARTS if (value := getattr(self, name)) != 1]
-        parts += [f"layer {layer} {part} × {value:g}" for (layer, part), value in self.gates.items()]
+        parts += [f"{name} × {value:g}" for name, value in self._single.items()]
         parts += [f"without {name.replace('_', ' ')}" for name in SWITCHES if not getattr(self, name)]
         return ", ".join(parts) or "as it is"
 
@@ -127,7 +138,13 @@ class Variant:
     def plain(self) -> dict[str, float]:
         """What `of` reads, of everything that is changed."""
         found = {name: float(getattr(self, name)) for name in (*PARTS, *SWITCHES) if getattr(self, name) != 1}
-        return found | {f"layer {layer} {part}": value for (layer, part), value in self.gates.items()}
+        return found | self._single
+
+    @property
+    def _single(self) -> dict[str, float]:
+        """Gates of single parts and heads by their names."""
+        parts = {f"layer {layer} {part}": value for (layer, part), value in self.gates.items()}
+        return parts | {f"layer {layer} head {head}": value for (layer, head), value in self.heads.items()}
 
     def gates_of(self, exists: Bool[Tensor, "layer part"], name: str) -> Float64[Tensor, "layer part"]:
         """Return the gate on each part of each layer.
@@ -152,16 +169,38 @@ class Variant:
             found[layer - 1, place] = value
         return found
 
+    def head_gates_of(self, exists: Bool[Tensor, "layer head"], name: str) -> Float64[Tensor, "layer head"]:
+        """Return the gate on each head of each layer.
 
-def _places(name: object, argument: str) -> Iterable[tuple[int, str]]:
-    match = _ONE_LAYER.fullmatch(name) if isinstance(name, str) else None
+        Args:
+            exists: Which heads there are.
+            name: What an error calls the network.
+
+        Raises:
+            ArgumentValueError: A layer or a head that there is not.
+        """
+        gates = torch.ones(exists.shape, dtype=torch.float64)
+        for (layer, head), value in self.heads.items():
+            if not 1 <= layer <= len(exists):
+                raise ArgumentValueError(expected("variant", f"layers from 1 to {len(exists)}", f"layer {layer}"))
+            count = int(exists[layer - 1].sum())
+            if head >= count:
+                wanted = f"heads from 0 to {count - 1}" if count else "a layer whose heads are known"
+                raise ArgumentValueError(expected("variant", f"{wanted} of {name}", f"head {head} of layer {layer}"))
+            gates[layer - 1, head] = value
+        return gates
+
+
+def _place(name: object, argument: str) -> tuple[range, str, int | None]:
+    """Return the layers, the part and the head that a name stands for."""
+    match = _LAYERS.fullmatch(name) if isinstance(name, str) else None
     if match is None:
         raise ArgumentValueError(expected(argument, _GRAMMAR, shown(name)))
     first = int(match[1])
     last = first if match[2] is None else int(match[2])
     if not 1 <= first <= last <= _MOST_LAYERS:
         raise ArgumentValueError(expected(argument, f"layers from 1 to {_MOST_LAYERS}, the lower first", shown(name)))
-    return [(layer, match[3]) for layer in range(first, last + 1)]
+    return range(first, last + 1), match[3], None if match[4] is None else int(match[4])
 
 
 class VariedNetwork(Hooks):
@@ -186,14 +225,17 @@ class VariedNetwork(Hooks):
         super().__init__()
         self.network, self.variant = network, variant
         self._layout, self._name = layout, name
-        self._calls: dict[nn.Module, int] = {}
+        self._calls: dict[Hashable, int] = {}
 
     def _prepare(self) -> None:
         self.enter_context(evaluating(self.network))
+        self.callback(self.network.register_forward_pre_hook(lambda module, inputs: self._calls.clear()).remove)
         if not self.variant.norms:
             self._take_out(self._norms())  # before the gates: a part may end in a norm, and is weighted after it
         if self.variant.gates or not self.variant.attention == self.variant.feed_forward == 1:
             self._weight_parts()
+        if self.variant.heads:
+            self._weight_heads()
         if not self.variant.final_norm:
             if self._layout.final_norm is None:
                 raise CheckpointError(expected(self._name, "a norm after the last block", "none"))
@@ -202,9 +244,38 @@ class VariedNetwork(Hooks):
             for part in self._positional():
                 self._forget(part)
 
+    def _weight_heads(self) -> None:
+        gates = self.variant.head_gates_of(existing_heads(self._layout), self._name)
+        of_module: dict[nn.Module, list[Tensor]] = {}
+        for block, layer, of_layer in zip(self._layout.blocks, self._layout.layers, gates, strict=True):
+            if layer.attention is not None:
+                module = self.network.get_submodule(f"{block}.{layer.attention.output[0]}")
+                columns = of_layer[: layer.attention.heads].repeat_interleave(layer.attention.d_value)
+                of_module.setdefault(module, []).append(columns)
+        weighted = {m: cs for m, cs in of_module.items() if any(bool((columns != 1).any()) for columns in cs)}
+        for module, of_calls in weighted.items():
+            self.before(module, partial(self._weighted_columns, module, of_calls))
+
+        def check(*_: object) -> None:
+            if any((module, "columns") not in self._calls for module in weighted):
+                wanted = "an attention that calls its output projection as a module"
+                raise CheckpointError(expected(self._name, wanted, "one that does not"))
+
+        self.callback(self.network.register_forward_hook(check).remove)
+
+    def _weighted_columns(self, module: nn.Module, columns: list[Tensor], states: Tensor) -> Tensor:
+        """Weight what an output projection reads: by other gates at each call, where its block is several layers."""
+        factors = columns[self._call_of((module, "columns")) % len(columns)].to(states)
+        return torch.where(factors == 0, torch.zeros_like(states), states * factors)
+
+    def _call_of(self, key: Hashable) -> int:
+        """Return which call of a hook in this pass it is, from 0."""
+        call = self._calls.get(key, 0)
+        self._calls[key] = call + 1
+        return call
+
     def _weight_parts(self) -> None:
         gates = self.variant.gates_of(existing_parts(self._layout, self._name), self._name)
-        self.callback(self.network.register_forward_pre_hook(lambda module, inputs: self._calls.clear()).remove)
         layers = zip(self._layout.blocks, self._layout.layers, gates.tolist(), strict=True)
         of_module: dict[nn.Module, list[float]] = {}
         for block, layer, of_layer in layers:
@@ -217,9 +288,7 @@ class VariedNetwork(Hooks):
 
     def _weighted(self, module: nn.Module, gates: list[float], states: Tensor) -> Tensor | None:
         """Weight a module's output: by another gate at each call, where its block is several layers."""
-        call = self._calls.get(module, 0)
-        self._calls[module] = call + 1
-        gate = gates[call % len(gates)]
+        gate = gates[self._call_of(module) % len(gates)]
         if gate == 1:
             return None
         return torch.zeros_like(states) if gate == 0 else states * gate  # what is left out may be infinite
@@ -287,6 +356,12 @@ def existing_parts(layout: Layout, name: str) -> Bool[Tensor, "layer part"]:
     return torch.tensor([[module is not None for module in layer.parts] for layer in layout.layers])
 
 
+def existing_heads(layout: Layout) -> Bool[Tensor, "layer head"]:
+    """Return which heads the layers have; a layer whose attention was not read has none."""
+    counts = [0 if layer.attention is None else layer.attention.heads for layer in layout.layers]
+    return torch.arange(max(counts, default=0)) < torch.tensor(counts)[:, None]
+
+
 @contextmanager
 def gates_in_weights(network: nn.Module, layout: Layout, variant: Variant, dim: int, name: str) -> Iterator[None]:
     """Let weights have a variant's gates in them inside the block; they come back to the last bit.
@@ -304,19 +379,25 @@ def gates_in_weights(network: nn.Module, layout: Layout, variant: Variant, dim: 
     """
     if not (variant.norms and variant.final_norm and variant.positions):
         came, advice = variant.words, "removed norms and positions are not weights"
-        raise ArgumentValueError(expected("variant", "gates on parts", came, advice))
+        raise ArgumentValueError(expected("variant", "gates on parts and heads", came, advice))
     gates = variant.gates_of(existing_parts(layout, name), name)
-    factors: dict[str, float] = {}
+    head_gates = variant.head_gates_of(existing_heads(layout), name)
+    factors: dict[str, float | list[float]] = {}
     with ExitStack() as stack:
-        for number, (block, own) in enumerate(zip(layout.blocks, layout.layers, strict=True)):
-            for part, gate in zip(PARTS, gates[number].tolist(), strict=True):
-                known = factors.setdefault(f"{block} {part}", gate)
-                if known != gate:
+        for number, (block, layer) in enumerate(zip(layout.blocks, layout.layers, strict=True)):
+            of_parts, of_heads = gates[number].tolist(), head_gates[number].tolist()
+            for part, gate in (*zip(PARTS, of_parts, strict=True), ("heads", of_heads)):
+                if factors.setdefault(f"{block} {part}", gate) != gate:
                     came = f"{block}, which is several layers of different gates"
                     raise CheckpointError(expected(name, "a block for each layer", came))
-                if gate != 1 and layout.blocks.index(block) == number:
-                    where = f"{name}: {part} of layer {number + 1}"
-                    _scale(network.get_submodule(block), own, part, gate, dim, where, stack)
+            if layout.blocks.index(block) != number:
+                continue
+            module = network.get_submodule(block)
+            for part, gate in zip(PARTS, of_parts, strict=True):
+                if gate != 1:
+                    _scale(module, layer, part, gate, dim, f"{name}: {part} of layer {number + 1}", stack)
+            if any(gate != 1 for gate in of_heads):
+                _scale_columns(module, layer, head_gates[number], f"{name}: heads of layer {number + 1}", stack)
         yield
 
 
@@ -343,6 +424,19 @@ def _scale(
         if isinstance(parameter, Tensor):
             stack.callback(setattr, parameter, "data", parameter.data)
             parameter.data = gate * parameter.data + added if added else gate * parameter.data
+
+
+def _scale_columns(
+    block: nn.Module, layout: BlockLayout, gates: Float64[Tensor, " head"], where: str, stack: ExitStack
+) -> None:
+    """Scale what an output projection reads of each head, until the stack is closed."""
+    attention = layout.attention
+    if attention is None or attention.output[1] == "probed":
+        raise CheckpointError(expected(where, "an output projection that is a matrix", layout.problem or "another map"))
+    weight = block.get_submodule(attention.output[0]).get_parameter("weight")
+    columns = gates[: attention.heads].repeat_interleave(attention.d_value).to(weight)
+    stack.callback(setattr, weight, "data", weight.data)
+    weight.data = weight.data * (columns if attention.output[1] == "out x in" else columns[:, None])
 
 
 def _writer(block: nn.Module, layout: BlockLayout, part: str, dim: int, where: str) -> str:
