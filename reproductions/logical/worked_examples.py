@@ -15,8 +15,8 @@ from reproductions.published import published
 from reproductions.record import Record, timed
 from tokendynamics import figures
 from tokendynamics.circuits import OneLayerTransformer, PairTask
-from tokendynamics.circuits.constructions import linear_case, pair_order, solution_1
-from tokendynamics.circuits.constructions.solutions import Form
+from tokendynamics.circuits.constructions import linear_case, solution_1
+from tokendynamics.circuits.constructions.solutions import Form, pair_order
 from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.logic import WORD_LOGIC, either_pair
 

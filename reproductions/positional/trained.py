@@ -21,7 +21,7 @@ from tokendynamics.numerics.seeding import generator
 from tokendynamics.pretrained import Checkpoint, load
 from tokendynamics.provenance.progress import Progress, reporting
 from tokendynamics.training import Experiment, Record, preset, train
-from tokendynamics.training.tasks import task_of
+from tokendynamics.training.networks import task_of
 
 Key = TypeVar("Key", bound=Hashable)
 

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tokendynamics.attention import Attention, Constant, FactoredMatrix, Periodic, Sinusoidal
-from tokendynamics.attention.schedules import as_schedule
+from tokendynamics.attention.schedules.conversion import as_schedule
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 
 RNG = np.random.default_rng(4)

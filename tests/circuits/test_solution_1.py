@@ -11,8 +11,8 @@ from scipy.optimize import linprog
 from circuits.pair_cases import close, every_pair, golden, largest, task_of, tasks_and_sequences
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits._transformer import shift
-from tokendynamics.circuits.constructions import pair_order, solution_1
-from tokendynamics.circuits.constructions.solutions import HAND_BUILT, Form
+from tokendynamics.circuits.constructions import solution_1
+from tokendynamics.circuits.constructions.solutions import HAND_BUILT, Form, pair_order
 from tokendynamics.circuits.functionals import random_functional
 
 REPAIRS: list[Form] = ["rows", "uniform", "indicators"]

@@ -81,7 +81,7 @@ def test_before_the_page_the_data_are_named_and_the_same_command_completes_them(
     with monkeypatch.context() as patch:
         for place in ("tokendynamics.report.write", "tokendynamics.report.page", "tokendynamics.results.door.pages"):
             patch.setattr(place, interrupt)
-        patch.setattr("tokendynamics.results._result.pages", interrupt)
+        patch.setattr("tokendynamics.results.result.pages", interrupt)
         assert call(COMMANDS[command]) == 130
     line = last_line(capsys)
     entries = sorted(path.name for path in (inside / "out").iterdir())

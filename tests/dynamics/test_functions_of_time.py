@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tokendynamics.attention import Attention, Periodic, RotaryPositions, Sinusoidal
-from tokendynamics.attention.schedules import FromCallable
+from tokendynamics.attention.schedules.conversion import FromCallable
 from tokendynamics.dynamics import Flow, Trajectory, simulate
 from tokendynamics.dynamics.events import AtRest
 from tokendynamics.numerics.errors import ArgumentValueError

@@ -8,7 +8,7 @@ import torch
 
 from tokendynamics import observables
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
-from tokendynamics.observables import summarize
+from tokendynamics.observables.summary import summarize
 
 
 def one_by_one(x):

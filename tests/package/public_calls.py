@@ -17,13 +17,16 @@ from tokendynamics import circuits, figures, modules, observables, spectra
 from tokendynamics.circuits import PairTask, constructions, evidence, functionals, landscape, learning, logic
 from tokendynamics.circuits._task import category_law
 from tokendynamics.circuits._transformer import shift
-from tokendynamics.circuits.constructions.solutions import by_pair
+from tokendynamics.circuits.constructions.solutions import by_pair, pair_order
 from tokendynamics.circuits.landscape._classification import continue_descent, find_symmetries
 from tokendynamics.circuits.landscape.softmax_positions import stall
 from tokendynamics.circuits.learning.model import design
 from tokendynamics.modules.language_model import LanguageModelConfig, vocabulary_of, word_tokenizer
 from tokendynamics.modules.vision import VisionConfig
+from tokendynamics.observables.summary import summarize
 from tokendynamics.spaces import remark_5_1_projection
+from tokendynamics.spectra.signs import compress
+from tokendynamics.spectra.value_map import value_spectrum_of_factors
 from tokendynamics.sweeps import fractions, open_store, parse_plan, report, sweep
 from tokendynamics.sweeps.examples import example_text
 
@@ -72,7 +75,8 @@ _QK: tuple[Any, Kind] = (QK, "array")
 
 OBSERVABLES: dict[str, Call] = {
     **{name: _of_x(name) for name in ("norms", "agreement_with_first", "mean_pair_cosine", "hemisphere")},
-    **{name: _of_x(name) for name in ("rank_one_distance", "summarize")},
+    "rank_one_distance": _of_x("rank_one_distance"),
+    "summarize": _call(summarize, x=(X, "array")),
     **{name: _of_x(name, geometry=("euclidean", "choice")) for name in ("diameter", "pairwise_distances")},
     "clusters": _of_x("clusters", angle=(0.1, "number")),
     "consensus": _of_x("consensus", reference=(0, "integer"), signed=(False, "flag")),
@@ -118,10 +122,10 @@ SPECTRA: dict[str, Call] = {
     "regime": _call(spectra.regime, qk=_QK, ov=(OV, "array")),
     "value_spectrum": _call(spectra.value_spectrum, matrix=_QK),
     "value_spectrum_of_factors": _call(
-        spectra.value_spectrum_of_factors, left=(torch.tensor(X), "array"), right=(torch.tensor(X), "array")
+        value_spectrum_of_factors, left=(torch.tensor(X), "array"), right=(torch.tensor(X), "array")
     ),
     "balance": _call(spectra.balance, eigenvalues=(torch.tensor([1.0, -2.0]), "array")),
-    "compress": _call(spectra.compress, left=(torch.tensor(X), "array"), right=(torch.tensor(X), "array")),
+    "compress": _call(compress, left=(torch.tensor(X), "array"), right=(torch.tensor(X), "array")),
 }
 
 _POINT: dict[str, tuple[Any, Kind]] = {"x": (X, "array"), "t": (0.0, "number")}
@@ -246,7 +250,7 @@ CIRCUITS: dict[str, Call] = {
         base=(10.0, "number"),
         causal=(False, "flag"),
     ),
-    "pair_order": _call(constructions.pair_order, categories=(2, "integer")),
+    "pair_order": _call(pair_order, categories=(2, "integer")),
     "shift": _call(shift, positions=(2, "integer")),
     "by_pair": _call(by_pair, q_true=(torch.tensor(QK), "array")),
     "check_equivalence": _call(

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from tokendynamics.numerics.errors import ArgumentValueError
-from tokendynamics.pretrained import Checkpoint, SiteStates, load
+from tokendynamics.pretrained import Checkpoint, load
+from tokendynamics.pretrained.edits.states import SiteStates
 from tokendynamics.pretrained.other_libraries import silenced
 
 

@@ -406,7 +406,7 @@ def test_figures_that_want_the_same_training_share_it(tmp_path: Path) -> None:
 
 
 def test_texts_are_of_the_split_that_nothing_is_trained_on() -> None:
-    from tokendynamics.training.tasks import task_of
+    from tokendynamics.training.networks import task_of
 
     experiment = short_training("baseline", output="free", seed=1, layers=2, steps=4)
     drawn_texts = texts_of_test(experiment, 20, 6, seed=3).numpy().astype(np.uint8)

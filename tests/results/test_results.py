@@ -26,7 +26,8 @@ from tokendynamics.circuits.learning import learn
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.printable import printable
 from tokendynamics.report import page, write
-from tokendynamics.results import LINES, Readable, Result
+from tokendynamics.results import Result
+from tokendynamics.results.result import LINES, Readable
 from tokendynamics.specification import parse, run
 from tokendynamics.specification.examples import example_text
 from tokendynamics.sweeps.systems.results import SweepResult, counted

@@ -16,8 +16,8 @@ from tokendynamics.spectra import (
     low_rank_inertia,
     product_eigenvalues,
     value_spectrum,
-    value_spectrum_of_factors,
 )
+from tokendynamics.spectra.value_map import value_spectrum_of_factors
 
 
 def factors(dim: int, rank: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:

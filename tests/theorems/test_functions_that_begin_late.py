@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tokendynamics as td
-from tokendynamics.attention.schedules import FromCallable
+from tokendynamics.attention.schedules.conversion import FromCallable
 from tokendynamics.numerics.errors import ArgumentValueError
 
 pytestmark = pytest.mark.usefixtures("unchecked")

@@ -62,8 +62,7 @@ class Short:
 def evaluated(folder: Path, experiment: Experiment) -> list[float]:
     """Losses on the first 1, 2, … items of the validation split."""
     from tokendynamics.training._trainer import trainer_arguments
-    from tokendynamics.training.networks import network_of
-    from tokendynamics.training.tasks import task_of
+    from tokendynamics.training.networks import network_of, task_of
 
     task = task_of(experiment, 8)
     arguments = trainer_arguments(experiment.recipe, folder / "checkpoints", 0, [], {})

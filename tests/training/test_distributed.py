@@ -19,7 +19,7 @@ from tokendynamics.modules.language_model import LanguageModel
 from tokendynamics.provenance.manifest import write_json
 from tokendynamics.training import Experiment, Record
 from tokendynamics.training.folder import checkpoints
-from tokendynamics.training.tasks import task_of
+from tokendynamics.training.networks import task_of
 from training.runs import assert_same, files, run, small, weights
 from training.test_accumulation import decoder, largest_difference, texts, trained
 from training.test_evaluation import nats

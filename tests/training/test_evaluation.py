@@ -15,8 +15,8 @@ from tokendynamics.modules.language_model import LanguageModel
 from tokendynamics.modules.vision import VisionModel
 from tokendynamics.training import Record, preset
 from tokendynamics.training._trainer import RunTrainer, trainer_arguments
-from tokendynamics.training.networks import network_of
-from tokendynamics.training.tasks import Task, task_of
+from tokendynamics.training.networks import network_of, task_of
+from tokendynamics.training.tasks import Task
 from training.runs import run, small
 
 

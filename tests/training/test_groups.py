@@ -14,8 +14,7 @@ from tokendynamics.modules.language_model import LanguageModel, LanguageModelCon
 from tokendynamics.modules.vision import VisionConfig, VisionModel
 from tokendynamics.training import Multipliers, Recipe
 from tokendynamics.training._trainer import RunTrainer, parameter_groups, trainer_arguments
-from tokendynamics.training.networks import network_of
-from tokendynamics.training.tasks import task_of
+from tokendynamics.training.networks import network_of, task_of
 from training.runs import small
 
 RECIPE = Recipe(

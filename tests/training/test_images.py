@@ -16,8 +16,8 @@ from datasets import Image as ImageFeature
 from PIL import Image
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
-from tokendynamics.training.tasks import Images, Task
-from tokendynamics.training.tasks._images import random_box
+from tokendynamics.training.tasks import Task
+from tokendynamics.training.tasks._images import Images, random_box
 
 CLASSES = ("cat", "dog", "elk")
 SMALL = {"image_size": 16, "validation_share": 0.25}

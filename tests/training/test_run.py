@@ -19,8 +19,7 @@ from tokendynamics.modules.vision import VisionConfig, VisionModel
 from tokendynamics.training import Experiment, Record, _trainer
 from tokendynamics.training._trainer import RunTrainer
 from tokendynamics.training._training_run import through_layers
-from tokendynamics.training.networks import network_of
-from tokendynamics.training.tasks import task_of
+from tokendynamics.training.networks import network_of, task_of
 from training.runs import At, files, interrupt, run, small, weights
 
 SIZES: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}

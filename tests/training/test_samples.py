@@ -15,8 +15,10 @@ from tokendynamics.modules.language_model import LanguageModel
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.printable import printable
 from tokendynamics.training import Experiment, Samples, preset
-from tokendynamics.training.networks import network_of
-from tokendynamics.training.tasks import Bytes, Task, Words, task_of
+from tokendynamics.training.networks import network_of, task_of
+from tokendynamics.training.tasks import Task
+from tokendynamics.training.tasks._bytes import Bytes
+from tokendynamics.training.tasks._words import Words
 from training.monitored import language_model, trainer
 from training.runs import CONTEXT, MODEL, At, assert_same, interrupt, run, small
 

@@ -13,8 +13,7 @@ from tokendynamics.modules._regimes import REGIMES
 from tokendynamics.numerics import ArgumentTypeError, MemoryLimitError
 from tokendynamics.training import networks as size
 from tokendynamics.training import preset
-from tokendynamics.training.networks import _classes, network_of
-from tokendynamics.training.tasks import task_of
+from tokendynamics.training.networks import _classes, network_of, task_of
 from training.runs import small
 
 HUGE = 10**9

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
-from tokendynamics.training.tasks import Bytes, Words
+from tokendynamics.training.tasks._bytes import Bytes
 from tokendynamics.training.tasks._texts import AdjoiningWindows, RandomWindows, text_splits
+from tokendynamics.training.tasks._words import Words
 from training.runs import text
 
 

@@ -19,8 +19,15 @@ from tokendynamics.attention.mixing import (
     logits,
     softmax_weights,
 )
-from tokendynamics.attention.schedules import Schedule, ScheduleLike, Time, as_schedule
-from tokendynamics.attention.schedules.conversion import beginning, is_sampled, shape_is_known, with_jumps
+from tokendynamics.attention.schedules import Schedule, Time
+from tokendynamics.attention.schedules.conversion import (
+    ScheduleLike,
+    as_schedule,
+    beginning,
+    is_sampled,
+    shape_is_known,
+    with_jumps,
+)
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_finite, as_states, like
 from tokendynamics.numerics.errors import expected

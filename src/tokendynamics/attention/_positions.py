@@ -14,8 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tokendynamics.attention.circuit_at_time import per_head
-from tokendynamics.attention.schedules import Constant, Schedule, ScheduleLike, Time, as_schedule
-from tokendynamics.attention.schedules.conversion import shape_is_known
+from tokendynamics.attention.schedules import Constant, Schedule, Time
+from tokendynamics.attention.schedules.conversion import ScheduleLike, as_schedule, shape_is_known
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_count, as_finite, as_positive, as_tensor
 from tokendynamics.numerics.errors import expected

@@ -31,7 +31,8 @@ from tokendynamics.pretrained.architecture import as_layers
 from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.provenance.manifest import manifest
 from tokendynamics.provenance.progress import Progress, reporting
-from tokendynamics.results import Refused, reason_of
+from tokendynamics.results import Refused
+from tokendynamics.results.result import reason_of
 from tokendynamics.words import Convention, power_of_ten
 
 _OTHERWISE = {

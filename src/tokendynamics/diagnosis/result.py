@@ -27,8 +27,9 @@ from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained.edits.variant import NAMED, PARTS
 from tokendynamics.provenance.manifest import plain
 from tokendynamics.provenance.whole import settle_results
-from tokendynamics.results import Refused, StoredResult, reason_of
+from tokendynamics.results import Refused
 from tokendynamics.results.door import pages
+from tokendynamics.results.result import StoredResult, reason_of
 from tokendynamics.results.tables import (
     Dims,
     Format,

@@ -26,7 +26,7 @@ from tokendynamics.numerics.arguments import as_integer
 from tokendynamics.numerics.printable import printable
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.manifest import plain
-from tokendynamics.results import Readable
+from tokendynamics.results.result import Readable
 from tokendynamics.results.tables import (
     findings_of,
     one_of,

@@ -19,7 +19,8 @@ import torch
 import xarray as xr
 
 from tokendynamics.attention import AbsolutePositions, Attention, FactoredMatrix, RotaryPositions
-from tokendynamics.attention.schedules import Constant, PerHead, Periodic, Schedule, Sinusoidal
+from tokendynamics.attention.schedules import Constant, Periodic, Schedule, Sinusoidal
+from tokendynamics.attention.schedules.conversion import PerHead
 from tokendynamics.dynamics._flow import Flow
 from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics.engines.problem import RecordedEvents

@@ -36,7 +36,6 @@ from tokendynamics.observables._repetition import Repetition, repetition
 from tokendynamics.observables.direction_clustering import DirectionClusters, direction_clusters
 from tokendynamics.observables.half_space import Hemisphere, hemisphere
 from tokendynamics.observables.share_decomposition import Shares, relative_kappa, shares
-from tokendynamics.observables.summary import summarize
 
 __all__ = [
     "DirectionClusters", "Hemisphere", "Repetition", "Shares", "agreement_with_first", "clusters", "consensus",
@@ -45,7 +44,7 @@ __all__ = [
     "log_interaction", "log_interaction_energy", "log_interaction_gradient", "log_interaction_sums",
     "log_potential", "mean_pair_cosine", "norms", "pair_quadratic_form", "pair_quadratic_form_rate",
     "pairwise_distances", "potential", "quadratic_form", "quadratic_form_rate", "quadratic_form_rate_bound",
-    "rank_one_distance", "relative_kappa", "repetition", "riemannian_metric", "shares", "stable_rank", "summarize",
+    "rank_one_distance", "relative_kappa", "repetition", "riemannian_metric", "shares", "stable_rank",
     "wendel_probability",
 ]  # fmt: skip
 

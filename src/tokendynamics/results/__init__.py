@@ -1,5 +1,5 @@
 """What every result has in common: how it says itself, its page, and how it is saved and read back."""
 
-from tokendynamics.results._result import LINES, Readable, Refused, Result, StoredResult, reason_of
+from tokendynamics.results.result import Refused, Result
 
-__all__ = ["LINES", "Readable", "Refused", "Result", "StoredResult", "reason_of"]
+__all__ = ["Refused", "Result"]

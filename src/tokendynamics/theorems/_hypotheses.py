@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.attention import Schedule, Sinusoidal
-from tokendynamics.attention.schedules import PerHead
+from tokendynamics.attention.schedules.conversion import PerHead
 from tokendynamics.dynamics import Flow
 from tokendynamics.observables import hemisphere
 from tokendynamics.observables.half_space import RESOLUTION

@@ -40,10 +40,9 @@ from tokendynamics.training.folder import (
     put_folder,
     remove_older,
 )
-from tokendynamics.training.networks import network_of
+from tokendynamics.training.networks import network_of, task_of
 from tokendynamics.training.presets import counted_otherwise
 from tokendynamics.training.record import Record
-from tokendynamics.training.tasks import task_of
 
 SEQUENCES, TOKENS = 8, 128
 """How much of a batch is looked at, at most."""

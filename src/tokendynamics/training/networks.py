@@ -1,8 +1,9 @@
-"""From an experiment to the network that it trains."""
+"""From an experiment to its task, and to the network that it trains."""
 
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from tokendynamics.numerics.arguments import as_integer
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.training.experiment import Experiment
-from tokendynamics.training.tasks import Task
+from tokendynamics.training.tasks import TASKS, Task
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -30,6 +31,21 @@ _ACTIVATION = 2
 _LOGIT = 4
 _TOKEN_ID = 8
 _PIXEL = 4
+
+
+def task_of(experiment: Experiment, draws: int) -> Task:
+    """Return the task of an experiment, with as many items of training as a run takes.
+
+    Raises:
+        ArgumentValueError: An unknown task, data that cannot be used, an option that there is not, or more items than
+            Python can number.
+    """
+    if draws > sys.maxsize:
+        wanted = f"at most {sys.maxsize:,} items in all: steps × batch × accumulation × processes"
+        raise ArgumentValueError(expected("recipe", wanted, f"{draws:,}"))
+    if experiment.task not in TASKS:
+        raise ArgumentValueError(expected("task", "one of " + ", ".join(TASKS), repr(experiment.task)))
+    return TASKS[experiment.task].of(experiment.data, experiment.options, experiment.seed, draws)
 
 
 def check_size(experiment: Experiment, task: Task, configuration: type[Any], network: type[Any]) -> None:

@@ -118,7 +118,7 @@ class Constant(Continuous):
     Attributes:
         matrix: (*system, head, dim, dim) dense, or its factors.
 
-    >>> from tokendynamics.attention.schedules import as_schedule
+    >>> from tokendynamics.attention.schedules.conversion import as_schedule
     >>> as_schedule([[1.0, 0.0], [0.0, 2.0]], "qk").shape
     (1, 2, 2)
     """

@@ -4,7 +4,6 @@ from tokendynamics.circuits.constructions.comparison import TaskComparison, chec
 from tokendynamics.circuits.constructions.solutions import (
     linear_case,
     mixture,
-    pair_order,
     softmax_solution_1,
     softmax_solution_2,
     softmax_solution_3,
@@ -14,6 +13,6 @@ from tokendynamics.circuits.constructions.solutions import (
 )
 
 __all__ = [
-    "TaskComparison", "check_equivalence", "compare", "linear_case", "mixture", "pair_order", "softmax_solution_1",
+    "TaskComparison", "check_equivalence", "compare", "linear_case", "mixture", "softmax_solution_1",
     "softmax_solution_2", "softmax_solution_3", "solution_1", "solution_2", "solution_3",
 ]  # fmt: skip

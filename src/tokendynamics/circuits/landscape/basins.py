@@ -47,7 +47,7 @@ from tokendynamics.numerics.seeding import generator
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.manifest import plain
 from tokendynamics.provenance.progress import Progress, reporting, tracked
-from tokendynamics.results import Readable
+from tokendynamics.results.result import Readable
 from tokendynamics.words import percent_estimate, plural
 
 Status = Literal["converged", "budget spent", "stopped early", "not finite"]

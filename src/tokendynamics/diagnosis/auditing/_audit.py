@@ -45,16 +45,14 @@ from tokendynamics.spectra import (
     ValueSpectrum,
     balance,
     classify,
-    compress,
     inertia,
     low_rank_eigenvalues,
     product_eigenvalues,
     value_spectrum,
-    value_spectrum_of_factors,
 )
 from tokendynamics.spectra.regimes import same_signs_as_contraction
-from tokendynamics.spectra.signs import count_signs
-from tokendynamics.spectra.value_map import Wanted
+from tokendynamics.spectra.signs import compress, count_signs
+from tokendynamics.spectra.value_map import Wanted, value_spectrum_of_factors
 
 ValueMap = Literal["V", "VO"]
 

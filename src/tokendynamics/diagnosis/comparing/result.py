@@ -20,7 +20,7 @@ from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.manifest import plain
 from tokendynamics.provenance.whole import settle_results
-from tokendynamics.results import StoredResult
+from tokendynamics.results.result import StoredResult
 from tokendynamics.results.tables import (
     Dims,
     conventions_of,

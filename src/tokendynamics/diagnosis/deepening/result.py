@@ -15,7 +15,7 @@ import xarray as xr
 
 from tokendynamics.diagnosis.deepening.repeated_passes import COLLAPSED, THERE_ARE_NONE
 from tokendynamics.numerics.decline import DeclineEstimate
-from tokendynamics.results import Readable
+from tokendynamics.results.result import Readable
 from tokendynamics.words import Convention, count, fixed, is_share, listing, number, percent, plural
 
 DECODED = (1, 2, 5, 10, 20, 50, 100)

@@ -15,7 +15,7 @@ from tokendynamics.diagnosis.network import part_of_layer
 from tokendynamics.diagnosis.tracing.layer_states import COLLAPSES, State
 from tokendynamics.diagnosis.verdict import Verdict
 from tokendynamics.pretrained.edits.variant import PARTS
-from tokendynamics.results import Readable
+from tokendynamics.results.result import Readable
 from tokendynamics.words import Convention, estimate, fixed, in_layers, listing, percent, plural
 
 Answer: TypeAlias = Literal[

@@ -20,9 +20,9 @@ from tokendynamics.diagnosis.tracing.prompt_trace import PromptTrace, find_sinks
 from tokendynamics.diagnosis.tracing.prompts import token_conditions
 from tokendynamics.diagnosis.tracing.variables import COMPONENTS
 from tokendynamics.numerics.resources import check_fits
-from tokendynamics.pretrained import Checkpoint, SiteStates
+from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.edits.repeated_stack import states_on_inputs_of
-from tokendynamics.pretrained.edits.states import PackStates
+from tokendynamics.pretrained.edits.states import PackStates, SiteStates
 from tokendynamics.pretrained.inputs import Prepared
 from tokendynamics.pretrained.length_dependence import length_class
 from tokendynamics.pretrained.network import evaluating

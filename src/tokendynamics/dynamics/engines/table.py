@@ -10,7 +10,8 @@ import torch
 
 from tokendynamics.attention import AbsolutePositions, RotaryPositions
 from tokendynamics.attention.mixing import logits
-from tokendynamics.attention.schedules import Constant, PerHead, Schedule, Sinusoidal
+from tokendynamics.attention.schedules import Constant, Schedule, Sinusoidal
+from tokendynamics.attention.schedules.conversion import PerHead
 from tokendynamics.dynamics.engines._crossings import OverflowGuard
 from tokendynamics.dynamics.engines.problem import Outcome, Problem
 from tokendynamics.dynamics.events import AtRest, Consensus, NormAbove

@@ -189,8 +189,7 @@ class StudyPlan:
             SpecificationError: Data that cannot be used, an argument that there is not, or a network or batch that
                 takes more memory than is free; with its line.
         """
-        from tokendynamics.training.networks import network_of
-        from tokendynamics.training.tasks import task_of
+        from tokendynamics.training.networks import network_of, task_of
 
         for arm, experiment in self.arms.items():
             recipe = experiment.recipe

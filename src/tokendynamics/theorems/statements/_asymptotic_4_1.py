@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.attention import Sinusoidal
-from tokendynamics.attention.schedules import PerHead
+from tokendynamics.attention.schedules.conversion import PerHead
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.observables import diameter, hemisphere, hemisphere_function
 from tokendynamics.theorems import _hypotheses as measured

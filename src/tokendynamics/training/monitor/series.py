@@ -21,7 +21,7 @@ from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.manifest import manifest
 from tokendynamics.provenance.whole import settle_results
-from tokendynamics.results import StoredResult
+from tokendynamics.results.result import StoredResult
 from tokendynamics.results.tables import nothing_saved, open_table
 from tokendynamics.training.monitor.changes import MEASURES, Change, changes_at, has_intervals, settled, states_in
 from tokendynamics.training.monitor.looks import DIMS, MEASURED, Look

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from tokendynamics.attention import AbsolutePositions, RotaryPositions
-from tokendynamics.attention.schedules import Constant, PerHead, Schedule, Sinusoidal
+from tokendynamics.attention.schedules import Constant, Schedule, Sinusoidal
+from tokendynamics.attention.schedules.conversion import PerHead
 from tokendynamics.dynamics._field import Field
 from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics.engines._endings import of_stuck
