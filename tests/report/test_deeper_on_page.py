@@ -12,9 +12,9 @@ import pytest
 from report.conftest import synthetic
 from report.reading import close, table_of
 from tokendynamics.diagnosis import Deeper, Diagnosis
-from tokendynamics.figures.figure import Figure
+from tokendynamics.figures.figure import Figure, Section
 from tokendynamics.report import page as page_of
-from tokendynamics.report.diagnosis._beyond import deeper_parts
+from tokendynamics.report.diagnosis._deeper import section
 from tokendynamics.results import Refused
 
 
@@ -28,8 +28,14 @@ def _with_table(found: Diagnosis, **changes: Any) -> Diagnosis:
     return replace(found, deeper=replace(found.deeper, table=found.deeper.table.assign(changes)))
 
 
+def parts_of(found: Diagnosis) -> Section:
+    made = section(found)
+    assert made is not None
+    return made
+
+
 def _figures(found: Diagnosis) -> tuple[Figure, ...]:
-    return deeper_parts(found)["variants"]
+    return parts_of(found).variants
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -103,7 +109,7 @@ def test_the_bound_is_marked_where_curves_cross_it(found: Diagnosis) -> None:
 
 
 def test_variants_stand_side_by_side(found: Diagnosis) -> None:
-    table = deeper_parts(found)["tables"][0]
+    table = parts_of(found).tables[0]
     rows = [[cell.text for cell in row] for row in table.rows]
     assert rows[0] == ["full", "5.145 × 10⁻¹²", "1", "4 (4–4)", "pass 40", "0.9 → 0.2", "all passes done"]
     assert rows[1] == [
@@ -113,11 +119,11 @@ def test_variants_stand_side_by_side(found: Diagnosis) -> None:
     assert len(table.columns) == 7
     nowhere = (("variant", "estimate"), np.full((2, 3), np.inf))
     flat = _with_table(found, median_half_life=nowhere, median_collapse_pass=nowhere)
-    assert [cell.text for cell in deeper_parts(flat)["tables"][0].rows[1]][3:5] == ["does not fall", "not reached"]
+    assert [cell.text for cell in parts_of(flat).tables[0].rows[1]][3:5] == ["does not fall", "not reached"]
 
 
 def test_decoded_texts_are_shown_with_what_is_invisible(found: Diagnosis) -> None:
-    table = deeper_parts(found)["tables"][1]
+    table = parts_of(found).tables[1]
     (first, *_), (second, *others) = [[cell.text for cell in row[1:]] for row in table.rows]
     assert table.columns == ("Pass", "full", "attention-only")
     assert first.startswith("one two <script>")  # escaped by the template
@@ -127,16 +133,16 @@ def test_decoded_texts_are_shown_with_what_is_invisible(found: Diagnosis) -> Non
     assert table.rows[0][2].text == "␣␣"
     assert isinstance(found.deeper, Deeper)
     long = found.deeper.table.decoded.copy(data=[["word " * 500] * 2] * 2)
-    assert len(deeper_parts(_with_table(found, decoded=long))["tables"][1].rows[0][1].text) == 400
+    assert len(parts_of(_with_table(found, decoded=long)).tables[1].rows[0][1].text) == 400
 
 
 def test_without_texts_there_is_no_table_of_them(found: Diagnosis) -> None:
     assert isinstance(found.deeper, Deeper)
     table = found.deeper.table.drop_vars(["decoded", "distinct_1"])
-    parts = deeper_parts(replace(found, deeper=replace(found.deeper, table=table, undecoded="no head")))
-    (only,) = parts["tables"]
+    parts = parts_of(replace(found, deeper=replace(found.deeper, table=table, undecoded="no head")))
+    (only,) = parts.tables
     assert "Share of different tokens" not in only.columns
-    assert parts["notes"] == ()
+    assert parts.notes == ()
 
 
 def test_of_one_prompt_there_is_no_kappa_to_draw() -> None:

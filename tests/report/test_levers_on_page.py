@@ -11,8 +11,9 @@ import xarray as xr
 
 from report.conftest import HOSTILE, synthetic
 from tokendynamics.diagnosis import Diagnosis, Levers
+from tokendynamics.figures.figure import Section
 from tokendynamics.report import page as page_of
-from tokendynamics.report.diagnosis._beyond import levers_parts
+from tokendynamics.report.diagnosis._levers import section
 from tokendynamics.results import Refused
 
 
@@ -27,7 +28,7 @@ def _with_table(found: Diagnosis, **changes: Any) -> Diagnosis:
 
 
 def test_the_trials_stand_in_a_table_with_their_intervals(found: Diagnosis) -> None:
-    (table,) = levers_parts(found)["tables"]
+    (table,) = section(found).tables
     first, second = ([cell.text for cell in row] for row in table.rows)
     assert first == [
         "feed-forward part, layer 2", "0.5", "−0.123", "−0.200", "−0.050", "+0.062", "+0.010", "+0.115", "yes",
@@ -42,7 +43,7 @@ def test_the_trials_stand_in_a_table_with_their_intervals(found: Diagnosis) -> N
 
 def test_the_largest_derivative_is_named_where_it_is(found: Diagnosis) -> None:
     values = np.array([[0.1, 0.2], [0.05, -0.4], [0.7, 0.0]])
-    kappa, _ = levers_parts(_with_table(found, consensus_sensitivity=(("layer", "component"), values)))["variants"]
+    kappa, _ = section(_with_table(found, consensus_sensitivity=(("layer", "component"), values))).variants
     assert "∂κ/∂α is largest for the attention of layer 3 (0.7)" in kappa.svg
     assert "smallest for the feed-forward part of layer 2 (−0.4)" in kappa.svg
     assert [[cell.value for cell in row] for row in kappa.table.rows] == [[1, 0.1, 0.2], [2, 0.05, -0.4], [3, 0.7, 0.0]]
@@ -50,16 +51,16 @@ def test_the_largest_derivative_is_named_where_it_is(found: Diagnosis) -> None:
 
 def test_a_part_that_is_not_there_is_undefined_in_the_table(found: Diagnosis) -> None:
     values = np.array([[0.1, np.nan], [0.05, -0.4], [0.7, 0.0]])
-    kappa, _ = levers_parts(_with_table(found, consensus_sensitivity=(("layer", "component"), values)))["variants"]
+    kappa, _ = section(_with_table(found, consensus_sensitivity=(("layer", "component"), values))).variants
     assert [cell.text for cell in kappa.table.rows[0]] == ["1", "0.1", "undefined"]
 
 
 def test_a_network_without_loss_shows_none(found: Diagnosis) -> None:
     nowhere = (("layer", "component"), np.full((3, 2), np.nan))
-    _, loss = levers_parts(_with_table(found, loss_sensitivity=nowhere))["variants"]
+    _, loss = section(_with_table(found, loss_sensitivity=nowhere)).variants
     assert not loss.svg
     assert "no head that predicts the next token was found" in loss.caption
-    _, loss = levers_parts(found)["variants"]
+    _, loss = section(found).variants
     assert loss.svg
     assert "no head" not in loss.caption
 
@@ -84,7 +85,7 @@ def test_what_the_named_lever_changes_stands_beside_the_network_as_it_is(found: 
     }  # fmt: skip
     effect = xr.Dataset(variables, coords=coords, attrs={"changes": f"layer 2 feed_forward × 0.5 {HOSTILE}"})
     of_two = replace(found, levers=replace(found.levers, where=2, best=0, effect=effect))
-    _, table = levers_parts(of_two)["tables"]
+    _, table = section(of_two).tables
     rows = {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
     assert "after layer 2" in table.caption
     assert rows["κ"] == ["2", "2.25", "+2.500", "+2.000", "+3.000"]
@@ -96,8 +97,8 @@ def test_what_the_named_lever_changes_stands_beside_the_network_as_it_is(found: 
 def test_without_a_candidate_no_table_of_trials_is_shown(found: Diagnosis) -> None:
     assert isinstance(found.levers, Levers)
     none = replace(found, levers=replace(found.levers, table=found.levers.table.isel(candidate=[])))
-    assert "tables" not in levers_parts(none)
-    assert "tables" in levers_parts(found)
+    assert not section(none).tables
+    assert section(found).tables
 
 
 @pytest.mark.parametrize(
@@ -105,11 +106,11 @@ def test_without_a_candidate_no_table_of_trials_is_shown(found: Diagnosis) -> No
     [("rank collapse", "does not measure a collapse onto a line"), ("anisotropic", "does not measure the direction")],
 )
 def test_what_consensus_does_not_measure_is_not_said_to_need_nothing(found: Diagnosis, state: str, words: str) -> None:
-    assert words not in levers_parts(found)["sentences"][0]
+    assert words not in section(found).sentences[0]
     other = replace(found, verdict=replace(found.verdict, state=state))  # type: ignore[arg-type]
-    assert words in levers_parts(other)["sentences"][0]
+    assert words in section(other).sentences[0]
 
 
 def test_a_refusal_stands_where_the_answer_would(found: Diagnosis) -> None:
     refused = replace(found, levers=Refused(f"too few {HOSTILE}"))
-    assert levers_parts(refused) == {"sentences": (f"Nothing was tried: too few {HOSTILE}.",)}
+    assert section(refused) == Section("levers", "What can you try?", (f"Nothing was tried: too few {HOSTILE}.",))

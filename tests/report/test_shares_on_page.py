@@ -14,11 +14,11 @@ import xarray as xr
 from report.reading import AFTER, close, figure_of, saved, table_of, value_of
 from tokendynamics.diagnosis.result import Diagnosis
 from tokendynamics.diagnosis.tracing.layer_states import CONSENSUS, SPREAD
-from tokendynamics.figures.curves import Curve, Part, Rule, curve_keys, curves_chart, stacked_chart
+from tokendynamics.figures.curves import Curve, Curves, Part, Rule, Stack, curve_keys
 from tokendynamics.figures.figure import Table, cells, fold
 from tokendynamics.report import notebook_html
 from tokendynamics.report import page as page_of
-from tokendynamics.report.diagnosis._trace import updates_figure
+from tokendynamics.report.diagnosis._updates import updates_figure
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_the_shares_table_and_its_file_hold_the_traces_numbers(page: str, diagno
 
 def test_a_negative_share_takes_no_room_in_the_drawing() -> None:
     parts = [Part("a", [0.5, -0.1], "#000000"), Part("b", [-0.2, 0.4], "#000000"), Part("c", [0.7, 0.7], "#000000")]
-    drawn = stacked_chart([0.0, 1.0], parts, last=1, title="Share").to_dict()
+    drawn = Stack([0.0, 1.0], parts, last=1, title="Share").chart().to_dict()
     rows = drawn["data"]["values"]
     assert [row["part"] for row in rows] == ["a", "b", "c"] * 2
     assert [row["y"] for row in rows] == pytest.approx([0, 0.5, 0.5, 0, 0, 0.3])
@@ -95,7 +95,7 @@ def test_several_networks_fit_on_one_axis() -> None:
         Curve(f"κ′ of {name}", [0, 1, 2], [0.1, None, value], colour, low=[0.0] * 3, high=[1.0] * 3, band=band)
         for name, value, colour, band in (("one", 0.2, "#1f5a99", "its interval"), ("other", 0.9, "#b8520a", ""))
     ]
-    drawn = curves_chart(curves, last=2, title="κ′", rules=[Rule(0.5, "half")]).to_dict()
+    drawn = Curves(curves, last=2, title="κ′", rules=[Rule(0.5, "half")]).chart().to_dict()
     marks = [layer["mark"]["type"] for layer in drawn["layer"]]
     assert (marks.count("area"), marks.count("line"), marks.count("rule")) == (2, 2, 1)
     assert [key.label for key in curve_keys(curves)] == ["κ′ of one", "its interval", "κ′ of other"]

@@ -67,7 +67,7 @@ def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """Drawing is most of the time: only the tests that look at drawings have it."""
     if "drawn" not in request.fixturenames:
         blank = lambda *arguments, **options: Markup("<svg></svg>")  # noqa: E731
-        monkeypatch.setattr("tokendynamics.report.simulation._page.draw_for_screens", blank)
+        monkeypatch.setattr("tokendynamics.figures.figure.draw_for_screens", blank)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import altair as alt
+import numpy as np
 
 from tokendynamics.figures.palette import INK, MUTED, PAPER
 from tokendynamics.figures.svg import WIDE, Drawing, Key, inline
@@ -21,6 +22,7 @@ _MOST_TICKS = 9
 """On a logarithmic axis: norms that run from 1 to 1e100 have a power of ten for every line of text otherwise."""
 
 Number: TypeAlias = float | None
+Numbers: TypeAlias = Sequence[Number] | np.ndarray
 Mark: TypeAlias = Literal["", "disc", "ring", "diamond", "triangle"]
 
 _SHAPES: dict[str, dict[str, Any]] = {
@@ -41,7 +43,7 @@ class Curve:
     Attributes:
         label: Its name in the legend.
         x: Places on the axis.
-        values: What it shows there; None where there is nothing.
+        values: What it shows there; None or NaN where there is nothing.
         colour: Of line, band and marks; from the palette, so that it has a dark twin.
         low: Lower ends of its band.
         high: Upper ends.
@@ -54,10 +56,10 @@ class Curve:
 
     label: str
     x: Sequence[float]
-    values: Sequence[Number]
+    values: Numbers
     colour: str
-    low: Sequence[Number] | None = None
-    high: Sequence[Number] | None = None
+    low: Numbers | None = None
+    high: Numbers | None = None
     band: str = ""
     dash: tuple[float, ...] = ()
     width: float = 2.2
@@ -90,7 +92,7 @@ class Part:
     """One part of a whole over depth; a negative value takes no room."""
 
     label: str
-    values: Sequence[Number]
+    values: Numbers
     colour: str
 
 
@@ -98,95 +100,112 @@ Column: TypeAlias = tuple[float, float, str]
 """From where to where a text appears that is shown on hover."""
 
 
-def curves_chart(
-    curves: Sequence[Curve],
-    *,
-    last: int = 0,
-    x: alt.X | None = None,
-    title: str,
-    width: float = WIDE,
-    height: int = HEIGHT,
-    domain: tuple[float, float] | None = None,
-    log: bool = False,
-    rules: Sequence[Rule] = (),
-    columns: Sequence[Column] = (),
-) -> Drawing:
-    """Draw curves, of one network or of several, on one pair of axes.
+@dataclass(frozen=True)
+class Curves:
+    """Curves, of one network or of several, on one pair of axes.
 
-    Args:
+    Attributes:
         curves: The first is drawn lowest.
-        last: The last layer, where the axis is depth.
-        x: Another axis than depth, such as that of `time_axis`.
         title: Of the y axis.
-        width: Of the plotting area.
+        last: The last layer, where the axis is depth.
+        x: Another axis than depth for a width of the plotting area, such as that of `time_axis`.
         height: Of the plotting area.
         domain: Of the y axis, widened to what is drawn; None: what is drawn.
         log: Whether the y axis is logarithmic; what is not positive is then left out.
         rules: Values marked across.
         columns: Texts shown on hover.
     """
-    whole = all(curve.stepped for curve in curves)
-    y = _y_axis([value for curve in curves for value in _drawn(curve)], title, domain, log, whole)
-    x = depth_axis(last, width) if x is None else x
-    layers: list[alt.Chart] = [
-        alt.Chart(alt.Data(values=[{"y": rule.value}])).mark_rule(color=MUTED, strokeDash=[2, 3]).encode(y=y("y"))
-        for rule in rules
-    ]
-    bases = [alt.Chart(inline(_rows(curve, log))).encode(x=x) for curve in curves]
-    for curve, base in zip(curves, bases, strict=True):
-        if curve.has_band:
-            band = base.mark_area(color=curve.colour, opacity=0.16, **_between(curve))
-            layers.append(band.encode(y=y("low"), y2="high:Q"))
-    for curve, base in zip(curves, bases, strict=True):
-        if curve.width:
-            dash: dict[str, Any] = {"strokeDash": list(curve.dash)} if curve.dash else {}
-            line = base.mark_line(color=curve.colour, strokeWidth=curve.width, **dash, **_between(curve))
-            layers.append(line.encode(y=y("mid")))
-        if curve.mark:
-            layers.append(_points(base, curve, y("mid")))
-    layers += [each for rule in rules for each in _name(rule, y, width)]
-    layers += [hover(list(columns), last, height, width, x)] if columns else []
-    return alt.layer(*layers, width=width, height=height)
+
+    curves: Sequence[Curve]
+    title: str
+    last: int = 0
+    x: Callable[[float], alt.X] | None = None
+    height: int = HEIGHT
+    domain: tuple[float, float] | None = None
+    log: bool = False
+    rules: Sequence[Rule] = ()
+    columns: Sequence[Column] = ()
+
+    @property
+    def keys(self) -> list[Key]:
+        """The legend: each line, and each band, that has a name."""
+        return curve_keys(self.curves)
+
+    def chart(self, width: float = WIDE) -> Drawing:
+        """Return the chart for a width of its plotting area."""
+        whole = all(curve.stepped for curve in self.curves)
+        values = [value for curve in self.curves for value in _drawn(curve)]
+        y = _y_axis(values, self.title, self.domain, self.log, whole)
+        x = depth_axis(self.last, width) if self.x is None else self.x(width)
+        layers: list[alt.Chart] = [
+            alt.Chart(alt.Data(values=[{"y": rule.value}])).mark_rule(color=MUTED, strokeDash=[2, 3]).encode(y=y("y"))
+            for rule in self.rules
+        ]
+        bases = [alt.Chart(inline(_rows(curve, self.log))).encode(x=x) for curve in self.curves]
+        for curve, base in zip(self.curves, bases, strict=True):
+            if curve.has_band:
+                band = base.mark_area(color=curve.colour, opacity=0.16, **_between(curve))
+                layers.append(band.encode(y=y("low"), y2="high:Q"))
+        for curve, base in zip(self.curves, bases, strict=True):
+            if curve.width:
+                dash: dict[str, Any] = {"strokeDash": list(curve.dash)} if curve.dash else {}
+                line = base.mark_line(color=curve.colour, strokeWidth=curve.width, **dash, **_between(curve))
+                layers.append(line.encode(y=y("mid")))
+            if curve.mark:
+                layers.append(_points(base, curve, y("mid")))
+        layers += [name for rule in self.rules for name in _name(rule, y, width)]
+        layers += [hover(self.columns, self.last, self.height, width, x)] if self.columns else []
+        return alt.layer(*layers, width=width, height=self.height)
 
 
-def stacked_chart(
-    x: Sequence[float],
-    parts: Sequence[Part],
-    *,
-    last: int,
-    title: str,
-    width: float = WIDE,
-    height: int = HEIGHT,
-    columns: Sequence[Column] = (),
-    legend: bool = False,
-) -> Drawing:
-    """Draw parts of 1 over depth, one upon the other; estimates below 0 or beyond 1 are clipped to what there is.
+@dataclass(frozen=True)
+class Stack:
+    """Parts of 1 over depth, one upon the other; estimates below 0 or beyond 1 are clipped to what there is.
 
-    Args:
+    Attributes:
         x: Places on the depth axis.
         parts: The first is lowest.
         last: The last layer.
         title: Of the y axis.
-        width: Of the plotting area.
         height: Of the plotting area.
         columns: Texts shown on hover.
         legend: Whether the chart names its parts itself, as it must where no page does.
     """
-    names, colours = [part.label for part in parts], [part.colour for part in parts]
-    shown = alt.Legend(title=None, orient="top") if legend else None
-    axis = alt.Axis(title=title, tickCount=6)
-    areas = (
-        alt.Chart(alt.Data(values=_stacked(x, parts)))
-        .mark_area(stroke=PAPER, strokeWidth=1)
-        .encode(
-            x=depth_axis(last, width),
-            y=alt.Y("y:Q", scale=alt.Scale(domain=[0, 1], nice=False), axis=axis, stack=None),
-            y2="y2:Q",
-            fill=alt.Fill("part:N", scale=alt.Scale(domain=names, range=colours), legend=shown),
+
+    x: Sequence[float]
+    parts: Sequence[Part]
+    last: int
+    title: str
+    height: int = HEIGHT
+    columns: Sequence[Column] = ()
+    legend: bool = False
+
+    @property
+    def keys(self) -> list[Key]:
+        """The legend: each part."""
+        return [Key(part.label, "box", part.colour) for part in self.parts]
+
+    def chart(self, width: float = WIDE) -> Drawing:
+        """Return the chart for a width of its plotting area."""
+        names, colours = [part.label for part in self.parts], [part.colour for part in self.parts]
+        shown = alt.Legend(title=None, orient="top") if self.legend else None
+        areas = (
+            alt.Chart(alt.Data(values=_stacked(self.x, self.parts)))
+            .mark_area(stroke=PAPER, strokeWidth=1)
+            .encode(
+                x=depth_axis(self.last, width),
+                y=alt.Y(
+                    "y:Q",
+                    scale=alt.Scale(domain=[0, 1], nice=False),
+                    axis=alt.Axis(title=self.title, tickCount=6),
+                    stack=None,
+                ),
+                y2="y2:Q",
+                fill=alt.Fill("part:N", scale=alt.Scale(domain=names, range=colours), legend=shown),
+            )
         )
-    )
-    layers = [areas, *([hover(list(columns), last, height, width)] if columns else [])]
-    return alt.layer(*layers, width=width, height=height)
+        layers = [areas, *([hover(self.columns, self.last, self.height, width)] if self.columns else [])]
+        return alt.layer(*layers, width=width, height=self.height)
 
 
 def _stacked(x: Sequence[float], parts: Sequence[Part]) -> list[dict]:
@@ -228,12 +247,13 @@ def drawable(value: Number) -> bool:
 
 
 def _drawn(curve: Curve) -> list[float]:
-    values = [*curve.values, *(curve.low or ()), *(curve.high or ())]
+    bounds = [() if bound is None else bound for bound in (curve.low, curve.high)]
+    values = [*curve.values, *bounds[0], *bounds[1]]
     return [value for value in values if value is not None and math.isfinite(value)]
 
 
 def _rows(curve: Curve, log: bool) -> list[dict]:
-    def shown(values: Sequence[Number] | None, place: int) -> Number:
+    def shown(values: Numbers | None, place: int) -> Number:
         value = None if values is None else values[place]
         return value if value is not None and math.isfinite(value) and (value > 0 or not log) else None
 
@@ -348,7 +368,9 @@ def ticks(last: int, most: int = 15) -> list[int]:
     return list(range(0, last + 1, every))
 
 
-def hover(columns: list[Column], last: int, height: int, width: float = WIDE, axis: alt.X | None = None) -> alt.Chart:
+def hover(
+    columns: Sequence[Column], last: int, height: int, width: float = WIDE, axis: alt.X | None = None
+) -> alt.Chart:
     """Lay invisible columns from x to x2 that carry the text shown when the pointer rests on them."""
     rows = [{"x": x, "x2": x2, "text": text} for x, x2, text in columns]
     return (

@@ -5,13 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import cached_property
+from typing import Protocol, TypeAlias, runtime_checkable
 from urllib.parse import quote
 
+import numpy as np
 from markupsafe import Markup
 
+from tokendynamics.figures.svg import WIDE, Drawing, Key, Specification, draw, draw_for_screens
 from tokendynamics.words import UNDEFINED, count, number
 
 Value: TypeAlias = float | int | str | tuple[int, ...] | None
@@ -106,6 +109,37 @@ class Table:
         return csv_address(self.columns, [[_exact(cell) for cell in row] for row in self.rows])
 
 
+@runtime_checkable
+class Drawn(Protocol):
+    """What a figure shows, as data."""
+
+    @property
+    def keys(self) -> Sequence[Key]:
+        """The legend above the drawing."""
+        ...
+
+    def chart(self, width: float) -> Drawing | Specification:
+        """Return the chart for a width of its plotting area."""
+        ...
+
+
+@dataclass(frozen=True)
+class Charts:
+    """A drawing that only one page has.
+
+    Attributes:
+        make: Returns the chart for a width of its plotting area.
+        keys: Its legend.
+    """
+
+    make: Callable[[float], Drawing | Specification]
+    keys: Sequence[Key] = ()
+
+    def chart(self, width: float) -> Drawing | Specification:
+        """Return the chart for a width of its plotting area."""
+        return self.make(width)
+
+
 @dataclass(frozen=True)
 class Figure:
     """A drawing that answers one question, its convention in words, and its numbers.
@@ -113,18 +147,49 @@ class Figure:
     Attributes:
         ident: For links, and the name of its files.
         question: What it answers.
-        svg: The drawing; empty where there is nothing to draw, and the caption says why.
         caption: Its convention in words.
+        drawn: What is drawn; None where there is nothing to draw, and the caption says why.
         table: Its numbers.
+        title: Of the drawing; empty: the question.
+        description: What there is to see, in a sentence with numbers.
         label: Its name among variants.
+        keys: Another legend than that of the drawing.
     """
 
     ident: str
     question: str
-    svg: Markup
     caption: str
-    table: Table | None
+    drawn: Drawn | None = None
+    table: Table | None = None
+    title: str = ""
+    description: str = ""
     label: str = ""
+    keys: Sequence[Key] | None = None
+
+    @cached_property
+    def svg(self) -> Markup:
+        """The drawing, for the page and again for a phone; empty where there is nothing to draw."""
+        if self.drawn is None:
+            return NO_MARKUP
+        return draw_for_screens(
+            self.drawn.chart,
+            ident=self.ident,
+            title=self.title or self.question,
+            description=self.description,
+            keys=self._legend(self.drawn),
+        )
+
+    def notebook_svg(self) -> Markup:
+        """Return the drawing once, without text for the pointer; empty where there is nothing to draw."""
+        if self.drawn is None:
+            return NO_MARKUP
+        return draw(
+            self.drawn.chart(WIDE), ident=self.ident, title=self.question, description=self.description,
+            keys=self._legend(self.drawn), screen="notebook",
+        )  # fmt: skip
+
+    def _legend(self, drawn: Drawn) -> Sequence[Key]:
+        return drawn.keys if self.keys is None else self.keys
 
 
 @dataclass(frozen=True)
@@ -163,21 +228,23 @@ class Section:
     own: Markup = NO_MARKUP
 
 
-def nothing(ident: str, question: str, why: str, label: str = "") -> Figure:
-    """Return what stands where a figure would be blank: the reason in words.
-
-    Args:
-        ident: See `Figure`.
-        question: See `Figure`.
-        why: A sentence or more.
-        label: See `Figure`.
-    """
-    return Figure(ident, question, NO_MARKUP, why, None, label)
-
-
 def cells(values: Sequence[Given]) -> tuple[Cell, ...]:
     """Turn one row of values into cells: text as it is, integers in full, reals with `DIGITS` digits."""
     return tuple(_cell(value) for value in values)
+
+
+def columns_table(caption: str, columns: Sequence[tuple[str, Sequence[Given] | np.ndarray]]) -> Table:
+    """Return a table from its columns.
+
+    Args:
+        caption: What the numbers are.
+        columns: Name and values of each, all of one length; names may occur again.
+
+    >>> [[cell.text for cell in row] for row in columns_table("", [("Layer", [1, 2]), ("κ", np.array([0.5, 2]))]).rows]
+    [['1', '0.5'], ['2', '2']]
+    """
+    values = [column.tolist() if isinstance(column, np.ndarray) else column for _, column in columns]
+    return Table(caption, tuple(name for name, _ in columns), tuple(map(cells, zip(*values, strict=True))))
 
 
 def _cell(value: Given) -> Cell:

@@ -10,7 +10,7 @@ from typing import Any
 import altair as alt
 
 from tokendynamics.figures.palette import BLUE, INK, ORANGE
-from tokendynamics.figures.svg import WIDE, Drawing, inline
+from tokendynamics.figures.svg import WIDE, Drawing, Key, inline
 
 _ROW, _LETTER, _LEAST = 21, 7.0, 140.0
 
@@ -36,43 +36,48 @@ class Row:
     colour: str = BLUE
 
 
-def intervals_chart(
-    rows: Sequence[Row],
-    *,
-    domain: tuple[float, float],
-    width: float,
-    rule: tuple[float, str] | None = None,
-    bars: bool = False,
-    percent: bool = False,
-) -> Drawing:
-    """Draw rows of estimates on one axis; what lies beyond its ends stands there.
+@dataclass(frozen=True)
+class Intervals:
+    """Rows of estimates on one axis; what lies beyond its ends stands there.
 
-    Args:
+    Attributes:
         rows: In order from the top.
         domain: Of the axis.
-        width: Of the whole drawing but for its margin; names and numbers take their part of it.
         rule: A value marked across, and its name.
         bars: Whether values are bars from zero instead of points.
         percent: Whether the axis is in percent.
+        keys: The legend.
     """
-    names = max((_LETTER * len(row.label) for row in rows), default=0.0) + 10
-    written = max((_LETTER * len(row.written) for row in rows), default=0.0) + 10
-    room = width + 50 - names
-    # Where the numbers would leave the marks no room they are left to the table.
-    inner = room - written if room - written >= _LEAST else room
-    height = _ROW * len(rows)
-    ticks = alt.Axis(title=None, grid=True, tickCount=8 if width >= WIDE else 4, format="%" if percent else "~g")
-    x = alt.X("x:Q", scale=alt.Scale(domain=list(domain), nice=False), axis=ticks)
-    y = _names(rows, names)
-    layers: list[alt.Chart] = []
-    if rule is not None:
-        layers += _rule(rule, x)
-    layers += _marks(rows, domain, x, y, bars)
-    said = [{"y": n + 0.5, "text": row.written} for n, row in enumerate(rows) if row.written]
-    if said and inner < room:
-        base = alt.Chart(inline(said)).mark_text(x=inner + 10, align="left", fontSize=12, color=INK, baseline="middle")
-        layers.append(base.encode(y=y, text="text:N"))
-    return alt.layer(*layers, width=inner, height=height)
+
+    rows: Sequence[Row]
+    domain: tuple[float, float]
+    rule: tuple[float, str] | None = None
+    bars: bool = False
+    percent: bool = False
+    keys: Sequence[Key] = ()
+
+    def chart(self, width: float = WIDE) -> Drawing:
+        """Return the chart for the width of the whole drawing but for its margin; names and numbers take part of it."""
+        rows = self.rows
+        names = max((_LETTER * len(row.label) for row in rows), default=0.0) + 10
+        written = max((_LETTER * len(row.written) for row in rows), default=0.0) + 10
+        room = width + 50 - names
+        # Where the numbers would leave the marks no room they are left to the table.
+        inner = room - written if room - written >= _LEAST else room
+        form = "%" if self.percent else "~g"
+        ticks = alt.Axis(title=None, grid=True, tickCount=8 if width >= WIDE else 4, format=form)
+        x = alt.X("x:Q", scale=alt.Scale(domain=list(self.domain), nice=False), axis=ticks)
+        y = _names(rows, names)
+        layers: list[alt.Chart] = []
+        if self.rule is not None:
+            layers += _rule(self.rule, x)
+        layers += _marks(rows, self.domain, x, y, self.bars)
+        said = [{"y": n + 0.5, "text": row.written} for n, row in enumerate(rows) if row.written]
+        if said and inner < room:
+            base = alt.Chart(inline(said))
+            base = base.mark_text(x=inner + 10, align="left", fontSize=12, color=INK, baseline="middle")
+            layers.append(base.encode(y=y, text="text:N"))
+        return alt.layer(*layers, width=inner, height=_ROW * len(rows))
 
 
 def _names(rows: Sequence[Row], extent: float) -> alt.Y:

@@ -101,6 +101,12 @@ def plain(chart: Drawing) -> Specification:
     return {name: value for name, value in whole.items() if name not in ("$schema", "config")}
 
 
+def words_chart(lines: Sequence[str]) -> Drawing:
+    """Return a chart that holds lines of text: why there is nothing to draw."""
+    text = alt.Chart(alt.Data(values=[{}])).mark_text(text=list(lines), align="left", x=0)
+    return text.properties(width=2 * NARROW, height=60)
+
+
 def draw(
     chart: Drawing | Specification,
     *,

@@ -12,10 +12,10 @@ import xarray as xr
 from tokendynamics.diagnosis import Comparison
 from tokendynamics.diagnosis.comparing.words import part_named
 from tokendynamics.diagnosis.network import PART_NAMES
-from tokendynamics.figures.curves import Curve, curve_keys, curves_chart, ticks
-from tokendynamics.figures.figure import Figure, Section, Table, cells, nothing
+from tokendynamics.figures.curves import Curve, Curves, ticks
+from tokendynamics.figures.figure import Figure, Section, Table, cells
 from tokendynamics.figures.lines import Line, curve, table
-from tokendynamics.figures.svg import WIDE, draw_for_screens
+from tokendynamics.figures.svg import WIDE
 from tokendynamics.report._page import render
 from tokendynamics.report._registry import page_of
 from tokendynamics.words import duration, moment, number, written
@@ -49,23 +49,16 @@ def curves_figure(
     numbers = table(axis, "Place", lines, named=lambda place: f"layer {place:.0f}")
     if not any(line.drawn(log) for line in lines):
         text = f"Not plotted because no value is {'above zero' if log else 'defined'}. {caption}"
-        return replace(nothing(ident, question, text), table=numbers)
+        return Figure(ident, question, text, table=numbers)
     scaled = zip(lines, deepest or [1] * len(lines), strict=True)
     drawn = [replace(curve(line), x=(line.x / last).tolist(), mark="disc") for line, last in scaled]
     return Figure(
-        ident=ident,
-        question=question,
-        svg=draw_for_screens(
-            lambda width: curves_chart(
-                drawn, x=_depth_axis(drawn, depth, width), title=axis, width=width, height=HEIGHT, log=log
-            ),
-            ident=ident,
-            title=question,
-            description=f"{axis}. {_described(lines)} The table below holds every value.",
-            keys=curve_keys(drawn),
-        ),
-        caption=caption,
-        table=numbers,
+        ident,
+        question,
+        caption,
+        Curves(drawn, axis, x=lambda width: _depth_axis(drawn, depth, width), height=HEIGHT, log=log),
+        numbers,
+        description=f"{axis}. {_described(lines)} The table below holds every value.",
     )
 
 

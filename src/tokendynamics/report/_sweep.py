@@ -12,11 +12,11 @@ import numpy as np
 import xarray as xr
 from contourpy import contour_generator
 
-from tokendynamics.figures.figure import Cell, Figure, Section, Table, cells
+from tokendynamics.figures.figure import Cell, Charts, Figure, Section, Table, cells
 from tokendynamics.figures.lines import LOOKS
 from tokendynamics.figures.palette import GRID, ORANGE, PAPER, POSITIONS
 from tokendynamics.figures.parameter import MOST_TICKS, Parameter, parameter, ticks
-from tokendynamics.figures.svg import WIDE, Drawing, Key, draw_for_screens, inline
+from tokendynamics.figures.svg import WIDE, Drawing, Key, inline
 from tokendynamics.numerics.intervals import wilson
 from tokendynamics.report._page import render, shortened
 from tokendynamics.report._registry import page_of
@@ -256,17 +256,16 @@ def curves(over: xr.Dataset, along: Parameter, words: Sequence[str]) -> Figure:
     )
     joined = "" if along.words else "; lines join the points that were run"
     return Figure(
-        ident="shares",
-        question=f"How often does each outcome occur along {along.name}?",
-        svg=draw_for_screens(
+        "shares",
+        f"How often does each outcome occur along {along.name}?",
+        f"The share of systems that ended in each way, with its 95 % Wilson interval{joined}.",
+        Charts(
             lambda width: _chart(found, along, width),
-            ident="shares",
-            title=f"Share of each outcome over {along.name}",
-            description=f"Shares of systems: {ends}. The table below holds every value drawn.",
-            keys=[Key(word, mark, colour, dash=" ".join(map(str, dash))) for word, (colour, dash) in looks],
+            [Key(word, mark, colour, dash=" ".join(map(str, dash))) for word, (colour, dash) in looks],
         ),
-        caption=f"The share of systems that ended in each way, with its 95 % Wilson interval{joined}.",
-        table=first_rows("Shares with 95 % intervals", (along.name, *_COLUMNS), _rows(found, along)),
+        first_rows("Shares with 95 % intervals", (along.name, *_COLUMNS), _rows(found, along)),
+        title=f"Share of each outcome over {along.name}",
+        description=f"Shares of systems: {ends}. The table below holds every value drawn.",
     )
 
 
@@ -365,17 +364,13 @@ def _map(over: xr.Dataset, across: Parameter, up: Parameter, word: str) -> Figur
     dashed = any(each["dashed"] for each in borders)
     keys += [Key("an end of its interval is 1/2", "line", ORANGE, dash="4 3", width=1.3)] if dashed else []
     return Figure(
-        ident=ident,
-        question=f"Where do systems end as “{word}”?",
-        svg=draw_for_screens(
-            lambda width: _map_drawn(rows, borders, across, up, width),
-            ident=ident,
-            title=f"Share of “{word}” over {across.name} and {up.name}",
-            description=_described(one, word, across, up),
-            keys=keys,
-        ),
-        caption=_CAPTION.format(word=word) + (_BORDER if borders else ""),
-        table=_map_table(one, across, up, word),
+        ident,
+        f"Where do systems end as “{word}”?",
+        _CAPTION.format(word=word) + (_BORDER if borders else ""),
+        Charts(lambda width: _map_drawn(rows, borders, across, up, width), keys),
+        _map_table(one, across, up, word),
+        title=f"Share of “{word}” over {across.name} and {up.name}",
+        description=_described(one, word, across, up),
         label=word,
     )
 

@@ -11,11 +11,11 @@ import altair as alt
 from tokendynamics.circuits.landscape import Basins, Classification, LandscapeSurvey, StationaryPoint
 from tokendynamics.circuits.landscape.basins import CONFIDENCE, BasinRun, Share
 from tokendynamics.figures.drawing import drawing
-from tokendynamics.figures.figure import Cell, Figure, Matrices, Section, Table, cells
+from tokendynamics.figures.figure import Cell, Charts, Figure, Matrices, Section, Table, cells
 from tokendynamics.figures.matrix import Panel, Side, matrices
 from tokendynamics.figures.palette import BLUE, GREEN, MUTED, NEGATIVE, ORANGE, PAPER
-from tokendynamics.figures.rows import Row, intervals_chart
-from tokendynamics.figures.svg import Drawing, Key, draw_for_screens, inline
+from tokendynamics.figures.rows import Intervals, Row
+from tokendynamics.figures.svg import Drawing, Key, inline
 from tokendynamics.report._registry import page_of
 from tokendynamics.report.circuits.page import INTERACTION, SENDER_FIRST, CircuitsReport, circuits_page, size_of_task
 from tokendynamics.words import Convention, number, percent_estimate, plural
@@ -95,18 +95,15 @@ def basins_figure(basins: Basins) -> Figure:
     question = "Where do random starts end?"
     statuses = ", ".join(f"{count} {status}" for status, count in basins.statuses.items())
     return Figure(
-        ident="basins",
-        question=question,
-        svg=draw_for_screens(
-            lambda width: intervals_chart(rows, domain=(0.0, 1.0), width=width, bars=True, percent=True),
-            ident="basins",
-            title=f"{question} Shares of {plural(len(basins.runs), 'start')}",
-            description="; ".join(f"{share.kind} {_percent(share)}" for share in shares) + ".",
-        ),
-        caption=f"Method {basins.method}, {_starts(basins)}, random seed {basins.seed}; whiskers: 95 % confidence "
+        "basins",
+        question,
+        f"Method {basins.method}, {_starts(basins)}, random seed {basins.seed}; whiskers: 95 % confidence "
         "intervals (Wilson). "
         f"Why {plural(len(basins.runs), 'run')} stopped: {statuses}.",
-        table=_shares_table(basins),
+        Intervals(rows, (0.0, 1.0), bars=True, percent=True),
+        _shares_table(basins),
+        title=f"{question} Shares of {plural(len(basins.runs), 'start')}",
+        description="; ".join(f"{share.kind} {_percent(share)}" for share in shares) + ".",
     )
 
 
@@ -132,19 +129,15 @@ def endings_figure(basins: Basins, marks: Mapping[str, tuple[float, float]]) -> 
     ]
     question = "What is the final loss of each start?"
     return Figure(
-        ident="endings",
-        question=question,
-        svg=draw_for_screens(
-            lambda width: _endings(runs, [loss for loss, _ in marks.values()], width),
-            ident="endings",
-            title=f"{question} Final losses",
-            description=f"{plural(len(runs), 'run')}, from {number(runs[0].loss if runs else None)} to "
-            f"{number(runs[-1].loss if runs else None)}.",
-            keys=keys,
-        ),
-        caption="Final loss of each run, summed over the tokens from the second on. Losses below "
+        "endings",
+        question,
+        "Final loss of each run, summed over the tokens from the second on. Losses below "
         f"{number(_LEAST)} are rounding errors and are drawn at the bottom.",
-        table=_runs_table(basins),
+        Charts(lambda width: _endings(runs, [loss for loss, _ in marks.values()], width), keys),
+        _runs_table(basins),
+        title=f"{question} Final losses",
+        description=f"{plural(len(runs), 'run')}, from {number(runs[0].loss if runs else None)} to "
+        f"{number(runs[-1].loss if runs else None)}.",
     )
 
 

@@ -22,11 +22,11 @@ from tokendynamics.circuits.learning import LearningRecord
 from tokendynamics.circuits.learning.record import SOLVED
 from tokendynamics.figures.curves import log_ticks
 from tokendynamics.figures.drawing import drawing
-from tokendynamics.figures.figure import Cell, Figure, Matrices, Section, Table, cells
+from tokendynamics.figures.figure import Cell, Charts, Figure, Matrices, Section, Table, cells
 from tokendynamics.figures.matrix import Panel, Side, matrices
 from tokendynamics.figures.palette import AXIS, BLUE, GREEN, INK, ORANGE, PAPER
-from tokendynamics.figures.rows import Row, intervals_chart
-from tokendynamics.figures.svg import Drawing, Key, draw_for_screens, plain
+from tokendynamics.figures.rows import Intervals, Row
+from tokendynamics.figures.svg import Drawing, Key, plain
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.report._registry import page_of
@@ -157,18 +157,17 @@ def answers_figure(comparison: TaskComparison) -> Figure:
     question = "What is the output for each token?"
     worst = max((answer.largest_error for answer in answers), default=0.0)
     return Figure(
-        ident="answers",
-        question=question,
-        svg=draw_for_screens(
-            lambda width: {"vconcat": [plain(_model_chart(answer, width)) for answer in answers], "spacing": 26},
-            ident="answers",
-            title=f"{question} Targets and outputs",
-            description=f"{plural(len(answers), 'sequence')}; largest error from the second token on: {number(worst)}.",
-            keys=(Key("target Y", "circle", INK), Key("output", "disc", BLUE), Key("difference", "line", ORANGE)),
-        ),
-        caption="The label below a token is its category. The target is q_true of the previous and the current "
+        "answers",
+        question,
+        "The label below a token is its category. The target is q_true of the previous and the current "
         "category; the first token has the target 0 and is not part of any loss.",
-        table=answers_table(comparison.answers),
+        Charts(
+            lambda width: {"vconcat": [plain(_model_chart(answer, width)) for answer in answers], "spacing": 26},
+            (Key("target Y", "circle", INK), Key("output", "disc", BLUE), Key("difference", "line", ORANGE)),
+        ),
+        answers_table(comparison.answers),
+        title=f"{question} Targets and outputs",
+        description=f"{plural(len(answers), 'sequence')}; largest error from the second token on: {number(worst)}.",
     )
 
 
@@ -243,24 +242,17 @@ def instruments_figure(evidence: Evidence) -> Figure:
         rows.append(Row(estimate.name, estimate.value, estimate.low, estimate.high, number(estimate.value)))
     question = "How large is the effect in each instrument?"
     rule = (TAKES_PART, f"threshold: {number(TAKES_PART)}")
-    svg = draw_for_screens(
-        lambda width: intervals_chart(rows, domain=domain, width=width, rule=rule),
-        ident="evidence-numbers",
-        title=f"{question} Estimates with confidence intervals",
-        description="; ".join(
-            f"{instrument.name}, {estimate.name} {estimate.written(evidence.confidence)}"
-            for instrument, estimate in drawn
-        )
-        + ".",
-    )
+    estimates = (f"{instrument.name}, {one.name} {one.written(evidence.confidence)}" for instrument, one in drawn)
     return Figure(
-        ident="evidence-numbers",
-        question=question,
-        svg=svg,
-        caption=f"Shares, |correlations| and R² with their {percent(evidence.confidence)} confidence intervals. A part "
+        "evidence-numbers",
+        question,
+        f"Shares, |correlations| and R² with their {percent(evidence.confidence)} confidence intervals. A part "
         f"counts if its whole interval lies above the dashed line at {number(TAKES_PART)}. Values above 2 are drawn at "
         "the edge.",
-        table=_numbers(evidence),
+        Intervals(rows, domain, rule),
+        _numbers(evidence),
+        title=f"{question} Estimates with confidence intervals",
+        description=f"{'; '.join(estimates)}.",
     )
 
 
@@ -315,21 +307,17 @@ def loss_curves(records: Sequence[LearningRecord]) -> Figure:
     solved = sum(record.solved for record in records)
     finals = np.array([record.final_loss for record in records])
     return Figure(
-        ident="learning-losses",
-        question=question,
-        svg=draw_for_screens(
-            lambda width: _losses_chart(curves, drawn, width),
-            ident="learning-losses",
-            title=f"{question} Mean squared error over outer steps",
-            description=f"{plural(len(records), 'seed')}: median of the final loss {number(float(np.median(finals)))}, "
-            f"from {number(float(finals.min()))} to {number(float(finals.max()))}; {solved} solved. "
-            "The table below lists every value.",
-            keys=keys,
-        ),
-        caption="Mean squared error over the tokens from the second on, without penalty, log scale. It is measured on "
+        "learning-losses",
+        question,
+        "Mean squared error over the tokens from the second on, without penalty, log scale. It is measured on "
         "fresh sequences before each outer step of L-BFGS and after the last one. Solved: at most 1 % of the variance "
         "of the targets remains.",
-        table=_table(records),
+        Charts(lambda width: _losses_chart(curves, drawn, width), keys),
+        _table(records),
+        title=f"{question} Mean squared error over outer steps",
+        description=f"{plural(len(records), 'seed')}: median of the final loss {number(float(np.median(finals)))}, "
+        f"from {number(float(finals.min()))} to {number(float(finals.max()))}; {solved} solved. "
+        "The table below lists every value.",
     )
 
 

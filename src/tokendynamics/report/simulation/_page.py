@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -13,13 +14,13 @@ import altair as alt
 import numpy as np
 
 from tokendynamics.dynamics import Status, Trajectory
-from tokendynamics.figures.curves import Column, Curve, curve_keys, curves_chart, time_axis
-from tokendynamics.figures.figure import Figure, Section, Table, cells, nothing
+from tokendynamics.figures.curves import Column, Curve, Curves, time_axis
+from tokendynamics.figures.figure import Charts, Figure, Section, Table, cells
 from tokendynamics.figures.lines import LOOKS, evenly
 from tokendynamics.figures.palette import BLUE, GRID, INK, PAPER, POSITIONS
 from tokendynamics.figures.paths import choose_view
 from tokendynamics.figures.recording import Recording
-from tokendynamics.figures.svg import WIDE, Drawing, Key, draw_for_screens, inline
+from tokendynamics.figures.svg import WIDE, Drawing, Key, inline
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.report._page import render, shortened
@@ -49,32 +50,24 @@ def over_time(run: Shown, measure: Measure) -> Figure:
     table = _over_time_table(run, measure)
     if high - low <= _CONSTANT * max(abs(low), abs(high)):
         why = f"Nothing is drawn: it is {number(low)} at all times, to within rounding. {measure.caption}"
-        return nothing(measure.ident, measure.question, why)
+        return Figure(measure.ident, measure.question, why)
     drawn = run.drawn
     log = low >= 0 and high > _DECADES * float(defined[defined > 0].min())
-    curves = _curves(run, measure, drawn)
-    title = measure.axis + (" (log scale)" if log else "")
-    columns = _columns(run, measure, drawn)
-
-    def chart(width: float) -> Drawing:
-        axis = clock(run, width)
-        return curves_chart(
-            curves, x=axis, title=title, width=width, height=_OVER_TIME_HEIGHT, log=log, columns=columns
-        )
-
     left_out = " Zeros have no place on the logarithmic axis and are left out." if log and low == 0 else ""
     return Figure(
-        ident=measure.ident,
-        question=measure.question,
-        svg=draw_for_screens(
-            chart,
-            ident=measure.ident,
-            title=measure.question,
-            description=f"{measure.axis} over time: {_described(measure)} The table below holds every value drawn.",
-            keys=curve_keys(curves),
+        measure.ident,
+        measure.question,
+        f"{measure.caption}{_lines_in_words(measure)}{_early(run, measure)}{left_out}",
+        Curves(
+            _curves(run, measure, drawn),
+            measure.axis + (" (log scale)" if log else ""),
+            x=partial(clock, run),
+            height=_OVER_TIME_HEIGHT,
+            log=log,
+            columns=_columns(run, measure, drawn),
         ),
-        caption=f"{measure.caption}{_lines_in_words(measure)}{_early(run, measure)}{left_out}",
-        table=table,
+        table,
+        description=f"{measure.axis} over time: {_described(measure)} The table below holds every value drawn.",
     )
 
 
@@ -218,27 +211,21 @@ def paths_figure(run: Shown, system: int) -> Figure:
     states = run.states[place].numpy()[reached]
     whose = f"System {system}" if run.many > 1 else "The run"
     if reached.sum() < 2:
-        return nothing(
-            IDENT, QUESTION, f"Nothing is drawn: {whose.lower()} has fewer than two times that were reached."
-        )
+        return Figure(IDENT, QUESTION, f"Nothing is drawn: {whose.lower()} has fewer than two times that were reached.")
     found = _paths(run, states, np.flatnonzero(reached))
     if float(np.ptp(found.points[..., int(found.over_time) :], axis=0).max(initial=0.0)) == 0:
-        return nothing(IDENT, QUESTION, "Nothing is drawn: no token moves.")
+        return Figure(IDENT, QUESTION, "Nothing is drawn: no token moves.")
     chosen = f"{len(found.tokens)} of {run.tokens} tokens, evenly by number" if len(found.tokens) < run.tokens else ""
     of = f"{whose}{f', {chosen}' if chosen else ''}. " if run.many > 1 or chosen else ""
     return Figure(
-        ident=IDENT,
-        question=QUESTION,
-        svg=draw_for_screens(
-            lambda width: _chart(run, found, width),
-            ident=IDENT,
-            title=f"{QUESTION} Paths from start to end",
-            description=f"{plural(len(found.tokens), 'path')}: {found.axes[0]} and {found.axes[1]}. {_ends(found)}",
-            keys=_keys(found),
-        ),
-        caption=f"{of}{found.said} Rings are starts, discs are ends"
+        IDENT,
+        QUESTION,
+        f"{of}{found.said} Rings are starts, discs are ends"
         + ("." if found.over_time else "; one unit is as long on both axes."),
-        table=_paths_table(found),
+        Charts(lambda width: _chart(run, found, width), _keys(found)),
+        _paths_table(found),
+        title=f"{QUESTION} Paths from start to end",
+        description=f"{plural(len(found.tokens), 'path')}: {found.axes[0]} and {found.axes[1]}. {_ends(found)}",
     )
 
 

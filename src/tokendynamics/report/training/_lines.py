@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from tokendynamics.figures.curves import Rule, curve_keys, curves_chart, time_axis
-from tokendynamics.figures.figure import Figure, Table, nothing
+from tokendynamics.figures.curves import Curves, Rule, curve_keys, time_axis
+from tokendynamics.figures.figure import Charts, Figure, Table
 from tokendynamics.figures.lines import Line, columns, curve, described, table
-from tokendynamics.figures.svg import WIDE, Specification, draw_for_screens, plain
+from tokendynamics.figures.svg import WIDE, Specification, plain
 from tokendynamics.words import Convention
 
 _STEPS_HEIGHT = 260
@@ -42,26 +42,19 @@ def over_steps(
     shown = [line for line in lines if line.drawn(log)]
     numbers = table(f"{axis} over steps", "Step", lines, ends)
     if not shown:
-        return replace(nothing(ident, question, f"Nothing is drawn: there is no number. {caption}"), table=None)
+        return Figure(ident, question, f"Nothing is drawn: there is no number. {caption}")
     last = _ROOM * max(float(line.x.max()) for line in shown)
     marked = [rule.value for rule in rules]
     curves, title = [curve(line) for line in shown], f"{axis} (log scale)" if log else axis
-    hovered = columns(shown, "step", 0.0, last)
     return Figure(
-        ident=ident,
-        question=question,
-        svg=draw_for_screens(
-            lambda width: curves_chart(
-                curves, x=time_axis(0.0, last, "Step", width=width), title=title, width=width, height=_STEPS_HEIGHT,
-                log=log, domain=(min(marked), max(marked)) if marked else None, rules=rules, columns=hovered,
-            ),
-            ident=ident,
-            title=question,
-            description=f"{axis} over steps. {described(shown)} The table below holds every value drawn.",
-            keys=curve_keys(curves),
+        ident, question, caption,
+        Curves(
+            curves, title, x=lambda width: time_axis(0.0, last, "Step", width=width), height=_STEPS_HEIGHT, log=log,
+            domain=(min(marked), max(marked)) if marked else None, rules=rules,
+            columns=columns(shown, "step", 0.0, last),
         ),
-        caption=caption,
-        table=numbers,
+        numbers,
+        description=f"{axis} over steps. {described(shown)} The table below holds every value drawn.",
     )  # fmt: skip
 
 
@@ -121,23 +114,19 @@ def through_layers(measure: str, lines: Mapping[str, Sequence[Line]], band: Band
     shown = {state: [line for line in lines.get(state, ()) if line.drawn(log=True)] for state in STATES}
     shown = {state: some for state, some in shown.items() if some}
     if not shown:
-        return nothing(ident, question, f"Nothing to plot: no {axis.lower()} above zero was measured.")
+        return Figure(ident, question, f"Nothing to plot: no {axis.lower()} above zero was measured.")
     first = next(iter(shown.values()))
     parts = [f"{STATES[state]}: {described(some)}" for state, some in shown.items()]
     what = STATES[next(iter(shown))].lower()
     caption = _CAPTION.format(of=of) if len(shown) == len(STATES) else _ONE.format(of=of, what=what)
     return Figure(
-        ident=ident,
-        question=question,
-        svg=draw_for_screens(
-            lambda width: _charts(shown, axis, width),
-            ident=ident,
-            title=f"{question} {axis} through the layers",
-            description=f"{axis}. {' '.join(parts)} The table below holds every value.",
-            keys=curve_keys([curve(line) for line in first]),
-        ),
-        caption=f"{caption}{band.caption}",
-        table=_table(axis, shown, band),
+        ident,
+        question,
+        f"{caption}{band.caption}",
+        Charts(lambda width: _charts(shown, axis, width), curve_keys([curve(line) for line in first])),
+        _table(axis, shown, band),
+        title=f"{question} {axis} through the layers",
+        description=f"{axis}. {' '.join(parts)} The table below holds every value.",
     )
 
 
@@ -150,12 +139,11 @@ def _charts(shown: Mapping[str, Sequence[Line]], axis: str, width: float) -> Spe
 
 def _chart(lines: Sequence[Line], name: str, axis: str, width: float) -> Specification:
     last = int(max(line.x.max() for line in lines))
-    drawn = curves_chart(
-        [curve(line) for line in lines], last=last, title=f"{axis} (log scale)", width=width,
-        height=_LAYERS_HEIGHT, log=True,
+    drawn = Curves(
+        [curve(line) for line in lines], f"{axis} (log scale)", last, height=_LAYERS_HEIGHT, log=True,
         columns=columns(lines, "layer", -0.6, last + 1.0),
     )  # fmt: skip
-    return {**plain(drawn), "title": {"text": name, "anchor": "start", "offset": 6}}
+    return {**plain(drawn.chart(width)), "title": {"text": name, "anchor": "start", "offset": 6}}
 
 
 def _table(axis: str, shown: Mapping[str, Sequence[Line]], band: Band) -> Table:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import altair as alt
 import numpy as np
 import xarray as xr
-from markupsafe import Markup
 
 from tokendynamics.diagnosis.network import PART_NAMES
 from tokendynamics.diagnosis.tracing.layer_states import ANISOTROPIC, CONSENSUS, SPREAD
 from tokendynamics.diagnosis.tracing.words import ATTENTION_SINK
-from tokendynamics.figures.curves import Column, Rule, hover, ticks, time_axis
+from tokendynamics.figures.curves import Column, Rule
 from tokendynamics.figures.figure import Cell, Figure, Section, Table, cells
 from tokendynamics.figures.lines import Line, evenly, thinned
+from tokendynamics.figures.maps import LayerMap, Sign
 from tokendynamics.figures.palette import COMMON, GRID, INK, NEGATIVE, OWN, PAPER, POSITIONS
-from tokendynamics.figures.svg import Drawing, Key, draw_for_screens, inline
+from tokendynamics.figures.svg import Key
 from tokendynamics.provenance.manifest import versions
 from tokendynamics.report._page import piece, render
 from tokendynamics.report._registry import page_of
@@ -84,11 +83,12 @@ def numbers_map(ident: str, question: str, label: str, values: xr.DataArray, sca
     keys = [*scale.keys, *([Key("undefined", "box", GRID)] if bool(grid.isnull().any()) else [])]
     rows = [cells([int(step), *map(float, line)]) for step, line in zip(grid.step.values, grid.values, strict=True)]
     return Figure(
-        ident=ident,
-        question=question,
-        svg=_drawing(ident, question, grid, scale.colour, keys, f"{label}: {_extremes(grid)}"),
-        caption=f"{caption} One column per measurement, one row per layer, the last layer on top.",
-        table=Table(f"{label} at each step, after each layer", _heads(grid), tuple(rows)),
+        ident,
+        question,
+        f"{caption} One column per measurement, one row per layer, the last layer on top.",
+        _map(grid, scale.colour, keys),
+        Table(f"{label} at each step, after each layer", _heads(grid), tuple(rows)),
+        description=f"{label}: {_extremes(grid)} The table below holds every cell.",
         label=label,
     )
 
@@ -106,12 +106,13 @@ def states_map(ident: str, question: str, states: xr.DataArray) -> Figure:
     keys = [Key(f"{_SIGNS.get(word, '')}  {word}".strip(), "box", _colour(word)) for word in found]
     rows = [(*cells([int(step)]), *map(Cell, line)) for step, line in zip(grid.step.values, grid.values, strict=True)]
     return Figure(
-        ident=ident,
-        question=question,
-        svg=_drawing(ident, question, grid, _colour, keys, _ends(grid), signs=_signs(grid)),
-        caption="State after each layer, one column per measurement; a sign marks where a state begins. The list of "
+        ident,
+        question,
+        "State after each layer, one column per measurement; a sign marks where a state begins. The list of "
         "changes has only those whose confidence intervals exclude the former state.",
-        table=Table("State at each step, after each layer", _heads(grid), tuple(rows)),
+        _map(grid, _colour, keys, _signs(grid)),
+        Table("State at each step, after each layer", _heads(grid), tuple(rows)),
+        description=f"{_ends(grid)} The table below holds every cell.",
     )
 
 
@@ -132,25 +133,6 @@ def _heads(grid: xr.DataArray) -> tuple[str, ...]:
     return ("Step", *(f"Layer {layer}" for layer in grid.layer.values))
 
 
-def _drawing(
-    ident: str,
-    title: str,
-    grid: xr.DataArray,
-    colour: Callable[[Any], str],
-    keys: Sequence[Key],
-    description: str,
-    signs: Sequence[Mapping[str, Any]] = (),
-) -> Markup:
-    edges, columns = _edges(grid.step.values), _columns(grid)
-    return draw_for_screens(
-        lambda width: _map(grid, edges, colour, signs, columns, width),
-        ident=ident,
-        title=title,
-        description=f"{description} The table below holds every cell.",
-        keys=keys,
-    )
-
-
 def _edges(steps: np.ndarray) -> np.ndarray:
     """Return where columns end: half-way to the next look, and at the first and the last one themselves."""
     places = steps.astype(np.float64)
@@ -159,36 +141,12 @@ def _edges(steps: np.ndarray) -> np.ndarray:
     return np.concatenate([places[:1], (places[1:] + places[:-1]) / 2, places[-1:]])
 
 
-def _map(
-    grid: xr.DataArray,
-    edges: np.ndarray,
-    colour: Callable[[Any], str],
-    signs: Sequence[Mapping[str, Any]],
-    columns: list[Column],
-    width: float,
-) -> Drawing:
-    layers = grid.layer.values.tolist()
-    height = int(min(max(14 * len(layers), 120), 420))
-    x = time_axis(float(edges[0]), float(edges[-1]), "Step", width=width)
-    shown = alt.Axis(title="Layer", values=[each for each in ticks(layers[-1]) if each in layers], format="d")
-    y = alt.Y("y:Q", scale=alt.Scale(domain=[layers[0] - 0.5, layers[-1] + 0.5], nice=False), axis=shown)
-    tiles = [
-        {"x": left, "x2": right, "y": layer - 0.5, "y2": layer + 0.5, "colour": colour(value)}
-        for line, left, right in zip(grid.values.tolist(), edges[:-1].tolist(), edges[1:].tolist(), strict=True)
-        for layer, value in zip(layers, line, strict=True)
-    ]
-    # One colour after the other: neighbours that look alike become one path.
-    drawn_cells = (
-        alt.Chart(inline(sorted(tiles, key=lambda tile: str(tile["colour"]))))
-        .mark_rect(stroke=GRID, strokeWidth=0.4)
-        .encode(x=x, x2="x2:Q", y=y, y2="y2:Q", fill=alt.Fill("colour:N", scale=None))
-    )
-    words = alt.Chart(inline([dict(sign) for sign in signs])).mark_text(align="left", dx=2, fontSize=11, aria=False)
-    over = [words.encode(x=x, y=y, text="sign:N", color=alt.Color("ink:N", scale=None))] if signs else []
-    return alt.layer(drawn_cells, *over, hover(columns, 0, height, width, x), width=width, height=height)
+def _map(grid: xr.DataArray, colour: Callable[[Any], str], keys: Sequence[Key], signs: Sequence[Sign] = ()) -> LayerMap:
+    colours = [[colour(value) for value in line] for line in grid.values.tolist()]
+    return LayerMap(_edges(grid.step.values).tolist(), grid.layer.values.tolist(), colours, keys, signs, _columns(grid))
 
 
-def _signs(grid: xr.DataArray) -> list[dict[str, Any]]:
+def _signs(grid: xr.DataArray) -> list[Sign]:
     """Return the sign of each state where it begins; one that continues after looks without numbers does not."""
     found, edges = [], _edges(grid.step.values)
     for layer in grid.layer.values.tolist():
@@ -196,7 +154,7 @@ def _signs(grid: xr.DataArray) -> list[dict[str, Any]]:
         for left, word in zip(edges[:-1].tolist(), grid.sel(layer=layer).values.tolist(), strict=True):
             if word in _COLOURS and word != former:
                 former, ink = word, INK if _COLOURS[word] in _PALE else PAPER
-                found.append({"x": left, "y": layer, "sign": _SIGNS[word], "ink": ink})
+                found.append(Sign(left, layer, _SIGNS[word], ink))
     return found
 
 

@@ -6,15 +6,16 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import altair as alt
 import numpy as np
 
-from tokendynamics.figures.curves import Curve, Rule, curve_keys, curves_chart
-from tokendynamics.figures.figure import NO_MARKUP, Cell, Figure, Given, Section, Table, cells, nothing
+from tokendynamics.figures.curves import Curve, Curves, Rule, curve_keys
+from tokendynamics.figures.figure import NO_MARKUP, Cell, Charts, Figure, Given, Section, Table, cells
 from tokendynamics.figures.lines import Line, curve, described, look, thinned
 from tokendynamics.figures.palette import AXIS, BLUE, INK, PAPER
-from tokendynamics.figures.svg import WIDE, Drawing, Key, draw_for_screens, inline
+from tokendynamics.figures.svg import WIDE, Drawing, Key, inline
 from tokendynamics.numerics.intervals import T_COVERAGE, student_quantile
 from tokendynamics.numerics.printable import printable
 from tokendynamics.report._page import made, piece, render, shortened
@@ -139,7 +140,7 @@ def tuning(result: StudyResult) -> Figure:
     """
     lines, seeds = _lines(result), ", ".join(map(str, result.dataset["tuning_seed"].values))
     if not lines:
-        return nothing(
+        return Figure(
             "learning-rates", _TUNING_QUESTION, "Nothing is drawn: no learning rate was finished on all seeds."
         )
     keys = [
@@ -148,18 +149,15 @@ def tuning(result: StudyResult) -> Figure:
         Key("chosen", "diamond", INK),
     ]
     return Figure(
-        ident="learning-rates",
-        question=_TUNING_QUESTION,
-        svg=draw_for_screens(
-            lambda width: _tuning_chart(result, lines, width),
-            ident="learning-rates",
-            title=f"{_TUNING_QUESTION} {result.unit.capitalize()} over learning rates",
-            description=f"{described(list(lines.values()))} The table below holds every run.",
-            keys=keys,
-        ),
-        caption=f"On the validation split at the end of training. Line: mean over the seeds {seeds} where all "
+        "learning-rates",
+        _TUNING_QUESTION,
+        f"On the validation split at the end of training. Line: mean over the seeds {seeds} where all "
         "finished; rings: each of them; diamond: chosen.",
-        table=_tuning_table(result),
+        _tuning_curves(result, lines),
+        _tuning_table(result),
+        title=f"{_TUNING_QUESTION} {result.unit.capitalize()} over learning rates",
+        description=f"{described(list(lines.values()))} The table below holds every run.",
+        keys=keys,
     )
 
 
@@ -175,7 +173,7 @@ def _lines(result: StudyResult) -> dict[str, Line]:
     return {arm: line for arm, line in lines.items() if line.drawn(log=False)}
 
 
-def _tuning_chart(result: StudyResult, lines: Mapping[str, Line], width: float) -> Drawing:
+def _tuning_curves(result: StudyResult, lines: Mapping[str, Line]) -> Curves:
     means, tried, chosen = [], [], []
     for arm, line in lines.items():
         colour, dash = look(line.place)
@@ -186,8 +184,8 @@ def _tuning_chart(result: StudyResult, lines: Mapping[str, Line], width: float) 
             Curve("", np.tile(line.x, len(each)).tolist(), each.ravel().tolist(), colour, width=0, mark="ring")
         )
         chosen.append(Curve("", line.x[at].tolist(), line.values[at].tolist(), colour, width=0, mark="diamond"))
-    x, title = _tuning_axis(next(iter(lines.values())).x, width), result.unit.capitalize()
-    return curves_chart([*means, *tried, *chosen], x=x, title=title, width=width, height=_HEIGHT)
+    x = partial(_tuning_axis, next(iter(lines.values())).x)
+    return Curves([*means, *tried, *chosen], result.unit.capitalize(), x=x, height=_HEIGHT)
 
 
 def _tuning_axis(rates: np.ndarray, width: float) -> alt.X:
@@ -228,30 +226,29 @@ def differences(result: StudyResult) -> Figure:
     ident, unit, level = "seeds", result.unit, percent(result.confidence)
     shown = [pair for pair in result.comparisons if pair.seeds]
     if not shown:
-        return nothing(
+        return Figure(
             ident, _DIFFERENCES_QUESTION, "Nothing to plot: no seed finished both in an arm and in the reference."
         )
     left, right = ("better", "worse") if result.lower_is_better else ("worse", "better")
     return Figure(
-        ident=ident,
-        question=_DIFFERENCES_QUESTION,
-        svg=draw_for_screens(
+        ident,
+        _DIFFERENCES_QUESTION,
+        f"Each ring is one seed: the arm minus {result.reference}, on the test split. The bar is the {level} "
+        f"t-interval of the mean: the difference is significant where it excludes zero. One seed has no interval. "
+        f"{T_COVERAGE}.",
+        Charts(
             lambda width: _differences_chart(
                 shown, f"← {left} · {f'difference in {unit} · ' if width >= WIDE else ''}{right} →", width
             ),
-            ident=ident,
-            title=f"{_DIFFERENCES_QUESTION} Paired differences in {unit}",
-            description=f"{'; '.join(_described(pair) for pair in shown)}. The table below holds every difference.",
-            keys=[
+            [
                 Key("one seed", "circle", BLUE, width=1.5),
                 Key(f"mean, {level} interval", "diamond", INK),
                 Key("no difference", "line", AXIS, width=1.5),
             ],
         ),
-        caption=f"Each ring is one seed: the arm minus {result.reference}, on the test split. The bar is the {level} "
-        f"t-interval of the mean: the difference is significant where it excludes zero. One seed has no interval. "
-        f"{T_COVERAGE}.",
-        table=_differences_table(result, shown),
+        _differences_table(result, shown),
+        title=f"{_DIFFERENCES_QUESTION} Paired differences in {unit}",
+        description=f"{'; '.join(_described(pair) for pair in shown)}. The table below holds every difference.",
     )
 
 

@@ -1,204 +1,30 @@
-"""What can be tried: effects of gates on single parts; and what happens in a deeper network."""
+"""What happens in a deeper network: consensus over repeated passes, and the decoded text."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import altair as alt
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis import Deeper, Diagnosis, Levers
+from tokendynamics.diagnosis import Deeper, Diagnosis
 from tokendynamics.diagnosis.deepening.repeated_passes import COLLAPSED
 from tokendynamics.diagnosis.deepening.result import first_lost, known_until, seen_below
-from tokendynamics.diagnosis.network import PART_NAMES
-from tokendynamics.diagnosis.result import deeper_in_words, levers_in_words
-from tokendynamics.figures.curves import Column, Curve, Number, Rule, curve_keys, curves_chart, time_axis
-from tokendynamics.figures.figure import Cell, Figure, Given, Table, cells, nothing
+from tokendynamics.diagnosis.result import deeper_in_words
+from tokendynamics.figures.curves import Column, Curve, Curves, Number, Rule, curve_keys, time_axis
+from tokendynamics.figures.figure import Cell, Figure, Given, Section, Table, cells
 from tokendynamics.figures.palette import BLUE, GREEN, MUTED, NEGATIVE, ORANGE
-from tokendynamics.figures.svg import WIDE, Key, draw_for_screens
+from tokendynamics.figures.svg import WIDE, Key
 from tokendynamics.numerics.printable import printable, shortened
 from tokendynamics.report._page import token_label
-from tokendynamics.words import UNDEFINED, count, fixed, number
+from tokendynamics.words import UNDEFINED, count, number
 
-LEVERS_QUESTION = "What is the first-order effect of each part?"
-_COLOURS = {"attention": BLUE, "feed_forward": ORANGE}
-_FIRST_ORDER = (
-    "Derivative with respect to a gate α on the update of each part, at α = 1. Above zero, turning the part down "
-    "slightly lowers the quantity. The derivative does not predict a gate of 0.5, so the best "
-    "candidates are run and measured. "
-)
-_TRIED = (
-    "The candidates were measured on prompts that did not propose them. κ falls significantly if the whole interval of "
-    "its change is below 0. The 95 % confidence intervals are not corrected for the number of candidates."
-)
-
-
-def levers_parts(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Return the parts of the section: the answer, what was measured, and the derivatives that chose it.
-
-    Args:
-        diagnosis: From `tokendynamics.diagnose`.
-    """
-    found = diagnosis.levers
-    sentences = (levers_in_words(diagnosis),)
-    if not isinstance(found, Levers):
-        return {"sentences": sentences}
-    measured = {}
-    if found.table.sizes["candidate"]:
-        effect = () if found.effect is None else (_effect(found.effect, found.where),)
-        measured = {"tables": (_trials(found.table), *effect), "notes": (_TRIED,)}
-    return {
-        "sentences": sentences,
-        "variants": (_of_kappa(found), _of_loss(found.table)),
-        **measured,
-    }
-
-
-def _of_kappa(found: Levers) -> Figure:
-    return _levers_figure(
-        found.table.consensus_sensitivity,
-        "levers-kappa",
-        "∂κ/∂α",
-        "Consensus κ",
-        f"{_FIRST_ORDER}κ is read after layer {found.where}; later parts do not affect it.",
-        "Not plotted because κ has no derivative here.",
-    )
-
-
-def _of_loss(table: xr.Dataset) -> Figure:
-    return _levers_figure(
-        table.loss_sensitivity,
-        "levers-loss",
-        "∂loss/∂α (nats)",
-        "Loss",
-        f"{_FIRST_ORDER}Below zero, the network predicts worse when the part is turned down.",
-        "Not plotted because there is no loss: no head that predicts the next token was found.",
-    )
-
-
-def _levers_figure(values: xr.DataArray, ident: str, axis: str, label: str, caption: str, undefined: str) -> Figure:
-    layers = [int(layer) for layer in values.layer.values]
-    of_parts = {name: [_known(each) for each in values.sel(component=name).values] for name in PART_NAMES}
-    by_part = {name: part for name, part in of_parts.items() if any(each is not None for each in part)}
-    if not by_part:
-        return nothing(ident, LEVERS_QUESTION, undefined, label)
-    curves = [
-        Curve(
-            PART_NAMES[name], layers, by_part[name], _COLOURS[name], dash=() if name == "attention" else (5.0, 3.0),
-            mark="disc",
-        )
-        for name in by_part
-    ]  # fmt: skip
-    columns = [(layer - 0.5, layer + 0.5, _lines(layer, by_part, place)) for place, layer in enumerate(layers)]
-    return Figure(
-        ident=ident,
-        question=LEVERS_QUESTION,
-        svg=draw_for_screens(
-            lambda width: curves_chart(
-                curves, last=layers[-1], title=axis, width=width, rules=(Rule(0.0, ""),), columns=columns
-            ),
-            ident=ident,
-            title=f"{LEVERS_QUESTION} {axis} of a gate on each part, over depth",
-            description=_levers_description(axis, layers, by_part),
-            keys=curve_keys(curves),
-        ),
-        caption=caption,
-        table=Table(
-            f"{axis} at α = 1, on the prompts that propose candidates",
-            ("Layer", *(PART_NAMES[name].capitalize() for name in by_part)),
-            tuple(
-                cells([layer, *(UNDEFINED if part[place] is None else part[place] for part in by_part.values())])
-                for place, layer in enumerate(layers)
-            ),
-        ),
-        label=label,
-    )
-
-
-def _known(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
-
-
-def _lines(layer: int, by_part: dict[str, list[float | None]], place: int) -> str:
-    known = {name: values[place] for name, values in by_part.items()}
-    lines = [f"{PART_NAMES[name]}: {UNDEFINED if value is None else number(value)}" for name, value in known.items()]
-    return "\n".join([f"Layer {layer}", *lines])
-
-
-def _levers_description(axis: str, layers: list[int], by_part: dict[str, list[float | None]]) -> str:
-    drawn = [
-        (value, PART_NAMES[name], layers[place])
-        for name, values in by_part.items()
-        for place, value in enumerate(values)
-        if value is not None
-    ]
-    (high, above, at_high), (low, below, at_low) = max(drawn), min(drawn)
-    return (
-        f"{axis} is largest for the {above} of layer {at_high} ({number(high)}) and smallest for the {below} of layer "
-        f"{at_low} ({number(low)}). The table below holds every value."
-    )
-
-
-def _trials(table: xr.Dataset) -> Table:
-    columns = ("Part turned down", "α", "Change of κ", "from", "to", "Change of loss", "from", "to", "κ falls")
-    return Table(
-        "Effect of turning one part down on κ and on the loss in nats, with 95 % confidence intervals over prompts",
-        columns,
-        tuple(_trial(table.isel(candidate=place)) for place in range(table.sizes["candidate"])),
-    )
-
-
-def _trial(row: xr.Dataset) -> tuple[Cell, ...]:
-    numbers = (
-        *(float(row.kappa_change), *map(float, row.kappa_interval.values)),
-        *(float(row.loss_change), *map(float, row.loss_interval.values)),
-    )
-    part = f"{PART_NAMES[str(row.candidate_part.item())]}, layer {int(row.candidate_layer)}"
-    falls = "yes" if bool(row.verified) else "not significant"
-    return (*cells([part, float(row.alpha)]), *(_change(value) for value in numbers), *cells([falls]))
-
-
-_MEASURES = (
-    ("κ", "consensus_within", None),
-    ("κ′", "consensus_relative", None),
-    ("share common to all prompts", "shares", "common"),
-    ("share within the prompt", "shares", "prompt"),
-    ("share of the token alone", "shares", "own"),
-    ("centred cos²", "centred_cos2", None),
-    ("effective rank", "effective_rank", None),
-    ("loss (nats)", "loss", None),
-)
-"""Name, variable of `what_if`, and share."""
-
-
-def _effect(effect: xr.Dataset, where: int) -> Table:
-    """Return the effect of the gate that the answer names on every measure after the layer where κ is read."""
-    end = effect.sel(layer=where, site="feed_forward")
-    rows = []
-    for words, name, share in _MEASURES:
-        own = [end[name + suffix] for suffix in ("", "_difference", "_difference_interval")]
-        both, change, bounds = (each if share is None else each.sel(share=share) for each in own)
-        changes = (_change(float(value)) for value in (change.item(), *bounds.values))
-        rows.append((*cells([words, *map(float, both.values)]), *changes))
-    return Table(
-        f"Effect of {effect.attrs['changes']} after layer {where}, with 90 % confidence intervals over prompts",
-        ("Measure", "Unchanged", "Changed", "Change", "from", "to"),
-        tuple(rows),
-    )
-
-
-def _change(value: float) -> Cell:
-    if not np.isfinite(value):
-        return Cell(UNDEFINED, undefined=True, value=value)
-    return Cell(fixed(value, 3, sign=True), sort=f"{value:.6g}", value=value)
-
-
-DEEPER_QUESTION = "How fast do the tokens collapse?"
-LOOKS: dict[str, tuple[str, tuple[float, ...]]] = {
+_QUESTION = "How fast do the tokens collapse?"
+_LOOKS: dict[str, tuple[str, tuple[float, ...]]] = {
     "full": (BLUE, ()),
     "no-ffn": (ORANGE, (7.0, 3.0)),
     "no-norm": (GREEN, (2.0, 2.0)),
@@ -226,12 +52,8 @@ class _Measure:
     high: np.ndarray | None = None
 
 
-def deeper_figures(found: Deeper) -> tuple[Figure, ...]:
-    """Return a figure for each measure, over passes, with a curve for each variant.
-
-    Args:
-        found: From `tokendynamics.deeper`.
-    """
+def _figures(found: Deeper) -> tuple[Figure, ...]:
+    """Return a figure for each measure, over passes, with a curve for each variant."""
     table, prompts = found.table, found.table.sizes["prompt"]
     median = table.median_consensus.values
     each = table.consensus.transpose("prompt", "variant", "pass").values + 0 * median  # NaN where the median ends
@@ -264,7 +86,7 @@ def _deeper_figure(measure: _Measure, found: Deeper) -> Figure:
     ends = [_last_drawn(row, floor) for row in measure.values]
     last = max(ends)
     if last < 1:
-        return nothing(measure.ident, DEEPER_QUESTION, _why_not(measure, found), measure.label)
+        return Figure(measure.ident, _QUESTION, _why_not(measure, found), label=measure.label)
     log = last > _FAR_APART * max(1, min(ends))
     shown = _shown(last, log)
     curves = [
@@ -273,23 +95,19 @@ def _deeper_figure(measure: _Measure, found: Deeper) -> Figure:
     ]
     fits = _fits(found, shown, measure)
     fitted = [Key("fit of the half-life", "line", MUTED, width=1.0)] if fits else []
-    named = f"{measure.label} over passes"
     return Figure(
-        ident=measure.ident,
-        question=DEEPER_QUESTION,
-        svg=draw_for_screens(
-            lambda width: curves_chart(
-                [*curves, *fits], x=_pass_axis(last, log, width), title=measure.axis, width=width, log=True,
-                rules=_rules(measure, curves), columns=_columns(measure, found, shown),
-            ),
-            ident=measure.ident,
-            title=f"{DEEPER_QUESTION} {named}, for each variant",
-            description=_deeper_description(measure, found, ends),
-            keys=[*curve_keys(curves), *fitted],
+        measure.ident,
+        _QUESTION,
+        f"{measure.caption} {_of_axis(found, last, log, len(shown), floor)}",
+        Curves(
+            [*curves, *fits], measure.axis, x=partial(_pass_axis, last, log), log=True, rules=_rules(measure, curves),
+            columns=_columns(measure, found, shown),
         ),
-        caption=f"{measure.caption} {_of_axis(found, last, log, len(shown), floor)}",
-        table=_table(measure, found, shown),
+        _table(measure, found, shown),
+        title=f"{_QUESTION} {measure.label} over passes, for each variant",
+        description=_deeper_description(measure, found, ends),
         label=measure.label,
+        keys=[*curve_keys(curves), *fitted],
     )  # fmt: skip
 
 
@@ -315,7 +133,7 @@ def _shown(last: int, log: bool) -> list[int]:
 
 
 def _curve(measure: _Measure, place: int, name: str, shown: list[int], floor: float) -> Curve:
-    colour, dash = LOOKS[name]
+    colour, dash = _LOOKS[name]
 
     def above(values: np.ndarray | None) -> list[Number] | None:
         """Return the values, clipped below at the rounding floor."""
@@ -339,7 +157,7 @@ def _fits(found: Deeper, shown: list[int], measure: _Measure) -> list[Curve]:
             continue
         (begin, end), places = row.median_consensus.values[[first, last]], [k for k in shown if first <= k <= last]
         values = [float(begin * (end / begin) ** ((k - first) / (last - first))) for k in places]
-        lines.append(Curve("", places, values, LOOKS[name][0], width=1.0))
+        lines.append(Curve("", places, values, _LOOKS[name][0], width=1.0))
     return lines
 
 
@@ -410,23 +228,17 @@ _OF_TEXTS = (
 )
 
 
-def deeper_parts(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Return the parts of the section: sentences, variants side by side, curves over passes, decoded text.
-
-    Args:
-        diagnosis: From `tokendynamics.diagnose`, with passes asked for.
-    """
-    deeper = diagnosis.deeper
+def section(diagnosis: Diagnosis) -> Section | None:
+    """Return the section: sentences, variants side by side, curves over passes, decoded text; None if not asked for."""
+    ident, title, deeper = "deeper", "What happens in a deeper network?", diagnosis.deeper
+    if deeper is None:
+        return None
     sentences = deeper_in_words(diagnosis)
     if not isinstance(deeper, Deeper):
-        return {"sentences": sentences}
+        return Section(ident, title, sentences)
     texts = () if deeper.undecoded else (_texts(deeper),)
-    return {
-        "sentences": sentences,
-        "tables": (_side_by_side(deeper), *texts),
-        "variants": deeper_figures(deeper),
-        "notes": (_OF_TEXTS,) if texts else (),
-    }
+    tables, notes = (_side_by_side(deeper), *texts), (_OF_TEXTS,) if texts else ()
+    return Section(ident, title, sentences, tables=tables, variants=_figures(deeper), notes=notes)
 
 
 def _side_by_side(deeper: Deeper) -> Table:

@@ -1,0 +1,141 @@
+"""What can be tried: the effects of gates on single parts."""
+
+from __future__ import annotations
+
+import numpy as np
+import xarray as xr
+
+from tokendynamics.diagnosis import Diagnosis, Levers
+from tokendynamics.diagnosis.network import PART_NAMES
+from tokendynamics.diagnosis.result import levers_in_words
+from tokendynamics.figures.curves import Curve, Curves, Rule
+from tokendynamics.figures.figure import Cell, Figure, Section, Table, cells, columns_table
+from tokendynamics.report.diagnosis._states import LOOKS, extremes, layer_columns
+from tokendynamics.words import UNDEFINED, fixed, number
+
+_QUESTION = "What is the first-order effect of each part?"
+_IDENT, _TITLE = "levers", "What can you try?"
+_FIRST_ORDER = (
+    "Derivative with respect to a gate α on the update of each part, at α = 1. Above zero, turning the part down "
+    "slightly lowers the quantity. The derivative does not predict a gate of 0.5, so the best "
+    "candidates are run and measured. "
+)
+_TRIED = (
+    "The candidates were measured on prompts that did not propose them. κ falls significantly if the whole interval of "
+    "its change is below 0. The 95 % confidence intervals are not corrected for the number of candidates."
+)
+
+
+def section(diagnosis: Diagnosis) -> Section:
+    """Return the section: the answer, what was measured, and the derivatives that chose it."""
+    levers, sentences = diagnosis.levers, (levers_in_words(diagnosis),)
+    if not isinstance(levers, Levers):
+        return Section(_IDENT, _TITLE, sentences)
+    table, tables = levers.table, ()
+    if table.sizes["candidate"]:
+        tables = (_trials(table), *(() if levers.effect is None else (_effect(levers.effect, levers.where),)))
+    variants = (
+        _levers_figure(
+            table.consensus_sensitivity, "levers-kappa", "∂κ/∂α", "Consensus κ",
+            f"{_FIRST_ORDER}κ is read after layer {levers.where}; later parts do not affect it.",
+            "Not plotted because κ has no derivative here.",
+        ),
+        _levers_figure(
+            table.loss_sensitivity, "levers-loss", "∂loss/∂α (nats)", "Loss",
+            f"{_FIRST_ORDER}Below zero, the network predicts worse when the part is turned down.",
+            "Not plotted because there is no loss: no head that predicts the next token was found.",
+        ),
+    )  # fmt: skip
+    return Section(_IDENT, _TITLE, sentences, tables, variants=variants, notes=(_TRIED,) if tables else ())
+
+
+def _levers_figure(values: xr.DataArray, ident: str, axis: str, label: str, caption: str, undefined: str) -> Figure:
+    layers = [int(layer) for layer in values.layer.values]
+    of_parts = {name: values.sel(component=name).values for name in PART_NAMES}
+    by_part = {name: np.where(np.isfinite(part), part, np.nan) for name, part in of_parts.items()}
+    by_part = {name: part for name, part in by_part.items() if np.isfinite(part).any()}
+    if not by_part:
+        return Figure(ident, _QUESTION, undefined, label=label)
+    curves = [
+        Curve(PART_NAMES[name], layers, part, LOOKS[name][0], dash=LOOKS[name][1], mark="disc")
+        for name, part in by_part.items()
+    ]
+    ends = [(*end, name) for name, pair in extremes(layers, by_part).items() for end in pair]
+    (high, at_high, above), (low, at_low, below) = (
+        function(ends, key=lambda end: (end[0], end[2], end[1])) for function in (max, min)
+    )
+
+    def text(place: int, layer: int) -> str:
+        return "\n".join(
+            [f"Layer {layer}", *(f"{PART_NAMES[name]}: {number(part[place])}" for name, part in by_part.items())]
+        )
+
+    columns = [
+        (PART_NAMES[name].capitalize(), [UNDEFINED if np.isnan(value) else value for value in part.tolist()])
+        for name, part in by_part.items()
+    ]
+    return Figure(
+        ident,
+        _QUESTION,
+        caption,
+        Curves(curves, axis, last=layers[-1], rules=(Rule(0.0, ""),), columns=layer_columns(layers, text)),
+        columns_table(f"{axis} at α = 1, on the prompts that propose candidates", [("Layer", layers), *columns]),
+        title=f"{_QUESTION} {axis} of a gate on each part, over depth",
+        description=f"{axis} is largest for the {above} of layer {at_high} ({number(high)}) and smallest for the "
+        f"{below} of layer {at_low} ({number(low)}). The table below holds every value.",
+        label=label,
+    )
+
+
+def _trials(table: xr.Dataset) -> Table:
+    columns = ("Part turned down", "α", "Change of κ", "from", "to", "Change of loss", "from", "to", "κ falls")
+    return Table(
+        "Effect of turning one part down on κ and on the loss in nats, with 95 % confidence intervals over prompts",
+        columns,
+        tuple(_trial(table.isel(candidate=place)) for place in range(table.sizes["candidate"])),
+    )
+
+
+def _trial(row: xr.Dataset) -> tuple[Cell, ...]:
+    numbers = (
+        *(float(row.kappa_change), *map(float, row.kappa_interval.values)),
+        *(float(row.loss_change), *map(float, row.loss_interval.values)),
+    )
+    part = f"{PART_NAMES[str(row.candidate_part.item())]}, layer {int(row.candidate_layer)}"
+    falls = "yes" if bool(row.verified) else "not significant"
+    return (*cells([part, float(row.alpha)]), *(_change(value) for value in numbers), *cells([falls]))
+
+
+_MEASURES = (
+    ("κ", "consensus_within", None),
+    ("κ′", "consensus_relative", None),
+    ("share common to all prompts", "shares", "common"),
+    ("share within the prompt", "shares", "prompt"),
+    ("share of the token alone", "shares", "own"),
+    ("centred cos²", "centred_cos2", None),
+    ("effective rank", "effective_rank", None),
+    ("loss (nats)", "loss", None),
+)
+"""Name, variable of `what_if`, and share."""
+
+
+def _effect(effect: xr.Dataset, where: int) -> Table:
+    """Return the effect of the gate that the answer names on every measure after the layer where κ is read."""
+    end = effect.sel(layer=where, site="feed_forward")
+    rows = []
+    for words, name, share in _MEASURES:
+        own = [end[name + suffix] for suffix in ("", "_difference", "_difference_interval")]
+        both, change, bounds = (each if share is None else each.sel(share=share) for each in own)
+        changes = (_change(float(value)) for value in (change.item(), *bounds.values))
+        rows.append((*cells([words, *map(float, both.values)]), *changes))
+    return Table(
+        f"Effect of {effect.attrs['changes']} after layer {where}, with 90 % confidence intervals over prompts",
+        ("Measure", "Unchanged", "Changed", "Change", "from", "to"),
+        tuple(rows),
+    )
+
+
+def _change(value: float) -> Cell:
+    if not np.isfinite(value):
+        return Cell(UNDEFINED, undefined=True, value=value)
+    return Cell(fixed(value, 3, sign=True), sort=f"{value:.6g}", value=value)

@@ -1,0 +1,195 @@
+"""Further measures of how the tokens draw together with depth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import xarray as xr
+
+from tokendynamics.diagnosis import Diagnosis
+from tokendynamics.figures.curves import Curve, Curves, Mark, curve_keys
+from tokendynamics.figures.figure import Figure, Section, Table, columns_table
+from tokendynamics.figures.palette import BLUE, INK, MUTED, ORANGE
+from tokendynamics.report.diagnosis._states import (
+    Band,
+    Step,
+    at_steps,
+    by_prompt,
+    over_prompts,
+    step_columns,
+    steps_of,
+    undrawn,
+)
+from tokendynamics.words import number, plural
+
+_QUESTION = "Do the tokens draw together with depth?"
+MOST_PROMPT_COLUMNS = 8
+"""With more prompts than this the table holds only their mean and range; the data files hold every value."""
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """A variable of the trace; its axis begins at 0 and ends at `top`, None for what is drawn."""
+
+    variable: str
+    label: str
+    axis: str
+    meaning: str
+    top: float | None = 1.0
+
+
+_MEASURES = (
+    _Measure(
+        "mean_pair_cosine",
+        "Mean pair cosine",
+        "Mean pair cosine (1: all point the same way)",
+        "Mean cosine over all pairs of different tokens of a prompt. The dotted line is the mean cosine between tokens "
+        "of different prompts at the same layer (the common share). A direction common to all prompts is not "
+        "consensus; the gap between the two lines is what the tokens of one prompt share beyond it.",
+    ),
+    _Measure(
+        "consensus_first",
+        "E, first token",
+        "E against the first token (0: consensus)",
+        "E = 1 − mean of |cos(first token, token i)|, the consensus functional (asymptotic, eq. 25). An opposite pair "
+        "counts as agreement.",
+    ),
+    _Measure(
+        "consensus_first_signed",
+        "E, first token, signed",
+        "Signed E against the first token (0: consensus)",
+        "1 − mean of cos(first token, token i), without the absolute value of eq. 25. An opposite pair counts as "
+        "disagreement, so the range is 0 to 2.",
+    ),
+    _Measure(
+        "consensus_last",
+        "E, last token",
+        "E against the last token (0: consensus)",
+        "E = 1 − mean of |cos(last token, token i)|: eq. 25 with the last token as reference, which attends to all "
+        "others in a causal model.",
+    ),
+    _Measure(
+        "effective_rank_unit_rows",
+        "Effective rank, unit rows",
+        "Effective rank of unit rows (1: one direction)",
+        "Number of directions that the tokens span: exp of the entropy of the squared singular values, normalised to "
+        "sum 1. Each token is scaled to length 1, so that no large token dominates.",
+        None,
+    ),
+    _Measure(
+        "effective_rank",
+        "Effective rank, raw",
+        "Effective rank of raw rows (1: one direction)",
+        "As on unit rows, with each token at its own norm: one large token lowers it to 1 although the others are "
+        "spread.",
+        None,
+    ),
+    _Measure(
+        "rank_one_distance",
+        "Distance to identical tokens",
+        "‖X − 1x̄ᵀ‖ / ‖X‖ (0: all tokens identical)",
+        "Relative Frobenius distance to the nearest matrix with identical rows; 0 is rank collapse in the literature.",
+    ),
+)
+
+
+def section(diagnosis: Diagnosis) -> Section:
+    """Return the section: one figure per measure, the default first."""
+    trace = diagnosis.trace
+    variants = tuple(_figure(trace, measure) for measure in _MEASURES if measure.variable in trace)
+    return Section("agreement", "What do other measures show?", variants=variants)
+
+
+def _figure(trace: xr.Dataset, measure: _Measure) -> Figure:
+    ident, steps = f"agreement-{measure.variable.replace('_', '-')}", steps_of(trace)
+    each = by_prompt(trace, measure.variable, "removed", steps)
+    removed, kept = over_prompts(each), over_prompts(by_prompt(trace, measure.variable, "kept", steps)).values
+    between = None
+    if measure.variable == "mean_pair_cosine":
+        common = at_steps(trace["shares"].sel(share="common"), steps)
+        between = common if np.isfinite(common).any() else None
+    prompts = [str(prompt) for prompt in trace["prompt"].values]
+    if not (removed.defined or np.isfinite(kept).any()):
+        return Figure(ident, _QUESTION, undrawn(trace), label=measure.label)
+
+    def text(place: int, step: Step) -> str:
+        value = removed.text(place) if len(prompts) > 1 else number(removed.values[place])
+        told = f"{step.name}: {value}\nmassive tokens kept: {number(kept[place])}"
+        return told + ("" if between is None else f"\nbetween prompts: {number(between[place])}")
+
+    curves = _curves(steps, removed, kept, between, len(prompts))
+    several = f"Line: mean over {len(prompts)} prompts; band: lowest to highest prompt."
+    top = float(np.nanmax(np.concatenate([[1.0], removed.values, removed.high, kept])))
+    return Figure(
+        ident,
+        _QUESTION,
+        f"{measure.meaning} {'One prompt.' if len(prompts) == 1 else several} Massive tokens, much larger than the "
+        "rest of their prompt, are excluded; the thin dashed line includes them.",
+        Curves(
+            # What the mean is compared with lies below it.
+            [*curves[1:-3], curves[0], *curves[-3:]], measure.axis, last=steps[-1].layer,
+            domain=(0.0, measure.top or 1.04 * top),
+            columns=step_columns(steps, text),
+        ),
+        _table(measure, steps, removed, kept, between, prompts, each),
+        title=f"{_QUESTION} {measure.label}",
+        description=_description(measure, steps, removed.values, len(prompts)),
+        label=measure.label,
+        keys=curve_keys(curves),
+    )  # fmt: skip
+
+
+def _curves(
+    steps: Sequence[Step], removed: Band, kept: np.ndarray, between: np.ndarray | None, prompts: int
+) -> list[Curve]:
+    """Return the mean with its band, what it is compared with, and a mark for each part that wrote a state."""
+    x = [step.x for step in steps]
+    mean = Curve("massive tokens removed", x, removed.values, BLUE)
+    if prompts > 1:
+        mean = replace(mean, label=f"mean, {mean.label}", low=removed.low, high=removed.high, band="range over prompts")
+    curves = [mean, Curve("massive tokens kept", x, kept, MUTED, dash=(5, 3), width=1.3)]
+    if between is not None:
+        curves.append(Curve("between prompts", x, between, ORANGE, dash=(1.5, 2.5)))
+    disc = "after feed-forward" if any(step.layer and step.part == "feed_forward" for step in steps) else "embedding"
+    marks: tuple[tuple[str, str, str, Mark], ...] = (
+        ("attention", "after attention", BLUE, "ring"), ("feed_forward", disc, BLUE, "disc"),
+        ("final_norm", "after the final norm", INK, "diamond"),
+    )  # fmt: skip
+    for part, label, colour, mark in marks:
+        at = np.where([step.part == part for step in steps], removed.values, np.nan)
+        curves.append(Curve(label, x, at, colour, width=0, mark=mark))
+    return curves
+
+
+def _description(measure: _Measure, steps: Sequence[Step], values: np.ndarray, prompts: int) -> str:
+    known = np.flatnonzero(np.isfinite(values))
+    if not known.size:
+        return f"{measure.axis}: undefined because no prompt has two tokens that count."
+    places = (known[0], np.nanargmax(values), np.nanargmin(values), known[-1])
+    start, high, low, end = (f"{number(values[place])} at {steps[place].name}" for place in map(int, places))
+    return (
+        f"{measure.axis}. Mean over {plural(prompts, 'prompt')}, massive tokens removed: {start}, highest {high}, "
+        f"lowest {low}, {end}. The table below holds every value."
+    )
+
+
+def _table(
+    measure: _Measure, steps: Sequence[Step], removed: Band, kept: np.ndarray, between: np.ndarray | None,
+    prompts: Sequence[str], each: np.ndarray,
+) -> Table:  # fmt: skip
+    single, by_name = len(prompts) == 1, 1 < len(prompts) <= MOST_PROMPT_COLUMNS
+    caption = f"{measure.label}, massive tokens removed unless stated otherwise"
+    return columns_table(
+        f"{caption} (prompts by name)" if by_name else caption,
+        [
+            ("Layer", [step.layer for step in steps]),
+            ("After", [step.after for step in steps]),
+            ("Massive removed" if single else "Mean", removed.values),
+            *([] if single else [("Lowest", removed.low), ("Highest", removed.high)]),
+            ("Massive kept", kept),
+            *([] if between is None else [("Between prompts", between)]),
+            *(zip(prompts, np.where(np.isfinite(each), each, np.nan).T, strict=True) if by_name else ()),
+        ],
+    )

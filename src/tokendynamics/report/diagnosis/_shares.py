@@ -1,0 +1,131 @@
+"""What the tokens share: the composition of their directions, and whether those of one prompt converge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import xarray as xr
+
+from tokendynamics.diagnosis import Diagnosis
+from tokendynamics.diagnosis.tracing.layer_states import CONSENSUS, SPREAD
+from tokendynamics.figures.curves import Column, Curve, Curves, Part, Rule, Stack
+from tokendynamics.figures.figure import Figure, Section, Table, columns_table
+from tokendynamics.figures.palette import BLUE, COMMON, OF_PROMPT, ORANGE, OWN
+from tokendynamics.report.diagnosis._states import Band, Step, estimates, step_columns, steps_of, unshared
+from tokendynamics.words import number, plural
+
+QUESTION = "How is a token's direction composed?"
+AXIS = "Share of a token's direction"
+_CONVERGE = "Do the tokens of a prompt converge?"
+_PARTS = {
+    "common": ("common to all prompts", COMMON), "prompt": ("shared within its prompt", OF_PROMPT),
+    "own": ("its own", OWN),
+}  # fmt: skip
+"""Name and colour of each share."""
+_RULES = (
+    Rule(SPREAD, f"spread below {SPREAD:g}", "right", below=True),
+    Rule(CONSENSUS, f"consensus from {CONSENSUS:g}"),
+)
+
+
+def section(diagnosis: Diagnosis) -> Section:
+    """Return the section: three shares that add up to 1, the picture of the whole page; κ′ and centred cos²."""
+    figures = (shares_figure(diagnosis.trace), _consensus_figure(diagnosis.trace))
+    return Section("shares", "What do the tokens share?", figures=figures)
+
+
+def shares_figure(trace: xr.Dataset, ident: str = "shares-chart") -> Figure:
+    """Draw the three shares as areas that add up to 1.
+
+    Args:
+        trace: From `tokendynamics.trace`.
+        ident: Prefix of every id inside.
+    """
+    steps, prompts = steps_of(trace), trace.sizes["prompt"]
+    shares = {name: estimates(trace, "shares", steps, share=key) for key, (name, _) in _PARTS.items()}
+    if not any(share.defined for share in shares.values()):
+        return Figure(ident, QUESTION, unshared(trace))
+    at = {
+        place: f"{steps[place].name}: "
+        + ", ".join(f"{name} {number(float(share.values[place]))}" for name, share in shares.items())
+        for place in (0, -1)
+    }
+    caption = (
+        "Three shares that add up to 1: common to tokens of different prompts, shared beyond that by tokens of one "
+        "prompt, and shared with no other token. Massive tokens are excluded."
+    )
+    if any((share.values < 0).any() for share in shares.values()):
+        caption += " A share is an estimate and may be below 0; it is then not drawn, and the table gives the number."
+    known = any(share.has_ends for share in shares.values())
+    how = "; the table gives 90 % confidence intervals." if known else ", too few for a confidence interval."
+    return Figure(
+        ident,
+        QUESTION,
+        f"{caption} Over {plural(prompts, 'prompt')}{how}",
+        Stack(
+            [step.x for step in steps],
+            [Part(name, shares[name].values, colour) for name, colour in _PARTS.values()],
+            last=max(step.layer for step in steps), title=AXIS, height=300, columns=_columns(steps, shares),
+        ),
+        _table("Shares of a token's direction", steps, shares),
+        title=f"{QUESTION} Three shares over depth that add up to 1",
+        description=f"Shares of a token's direction over {plural(prompts, 'prompt')}. {at[0]}. {at[-1]}. The table "
+        "holds every value.",
+    )  # fmt: skip
+
+
+def _consensus_figure(trace: xr.Dataset) -> Figure:
+    """Draw κ′ and centred cos² with their intervals, and the thresholds of the states."""
+    ident, steps = "shares-consensus", steps_of(trace)
+    kappa, cos2 = (estimates(trace, name, steps) for name in ("consensus_relative", "centred_cos2"))
+    measures = {"κ′": kappa, "centred cos²": cos2}
+    if not (kappa.defined or cos2.defined):
+        return Figure(ident, _CONVERGE, unshared(trace))
+    x, prompts = [step.x for step in steps], trace.sizes["prompt"]
+    bands = (
+        "Bands: 90 % confidence intervals over prompts."
+        if kappa.has_ends or cos2.has_ends
+        else f"There are no bands because {plural(prompts, 'prompt')} are too few for a confidence interval."
+    )
+    ends = " ".join(
+        f"{name}: {number(float(each.values[0]))} at the embedding, {number(float(each.values[-1]))} at "
+        f"{steps[-1].name}."
+        for name, each in measures.items()
+    )
+    return Figure(
+        ident,
+        _CONVERGE,
+        "Within-prompt similarity κ′: what the tokens of one prompt share beyond what all prompts share, relative to "
+        "the embedding. 0 is the embedding's value, 1 is one point per prompt. Centred cos² also detects a collapse to "
+        f"a line or to few directions, where it is far above κ′². {bands}",
+        Curves(
+            [
+                Curve("centred cos²", x, cos2.values, ORANGE, cos2.low, cos2.high, dash=(5, 3)),
+                Curve("κ′", x, kappa.values, BLUE, kappa.low, kappa.high, "90 % CI of κ′", mark="disc"),
+            ],
+            "κ′ and centred cos²", last=max(step.layer for step in steps), domain=(0.0, 1.0), rules=_RULES,
+            columns=_columns(steps, measures),
+        ),
+        _table("κ′ and centred cos²", steps, measures),
+        title=f"{_CONVERGE} κ′ and centred cos² over depth",
+        description=f"{ends} The table holds every value.",
+    )  # fmt: skip
+
+
+def _columns(steps: Sequence[Step], measures: Mapping[str, Band]) -> list[Column]:
+    return step_columns(
+        steps,
+        lambda place, step: "\n".join(
+            [step.name, *(f"{name}: {each.text(place, '90 % CI ')}" for name, each in measures.items())]
+        ),
+    )
+
+
+def _table(caption: str, steps: Sequence[Step], measures: Mapping[str, Band]) -> Table:
+    columns: list[tuple[str, Sequence | np.ndarray]] = [
+        ("Layer", [step.layer for step in steps]), ("After", [step.after for step in steps])
+    ]  # fmt: skip
+    for name, each in measures.items():
+        columns += [(name[0].upper() + name[1:], each.values), ("from", each.low), ("to", each.high)]
+    return columns_table(f"{caption}, each with its 90 % confidence interval", columns)
