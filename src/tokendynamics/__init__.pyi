@@ -28,6 +28,7 @@ from .diagnosis import deeper as deeper
 from .diagnosis import diagnose as diagnose
 from .diagnosis import flow_of as flow_of
 from .diagnosis import head_effects as head_effects
+from .diagnosis import joint_levers as joint_levers
 from .diagnosis import levers as levers
 from .diagnosis import logit_lens as logit_lens
 from .diagnosis import passes as passes

@@ -22,6 +22,9 @@ READS: dict[str, Callable[[Any], Any]] = {
     "trace": lambda model: td.trace(model, PROMPTS).consensus_within.values,
     "levers": lambda model: td.levers(model, PROMPTS, candidates=1).table.consensus_sensitivity.values,
     "head_effects": lambda model: td.head_effects(model, PROMPTS, candidates=1).consensus_sensitivity.values,
+    "joint_levers": lambda model: (
+        td.joint_levers(model, PROMPTS, candidates=2, most=2, budget=9.0).table.kappa_change.values
+    ),
     "what_if": lambda model: td.what_if(model, PROMPTS, {"layer 1 attention": 0.5}).loss.values,
     "passes": lambda model: td.passes(model, PROMPTS[0], 1).consensus.values,
     "deeper": lambda model: td.deeper(model, PROMPTS, 1, variants=("full",)).table.consensus.values,

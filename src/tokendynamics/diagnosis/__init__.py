@@ -1,7 +1,7 @@
 """What a checkpoint's weights predict, what its tokens do, and the verdict in plain sentences.
 
 Each folder holds measures, their result and its sentences: `auditing` (audit), `tracing` (trace), `gating` (levers,
-head_effects, what_if), `deepening` (passes, deeper) and `comparing` (compare); verdict and diagnosis stand above them.
+head_effects, joint_levers, what_if), `deepening` (passes, deeper) and `comparing` (compare); verdict and diagnosis stand above them.
 None is named like a function: as an attribute of this package, a folder `audit` would hide `audit`.
 """
 
@@ -16,6 +16,7 @@ from tokendynamics.diagnosis.deepening._deeper import deeper
 from tokendynamics.diagnosis.deepening.repeated_passes import passes
 from tokendynamics.diagnosis.deepening.result import Deeper
 from tokendynamics.diagnosis.gating._heads import head_effects
+from tokendynamics.diagnosis.gating._joint import joint_levers
 from tokendynamics.diagnosis.gating._levers import levers
 from tokendynamics.diagnosis.gating._result import Levers
 from tokendynamics.diagnosis.gating._what_if import what_if
@@ -28,9 +29,10 @@ from tokendynamics.diagnosis.verdict import Verdict, judge
 from tokendynamics.words import Convention, Finding
 
 __all__ = [
-    "Comparison", "Convention", "Deeper", "Diagnosis", "Finding", "Levers", "Verdict", "attention_seen", "audit",
-    "compare", "decode", "deeper", "diagnose", "flow_of", "head_effects", "judge", "levers", "logit_lens", "passes",
-    "prediction_against_trace", "repeated_texts", "token_clusters", "token_paths", "trace", "what_if",
+    "Comparison", "Convention", "Deeper", "Diagnosis", "Finding", "Levers", "Verdict", "attention_seen",
+    "audit", "compare", "decode", "deeper", "diagnose", "flow_of", "head_effects", "joint_levers", "judge", "levers",
+    "logit_lens", "passes", "prediction_against_trace", "repeated_texts", "token_clusters", "token_paths", "trace",
+    "what_if",
 ]  # fmt: skip
 
 

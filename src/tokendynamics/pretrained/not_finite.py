@@ -12,14 +12,14 @@ from torch import Tensor
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained._checkpoint import Checkpoint
-from tokendynamics.pretrained.edits.gates import GatedNetwork, GatedPass, HeadGates
+from tokendynamics.pretrained.edits.gates import GatedPass, Gates
 from tokendynamics.pretrained.edits.states import PackStates
 
 _POSITIVE = ("rope_theta", "factor", "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon")
 """Settings that describe a working network only above 0."""
 
 
-def check_states(ckpt: Checkpoint | GatedNetwork | HeadGates, states: PackStates) -> None:
+def check_states(ckpt: Checkpoint | Gates, states: PackStates) -> None:
     """Refuse states that hold a NaN or an infinity, naming the first layer that gave one.
 
     A site that was not read is NaN throughout and is no error: the states around it decide.
@@ -40,7 +40,7 @@ def check_states(ckpt: Checkpoint | GatedNetwork | HeadGates, states: PackStates
         check_finite_state(ckpt, states.final_norm, "the final norm", "states")
 
 
-def check_gated_pass(gated: GatedNetwork | HeadGates, passed: GatedPass) -> None:
+def check_gated_pass(gated: Gates, passed: GatedPass) -> None:
     """Refuse a pass whose gates leave the network as it is and whose states or logits are not finite.
 
     Raises:
@@ -58,7 +58,7 @@ def unread(site: Tensor) -> bool:
     return bool(site.isnan().all())
 
 
-def check_finite_state(ckpt: Checkpoint | GatedNetwork | HeadGates, values: Tensor, where: str, what: str) -> None:
+def check_finite_state(ckpt: Checkpoint | Gates, values: Tensor, where: str, what: str) -> None:
     """Refuse numbers of a forward pass that are not finite.
 
     Args:
@@ -88,7 +88,7 @@ def check_finite_state(ckpt: Checkpoint | GatedNetwork | HeadGates, values: Tens
     raise CheckpointError(expected(f"{ckpt.name}: {where}", f"finite {what}", f"{came} in {largest}", advice))
 
 
-def check_logits(ckpt: Checkpoint | GatedNetwork | HeadGates, logits: Tensor, where: str) -> None:
+def check_logits(ckpt: Checkpoint | Gates, logits: Tensor, where: str) -> None:
     """Refuse logits without a distribution over tokens; a token may be excluded by a logit of minus infinity.
 
     Raises:

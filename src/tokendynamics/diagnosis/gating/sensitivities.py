@@ -25,7 +25,7 @@ from tokendynamics.numerics.resources import free_memory
 from tokendynamics.observables import relative_kappa
 from tokendynamics.observables.directions import unit_rows
 from tokendynamics.observables.share_decomposition import gram_of_means, resolution_of, shares_of_sums
-from tokendynamics.pretrained.edits.gates import GatedNetwork, GatedPass, HeadGates
+from tokendynamics.pretrained.edits.gates import GatedPass, Gates
 from tokendynamics.pretrained.network import at_least_single
 from tokendynamics.pretrained.not_finite import check_gated_pass
 from tokendynamics.pretrained.other_libraries import refusing
@@ -74,7 +74,7 @@ class _Sweep:
 
 
 def sensitivities(
-    gated: GatedNetwork | HeadGates,
+    gated: Gates,
     packs: Sequence[Pack],
     ratio: float,
     report: Progress,
@@ -208,7 +208,7 @@ def lengths_of(passed: GatedPass, pack: Pack) -> tuple[int, ...]:
 
 
 def _sweep(
-    gated: GatedNetwork | HeadGates,
+    gated: Gates,
     pack: Pack,
     gates: Tensor,
     counting: tuple[float, str | Sequence[int]],
@@ -228,7 +228,7 @@ def _sweep(
     return _Sweep(pack, counts, means, within, gradient, passed.states if keep else None)
 
 
-def _gradient(gated: GatedNetwork | HeadGates, value: Tensor, gates: Tensor, *, keep: bool) -> Tensor:
+def _gradient(gated: Gates, value: Tensor, gates: Tensor, *, keep: bool) -> Tensor:
     """Differentiate by the gates; a network may contain operations without a derivative."""
     with refusing(lambda words: CheckpointError(expected(gated.name, "a network that has derivatives", words))):
         (gradient,) = torch.autograd.grad(value, gates, retain_graph=keep)
@@ -236,7 +236,7 @@ def _gradient(gated: GatedNetwork | HeadGates, value: Tensor, gates: Tensor, *, 
 
 
 def _kappa_gradient(
-    gated: GatedNetwork | HeadGates, gates: Tensor, sweeps: list[_Sweep], where: int, means: Tensor, within: Tensor
+    gated: Gates, gates: Tensor, sweeps: list[_Sweep], where: int, means: Tensor, within: Tensor
 ) -> Float64[Tensor, "layer gate"]:
     means, within = means.clone().requires_grad_(), within.clone().requires_grad_()
     by_mean, by_within = torch.autograd.grad(kappa_of(means, within, gated.dtype), (means, within))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +16,7 @@ from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.intervals import jackknife_interval
 from tokendynamics.observables import relative_kappa
 from tokendynamics.pretrained import Checkpoint
-from tokendynamics.pretrained.edits.gates import GatedNetwork, HeadGates
+from tokendynamics.pretrained.edits.gates import GatedNetwork, Gates
 from tokendynamics.pretrained.inputs import Prepared
 from tokendynamics.pretrained.not_finite import check_gated_pass
 from tokendynamics.pretrained.packs import Pack
@@ -90,8 +90,12 @@ class Reading:
 class Trials:
     """Runs the network with gates on the same prompts again and again; the tokens that count are those without gates.
 
+    Attributes:
+        plain: The reading without gates.
+        where: Layer at which κ is read.
+
     Args:
-        gated: The network with its gates, on parts or on heads.
+        gated: The network with its gates, on parts, on heads or on both.
         packs: The prompts, at least three in all.
         where: Layer at which κ is read.
         ratio: See `tokendynamics.trace`, `sink_ratio`.
@@ -104,16 +108,16 @@ class Trials:
 
     def __init__(
         self,
-        gated: GatedNetwork | HeadGates,
+        gated: Gates,
         packs: Sequence[Pack],
         where: int,
         ratio: float,
         sinks: str | Sequence[int] = "detect",
     ) -> None:
-        self._gated, self._packs, self._where = gated, packs, where
+        self._gated, self._packs, self.where = gated, packs, where
         self._counts: list[Bool[Tensor, "depth prompt token"]] = []
         self._ratio, self._sinks = ratio, sinks
-        self.plain = self._read(torch.ones(gated.exists.shape, dtype=torch.float64))
+        self.plain = self.reading({})
         self._count = len(self.plain.losses)
         if math.isnan(self.kappa.value):
             wanted = f"prompts whose tokens point in more than one direction after layer {where}"
@@ -136,20 +140,23 @@ class Trials:
 
     def of(self, layer: int, part: int, alpha: float) -> Trial:
         """Run the network with one gate."""
+        return Trial(layer, part, alpha, *self.change(self.reading({(layer, part): alpha}), self.plain))
+
+    def change(self, reading: Reading, since: Reading) -> tuple[EffectEstimate, EffectEstimate]:
+        """Return how κ and the loss differ between two readings, the same prompts left out of both."""
+
+        def of_kappa(prompts: Tensor) -> float:
+            return float(reading.kappa(prompts)[1] - since.kappa(prompts)[1])
+
+        return jackknife_t(of_kappa, self._count), paired_t(reading.losses - since.losses)
+
+    def reading(self, values: Mapping[tuple[int, int], float]) -> Reading:
+        """Run all prompts with gates by (layer from 1, gate); the first time, without, say which tokens count."""
         gates = torch.ones(self._gated.exists.shape, dtype=torch.float64)
-        gates[layer - 1, part] = alpha
-        found = self._read(gates)
-
-        def change(prompts: Tensor) -> float:
-            return float(found.kappa(prompts)[1] - self.plain.kappa(prompts)[1])
-
-        cost = paired_t(found.losses - self.plain.losses)
-        return Trial(layer, part, alpha, jackknife_t(change, self._count), cost)
-
-    def _read(self, gates: Tensor) -> Reading:
-        """Run all prompts; the first time, without gates, say which tokens count."""
+        for (layer, gate), value in values.items():
+            gates[layer - 1, gate] = value
         means, within, losses = [], [], []
-        depths = (0, self._where)
+        depths = (0, self.where)
         first = not self._counts
         for number, pack in enumerate(self._packs):
             with torch.inference_mode():

@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -195,3 +195,27 @@ class HeadGates:
     def run(self, pack: Pack, gates: Float[Tensor, "layer head"]) -> GatedPass:
         """Run the network once with a gate on every head; see `GatedNetwork.run`."""
         return self._gated.run(pack, self._parts, gates)
+
+
+class PartAndHeadGates:
+    """The gates on parts and those on heads of a network side by side: a `GatedNetwork` to what runs one.
+
+    Attributes:
+        exists: Which gates there are, (layer, gate): first those of the parts, then those of the heads.
+
+    Args:
+        gated: The network, within its block.
+    """
+
+    def __init__(self, gated: GatedNetwork) -> None:
+        self._gated, self.exists = gated, torch.cat((gated.exists, gated.heads), dim=-1)
+        self.name, self.dtype, self.config = gated.name, gated.dtype, gated.config
+
+    def run(self, pack: Pack, gates: Float[Tensor, "layer gate"]) -> GatedPass:
+        """Run the network once with a gate on every part and every head; see `GatedNetwork.run`."""
+        parts = self._gated.exists.shape[1]
+        return self._gated.run(pack, gates[:, :parts], gates[:, parts:] if self._gated.heads.any() else None)
+
+
+Gates: TypeAlias = GatedNetwork | HeadGates | PartAndHeadGates
+"""A network with gates; each says which there are and runs with values for them."""

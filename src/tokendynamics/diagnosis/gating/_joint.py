@@ -1,0 +1,403 @@
+"""Sets of parts and heads that lower consensus together: a greedy search on some texts, measured on others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import nn
+
+from tokendynamics.diagnosis.gating._levers import ALPHAS, MUCH, different_prompts
+from tokendynamics.diagnosis.gating._result import CHEAP, LITTLE, Halves
+from tokendynamics.diagnosis.gating.sensitivities import Sensitivities, sensitivities
+from tokendynamics.diagnosis.gating.trials import CONFIDENCE, EffectEstimate, Reading, Trials
+from tokendynamics.diagnosis.network import part_of_layer
+from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
+from tokendynamics.diagnosis.tracing.prompts import named_prompts, noun_of
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.arguments import as_count
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.pretrained import Checkpoint
+from tokendynamics.pretrained.edits.gates import PartAndHeadGates
+from tokendynamics.pretrained.edits.variant import PARTS
+from tokendynamics.pretrained.loading import Model, as_checkpoint
+from tokendynamics.provenance.progress import Progress, reporting, tracked
+from tokendynamics.results import Readable
+from tokendynamics.words import Convention, estimate, fixed, listing, percent, plural
+
+Values: TypeAlias = dict[tuple[int, int], float]
+"""Gates by (layer from 1, gate): the parts' first, then the heads'."""
+
+Loss: TypeAlias = Callable[[nn.Module], Any]
+
+NEARLY = 0.95
+"""Share of the largest gain from which a head is taken in place of a part: the smaller change explains as much."""
+
+
+@dataclass(frozen=True, repr=False)
+class JointLevers(Readable):
+    """Parts and heads that lower consensus together; returned by `joint_levers`.
+
+    Attributes:
+        table: Dim ``step``: the sets of the greedy search, each with one change more than the one before. ``change``
+            (the change that is added, as `tokendynamics.what_if` takes it), ``alpha`` (its gate), ``kappa_change`` and
+            ``loss_change`` (of the set, against the network), ``gain`` (change of κ against the set before), each with
+            ``…_interval`` over dim ``bound``, and ``reported``, whether the set is part of the answer. Measured on the
+            texts that `measured_on` names.
+        kappa: κ on these texts, without a change.
+        where: After which layer κ is read.
+        changes: The largest set whose gain is significant at every step and whose cost is within the budget, for
+            `tokendynamics.what_if` and `Checkpoint.under`; empty without one, and where the loss is unknown.
+        singles: Number of single changes tried.
+        sets: Number of larger sets tried.
+        text: The answer in sentences.
+        conventions: Every choice that the numbers depend on.
+    """
+
+    table: xr.Dataset
+    kappa: float
+    where: int
+    changes: dict[str, float]
+    singles: int
+    sets: int
+    text: str
+    conventions: tuple[Convention, ...]
+
+    @property
+    def headline(self) -> str:
+        """How many changes the answer names."""
+        return f"{plural(len(self.changes), 'change')} of parts and heads" if self.changes else "no change"
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """The answer in a few sentences."""
+        return (self.text,)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@typed_arguments
+def joint_levers(
+    ckpt: Model,
+    texts: Any,
+    *,
+    most: int = 4,
+    candidates: int = 8,
+    loss: Loss | None = None,
+    budget: float = CHEAP,
+    sinks: str | Sequence[int] = "detect",
+    sink_ratio: float = SINK_RATIO,
+    truncate: bool = False,
+    packed: bool = True,
+    progress: bool | Progress = False,
+) -> JointLevers:
+    """Find parts and heads that together lower consensus of the tokens within a budget of loss (`mathematics` 11).
+
+    On every second text, derivatives by the gates on all parts and heads propose candidates, and a greedy search adds
+    the change that lowers κ most by measurement: heads removed, parts at α = 0.5 or removed. Its sets, one of each
+    size, are then measured on the other texts. A set is part of the answer if its interval excludes the set before it.
+
+    Args:
+        ckpt: Anything `tokendynamics.load` takes, or a checkpoint already loaded; a network in memory.
+        texts: At least five different prompts of one kind, as `tokendynamics.trace` takes them.
+        most: Largest number of changes in a set.
+        candidates: Number of parts and heads that are tried, the most promising first.
+        loss: Function of the network (with its language head where there is one) that returns one number, lower is
+            better: a retrieval error, for instance. It is called with the changes in force and takes the place of the
+            next token's cross-entropy. None for the latter, in nats.
+        budget: Largest rise of the loss that a set may cost. It does not count where κ′ ≥ 0.55.
+        sinks: Which tokens are excluded; see `tokendynamics.trace`. Detection by norm uses the network without gates.
+        sink_ratio: Likewise.
+        truncate: Whether a prompt longer than the context is cut.
+        packed: Whether prompts may share a forward pass: faster, the same to rounding.
+        progress: True for a progress bar, or a function; see `progress`.
+
+    Returns:
+        JointLevers. Without a loss the effects are measured and no change is advised.
+
+    Raises:
+        ArgumentTypeError, ArgumentValueError: Too few texts, equal ones, or some that this network does not read; a
+            loss that is not one finite number.
+        CheckpointError: The parts of a layer are not found, or the network is streamed.
+
+    >>> texts = ["one fish", "two red birds", "it rains again", "who goes there", "a long way home"]
+    >>> answer = joint_levers("random:distilgpt2", texts, candidates=3, most=2)
+    >>> answer.singles, answer.sets <= 2, answer.table.sizes["step"] <= 2
+    (6, True, True)
+    """
+    ckpt = as_checkpoint(ckpt)
+    as_count(most, "most")
+    as_count(candidates, "candidates")
+    if not 1 < sink_ratio < math.inf:
+        raise ArgumentValueError(expected("sink_ratio", "a number above 1", sink_ratio))
+    if not 0 <= budget < math.inf:
+        raise ArgumentValueError(expected("budget", "a finite number of at least 0", budget))
+    prompts = named_prompts(texts, ckpt)
+    given = different_prompts(ckpt, prompts, truncate)
+    halves = Halves(list(given)[1::2], list(given)[0::2], noun_of(prompts))
+    with reporting(progress) as report, ckpt.gated() as gated:
+        gates = PartAndHeadGates(gated)
+        find, measure = (
+            ckpt.packs([given[name].inputs for name in names], packed=packed)
+            for names in (halves.finding, halves.measuring)
+        )
+        first = sensitivities(gates, find, sink_ratio, report, sinks=sinks)
+        search = _Search(Trials(gates, find, first.where, sink_ratio, sinks), _OwnLoss(ckpt, loss), budget)
+        chain = search.greedy(_candidates(first, candidates), most, report)
+        trials = Trials(gates, measure, first.where, sink_ratio, sinks)
+        steps = _measured(trials, chain, search.own_loss)
+    return _answered(ckpt.name, trials, steps, search, halves)
+
+
+class _OwnLoss:
+    """A user's loss of the network with changes; NaN without one."""
+
+    def __init__(self, ckpt: Checkpoint, loss: Loss | None) -> None:
+        self.given = loss is not None
+        self._ckpt, self._loss = ckpt, loss
+        self._plain = self._of({})
+
+    def change(self, values: Values) -> float:
+        """Return how much it rises with changes."""
+        return self._of(values) - self._plain if self.given else math.nan
+
+    def _of(self, values: Values) -> float:
+        if self._loss is None:
+            return math.nan
+        changes = {_name(*place): value for place, value in values.items()}
+        with self._ckpt.as_varied(), self._ckpt.varied(changes), torch.no_grad():
+            number = self._loss(self._ckpt.whole)
+        if isinstance(number, torch.Tensor | np.ndarray) and number.ndim == 0:
+            number = number.item()
+        if isinstance(number, bool) or not isinstance(number, int | float | np.number):
+            raise ArgumentTypeError(expected("loss", "a function that returns one number", shown(number)))
+        if not math.isfinite(number):
+            what = "the network as it is" if not values else listing([_name(*place) for place in values])
+            raise ArgumentValueError(expected("loss", f"a finite number for {what}", shown(number)))
+        return float(number)
+
+
+class _Search:
+    """A greedy search over measured effects.
+
+    Attributes:
+        own_loss: The user's.
+        singles: Single changes measured so far.
+        sets: Larger sets measured so far.
+        much: Whether κ′ is so large that a change counts at any cost.
+        little: Whether κ′ is so small that nothing needs a change.
+    """
+
+    def __init__(self, trials: Trials, own_loss: _OwnLoss, budget: float) -> None:
+        self._trials, self.own_loss, self.budget = trials, own_loss, budget
+        self.singles = self.sets = 0
+        self.much, self.little = trials.relative_kappa.value >= MUCH, trials.relative_kappa.value < LITTLE
+
+    def greedy(self, candidates: Sequence[tuple[int, int]], most: int, report: Progress) -> list[Values]:
+        """Return the best set of each size, each with one change more than the one before."""
+        if self.little:
+            return []
+        alphas = {place: ALPHAS if place[1] < len(PARTS) else (0.0,) for place in candidates}
+        options = [(place, alpha) for place in candidates for alpha in alphas[place]]
+        effects: dict[tuple[int, int], float] = {}
+        best: Values = {}
+        for place, alpha in tracked(options, report, "trying parts and heads"):
+            self.singles += 1
+            effect = self._effect({place: alpha})
+            if effect < effects.get(place, 0.0):
+                effects[place], best[place] = effect, alpha
+        chain: list[Values] = []
+        lowest = 0.0
+        while effects:
+            place = _choice({place: effect - lowest for place, effect in effects.items()})
+            chain.append((chain[-1] if chain else {}) | {place: best[place]})
+            lowest, effects = effects[place], {}
+            if len(chain) == most:
+                break
+            left = [place for place in best if place not in chain[-1]]
+            for place in tracked(left, report, f"trying sets of {len(chain) + 1}"):
+                self.sets += 1
+                effect = self._effect(chain[-1] | {place: best[place]})
+                if effect < lowest:
+                    effects[place] = effect
+        return chain
+
+    def affordable(self, cost: float) -> bool:
+        """Return whether a change of the loss is within the budget; an unknown one has no cost."""
+        return self.much or not cost > self.budget
+
+    def _effect(self, values: Values) -> float:
+        """Return how a set changes κ; infinity where κ is undefined or the cost is above the budget."""
+        reading = self._trials.reading(values)
+        kappa, cost = self._trials.change(reading, self._trials.plain)
+        costs = self.own_loss.change(values) if self.own_loss.given else cost.value
+        return kappa.value if math.isfinite(kappa.value) and self.affordable(costs) else math.inf
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A set, measured on texts that did not choose it.
+
+    Attributes:
+        values: Its gates.
+        added: The one that it adds to the set before.
+        kappa: Change of κ against the network.
+        gain: Change of κ against the set before.
+        cost: Change of the loss against the network; without an interval where it is the user's.
+    """
+
+    values: Values
+    added: tuple[int, int]
+    kappa: EffectEstimate
+    gain: EffectEstimate
+    cost: EffectEstimate
+
+
+def _choice(gains: Mapping[tuple[int, int], float]) -> tuple[int, int]:
+    """Return the change that lowers κ most; of those that do nearly as much, a head, which is the smaller change."""
+    enough = NEARLY * min(gains.values())
+    return min(
+        (place for place in gains if gains[place] <= enough), key=lambda place: (place[1] < len(PARTS), gains[place])
+    )
+
+
+def _candidates(first: Sensitivities, count: int) -> list[tuple[int, int]]:
+    """Return layer and gate of those that lower κ most when they are turned down, to first order."""
+    order = np.argsort(-np.nan_to_num(first.kappa, nan=-np.inf), axis=None, kind="stable")[:count]
+    places = [divmod(int(place), first.kappa.shape[1]) for place in order]
+    return [(layer + 1, gate) for layer, gate in places if first.kappa[layer, gate] > 0]
+
+
+def _measured(trials: Trials, chain: Sequence[Values], own_loss: _OwnLoss) -> list[_Step]:
+    steps: list[_Step] = []
+    before: Reading = trials.plain
+    for number, values in enumerate(chain):
+        reading = trials.reading(values)
+        kappa, cost = trials.change(reading, trials.plain)
+        gain, _ = trials.change(reading, before)
+        if own_loss.given:
+            cost = EffectEstimate(own_loss.change(values), math.nan, math.nan)
+        (added,) = set(values) - set(chain[number - 1] if number else {})
+        steps.append(_Step(values, added, kappa, gain, cost))
+        before = reading
+    return steps
+
+
+def _answered(name: str, trials: Trials, steps: Sequence[_Step], search: _Search, halves: Halves) -> JointLevers:
+    reported = 0
+    for step in steps:
+        # Of an unknown loss no advice follows.
+        if not step.gain.high < 0 or math.isnan(step.cost.value) or not search.affordable(step.cost.value):
+            break
+        reported += 1
+    changes = {_name(*place): value for place, value in steps[reported - 1].values.items()} if reported else {}
+    kappa = trials.kappa
+    text = _words(kappa, trials, steps, reported, search, halves)
+    table = _as_dataset(name, steps, reported, trials.where, halves)
+    return JointLevers(
+        table, kappa.value, trials.where, changes, search.singles, search.sets, text, _conventions(search, halves)
+    )
+
+
+def _words(
+    kappa: EffectEstimate, trials: Trials, steps: Sequence[_Step], reported: int, search: _Search, halves: Halves
+) -> str:
+    similarity = f"similarity κ after layer {trials.where}"
+    plain = estimate(kappa.value, (kappa.low, kappa.high), CONFIDENCE)
+    unit = "" if search.own_loss.given else " nats"
+    if search.little:
+        return (
+            f"No change is needed to avoid consensus: κ′ is below {LITTLE:g} ({similarity}: {plain}). None was tried."
+        )
+    tried = (
+        f"{plural(search.singles, 'single change')} and {plural(search.sets, 'larger set')} were tried on "
+        f"{plural(len(halves.finding), halves.noun)}; the sets found were measured on {len(halves.measuring)} others."
+    )
+    if not steps:
+        within = "" if search.much else f" at a cost of at most {search.budget:g}{unit}"
+        return f"No part or head tried lowers {similarity} ({plain}){within}. {tried}"
+    step = steps[max(reported - 1, 0)]
+    names = listing([f"{_part(*place)} (α = {value:g})" for place, value in step.values.items()])
+    if reported:
+        subject = "One change lowers" if reported == 1 else f"{reported} changes together lower"
+        from_to = f"from {fixed(kappa.value)} to {fixed(kappa.value + step.kappa.value)}"
+        effect = f"κ changes by {_change(step.kappa)}, the loss by {_change(step.cost)}{unit}."
+        further = " A further change is not shown to lower it within the budget." if reported < len(steps) else ""
+        return f"{subject} {similarity} {from_to}: {names}. {effect}{further} {tried}"
+    best = f"The best single change tried, {names}, changes it by {_change(step.kappa)}"
+    if math.isnan(step.cost.value):
+        return (
+            f"No change is advised because the loss of this network is unknown. {best} ({similarity}: {plain}). {tried}"
+        )
+    why = f"and the loss by {_change(step.cost)}{unit}, which is above the budget"
+    if not step.gain.high < 0:
+        why = "which is not significant"
+    return f"No change is shown to lower {similarity} ({plain}). {best}, {why}. {tried}"
+
+
+def _as_dataset(name: str, steps: Sequence[_Step], reported: int, where: int, halves: Halves) -> xr.Dataset:
+    variables: dict[str, Any] = {
+        "change": ("step", np.array([_name(*step.added) for step in steps], dtype=np.str_)),
+        "alpha": ("step", np.array([step.values[step.added] for step in steps], dtype=np.float64)),
+        "reported": ("step", np.arange(len(steps)) < reported),
+    }
+    for key, field in (("kappa_change", "kappa"), ("gain", "gain"), ("loss_change", "cost")):
+        estimates: list[EffectEstimate] = [getattr(step, field) for step in steps]
+        variables[key] = ("step", np.array([each.value for each in estimates], dtype=np.float64))
+        ends = np.array([(each.low, each.high) for each in estimates], dtype=np.float64).reshape(len(steps), 2)
+        variables[f"{key}_interval"] = (("step", "bound"), ends)
+    coords = {"step": np.arange(1, len(steps) + 1), "bound": ["low", "high"]}
+    attrs = {
+        "model": name,
+        "where": where,
+        "found_on": ", ".join(halves.finding),
+        "measured_on": ", ".join(halves.measuring),
+    }
+    return xr.Dataset(variables, coords=coords, attrs=attrs)
+
+
+def _conventions(search: _Search, halves: Halves) -> tuple[Convention, ...]:
+    nouns = f"{halves.noun}s"
+    unit = "of the loss that was given" if search.own_loss.given else "nats per token"
+    return (
+        Convention(
+            "greedy search",
+            "one change is added at a time, the one that lowers κ most by measurement, or a head that does at least "
+            f"{percent(NEARLY)} of that; heads are removed, parts are run at α = 0.5 and 0",
+            "sets that help only together are not found",
+        ),
+        Convention(
+            nouns,
+            f"every second one chooses the sets ({len(halves.finding)}), the others measure them "
+            f"({len(halves.measuring)})",
+            f"sets measured on the {nouns} that chose them look too good",
+        ),
+        Convention(
+            "what is reported",
+            f"the largest set of which every change adds a significant one ({percent(CONFIDENCE)} interval of the gain "
+            f"below 0) at a cost of at most {search.budget:g} {unit}; from κ′ = {MUCH:g} on at any cost",
+            "another budget or confidence changes the set, not the numbers",
+        ),
+    )
+
+
+def _name(layer: int, gate: int) -> str:
+    """Return the change as `Variant.of` reads it."""
+    return f"layer {layer} {PARTS[gate]}" if gate < len(PARTS) else f"layer {layer} head {gate - len(PARTS)}"
+
+
+def _part(layer: int, gate: int) -> str:
+    return part_of_layer(PARTS[gate], layer) if gate < len(PARTS) else f"head {gate - len(PARTS)} of layer {layer}"
+
+
+def _change(measured: EffectEstimate) -> str:
+    if math.isnan(measured.low):
+        return fixed(measured.value, 3, sign=True)
+    return estimate(measured.value, (measured.low, measured.high), CONFIDENCE, places=3, sign=True)
