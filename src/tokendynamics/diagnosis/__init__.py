@@ -1,7 +1,7 @@
 """What a checkpoint's weights predict, what its tokens do, and the verdict in plain sentences.
 
 Each folder holds measures, their result and its sentences: `auditing` (audit), `tracing` (trace), `gating` (levers,
-head_effects, joint_levers, what_if), `deepening` (passes, deeper) and `comparing` (compare); verdict and diagnosis stand
+head_effects, joint_levers, what_if), `deepening` (passes, deeper) and `comparing` (compare); verdict and diagnosis are
 above them. None is named like a function: as an attribute of this package, a folder `audit` would hide `audit`.
 """
 
