@@ -28,7 +28,7 @@ from tokendynamics.pretrained.edits.gates import PartAndHeadGates
 from tokendynamics.pretrained.edits.variant import PARTS
 from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.provenance.progress import Progress, reporting, tracked
-from tokendynamics.results import Readable
+from tokendynamics.results.result import Readable
 from tokendynamics.words import Convention, estimate, fixed, listing, percent, plural
 
 Values: TypeAlias = dict[tuple[int, int], float]
