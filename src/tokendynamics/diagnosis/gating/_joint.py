@@ -109,15 +109,10 @@ def joint_levers(
         texts: At least five different prompts of one kind, as `tokendynamics.trace` takes them.
         most: Largest number of changes in a set.
         candidates: Number of parts and heads that are tried, the most promising first.
-        loss: Function of the network (with its language head where there is one) that returns one number, lower is
-            better: a retrieval error, for instance. It is called with the changes in force and takes the place of the
-            next token's cross-entropy. None for the latter, in nats.
+        loss: Function of the network, with its language head where there is one, that returns one number; lower is
+            better. It is called with the changes in force. None for the cross-entropy of the next token, in nats.
         budget: Largest rise of the loss that a set may cost. It does not count where κ′ ≥ 0.55.
-        sinks: Which tokens are excluded; see `tokendynamics.trace`. Detection by norm uses the network without gates.
-        sink_ratio: Likewise.
-        truncate: Whether a prompt longer than the context is cut.
-        packed: Whether prompts may share a forward pass: faster, the same to rounding.
-        progress: True for a progress bar, or a function; see `progress`.
+        sinks, sink_ratio, truncate, packed, progress: See `tokendynamics.levers`.
 
     Returns:
         JointLevers. Without a loss the effects are measured and no change is advised.
@@ -144,10 +139,8 @@ def joint_levers(
     halves = Halves(list(given)[1::2], list(given)[0::2], noun_of(prompts))
     with reporting(progress) as report, ckpt.gated() as gated:
         gates = PartAndHeadGates(gated)
-        find, measure = (
-            ckpt.packs([given[name].inputs for name in names], packed=packed)
-            for names in (halves.finding, halves.measuring)
-        )
+        both = (halves.finding, halves.measuring)
+        find, measure = (ckpt.packs([given[name].inputs for name in some], packed=packed) for some in both)
         first = sensitivities(gates, find, sink_ratio, report, sinks=sinks)
         search = _Search(Trials(gates, find, first.where, sink_ratio, sinks), _OwnLoss(ckpt, loss), budget)
         chain = search.greedy(_candidates(first, candidates), most, report)
