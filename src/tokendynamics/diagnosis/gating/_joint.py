@@ -112,7 +112,11 @@ def joint_levers(
         loss: Function of the network, with its language head where there is one, that returns one number; lower is
             better. It is called with the changes in force. None for the cross-entropy of the next token, in nats.
         budget: Largest rise of the loss that a set may cost. It does not count where κ′ ≥ 0.55.
-        sinks, sink_ratio, truncate, packed, progress: See `tokendynamics.levers`.
+        sinks: Which tokens are excluded; see `tokendynamics.levers`.
+        sink_ratio: Likewise.
+        truncate: Whether a prompt longer than the context is cut.
+        packed: Whether prompts may share a forward pass: faster, the same to rounding.
+        progress: True for a progress bar, or a function; see `progress`.
 
     Returns:
         JointLevers. Without a loss the effects are measured and no change is advised.
@@ -128,12 +132,7 @@ def joint_levers(
     (6, True, True)
     """
     ckpt = as_checkpoint(ckpt)
-    as_count(most, "most")
-    as_count(candidates, "candidates")
-    if not 1 < sink_ratio < math.inf:
-        raise ArgumentValueError(expected("sink_ratio", "a number above 1", sink_ratio))
-    if not 0 <= budget < math.inf:
-        raise ArgumentValueError(expected("budget", "a finite number of at least 0", budget))
+    _check(most, candidates, sink_ratio, budget)
     prompts = named_prompts(texts, ckpt)
     given = different_prompts(ckpt, prompts, truncate)
     halves = Halves(list(given)[1::2], list(given)[0::2], noun_of(prompts))
@@ -147,6 +146,15 @@ def joint_levers(
         trials = Trials(gates, measure, first.where, sink_ratio, sinks)
         steps = _measured(trials, chain, search.own_loss)
     return _answered(ckpt.name, trials, steps, search, halves)
+
+
+def _check(most: int, candidates: int, sink_ratio: float, budget: float) -> None:
+    as_count(most, "most")
+    as_count(candidates, "candidates")
+    if not 1 < sink_ratio < math.inf:
+        raise ArgumentValueError(expected("sink_ratio", "a number above 1", sink_ratio))
+    if not 0 <= budget < math.inf:
+        raise ArgumentValueError(expected("budget", "a finite number of at least 0", budget))
 
 
 class _OwnLoss:
