@@ -137,15 +137,13 @@ def joint_levers(
     given = different_prompts(ckpt, prompts, truncate)
     halves = Halves(list(given)[1::2], list(given)[0::2], noun_of(prompts))
     with reporting(progress) as report, ckpt.gated() as gated:
-        gates = PartAndHeadGates(gated)
-        both = (halves.finding, halves.measuring)
+        gates, both = PartAndHeadGates(gated), (halves.finding, halves.measuring)
         find, measure = (ckpt.packs([given[name].inputs for name in some], packed=packed) for some in both)
         first = sensitivities(gates, find, sink_ratio, report, sinks=sinks)
         search = _Search(Trials(gates, find, first.where, sink_ratio, sinks), _OwnLoss(ckpt, loss), budget)
         chain = search.greedy(_candidates(first, candidates), most, report)
         trials = Trials(gates, measure, first.where, sink_ratio, sinks)
-        steps = _measured(trials, chain, search.own_loss)
-    return _answered(ckpt.name, trials, steps, search, halves)
+        return _answered(ckpt.name, trials, _measured(trials, chain, search.own_loss), search, halves)
 
 
 def _check(most: int, candidates: int, sink_ratio: float, budget: float) -> None:
