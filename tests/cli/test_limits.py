@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+import xarray as xr
 
 from command_line import call
-from tokendynamics.cli._limits import NOT_MET, STATES
+from tokendynamics.cli._limits import NOT_MET, Limits
 from tokendynamics.diagnosis.tracing.layer_states import State
+from tokendynamics.diagnosis.verdict import Verdict, Worst
 
 TINY = {
     "model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 8, "n_positions": 64, "vocab_size": 300,
@@ -39,7 +41,7 @@ def test_a_state_that_must_not_be_is_exit_code_3_and_results_are_written(
     state = summary("plain")["verdict"]["state"]
     kappa = summary("plain")["trace_mean"]["consensus_relative"][-1][1]
     assert capsys.readouterr() == ("", "")  # --quiet: no progress, no notes, no results
-    others = [each for each in STATES if each != state]
+    others = [each for each in get_args(State) if each not in (state, summary("plain")["verdict"]["final_norm"])]
     assert call([*arguments, "--out", "met", "--fail-on", ",".join(others), "--max-similarity", str(kappa + 1e-6)]) == 0
     assert capsys.readouterr() == ("", "")
     assert call([*arguments, "--out", "state", "--fail-on", f"undetermined,{state.replace(' ', '-')}"]) == NOT_MET == 3
@@ -97,5 +99,10 @@ def test_wrong_limits_are_refused_before_the_work(
     assert words in capsys.readouterr().err
 
 
-def test_the_states_are_those_of_a_verdict() -> None:
-    assert get_args(State) == STATES
+def test_the_state_after_the_final_norm_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    verdict = Verdict("spread", Worst("spread", 1), ("spread",), (), (), "one point")
+    similarity = xr.Dataset({"consensus_relative": (("layer", "site"), [[0.0]])}, coords={"site": ["feed_forward"]})
+    judged = [("a", verdict, similarity)]
+    assert Limits(fail_on=("consensus",)).code_for(judged) == 0
+    assert Limits(fail_on=("one point",)).code_for(judged) == NOT_MET
+    assert "a is in “one point” after the final norm (--fail-on)" in capsys.readouterr().err

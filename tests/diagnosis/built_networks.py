@@ -26,7 +26,7 @@ from tokendynamics.pretrained import Checkpoint, load
 
 PROMPTS = 12
 
-S, T, C, R, A = "spread", "drawing together", "consensus", "rank collapse", "anisotropic"
+S, T, C, R, A, P = "spread", "drawing together", "consensus", "rank collapse", "anisotropic", "one point"
 
 
 @dataclass(frozen=True)
@@ -231,12 +231,12 @@ ANISOTROPIES = [
     _case("bias of every feed-forward part, width 16", paint.shift_by_feed_forward, A, {},
           {"dim": 16, "heads": 1, "seed": 37}),
     _case("bias of every attention", paint.shift_by_attention, A, {}, {"family": "llama", "depth": 4, "seed": 38}),
-    _case("bias of every attention, post-norm", paint.shift_by_attention, A, {}, {"post": True, "seed": 39}),
+    _case("bias of every attention, post-norm", paint.shift_by_attention, P, {}, {"post": True, "seed": 39}),
     _case("one vector in every word", paint.shift_words, A, {}, {"seed": 40}),
     _case("one vector in every word, short prompts", paint.shift_words, A, {}, {"dim": 32, "seed": 41},
           population="short"),
-    _case("one point for all prompts", paint.one_point_for_all, A, {}, {"depth": 12, "seed": 42}),
-    _case("speaking sink", paint.speaking_sink, A, {}, {"causal": True, "seed": 43}, population="first", sink=True,
+    _case("one point for all prompts", paint.one_point_for_all, P, {}, {"depth": 12, "seed": 42}),
+    _case("speaking sink", paint.speaking_sink, P, {}, {"causal": True, "seed": 43}, population="first", sink=True,
           damage=(6, "attention")),
 ]  # fmt: skip
 

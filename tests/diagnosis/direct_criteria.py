@@ -91,6 +91,11 @@ def is_anisotropic(prompts: list[np.ndarray], start: list[np.ndarray]) -> bool:
     return angle_to_all(prompts) < 35 and (is_apart(prompts, start) or angle_to_all(prompts) < 3)
 
 
+def is_one_point(prompts: list[np.ndarray], start: list[np.ndarray]) -> bool:
+    """The tokens of all prompts within three degrees of their common mean, which they were not at the start."""
+    return angle_to_all(prompts) < 3 < angle_to_all(start)
+
+
 def is_apart(prompts: list[np.ndarray], start: list[np.ndarray]) -> bool:
     """Tokens at right angles to the others of their prompt (beyond what is common), or as at the start."""
     return typical_angle(prompts) > min(80.0, typical_angle(start) - 5)
@@ -114,6 +119,7 @@ def holds(state: str, prompts: list[np.ndarray], start: list[np.ndarray], axes: 
         "drawing together": is_between,
         "consensus": is_point,
         "anisotropic": is_anisotropic,
+        "one point": is_one_point,
     }
     return bool(check[state](prompts, start))
 

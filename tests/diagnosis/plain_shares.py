@@ -15,7 +15,7 @@ HALF_WAY = 0.72
 over one. Two points with shares p and 1 − p have κ = s, excess s − s² with s = p² + (1 − p)²: 0.2 and more up to here.
 """
 
-SEVERITY = ("spread", "anisotropic", "drawing together", "rank collapse", "consensus")
+SEVERITY = ("spread", "anisotropic", "drawing together", "rank collapse", "consensus", "one point")
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,8 @@ def numbers(states: list[np.ndarray], start: list[np.ndarray]) -> Numbers:
 
 
 def state_of(common: float, kappa: float, excess: float, point: float = 0.55) -> str:
+    if 1 - common < 0.001:
+        return "one point"
     if kappa >= point:
         return "consensus"
     if excess >= 0.2:

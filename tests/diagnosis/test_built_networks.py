@@ -37,7 +37,7 @@ def holds_one_of(built: Built, states: tuple[str, ...], layer: int) -> bool:
 def test_names_are_different_and_every_kind_is_there():
     assert len(BY_NAME) == len(BUILT) >= 30
     assert {state for built in BUILT for state in built.end} == {
-        "spread", "drawing together", "consensus", "rank collapse", "anisotropic",
+        "spread", "drawing together", "consensus", "rank collapse", "anisotropic", "one point",
     }  # fmt: skip
     assert {built.frame.family for built in BUILT} == {"own", "gpt2", "llama", "bert"}
 

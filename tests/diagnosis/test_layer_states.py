@@ -12,6 +12,7 @@ from tokendynamics.diagnosis.tracing.layer_states import (
     ANISOTROPIC,
     CONSENSUS,
     LINE_EXCESS,
+    ONE_POINT,
     SPREAD,
     State,
     layer_states,
@@ -37,7 +38,13 @@ A_LITTLE = 1e-9
         (ANISOTROPIC - A_LITTLE, 0.0, 0.0, "spread"),
         (ANISOTROPIC, 0.0, 0.0, "anisotropic"),
         (ANISOTROPIC, SPREAD, 0.0, "drawing together"),
-        (1.0, np.nan, np.nan, "anisotropic"),
+        (1 - ONE_POINT - A_LITTLE, 0.0, 0.0, "anisotropic"),
+        (1 - ONE_POINT + A_LITTLE, 0.0, 0.0, "one point"),
+        (1 - ONE_POINT + A_LITTLE, SPREAD, 0.0, "one point"),
+        (1 - ONE_POINT + A_LITTLE, 0.0, LINE_EXCESS, "one point"),
+        (1 - ONE_POINT + A_LITTLE, CONSENSUS, 0.0, "one point"),
+        (1.0, np.nan, np.nan, "one point"),
+        (0.99, np.nan, np.nan, "anisotropic"),
         (0.5, np.nan, np.nan, "undetermined"),
         (np.nan, np.nan, np.nan, "undetermined"),
         (0.0, -0.2, 0.0, "spread"),
@@ -83,6 +90,7 @@ def a_trace(
     [
         ([0.1] * 4, [0, 0.3, 0.9, 0.2], [0.0] * 4, ("drawing together", "consensus", "drawing together"), 2),
         ([0.1, 0.9, 0.9, 0.9], [0, 0.0, 0.3, 0.0], [0.0] * 4, ("anisotropic", "drawing together", "anisotropic"), 1),
+        ([0.1, 0.9999, 0.9995, 0.1], [0, 0, 0, 0.9], [0.0] * 4, ("one point", "one point", "consensus"), 1),
         ([0.1, 0.9, 0.95, 0.9], [0.0] * 4, [0.0] * 4, ("anisotropic",) * 3, 2),
         ([0.1] * 4, [0.0] * 4, [0, 0.3, 0.0, 0.5], ("rank collapse", "spread", "rank collapse"), 3),
         ([0.1] * 4, [0, 0.9, 0.9, 0.9], [0.0] * 4, ("consensus",) * 3, 1),
@@ -123,5 +131,6 @@ def test_the_thresholds_in_the_document_are_those_of_the_code() -> None:
         f"κ′ ≥ {CONSENSUS:g} |",
         f"line excess ≥ {LINE_EXCESS:g} and κ′ < {CONSENSUS:g} |",
         f"common ≥ {ANISOTROPIC:g} and κ′ < {SPREAD:g} |",
+        f"1 − common < {ONE_POINT:g} |",
     ):
         assert words in table

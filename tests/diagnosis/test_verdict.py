@@ -39,7 +39,7 @@ def measured(tiny: Callable[..., Checkpoint]) -> xr.Dataset:
 def with_end(table: xr.Dataset, width: float = 0.02, **values: float) -> xr.Dataset:
     """The trace with measures that go evenly to `values` at the end, each with an interval of that half width."""
     layers = table.sizes["layer"]
-    table = table.copy(deep=True)
+    table = table.assign(share_position=table.share_position * 0).copy(deep=True)
     for name, end in {"consensus_relative": 0.0, "line_excess": 0.0, "common": 0.1, **values}.items():
         ramp = np.linspace(0, end, layers)[:, None] + np.where(np.isnan(table.consensus_within.values), np.nan, 0)
         if name == "common":
@@ -71,6 +71,11 @@ def with_end(table: xr.Dataset, width: float = 0.02, **values: float) -> xr.Data
             {"common": 0.97},
             "anisotropic",
             "Tokens of all texts point one way: the common share of their directions is 0.97 (90 % CI 0.95–0.99)",
+        ),
+        (
+            {"common": 0.9999},
+            "one point",
+            "The tokens of all texts end at one point: the common share of their directions",
         ),
     ],
 )
@@ -317,7 +322,7 @@ def test_parts_that_others_undo_are_not_a_share_of_the_rise(measured: xr.Dataset
 
 @pytest.mark.parametrize("common", [-0.09, -0.006, -0.004, 0.4, 1.004, 1.09])
 def test_an_estimate_outside_0_to_1_is_no_share(measured: xr.Dataset, common: float) -> None:
-    table = measured.copy(deep=True)
+    table = measured.assign(share_position=measured.share_position * 0).copy(deep=True)
     shares = np.array([common, 1 - common, 0.0])
     table["shares"] = (table.shares.dims, np.broadcast_to(shares, table.shares.shape).copy())
     ends = shares[:, None] + np.array([-0.5, 1.0])

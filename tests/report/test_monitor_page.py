@@ -7,16 +7,19 @@ import hashlib
 import re
 from html import unescape
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
+import tokendynamics.report
 from report.reading import close, figure_of, saved, table_of
+from tokendynamics.diagnosis.tracing.layer_states import State
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.report import page as page_of
-from tokendynamics.report.training._monitor_page import MOST_LOOKS, Scale
+from tokendynamics.report.diagnosis._page import _GLYPHS
+from tokendynamics.report.training._monitor_page import _COLOURS, MOST_LOOKS, Scale
 from tokendynamics.training import Monitor
 from tokendynamics.training.monitor.looks import Look
 from tokendynamics.training.monitor.series import Series
@@ -278,3 +281,10 @@ def test_the_page_is_one_file_whole_or_not_at_all(monitor: Monitor, page: str, t
     with pytest.raises(ArgumentValueError, match="path"):
         Series().report(tmp_path)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["a"]
+
+
+def test_every_state_has_a_sign_a_colour_and_a_badge() -> None:
+    assert set(get_args(State)) == set(_GLYPHS) == set(_COLOURS)
+    assert len(set(_GLYPHS.values())) == len(_GLYPHS)
+    css = (Path(tokendynamics.report.__file__).parent / "template" / "page.css").read_text(encoding="utf-8")
+    assert all(f".{state.replace(' ', '-')}" in css for state in get_args(State))

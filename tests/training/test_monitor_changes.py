@@ -94,6 +94,7 @@ _AT: dict[str, tuple[float, float, float]] = {
     "consensus": (0.1, 0.9, 0.0),
     "rank collapse": (0.1, 0.2, 0.5),
     "anisotropic": (0.99, 0.0, 0.0),
+    "one point": (0.9999, 0.0, 0.0),
     "undetermined": (0.1, np.nan, np.nan),
 }
 

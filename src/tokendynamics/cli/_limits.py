@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import click
 
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 NOT_MET = 3
 """Exit code if a limit is not met; the results are written all the same."""
 
-STATES = ("spread", "drawing together", "consensus", "rank collapse", "anisotropic", "undetermined")
-"""The states of a verdict, repeated here because verdicts are imported only when a command runs."""
-
 
 class States(click.ParamType):
     """States of a verdict, separated by commas; a hyphen may stand for a space.
@@ -37,12 +34,17 @@ class States(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the names."""
+        from tokendynamics.diagnosis.tracing.layer_states import (
+            State,
+        )  # slow to import, and only needed with the option
+
+        states = get_args(State)
         parts = value if isinstance(value, tuple) else tuple(part.strip() for part in str(value).split(","))
         names = tuple(part.replace("-", " ") for part in parts)
-        wrong = next((part for part in names if part not in STATES), None)
+        wrong = next((part for part in names if part not in states), None)
         if wrong is not None:
             came = shortened(repr(wrong), 100)
-            known = ", ".join(state.replace(" ", "-") for state in STATES)
+            known = ", ".join(state.replace(" ", "-") for state in states)
             self.fail(f"expected states among {known}, separated by commas, got {came}", param, ctx)
         return names
 
@@ -52,7 +54,7 @@ class Limits:
     """What the states after the last layer must meet.
 
     Attributes:
-        fail_on: Exit with code 3 if the state after the last layer is one of these, such as rank-collapse.
+        fail_on: Exit with code 3 if the state after the last layer or the final norm is one of these, as rank-collapse.
         max_similarity: Exit with code 3 if the within-text similarity κ′ after the last layer is above X.
         quiet: Print no progress, notes or results, only limits that are not met.
     """
@@ -72,6 +74,8 @@ class Limits:
             kappa, most = float(trace.consensus_relative.sel(site="feed_forward")[-1]), self.max_similarity
             if verdict.state in (self.fail_on or ()):
                 reasons.append(f"{name} ends in “{verdict.state}” (--fail-on)")
+            elif verdict.final_norm in (self.fail_on or ()):
+                reasons.append(f"{name} is in “{verdict.final_norm}” after the final norm (--fail-on)")
             if most is not None and math.isnan(kappa):
                 reasons.append(f"{name}: κ′ is undefined, so it cannot be compared with {most:g} (--max-similarity)")
             elif most is not None and kappa > most:

@@ -156,7 +156,7 @@ def _layer_table(found: Diagnosis) -> Table:
         shown.add_row(str(layer), *_cells(site, averaged.massive_count[layer].item()), effect)
     final = averaged.sel(layer=last, site="final_norm")
     if not np.isnan(final.norm_median.sel(sinks="kept")):
-        shown.add_row("norm", *_cells(final, None), "")
+        shown.add_row("norm", *_cells(final, None), found.verdict.final_norm or "")
     return shown
 
 

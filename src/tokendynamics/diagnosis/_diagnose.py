@@ -18,7 +18,7 @@ from tokendynamics.diagnosis.network import describe, parts_there
 from tokendynamics.diagnosis.result import Diagnosis
 from tokendynamics.diagnosis.texts import default_texts
 from tokendynamics.diagnosis.tracing._one_prompt import token_paths
-from tokendynamics.diagnosis.tracing.layer_states import ANISOTROPIC, CONSENSUS, LINE_EXCESS, SPREAD
+from tokendynamics.diagnosis.tracing.layer_states import ANISOTROPIC, CONSENSUS, LINE_EXCESS, ONE_POINT, SPREAD
 from tokendynamics.diagnosis.tracing.measure import trace
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
 from tokendynamics.diagnosis.tracing.prompts import named_prompts, tokens_in_words
@@ -77,8 +77,9 @@ def conventions_of(audit: xr.Dataset | None, trace: xr.Dataset) -> tuple[Convent
         "Sites": trace.attrs["sites"],
         **({"Layers and parts": trace.attrs["notes"]} if "notes" in trace.attrs else {}),
         "Contributions of parts": trace.attrs["component_change"],
-        "States": f"rank collapse from a line excess of {LINE_EXCESS:g}, else consensus from κ′ {CONSENSUS:g}, drawing "
-        f"together from {SPREAD:g}, else anisotropic from a common share of {ANISOTROPIC:g}, else spread",
+        "States": f"one point where 1 − common share is below {ONE_POINT:g}, else consensus from κ′ {CONSENSUS:g}, "
+        f"rank collapse from a line excess of {LINE_EXCESS:g}, drawing together from κ′ {SPREAD:g}, "
+        f"else anisotropic from a common share of {ANISOTROPIC:g}, else spread",
         "Intervals": trace.attrs["intervals"],
         "Precision": trace.attrs["precision"],
         "Tokenization": tokens_in_words(trace.attrs),

@@ -14,6 +14,7 @@ from tokendynamics.diagnosis.network import PART_NAMES, part_of_layer, parts_the
 from tokendynamics.diagnosis.tracing.layer_states import (
     State,
     deciding_measure,
+    final_norm_state,
     layer_states,
     states_within,
     worst_layer,
@@ -21,7 +22,7 @@ from tokendynamics.diagnosis.tracing.layer_states import (
 )
 from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE
 from tokendynamics.diagnosis.tracing.prompts import noun_in
-from tokendynamics.diagnosis.tracing.words import detailed_findings
+from tokendynamics.diagnosis.tracing.words import detailed_findings, own_share, qualifications
 from tokendynamics.numerics.arguments import as_integer
 from tokendynamics.numerics.printable import printable
 from tokendynamics.numerics.signatures import typed_arguments
@@ -43,8 +44,11 @@ MOST_PARTS_NAMED = 3
 """Parts named at most, and at most a quarter of all, as those that cause the larger half of a change: beyond that, all
 parts cause it."""
 
-ONE_POINT = 0.01
+INDISTINCT = 0.01
 """Share of a direction that is a token's own, below which texts can hardly be distinguished by direction."""
+
+_SUBJECTS = {"common share": "The common share", "line excess": "The line excess"}
+"""Measures that decide a state, at the beginning of a sentence."""
 
 MOST_TEXTS_NAMED = 4
 """Texts named beside κ, which depends on them; the others are counted."""
@@ -79,6 +83,7 @@ class Verdict(Readable):
         layers: The state after each layer 1 … L.
         sentences: What becomes of the tokens, where and by which parts, and how certain that is.
         details: Further findings, each with its number and interval.
+        final_norm: The state after the final norm; None for a network without one, or where it is not recorded.
     """
 
     state: State
@@ -86,11 +91,13 @@ class Verdict(Readable):
     layers: tuple[State, ...]
     sentences: tuple[Finding, ...]
     details: tuple[Finding, ...]
+    final_norm: State | None = None
 
     @property
     def headline(self) -> str:
-        """The state after the last layer, and where it is worst."""
-        return f"{self.state} after the last layer; worst: {self.worst}"
+        """The state after the last layer, after the final norm if that changes it, and where it is worst."""
+        normed = "" if self.final_norm in (None, self.state) else f", {self.final_norm} after the final norm"
+        return f"{self.state} after the last layer{normed}; worst: {self.worst}"
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -120,7 +127,8 @@ def judge(audit: xr.Dataset | None, trace: xr.Dataset, refused: str = "") -> Ver
     states = layer_states(trace)
     layer = worst_layer(trace, states)
     worst = Worst(states[layer - 1], layer, worst_layers(trace, states))
-    sentences = [_what(trace, states[-1]), _where(trace, states, worst), _how_sure(trace, states[-1])]
+    final = final_norm_state(trace)
+    sentences = [_what(trace, states[-1], final), _where(trace, states, worst), _how_sure(trace, states[-1])]
     if audit is None:
         because = f" ({refused})" if refused else ""
         text = f"The weights were not audited{because}, so nothing is predicted from them."
@@ -130,7 +138,8 @@ def judge(audit: xr.Dataset | None, trace: xr.Dataset, refused: str = "") -> Ver
         by_attention = trace.kappa_change.sel(component="attention", drop=True).isel(layer=slice(1, None))
         weights = weights_findings(audit, None if bool(by_attention.isnull().all()) else by_attention)
     details = (*detailed_findings(trace, states), *weights)
-    return Verdict(states[-1], worst, states, tuple(finding for finding in sentences if finding is not None), details)
+    first = tuple(finding for finding in sentences if finding is not None)
+    return Verdict(states[-1], worst, states, first, details, final)
 
 
 def mean_over_prompts(trace: xr.Dataset) -> xr.Dataset:
@@ -152,11 +161,11 @@ def spread_over_prompts(trace: xr.Dataset) -> xr.Dataset:
     return trace.drop_vars("text")[per_prompt].std("prompt", skipna=True)
 
 
-def _what(trace: xr.Dataset, state: State) -> Finding:
+def _what(trace: xr.Dataset, state: State, final: State | None) -> Finding:
     site = trace.sel(site="feed_forward").isel(layer=-1)
     kappa, excess = float(site.consensus_relative), float(site.line_excess)
     common = float(site.shares.sel(share="common"))
-    noun = noun_in(trace)
+    noun, own = noun_in(trace), own_share(site)
     beyond = f"almost nothing (within-{noun} similarity κ′ {fixed(kappa)})"
     similarity = estimate(kappa, site.consensus_relative_interval, CONFIDENCE, at_most=1.0)
     cos2 = share(float(site.centred_cos2), site.centred_cos2_interval, CONFIDENCE)
@@ -170,20 +179,32 @@ def _what(trace: xr.Dataset, state: State) -> Finding:
         "rank collapse": f"The tokens of each {noun} end in rank collapse, on a line or in a few directions. The line "
         f"excess is {fixed(excess)} (variance of the cosines between centred tokens, relative to the embedding). The "
         f"mean square of these cosines is {cos2}, within-{noun} similarity κ′ {similarity}.",
+        "one point": f"The tokens of all {noun}s end at one point: the common share of their directions is "
+        f"{share(common, site.shares_interval.sel(share='common'), CONFIDENCE)} after the last layer. "
+        f"{_left_to_a_token(own, noun)}.",
         "anisotropic": f"Tokens of all {noun}s point one way: the common share of their directions is "
         f"{share(common, site.shares_interval.sel(share='common'), CONFIDENCE)} after the last layer. "
-        f"{_left_to_a_token(float(site.shares.sel(share='own')), noun)}. Beyond the common direction, tokens of one "
+        f"{_left_to_a_token(own, noun)}. Beyond the common direction, tokens of one "
         f"{noun} share {'nothing measurable' if np.isnan(kappa) else beyond}.",
         "undetermined": _undetermined(trace),
     }
     within = float(site.consensus_within)
     values = {"consensus_relative": kappa, "line_excess": excess, "common": common, "consensus_within": within}
-    return Finding(texts[state], "shares", values)
+    further = (texts[state], *qualifications(trace), *_after_the_final_norm(trace, state, final))
+    return Finding(" ".join(further), "shares", values)
+
+
+def _after_the_final_norm(trace: xr.Dataset, state: State, final: State | None) -> list[str]:
+    """Say what the final norm turns the state into, if into another one."""
+    if final in (None, state, "undetermined"):
+        return []
+    name, values, _ = deciding_measure(trace, final, "final_norm")
+    return [f"The final norm changes the state to {final} ({name} {fixed(float(values[-1]))})."]
 
 
 def _left_to_a_token(own_share: float, noun: str) -> str:
     """Say whether tokens can be distinguished where all share one direction."""
-    if not own_share >= ONE_POINT:  # undefined where directions are all one
+    if not own_share >= INDISTINCT:  # undefined where directions are all one
         measurable = own_share > 0
         share = f"Only {number(own_share, 1)}" if measurable else "No measurable share"
         return f"{share} of a direction is a token's own, so the {noun}s can hardly be distinguished by direction"
@@ -227,7 +248,7 @@ def _where(trace: xr.Dataset, states: tuple[State, ...], worst: Worst) -> Findin
         return Finding(text, "shares", numbers)
     causes = _causes(_steps(trace, worst))
     if worst.state == states[-1]:
-        subject = {"anisotropic": "The common share", "rank collapse": "The line excess"}.get(worst.state, "Similarity")
+        subject = _SUBJECTS.get(name, "Similarity")
         verb = "peaks" if len(worst.layers) == 1 else "is highest"
         text = f"{subject} {verb} {_after(worst.layers, depth)} ({name} {fixed(value)}).{causes}"
     else:
@@ -248,9 +269,9 @@ def _steps(trace: xr.Dataset, worst: Worst) -> dict[str, float]:
 
     Of a plateau the first layer counts: behind it nothing rises any more.
     """
-    variable = {"anisotropic": trace.shares.sel(share="common"), "rank collapse": trace.line_excess}.get(
-        worst.state, trace.consensus_relative
-    )
+    name, _, _ = deciding_measure(trace, worst.state)
+    variables = {"common share": trace.shares.sel(share="common"), "line excess": trace.line_excess}
+    variable = variables.get(name, trace.consensus_relative)
     last = worst.layers[0]
     after = variable.sel(site=list(PART_NAMES)).transpose("layer", "site").values[: last + 1]
     steps = np.diff(np.concatenate([after[:1, 1], after[1:].ravel()])).reshape(last, len(PART_NAMES))
@@ -315,6 +336,7 @@ def verdict_as_plain(verdict: Verdict) -> dict[str, Any]:
         "state": verdict.state,
         "worst": asdict(verdict.worst),
         "layers": list(verdict.layers),
+        "final_norm": verdict.final_norm,
         "sentences": [plain(asdict(finding)) for finding in verdict.sentences],
         "details": [plain(asdict(finding)) for finding in verdict.details],
     }
@@ -327,4 +349,6 @@ def verdict_of(values: Any) -> Verdict:
     worst = Worst(one_of(State, stored["state"]), as_integer(stored["layer"], "layer"), several)
     layers = tuple(one_of(State, each) for each in values["layers"])
     sentences, details = (findings_of(values[name], FigureName) for name in ("sentences", "details"))
-    return Verdict(one_of(State, values["state"]), worst, layers, sentences, details)
+    stored_final = values.get("final_norm")  # absent before there was one
+    final = None if stored_final is None else one_of(State, stored_final)
+    return Verdict(one_of(State, values["state"]), worst, layers, sentences, details, final)

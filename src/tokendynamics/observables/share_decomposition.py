@@ -167,6 +167,33 @@ def resolution_of(dtype: torch.dtype) -> float:
     return max(of_network, ROUNDINGS * torch.finfo(torch.float64).eps)
 
 
+def cosines_by_place(
+    directions: Float[Tensor, "prompt token dim"], counts: Bool[Tensor, "prompt token"]
+) -> tuple[Float64[Tensor, "prompt prompt"], Float64[Tensor, "prompt prompt"]]:
+    """Return, for each pair of prompts, the mean cosine of tokens at the same place, and of tokens at different places.
+
+    Their means over pairs of prompts are U-statistics, unbiased from two prompts on. What the first has beyond the
+    second is what a place gives to a direction.
+
+    Args:
+        directions: Unit rows of each prompt from its first token on, zeros for tokens that do not count.
+        counts: The tokens that count.
+
+    Returns:
+        Both NaN on the diagonal, and for prompts that share no place or have no tokens at different ones.
+
+    >>> x = torch.eye(3, dtype=torch.float64).expand(2, 3, 3)
+    >>> [round(float(cosine[0, 1]), 6) for cosine in cosines_by_place(x, torch.ones(2, 3, dtype=torch.bool))]
+    [1.0, 0.0]
+    """
+    there, sums = counts.double(), directions.sum(dim=1, dtype=torch.float64)
+    same, shared = (directions.flatten(1) @ directions.flatten(1).mT).double(), there @ there.mT
+    others = torch.outer(there.sum(dim=1), there.sum(dim=1)) - shared
+    known = (shared > 0) & (others > 0) & ~torch.eye(len(counts), dtype=torch.bool)
+    both = same / shared, (sums @ sums.mT - same) / others
+    return torch.where(known, both[0], torch.nan), torch.where(known, both[1], torch.nan)
+
+
 def mean_of_others(means: Float64[Tensor, "prompt ... dim"]) -> Float64[Tensor, "prompt *site dim"]:
     """Return, for each prompt, the mean of the mean unit rows of all others; NaN where undefined."""
     count = len(means)

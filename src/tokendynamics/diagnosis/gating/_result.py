@@ -53,6 +53,7 @@ _NOTHING_NEEDED_BEFORE = "Nothing needs doing about consensus: "
 UNMEASURED: dict[State, str] = {
     "rank collapse": "a collapse onto a line in both directions",
     "anisotropic": "the direction that all prompts share",
+    "one point": "the direction that all prompts share",
 }
 """States that κ does not measure: levers, which lower κ, say nothing about them."""
 

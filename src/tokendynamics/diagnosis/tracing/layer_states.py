@@ -10,9 +10,12 @@ import xarray as xr
 from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE
 from tokendynamics.numerics.intervals import student_quantile
 
-State = Literal["spread", "drawing together", "consensus", "rank collapse", "anisotropic", "undetermined"]
+State = Literal[
+    "spread", "drawing together", "consensus", "rank collapse", "anisotropic", "one point", "undetermined"
+]  # fmt: skip
 """What tokens of a prompt share beyond all texts and the embedding: almost nothing; some; nearly all (one point per
-prompt); a line or a few directions; almost nothing although all texts share one direction."""
+prompt); a line or a few directions; almost nothing although all texts share one direction. The tokens of all texts may
+also be one point. All states are listed here alone."""
 
 SPREAD = 0.06
 """κ′ below which tokens count as spread. Built networks that do nothing, or the same to every text, stay below 0.024;
@@ -31,15 +34,23 @@ less than 0.07."""
 ANISOTROPIC = 0.85
 """Share of a token's direction common to all texts from which tokens count as anisotropic, if κ′ is small."""
 
+ONE_POINT = 0.001
+"""What common share leaves to prompts and tokens, 1 − common, below which the tokens of all texts count as one point,
+whatever of it belongs to a prompt. Built networks that add one direction keep 0.011 or more,
+those that go to one point 0.0008 or less."""
+
 SEVERITY: dict[str, int] = {
-    "undetermined": -1, "spread": 0, "drawing together": 1, "anisotropic": 2, "rank collapse": 3, "consensus": 3
+    "undetermined": -1, "spread": 0, "drawing together": 1, "anisotropic": 2, "rank collapse": 3, "consensus": 3,
+    "one point": 4,
 }  # fmt: skip
 
-COLLAPSES = ("consensus", "rank collapse")
-
+COLLAPSES = ("consensus", "rank collapse", "one point")
 
 ROUNDED = 0.005
 """Two measures that differ by no more than this may be written with the same two decimals."""
+
+_OF_ALL_TEXTS = ("anisotropic", "one point")
+"""States that the common share decides."""
 
 _FEWEST = 3
 """Prompts from which a difference of two layers has an interval."""
@@ -55,9 +66,13 @@ def state_of(common: float, consensus_relative: float, line_excess: float) -> St
 
     >>> state_of(0.1, 0.9, 0.0), state_of(0.1, 0.01, 0.9), state_of(0.99, 0.01, 0.0), state_of(0.5, 0.3, 0.05)
     ('consensus', 'rank collapse', 'anisotropic', 'drawing together')
+    >>> state_of(0.9999, 0.3, 0.0)
+    'one point'
     """
+    if 1 - common < ONE_POINT:
+        return "one point"
     if np.isnan(consensus_relative):
-        # If all directions are equal, a prompt can share nothing beyond them.
+        # Where the embedding already agrees, what is common to all texts can still be seen.
         return "anisotropic" if common >= ANISOTROPIC else "undetermined"
     if consensus_relative >= CONSENSUS:
         return "consensus"
@@ -80,6 +95,19 @@ def layer_states(trace: xr.Dataset) -> tuple[State, ...]:
     return tuple(state_of(*each) for each in zip(common[1:], kappa[1:], excess[1:], strict=True))
 
 
+def final_norm_state(trace: xr.Dataset) -> State | None:
+    """Return the state after the final norm; None for a network without one.
+
+    Args:
+        trace: From `tokendynamics.trace`.
+    """
+    if bool(trace.norm_median.sel(site="final_norm").isel(layer=-1).isnull().all()):
+        return None
+    if int((trace.repeats < 0).sum()) < 2:
+        return "undetermined"
+    return state_of(*(float(values[-1]) for values in measures(trace, "final_norm")))
+
+
 def worst_layer(trace: xr.Dataset, states: tuple[State, ...]) -> int:
     """Return the layer, from 1, with the worst state: by severity, then by its measure; the first of equals.
 
@@ -89,20 +117,21 @@ def worst_layer(trace: xr.Dataset, states: tuple[State, ...]) -> int:
     """
     common, kappa, excess = (np.nan_to_num(each[1:], nan=-np.inf) for each in measures(trace))
     far = [
-        (SEVERITY[state], common[place] if state == "anisotropic" else max(kappa[place], excess[place]))
+        (SEVERITY[state], common[place] if state in _OF_ALL_TEXTS else max(kappa[place], excess[place]))
         for place, state in enumerate(states)
     ]
     return max(range(len(far)), key=lambda place: (far[place], -place)) + 1
 
 
-def states_within(trace: xr.Dataset, layer: int) -> tuple[State, ...]:
+def states_within(trace: xr.Dataset, layer: int, site_name: str = "feed_forward") -> tuple[State, ...]:
     """Return the states at the ends of the confidence intervals after one layer.
 
     Args:
         trace: From `tokendynamics.trace`.
         layer: From 0.
+        site_name: "feed_forward" for the state after the layer, or "final_norm".
     """
-    site = trace.sel(site="feed_forward").isel(layer=layer)
+    site = trace.sel(site=site_name).isel(layer=layer)
     ends = [
         site.shares_interval.sel(share="common").values,
         site.consensus_relative_interval.values,
@@ -114,25 +143,29 @@ def states_within(trace: xr.Dataset, layer: int) -> tuple[State, ...]:
     return tuple(state for state in get_args(State) if state in states)
 
 
-def measures(trace: xr.Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def measures(trace: xr.Dataset, site_name: str = "feed_forward") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return common share, κ′ and line excess after each layer 0 … L.
 
     Args:
         trace: From `tokendynamics.trace`.
+        site_name: Of which states.
     """
-    site = trace.sel(site="feed_forward")
+    site = trace.sel(site=site_name)
     return site.shares.sel(share="common").values, site.consensus_relative.values, site.line_excess.values
 
 
-def deciding_measure(trace: xr.Dataset, state: State) -> tuple[str, np.ndarray, np.ndarray]:
+def deciding_measure(
+    trace: xr.Dataset, state: State, site_name: str = "feed_forward"
+) -> tuple[str, np.ndarray, np.ndarray]:
     """Return the name of the measure that decides a state, and over layers 0 … L its values and intervals.
 
     Args:
         trace: From `tokendynamics.trace`.
         state: One of the states.
+        site_name: Of which states.
     """
-    site = trace.sel(site="feed_forward")
-    if state == "anisotropic":
+    site = trace.sel(site=site_name)
+    if state in _OF_ALL_TEXTS:
         common = {"share": "common"}
         return "common share", site.shares.sel(common).values, site.shares_interval.sel(common).values
     if state == "rank collapse":
@@ -156,7 +189,7 @@ def worst_layers(trace: xr.Dataset, states: tuple[State, ...]) -> tuple[int, ...
     _, values, intervals = deciding_measure(trace, state)
     low, high = intervals[worst]
     within = (values >= low) & (values <= high)  # False where there is no interval
-    if state not in ("anisotropic", "rank collapse"):
+    if state not in (*_OF_ALL_TEXTS, "rank collapse"):
         within &= ~_below(trace, worst)
     equal = (np.abs(values - values[worst]) <= ROUNDED) | within
     same = np.array(["", *states]) == state

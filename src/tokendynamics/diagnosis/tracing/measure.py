@@ -11,7 +11,14 @@ import xarray as xr
 from torch import Tensor
 
 from tokendynamics.diagnosis.network import notes_of
-from tokendynamics.diagnosis.tracing.prompt_shares import BOUNDS, CONFIDENCE, SHARES, Estimates, share_variables
+from tokendynamics.diagnosis.tracing.prompt_shares import (
+    BOUNDS,
+    CONFIDENCE,
+    SHARES,
+    Estimates,
+    place_variables,
+    share_variables,
+)
 from tokendynamics.diagnosis.tracing.prompt_trace import (
     PERSISTENT_SHARE,
     SINK_RATIO,
@@ -167,6 +174,8 @@ def trace_dataset(
     variables["token_text"] = (("prompt", "token"), np.array(padded))
     variables["update_ratio"] = (("prompt", "layer", "component"), np.stack([row.update_ratio for row in rows]))
     variables |= share_variables(rows, estimates)
+    different = [row for row, first in zip(rows, variables["repeats"][1], strict=True) if first < 0]
+    variables |= place_variables(different)
     for kind, name in enumerate(("attention_received", "attention_uniform")):
         variables[name] = (("prompt", "layer", "token"), _received(rows, kind, longest))
     coords = {
@@ -176,6 +185,7 @@ def trace_dataset(
         "site": list(SITES),
         "sinks": list(SINK_HANDLING),
         "component": list(COMPONENTS),
+        "distance": variables.pop("distance"),
         "share": ("share", list(SHARES)),
         "bound": list(BOUNDS),
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, TypeAlias
 
@@ -19,6 +19,7 @@ from tokendynamics.observables.share_decomposition import (
     ROUNDINGS,
     centred_cosines,
     centred_cosines_of_gram,
+    cosines_by_place,
     gram_of_means,
     mean_of_others,
     resolution_of,
@@ -94,6 +95,65 @@ def share_variables(rows: Sequence[PromptTrace], estimates: Estimates | None = N
         "kappa_of_prompt": (("prompt", "layer", "site"), of_prompt[of_all].numpy()),
         "repeats": (("prompt",), repeats),
     }
+
+
+def place_variables(rows: Sequence[PromptTrace]) -> dict[str, Any]:
+    """Return the variables that depend on where tokens stand, each as (dims, values), of the tokens that count.
+
+    Args:
+        rows: What each prompt left, without copies.
+
+    Returns:
+        (layer, site): ``share_position`` with its interval, ``cosine_elsewhere``; (layer, distance):
+        ``cosine_at_distance``; and the coordinate ``distance``: 1, 2, 4 … up to the longest prompt.
+    """
+    longest = max(len(row.counted[0]) for row in rows)
+    distances = [2**power for power in range(max(1, (longest - 1).bit_length()))]
+    places = rows[0].places
+    without = torch.full((len(rows), len(places.layers)), torch.nan).double()
+    share, elsewhere = without.new_full((2, len(places.layers)), torch.nan)
+    cosines = without.new_full((max(places.layers) + 1, len(distances)), torch.nan)
+    blocks = set(places.of("feed_forward"))
+    for state, (directions, counts) in enumerate(_directions(rows, longest)):
+        same, other = cosines_by_place(directions, counts)
+        excess = same - other
+        share[state], elsewhere[state], known = excess.nanmean(), other.nanmean(), ~excess.isnan()
+        pairs = known.sum() - 2 * known.sum(dim=0)
+        without[:, state] = (excess.nansum() - 2 * excess.nansum(dim=0)) / torch.where(pairs > 0, pairs, torch.nan)
+        if state in blocks:
+            cosines[places.layers[state]] = torch.stack([_cosine_at(directions, counts, each) for each in distances])
+    interval = jackknife_interval(share, without, CONFIDENCE)
+    return {
+        "share_position": (("layer", "site"), places.grid(share)),
+        "share_position_interval": (("layer", "site", "bound"), places.grid(interval)),
+        "cosine_elsewhere": (("layer", "site"), places.grid(elsewhere)),
+        "cosine_at_distance": (("layer", "distance"), cosines.numpy()),
+        "distance": distances,
+    }
+
+
+def _directions(
+    rows: Sequence[PromptTrace], longest: int
+) -> Iterator[tuple[Float[Tensor, "prompt token dim"], Bool[Tensor, "prompt token"]]]:
+    """Yield the unit rows of all prompts at each state, zeros where no token counts, and which tokens count."""
+    for number, states in enumerate(zip(*(chain.from_iterable(row.states) for row in rows), strict=True)):
+        exact = torch.float32 if states[0].itemsize <= 4 else torch.float64
+        directions = torch.zeros(len(rows), longest, states[0].shape[-1], dtype=exact)
+        counts = torch.zeros(len(rows), longest, dtype=torch.bool)
+        for place, (row, x) in enumerate(zip(rows, states, strict=True)):
+            counts[place, : len(x)] = row.counted[number]
+            scale = torch.where(row.counted[number], row.sizes[number].reciprocal(), 0.0)
+            directions[place, : len(x)] = x * scale.unsqueeze(-1).to(exact)
+        yield directions, counts
+
+
+def _cosine_at(
+    directions: Float[Tensor, "prompt token dim"], counts: Bool[Tensor, "prompt token"], distance: int
+) -> Float64[Tensor, ""]:
+    """Return the mean cosine of tokens of one prompt that are `distance` apart, each prompt alike."""
+    pairs = (counts[:, distance:] & counts[:, :-distance]).sum(dim=-1)
+    cosines = torch.linalg.vecdot(directions[:, distance:], directions[:, :-distance]).sum(dim=-1, dtype=torch.float64)
+    return (cosines / torch.where(pairs > 0, pairs, torch.nan)).nanmean()
 
 
 def _repeats(rows: Sequence[PromptTrace]) -> np.ndarray:

@@ -62,6 +62,12 @@ DESCRIPTIONS: dict[str, str] = {
     "share_common": "common share alone: the anisotropy",
     "share_prompt": "prompt share alone",
     "share_own": "own share alone",
+    "share_position": "what tokens at the same place of different prompts share beyond those at different places: of "
+    "share_own this part belongs to the place, and share_own - share_position to the token",
+    "cosine_elsewhere": "mean cosine of tokens at different places of different prompts: share_common without what a "
+    "place gives",
+    "cosine_at_distance": "mean cosine over pairs of tokens of one prompt that stand that many places apart, each "
+    "prompt alike; NaN where none do",
     "consensus_within": "κ, consensus: prompt share / (1 - common share); NaN where all directions are one",
     "consensus_relative": "κ′ = (κ - κ_0) / (1 - κ_0), κ_0 that of the embedding; NaN where κ_0 is nearly 1",
     "kappa_of_prompt": "consensus of each prompt alone; their mean is kappa",

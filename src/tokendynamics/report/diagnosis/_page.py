@@ -27,6 +27,7 @@ from tokendynamics.words import Convention, count, duration, in_layers, moment, 
 
 _GLYPHS: dict[State, str] = {
     "spread": "⁘", "drawing together": "›‹", "consensus": "●", "rank collapse": "│", "anisotropic": "↗",
+    "one point": "◉",
     "undetermined": "?",
 }  # fmt: skip
 

@@ -39,6 +39,7 @@ _COLOURS = {
     "consensus": POSITIONS[4],
     "rank collapse": NEGATIVE,
     "anisotropic": COMMON,
+    "one point": INK,
     "undetermined": OWN,
 }
 _SIGNS: dict[str, str] = {**_GLYPHS}

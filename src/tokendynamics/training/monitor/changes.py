@@ -9,20 +9,28 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tokendynamics.diagnosis.tracing.layer_states import ANISOTROPIC, CONSENSUS, LINE_EXCESS, SPREAD, State, state_of
+from tokendynamics.diagnosis.tracing.layer_states import (
+    ANISOTROPIC,
+    CONSENSUS,
+    LINE_EXCESS,
+    ONE_POINT,
+    SPREAD,
+    State,
+    state_of,
+)
 from tokendynamics.training.monitor.looks import Look, Values
 from tokendynamics.words import fixed, ranges
 
 ROOM = 0.02
 """A measure nearer than this to a threshold is on neither side of it, however well it is known: half of the distance
-from 0.06 to the nearest built networks that are not spread."""
+from 0.06 to the nearest built networks that are not spread. Near 1 the room is half of the distance to 1."""
 
 LARGE = 0.4
 """Change of a measure that has a line although the state stays. Small networks that learn and stay spread move by up to
 0.25 in their first steps."""
 
 MEASURES: dict[str, tuple[str, tuple[float, ...]]] = {
-    "share_common": ("common share", (ANISOTROPIC,)),
+    "share_common": ("common share", (ANISOTROPIC, 1 - ONE_POINT)),
     "consensus_relative": ("κ′", (SPREAD, CONSENSUS)),
     "line_excess": ("line excess", (LINE_EXCESS,)),
 }
@@ -132,7 +140,8 @@ def _possible(values: Values, layer: int) -> set[State]:
     for name, (_, thresholds) in MEASURES.items():
         value = float(values[name][layer])
         low, high = values[f"{name}_interval"][layer]
-        low, high = float(np.fmin(low, value - ROOM)), float(np.fmax(high, value + ROOM))
+        room = min(ROOM, max(0.0, (1 - value) / 2))
+        low, high = float(np.fmin(low, value - room)), float(np.fmax(high, value + room))
         # A state begins at its threshold, and the one below ends there.
         around.append([low, high, *(each for each in thresholds if low < each < high)])
     return {state_of(*each) for each in product(*around)}
@@ -224,6 +233,8 @@ def _deciding(*pair: State) -> str:
     """Return the measure that tells two states apart, in the order in which `state_of` asks for them."""
     if "undetermined" in pair:
         return ""
+    if "one point" in pair:
+        return "share_common"
     if "consensus" in pair:
         return "consensus_relative"
     if "rank collapse" in pair:
