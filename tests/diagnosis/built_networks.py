@@ -323,9 +323,8 @@ FURTHER = [
     # Under a causal mask the groups have running means, which differ at the beginning.
     _case("two points, GPT-2", paint.cluster, (T, R), {"count": 2},
           {"family": "gpt2", "dim": 96, "depth": 4, "seed": 84}, axes=2, damage=(1, "attention")),
-    # In depth causal means go to the first token. Where that is the same for all prompts, so is where they go: hardly
-    # anything is left that could belong to a prompt.
-    _case("causal mean behind one first token", paint.average, (C, A), {"gain": 3.0},
+    # In depth causal means go to the first token. Where that is the same for all prompts, so is where they go.
+    _case("causal mean behind one first token", paint.average, P, {"gain": 3.0},
           {"causal": True, "post": True, "depth": 16, "seed": 85}, population="first"),
     _case("causal running mean, short prompts", paint.average, T, {"layers": [2], "gain": 40.0},
           {"causal": True, "seed": 86}, population="short", damage=(2, "attention")),

@@ -25,6 +25,8 @@ READS: dict[str, Callable[[Any], Any]] = {
     "joint_levers": lambda model: (
         td.joint_levers(model, PROMPTS, candidates=2, most=2, budget=9.0).table.kappa_change.values
     ),
+    "shared_directions": lambda model: td.shared_directions(model, PROMPTS).written.values,
+    "source_tokens": lambda model: td.source_tokens(model, PROMPTS).contribution.values,
     "what_if": lambda model: td.what_if(model, PROMPTS, {"layer 1 attention": 0.5}).loss.values,
     "passes": lambda model: td.passes(model, PROMPTS[0], 1).consensus.values,
     "deeper": lambda model: td.deeper(model, PROMPTS, 1, variants=("full",)).table.consensus.values,

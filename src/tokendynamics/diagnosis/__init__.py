@@ -1,8 +1,9 @@
 """What a checkpoint's weights predict, what its tokens do, and the verdict in plain sentences.
 
-Each folder holds measures, their result and its sentences: `auditing` (audit), `tracing` (trace), `gating` (levers,
-head_effects, joint_levers, what_if), `deepening` (passes, deeper) and `comparing` (compare); verdict and diagnosis are
-above them. None is named like a function: as an attribute of this package, a folder `audit` would hide `audit`.
+Each folder holds measures, their result and its sentences: `auditing` (audit), `tracing` (trace, shared_directions,
+source_tokens), `gating` (levers, head_effects, joint_levers, what_if), `deepening` (passes, deeper) and `comparing`
+(compare); verdict and diagnosis are above them. None is named like a function: as an attribute of this package, a folder
+`audit` would hide `audit`.
 """
 
 from tokendynamics.diagnosis._diagnose import diagnose
@@ -23,6 +24,8 @@ from tokendynamics.diagnosis.gating._what_if import what_if
 from tokendynamics.diagnosis.result import Diagnosis
 from tokendynamics.diagnosis.tracing._attention_seen import attention_seen
 from tokendynamics.diagnosis.tracing._one_prompt import token_clusters, token_paths
+from tokendynamics.diagnosis.tracing._shared_directions import shared_directions
+from tokendynamics.diagnosis.tracing._source_tokens import source_tokens
 from tokendynamics.diagnosis.tracing.measure import trace
 from tokendynamics.diagnosis.tracing.prompts import repeated_texts
 from tokendynamics.diagnosis.verdict import Verdict, judge
@@ -31,8 +34,8 @@ from tokendynamics.words import Convention, Finding
 __all__ = [
     "Comparison", "Convention", "Deeper", "Diagnosis", "Finding", "Levers", "Verdict", "attention_seen",
     "audit", "compare", "decode", "deeper", "diagnose", "flow_of", "head_effects", "joint_levers", "judge", "levers",
-    "logit_lens", "passes", "prediction_against_trace", "repeated_texts", "token_clusters", "token_paths", "trace",
-    "what_if",
+    "logit_lens", "passes", "prediction_against_trace", "repeated_texts", "shared_directions", "source_tokens",
+    "token_clusters", "token_paths", "trace", "what_if",
 ]  # fmt: skip
 
 

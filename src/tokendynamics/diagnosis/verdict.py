@@ -190,7 +190,7 @@ def _what(trace: xr.Dataset, state: State, final: State | None) -> Finding:
     }
     within = float(site.consensus_within)
     values = {"consensus_relative": kappa, "line_excess": excess, "common": common, "consensus_within": within}
-    further = (texts[state], *qualifications(trace), *_after_the_final_norm(trace, state, final))
+    further = (texts[state], *qualifications(trace, state), *_after_the_final_norm(trace, state, final))
     return Finding(" ".join(further), "shares", values)
 
 

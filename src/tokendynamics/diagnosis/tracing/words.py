@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis.network import part_of_layer, parts_there
-from tokendynamics.diagnosis.tracing.layer_states import CONSENSUS, State
+from tokendynamics.diagnosis.tracing.layer_states import COLLAPSES, CONSENSUS, State
 from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE
 from tokendynamics.diagnosis.tracing.prompts import noun_in, token_finding
 from tokendynamics.words import Finding, estimate, factor, fixed, in_layers, is_share, listing, number, plural, share
@@ -102,11 +102,12 @@ def _position(site: xr.Dataset) -> float:
     return 0.0 if low <= 0 else float(np.nan_to_num(site.share_position))
 
 
-def qualifications(trace: xr.Dataset) -> list[str]:
+def qualifications(trace: xr.Dataset, state: State) -> list[str]:
     """Return sentences without which the state after the last layer would mislead: places, or neighbours that merge.
 
     Args:
         trace: From `tokendynamics.trace`.
+        state: After the last layer.
     """
     site = trace.sel(site="feed_forward").isel(layer=-1)
     noun, position, sentences = noun_in(trace), _position(site), []
@@ -118,7 +119,7 @@ def qualifications(trace: xr.Dataset) -> list[str]:
             "own."
         )
     merged = merging_neighbours(trace)
-    if merged:
+    if merged and (state not in COLLAPSES or trace.sizes["layer"] - 1 in merged):
         layer, (near, far, distance) = next(reversed(merged.items()))
         start = trace.cosine_at_distance[0].sel(distance=1)
         sentences.append(

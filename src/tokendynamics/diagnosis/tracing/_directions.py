@@ -1,0 +1,183 @@
+"""The directions that tokens share after each layer: one common to all texts, and one of each text beyond it.
+
+Let m_p be the mean unit row of text p after a layer. The common direction is d = m/|m| with m the mean of the m_p; that
+of a text is d_p, along m_p − (m_p·d) d: what the mean of its tokens has beyond d.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from tokendynamics.diagnosis.tracing.measure import inputs_of
+from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO, find_sinks, tokens_left_out
+from tokendynamics.diagnosis.tracing.prompts import named_prompts, noun_of
+from tokendynamics.numerics import ArgumentValueError, AttentionFactorsError, CheckpointError
+from tokendynamics.numerics.errors import expected
+from tokendynamics.observables.directions import lengths
+from tokendynamics.pretrained import Checkpoint
+from tokendynamics.pretrained.discovery.attention_call import AttentionCall
+from tokendynamics.pretrained.inputs import Prepared
+from tokendynamics.pretrained.not_finite import check_states
+from tokendynamics.provenance.progress import Progress, tracked
+
+_RESOLUTION = 1e-6
+"""Length of a mean of unit rows below which its direction is rounding."""
+
+
+@dataclass(frozen=True)
+class TextStates:
+    """What one text leaves.
+
+    Attributes:
+        given: The text as the network reads it.
+        attention: States after the attention of each block, NaN where unknown; index 0 stands before the first block.
+        after: States after each block; index 0 is the input of the first one.
+        weights: 1/(n |x|) for each of the n tokens that count, 0 for others: their weighted sum of states is the mean
+            unit row.
+    """
+
+    given: Prepared
+    attention: Float[Tensor, "layer token dim"]
+    after: Float[Tensor, "layer token dim"]
+    weights: Float64[Tensor, "layer token"]
+
+    @property
+    def units(self) -> Float64[Tensor, "layer token dim"]:
+        """Unit rows of the tokens that count, zeros for others."""
+        counts = (self.weights > 0).sum(dim=-1).clamp(min=1)
+        return self.after.double() * (self.weights * counts.unsqueeze(-1)).unsqueeze(-1)
+
+
+@dataclass(frozen=True)
+class SharedDirections:
+    """The texts and what their tokens share.
+
+    Attributes:
+        names: Of the texts.
+        noun: What a text is called.
+        texts: What each leaves.
+        common: The direction common to all texts; NaN where the mean over all tokens is zero.
+        of_text: Of each text beyond it; NaN where nothing is left.
+        means: The mean unit row of each text.
+    """
+
+    names: list[str]
+    noun: str
+    texts: list[TextStates]
+    common: Float64[Tensor, "layer dim"]
+    of_text: Float64[Tensor, "text layer dim"]
+    means: Float64[Tensor, "text layer dim"]
+
+    def of(self, text: int) -> Float64[Tensor, "2 layer dim"]:
+        """Return the common direction and that of one text."""
+        return torch.stack([self.common, self.of_text[text]])
+
+
+def directions_of(
+    ckpt: Checkpoint,
+    texts: Any,
+    report: Progress,
+    *,
+    sinks: str | Sequence[int] = "detect",
+    sink_ratio: float = SINK_RATIO,
+    truncate: bool = False,
+) -> SharedDirections:
+    """Run the texts and find the directions that their tokens share.
+
+    Args:
+        ckpt: The network.
+        texts: See `tokendynamics.trace`; at least two that differ.
+        report: Called after each text.
+        sinks: See `tokendynamics.trace`, also for the next two.
+        sink_ratio: Likewise.
+        truncate: Likewise.
+
+    Raises:
+        ArgumentTypeError, ArgumentValueError: Fewer than two different texts, or some that the network does not read.
+    """
+    prompts = named_prompts(texts, ckpt)
+    given = inputs_of(ckpt, prompts, truncate)
+    if len({_key(each) for each in given}) < len(given) or len(given) < 2:
+        count = len({_key(each) for each in given})
+        wanted = f"at least two {noun_of(prompts)}s, all different"
+        raise ArgumentValueError(expected("texts", wanted, f"{len(given)}, of which {count} differ"))
+    left = [_left_by(ckpt, each, sinks, sink_ratio) for each in tracked(given, report, "following the tokens")]
+    means = torch.stack([torch.einsum("lt,ltd->ld", each.weights, each.after.double()) for each in left])
+    common = _unit(means.mean(dim=0))
+    beyond = means - torch.linalg.vecdot(means, common).unsqueeze(-1) * common
+    return SharedDirections(list(prompts), noun_of(prompts), left, common, _unit(beyond), means)
+
+
+def _key(given: Prepared) -> tuple[object, ...]:
+    return tuple((name, value.shape, value.cpu().numpy().tobytes()) for name, value in sorted(given.inputs.items()))
+
+
+def _unit(x: Float64[Tensor, "... dim"]) -> Float64[Tensor, "... dim"]:
+    size = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return torch.where(size > _RESOLUTION, x / size, torch.nan)
+
+
+def _left_by(ckpt: Checkpoint, given: Prepared, sinks: str | Sequence[int], ratio: float) -> TextStates:
+    (passed,) = ckpt.states_in_packs([given.inputs], packed=False)
+    check_states(ckpt, passed)
+    states = passed.of(0)
+    attention, after = states.attention.cpu(), states.feed_forward.cpu()
+    sizes = lengths(after.double())
+    counts = ~tokens_left_out(find_sinks(sizes, ratio), sinks)
+    if bool((counts & (sizes == 0)).any()):
+        raise ArgumentValueError(expected("texts", "tokens whose states have a direction", "a state that is zero"))
+    weights = torch.where(counts, 1 / (sizes * counts.sum(dim=-1, keepdim=True)), 0.0)
+    return TextStates(given, attention, after, weights)
+
+
+def output_factors(ckpt: Checkpoint) -> dict[int, Float64[Tensor, "head d_value dim"]]:
+    """Return the output factor of each layer, counted from 1, whose attention was read.
+
+    Raises:
+        CheckpointError: No layer has one.
+    """
+    factors = {}
+    for layer in ckpt.layout.attending:
+        try:
+            factors[layer] = ckpt.attention(layer).output.double().cpu()
+        except AttentionFactorsError:
+            continue
+    if not factors:
+        problems = sorted({layer.problem for layer in ckpt.layout.layers if layer.problem})
+        wanted = "a network with an attention whose heads are known"
+        raise CheckpointError(expected(ckpt.name, wanted, "; ".join(problems) or "none"))
+    return factors
+
+
+def watch_layers(ckpt: Checkpoint, text: TextStates, act: Callable[[int, AttentionCall], None]) -> None:
+    """Give each attention of a text to `act`, with the number of its layer.
+
+    Raises:
+        CheckpointError: The attention does not show once a layer, or for other tokens than the states have.
+    """
+    attending, tokens, calls = ckpt.layout.attending, text.after.shape[1], 0
+
+    def watch(call: AttentionCall) -> None:
+        nonlocal calls
+        calls += 1
+        if calls <= len(attending) and call.key.shape[2] == call.query.shape[2] == tokens:
+            act(attending[calls - 1], call)
+        else:
+            calls += len(attending)
+
+    ckpt.watch_attention(text.given.inputs, watch)
+    if calls != len(attending):
+        wanted = "a network whose attention shows, once a layer and for all of its tokens"
+        raise CheckpointError(expected(ckpt.name, wanted, "another one"))
+
+
+def as_names(shared: SharedDirections) -> np.ndarray:
+    """Return the names of the directions: "common", then those of the texts."""
+    return np.array(["common", *shared.names])
