@@ -2,8 +2,8 @@
 
 Each folder holds measures, their result and its sentences: `auditing` (audit), `tracing` (trace, shared_directions,
 source_tokens), `gating` (levers, head_effects, joint_levers, what_if), `deepening` (passes, deeper) and `comparing`
-(compare); verdict and diagnosis are above them. None is named like a function: as an attribute of this package, a folder
-`audit` would hide `audit`.
+(compare); verdict and diagnosis are above them. None is named like a function: as an attribute of this package, a
+folder `audit` would hide `audit`.
 """
 
 from tokendynamics.diagnosis._diagnose import diagnose
