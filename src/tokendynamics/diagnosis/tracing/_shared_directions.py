@@ -90,20 +90,12 @@ def shared_directions(
     as_count(words, "words")
     with reporting(progress) as report:
         shared = directions_of(ckpt, texts, report, sinks=sinks, sink_ratio=sink_ratio, truncate=truncate)
-        written = [_written(shared.of(place), text) for place, text in enumerate(shared.texts)]
         heads, unknown = _heads(ckpt, shared, report)
-    totals = torch.stack([torch.einsum("kld,ld->kl", shared.of(p), m) for p, m in enumerate(shared.means)])
     variables: dict[str, Any] = {
         "vector": (("direction", "layer", "feature"), torch.cat([shared.common[None], shared.of_text]).numpy()),
         **_similarities(shared),
-        "written": (("direction", "layer", "source", "component"), _shares(torch.stack(written), totals)),
+        **_writers(shared, heads),
     }
-    if heads is not None:
-        by_head = _shares(heads, totals)
-        variables["written_by_head"] = (("direction", "layer", "source", "head"), by_head)
-        rest = variables["written"][1][..., PARTS.index("attention")] - np.nansum(by_head, axis=-1)
-        rest[np.isnan(by_head).all(axis=-1)] = np.nan
-        variables["written_besides_heads"] = (("direction", "layer", "source"), rest)
     reading, unread = _reading(ckpt, shared, words)
     depth = len(shared.common)
     coords = {"direction": as_names(shared), "layer": np.arange(depth), "source": np.arange(depth)}
@@ -112,6 +104,20 @@ def shared_directions(
     for name in table.data_vars:
         table[name].attrs["description"] = _DESCRIPTIONS[str(name)]
     return table
+
+
+def _writers(shared: SharedDirections, heads: Float64[Tensor, "text 2 layer source head"] | None) -> dict[str, Any]:
+    """Return the variables about what writes the directions."""
+    totals = torch.stack([torch.einsum("kld,ld->kl", shared.of(p), mean) for p, mean in enumerate(shared.means)])
+    written = _shares(torch.stack([_written(shared.of(p), text) for p, text in enumerate(shared.texts)]), totals)
+    dims = ("direction", "layer", "source")
+    found: dict[str, Any] = {"written": ((*dims, "component"), written)}
+    if heads is not None:
+        by_head = _shares(heads, totals)
+        rest = written[..., PARTS.index("attention")] - np.nansum(by_head, axis=-1)
+        rest[np.isnan(by_head).all(axis=-1)] = np.nan
+        found |= {"written_by_head": ((*dims, "head"), by_head), "written_besides_heads": (dims, rest)}
+    return found
 
 
 def _written(
