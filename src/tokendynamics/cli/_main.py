@@ -45,7 +45,14 @@ def main(arguments: list[str] | None = None) -> None:
                 raise click.UsageError(f"expected arguments without null bytes, got {argument!r}")
         code = commands.main(arguments, prog_name="tokendynamics", standalone_mode=False)
     except click.ClickException as error:
-        code = _report_usage(error)
+        message, context = error.format_message(), getattr(error, "ctx", None)
+        if context is not None and not context.args and message == context.get_help():
+            echo(message, err=True)  # a group without a command prints its help
+        elif context is not None:
+            fail(f"{shortened(message, _MESSAGE)} (see {context.command_path} --help)")
+        else:
+            fail(message)
+        code = error.exit_code
     except click.Abort as error:
         code = _report_abort(error)
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
@@ -55,18 +62,6 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         code = _report_failure(error)
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def _report_usage(error: click.ClickException) -> int:
-    """Print the usage error and where the help is."""
-    message, context = error.format_message(), getattr(error, "ctx", None)
-    if context is not None and not context.args and message == context.get_help():
-        echo(message, err=True)  # a group without a command prints its help
-    elif context is not None:
-        fail(f"{shortened(message, _MESSAGE)} (see {context.command_path} --help)")
-    else:
-        fail(message)
-    return error.exit_code
 
 
 def _report_abort(error: click.Abort) -> int:

@@ -84,17 +84,13 @@ def conventions_of(audit: xr.Dataset | None, trace: xr.Dataset) -> tuple[Convent
         "Precision": trace.attrs["precision"],
         "Tokenization": tokens_in_words(trace.attrs),
     }
-    otherwise = _OTHERWISE | {"Sites": _otherwise_than_these_sites(trace)}
-    return tuple(Convention(name, choice, otherwise[name]) for name, choice in choices.items() if otherwise[name])
-
-
-def _otherwise_than_these_sites(trace: xr.Dataset) -> str:
-    """Say what other sites would change; with one attention per layer and no final norm there is only one state."""
+    # Say what other sites would change; with one attention per layer and no final norm there is only one state.
     parts = parts_there(trace)["feed_forward"].any()
     last = "final norm" in trace.attrs["sites"]
     hidden = "one state per layer would hide which part changed it" if parts else ""
     mixed = "reading the last state after the final norm would include the effect of the norm" if last else ""
-    return ", and ".join(filter(None, (hidden, mixed)))
+    otherwise = _OTHERWISE | {"Sites": ", and ".join(filter(None, (hidden, mixed)))}
+    return tuple(Convention(name, choice, otherwise[name]) for name, choice in choices.items() if otherwise[name])
 
 
 def _choices_of_the_audit(attrs: dict[Any, Any]) -> dict[str, str]:

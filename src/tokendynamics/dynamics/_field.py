@@ -300,7 +300,10 @@ def _output_and_slope(field: Field, y: Tensor, t: Time) -> tuple[Tensor, Tensor]
     """Return ``p_i`` and ``∂p_i / ∂y_k``, (…, token, dim) and (…, token, dim, token, dim)."""
     attention = field.attention
     query, key = attention.queries_and_keys(y, t)
-    query_slope, key_slope = _linear_maps(attention, y, t)
+    # Queries and keys of every token as linear maps of its state, (dim, …, head, token, rank).
+    dim = y.shape[-1]
+    units = torch.eye(dim, dtype=y.dtype, device=y.device).reshape(dim, *[1] * (y.ndim - 1), dim)
+    query_slope, key_slope = _without_table(attention).queries_and_keys(units.expand(dim, *y.shape), t)
     by_receiver = torch.einsum("b...hir,...hjr->...hijb", query_slope, key.expand_as(query))
     by_sender = torch.einsum("b...hjr,...hir->...hijb", key_slope.expand_as(query_slope), query)
     ov, values = _ov(field, t, y), attention.with_positions(y)
@@ -350,13 +353,6 @@ def _weights_change(attention: Attention, weights: Tensor, logits_change: Tensor
         return masked_weights(logits_change, attention.causal, "linear", first_receiver)
     change = weights * logits_change
     return change - weights * change.sum(dim=-1, keepdim=True)
-
-
-def _linear_maps(attention: Attention, y: Tensor, t: Time) -> tuple[Tensor, Tensor]:
-    """Return queries and keys of every token as linear maps of its state, (dim, …, head, token, rank)."""
-    dim = y.shape[-1]
-    units = torch.eye(dim, dtype=y.dtype, device=y.device).reshape(dim, *[1] * (y.ndim - 1), dim)
-    return _without_table(attention).queries_and_keys(units.expand(dim, *y.shape), t)
 
 
 def _without_table(attention: Attention) -> Attention:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from tokendynamics.dynamics.engines.problem import Outcome, Problem
 from tokendynamics.dynamics.events import AtRest, Event
@@ -30,7 +29,11 @@ def warning_of_small_states(problem: Problem, outcome: Outcome) -> str | None:
     """
     if problem.field.geometry.quadratic:
         return None
-    smallest = _norms(problem.field.attention.with_positions(outcome.states.detach())).flatten(start_dim=1).amin(dim=-1)
+    # Norms that do not underflow, infinite for zero tokens.
+    x = problem.field.attention.with_positions(outcome.states.detach())
+    largest = x.abs().amax(dim=-1)
+    norms = largest * (x / largest.unsqueeze(-1)).norm(dim=-1)
+    smallest = torch.where(largest > 0, norms, torch.inf).flatten(start_dim=1).amin(dim=-1)
     near = smallest <= NEAR_ATOL * problem.atol
     if not bool(near.any()):
         return None
@@ -40,13 +43,6 @@ def warning_of_small_states(problem: Problem, outcome: Outcome) -> str | None:
         f"{problem.atol:.3g}, which is all that controls them: their digits may be wrong; "
         f"for these take an atol of {max(least * problem.rtol, torch.finfo(torch.float64).tiny):.0e} or less"
     )
-
-
-def _norms(x: Tensor) -> Tensor:
-    """Return norms that do not underflow, infinite for zero tokens."""
-    largest = x.abs().amax(dim=-1)
-    norms = largest * (x / largest.unsqueeze(-1)).norm(dim=-1)
-    return torch.where(largest > 0, norms, torch.inf)
 
 
 def notes_on_time(engine: str, problem: Problem, outcome: Outcome, events: Sequence[Event]) -> list[str]:

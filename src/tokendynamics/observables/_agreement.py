@@ -79,7 +79,11 @@ def mean_pair_cosine(x: ArrayLike) -> Any:
     if states.shape[-2] < 2:
         came = f"shape {tuple(states.shape)}"
         raise ArgumentValueError(expected("x", "at least two tokens for a measure over pairs", came))
-    result = _mean_pair_cosine(unit_rows(states.double()))
+    unit = unit_rows(states.double())
+    # Measured from the first token, identical tokens stay identical through the rounding of their mean.
+    moved = unit - unit[..., :1, :]
+    scatter = (moved - moved.mean(dim=-2, keepdim=True)).square().sum(dim=(-2, -1))
+    result = 1 - scatter / (unit.shape[-2] - 1)
     return like(result.to(states.dtype), x)
 
 
@@ -138,10 +142,3 @@ def _consensus(unit: Float[Tensor, "*system token dim"], index: int, signed: boo
     if not signed:
         disagreement = torch.minimum(disagreement, (unit + chosen).square().sum(dim=-1) / 2)
     return disagreement.mean(dim=-1)
-
-
-def _mean_pair_cosine(unit: Float[Tensor, "*system token dim"]) -> Float[Tensor, "*system"]:
-    # Measured from the first token, identical tokens stay identical through the rounding of their mean.
-    moved = unit - unit[..., :1, :]
-    scatter = (moved - moved.mean(dim=-2, keepdim=True)).square().sum(dim=(-2, -1))
-    return 1 - scatter / (unit.shape[-2] - 1)

@@ -157,7 +157,10 @@ def except_where(condition: Condition, lost: np.ndarray, reason: str) -> Conditi
 
 def combine(statement: str, conditions: tuple[Condition, ...]) -> Certificate:
     """Add conditions up to a certificate: the worst outcome of any condition at any system decides."""
-    outcomes = _worst([condition.outcome for condition in conditions])
+    stacked = np.stack(np.broadcast_arrays(*[condition.outcome for condition in conditions]))
+    outcomes = np.full(stacked.shape[1:], "holds", dtype=stacked.dtype)
+    for word in ("undecided", "fails", "does not apply"):
+        outcomes = np.where((stacked == word).any(axis=0), word, outcomes)
     outcome: Outcome = next(word for word in _WORST_FIRST if word == "holds" or (outcomes == word).any())
     deciding = min(conditions, key=lambda condition: _narrowness(condition, outcome))
     failures = [condition.first_failure[~np.isnan(condition.first_failure)] for condition in conditions]
@@ -180,14 +183,6 @@ def combine(statement: str, conditions: tuple[Condition, ...]) -> Certificate:
 def _as_array(values: ArrayLike) -> np.ndarray:
     plain = values.detach().cpu() if isinstance(values, torch.Tensor) else values
     return np.asarray(plain, dtype=np.float64)
-
-
-def _worst(outcomes: list[np.ndarray]) -> np.ndarray:
-    stacked = np.stack(np.broadcast_arrays(*outcomes))
-    found = np.full(stacked.shape[1:], "holds", dtype=stacked.dtype)
-    for word in ("undecided", "fails", "does not apply"):
-        found = np.where((stacked == word).any(axis=0), word, found)
-    return found
 
 
 def _margin(condition: Condition, outcome: Outcome) -> float:

@@ -207,20 +207,17 @@ def positive_multiples(flow: Flow) -> tuple[Hypothesis, ...]:
     identity = at_most(claims[0], deviation, allowed, "the largest entry of ov − c·I relative to c")
     if not identity.anywhere:
         return (identity,)
-    if _swings(flow.attention.ov):
+    # Whether some matrix has a gate that is a sine of time.
+    schedule = flow.attention.ov
+    inner = schedule.schedule if isinstance(schedule, OnHorizon) else schedule
+    heads = inner.heads if isinstance(inner, PerHead) else (inner,)
+    if any(isinstance(head, Sinusoidal) and bool((head.frequency != 0).any()) for head in heads):
         return (identity, fact(claims[1], False, "the gates of ov are sines, which are not above 0 at all times"))
     positive = above(claims[1], least.amin(dim=-1), 0.0, "the least multiple c of the identity in ov")
     if complete or positive.holds is not True or identity.holds is not True:
         return (identity, positive)
     looked = _looked_at(flow.attention.ov)
     return (assumed(claims[0], f"ov is a multiple of the identity {looked}, other times are unknown"), positive)
-
-
-def _swings(schedule: Schedule) -> bool:
-    """Tell whether some matrix has a gate that is a sine of time."""
-    inner = schedule.schedule if isinstance(schedule, OnHorizon) else schedule
-    heads = inner.heads if isinstance(inner, PerHead) else (inner,)
-    return any(isinstance(head, Sinusoidal) and bool((head.frequency != 0).any()) for head in heads)
 
 
 def identity_values(flow: Flow) -> Hypothesis:

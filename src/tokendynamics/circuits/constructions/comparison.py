@@ -219,23 +219,19 @@ def compare(model: OneLayerTransformer, sequences: Sequence[Any], seed: int = 0)
     wrong = _wrong_pairs(task, previous, current, answered, tolerance)
     largest = _largest(_errors(answered, task.q_true[previous - 1, current - 1]))
     firsts = torch.cat([outputs[:, 0], *(answer.outputs[:1] for answer in answers)])
+    errors, spread = (outputs - task.targets(x))[:, 1:], math.sqrt(task.variance) or 1.0
+    error = float((errors / spread).square().mean().sqrt()) if errors.numel() else 0.0
     return TaskComparison(
         model,
         answers,
         largest,
-        _relative_error(task, x, outputs),
+        error if math.isfinite(error) and math.isfinite(spread) else math.inf,
         tolerance,
         wrong,
         float(firsts.abs().max()),
         len(x),
         seed,
     )
-
-
-def _relative_error(task: PairTask, x: Tensor, outputs: Tensor) -> float:
-    errors, spread = (outputs - task.targets(x))[:, 1:], math.sqrt(task.variance) or 1.0
-    error = float((errors / spread).square().mean().sqrt()) if errors.numel() else 0.0
-    return error if math.isfinite(error) and math.isfinite(spread) else math.inf
 
 
 def _with_every_pair(task: PairTask, seed: int) -> Tensor:

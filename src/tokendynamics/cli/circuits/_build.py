@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from rich.table import Table
 from rich.text import Text
 
 from tokendynamics.cli._interrupted import Kept, says_what_is_kept
@@ -22,7 +21,6 @@ from tokendynamics.words import number, plural
 
 if TYPE_CHECKING:
     from tokendynamics.circuits.constructions import TaskComparison
-    from tokendynamics.circuits.constructions.comparison import Answer
     from tokendynamics.report.circuits.models import Meant
 
 _EPILOG = f"""
@@ -109,18 +107,14 @@ def _print(comparison: TaskComparison, out: Path | None, files: tuple[str, ...])
     shape = f"N = {task.categories}, M = {task.positions}, {plural(len(model.C), 'hidden unit')}"
     console.print(Text(f"\n{model.name}: {shape}\n", style="bold"))
     for answer in comparison.answers:
-        console.print(_table(answer))
+        shown = table("token", "X", "Y", "output", "error")
+        for place, (category, target, output) in enumerate(
+            zip(answer.x.tolist(), answer.targets.tolist(), answer.outputs.tolist(), strict=True), start=1
+        ):
+            error = number(abs(output - target), 2) if place > 1 else ""
+            shown.add_row(str(place), str(category), number(target, 6), number(output, 6), error)
+        console.print(shown)
     for sentence in comparison.sentences:
         console.print(Text(f"• {sentence}"))
     if out is not None:
         console.print(Text(f"\n{out}: {', '.join(files)}"))
-
-
-def _table(answer: Answer) -> Table:
-    shown = table("token", "X", "Y", "output", "error")
-    for place, (category, target, output) in enumerate(
-        zip(answer.x.tolist(), answer.targets.tolist(), answer.outputs.tolist(), strict=True), start=1
-    ):
-        error = number(abs(output - target), 2) if place > 1 else ""
-        shown.add_row(str(place), str(category), number(target, 6), number(output, 6), error)
-    return shown

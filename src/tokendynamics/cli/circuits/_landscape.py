@@ -19,7 +19,7 @@ from tokendynamics.cli.circuits._task_options import LAWS, functional_of, law_of
 from tokendynamics.words import count, listing, number, percent_estimate, plural
 
 if TYPE_CHECKING:
-    from tokendynamics.circuits.landscape import Basins, LandscapeSurvey
+    from tokendynamics.circuits.landscape import LandscapeSurvey
     from tokendynamics.cli._output import Output
 
 _FUNCTIONAL = "random:0"
@@ -117,10 +117,18 @@ def _surveyed(given: Mapping[str, Any], output: Output) -> LandscapeSurvey:
 
 
 def _print(survey: LandscapeSurvey, out: Path | None, files: tuple[str, ...]) -> None:
+    from tokendynamics.circuits.landscape.basins import CONFIDENCE
+
     console, runs = Console(highlight=False), survey.basins
     console.print(Text(f"\n{survey.name}\n", style="bold"))
     console.print(_points(survey) if survey.points else _stalls(survey))
-    console.print(_shares(runs))
+    title = f"{runs.method}, {plural(len(runs.runs), 'start')}"
+    shown = _table(title, ("ends as", "starts", "share"), ("ends as",))
+    for share in runs.shares:
+        shown.add_row(
+            share.kind, count(share.count), percent_estimate(share.fraction, [share.low, share.high], CONFIDENCE)
+        )
+    console.print(shown)
     reasons = listing([f"{number_of} {why}" for why, number_of in runs.statuses.items()])
     console.print(Text(f"Why {plural(len(runs.runs), 'run')} stopped: {reasons}"))
     for claim in survey.claims:
@@ -153,16 +161,4 @@ def _stalls(survey: LandscapeSurvey) -> Table:
     for one in survey.stalls:
         time = number(one.time) if one.status == "left" else one.status
         shown.add_row(number(one.depth), number(survey.per_token(one.loss), 6), number(one.gradient, 2), time)
-    return shown
-
-
-def _shares(runs: Basins) -> Table:
-    from tokendynamics.circuits.landscape.basins import CONFIDENCE
-
-    title = f"{runs.method}, {plural(len(runs.runs), 'start')}"
-    shown = _table(title, ("ends as", "starts", "share"), ("ends as",))
-    for share in runs.shares:
-        shown.add_row(
-            share.kind, count(share.count), percent_estimate(share.fraction, [share.low, share.high], CONFIDENCE)
-        )
     return shown

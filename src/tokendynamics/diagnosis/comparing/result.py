@@ -227,7 +227,9 @@ def stored_comparison(folder: Path) -> dict[str, Any]:
         MemoryLimitError: A file declares more than the memory.
     """
     with opening(folder, _WANTED, SUMMARY, {"diagnosis.json": "td.Diagnosis.open"}) as summary:
-        models = _models(summary["models"])
+        models = tuple(as_text(name, "models") for name in summary["models"])
+        if isinstance(summary["models"], str) or len(models) < 2 or len(set(models)) < len(models):
+            raise ArgumentValueError(expected("models", "at least two different names", shown(summary["models"])))
         descriptions = summary["descriptions"]
         if not isinstance(descriptions, list) or len(descriptions) != len(models):
             came = len(descriptions) if isinstance(descriptions, list) else shown(descriptions)
@@ -244,13 +246,6 @@ def stored_comparison(folder: Path) -> dict[str, Any]:
         fields |= _tables(folder, summary["tables"], models)
         _check_depths(fields)
     return fields
-
-
-def _models(values: Any) -> tuple[str, ...]:
-    names = tuple(as_text(each, "models") for each in values)
-    if isinstance(values, str) or len(names) < 2 or len(set(names)) < len(names):
-        raise ArgumentValueError(expected("models", "at least two different names", shown(values)))
-    return names
 
 
 def _parting(values: Any) -> Parting | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -129,15 +128,11 @@ def parting_finding(
         "gradual": f"the states diverge gradually ({_ends(parting)}). No layer stands out.",
     }
     text = texts.get(parting.kind) or _located(parting, tensors)
-    return Finding(f"{names[1]} vs {names[0]}: {text}", "updates", _known_values(parting))
-
-
-def _known_values(parting: Parting) -> dict[str, Any]:
-    """Return the numbers of a sentence, without those that are undefined or infinite."""
+    # The numbers of a sentence, without those that are undefined or infinite.
     values = {name: value for name, value in parting.plain().items() if value is not None}
     for part in (*(values.get(name, {}) for name in ("first", "start", "largest")), *values["resized"]):
         part.pop("rounding", None)
-    return values
+    return Finding(f"{names[1]} vs {names[0]}: {text}", "updates", values)
 
 
 def _ends(parting: Parting) -> str:

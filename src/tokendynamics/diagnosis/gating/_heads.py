@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis.gating._levers import different_prompts
+from tokendynamics.diagnosis.gating._levers import halves_of
 from tokendynamics.diagnosis.gating._result import Halves
 from tokendynamics.diagnosis.gating.sensitivities import Sensitivities, sensitivities
 from tokendynamics.diagnosis.gating.trials import CONFIDENCE, Trial, Trials
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
-from tokendynamics.diagnosis.tracing.prompts import named_prompts, noun_of
-from tokendynamics.numerics import ArgumentValueError, CheckpointError
-from tokendynamics.numerics.arguments import as_count
+from tokendynamics.numerics import CheckpointError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
@@ -78,18 +76,9 @@ def head_effects(
     ((6, 12), 2)
     """
     ckpt = as_checkpoint(ckpt)
-    as_count(candidates, "candidates")
-    if not 1 < sink_ratio < float("inf"):
-        raise ArgumentValueError(expected("sink_ratio", "a number above 1", sink_ratio))
-    prompts = named_prompts(texts, ckpt)
-    given = different_prompts(ckpt, prompts, truncate)
-    halves = Halves(list(given)[1::2], list(given)[0::2], noun_of(prompts))
+    _, halves, find, measure = halves_of(ckpt, texts, candidates, sink_ratio, truncate=truncate, packed=packed)
     with reporting(progress) as report, ckpt.gated() as gated:
         heads = _gates_of(gated, ckpt)
-        find, measure = (
-            ckpt.packs([given[name].inputs for name in names], packed=packed)
-            for names in (halves.finding, halves.measuring)
-        )
         first = sensitivities(heads, find, sink_ratio, report, sinks=sinks)
         trials = Trials(heads, measure, first.where, sink_ratio, sinks)
         strongest = _strongest(first, candidates)

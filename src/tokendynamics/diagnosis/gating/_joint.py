@@ -12,13 +12,12 @@ import torch
 import xarray as xr
 from torch import nn
 
-from tokendynamics.diagnosis.gating._levers import ALPHAS, MUCH, different_prompts
+from tokendynamics.diagnosis.gating._levers import ALPHAS, MUCH, halves_of
 from tokendynamics.diagnosis.gating._result import CHEAP, LITTLE, Halves
 from tokendynamics.diagnosis.gating.sensitivities import Sensitivities, sensitivities
 from tokendynamics.diagnosis.gating.trials import CONFIDENCE, EffectEstimate, Reading, Trials
 from tokendynamics.diagnosis.network import part_of_layer
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
-from tokendynamics.diagnosis.tracing.prompts import named_prompts, noun_of
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import as_count
 from tokendynamics.numerics.errors import expected, shown
@@ -132,27 +131,17 @@ def joint_levers(
     (6, True, True)
     """
     ckpt = as_checkpoint(ckpt)
-    _check(most, candidates, sink_ratio, budget)
-    prompts = named_prompts(texts, ckpt)
-    given = different_prompts(ckpt, prompts, truncate)
-    halves = Halves(list(given)[1::2], list(given)[0::2], noun_of(prompts))
+    as_count(most, "most")
+    if not 0 <= budget < math.inf:
+        raise ArgumentValueError(expected("budget", "a finite number of at least 0", budget))
+    _, halves, find, measure = halves_of(ckpt, texts, candidates, sink_ratio, truncate=truncate, packed=packed)
     with reporting(progress) as report, ckpt.gated() as gated:
-        gates, both = PartAndHeadGates(gated), (halves.finding, halves.measuring)
-        find, measure = (ckpt.packs([given[name].inputs for name in some], packed=packed) for some in both)
+        gates = PartAndHeadGates(gated)
         first = sensitivities(gates, find, sink_ratio, report, sinks=sinks)
         search = _Search(Trials(gates, find, first.where, sink_ratio, sinks), _OwnLoss(ckpt, loss), budget)
         chain = search.greedy(_candidates(first, candidates), most, report)
         trials = Trials(gates, measure, first.where, sink_ratio, sinks)
         return _answered(ckpt.name, trials, _measured(trials, chain, search.own_loss), search, halves)
-
-
-def _check(most: int, candidates: int, sink_ratio: float, budget: float) -> None:
-    as_count(most, "most")
-    as_count(candidates, "candidates")
-    if not 1 < sink_ratio < math.inf:
-        raise ArgumentValueError(expected("sink_ratio", "a number above 1", sink_ratio))
-    if not 0 <= budget < math.inf:
-        raise ArgumentValueError(expected("budget", "a finite number of at least 0", budget))
 
 
 class _OwnLoss:

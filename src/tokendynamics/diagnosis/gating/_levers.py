@@ -35,6 +35,7 @@ from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.edits.variant import PARTS
 from tokendynamics.pretrained.inputs import Prepared, prepared
 from tokendynamics.pretrained.loading import Model, as_checkpoint
+from tokendynamics.pretrained.packs import Pack
 from tokendynamics.provenance.progress import Progress, reporting, tracked
 from tokendynamics.words import Convention, percent
 
@@ -97,15 +98,8 @@ def levers(
     (6, (6, 2), 0.4)
     """
     ckpt = as_checkpoint(ckpt)
-    as_count(candidates, "candidates")
-    if not 1 < sink_ratio < float("inf"):
-        raise ArgumentValueError(expected("sink_ratio", "a number above 1", sink_ratio))
-    prompts = named_prompts(texts, ckpt)
-    given = different_prompts(ckpt, prompts, truncate)
-    halves = Halves(list(given)[1::2], list(given)[0::2], noun_of(prompts))
+    prompts, halves, find, measure = halves_of(ckpt, texts, candidates, sink_ratio, truncate=truncate, packed=packed)
     with reporting(progress) as report, ckpt.gated() as gated:
-        both = (halves.finding, halves.measuring)
-        find, measure = (ckpt.packs([given[name].inputs for name in some], packed=packed) for some in both)
         first = sensitivities(gated, find, sink_ratio, report, sinks=sinks)
         trials = Trials(gated, measure, first.where, sink_ratio, sinks)
         chosen = [(*each, alpha) for each in _candidates(first, candidates) for alpha in ALPHAS]
@@ -128,7 +122,34 @@ def _answered(ckpt: Checkpoint, first: Sensitivities, trials: Trials, tried: Seq
     return Levers(table, kappa.value, first.where, answer, text, conventions, tried.index(best) if named else None)
 
 
-def different_prompts(ckpt: Checkpoint, prompts: Mapping[str, Any], truncate: bool) -> dict[str, Prepared]:
+def halves_of(
+    ckpt: Checkpoint, texts: Any, candidates: int, sink_ratio: float, *, truncate: bool, packed: bool
+) -> tuple[Mapping[str, Any], Halves, list[Pack], list[Pack]]:
+    """Check the arguments, and split the prompts: every second one finds candidates, the others measure them.
+
+    Args:
+        ckpt: The network.
+        texts: Its prompts, as they were passed.
+        candidates: Number of changes that are tried.
+        sink_ratio: From which norm a token is a sink.
+        truncate: Whether a prompt longer than the context is cut.
+        packed: Whether prompts may share a forward pass.
+
+    Returns:
+        The prompts by name, which of them are in which half, and the forward passes of both halves.
+    """
+    as_count(candidates, "candidates")
+    if not 1 < sink_ratio < float("inf"):
+        raise ArgumentValueError(expected("sink_ratio", "a number above 1", sink_ratio))
+    prompts = named_prompts(texts, ckpt)
+    given = _different_prompts(ckpt, prompts, truncate)
+    halves = Halves(list(given)[1::2], list(given)[0::2], noun_of(prompts))
+    names_of_halves = (halves.finding, halves.measuring)
+    find, measure = (ckpt.packs([given[name].inputs for name in names], packed=packed) for names in names_of_halves)
+    return prompts, halves, find, measure
+
+
+def _different_prompts(ckpt: Checkpoint, prompts: Mapping[str, Any], truncate: bool) -> dict[str, Prepared]:
     """Return every prompt as arguments of a forward pass; refuse too few prompts, and equal ones."""
     if len(prompts) < AT_LEAST:
         wanted = f"at least {AT_LEAST} prompts: half of them find candidates and the others verify them"

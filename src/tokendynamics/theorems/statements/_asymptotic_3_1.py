@@ -105,12 +105,6 @@ def _predict(flow: Flow, start: Tensor) -> Prediction:
     return Prediction(text, limit="none: an identity between vector fields")
 
 
-def _unavoidable(flow: Flow) -> float:
-    """Return what of qk and M is lost in the precision in which they came, beyond float64."""
-    allowed = _rounding(flow)
-    return 0.0 if allowed <= measured.ROUNDING else allowed
-
-
 def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     text = "relative error of velocity = −grad V"
     flow = flow_of_run(trajectory)
@@ -130,7 +124,9 @@ def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     condition = torch.linalg.cond(measured.metric_of(flow)).to(excess)
     # What rounding of the given matrices leaves of an asymmetry moves the logits by as much, relatively.
     logits = flow.attention.logits(flow.space.project(states[..., 0, :, :])).abs().amax()
-    tolerance = max(TOLERANCE, 4 * _unavoidable(flow) * (1 + float(logits)))
+    # What of qk and M is lost in the precision in which they came, beyond float64.
+    allowed = _rounding(flow)
+    tolerance = max(TOLERANCE, 4 * (0.0 if allowed <= measured.ROUNDING else allowed) * (1 + float(logits)))
     error = never_above(beyond_rounding(excess, condition, tolerance), trajectory, tolerance, text, pointwise=True)
     return (except_where(error, none.numpy(), why),)
 

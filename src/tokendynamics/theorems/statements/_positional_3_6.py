@@ -87,7 +87,12 @@ def _within(matrix: np.ndarray, basis: np.ndarray, size: float) -> list[tuple[np
     for index in np.flatnonzero(np.imag(values) == 0):
         vector = basis @ np.real(vectors[:, index])
         _keep(found, matrix, (vector / np.linalg.norm(vector))[:, None], size)
-    for value in _candidates(values, size):
+    # Means of the real parts of eigenvalues that lie close together, and real parts of pairs near the real axis.
+    near = values[np.abs(np.imag(values)) <= _NEARLY_REAL * size]
+    reals = np.sort(np.real(near))
+    groups = np.split(reals, np.flatnonzero(np.diff(reals) > _SAME * size) + 1)
+    # A lone real eigenvalue has the one vector that LAPACK gave.
+    for value in [float(group.mean()) for group in groups if len(group) > 1]:
         _, singular, rows = np.linalg.svd(image - value * basis)
         whole = basis @ rows[singular <= RESIDUAL * size].T
         if whole.shape[1]:
@@ -99,15 +104,6 @@ def _keep(found: list[tuple[np.ndarray, float]], matrix: np.ndarray, basis: np.n
     value = float(np.trace(basis.T @ matrix @ basis)) / basis.shape[1]
     if np.linalg.norm(matrix @ basis - value * basis, 2) <= RESIDUAL * size:
         found.append((basis, value))
-
-
-def _candidates(values: np.ndarray, size: float) -> list[float]:
-    """Means of the real parts of eigenvalues that lie close together, and real parts of pairs near the real axis."""
-    near = values[np.abs(np.imag(values)) <= _NEARLY_REAL * size]
-    reals = np.sort(np.real(near))
-    groups = np.split(reals, np.flatnonzero(np.diff(reals) > _SAME * size) + 1)
-    # A lone real eigenvalue has the one vector that LAPACK gave.
-    return [float(group.mean()) for group in groups if len(group) > 1]
 
 
 _MEANINGFUL = 0.1

@@ -101,7 +101,14 @@ class Monitor(TrainerCallback):
         for argument, given, what in (("tokenizer", tokenizer, "tokenizer"), ("inputs", inputs, "function")):
             if given is not None and not callable(given):
                 raise ArgumentTypeError(expected(argument, f"a {what} or None", shown(given)))
-        self._texts, self.every = _several(texts), as_count(every, "every")
+        # Texts by name, of which not all are one.
+        named = named_prompts(texts)
+        different = {_written(item) for item in named.values()}
+        if len(different) < 2:
+            came = "one" if len(named) == 1 else f"{len(named)} copies of one"
+            advice = "common directions need a comparison of different texts"
+            raise ArgumentValueError(expected("texts", "at least two different texts", came, advice))
+        self._texts, self.every = named, as_count(every, "every")
         self._tokenizer, self._write, self._inputs = tokenizer, as_write(writer), inputs
         self._half = half
         self.series, self._calls = Series(), 0
@@ -319,17 +326,6 @@ class Monitor(TrainerCallback):
 
 _ARGUMENTS = {"spec": "model", "ids": "texts"}
 """Names of a monitor's own arguments, by those of `tokendynamics.load`."""
-
-
-def _several(texts: Any) -> dict[str, Any]:
-    """Return texts by name, of which not all are one."""
-    named = named_prompts(texts)
-    different = {_written(item) for item in named.values()}
-    if len(different) < 2:
-        came = "one" if len(named) == 1 else f"{len(named)} copies of one"
-        advice = "common directions need a comparison of different texts"
-        raise ArgumentValueError(expected("texts", "at least two different texts", came, advice))
-    return named
 
 
 def _plain(value: Any) -> Any:

@@ -270,7 +270,14 @@ def findings(series: Series) -> list[str]:
     """
     numbered = [place for place, look in enumerate(series.looks) if look.values]
     ended = [_ended(series, numbered), *_where(series, numbered), _changed(series, numbered)] if numbered else []
-    return [*ended, *lines(series)[0], *_without_numbers(series.looks)]
+    # At which steps measurements are missing, and why.
+    sentences = []
+    for status, run in groupby(series.looks, key=lambda look: look.status):
+        if status != MEASURED:
+            steps = [count(look.step) for look in run]
+            at = f"At step {steps[0]}" if len(steps) == 1 else f"From step {steps[0]} to step {steps[-1]}"
+            sentences.append(sentence(f"{at}: {status}"))
+    return [*ended, *lines(series)[0], *sentences]
 
 
 def lines(series: Series) -> tuple[list[str], list[str]]:
@@ -326,14 +333,3 @@ def _changed(series: Series, numbered: Sequence[int]) -> str:
     many = len(series.changes)
     more = f" (the {MOST_CHANGES} largest first)" if many > MOST_CHANGES else ""
     return f"{plural(many, 'significant change')} {over}{more}:"
-
-
-def _without_numbers(looks: Sequence[Look]) -> list[str]:
-    """Return at which steps measurements are missing, and why."""
-    sentences = []
-    for status, run in groupby(looks, key=lambda look: look.status):
-        if status != MEASURED:
-            steps = [count(look.step) for look in run]
-            at = f"At step {steps[0]}" if len(steps) == 1 else f"From step {steps[0]} to step {steps[-1]}"
-            sentences.append(sentence(f"{at}: {status}"))
-    return sentences

@@ -86,7 +86,16 @@ def text_place(data: str) -> Path:
         ArgumentValueError: No path, or 'python-doc' where it is not installed.
     """
     if data == "python-doc":
-        return _python_doc()
+        shared = Path("/usr/share/doc")
+        found = next(
+            (place for pattern in _SOURCES for place in sorted(shared.glob(pattern)) if not place.is_symlink()), None
+        )
+        if found is None:
+            advice = "apt install python3-doc, or name a folder of text files"
+            raise ArgumentValueError(
+                expected("data", "the sources of Python's manual", "none under /usr/share/doc", advice)
+            )
+        return found
     place = as_path(data, "data")
     if not data:
         raise ArgumentValueError(expected("data", LAYOUT, "an empty name"))
@@ -179,19 +188,6 @@ def _check_text(beginning: bytes, place: Path) -> None:
     """Refuse an archive, an image or UTF-16: a network would learn its bytes without a word."""
     if b"\0" in beginning:
         raise ArgumentValueError(expected("data", "text, which has no null bytes", f"{place}, which has"))
-
-
-def _python_doc() -> Path:
-    shared = Path("/usr/share/doc")
-    found = next(
-        (place for pattern in _SOURCES for place in sorted(shared.glob(pattern)) if not place.is_symlink()), None
-    )
-    if found is None:
-        advice = "apt install python3-doc, or name a folder of text files"
-        raise ArgumentValueError(
-            expected("data", "the sources of Python's manual", "none under /usr/share/doc", advice)
-        )
-    return found
 
 
 class RandomWindows(Dataset[Mapping[str, np.ndarray]]):
