@@ -108,6 +108,11 @@ class Diagnosis(StoredResult):
         levers: The part that causes consensus, and the effect of turning it down; refused if none was tried, None in
             results of versions that could not.
         deeper: The tokens when the blocks run repeatedly on their own output; None if not requested.
+
+    >>> from tokendynamics.diagnosis import diagnose
+    >>> found = diagnose("random:distilgpt2", "a short text", layers=[1])
+    >>> found.audit.sizes["head"], found.trace.sizes["layer"]
+    (12, 7)
     """
 
     SUMMARY: ClassVar[str] = SUMMARY

@@ -84,6 +84,11 @@ class Verdict(Readable):
         sentences: What becomes of the tokens, where and by which parts, and how certain that is.
         details: Further findings, each with its number and interval.
         final_norm: The state after the final norm; None for a network without one, or where it is not recorded.
+
+    >>> from tokendynamics.diagnosis import diagnose
+    >>> verdict = diagnose("random:distilgpt2", "a short text", layers=[1]).verdict  # a state needs several texts
+    >>> verdict.state, len(verdict.layers)
+    ('undetermined', 6)
     """
 
     state: State

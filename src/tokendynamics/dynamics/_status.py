@@ -11,6 +11,9 @@ class Status(StrEnum):
     Every engine means the same by them. "diverged": in free space the norm passed its bound, or grew in finite time
     beyond what the numbers or the time can resolve. "not finite": the field itself is not finite, at a state of
     moderate size. "step size underflow": states stay bounded, but no step is short enough for the tolerance.
+
+    >>> [status.value for status in Status][:3]
+    ['reached the horizon', 'consensus', 'diverged']
     """
 
     HORIZON = "reached the horizon"

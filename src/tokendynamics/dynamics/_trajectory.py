@@ -41,6 +41,12 @@ class Trajectory(Result):
         notes: How the work was done, in words.
         recorded: When and where events with ``then="record"`` happened; None where there were none.
         parameters: Every option of the call, and the versions.
+
+    >>> import tokendynamics as td
+    >>> flow = td.Flow(td.Attention([[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 1.0]]), td.Sphere())
+    >>> run = td.simulate(flow, [[1.0, 0.0], [0.6, 0.8]], [0.0, 1.0, 30.0])
+    >>> run.dataset.states.dims, str(run.status)
+    (('system', 'time', 'token', 'feature'), 'reached the horizon')
     """
 
     states: Any

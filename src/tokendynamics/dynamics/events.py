@@ -32,7 +32,11 @@ def __dir__() -> list[str]:
 
 @runtime_checkable
 class Event(Protocol):
-    """Ends a system's run where its value, positive so far, becomes zero or less."""
+    """Ends a system's run where its value, positive so far, becomes zero or less.
+
+    >>> isinstance(NormAbove(10.0), Event), NormAbove(10.0).status
+    (True, <Status.DIVERGED: 'diverged'>)
+    """
 
     @property
     def status(self) -> Status:

@@ -23,6 +23,9 @@ class Repetition:
         distinct_2: The same of pairs of neighbours; NaN for one token.
         entropy: Of the distribution of the tokens, in nats; 0 if they are all the same.
         longest_run: The longest stretch of one token.
+
+    >>> repetition([1, 2, 1, 2]).distinct_1
+    0.5
     """
 
     distinct_1: float

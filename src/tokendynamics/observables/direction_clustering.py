@@ -24,10 +24,14 @@ class DirectionClusters:
     """Groups of tokens.
 
     Attributes:
-        member: Of each token the number of its group, the largest group first.
+        member: Of each token the number of its group, the largest group first; integers, shape (token,).
         count: How many groups there are; 1 where none is clear.
         silhouette: Mean silhouette of the best division into two groups or more; NaN where all directions are one.
-        silhouettes: Of each token.
+        silhouettes: Of each token, float64, shape (token,).
+
+    >>> found = direction_clusters([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
+    >>> found.count, found.member.tolist()
+    (2, [0, 0, 1, 1])
     """
 
     member: np.ndarray

@@ -129,7 +129,12 @@ def _affine_minimiser(members: Float64[np.ndarray, "active dim"]) -> tuple[Weigh
 
 
 class Hemisphere(NamedTuple):
-    """The answer of `hemisphere`: `direction` (…, dim), of norm 1 or zero, and `margin` (…,) in [0, 1]."""
+    """The answer of `hemisphere`: `direction` (…, dim), of norm 1 or zero, and `margin` (…,) in [0, 1].
+
+    >>> found = hemisphere(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
+    >>> found.direction.shape, round(float(found.margin), 4)
+    (torch.Size([2]), 0.7071)
+    """
 
     direction: Any
     margin: Any

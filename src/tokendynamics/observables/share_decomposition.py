@@ -33,10 +33,14 @@ class Shares:
     """Three parts of a token's direction that add to 1, at each site.
 
     Attributes:
-        common: What tokens of different prompts share (anisotropy).
+        common: What tokens of different prompts share (anisotropy); float64, shape (*site), as the two others.
         prompt: What tokens of one prompt share beyond that.
         own: What is left. A negative estimate is noise, or a population that points both ways.
         resolution: Below it ``1 − common`` is rounding.
+
+    >>> found = shares([[[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]])
+    >>> round(float(found.common + found.prompt + found.own), 6)
+    1.0
     """
 
     common: Float64[Tensor, "*site"]

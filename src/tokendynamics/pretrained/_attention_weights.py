@@ -264,6 +264,11 @@ class AttentionWeights:
         normed: Which of "query", "key" and "value" are normalized between projection and attention. For those a
             bilinear form of the input does not exist; their factors are the ones on normalized tokens, with the
             gain of that norm multiplied in, and their biases are those before it.
+
+    >>> from tokendynamics.pretrained import load
+    >>> weights = load("random:distilgpt2:0").attention(1)
+    >>> weights.query.shape, weights.output.shape, weights.norm_kind
+    (torch.Size([12, 768, 64]), torch.Size([12, 64, 768]), 'layer')
     """
 
     query: Float[Tensor, "head dim d_head"]

@@ -40,6 +40,11 @@ class Architecture:
         feed_forward_dim: Width inside the feed-forward part; None if the configuration does not say.
         rotary_base: Base of the rotary frequencies, None without rotary positions.
         has_final_norm: Whether a norm follows the last block.
+
+    >>> from tokendynamics.pretrained import load
+    >>> facts = load("random:distilgpt2:0").architecture
+    >>> facts.layers, facts.dim, facts.norm_placement
+    (6, 768, 'pre')
     """
 
     model_type: str

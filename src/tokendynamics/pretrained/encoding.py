@@ -94,8 +94,11 @@ class Encoding:
     """A prompt as token ids.
 
     Attributes:
-        ids: Token ids, int64.
+        ids: Token ids, int64, shape (1, token).
         tokens: Each token as readable text, with its leading space where it has one.
+
+    >>> Encoding(torch.tensor([[5, 6]]), ["one", "two"]).ids.shape
+    torch.Size([1, 2])
     """
 
     ids: Int[Tensor, "1 token"]

@@ -85,7 +85,16 @@ def reason_of(result: object) -> str:
 
 
 class Result(Readable):
-    """What has a page of its own, too."""
+    """What has a page of its own, too.
+
+    >>> class Answer(Result):
+    ...     headline, findings = "Two of three hold.", ("The third fails.",)
+    >>> Answer()
+    <Answer: Two of three hold.>
+    >>> print(Answer().summary())
+    Two of three hold.
+    - The third fails.
+    """
 
     @typed_arguments
     def report(self, path: str | Path, *, max_bytes: int | None = None) -> Path:

@@ -136,6 +136,12 @@ class Simulation(Result):
         certificates: What held, of the statements that apply to some system; None where the run was interrupted.
         manifest: How to make the results again: parameters, versions, hardware, seed, duration; engine and statuses.
         files: Names of the data files beside the page.
+
+    >>> from tokendynamics.specification import parse
+    >>> from tokendynamics.specification.examples import example_text
+    >>> simulation = run(parse(example_text("minimal"), "minimal.toml"))
+    >>> simulation.trajectory.states.shape, simulation.file.name
+    (torch.Size([101, 10, 3]), 'minimal.toml')
     """
 
     file: SpecificationFile
@@ -349,6 +355,11 @@ def check(spec: str | Path | SpecificationFile, *, threads: int | None = None) -
     Raises:
         SpecificationError: What is wrong in the file, with its line.
         OSError: The file cannot be read.
+
+    >>> from tokendynamics.specification import parse
+    >>> from tokendynamics.specification.examples import example_text
+    >>> [found.statement for found in check(parse(example_text("fig1"), "fig1.toml")) if found.applies]
+    ['asymptotic-3.1', 'asymptotic-3.2']
     """
     file = _file(spec)
     setup = _checked_setup(file)

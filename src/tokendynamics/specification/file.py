@@ -89,6 +89,11 @@ class SpecificationFile(Source):
         text: What the file says.
         lines: The line of every key.
         tables: The checked values.
+
+    >>> from tokendynamics.specification.examples import example_text
+    >>> file = parse(example_text("minimal"), "minimal.toml")
+    >>> file.name, file.tables.space.kind
+    ('minimal.toml', 'sphere')
     """
 
     tables: Specification
@@ -115,6 +120,11 @@ def read(path: str | Path) -> SpecificationFile:
     Raises:
         SpecificationError: Not UTF-8, not TOML, or a key, value or unit that is wrong; the message has the line.
         OSError: The file cannot be read.
+
+    >>> from importlib.resources import files
+    >>> path = files("tokendynamics.specification.examples") / "minimal.toml"
+    >>> read(str(path)).name
+    'minimal.toml'
     """
     as_path(path, "SPEC")
     place = Path(path)

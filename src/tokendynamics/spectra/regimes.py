@@ -71,6 +71,10 @@ class Regime:
         qk_inertia: Inertia of W_sym.
         a_inertia: Inertia of A_sym, None where undefined.
         value: Spectrum of the value map.
+
+    >>> found = regime([[1.0, 0.0], [0.0, 1.0]], [[-1.0, 0.0], [0.0, -1.0]])
+    >>> found.name, found.qk_inertia
+    ('convergence', Inertia(positive=2, negative=0, zero=0))
     """
 
     name: RegimeName

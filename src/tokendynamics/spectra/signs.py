@@ -27,7 +27,11 @@ _SMALLEST_SAFE, _LARGEST_SAFE = 1e-140, 1e140
 
 
 class Inertia(NamedTuple):
-    """Counts of eigenvalues by sign; int for one matrix, int64 tensors of shape (…) for a batch."""
+    """Counts of eigenvalues by sign; int for one matrix, int64 tensors of shape (…) for a batch.
+
+    >>> inertia([[2.0, 0.0], [0.0, -1.0]])
+    Inertia(positive=1, negative=1, zero=0)
+    """
 
     positive: int | Tensor
     negative: int | Tensor

@@ -38,6 +38,9 @@ class ValueSpectrum:
         radius: Spectral radius ρ = max |λ|.
         route: "whole spectrum", or "Krylov spaces" where only the extremes were computed.
         eigenvalues: All of them by falling |λ|, where the whole spectrum was asked for.
+
+    >>> value_spectrum([[2.0, 0.0], [0.0, 1.0]]).invertible
+    True
     """
 
     dim: int

@@ -31,6 +31,10 @@ class Statement:
         predict: The prediction for a flow and a start at which the hypotheses hold.
         conditions: What a trajectory must show. Can be evaluated where hypotheses fail, too.
         decidable: Whether the conditions can say anything about a trajectory; a probability needs many systems.
+
+    >>> from tokendynamics.theorems import STATEMENTS
+    >>> STATEMENTS[0].name, STATEMENTS[0].paper.key
+    ('asymptotic-3.1', 'asymptotic')
     """
 
     name: str

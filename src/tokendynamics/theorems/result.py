@@ -48,6 +48,12 @@ class Hypothesis:
         tolerance: What rounding was allowed, in the units of the margin; 0.0 where nothing was measured.
         text: One sentence with the measured number.
         at: Whether it holds at each system, (…,), where systems differ in that; None where all are alike.
+
+    >>> import tokendynamics as td
+    >>> flow = td.Flow(td.Attention([[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 1.0]]), td.Sphere())
+    >>> check = {found.statement: found for found in td.check(flow, [[1.0, 0.0], [0.6, 0.8]])}["asymptotic-4.1"]
+    >>> check.hypotheses[0].name, check.hypotheses[0].holds
+    ('tokens on an ellipsoid', True)
     """
 
     name: str
@@ -76,6 +82,9 @@ class Prediction:
         limit: The limit set in words, such as ``"consensus at token 1"``.
         rate: The exponential rate (per unit of time) at which distances to the limit shrink in the end, where it
             is known; at the slowest system of a batch. None otherwise.
+
+    >>> print(Prediction("all tokens meet", limit="one point", rate=2.0))
+    all tokens meet
     """
 
     text: str
@@ -102,6 +111,12 @@ class Check:
         assumed: One sentence per hypothesis that was not measured.
         erratum: What the paper prints wrongly and what is meant here; empty where nothing is known.
         equations: The numbers of the equations in the paper.
+
+    >>> import tokendynamics as td
+    >>> flow = td.Flow(td.Attention([[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 1.0]]), td.Sphere())
+    >>> check = {found.statement: found for found in td.check(flow, [[1.0, 0.0], [0.6, 0.8]])}["asymptotic-4.1"]
+    >>> check.applies, check.prediction.limit
+    (True, 'consensus in the half space of the start')
     """
 
     statement: str
@@ -139,6 +154,13 @@ class Condition:
         pointwise: Whether it is measured at each saved state for itself, such as an identity between vector fields, so
             that the integrator's error does not enter.
         reason: Why a violation is, or is not, said to be a failure; empty where none was seen.
+
+    >>> import tokendynamics as td
+    >>> flow = td.Flow(td.Attention([[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 1.0]]), td.Sphere())
+    >>> run = td.simulate(flow, [[1.0, 0.0], [0.6, 0.8]], [0.0, 1.0, 30.0])
+    >>> certificate = {found.statement: found for found in td.certify(run)}["asymptotic-4.1"]
+    >>> [str(condition.outcome) for condition in certificate.conditions]
+    ['holds', 'holds', 'holds']
     """
 
     text: str
@@ -170,6 +192,13 @@ class Certificate:
             its hypotheses are violated. `outcome` is the worst of the others.
         margins: The margin of the deciding condition per system, shape (…,); infinite where it does not apply.
         conditions: Every part.
+
+    >>> import tokendynamics as td
+    >>> flow = td.Flow(td.Attention([[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 1.0]]), td.Sphere())
+    >>> run = td.simulate(flow, [[1.0, 0.0], [0.6, 0.8]], [0.0, 1.0, 30.0])
+    >>> certificate = {found.statement: found for found in td.certify(run)}["asymptotic-4.1"]
+    >>> certificate.outcome, certificate.outcomes.shape
+    ('holds', ())
     """
 
     statement: str

@@ -28,6 +28,9 @@ class Multipliers:
         skew: Of T.
         pivots: Of d.
         remedy: Of ρ and a in the remedies λI and λA, λ = −exp ρ.
+
+    >>> Multipliers(skew=1.0)
+    Multipliers(lower=10.0, skew=1.0, pivots=7.0, remedy=10.0)
     """
 
     lower: float = 10.0
@@ -64,6 +67,10 @@ class Recipe:
         save_every: Steps between two checkpoints.
         log_every: Steps that a logged loss is the mean of.
         multipliers: See `Multipliers`.
+
+    >>> recipe = Recipe(steps=100, batch=8, learning_rate=1e-3)
+    >>> recipe.schedule, recipe.precision
+    ('cosine', 'float32')
     """
 
     steps: int
@@ -129,6 +136,19 @@ class Experiment:
         recipe: How it is trained.
         options: What else the task takes, such as ``context``.
         seed: Of weights, data and dropout, from 0 to 2³² − 1.
+
+    >>> from pathlib import Path
+    >>> from tempfile import mkdtemp
+    >>> from tokendynamics.training import preset, train
+    >>> folder = Path(mkdtemp())
+    >>> _ = (folder / "text.txt").write_text("once upon a time there was a token " * 50)
+    >>> model = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    >>> recipe = {"steps": 2, "batch": 2, "warmup": 1}
+    >>> options = {"data": str(folder / "text.txt"), "options": {"context": 16}}
+    >>> experiment = preset("bytes-small").changed(model=model, recipe=recipe, **options)
+    >>> record = train(experiment, folder / "run", loggers=())
+    >>> record.status, record.steps
+    ('finished', 2)
     """
 
     name: str

@@ -44,6 +44,10 @@ class Record(Result):
         notes: What is to be known of the run, such as likely causes of a loss that is not finite.
         seconds: Wall-clock time of the call that ended the run.
         manifest: Versions, hardware, start.
+
+    >>> from tokendynamics.training import preset
+    >>> Record(preset("bytes-small"), "stopped", 10).finished
+    False
     """
 
     experiment: Experiment

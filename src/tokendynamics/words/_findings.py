@@ -14,6 +14,9 @@ class Finding:
         text: The sentence; each claim has its number.
         figure: Name of the figure that shows it.
         values: The numbers in it by name, unrounded.
+
+    >>> Finding("No theorem applies.", "weights", {"layers": 0}).text
+    'No theorem applies.'
     """
 
     text: str
@@ -29,6 +32,9 @@ class Convention:
         name: The quantity or step that the choice is about.
         choice: What was done.
         otherwise: What would change with another choice.
+
+    >>> Convention("Precision", "float64", "float32 hides small differences").choice
+    'float64'
     """
 
     name: str

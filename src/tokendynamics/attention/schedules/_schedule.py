@@ -48,6 +48,9 @@ class Schedule(Protocol):
     A schedule may also have `multiple`, (*system, head): numbers c_h such that every matrix is c_h times the identity
     at all times, or None; and `pieces`: the constant schedules that it takes one after the other and over again. Then
     forms of the field and of the theorems that use this are taken.
+
+    >>> isinstance(Constant(torch.eye(2).unsqueeze(0)), Schedule)
+    True
     """
 
     @property

@@ -80,6 +80,12 @@ class TaskComparison(Result):
         first_token: The largest |Y_1|, whose target is 0 and which no loss counts.
         drawn: Number of sequences drawn in addition to the given ones.
         seed: Random seed of the draw.
+
+    >>> from tokendynamics.circuits import PairTask
+    >>> from tokendynamics.circuits.constructions import solution_3
+    >>> found = compare(solution_3(PairTask([[1.0, -2.0], [3.0, 4.0]], positions=3)), [[1, 2, 1]])
+    >>> found.exact, found.wrong, len(found.answers)
+    (True, (), 1)
     """
 
     model: OneLayerTransformer

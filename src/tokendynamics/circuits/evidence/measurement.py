@@ -141,6 +141,13 @@ class Evidence(Result):
         name: Of the model.
         by_threshold: The verdict at other shares from which a part counts than the one that was chosen.
         model: What was measured.
+
+    >>> from tokendynamics.circuits.constructions import solution_2
+    >>> from tokendynamics.circuits.functionals import random_functional
+    >>> task = PairTask(random_functional(4, seed=0), positions=6)
+    >>> found = evidence(solution_2(task), task, samples=200)
+    >>> found.verdict, len(found.instruments)
+    ('attention', 5)
     """
 
     verdict: Verdict

@@ -68,6 +68,10 @@ class LandscapeSurvey(Result):
         stalls: How long descent stalls, where there is no finite stationary point.
         basins: Where random starts ended.
         marks: Reference losses by name; like every `loss`, summed over the tokens from the second on.
+
+    >>> found = survey("3.1", categories=2, positions=3, starts=2)
+    >>> found.section, len(found.basins.runs)
+    ('3.1', 2)
     """
 
     section: Section

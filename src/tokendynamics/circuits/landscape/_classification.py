@@ -244,6 +244,13 @@ class Classification:
         norm: ``|(q, v)|``.
         growth: The factor by which the norm grew when the descent was continued; 1.0 where it was not continued.
         limit: The loss that the continued descent ended with; the loss itself where it was not continued.
+
+    >>> from tokendynamics.circuits.landscape import PositionsOnly, positions_families
+    >>> landscape = PositionsOnly([0.5, 0.3, 0.2], positions=3)
+    >>> point = positions_families.zero_column_sums(landscape)
+    >>> found = classify(landscape, point.attention, point.v)
+    >>> found.kind, found.symmetries
+    ('strict saddle', ('scaling q against v', 'constant on a column of q', 'entries without influence'))
     """
 
     kind: Kind

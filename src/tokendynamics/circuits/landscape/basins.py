@@ -279,6 +279,11 @@ class Basins(Readable):
         budget: The largest number of steps of one run.
         horizon: The last time of a gradient flow; None for the quasi-Newton method.
         runs: One for each start.
+
+    >>> from tokendynamics.circuits.landscape import PositionsOnly
+    >>> basins = find_basins(PositionsOnly([0.5, 0.5], positions=3), 5, seed=0)
+    >>> len(basins.runs), basins.method
+    (5, 'quasi-newton')
     """
 
     landscape: str

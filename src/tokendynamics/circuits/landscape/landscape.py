@@ -84,10 +84,15 @@ class StationaryPoint:
     Attributes:
         family: The letter of the family, such as ``"B"``.
         text: What its members have in common, in a few words.
-        attention: Attention.
-        v: Value map.
+        attention: Attention, float64, of the landscape's `attention_shape`.
+        v: Value map, float64, of its `v_shape`.
         loss: The predicted loss, summed over the columns i = 2..M.
         loss_per_column: `loss` divided by M − 1.
+
+    >>> from tokendynamics.circuits.landscape import PositionsOnly, positions_families
+    >>> point = positions_families.zero_column_sums(PositionsOnly([0.5, 0.3, 0.2], positions=4))
+    >>> point.attention.shape, point.v.shape
+    (torch.Size([4, 4]), torch.Size([3, 3]))
     """
 
     family: str

@@ -48,7 +48,12 @@ class LearningRecord(Result):
         status: "finished", or why the run stopped early; the last finite weights are then kept.
         evaluations: Losses and gradients computed.
         seconds: Wall-clock time of the steps.
-        parameters: See `initial_parameters`.
+        parameters: Float64 tensors by name, of the shapes that `initial_parameters` gives.
+
+    >>> from tokendynamics.circuits import PairTask, learn
+    >>> record = learn(PairTask([[1.0, -2.0], [3.0, 4.0]], positions=3), "solution-1", batch=20, steps=2, inner=2)
+    >>> len(record.losses), record.qk.shape
+    (2, torch.Size([5, 5]))
     """
 
     settings: Settings

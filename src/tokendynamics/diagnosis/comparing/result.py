@@ -99,6 +99,11 @@ class Comparison(StoredResult):
         conventions: Every choice that the numbers depend on.
         manifest: Command, parameters, versions, hardware, seed, start and duration.
         files: Names of the data files saved beside the report.
+
+    >>> from tokendynamics.diagnosis import compare
+    >>> found = compare("random:distilgpt2", "random:distilgpt2:1", texts=[[5, 9], [12, 3, 4], [1, 2]], weights=False)
+    >>> found.models, found.difference.sizes["layer"]
+    (('random:distilgpt2:0', 'random:distilgpt2:1'), 7)
     """
 
     SUMMARY: ClassVar[str] = SUMMARY

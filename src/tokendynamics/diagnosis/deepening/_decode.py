@@ -28,7 +28,7 @@ from tokendynamics.pretrained.inputs import prepared
 from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.pretrained.not_finite import check_finite_state, check_logits, check_states
 from tokendynamics.pretrained.packs import Pack
-from tokendynamics.provenance.progress import Progress, reporting
+from tokendynamics.provenance.progress import Progress, reporting, tracked
 
 _MEASURES = ("distinct_1", "distinct_2", "entropy", "longest_run")
 
@@ -67,7 +67,7 @@ def decode(
         progress: Likewise.
 
     Returns:
-        Dataset with dims ``pass`` and ``token``: ``token_id``, ``token_text`` and ``prediction_entropy`` (of the
+        Dataset, dims (pass, token): ``token_id`` (int64), ``token_text`` and ``prediction_entropy`` (of the
         network's own distribution over the next token, nats). By pass: ``decoded``, the text; ``distinct_1`` and
         ``distinct_2`` (different tokens and pairs over all), ``entropy`` (of the distribution of the tokens, nats) and
         ``longest_run``.
@@ -76,6 +76,9 @@ def decode(
         ArgumentTypeError, ArgumentValueError: A wrong argument, several prompts, or a text longer than the positions.
         CheckpointError: No language head, a network whose tokens see later ones, or a state or a logit that is not
             finite: layer and number format are named.
+
+    >>> decode("random:distilgpt2", "one fish", passes=(0, 1)).token_id.shape
+    (2, 8)
     """
     ckpt = as_checkpoint(ckpt)
     steps = pass_numbers(passes, "passes", 0, empty=False)
@@ -84,15 +87,12 @@ def decode(
     own = ckpt.variant if variant is None else variant
     repeated = pass_options(weights, feed_back, positions, own, None, seed)
     pack = one_prompt(ckpt, text, truncate, predicted=True)
-    rows: dict[int, tuple[Tensor, Tensor]] = {}
     with reporting(progress) as report:
         if chosen == "positions":
             rows = _at_positions(ckpt, pack, steps, repeated, report)
         else:
-            for place, step in enumerate(steps):
-                report(place, len(steps), "generating")
-                rows[step] = _generated(ckpt, pack, step, count, repeated)
-            report(len(steps), len(steps), "generating")
+            generating = tracked(steps, report, "generating")
+            rows = {step: _generated(ckpt, pack, step, count, repeated) for step in generating}
     return _as_dataset(ckpt, rows, chosen, repeated)
 
 

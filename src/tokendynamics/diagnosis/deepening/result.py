@@ -52,6 +52,11 @@ class Deeper(Readable):
         conventions: Every choice that the numbers depend on.
         refused: The reason for each variant that was not run, by name.
         undecoded: The reason why there is no decoded text; empty if there is.
+
+    >>> from tokendynamics.diagnosis import deeper
+    >>> found = deeper("random:distilgpt2", ["one fish", "two red birds"], 1)
+    >>> found.variants
+    ('full', 'no-ffn', 'no-norm', 'attention-only')
     """
 
     table: xr.Dataset

@@ -79,6 +79,12 @@ class Levers(Readable):
         best: Index of the candidate that the answer names; None where it names none.
         effect: Its effect on every measure at every depth, from `tokendynamics.what_if` on the texts that measure;
             None without one.
+
+    >>> from tokendynamics.diagnosis import levers
+    >>> texts = ["one fish", "two red birds", "it rains again", "who goes there", "a long way home"]
+    >>> found = levers("random:distilgpt2", texts, candidates=1)
+    >>> found.where, found.consensus_sensitivity.shape
+    (6, (6, 2))
     """
 
     table: xr.Dataset

@@ -27,5 +27,8 @@ def example_text(name: str) -> str:
 
     Raises:
         ArgumentValueError: No example of that name; the nearest one is printed.
+
+    >>> example_text("minimal").splitlines()[0]
+    '# The least a file must say: attention, a space, a start and a horizon. Everything else has a default.'
     """
     return text_of_example(__name__, name)

@@ -105,6 +105,11 @@ class StudyPlan:
         source: What the file says, and the line of every key.
         tables: The tables of the file.
         arms: What each arm trains; its seed, and with tuning its learning rate, are still to be set.
+
+    >>> from tokendynamics.sweeps.study.examples import example_text
+    >>> plan = parse_plan(example_text("table1"), "table1.toml")
+    >>> list(plan.arms), plan.lower_is_better
+    (['baseline', 'tied', 'w_only', 'convergence', 'intermediate', 'divergence'], True)
     """
 
     name: str
@@ -204,6 +209,10 @@ def read_plan(path: str | Path) -> StudyPlan:
     Raises:
         SpecificationError: What is wrong in the file, with its line.
         OSError: The file cannot be read.
+
+    >>> from importlib.resources import files
+    >>> read_plan(str(files("tokendynamics.sweeps.study.examples") / "table1.toml")).measure
+    'bits_per_byte'
     """
     place = Path(path)
     return parse_plan(read_text(place), place.name)
@@ -211,7 +220,13 @@ def read_plan(path: str | Path) -> StudyPlan:
 
 @typed_arguments
 def parse_plan(text: str, name: str) -> StudyPlan:
-    """Check the text of a study's file; see `read_plan`."""
+    """Check the text of a study's file; see `read_plan`.
+
+    >>> from tokendynamics.sweeps.study.examples import example_text
+    >>> plan = parse_plan(example_text("table1"), "table1.toml")
+    >>> plan.preset, plan.seeds
+    ('bytes-small', (1, 2, 3, 4, 5))
+    """
     values, source = parsed(text, name)
     tables = source.checked(StudyFile, values)
     study = tables.study

@@ -70,6 +70,11 @@ class PairedComparison:
             pairs and their standard deviation; None with fewer than two pairs.
         needed: Pairs that would separate a true difference as large as the mean, with the deviation of these, with
             that probability; None where it is zero, would take more than 100,000, or with fewer than two pairs.
+
+    >>> values = {"a": {1: 2.0, 2: 3.0}, "b": {1: 1.0, 2: 2.2}}
+    >>> found = compared("b", "a", values, (1, 2), confidence=0.95, lower_is_better=True)
+    >>> found.seeds, found.verdict, round(found.mean, 4)
+    ((1, 2), 'not separated', -0.9)
     """
 
     arm: str
@@ -268,6 +273,9 @@ class Claim:
         better: The arm that is claimed to be better.
         worse: The other one.
         difference: By how much at least; None for by anything.
+
+    >>> Claim("remedy", "baseline").difference is None
+    True
     """
 
     better: str

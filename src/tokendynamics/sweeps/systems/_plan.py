@@ -234,6 +234,11 @@ class Plan(Source):
         values: The tables of the specification, as TOML has them.
         table: The table ``[sweep]``.
         axes: What varies.
+
+    >>> from tokendynamics.sweeps.examples import example_text
+    >>> plan = parse_plan(example_text("outcomes"), "outcomes.toml")
+    >>> plan.systems, [axis.name for axis in plan.axes]
+    (600, ['ov', 'dim'])
     """
 
     values: dict[str, Any]
@@ -375,6 +380,10 @@ def read_plan(path: str | Path) -> Plan:
     Raises:
         SpecificationError: What is wrong in the file, with its line.
         OSError: The file cannot be read.
+
+    >>> from importlib.resources import files
+    >>> read_plan(str(files("tokendynamics.sweeps.examples") / "temperature.toml")).dims
+    ('beta', 'tokens', 'draw')
     """
     place = Path(path)
     return parse_plan(read_text(place), place.name)
@@ -382,7 +391,13 @@ def read_plan(path: str | Path) -> Plan:
 
 @typed_arguments
 def parse_plan(text: str, name: str) -> Plan:
-    """Check the text of a sweep's file; see `read_plan`."""
+    """Check the text of a sweep's file; see `read_plan`.
+
+    >>> from tokendynamics.sweeps.examples import example_text
+    >>> plan = parse_plan(example_text("temperature"), "temperature.toml")
+    >>> plan.dims, plan.shape
+    (('beta', 'tokens', 'draw'), (10, 7, 200))
+    """
     values, source = parsed(text, name)
     if "sweep" not in values:
         raise SpecificationError(f"{name}: missing table [sweep]; see docs/sweep.md")

@@ -282,6 +282,17 @@ def open_store(store: str | Path, *, partial: bool = False) -> xr.Dataset:
         ArgumentValueError: No store of a sweep, a damaged one, one whose codecs or files are not known to be harmless,
             or systems are missing and `partial` is not set.
         MemoryLimitError: It declares more than the memory.
+
+    >>> from tempfile import mkdtemp
+    >>> from distributed import Client
+    >>> from tokendynamics.sweeps import parse_plan, sweep
+    >>> from tokendynamics.sweeps.examples import example_text
+    >>> plan = parse_plan(example_text("temperature").replace("draws = 200", "draws = 1"), "temperature.toml")
+    >>> store = Path(mkdtemp(), "temperature.zarr")
+    >>> with Client(processes=False, dashboard_address=None) as client:
+    ...     _ = sweep(plan, store, client)
+    >>> dict(open_store(store).sizes)
+    {'beta': 10, 'tokens': 7, 'draw': 1}
     """
     place = Path(store)
     plan = parse_plan(stored_attributes(place)[SPECIFICATION], place.name)

@@ -61,6 +61,12 @@ def fractions(
 
     Raises:
         ArgumentValueError: The sweep did not measure `variable`, or has no coordinate of `by`.
+
+    >>> import numpy as np
+    >>> ended = xr.Dataset({"status": (("beta", "draw"), np.zeros((2, 10), dtype=int))}, {"beta": [1.0, 2.0]})
+    >>> shares = fractions(ended, "status")
+    >>> shares.fraction.dims, float(shares.fraction[0, 0]), round(float(shares.low[0, 0]), 3)
+    (('beta', 'status'), 1.0, 0.722)
     """
     if variable not in _WORDS or variable not in dataset:
         wanted = "'outcome' or 'status', if the sweep measured it"
@@ -200,6 +206,13 @@ def report(
     Raises:
         ArgumentTypeError, ArgumentValueError: Not the dataset of a sweep, `path` is a folder, or the page would be
             larger than `max_bytes`.
+
+    >>> from tempfile import mkdtemp
+    >>> import numpy as np
+    >>> codes = (("beta", "draw"), np.zeros((2, 10), dtype=int))
+    >>> ended = xr.Dataset({"status": codes, "tries": codes}, {"beta": [1.0, 2.0]})
+    >>> report(ended, Path(mkdtemp(), "sweep.html")).name
+    'sweep.html'
     """
     if not isinstance(dataset, xr.Dataset) or not {"status", "tries"} <= set(dataset):
         raise ArgumentTypeError(

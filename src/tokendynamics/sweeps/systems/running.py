@@ -71,7 +71,8 @@ def sweep(
         command: What to record as the command that makes this again; None for the Python call.
 
     Returns:
-        Dataset with the axes of the design and `draw` as dims, read from the store when it is used.
+        Dataset of shape (axis, …, draw): the axes of the design and `draw` are its dims. It is read from the store
+        when it is used.
 
     Raises:
         SpecificationError: What is wrong in the file, with its line.

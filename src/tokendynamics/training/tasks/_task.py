@@ -31,6 +31,10 @@ class Task(Protocol):
         validation: Items of the split that recipes are chosen on.
         test: Items of the split that nothing is chosen on.
         measure: The name in `measures` that a study compares.
+
+    >>> from tokendynamics.training import TASKS
+    >>> all(hasattr(task, "of") for task in TASKS.values())
+    True
     """
 
     network: str
