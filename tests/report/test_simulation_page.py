@@ -21,7 +21,8 @@ from tokendynamics import specification
 from tokendynamics.dynamics import Trajectory
 from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.report import page as page_of
-from tokendynamics.report.simulation._page import _PHRASES, Account, simulation_page
+from tokendynamics.report.simulation._ends import _PHRASES
+from tokendynamics.report.simulation._page import Account, simulation_page
 from tokendynamics.specification.examples import example_names, example_text
 
 pytestmark = pytest.mark.usefixtures("undrawn")

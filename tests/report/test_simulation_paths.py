@@ -7,8 +7,8 @@ import pytest
 
 import tokendynamics as td
 from tokendynamics.figures.matrix import _numbered
-from tokendynamics.report.simulation._measures import Shown, shown
-from tokendynamics.report.simulation._page import _paths, _to_scale
+from tokendynamics.report.simulation._run import Shown, shown
+from tokendynamics.report.simulation._tokens import _paths, _to_scale
 
 
 def _shown(space: td.Free | td.Sphere, dim: int) -> Shown:
@@ -24,7 +24,7 @@ def test_a_sphere_is_outlined_only_where_tokens_stay_on_one_that_can_be_drawn(
     space: td.Free | td.Sphere, dim: int, outlined: bool
 ) -> None:
     run = _shown(space, dim)
-    assert _paths(run, run.states[0].numpy(), np.arange(3)).circle is outlined
+    assert _paths(run, run.states[0].numpy(), np.arange(3)).drawn.circle is outlined
 
 
 def test_directions_are_drawn_where_lengths_differ_too_much_whatever_their_size() -> None:

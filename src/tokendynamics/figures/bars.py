@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import altair as alt
 import numpy as np
 
-from tokendynamics.figures.curves import Column, depth_axis, hover
+from tokendynamics.figures.axes import Column, depth_axis, hover
 from tokendynamics.figures.palette import AXIS, INK, PAPER
 from tokendynamics.figures.svg import WIDE, Drawing, Key
 
@@ -66,7 +66,8 @@ class Bars:
         """Return the chart for a width of its plotting area."""
         last = max(self.layers)
         y = alt.Y("y:Q", axis=alt.Axis(title=self.title, labelExpr=_PLUS, tickCount=7))
-        x = depth_axis(last, width)
+        axis = depth_axis(last)
+        x = axis.x(width)
         drawn = [
             alt.Chart(alt.Data(values=self._rows(bar)))
             .mark_rect(fill=bar.colour, stroke=INK, strokeWidth=0.5)
@@ -88,7 +89,7 @@ class Bars:
             .mark_point(shape="diamond", fill=INK, stroke=PAPER, strokeWidth=1, size=size, opacity=1)
             .encode(x=x, y=y)
         )
-        over = hover(self.columns, last, self.height, width)
+        over = hover(self.columns, axis, self.height, width)
         return alt.layer(
             *drawn, zero, *([whiskers] if ends else []), total, over, width=width, height=self.height
         )  # fmt: skip

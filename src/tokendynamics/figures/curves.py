@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 import altair as alt
 import numpy as np
 
+from tokendynamics.figures.axes import Axis, Column, depth_axis, hover, log_ticks
 from tokendynamics.figures.palette import INK, MUTED, PAPER
 from tokendynamics.figures.svg import WIDE, Drawing, Key, inline
 from tokendynamics.words import power_of_ten
@@ -96,10 +97,6 @@ class Part:
     colour: str
 
 
-Column: TypeAlias = tuple[float, float, str]
-"""From where to where a text appears that is shown on hover."""
-
-
 @dataclass(frozen=True)
 class Curves:
     """Curves, of one network or of several, on one pair of axes.
@@ -108,7 +105,7 @@ class Curves:
         curves: The first is drawn lowest.
         title: Of the y axis.
         last: The last layer, where the axis is depth.
-        x: Another axis than depth for a width of the plotting area, such as that of `time_axis`.
+        axis: Another horizontal axis than depth.
         height: Of the plotting area.
         domain: Of the y axis, widened to what is drawn; None: what is drawn.
         log: Whether the y axis is logarithmic; what is not positive is then left out.
@@ -119,7 +116,7 @@ class Curves:
     curves: Sequence[Curve]
     title: str
     last: int = 0
-    x: Callable[[float], alt.X] | None = None
+    axis: Axis | None = None
     height: int = HEIGHT
     domain: tuple[float, float] | None = None
     log: bool = False
@@ -136,7 +133,8 @@ class Curves:
         whole = all(curve.stepped for curve in self.curves)
         values = [value for curve in self.curves for value in _drawn(curve)]
         y = _y_axis(values, self.title, self.domain, self.log, whole)
-        x = depth_axis(self.last, width) if self.x is None else self.x(width)
+        axis = depth_axis(self.last) if self.axis is None else self.axis
+        x = axis.x(width)
         layers: list[alt.Chart] = [
             alt.Chart(alt.Data(values=[{"y": rule.value}])).mark_rule(color=MUTED, strokeDash=[2, 3]).encode(y=y("y"))
             for rule in self.rules
@@ -154,7 +152,7 @@ class Curves:
             if curve.mark:
                 layers.append(_points(base, curve, y("mid")))
         layers += [name for rule in self.rules for name in _name(rule, y, width)]
-        layers += [hover(self.columns, self.last, self.height, width, x)] if self.columns else []
+        layers += [hover(self.columns, axis, self.height, width)] if self.columns else []
         return alt.layer(*layers, width=width, height=self.height)
 
 
@@ -189,11 +187,12 @@ class Stack:
         """Return the chart for a width of its plotting area."""
         names, colours = [part.label for part in self.parts], [part.colour for part in self.parts]
         shown = alt.Legend(title=None, orient="top") if self.legend else None
+        axis = depth_axis(self.last)
         areas = (
             alt.Chart(alt.Data(values=_stacked(self.x, self.parts)))
             .mark_area(stroke=PAPER, strokeWidth=1)
             .encode(
-                x=depth_axis(self.last, width),
+                x=axis.x(width),
                 y=alt.Y(
                     "y:Q",
                     scale=alt.Scale(domain=[0, 1], nice=False),
@@ -204,7 +203,7 @@ class Stack:
                 fill=alt.Fill("part:N", scale=alt.Scale(domain=names, range=colours), legend=shown),
             )
         )
-        layers = [areas, *([hover(self.columns, self.last, self.height, width)] if self.columns else [])]
+        layers = [areas, *([hover(self.columns, axis, self.height, width)] if self.columns else [])]
         return alt.layer(*layers, width=width, height=self.height)
 
 
@@ -314,67 +313,3 @@ def _labels(marks: Sequence[float]) -> dict[str, Any]:
         return {"format": "~e"}
     words = json.dumps({str(power): power_of_ten(power) for power in powers.values()}, ensure_ascii=False)
     return {"labelExpr": f"{words}['' + round(log(datum.value) / LN10)]"}
-
-
-def log_ticks(low: float, high: float) -> list[float]:
-    """Return powers of ten between `low` and `high`; with fewer than two decades, or than one, multiples of them, too.
-
-    >>> log_ticks(3.0, 2000.0), log_ticks(0.25, 0.45), log_ticks(9.0, 19.0)
-    ([10.0, 100.0, 1000.0], [0.3, 0.4], [10.0, 12.0, 15.0])
-    """
-    decades = math.log10(high / low)
-    multiples = (1, 2, 3, 4, 5, 6, 8) if decades < 0.8 else (1, 2, 5) if decades < 2 else (1,)
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-
-    def between(multiples: tuple[float, ...]) -> list[float]:
-        return [tick for p in powers for m in multiples if low <= (tick := float(f"{m}e{p}")) <= high]
-
-    found = between(multiples)
-    return found if len(found) > 1 else between((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8))
-
-
-def depth_axis(last: int, width: float = WIDE) -> alt.X:
-    """Return the x axis of every figure over depth, so that all of them line up on the page."""
-    return alt.X(
-        "x:Q",
-        scale=alt.Scale(domain=[-0.6, last + 1.0], nice=False),
-        axis=alt.Axis(values=ticks(last, 15 if width >= WIDE else 8), format="d", title="Layer (0 = embedding)"),
-    )
-
-
-def time_axis(first: float, last: float, title: str, *, log: bool = False, width: float = WIDE) -> alt.X:
-    """Return the x axis of figures over time.
-
-    Args:
-        first: The earliest time that is drawn; above 0 if `log`.
-        last: The latest.
-        title: What time is, with a word on what is left out.
-        log: Whether it is logarithmic.
-        width: Of the plotting area.
-    """
-    if log:
-        marks = log_ticks(first, last)
-        most = 12 if width >= WIDE else 5
-        form = "~g" if first >= 1e-4 and last < 1e5 else "~e"
-        axis = alt.Axis(title=title, values=marks[:: math.ceil(len(marks) / most) or 1], format=form)
-        return alt.X("x:Q", scale=alt.Scale(type="log", domain=[first, last], nice=False), axis=axis)
-    axis = alt.Axis(title=title, tickCount=10 if width >= WIDE else 5)
-    return alt.X("x:Q", scale=alt.Scale(domain=[first, last if last > first else first + 1], nice=False), axis=axis)
-
-
-def ticks(last: int, most: int = 15) -> list[int]:
-    """Choose whole layers to label, at most about `most`."""
-    every = next(step for step in (1, 2, 5, 10, 20, 50, 100, 1000) if last / step <= most)
-    return list(range(0, last + 1, every))
-
-
-def hover(
-    columns: Sequence[Column], last: int, height: int, width: float = WIDE, axis: alt.X | None = None
-) -> alt.Chart:
-    """Lay invisible columns from x to x2 that carry the text shown when the pointer rests on them."""
-    rows = [{"x": x, "x2": x2, "text": text} for x, x2, text in columns]
-    return (
-        alt.Chart(inline(rows), name="hover")
-        .mark_rect(fillOpacity=0, strokeOpacity=0, y=0, y2=height)
-        .encode(x=depth_axis(last, width) if axis is None else axis, x2="x2:Q", description="text:N")
-    )

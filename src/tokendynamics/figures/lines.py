@@ -9,7 +9,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from tokendynamics.figures.curves import Column, Curve, Mark
+from tokendynamics.figures.axes import Column
+from tokendynamics.figures.curves import Curve, Mark
 from tokendynamics.figures.figure import Given, Table, cells
 from tokendynamics.figures.palette import BLUE, GREEN, INK, MUTED, NEGATIVE, ORANGE
 from tokendynamics.words import number

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 import altair as alt
 
-from tokendynamics.figures.curves import Column, hover, ticks, time_axis
+from tokendynamics.figures.axes import Column, hover, ticks, time_axis
 from tokendynamics.figures.palette import GRID, INK, NEGATIVE, PAPER, POSITIVE
 from tokendynamics.figures.svg import WIDE, Drawing, Key, inline
 
@@ -131,7 +131,8 @@ class LayerMap:
         """Return the chart for a width of its plotting area."""
         layers, edges = self.layers, self.edges
         height = int(min(max(14 * len(layers), 120), 420))
-        x = time_axis(edges[0], edges[-1], "Step", width=width)
+        axis = time_axis(edges[0], edges[-1], "Step")
+        x = axis.x(width)
         shown = alt.Axis(title="Layer", values=[tick for tick in ticks(layers[-1]) if tick in layers], format="d")
         y = alt.Y("y:Q", scale=alt.Scale(domain=[layers[0] - 0.5, layers[-1] + 0.5], nice=False), axis=shown)
         tiles = [
@@ -148,4 +149,4 @@ class LayerMap:
         words = alt.Chart(inline([asdict(sign) for sign in self.signs]))
         words = words.mark_text(align="left", dx=2, fontSize=11, aria=False)
         over = [words.encode(x=x, y=y, text="sign:N", color=alt.Color("ink:N", scale=None))] if self.signs else []
-        return alt.layer(cells, *over, hover(self.columns, 0, height, width, x), width=width, height=height)
+        return alt.layer(cells, *over, hover(self.columns, axis, height, width), width=width, height=height)

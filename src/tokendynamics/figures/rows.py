@@ -1,4 +1,4 @@
-"""Estimates with their intervals, one a row under the heading of what they belong to."""
+"""Estimates with their intervals, one a row: under headings, or with the values that each is the mean of."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import altair as alt
 
-from tokendynamics.figures.palette import BLUE, INK, ORANGE
+from tokendynamics.figures.palette import AXIS, BLUE, INK, ORANGE, PAPER
 from tokendynamics.figures.svg import WIDE, Drawing, Key, inline
 
 _ROW, _LETTER, _LEAST = 21, 7.0, 140.0
@@ -139,3 +139,93 @@ def _at(axis: Any, field: str) -> Any:
     made = axis.copy()
     made.shorthand = f"{field}:Q"
     return made
+
+
+_TALL, _NARROW_LETTER = 44, 6.6
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A mean with its interval, and what it is the mean of.
+
+    Attributes:
+        name: Of its row.
+        mean: Its mark.
+        low: Lower end of the interval; None without one.
+        high: Upper end.
+        text: What is shown of it on hover.
+        values: Rings beside each other in its row, each with a text.
+    """
+
+    name: str
+    mean: float | None
+    low: float | None
+    high: float | None
+    text: str
+    values: Sequence[tuple[float, str]]
+
+
+@dataclass(frozen=True)
+class Differences:
+    """Rows of differences on one axis, on which zero always is.
+
+    Attributes:
+        rows: In order from the top.
+        titles: Of the axis on the page, and on a phone.
+        keys: The legend.
+    """
+
+    rows: Sequence[Difference]
+    titles: tuple[str, str]
+    keys: Sequence[Key]
+
+    def chart(self, width: float = WIDE) -> Drawing:
+        """Return the chart for the width of the whole drawing but for its margin; names take part of it."""
+        rings, means = [], []
+        for n, row in enumerate(self.rows):
+            means.append({"x": row.mean, "low": row.low, "high": row.high, "y": n + 0.5, "text": row.text})
+            many = len(row.values)
+            # Seeds stand apart from the middle of their row, so that they do not cover each other.
+            asides = [0.0 if many == 1 else 0.62 * (place / (many - 1) - 0.5) for place in range(many)]
+            rings += [
+                {"x": value, "y": n + 0.5 + aside, "text": text}
+                for aside, (value, text) in zip(asides, row.values, strict=True)
+            ]
+        known = [ring["x"] for ring in rings] + [
+            end for row in self.rows for end in (row.low, row.high) if end is not None
+        ]
+        title = self.titles[0] if width >= WIDE else self.titles[1]
+        x, (y, names) = self._axis([0.0, *known], title, width), self._names()
+        zero = alt.Chart(inline([{"x": 0.0}])).mark_rule(color=AXIS, strokeWidth=1.5).encode(x=x)
+        bar = alt.Chart(inline(means)).encode(y=y).transform_filter("isValid(datum.low)")
+        bar = bar.mark_rule(color=INK, strokeWidth=2.4)
+        seeds = alt.Chart(inline(rings), name="hover-seeds").encode(x=x, y=y, description="text:N")
+        middle = alt.Chart(inline(means), name="hover-means").encode(x=x, y=y, description="text:N")
+        return alt.layer(
+            zero,
+            bar.encode(x=_at(x, "low"), x2="high:Q"),
+            seeds.mark_point(shape="circle", fill=PAPER, stroke=BLUE, strokeWidth=1.5, size=44, opacity=1),
+            middle.mark_point(shape="diamond", fill=INK, stroke=PAPER, size=110, opacity=1),
+            width=width + 40 - names,
+            height=_TALL * len(self.rows),
+        )
+
+    def _axis(self, values: Sequence[float], title: str, width: float) -> alt.X:
+        """Return an axis with room beyond the last mark."""
+        low, high = min(values), max(values)
+        room = 0.06 * (high - low) or 1.0
+        scale = alt.Scale(domain=[low - room * (low < 0), high + room * (high > 0)], nice=False)
+        return alt.X(
+            "x:Q", scale=scale, axis=alt.Axis(title=title, grid=True, tickCount=8 if width >= WIDE else 4, format="~g")
+        )
+
+    def _names(self) -> tuple[alt.Y, float]:
+        """Return an axis with the name of each row, as wide as browsers' letters may be, and how wide that is."""
+        wide = min(max(_NARROW_LETTER * len(row.name) for row in self.rows) + 16, 150)
+        places = [n + 0.5 for n in range(len(self.rows))]
+        labels = json.dumps({str(place): row.name for place, row in zip(places, self.rows, strict=True)})
+        axis = alt.Axis(
+            title=None, values=places, labelExpr=f"({labels})[datum.value]", labelColor=INK, labelLimit=wide,
+            grid=False, labelPadding=8, minExtent=wide,
+        )  # fmt: skip
+        return alt.Y("y:Q", scale=alt.Scale(domain=[len(places), 0], nice=False), axis=axis), wide

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import altair as alt
 import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis import Comparison
 from tokendynamics.diagnosis.comparing.words import part_named
 from tokendynamics.diagnosis.network import PART_NAMES
-from tokendynamics.figures.curves import Curve, Curves, ticks
+from tokendynamics.figures.axes import Axis
+from tokendynamics.figures.curves import Curve, Curves
 from tokendynamics.figures.figure import Figure, Section, Table, cells
 from tokendynamics.figures.lines import Line, curve, table
-from tokendynamics.figures.svg import WIDE
 from tokendynamics.report._page import render
 from tokendynamics.report._registry import page_of
 from tokendynamics.words import duration, moment, number, written
@@ -56,20 +55,18 @@ def curves_figure(
         ident,
         question,
         caption,
-        Curves(drawn, axis, x=lambda width: _depth_axis(drawn, depth, width), height=HEIGHT, log=log),
+        Curves(drawn, axis, axis=_depth_axis(drawn, depth), height=HEIGHT, log=log),
         numbers,
         description=f"{axis}. {_described(lines)} The table below holds every value.",
     )
 
 
-def _depth_axis(curves: Sequence[Curve], title: str, width: float) -> alt.X:
+def _depth_axis(curves: Sequence[Curve], title: str) -> Axis:
     """Layers are whole numbers; depths between 0 and 1 are those of networks that are not equally deep."""
     places = [x for curve in curves for x in curve.x]
-    most = 15 if width >= WIDE else 8
     if all(float(x).is_integer() for x in places) and max(places, default=0) > 1:
-        labelled = [tick for tick in ticks(int(max(places)), most) if tick >= min(places)]
-        return alt.X("x:Q", axis=alt.Axis(title=title, values=labelled, format="d"))
-    return alt.X("x:Q", axis=alt.Axis(title=title, tickCount=most // 2))
+        return Axis(title, layers=(int(min(places)), int(max(places))), most=(15, 8), form="d")
+    return Axis(title, most=(7, 4))
 
 
 def _described(lines: Sequence[Line]) -> str:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
 
-import altair as alt
 import numpy as np
 import xarray as xr
-from contourpy import contour_generator
 
-from tokendynamics.figures.figure import Cell, Charts, Figure, Section, Table, cells
-from tokendynamics.figures.lines import LOOKS
-from tokendynamics.figures.palette import GRID, ORANGE, PAPER, POSITIONS
-from tokendynamics.figures.parameter import MOST_TICKS, Parameter, parameter, ticks
-from tokendynamics.figures.svg import WIDE, Drawing, Key, inline
+from tokendynamics.figures.figure import Cell, Figure, Section, Table, cells
+from tokendynamics.figures.outcomes import OutcomeCurves, OutcomeMap, Shares
+from tokendynamics.figures.parameter import Parameter, parameter
 from tokendynamics.numerics.intervals import wilson
 from tokendynamics.report._page import render, shortened
 from tokendynamics.report._registry import page_of
@@ -100,29 +94,6 @@ MOST_ROWS = 400
 def parameter_of(shares: xr.Dataset, name: str) -> Parameter:
     """Return a parameter of the design as an axis."""
     return parameter(name, shares[name].values if name in shares.coords else np.arange(shares.sizes[name]))
-
-
-C = TypeVar("C", alt.X, alt.Y)
-
-
-def axis(kind: type[C], field: str, over: Parameter, length: float) -> C:
-    """Return the axis of a chart.
-
-    Args:
-        kind: Which: alt.X or alt.Y.
-        field: Of the rows.
-        over: What stands on it.
-        length: Of the axis: a short one has fewer ticks.
-    """
-    ends = over.edges[[0, -1]].tolist()
-    scale = alt.Scale(type="log" if over.log else "linear", domain=ends, nice=False, zero=False)
-    if not over.words and len(over.places) > MOST_TICKS:
-        shown = alt.Axis(title=over.name, tickCount=10 if length >= WIDE else 5, format="~g")
-        return kind(f"{field}:Q", scale=scale, axis=shown)
-    at, labels = ticks(over)
-    near = (f"abs(datum.value - {place!r}) <= {1e-9 * abs(place)!r}" for place in at)
-    named = "".join(f"{test} ? {json.dumps(label)} : " for test, label in zip(near, labels, strict=True))
-    return kind(f"{field}:Q", scale=scale, axis=alt.Axis(title=over.name, values=at, labelExpr=f"{named}''"))
 
 
 def value_of(over: Parameter, place: int) -> str | float | int:
@@ -248,8 +219,6 @@ def curves(over: xr.Dataset, along: Parameter, words: Sequence[str]) -> Figure:
     """
     over = over.isel({along.name: along.order})
     found = {word: over.sel({kind_of(over): word}) for word in words}
-    mark: Literal["disc", "line"] = "disc" if along.words else "line"
-    looks = zip(words, LOOKS, strict=False)
     ends = "; ".join(
         f"{word} {number(one.fraction[0].item())} at first and {number(one.fraction[-1].item())} at last"
         for word, one in found.items()
@@ -259,14 +228,22 @@ def curves(over: xr.Dataset, along: Parameter, words: Sequence[str]) -> Figure:
         "shares",
         f"How often does each outcome occur along {along.name}?",
         f"The share of systems that ended in each way, with its 95 % Wilson interval{joined}.",
-        Charts(
-            lambda width: _chart(found, along, width),
-            [Key(word, mark, colour, dash=" ".join(map(str, dash))) for word, (colour, dash) in looks],
-        ),
+        OutcomeCurves(along, [_shares(word, one, (along,)) for word, one in found.items()]),
         first_rows("Shares with 95 % intervals", (along.name, *_COLUMNS), _rows(found, along)),
         title=f"Share of each outcome over {along.name}",
         description=f"Shares of systems: {ends}. The table below holds every value drawn.",
     )
+
+
+def _shares(word: str, one: xr.Dataset, axes: Sequence[Parameter]) -> Shares:
+    """Return the shares of one outcome with what is shown of each point on hover."""
+    texts = []
+    for place in np.ndindex(one.total.shape):
+        where = ", ".join(f"{axis.name} = {axis.labels[at]}" for axis, at in zip(axes, place, strict=True))
+        share = SystemShare(int(one["count"][place]), int(one.total[place]))
+        counted = f"{word} {share.count} of {share.total}{': ' if len(axes) > 1 else ', '}{share}"
+        texts.append(f"{where}: {counted if share.total else share}")
+    return Shares(word, one.fraction.values, one.low.values, one.high.values, texts)
 
 
 def _rows(found: Mapping[str, xr.Dataset], along: Parameter) -> list:
@@ -281,49 +258,9 @@ def _rows(found: Mapping[str, xr.Dataset], along: Parameter) -> list:
     ]
 
 
-def _chart(found: Mapping[str, xr.Dataset], along: Parameter, width: float) -> Drawing:
-    x = axis(alt.X, "x", along, width)
-    bands: list[alt.Chart] = []
-    points: list[alt.Chart] = []
-    for number_of, (word, one) in enumerate(found.items()):
-        colour, dash = LOOKS[number_of]
-        rows = _curves_drawn(word, one, along)
-        base = alt.Chart(inline(rows)).encode(x=x)
-        # Words have no values between; their bars stand side by side, or they would cover each other.
-        aside: dict[str, Any] = {"xOffset": 9.0 * (number_of - (len(found) - 1) / 2)} if along.words else {}
-        if along.words:
-            bands.append(base.mark_rule(color=colour, strokeWidth=1.4, **aside).encode(y=_share("low"), y2="high:Q"))
-        else:
-            stroke: dict[str, Any] = {"strokeDash": list(dash)} if dash else {}
-            bands.append(base.mark_area(color=colour, opacity=0.16).encode(y=_share("low"), y2="high:Q"))
-            bands.append(base.mark_line(color=colour, strokeWidth=2.2, **stroke).encode(y=_share("fraction")))
-        dots = alt.Chart(inline(rows), name=f"hover-{number_of}").encode(x=x, description="text:N")
-        look: dict[str, Any] = {"shape": "circle", "filled": True, "size": 40, "opacity": 1, "fill": colour, **aside}
-        points.append(dots.mark_point(**look).encode(y=_share("fraction")))
-    return alt.layer(*bands, *points, width=width, height=280)
-
-
-def _share(field: str) -> alt.Y:
-    scale = alt.Scale(domain=[0, 1], nice=False)
-    return alt.Y(f"{field}:Q", scale=scale, axis=alt.Axis(title="Share of systems", tickCount=6))
-
-
-def _curves_drawn(word: str, one: xr.Dataset, along: Parameter) -> list[dict[str, object]]:
-    rows = []
-    for place, label in enumerate(along.labels):
-        share = SystemShare(int(one["count"][place]), int(one.total[place]))
-        numbers = {name: one[name][place].item() for name in ("fraction", "low", "high")}
-        if share.total:
-            text = f"{along.name} = {label}: {word} {share.count} of {share.total}, {share}"
-            rows.append({"x": along.places[place].item(), **numbers, "text": text})
-    return rows
-
-
 MOST_WORDS = 6
 """Words that have a diagram."""
 
-_STEPS = (0.2, 0.4, 0.6, 0.8)
-_HALF = 0.5
 _CAPTION = "Each cell is a point that was run; its colour is the share of its systems that ended as “{word}”."
 _BORDER = (
     " The line shows where this share is 1/2, straight between the middles of cells; the dashed ones where an end of "
@@ -351,97 +288,18 @@ def diagrams(shares: xr.Dataset) -> list[Figure]:
 
 
 def _map(over: xr.Dataset, across: Parameter, up: Parameter, word: str) -> Figure:
-    ident = f"share-of-{word.replace(' ', '-')}"
     one = over.sel({kind_of(over): word})
-    rows = [
-        _cell(across, up, place, word, SystemShare(int(one["count"][place]), int(one.total[place])))
-        for place in np.ndindex(len(across.values), len(up.values))
-    ]
-    borders = _borders(one, across, up)
-    keys = [Key(label, "box", colour) for label, colour in _classes()]
-    keys += [Key("no system was run", "box", GRID)] if bool((one.total == 0).any()) else []
-    keys += [Key("share 1/2", "line", ORANGE)] if any(not each["dashed"] for each in borders) else []
-    dashed = any(each["dashed"] for each in borders)
-    keys += [Key("an end of its interval is 1/2", "line", ORANGE, dash="4 3", width=1.3)] if dashed else []
+    drawn = OutcomeMap(across, up, _shares(word, one, (across, up)))
     return Figure(
-        ident,
+        f"share-of-{word.replace(' ', '-')}",
         f"Where do systems end as “{word}”?",
-        _CAPTION.format(word=word) + (_BORDER if borders else ""),
-        Charts(lambda width: _map_drawn(rows, borders, across, up, width), keys),
+        _CAPTION.format(word=word) + (_BORDER if drawn.borders else ""),
+        drawn,
         _map_table(one, across, up, word),
         title=f"Share of “{word}” over {across.name} and {up.name}",
         description=_described(one, word, across, up),
         label=word,
     )
-
-
-def _classes() -> list[tuple[str, str]]:
-    bounds = [0.0, *_STEPS, 1.0]
-    steps = [f"to {100 * high:.0f} %" for high in bounds[1:]]
-    return [("0", PAPER), *zip(steps, POSITIONS, strict=True)]
-
-
-def _colour(share: SystemShare) -> str:
-    if not share.total:
-        return GRID
-    if not share.count:
-        return PAPER
-    return POSITIONS[int(np.searchsorted(_STEPS, share.count / share.total))]
-
-
-def _cell(across: Parameter, up: Parameter, place: tuple[int, ...], word: str, share: SystemShare) -> dict[str, object]:
-    x, y = place
-    where = f"{across.name} = {across.labels[x]}, {up.name} = {up.labels[y]}"
-    said = f"{word} {share.count} of {share.total}: {share}" if share.total else "no system was run"
-    return {
-        "x": across.edges[x], "x2": across.edges[x + 1], "y": up.edges[y], "y2": up.edges[y + 1],
-        "colour": _colour(share), "text": f"{where}: {said}",
-    }  # fmt: skip
-
-
-def _borders(one: xr.Dataset, across: Parameter, up: Parameter) -> list[dict[str, object]]:
-    """Return the points of the lines at which a share, or an end of its interval, is one half."""
-    if across.words or up.words:
-        return []
-    x, y = (np.log(axis.places) if axis.log else axis.places for axis in (across, up))
-    found: list[dict[str, object]] = []
-    for name in ("fraction", "low", "high"):
-        numbers = np.ma.masked_invalid(one[name].values.T)
-        for line in map(np.asarray, contour_generator(x, y, numbers).lines(_HALF)):
-            places = [np.exp(line[:, side]) if axis.log else line[:, side] for side, axis in ((0, across), (1, up))]
-            ident = len({each["line"] for each in found})
-            dashed = name != "fraction"
-            found += [
-                {"line": ident, "order": order, "x": px, "y": py, "dashed": dashed}
-                for order, (px, py) in enumerate(zip(*(each.tolist() for each in places), strict=True))
-            ]
-    return found
-
-
-def _map_drawn(
-    rows: Sequence[dict[str, object]],
-    borders: Sequence[dict[str, object]],
-    across: Parameter,
-    up: Parameter,
-    width: float,
-) -> Drawing:
-    height = min(0.62 * width, 420.0) if width >= WIDE else 0.95 * width
-    x, y = axis(alt.X, "x", across, width), axis(alt.Y, "y", up, 2 * height)
-    layers: list[alt.Chart] = [
-        alt.Chart(inline(rows), name="hover")
-        .mark_rect(stroke=GRID, strokeWidth=0.5)
-        .encode(x=x, x2="x2:Q", y=y, y2="y2:Q", fill=alt.Fill("colour:N", scale=None), description="text:N")
-    ]
-    for dashed, look in (
-        (False, {"color": ORANGE, "strokeWidth": 2.2}),
-        (True, {"color": ORANGE, "strokeWidth": 1.3, "strokeDash": [4, 3]}),
-    ):
-        points = [each for each in borders if each["dashed"] == dashed]
-        if points:
-            base = alt.Chart(inline(points)).encode(x=x, y=y, detail="line:N", order="order:Q")
-            # The paper below, or the line would be lost on dark cells.
-            layers += [base.mark_line(color=PAPER, strokeWidth=look["strokeWidth"] + 2.4), base.mark_line(**look)]
-    return alt.layer(*layers, width=width, height=height)
 
 
 def _described(one: xr.Dataset, word: str, across: Parameter, up: Parameter) -> str:

@@ -6,16 +6,15 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import altair as alt
-
 from tokendynamics.circuits.landscape import Basins, Classification, LandscapeSurvey, StationaryPoint
-from tokendynamics.circuits.landscape.basins import CONFIDENCE, BasinRun, Share
+from tokendynamics.circuits.landscape.basins import CONFIDENCE, Share
 from tokendynamics.figures.drawing import drawing
-from tokendynamics.figures.figure import Cell, Charts, Figure, Matrices, Section, Table, cells
+from tokendynamics.figures.figure import Cell, Figure, Matrices, Section, Table, cells
+from tokendynamics.figures.fits import LossesByRank
 from tokendynamics.figures.matrix import Panel, Side, matrices
-from tokendynamics.figures.palette import BLUE, GREEN, MUTED, NEGATIVE, ORANGE, PAPER
+from tokendynamics.figures.palette import BLUE, GREEN, MUTED, NEGATIVE, ORANGE
 from tokendynamics.figures.rows import Intervals, Row
-from tokendynamics.figures.svg import Drawing, Key, inline
+from tokendynamics.figures.svg import Key
 from tokendynamics.report._registry import page_of
 from tokendynamics.report.circuits.page import INTERACTION, SENDER_FIRST, CircuitsReport, circuits_page, size_of_task
 from tokendynamics.words import Convention, number, percent_estimate, plural
@@ -133,37 +132,15 @@ def endings_figure(basins: Basins, marks: Mapping[str, tuple[float, float]]) -> 
         question,
         "Final loss of each run, summed over the tokens from the second on. Losses below "
         f"{number(_LEAST)} are rounding errors and are drawn at the bottom.",
-        Charts(lambda width: _endings(runs, [loss for loss, _ in marks.values()], width), keys),
+        LossesByRank(
+            [run.loss for run in runs], [_COLOURS.get(run.kind, MUTED) for run in runs], _LEAST,
+            [loss for loss, _ in marks.values()], ("Starts, by final loss", "Final loss (log scale)"), keys,
+        ),
         _runs_table(basins),
         title=f"{question} Final losses",
         description=f"{plural(len(runs), 'run')}, from {number(runs[0].loss if runs else None)} to "
         f"{number(runs[-1].loss if runs else None)}.",
-    )
-
-
-def _endings(runs: Sequence[BasinRun], marks: Sequence[float], width: float) -> Drawing:
-    """Draw losses over their rank, and lines at `marks`."""
-    rows = [
-        {"rank": rank, "loss": max(run.loss, _LEAST), "colour": _COLOURS.get(run.kind, MUTED)}
-        for rank, run in enumerate(runs, start=1)
-    ]
-    high = max([*(row["loss"] for row in rows), *marks, 1e-6]) * 2
-    scale = alt.Scale(type="log", domain=[_LEAST / 2, high], nice=False)
-    ticks = [10.0**power for power in range(-12, math.floor(math.log10(high)) + 1, 2)]
-    y = alt.Y("loss:Q", scale=scale, axis=alt.Axis(title="Final loss (log scale)", values=ticks, format=".0e"))
-    points = alt.Chart(inline(rows)).mark_point(
-        shape="circle", filled=True, size=46, opacity=1, stroke=PAPER, strokeWidth=0.6
-    )
-    rules = [
-        alt.Chart(alt.Data(values=[{"loss": value}]))
-        .mark_rule(color=GREEN, strokeWidth=1.3, strokeDash=[5, 3])
-        .encode(y=y)
-        for value in marks
-        if value > 0
-    ]
-    x = alt.X("rank:Q", axis=alt.Axis(title="Starts, by final loss", format="d", tickMinStep=1))
-    fill = alt.Color("colour:N", scale=None)
-    return alt.layer(*rules, points.encode(x=x, y=y, color=fill), width=width, height=240)
+    )  # fmt: skip
 
 
 def _runs_table(basins: Basins) -> Table:

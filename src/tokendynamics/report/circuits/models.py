@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import altair as alt
 import numpy as np
 import torch
 
@@ -20,13 +19,12 @@ from tokendynamics.circuits.evidence.verdict import TAKES_PART
 from tokendynamics.circuits.evidence.weights import row_centred
 from tokendynamics.circuits.learning import LearningRecord
 from tokendynamics.circuits.learning.record import SOLVED
-from tokendynamics.figures.curves import log_ticks
 from tokendynamics.figures.drawing import drawing
-from tokendynamics.figures.figure import Cell, Charts, Figure, Matrices, Section, Table, cells
+from tokendynamics.figures.figure import Cell, Figure, Matrices, Section, Table, cells
+from tokendynamics.figures.fits import Fit, Fits, Level, LossesOverSteps
 from tokendynamics.figures.matrix import Panel, Side, matrices
-from tokendynamics.figures.palette import AXIS, BLUE, GREEN, INK, ORANGE, PAPER
+from tokendynamics.figures.palette import AXIS, GREEN, ORANGE
 from tokendynamics.figures.rows import Intervals, Row
-from tokendynamics.figures.svg import Drawing, Key, plain
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.report._registry import page_of
@@ -161,35 +159,17 @@ def answers_figure(comparison: TaskComparison) -> Figure:
         question,
         "The label below a token is its category. The target is q_true of the previous and the current "
         "category; the first token has the target 0 and is not part of any loss.",
-        Charts(
-            lambda width: {"vconcat": [plain(_model_chart(answer, width)) for answer in answers], "spacing": 26},
-            (Key("target Y", "circle", INK), Key("output", "disc", BLUE), Key("difference", "line", ORANGE)),
+        Fits(
+            [
+                Fit([str(int(each)) for each in answer.x], answer.targets.tolist(), answer.outputs.tolist())
+                for answer in answers
+            ],
+            "Category of the token",
         ),
         answers_table(comparison.answers),
         title=f"{question} Targets and outputs",
         description=f"{plural(len(answers), 'sequence')}; largest error from the second token on: {number(worst)}.",
     )
-
-
-def _model_chart(answer: Answer, width: float) -> Drawing:
-    rows = [
-        {"token": f"{place}", "label": str(int(category)), "target": float(target), "output": float(output)}
-        for place, (category, target, output) in enumerate(
-            zip(answer.x, answer.targets, answer.outputs, strict=True), start=1
-        )
-    ]
-    label = f"{[row['label'] for row in rows]}[toNumber(datum.value) - 1]"
-    axis = alt.Axis(title="Category of the token", labelExpr=label, labelAngle=0)
-    base = alt.Chart(alt.Data(values=rows)).encode(x=alt.X("token:O", sort=None, axis=axis))
-    y = alt.Axis(title="Y")
-    layers = [
-        base.mark_rule(color=ORANGE, strokeWidth=2).encode(y=alt.Y("target:Q", axis=y), y2="output:Q"),
-        base.mark_point(shape="circle", fill=PAPER, stroke=INK, strokeWidth=1.4, size=110, opacity=1).encode(
-            y=alt.Y("target:Q", axis=y)
-        ),
-        base.mark_point(shape="circle", fill=BLUE, stroke=BLUE, size=26, opacity=1).encode(y=alt.Y("output:Q", axis=y)),
-    ]
-    return alt.layer(*layers, width=width, height=190)
 
 
 def instruments_table(evidence: Evidence) -> Table:
@@ -283,27 +263,20 @@ def _interval(estimate: Estimate) -> str:
     return f"{number(estimate.low)} to {number(estimate.high)}"
 
 
-_HEIGHT = 340
-
-
 def loss_curves(records: Sequence[LearningRecord]) -> Figure:
     """Draw the loss on fresh sequences over outer steps, log scale.
 
     Args:
         records: Runs of one model that differ by their seed.
     """
-    curves = [_positive((*record.losses, record.final_loss)) for record in records]
+    runs = [np.array((*record.losses, record.final_loss)) for record in records]
     task = records[0].task
-    marks = {
-        "best sum of two functions (no logic)": (task.interaction_variance, ORANGE, "5 3"),
-        "best constant": (task.variance, AXIS, "1 3"),
-        "solved": (SOLVED * task.variance, GREEN, "9 3"),
-    }
-    drawn = {name: mark for name, mark in marks.items() if 0 < mark[0] < math.inf}
+    levels = (
+        Level("best sum of two functions (no logic)", task.interaction_variance, ORANGE, (5, 3)),
+        Level("best constant", task.variance, AXIS, (1, 3)),
+        Level("solved", SOLVED * task.variance, GREEN, (9, 3)),
+    )
     question = "How fast do the models learn, and do all seeds solve the task?"
-    keys = [Key("one seed", "line", BLUE, width=1.0), Key("median over seeds", "line", INK)]
-    keys += [Key("lowest to highest", "band", BLUE)] if len(records) > 1 else []
-    keys += [Key(name, "line", colour, dash=dash, width=1.4) for name, (_, colour, dash) in drawn.items()]
     solved = sum(record.solved for record in records)
     finals = np.array([record.final_loss for record in records])
     return Figure(
@@ -312,69 +285,17 @@ def loss_curves(records: Sequence[LearningRecord]) -> Figure:
         "Mean squared error over the tokens from the second on, without penalty, log scale. It is measured on "
         "fresh sequences before each outer step of L-BFGS and after the last one. Solved: at most 1 % of the variance "
         "of the targets remains.",
-        Charts(lambda width: _losses_chart(curves, drawn, width), keys),
+        LossesOverSteps(
+            [np.where(np.isfinite(run) & (run > 0), run, np.nan) for run in runs],
+            [level for level in levels if 0 < level.loss < math.inf],
+            ("Outer step", "Mean squared error (log scale)"),
+        ),
         _table(records),
         title=f"{question} Mean squared error over outer steps",
         description=f"{plural(len(records), 'seed')}: median of the final loss {number(float(np.median(finals)))}, "
         f"from {number(float(finals.min()))} to {number(float(finals.max()))}; {solved} solved. "
         "The table below lists every value.",
     )
-
-
-def _losses_chart(curves: list[list[float | None]], marks: dict[str, tuple[float, str, str]], width: float) -> Drawing:
-    present = [loss for curve in curves for loss in curve if loss is not None] + [mark[0] for mark in marks.values()]
-    low, high = min(present, default=1.0) / 1.6, max(present, default=1.0) * 1.6
-    last = max(len(curve) for curve in curves) - 1
-    scale = alt.Scale(type="log", domain=[low, high], nice=False)
-    axis = alt.Axis(title="Mean squared error (log scale)", values=_ticks(low, high), format=".0e")
-    y, middle, bottom = (alt.Y(f"{name}:Q", scale=scale, axis=axis) for name in ("loss", "median", "low"))
-    x = alt.X(
-        "step:Q", scale=alt.Scale(domain=[0, max(last, 1)], nice=False), axis=alt.Axis(title="Outer step", format="d")
-    )
-    rows = [
-        {"step": step, "loss": loss, "seed": seed}
-        for seed, curve in enumerate(curves)
-        for step, loss in enumerate(curve)
-        if loss is not None
-    ]
-    lines = alt.Chart(alt.Data(values=rows)).mark_line(color=BLUE, strokeWidth=1.0, opacity=0.75)
-    rules = [
-        alt.Chart(alt.Data(values=[{"loss": value}]))
-        .mark_rule(color=colour, strokeWidth=1.4, strokeDash=_dash(dash))
-        .encode(y=y)
-        for value, colour, dash in marks.values()
-    ]
-    summary = alt.Chart(alt.Data(values=_summary(curves)))
-    layers = [
-        summary.mark_area(color=BLUE, opacity=0.16).encode(x=x, y=bottom, y2="high:Q"),
-        *rules,
-        lines.encode(x=x, y=y, detail="seed:N"),
-        summary.mark_line(color=INK, strokeWidth=2.2).encode(x=x, y=middle),
-    ]
-    return alt.layer(*layers, width=width, height=_HEIGHT)
-
-
-def _dash(dash: str) -> list[float]:
-    return [float(part) for part in dash.split()]
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    ticks = log_ticks(low, high)
-    return ticks[:: math.ceil(len(ticks) / 9)]
-
-
-def _summary(curves: list[list[float | None]]) -> list[dict[str, float]]:
-    rows = []
-    for step in range(max(len(curve) for curve in curves)):
-        present = [loss for curve in curves for loss in curve[step : step + 1] if loss is not None]
-        if present:
-            rows.append({"step": step, "low": min(present), "median": float(np.median(present)), "high": max(present)})
-    return rows
-
-
-def _positive(losses: Sequence[float]) -> list[float | None]:
-    """Replace zero and values that are not finite by None: a log axis cannot show them."""
-    return [loss if math.isfinite(loss) and loss > 0 else None for loss in losses]
 
 
 def _table(records: Sequence[LearningRecord]) -> Table:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 
-import altair as alt
 import numpy as np
 import xarray as xr
 
@@ -15,10 +13,11 @@ from tokendynamics.diagnosis import Deeper, Diagnosis
 from tokendynamics.diagnosis.deepening.repeated_passes import COLLAPSED
 from tokendynamics.diagnosis.deepening.result import first_lost, known_until, seen_below
 from tokendynamics.diagnosis.result import deeper_in_words
-from tokendynamics.figures.curves import Column, Curve, Curves, Number, Rule, curve_keys, time_axis
+from tokendynamics.figures.axes import Axis, Column, time_axis
+from tokendynamics.figures.curves import Curve, Curves, Number, Rule, curve_keys
 from tokendynamics.figures.figure import Cell, Figure, Given, Section, Table, cells
 from tokendynamics.figures.palette import BLUE, GREEN, MUTED, NEGATIVE, ORANGE
-from tokendynamics.figures.svg import WIDE, Key
+from tokendynamics.figures.svg import Key
 from tokendynamics.numerics.printable import printable, shortened
 from tokendynamics.report._page import token_label
 from tokendynamics.words import UNDEFINED, count, number
@@ -100,7 +99,7 @@ def _deeper_figure(measure: _Measure, found: Deeper) -> Figure:
         _QUESTION,
         f"{measure.caption} {_of_axis(found, last, log, len(shown), floor)}",
         Curves(
-            [*curves, *fits], measure.axis, x=partial(_pass_axis, last, log), log=True, rules=_rules(measure, curves),
+            [*curves, *fits], measure.axis, axis=_pass_axis(last, log), log=True, rules=_rules(measure, curves),
             columns=_columns(measure, found, shown),
         ),
         _table(measure, found, shown),
@@ -161,12 +160,11 @@ def _fits(found: Deeper, shown: list[int], measure: _Measure) -> list[Curve]:
     return lines
 
 
-def _pass_axis(last: int, log: bool, width: float) -> alt.X:
+def _pass_axis(last: int, log: bool) -> Axis:
     title = "Passes through the blocks"
     if log:
-        return time_axis(1, last, f"{title} (log scale)", log=True, width=width)
-    axis = alt.Axis(title=f"{title} (0 = embedding)", tickMinStep=1, tickCount=10 if width >= WIDE else 5, format=",d")
-    return alt.X("x:Q", scale=alt.Scale(domain=[0, last], nice=False), axis=axis)
+        return time_axis(1, last, f"{title} (log scale)", log=True)
+    return Axis(f"{title} (0 = embedding)", (0, last), form=",d", whole=True)
 
 
 def _rules(measure: _Measure, curves: list[Curve]) -> tuple[Rule, ...]:

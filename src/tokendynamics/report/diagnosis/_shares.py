@@ -9,7 +9,8 @@ import xarray as xr
 
 from tokendynamics.diagnosis import Diagnosis
 from tokendynamics.diagnosis.tracing.layer_states import CONSENSUS, SPREAD
-from tokendynamics.figures.curves import Column, Curve, Curves, Part, Rule, Stack
+from tokendynamics.figures.axes import Column
+from tokendynamics.figures.curves import Curve, Curves, Part, Rule, Stack
 from tokendynamics.figures.figure import Figure, Section, Table, columns_table
 from tokendynamics.figures.palette import BLUE, COMMON, OF_PROMPT, ORANGE, OWN
 from tokendynamics.report.diagnosis._states import Band, Step, estimates, step_columns, steps_of, unshared

@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis.network import PART_NAMES, parts_there
-from tokendynamics.figures.curves import Column
+from tokendynamics.figures.axes import Column
 from tokendynamics.figures.palette import BLUE, ORANGE
 from tokendynamics.words import number
 

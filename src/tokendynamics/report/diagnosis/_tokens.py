@@ -11,7 +11,7 @@ import xarray as xr
 
 from tokendynamics.diagnosis import Diagnosis
 from tokendynamics.figures.figure import Figure, Section, Table, cells
-from tokendynamics.figures.stills import Still, Stills
+from tokendynamics.figures.planes import Still, Stills
 from tokendynamics.report._page import piece, token_label
 from tokendynamics.words import number, percent, plural
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tokendynamics.figures.curves import Curves, Rule, curve_keys, time_axis
+from tokendynamics.figures.axes import time_axis
+from tokendynamics.figures.curves import Curves, Rule, curve_keys
 from tokendynamics.figures.figure import Charts, Figure, Table
 from tokendynamics.figures.lines import Line, columns, curve, described, table
 from tokendynamics.figures.svg import WIDE, Specification, plain
@@ -49,7 +50,7 @@ def over_steps(
     return Figure(
         ident, question, caption,
         Curves(
-            curves, title, x=lambda width: time_axis(0.0, last, "Step", width=width), height=_STEPS_HEIGHT, log=log,
+            curves, title, axis=time_axis(0.0, last, "Step"), height=_STEPS_HEIGHT, log=log,
             domain=(min(marked), max(marked)) if marked else None, rules=rules,
             columns=columns(shown, "step", 0.0, last),
         ),

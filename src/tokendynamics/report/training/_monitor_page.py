@@ -12,7 +12,8 @@ import xarray as xr
 from tokendynamics.diagnosis.network import PART_NAMES
 from tokendynamics.diagnosis.tracing.layer_states import ANISOTROPIC, CONSENSUS, SPREAD
 from tokendynamics.diagnosis.tracing.words import ATTENTION_SINK
-from tokendynamics.figures.curves import Column, Rule
+from tokendynamics.figures.axes import Column
+from tokendynamics.figures.curves import Rule
 from tokendynamics.figures.figure import Cell, Figure, Section, Table, cells
 from tokendynamics.figures.lines import Line, evenly, thinned
 from tokendynamics.figures.maps import LayerMap, Sign

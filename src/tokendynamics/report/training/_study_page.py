@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
-import altair as alt
 import numpy as np
 
+from tokendynamics.figures.axes import Axis
 from tokendynamics.figures.curves import Curve, Curves, Rule, curve_keys
-from tokendynamics.figures.figure import NO_MARKUP, Cell, Charts, Figure, Given, Section, Table, cells
+from tokendynamics.figures.figure import NO_MARKUP, Cell, Figure, Given, Section, Table, cells
 from tokendynamics.figures.lines import Line, curve, described, look, thinned
-from tokendynamics.figures.palette import AXIS, BLUE, INK, PAPER
-from tokendynamics.figures.svg import WIDE, Drawing, Key, inline
+from tokendynamics.figures.palette import AXIS, BLUE, INK
+from tokendynamics.figures.rows import Difference, Differences
+from tokendynamics.figures.svg import Key
 from tokendynamics.numerics.intervals import T_COVERAGE, student_quantile
 from tokendynamics.numerics.printable import printable
 from tokendynamics.report._page import made, piece, render, shortened
@@ -184,15 +183,10 @@ def _tuning_curves(result: StudyResult, lines: Mapping[str, Line]) -> Curves:
             Curve("", np.tile(line.x, len(each)).tolist(), each.ravel().tolist(), colour, width=0, mark="ring")
         )
         chosen.append(Curve("", line.x[at].tolist(), line.values[at].tolist(), colour, width=0, mark="diamond"))
-    x = partial(_tuning_axis, next(iter(lines.values())).x)
-    return Curves([*means, *tried, *chosen], result.unit.capitalize(), x=x, height=_HEIGHT)
-
-
-def _tuning_axis(rates: np.ndarray, width: float) -> alt.X:
-    """Return an axis that names the rates that were tried."""
-    scale = alt.Scale(type="log", domain=[rates[0] / _MARGIN, rates[-1] * _MARGIN], nice=False)
-    named = rates[:: math.ceil(len(rates) / (10 if width >= WIDE else 5))].tolist()
-    return alt.X("x:Q", scale=scale, axis=alt.Axis(title="Learning rate (log scale)", values=named, format="~g"))
+    rates = next(iter(lines.values())).x
+    ends = (rates[0] / _MARGIN, rates[-1] * _MARGIN)
+    axis = Axis("Learning rate (log scale)", ends, log=True, at=rates.tolist(), form="~g")
+    return Curves([*means, *tried, *chosen], result.unit.capitalize(), axis=axis, height=_HEIGHT)
 
 
 def _tuning_table(result: StudyResult) -> Table:
@@ -213,8 +207,6 @@ def _tuning_table(result: StudyResult) -> Table:
 
 
 _DIFFERENCES_QUESTION = "Does every seed say the same?"
-_ROW = 44
-_LETTER = 6.6
 
 
 def differences(result: StudyResult) -> Figure:
@@ -236,10 +228,22 @@ def differences(result: StudyResult) -> Figure:
         f"Each ring is one seed: the arm minus {result.reference}, on the test split. The bar is the {level} "
         f"t-interval of the mean: the difference is significant where it excludes zero. One seed has no interval. "
         f"{T_COVERAGE}.",
-        Charts(
-            lambda width: _differences_chart(
-                shown, f"← {left} · {f'difference in {unit} · ' if width >= WIDE else ''}{right} →", width
-            ),
+        Differences(
+            [
+                Difference(
+                    printable(pair.arm),
+                    pair.mean,
+                    pair.low,
+                    pair.high,
+                    f"{_name(pair)}: {_mean(pair)}",
+                    [
+                        (value, f"seed {seed}: {signed(value)}")
+                        for seed, value in zip(pair.seeds, pair.differences, strict=True)
+                    ],
+                )
+                for pair in shown
+            ],
+            (f"← {left} · difference in {unit} · {right} →", f"← {left} · {right} →"),
             [
                 Key("one seed", "circle", BLUE, width=1.5),
                 Key(f"mean, {level} interval", "diamond", INK),
@@ -261,66 +265,10 @@ def _name(pair: PairedComparison) -> str:
     return printable(f"{pair.arm} − {pair.reference}")
 
 
-def _differences_chart(pairs: Sequence[PairedComparison], title: str, width: float) -> Drawing:
-    seeds = [
-        {"x": value, "y": row + 0.5 + _aside(place, len(pair.seeds)), "text": f"seed {seed}: {signed(value)}"}
-        for row, pair in enumerate(pairs)
-        for place, (seed, value) in enumerate(zip(pair.seeds, pair.differences, strict=True))
-    ]
-    means = [
-        {"x": pair.mean, "low": pair.low, "high": pair.high, "y": row + 0.5, "text": f"{_name(pair)}: {_mean(pair)}"}
-        for row, pair in enumerate(pairs)
-    ]
-    y, names = _names([printable(pair.arm) for pair in pairs])
-    x = _differences_axis(
-        [each["x"] for each in seeds] + [end for each in means for end in (each["low"], each["high"])], title, width
-    )
-    zero = alt.Chart(inline([{"x": 0.0}])).mark_rule(color=AXIS, strokeWidth=1.5).encode(x=x("x"))
-    base = alt.Chart(inline(means)).encode(y=y)
-    bar = base.transform_filter("isValid(datum.low)").mark_rule(color=INK, strokeWidth=2.4)
-    rings = alt.Chart(inline(seeds), name="hover-seeds").encode(x=x("x"), y=y, description="text:N")
-    middle = alt.Chart(inline(means), name="hover-means").encode(x=x("x"), y=y, description="text:N")
-    return alt.layer(
-        zero,
-        bar.encode(x=x("low"), x2="high:Q"),
-        rings.mark_point(shape="circle", fill=PAPER, stroke=BLUE, strokeWidth=1.5, size=44, opacity=1),
-        middle.mark_point(shape="diamond", fill=INK, stroke=PAPER, size=110, opacity=1),
-        width=width + 40 - names,
-        height=_ROW * len(pairs),
-    )
-
-
-def _aside(place: int, many: int) -> float:
-    """Return how far from the middle of its row a seed stands, so that seeds do not cover each other."""
-    return 0.0 if many == 1 else 0.62 * (place / (many - 1) - 0.5)
-
-
 def _mean(pair: PairedComparison) -> str:
     if pair.low is None or pair.high is None:
         return f"{signed(pair.mean)}, one seed"
     return f"{signed(pair.mean)} ({signed(pair.low)} to {signed(pair.high)})"
-
-
-def _differences_axis(values: Sequence[float | None], title: str, width: float):
-    """Return what makes the axis of a field: zero is always on it, with room beyond the last mark."""
-    known = [0.0, *(value for value in values if value is not None)]
-    low, high = min(known), max(known)
-    room = 0.06 * (high - low) or 1.0
-    scale = alt.Scale(domain=[low - room * (low < 0), high + room * (high > 0)], nice=False)
-    axis = alt.Axis(title=title, grid=True, tickCount=8 if width >= WIDE else 4, format="~g")
-    return lambda field: alt.X(f"{field}:Q", scale=scale, axis=axis)
-
-
-def _names(arms: Sequence[str]) -> tuple[alt.Y, float]:
-    """Return an axis with the name of each row, as wide as browsers' letters may be, and how wide that is."""
-    wide = min(max(_LETTER * len(arm) for arm in arms) + 16, 150)
-    places = [row + 0.5 for row in range(len(arms))]
-    labels = json.dumps({str(place): arm for place, arm in zip(places, arms, strict=True)})
-    axis = alt.Axis(
-        title=None, values=places, labelExpr=f"({labels})[datum.value]", labelColor=INK, labelLimit=wide, grid=False,
-        labelPadding=8, minExtent=wide,
-    )  # fmt: skip
-    return alt.Y("y:Q", scale=alt.Scale(domain=[len(arms), 0], nice=False), axis=axis), wide
 
 
 def _differences_table(result: StudyResult, pairs: Sequence[PairedComparison]) -> Table:
