@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,13 @@ from torch import nn
 
 import tokendynamics as td
 from diagnosis.test_decode import _with_head
+from diagnosis.test_heads import ids_of as of_heads_ids
+from diagnosis.test_heads import network_of as of_heads
 from pretrained.families import network_of
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, CheckpointError
+from tokendynamics.observables import shares
+from tokendynamics.pretrained import load
+from tokendynamics.pretrained.edits.variant import Variant
 
 
 def _texts(count: int = 6) -> dict[str, torch.Tensor]:
@@ -166,3 +172,90 @@ def test_a_network_without_a_feed_forward_part_to_hold_is_refused_by_name(change
     with pytest.raises(ArgumentValueError, match=r"feed_forward, which no layer has|feed_forward of layer 2: none"):
         td.what_if(alone, texts, changes)
     assert np.isfinite(td.what_if(alone, texts, {"attention": 0.5}).consensus_within_difference[-1, 1])
+
+
+def removed_by_hand(network: Any, layer: int, basis: np.ndarray, ids: list[int]) -> list[np.ndarray]:
+    """States after each layer of a LLaMA, with directions projected out after one, by hooks of the test's own."""
+    rows, model = torch.from_numpy(basis), network.model
+    states: list[np.ndarray] = []
+
+    def project(x: torch.Tensor) -> torch.Tensor:
+        return x - (x @ rows.T) @ rows
+
+    def enter(_: Any, given: Any) -> Any:
+        x = project(given[0]) if layer == 0 else given[0]
+        states.append(x[0].detach().numpy())
+        return (x, *given[1:])
+
+    def leave(number: int) -> Any:
+        def hook(_: Any, __: Any, out: Any) -> Any:
+            x = out if isinstance(out, torch.Tensor) else out[0]
+            x = project(x) if number == layer else x
+            states.append(x[0].detach().numpy())
+            return x if isinstance(out, torch.Tensor) else (x, *out[1:])
+
+        return hook
+
+    hooks = [model.layers[0].register_forward_pre_hook(enter)]
+    hooks += [block.register_forward_hook(leave(number)) for number, block in enumerate(model.layers, 1)]
+    with torch.no_grad():
+        network(torch.tensor([ids]))
+    for hook in hooks:
+        hook.remove()
+    return states
+
+
+@pytest.mark.parametrize("layer", [0, 1, 4])
+def test_directions_are_projected_out_as_by_hand(layer: int) -> None:
+    network, prompts = of_heads("llama"), of_heads_ids(5)
+    directions = np.random.default_rng(layer).normal(size=(2, 24))
+    basis = np.linalg.qr(directions.T)[0].T
+    found = td.what_if(network, prompts, project_out={layer: directions}, sinks=())
+    states = [removed_by_hand(network, layer, basis, ids) for ids in prompts]
+    for depth in range(5):
+        wanted = shares([each[depth] for each in states])
+        site = found.sel(model="changed", site="feed_forward", layer=depth)
+        assert float(site.consensus_within) == pytest.approx(float(wanted.kappa), abs=1e-6)
+        assert float(site.shares.sel(share="common")) == pytest.approx(float(wanted.common), abs=1e-6)
+    assert float(abs(found.loss_difference)) > 0
+    before = found.shares_difference.sel(layer=slice(0, layer - 1)) if layer else found.shares_difference[:0]
+    assert not bool((abs(before) > 1e-9).any())
+    assert found.attrs["changes"] == f"without 2 directions after layer {layer}"
+    with torch.no_grad():
+        again = network(torch.tensor([prompts[0]])).logits
+    assert not any(module._forward_hooks for module in network.modules())
+    assert bool(again.isfinite().all())
+
+
+def test_the_common_direction_projected_out_leaves_little_common() -> None:
+    network, prompts = of_heads("llama"), of_heads_ids(6)
+    direction = td.shared_directions(network, prompts, sinks=()).vector.sel(direction="common", layer=3)
+    found = td.what_if(network, prompts, project_out={3: direction}, sinks=())
+    common = found.shares.sel(site="feed_forward", layer=3, share="common")
+    assert abs(float(common.sel(model="changed"))) < abs(float(common.sel(model="as it is")))
+    both = td.what_if(network, prompts, {"layer 1 attention": 0.5}, project_out={3: direction}, sinks=())
+    assert both.attrs["changes"] == "layer 1 attention × 0.5, without 1 direction after layer 3"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({1: np.ones(23)}, r"project_out\[1\]: expected directions of 24 features, got shape \(1, 23\)"),
+        ({1: np.zeros(24)}, r"project_out\[1\]: expected directions other than zero"),
+        ({1: np.full(24, np.nan)}, r"project_out\[1\].*finite"),
+        ({9: np.ones(24)}, "project_out: expected layers from 0 to 4, got 9"),
+        ({"one": np.ones(24)}, "project_out"),
+        (np.ones(24), "project_out: expected"),
+        ({}, "changes: expected at least one"),
+    ],
+)
+def test_a_wrong_direction_is_refused_by_name(given: Any, words: str) -> None:
+    with pytest.raises((ArgumentTypeError, ArgumentValueError), match=words):
+        td.what_if(of_heads("llama"), of_heads_ids(3), project_out=given)
+
+
+def test_a_removed_direction_is_no_weight(tmp_path: Path) -> None:
+    checkpoint = load(of_heads("llama"))
+    removed = checkpoint.under(Variant(removed={1: ((1.0, *[0.0] * 23),)}))
+    with pytest.raises(ArgumentValueError, match="removed norms, positions and directions are not weights"):
+        removed.save(tmp_path / "saved")

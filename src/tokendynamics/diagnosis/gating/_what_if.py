@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,12 @@ from tokendynamics.diagnosis.tracing.prompt_shares import BOUNDS, CONFIDENCE, Es
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
 from tokendynamics.diagnosis.tracing.prompts import named_prompts
 from tokendynamics.diagnosis.tracing.variables import COMPONENTS, SITES
-from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.arguments import as_integer, as_tensor
+from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.intervals import jackknife_interval
 from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.edits.variant import Variant, VariantLike
 from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.provenance.progress import Progress, reporting
@@ -33,6 +36,9 @@ _LEAST_FOR_AN_INTERVAL = 3
 
 _DIMS = {"shares": ("layer", "site", "share"), "kappa_change_sum": ("component",)}
 
+
+_SAME_DIRECTION = 1e-6
+"""Singular value of unit rows up to which a direction lies in the space of the others."""
 
 MODELS = ("as it is", "changed")
 
@@ -129,8 +135,9 @@ def _update_quotient(
 def what_if(
     ckpt: Model,
     texts: Any,
-    changes: VariantLike,
+    changes: VariantLike = None,
     *,
+    project_out: Any = None,
     sinks: str | Sequence[int] = "detect",
     sink_ratio: float = SINK_RATIO,
     truncate: bool = False,
@@ -145,6 +152,9 @@ def what_if(
         ckpt: Anything `tokendynamics.load` takes, or a checkpoint already loaded.
         texts: See `tokendynamics.trace`; intervals need three that differ.
         changes: Such as ``{"layer 12 attention": 0.5, "layer 2 head 0": 0}`` or "no-norm"; see `Checkpoint.varied`.
+        project_out: Directions that are projected out of the states of all tokens after a layer, 0 for the embedding:
+            ``{9: d}`` with `d` of shape (dim,), or several, (direction, dim); such as a ``vector`` of
+            `tokendynamics.shared_directions`.
         sinks: See `tokendynamics.trace`, also for the others.
         sink_ratio: Likewise.
         truncate: Likewise.
@@ -159,7 +169,8 @@ def what_if(
         ``update_quotient`` is the changed update ratio divided by the unchanged one.
 
     Raises:
-        ArgumentTypeError, ArgumentValueError: See `tokendynamics.trace`; unknown changes, or none.
+        ArgumentTypeError, ArgumentValueError: See `tokendynamics.trace`; unknown changes, or none; a direction that is
+            zero, not finite or of another width.
         CheckpointError: A variant that the layout cannot express.
 
     >>> from tokendynamics.pretrained import load
@@ -169,8 +180,11 @@ def what_if(
     """
     ckpt = as_checkpoint(ckpt)
     variant = Variant.of(changes, "changes")
+    if project_out is not None:
+        variant = replace(variant, removed=_bases(project_out, ckpt))
     if variant == Variant():
-        raise ArgumentValueError(expected("changes", "at least one", "none", "name a part and a number"))
+        advice = "name a part and a number, or a direction to project out"
+        raise ArgumentValueError(expected("changes", "at least one", "none", advice))
     prompts = named_prompts(texts, ckpt)
     ckpts = [ckpt, ckpt.under(variant)]
     with reporting(progress) as report:
@@ -180,6 +194,28 @@ def what_if(
     return _as_dataset(found, [each for each, _ in losses]).assign_attrs(
         attrs | {"sinks": found.traces[0].attrs["sinks"]}
     )
+
+
+def _bases(project_out: object, ckpt: Checkpoint) -> dict[int, tuple[tuple[float, ...], ...]]:
+    """Return orthonormal rows of the space that directions span, by layer."""
+    if not isinstance(project_out, Mapping):
+        raise ArgumentTypeError(expected("project_out", "directions by layer, such as {9: d}", shown(project_out)))
+    depth, dim, bases = ckpt.architecture.layers, ckpt.architecture.dim, {}
+    for layer, given in project_out.items():
+        name = f"project_out[{shown(layer)}]"
+        number = as_integer(layer, f"a layer of project_out ({shown(layer)})")
+        if not 0 <= number <= depth:
+            raise ArgumentValueError(expected("project_out", f"layers from 0 to {depth}", number))
+        rows = as_tensor(np.asarray(given) if isinstance(given, xr.DataArray) else given, name).double()
+        rows = rows[None] if rows.ndim == 1 else rows
+        if rows.ndim != 2 or rows.shape[1] != dim or not len(rows):
+            raise ArgumentValueError(expected(name, f"directions of {dim} features", f"shape {tuple(rows.shape)}"))
+        sizes = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+        if bool((sizes == 0).any()):
+            raise ArgumentValueError(expected(name, "directions other than zero", "a zero vector"))
+        _, singular, axes = torch.linalg.svd(rows / sizes, full_matrices=False)
+        bases[number] = tuple(map(tuple, axes[singular > _SAME_DIRECTION].tolist()))
+    return bases
 
 
 def _as_dataset(found: Together, losses: list[Tensor]) -> xr.Dataset:

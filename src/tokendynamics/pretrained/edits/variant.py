@@ -20,11 +20,13 @@ from tokendynamics.pretrained.discovery._calls import Hooks, state_of
 from tokendynamics.pretrained.discovery._norms import norm_of
 from tokendynamics.pretrained.discovery._positional import PositionalPart, zeroed
 from tokendynamics.pretrained.discovery.layout import BlockLayout, Layout
+from tokendynamics.pretrained.edits._pass import check_one_stream
 from tokendynamics.pretrained.feed_forward import (
     feed_forward_problem,
     feed_forward_weights,
 )
 from tokendynamics.pretrained.network import evaluating
+from tokendynamics.words import plural
 
 PARTS = ("attention", "feed_forward")
 SWITCHES = ("norms", "final_norm", "positions")
@@ -63,6 +65,7 @@ class Variant:
         norms: Whether the norms of the blocks are there.
         final_norm: Whether the norm after the last block is.
         positions: Whether tokens know where they stand.
+        removed: Orthonormal directions that are projected out of the states after a layer, 0 for the embedding.
 
     >>> Variant.of({"feed_forward": 0, "layer 2 attention": 0.5}).words
     'feed_forward × 0, layer 2 attention × 0.5'
@@ -77,6 +80,7 @@ class Variant:
     norms: bool = True
     final_norm: bool = True
     positions: bool = True
+    removed: Mapping[int, tuple[tuple[float, ...], ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, given: VariantLike, argument: str = "variant") -> Variant:
@@ -132,6 +136,8 @@ class Variant:
         parts = [f"{name} × {value:g}" for name in PARTS if (value := getattr(self, name)) != 1]
         parts += [f"{name} × {value:g}" for name, value in self._single.items()]
         parts += [f"without {name.replace('_', ' ')}" for name in SWITCHES if not getattr(self, name)]
+        for layer, directions in self.removed.items():
+            parts.append(f"without {plural(len(directions), 'direction')} after layer {layer}")
         return ", ".join(parts) or "as it is"
 
     @property
@@ -243,6 +249,34 @@ class VariedNetwork(Hooks):
         if not self.variant.positions:
             for part in self._positional():
                 self._forget(part)
+        if self.variant.removed:
+            self._project_out()
+
+    def _project_out(self) -> None:
+        check_one_stream(self._layout, self._name)
+        blocks, removed = self._layout.blocks, self.variant.removed
+        bases = {layer: torch.tensor(rows, dtype=torch.float64) for layer, rows in removed.items()}
+        for layer in bases:
+            if not 0 <= layer <= len(blocks):
+                raise ArgumentValueError(expected("variant", f"layers from 0 to {len(blocks)}", f"layer {layer}"))
+        of_module: dict[nn.Module, list[Tensor | None]] = {}
+        for layer, block in enumerate(blocks, start=1):
+            of_module.setdefault(self.network.get_submodule(block), []).append(bases.get(layer))
+        for module, of_calls in of_module.items():
+            if any(basis is not None for basis in of_calls):
+                self.after(module, partial(self._projected, (module, "output"), of_calls))
+        if 0 in bases:
+            first = self.network.get_submodule(blocks[0])
+            of_calls = [bases[0], *[None] * (blocks.count(blocks[0]) - 1)]
+            self.before(first, partial(self._projected, (first, "input"), of_calls))
+
+    def _projected(self, key: Hashable, bases: list[Tensor | None], states: Tensor) -> Tensor | None:
+        """Project directions out of states: others at each call, where a block is several layers."""
+        basis = bases[self._call_of(key) % len(bases)]
+        if basis is None:
+            return None
+        rows = basis.to(states)
+        return states - (states @ rows.mT) @ rows
 
     def _weight_heads(self) -> None:
         gates = self.variant.head_gates_of(existing_heads(self._layout), self._name)
@@ -377,8 +411,8 @@ def gates_in_weights(network: nn.Module, layout: Layout, variant: Variant, dim: 
         ArgumentValueError: Norms or positions taken out, which no weight says; a part that there is not.
         CheckpointError: What writes a part was not found, or does so in several layers that have different gates.
     """
-    if not (variant.norms and variant.final_norm and variant.positions):
-        came, advice = variant.words, "removed norms and positions are not weights"
+    if variant.removed or not (variant.norms and variant.final_norm and variant.positions):
+        came, advice = variant.words, "removed norms, positions and directions are not weights"
         raise ArgumentValueError(expected("variant", "gates on parts and heads", came, advice))
     gates = variant.gates_of(existing_parts(layout, name), name)
     head_gates = variant.head_gates_of(existing_heads(layout), name)
