@@ -152,9 +152,8 @@ def what_if(
         ckpt: Anything `tokendynamics.load` takes, or a checkpoint already loaded.
         texts: See `tokendynamics.trace`; intervals need three that differ.
         changes: Such as ``{"layer 12 attention": 0.5, "layer 2 head 0": 0}`` or "no-norm"; see `Checkpoint.varied`.
-        project_out: Directions that are projected out of the states of all tokens after a layer, 0 for the embedding:
-            ``{9: d}`` with `d` of shape (dim,), or several, (direction, dim); such as a ``vector`` of
-            `tokendynamics.shared_directions`.
+        project_out: Directions to project out of all states after a layer, 0 for the embedding: ``{9: d}`` with `d` of
+            shape (dim,) or (direction, dim), such as a ``vector`` of `tokendynamics.shared_directions`.
         sinks: See `tokendynamics.trace`, also for the others.
         sink_ratio: Likewise.
         truncate: Likewise.
@@ -191,9 +190,8 @@ def what_if(
         found = run_together(ckpts, prompts, sinks, sink_ratio, truncate, report)
     losses = [losses_of_prompts(each, given) for each, given in zip(ckpts, found.given, strict=True)]
     attrs = {"model": ckpt.name, "changes": variant.words, "no_loss": losses[0][1], "intervals": _INTERVALS}
-    return _as_dataset(found, [each for each, _ in losses]).assign_attrs(
-        attrs | {"sinks": found.traces[0].attrs["sinks"]}
-    )
+    attrs["sinks"] = found.traces[0].attrs["sinks"]
+    return _as_dataset(found, [each for each, _ in losses]).assign_attrs(attrs)
 
 
 def _bases(project_out: object, ckpt: Checkpoint) -> dict[int, tuple[tuple[float, ...], ...]]:
