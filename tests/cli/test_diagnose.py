@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import xarray as xr
 
+import tokendynamics as td
 from command_line import call
 from tokendynamics.cli._main import main
 from tokendynamics.diagnosis.texts import NAMES
@@ -60,6 +61,17 @@ def test_json_goes_to_standard_output_alone(
     assert list(summary["prompts"]) == list(NAMES)
     assert len(summary["audit"]["regime"]) == 1
     assert xr.open_dataset(tmp_path / "out" / "audit.nc", engine="h5netcdf").layer.values.tolist() == [2]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_markdown_goes_to_standard_output_alone(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call(["diagnose", model, "--markdown", "--out", "out", "--no-levers"]) == 0
+    assert capsys.readouterr().out == td.Diagnosis.open("out").markdown() + "\n"
+    assert call(["diagnose", model, "--markdown", "--json", "--out", "other"]) == 2
+    assert "either --json or --markdown" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("undrawn")

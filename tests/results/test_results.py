@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from markdown_it import MarkdownIt
 
 import tokendynamics as td
 from diagnosis.planted_damage import damaged, network
@@ -128,6 +129,48 @@ class Hostile(Readable):
     @property
     def findings(self) -> list[Finding]:
         return [Finding(f"{place}{HOSTILE}", "shares") for place in range(40)]
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_markdown_is_a_list_of_every_finding(name: str, results: dict[str, Readable]) -> None:
+    found = _of(name, results)
+    texts = [finding.text if isinstance(finding, Finding) else finding for finding in found.findings]
+    assert rendered(found.markdown()) == [printable(text).strip() for text in (found.headline, *texts)]
+
+
+def rendered(markdown: str) -> list[str]:
+    """The paragraph and the items that a parser of CommonMark makes of a text, as plain text."""
+    tokens = MarkdownIt("commonmark").parse(markdown)
+    allowed = {"inline", "paragraph_open", "paragraph_close", "bullet_list_open", "bullet_list_close"}
+    assert {token.type for token in tokens} <= allowed | {"list_item_open", "list_item_close"}
+    blocks = [token.children or [] for token in tokens if token.type == "inline"]
+    assert {child.type for child in blocks[0]} <= {"text", "strong_open", "strong_close"}
+    assert {child.type for block in blocks[1:] for child in block} <= {"text"}
+    return ["".join(child.content for child in block) for block in blocks]
+
+
+MARKS = (
+    "a*b*_c_ [x](http://y) @someone $x$ #1 | ~~z~~ `code` \\ <b>&amp;",
+    "- no list",
+    "+ no list",
+    "1. one",
+    "12) two",
+    "# no title",
+    "===",
+    "> no quotation",
+    "    no code",
+)
+
+
+@pytest.mark.parametrize("text", MARKS)
+def test_no_text_is_a_mark_of_markdown(text: str) -> None:
+    class Marked(Hostile):
+        @property
+        def findings(self) -> list[Finding]:
+            return [Finding(text, "shares")] * 2
+
+    assert rendered(Marked().markdown()) == [printable(HOSTILE).strip(), text.strip(), text.strip()]
+    assert "<script" not in MarkdownIt("commonmark").render(Marked().markdown())
 
 
 def test_foreign_text_acts_on_no_terminal_and_no_page() -> None:

@@ -16,7 +16,7 @@ from tokendynamics.cli._loading import Reading
 from tokendynamics.cli._options import Counting, OutFolder, Results, as_file_name, check_writable
 from tokendynamics.cli._prompts import Prompts, named_prompts
 from tokendynamics.cli._signature import Option, Positive, command
-from tokendynamics.cli._terminal import Console, command_line, echo_json, table
+from tokendynamics.cli._terminal import Console, command_line, table
 from tokendynamics.cli._values import whole
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def compare_command(
     from tokendynamics.diagnosis.comparing.result import WRITER
     from tokendynamics.provenance.whole import check_free
 
-    output = Output(as_json=results.as_json, quiet=limits.quiet)
+    output = Output(results.as_json, limits.quiet, results.markdown)
     folder = out or Path(f"comparison-{as_file_name('-'.join(Path(name).name for name in models))}")
     check_free(folder, (PAGE, "comparison.json"), WRITER, overwrite=results.overwrite, argument="--out")
     kept.results(folder)
@@ -124,7 +124,7 @@ def compare_command(
         del chosen["dtypes"]
         found = compare(*ckpts, texts=prompts, **chosen, threads=threads, command=command_line(), progress=progress)
     found, undrawn = saved(found, folder, results, WRITER)
-    _show(output, found, None if undrawn else folder / PAGE, results.as_json)
+    _show(output, found, None if undrawn else folder / PAGE)
     code = limits.code_for(list(zip(found.models, found.verdicts, found.traces, strict=True))[1:])
     if undrawn:
         raise undrawn
@@ -165,12 +165,10 @@ def _loaded(given: _Given, reading: Reading, output: Output) -> Checkpoint:
         return load(given.name, adapter=given.adapter, dtype=given.dtype, **vars(reading), progress=progress)
 
 
-def _show(output: Output, found: Comparison, report: Path | None, as_json: bool) -> None:
+def _show(output: Output, found: Comparison, report: Path | None) -> None:
     from tokendynamics.cli._output import UNDRAWN
 
-    if as_json:
-        echo_json(found.record | {"report": report and str(report)})
-    if as_json or output.quiet:
+    if output.in_a_form(found, found.record, report):
         return
     console = Console(highlight=False)
     console.print()

@@ -106,7 +106,7 @@ def diagnose_command(
     from tokendynamics.pretrained import load
     from tokendynamics.provenance.whole import check_free
 
-    output = Output(as_json=results.as_json, quiet=limits.quiet)
+    output = Output(results.as_json, limits.quiet, results.markdown)
     entries = (*data_file_names(results.data_format), PAGE)
     if out is not None:
         check_free(out, entries, WRITER, overwrite=results.overwrite, argument="--out")

@@ -28,11 +28,18 @@ class Results:
         data_format: Format of the data files.
         overwrite: Also replace files that no earlier run of this command wrote.
         as_json: Print the summary as JSON on standard output.
+        markdown: Print the summary in Markdown on standard output, for a model card or a pull request.
     """
 
     data_format: Annotated[Literal["zarr", "netcdf"], Option("--format")] = "zarr"
     overwrite: bool = False
     as_json: Json = False
+    markdown: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse two forms of the summary."""
+        if self.as_json and self.markdown:
+            raise click.UsageError("expected either --json or --markdown, got both")
 
 
 @dataclass(frozen=True, kw_only=True)

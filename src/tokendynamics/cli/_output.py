@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import xarray as xr
@@ -16,7 +16,7 @@ from rich.text import Text
 
 from tokendynamics.cli._interrupted import PAGE
 from tokendynamics.cli._options import Results
-from tokendynamics.cli._terminal import Console, echo_json, table
+from tokendynamics.cli._terminal import Console, echo, echo_json, table
 from tokendynamics.diagnosis import Comparison, Diagnosis, repeated_texts
 from tokendynamics.diagnosis.result import deeper_in_words, levers_in_words, summary
 from tokendynamics.diagnosis.verdict import mean_over_prompts
@@ -72,16 +72,16 @@ def saved_in(folder: Path) -> tuple[Path, ...]:
 
 
 class Output:
-    """Progress and results in the terminal; with `as_json`, standard output holds only the JSON.
+    """Progress and results in the terminal; with `as_json` or `markdown`, standard output holds only that.
 
     Args:
         as_json: Whether the results are printed as JSON instead of a table.
-        quiet: Whether only that JSON is printed.
+        markdown: Whether they are printed as Markdown.
+        quiet: Whether only JSON or Markdown is printed.
     """
 
-    def __init__(self, as_json: bool, quiet: bool = False) -> None:
-        self.as_json = as_json
-        self.quiet = quiet
+    def __init__(self, as_json: bool, quiet: bool = False, markdown: bool = False) -> None:
+        self.as_json, self.markdown, self.quiet = as_json, markdown, quiet
         self._messages = Console(stderr=True, highlight=False)
         self._results = Console(highlight=False)
 
@@ -112,11 +112,17 @@ class Output:
 
         yield announce
 
+    def in_a_form(self, found: Diagnosis | Comparison, record: Mapping[str, Any], report: Path | None) -> bool:
+        """Print a result in the form that was asked for; return whether nothing else is to be printed."""
+        if self.as_json:
+            echo_json({**record, "report": report and str(report)})
+        elif self.markdown:
+            echo(found.markdown())
+        return self.as_json or self.markdown or self.quiet
+
     def show(self, found: Diagnosis, report: Path | None) -> None:
         """Print the verdict, a table of layers, and the path of the report."""
-        if self.as_json:
-            echo_json(summary(found) | {"report": report and str(report)})
-        if self.as_json or self.quiet:
+        if self.in_a_form(found, summary(found), report):
             return
         model = found.model
         heads = f"{plural(model['heads'], 'head')} × " if model["heads"] else ""  # 0 where no attention can be read

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -22,8 +23,12 @@ LINES = 15
 """The most lines that `print(result)` writes."""
 
 
+_MARKS = re.compile(r"[\\`*_{}\[\]#|~$@]|^[-+=]|(?<=^\d)[.)]|(?<=^\d\d)[.)]")
+"""What Markdown reads as a mark, a number of a list among them, and what GitHub reads as a mention or a formula."""
+
+
 class Readable:
-    """What has a headline and findings, and shows them: `summary`, `repr`, `print` and notebooks.
+    """What has a headline and findings, and shows them: `summary`, `markdown`, `repr`, `print` and notebooks.
 
     A subclass gives both properties.
     """
@@ -44,6 +49,14 @@ class Readable:
         lines = [headline, *(f"- {text}" for text in rest)]
         left = len(lines) - LINES + 1
         return "\n".join(lines if left < 2 else [*lines[: LINES - 1], f"… and {plural(left, 'more finding')}"])
+
+    def markdown(self) -> str:
+        """Return the headline in bold and every finding as a list in Markdown, for a model card or a pull request.
+
+        Characters that Markdown or HTML would read as a mark are escaped.
+        """
+        headline, *rest = (_MARKS.sub(r"\\\g<0>", escape(text.strip(), quote=False)) for text in self._texts())
+        return "\n".join([f"**{headline}**", "", *(f"- {text}" for text in rest)])
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self._texts()[0]}>"

@@ -107,7 +107,7 @@ def joint_levers(
         ckpt: Anything `tokendynamics.load` takes, or a checkpoint already loaded; a network in memory.
         texts: At least five different prompts of one kind, as `tokendynamics.trace` takes them.
         most: Largest number of changes in a set.
-        candidates: Number of parts and heads that are tried, the most promising first.
+        candidates: Number of parts, and of heads, that are tried, the most promising first.
         loss: Function of the network, with its language head where there is one, that returns one number; lower is
             better. It is called with the changes in force. None for the cross-entropy of the next token, in nats.
         budget: Largest rise of the loss that a set may cost. It does not count where κ′ ≥ 0.55.
@@ -127,8 +127,8 @@ def joint_levers(
 
     >>> texts = ["one fish", "two red birds", "it rains again", "who goes there", "a long way home"]
     >>> answer = joint_levers("random:distilgpt2", texts, candidates=3, most=2)
-    >>> answer.singles, answer.sets <= 2, answer.table.sizes["step"] <= 2
-    (6, True, True)
+    >>> answer.singles, answer.sets, list(answer.changes)
+    (9, 4, ['layer 1 attention'])
     """
     ckpt = as_checkpoint(ckpt)
     as_count(most, "most")
@@ -257,10 +257,17 @@ def _choice(gains: Mapping[tuple[int, int], float]) -> tuple[int, int]:
 
 
 def _candidates(first: Sensitivities, count: int) -> list[tuple[int, int]]:
-    """Return layer and gate of those that lower κ most when they are turned down, to first order."""
-    order = np.argsort(-np.nan_to_num(first.kappa, nan=-np.inf), axis=None, kind="stable")[:count]
-    places = [divmod(int(place), first.kappa.shape[1]) for place in order]
-    return [(layer + 1, gate) for layer, gate in places if first.kappa[layer, gate] > 0]
+    """Return layer and gate of the parts, and of the heads, that lower κ most when turned down, to first order.
+
+    A part contains its heads: together they would leave room for few heads.
+    """
+    chosen: list[tuple[int, int]] = []
+    for gates in (range(len(PARTS)), range(len(PARTS), first.kappa.shape[1])):
+        sizes = np.nan_to_num(first.kappa[:, gates], nan=-np.inf)
+        order = np.argsort(-sizes, axis=None, kind="stable")[:count].tolist()
+        places = [(place // len(gates), gates[place % len(gates)]) for place in order]
+        chosen += [(layer + 1, gate) for layer, gate in places if first.kappa[layer, gate] > 0]
+    return chosen
 
 
 def _measured(trials: Trials, chain: Sequence[Values], own_loss: _OwnLoss) -> list[_Step]:
