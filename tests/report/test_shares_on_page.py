@@ -35,11 +35,31 @@ def test_the_verdict_says_its_state_sentences_details_and_layers(page: str, diag
     for finding in diagnosis.verdict.details:
         assert re.search(rf'{finding.text[:22]}[^\n]* <a href="#{finding.figure}">', verdict)
     badges = re.findall(
-        r'<span class="layer"><span class="hidden">Layer </span>(\d+)<span class="hidden"> ([\w ]+)<', verdict
+        r'<span class="layer"><span class="hidden">(?:Layer|Final) </span>(\w+)<span class="hidden"> ([\w ]+)[,<]',
+        verdict,
     )
-    assert badges == [(str(i), state) for i, state in enumerate(diagnosis.verdict.layers, start=1)]
+    layers = [(str(i), state) for i, state in enumerate(diagnosis.verdict.layers, start=1)]
+    final = diagnosis.verdict.final_norm
+    assert badges == [*layers, *([] if final is None else [("norm", final)])]
     assert set(re.findall(r'aria-hidden="true">([^<]+)<', verdict)) == {"⁘", "›‹", "●", "│", "↗"}
     assert "consensus: layers 4, 10, 16, 22, 28" in verdict
+
+
+def test_the_last_badge_is_the_final_norm_and_badges_say_what_else_is_possible(diagnosis: Diagnosis) -> None:
+    trace = diagnosis.trace.copy(deep=True)
+    here = {"layer": trace.layer[-1], "site": "final_norm"}
+    trace.shares_interval.loc[{**here, "share": "common"}] = [0.1, 0.2]
+    trace.consensus_relative_interval.loc[here] = [0.01, 0.3]
+    trace.line_excess_interval.loc[here] = [0.0, 0.0]
+    verdict = replace(diagnosis.verdict, final_norm="drawing together")
+    page = page_of(replace(diagnosis, trace=trace, verdict=verdict))
+    assert "State after each layer and the final norm" in page
+    badge = page[page.index('<span class="hidden">Final </span>norm') - 250 :][:400]
+    assert 'title="within the confidence intervals also spread"' in badge
+    assert 'class="badge drawing-together unsure"' in badge
+    assert 'norm<span class="hidden"> drawing together, within the confidence intervals also spread</span>' in badge
+    assert ", and the final norm</li>" in page
+    assert "Dashed: the interval reaches another state." in page
 
 
 def test_facts_versions_and_prompts_come_last(page: str) -> None:

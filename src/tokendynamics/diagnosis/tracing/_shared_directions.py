@@ -36,7 +36,7 @@ _DESCRIPTIONS = {
     "similarity": "mean product of the components of different tokens along the direction: tokens of different texts "
     "for the common one, of one text for its own",
     "carried": "similarity over the whole that is shared: of share_common, or of what the tokens of the text share "
-    "beyond the common direction",
+    "beyond the common direction; above 1 where what they share along other directions is negative",
     "written": "signed share of the mean component along the direction that a part of a layer adds; source 0 is the "
     "embedding; adds up to 1 over source and component",
     "written_by_head": "the part of it that each head adds; NaN where heads are not known or a norm follows them",

@@ -128,7 +128,7 @@ class Variant:
                     gates |= {(layer, part): number for layer in layers}
                 else:
                     heads |= {(layer, head): number for layer in layers}
-        return cls(**whole, **switched, gates=gates, heads=heads)
+        return cls(**whole, **switched, gates=gates, heads=heads, removed={})
 
     @property
     def words(self) -> str:

@@ -9,11 +9,12 @@ from textwrap import wrap
 from typing import Any
 
 import numpy as np
+import xarray as xr
 
 from tokendynamics.diagnosis import Diagnosis
 from tokendynamics.diagnosis.network import norms_there
 from tokendynamics.diagnosis.result import levers_in_words
-from tokendynamics.diagnosis.tracing.layer_states import State
+from tokendynamics.diagnosis.tracing.layer_states import State, states_within
 from tokendynamics.figures.curves import Stack
 from tokendynamics.figures.palette import chart_config
 from tokendynamics.figures.svg import WIDE, Drawing, words_chart
@@ -23,7 +24,7 @@ from tokendynamics.report.diagnosis import _sections
 from tokendynamics.report.diagnosis._shares import AXIS, QUESTION, shares_figure
 from tokendynamics.report.diagnosis._tokens import player, prompts_of
 from tokendynamics.results import Refused
-from tokendynamics.words import Convention, count, duration, in_layers, moment, plural, written
+from tokendynamics.words import Convention, count, duration, in_layers, listing, moment, plural, written
 
 _GLYPHS: dict[State, str] = {
     "spread": "⁘", "drawing together": "›‹", "consensus": "●", "rank collapse": "│", "anisotropic": "↗",
@@ -130,12 +131,25 @@ def _page_lines(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 
 
 def _layers(diagnosis: Diagnosis) -> dict[str, Any]:
-    states = np.array(diagnosis.verdict.layers)
+    verdict, trace = diagnosis.verdict, diagnosis.trace
+    states = np.array(verdict.layers)
     where = {state: np.flatnonzero(states == state) + 1 for state in _GLYPHS}
-    return {
-        "badges": [(index, state, _GLYPHS[state]) for index, state in enumerate(diagnosis.verdict.layers, start=1)],
-        "legend": [(state, glyph, in_layers(where[state])) for state, glyph in _GLYPHS.items() if len(where[state])],
-    }
+    legend = {state: in_layers(layers) for state, layers in where.items() if len(layers)}
+    badges = [
+        (index, state, _GLYPHS[state], _also(trace, state, index, "feed_forward"))
+        for index, state in enumerate(verdict.layers, start=1)
+    ]
+    if verdict.final_norm is not None:
+        final = verdict.final_norm
+        badges.append(("norm", final, _GLYPHS[final], _also(trace, final, len(states), "final_norm")))
+        legend[final] = f"{legend[final]}, and the final norm" if final in legend else "the final norm"
+    return {"badges": badges, "legend": [(state, _GLYPHS[state], place) for state, place in legend.items()]}
+
+
+def _also(trace: xr.Dataset, state: State, layer: int, site: str) -> str:
+    """Return the other states within the confidence intervals, in words; empty where there are none."""
+    others = [other for other in states_within(trace, layer, site) if other != state]
+    return f"within the confidence intervals also {listing(others, 'or')}" if others else ""
 
 
 def notebook_html(diagnosis: Diagnosis) -> str:
