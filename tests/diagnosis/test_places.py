@@ -16,6 +16,7 @@ from diagnosis.built_recipes import WORDS
 from diagnosis.built_transformer import VOCABULARY, Canvas, Frame, Own, blank
 from diagnosis.direct_criteria import units
 from tokendynamics.diagnosis import judge, trace
+from tokendynamics.diagnosis.texts import default_texts
 from tokendynamics.diagnosis.tracing.layer_states import State
 from tokendynamics.diagnosis.tracing.words import MERGED, PLACED, merging_neighbours, own_share
 from tokendynamics.diagnosis.verdict import verdict_as_plain, verdict_of
@@ -195,3 +196,14 @@ def test_the_final_norm_has_a_state_of_its_own(kind: str, state: State) -> None:
 
 def test_a_network_without_a_final_norm_has_no_such_state() -> None:
     assert judge(None, traced(blank(Frame(post=True)).network)).final_norm is None
+
+
+@pytest.mark.pretrained
+def test_smollm2_has_the_four_shares_that_were_measured_before() -> None:
+    """`mathematics` 11: 0.403, 0.003, 0.194 and 0.399 after the last layer, of the default texts."""
+    table = trace(load("smollm2"), default_texts())
+    site = table.sel(site="feed_forward").isel(layer=-1)
+    within, elsewhere = 1 - float(site.share_own), float(site.cosine_elsewhere)
+    found = [elsewhere, float(site.share_position), within - elsewhere, own_share(site) - float(site.share_position)]
+    np.testing.assert_allclose(found, [0.403, 0.003, 0.194, 0.399], atol=0.01)
+    assert (judge(None, table).state, judge(None, table).final_norm) == ("drawing together", "drawing together")

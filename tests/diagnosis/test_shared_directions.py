@@ -15,6 +15,7 @@ from diagnosis.built_networks import prompts_of
 from diagnosis.built_recipes import WORDS
 from diagnosis.built_transformer import VOCABULARY, Frame, blank
 from diagnosis.test_heads import network_of
+from tokendynamics.diagnosis.texts import default_texts
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.pretrained import Checkpoint, load
 
@@ -162,6 +163,8 @@ def test_uniform_attention_takes_from_all_tokens_alike() -> None:
     ckpt = built(paint.average, layers=[3], gain=40.0)
     table = td.source_tokens(ckpt, [{"idx": torch.tensor([each])} for each in prompts_of("even")], sinks=())
     assert float(table.by_position.sel(kind="text", layer=3).max()) < 0.1
+    assert "In layer 3, where attention adds most" in table.attrs["summary"]
+    assert "no position contributes more than" in table.attrs["summary"]
 
 
 @pytest.mark.parametrize("measure", [td.shared_directions, td.source_tokens])
@@ -196,3 +199,14 @@ def test_one_head_is_the_whole_attention() -> None:
     table = td.shared_directions(model, ids_of(), sinks=())
     attention = table.written.sel(component="attention").isel(source=slice(1, None))
     np.testing.assert_allclose(table.written_by_head.isel(source=slice(1, None), head=0), attention, atol=1e-5)
+
+
+@pytest.mark.pretrained
+def test_smollm2_reads_the_directions_of_its_texts_as_what_they_are_about() -> None:
+    texts = dict(list(default_texts().items())[:5])
+    table = td.shared_directions("smollm2", texts)
+    np.testing.assert_allclose(table.written.sum(["source", "component"]), 1, atol=1e-6)
+    assert float(abs(table.written_besides_heads.isel(source=slice(1, None))).max()) < 1e-4
+    assert "," in table.token_text.sel(direction="common", layer=9).values
+    sources = td.source_tokens("smollm2", texts)
+    np.testing.assert_allclose(sources.contribution.sum("token"), sources.added, atol=1e-6)

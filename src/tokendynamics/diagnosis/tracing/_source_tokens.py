@@ -29,6 +29,9 @@ from tokendynamics.words import percent
 KINDS = ("common", "text")
 """The direction that all texts share, and that of the token's own text."""
 
+_ONE_SOURCE = 0.25
+"""Share of what attention adds from which one position is named as its source."""
+
 _DESCRIPTIONS = {
     "contribution": "Σ_h a_ij (OV_h x̂_j)·d / |x_i|, the mean over the tokens i that count: what attention brings of "
     "source token j to the mean component of the text's tokens along the direction after the layer",
@@ -145,6 +148,8 @@ def _summary(by_position: np.ndarray, added: np.ndarray, noun: str) -> str:
     position = int(np.nanargmax(by_position[layer]))
     largest = float(by_position[layer, position])
     where = f"In layer {layer + 1}, where attention adds most to the direction that the tokens of a {noun} share"
+    if largest < _ONE_SOURCE:
+        return f"{where}, no position contributes more than {percent(largest)} of it."
     if not largest <= 1:
         return f"{where}, the token at position {position} adds more than the whole; others undo it."
     named = "its first token" if position == 0 else f"the token at position {position}"

@@ -133,10 +133,10 @@ def _page_lines(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 def _layers(diagnosis: Diagnosis) -> dict[str, Any]:
     verdict, trace = diagnosis.verdict, diagnosis.trace
     states = np.array(verdict.layers)
-    where = {state: np.flatnonzero(states == state) + 1 for state in _GLYPHS}
-    legend = {state: in_layers(layers) for state, layers in where.items() if len(layers)}
+    where: dict[State, np.ndarray] = {state: np.flatnonzero(states == state) + 1 for state in _GLYPHS}
+    legend: dict[State, str] = {state: in_layers(layers) for state, layers in where.items() if len(layers)}
     badges = [
-        (index, state, _GLYPHS[state], _also(trace, state, index, "feed_forward"))
+        (str(index), state, _GLYPHS[state], _also(trace, state, index, "feed_forward"))
         for index, state in enumerate(verdict.layers, start=1)
     ]
     if verdict.final_norm is not None:
