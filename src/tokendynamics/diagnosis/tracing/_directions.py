@@ -23,9 +23,10 @@ from tokendynamics.numerics.errors import expected
 from tokendynamics.observables.directions import lengths
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
+from tokendynamics.pretrained.edits.states import SiteStates
 from tokendynamics.pretrained.inputs import Prepared
 from tokendynamics.pretrained.not_finite import check_states
-from tokendynamics.provenance.progress import Progress, tracked
+from tokendynamics.provenance.progress import Progress
 
 _RESOLUTION = 1e-6
 """Length of a mean of unit rows below which its direction is rounding."""
@@ -108,7 +109,13 @@ def directions_of(
         count = len({_key(each) for each in given})
         wanted = f"at least two {noun_of(prompts)}s, all different"
         raise ArgumentValueError(expected("texts", wanted, f"{len(given)}, of which {count} differ"))
-    left = [_left_by(ckpt, each, sinks, sink_ratio) for each in tracked(given, report, "following the tokens")]
+    rows: dict[int, TextStates] = {}
+    for passed in ckpt.states_in_packs([each.inputs for each in given]):
+        check_states(ckpt, passed)
+        for number, place in enumerate(passed.places):
+            rows[place] = _left_by(passed.of(number), given[place], sinks, sink_ratio)
+        report(len(rows), len(given), "following the tokens")
+    left = [rows[place] for place in range(len(given))]
     means = torch.stack([torch.einsum("lt,ltd->ld", each.weights, each.after.double()) for each in left])
     common = _unit(means.mean(dim=0))
     beyond = means - torch.linalg.vecdot(means, common).unsqueeze(-1) * common
@@ -124,10 +131,7 @@ def _unit(x: Float64[Tensor, "... dim"]) -> Float64[Tensor, "... dim"]:
     return torch.where(size > _RESOLUTION, x / size, torch.nan)
 
 
-def _left_by(ckpt: Checkpoint, given: Prepared, sinks: str | Sequence[int], ratio: float) -> TextStates:
-    (passed,) = ckpt.states_in_packs([given.inputs], packed=False)
-    check_states(ckpt, passed)
-    states = passed.of(0)
+def _left_by(states: SiteStates, given: Prepared, sinks: str | Sequence[int], ratio: float) -> TextStates:
     attention, after = states.attention.cpu(), states.feed_forward.cpu()
     sizes = lengths(after.double())
     counts = ~tokens_left_out(find_sinks(sizes, ratio), sinks)

@@ -165,9 +165,9 @@ def _heads_of(
 
     def watch(layer: int, call: AttentionCall) -> None:
         if layer in factors:
-            columns = torch.einsum("hvd,kld->klhv", factors[layer], directions)
             outputs = torch.einsum("thv,lt->lhv", call.output[0].double().cpu(), text.weights)
-            heads = torch.einsum("klhv,lhv->klh", columns, outputs)
+            added_by_head = torch.einsum("lhv,hvd->lhd", outputs, factors[layer])
+            heads = torch.einsum("lhd,kld->klh", added_by_head, directions)
             added[:, :, layer, : heads.shape[-1]] = torch.where(_before(depth)[:, layer, None], heads, 0.0)
 
     watch_layers(ckpt, text, watch)
