@@ -24,7 +24,7 @@ from tokendynamics.provenance.progress import Progress, reporting
 from tokendynamics.sweeps.study import PairedComparison, StudyPlan, StudyResult, TestedClaim, parse_plan, study
 from tokendynamics.sweeps.study.examples import example_text
 from tokendynamics.sweeps.study.paired import compared
-from tokendynamics.sweeps.study.running import dataset_of
+from tokendynamics.sweeps.study.result import dataset_of
 from tokendynamics.training import train
 from tokendynamics.training.record import FINISHED
 from tokendynamics.words import signed

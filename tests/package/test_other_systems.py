@@ -101,7 +101,7 @@ def test_a_system_without_quotas_still_knows_a_full_disk(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("groups", [True, False])
 def test_a_process_is_ended_with_its_children(groups: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
-    from tokendynamics.sweeps.study import _process
+    from tokendynamics.sweeps.study import _running
 
     if not groups:
         monkeypatch.delattr(os, "killpg", raising=False)
@@ -115,7 +115,7 @@ def test_a_process_is_ended_with_its_children(groups: bool, monkeypatch: pytest.
     )
     assert process.stdout is not None
     child = psutil.Process(int(process.stdout.readline()))
-    _process._end(process)
+    _running._end(process)
     process.stdout.close()
     assert process.returncode
     child_ended = not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
@@ -124,7 +124,7 @@ def test_a_process_is_ended_with_its_children(groups: bool, monkeypatch: pytest.
 
 def test_a_run_starts_without_inherited_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("distributed")
-    from tokendynamics.sweeps.study import _process
+    from tokendynamics.sweeps.study import _running
 
     given: dict[str, Any] = {}
 
@@ -133,9 +133,9 @@ def test_a_run_starts_without_inherited_locks(monkeypatch: pytest.MonkeyPatch, t
             given.update(options, arguments=arguments)
             super().__init__(arguments, **options)
 
-    monkeypatch.setattr(_process, "fcntl", None)
+    monkeypatch.setattr(_running, "fcntl", None)
     monkeypatch.setattr(subprocess, "Popen", Recorded)
-    assert _process._watched(["-c", "print(1)"], tmp_path / "output.txt", None, 0, "key") == 0
+    assert _running._watched(["-c", "print(1)"], tmp_path / "output.txt", None, 0, "key") == 0
     assert given["arguments"] == [sys.executable, "-c", "print(1)"]
     assert given["pass_fds"] == ()
     assert not given["start_new_session"]
@@ -146,7 +146,7 @@ def test_modules_with_locks_are_imported_where_there_are_none() -> None:
 import sys
 sys.modules["fcntl"] = None
 from importlib import import_module
-for name in ("provenance.swap", "training.folder", "cli._main", "sweeps.study._process"):
+for name in ("provenance.swap", "training.folder", "cli._main", "sweeps.study._running"):
     import_module("tokendynamics." + name)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -167,11 +167,11 @@ def test_nothing_else_is_asked_of_posix() -> None:
     """Names that Windows or macOS lack stand only where they are guarded, in these files."""
     guarded = {
         "sched_getaffinity": {"numerics/resources.py"},
-        "CDLL": {"numerics/resources.py", "provenance/swap.py", "sweeps/study/_process.py"},
-        "killpg": {"sweeps/study/_process.py"},
-        "SIGKILL": {"sweeps/study/_process.py"},
+        "CDLL": {"numerics/resources.py", "provenance/swap.py", "sweeps/study/_running.py"},
+        "killpg": {"sweeps/study/_running.py"},
+        "SIGKILL": {"sweeps/study/_running.py"},
         "O_DIRECTORY": {"provenance/swap.py", "provenance/durable.py", "training/folder.py"},
-        "import fcntl": {"provenance/swap.py", "training/folder.py", "sweeps/study/_process.py"},
+        "import fcntl": {"provenance/swap.py", "training/folder.py", "sweeps/study/_running.py"},
         "os.fork": set(),
         "os.getuid": set(),
         "SIGALRM": set(),

@@ -169,7 +169,7 @@ def test_no_module_is_public_by_accident():
             assert name in SHARED or leaf in getattr(importlib.import_module(package), "__all__", ()), name
 
 
-MOST_READ_ONCE = 16
+MOST_READ_ONCE = 14
 
 
 def test_files_that_one_other_file_reads_do_not_become_more():

@@ -14,7 +14,7 @@ from tokendynamics.specification.draws import OfSystems
 from tokendynamics.sweeps import Plan, open_store, parse_plan, sweep
 from tokendynamics.sweeps._store import own_versions
 from tokendynamics.sweeps.systems import running as module
-from tokendynamics.sweeps.systems._plan import Block
+from tokendynamics.sweeps.systems._plan import DrawBlock
 from tokendynamics.sweeps.systems.running import first_engine, run_task, simulated
 
 pytest.importorskip("numba")
@@ -24,7 +24,7 @@ FREE_CHOICE = SMALL.replace('engine = "batched"\n', "")
 
 def engine_of(text: str, wanted: str) -> str:
     plan = parse_plan(text, "a.toml")
-    return simulated(plan.setup(Block((0, 0), OfSystems("key", 0, 2))), wanted).engine
+    return simulated(plan.setup(DrawBlock((0, 0), OfSystems("key", 0, 2))), wanted).engine
 
 
 def task_of(plan: Plan, task: tuple[int, ...], engine: str) -> dict[str, np.ndarray]:

@@ -19,7 +19,7 @@ from tokendynamics.numerics.resources import check_fits
 from tokendynamics.numerics.signatures import typed_arguments, typed_fields
 
 Activation = Literal["relu", "identity"]
-Block = Literal["category", "position", "scratch"]
+FeatureBlock = Literal["category", "position", "scratch"]
 
 _CHUNK_NUMBERS = 2_000_000
 """Held by the largest intermediate array of a chunk: 16 MB of float64."""
@@ -111,7 +111,7 @@ class OneLayerTransformer:
         """The paper's ``v`` of each head, acting on columns, (head, width, width)."""
         return self.attention.ov.matrix_at(0.0)
 
-    def block(self, name: Block) -> slice:
+    def block(self, name: FeatureBlock) -> slice:
         """Return where the features of one kind stand."""
         categories, width = self.task.categories, self.task.width
         return {

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from tokendynamics.cli._interrupted import PAGE, Kept, says_what_is_kept
 from tokendynamics.cli._limits import Limits
-from tokendynamics.cli._loading import Reading
+from tokendynamics.cli._loading import ReadingOptions
 from tokendynamics.cli._options import Counting, OutFolder, Results, as_file_name, check_writable
 from tokendynamics.cli._prompts import Prompts, named_prompts
 from tokendynamics.cli._signature import Option, Positive, command
@@ -85,7 +85,7 @@ def compare_command(
     counting: Counting,
     threads: Positive | None = None,
     adapter: OutFolder | None = None,
-    reading: Reading,
+    reading: ReadingOptions,
     limits: Limits,
     out: OutFolder | None = None,
     results: Results,
@@ -157,7 +157,7 @@ def _several(models: tuple[str, ...], formats: list[str], adapter: Path | None, 
     return [_Given(name, dtype, adapter if place else None) for place, (name, dtype) in pairs]
 
 
-def _loaded(given: _Given, reading: Reading, output: Output) -> Checkpoint:
+def _loaded(given: _Given, reading: ReadingOptions, output: Output) -> Checkpoint:
     from tokendynamics.pretrained import load
 
     output.say(f"Loading {given.name}")

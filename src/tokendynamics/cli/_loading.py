@@ -39,7 +39,7 @@ class DeviceMap(click.ParamType):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class ReadingOptions:
     """How each of several models is read, named as the arguments of `tokendynamics.load`.
 
     Attributes:
@@ -60,7 +60,7 @@ class Reading:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loading(Reading):
+class Loading(ReadingOptions):
     """How one model is loaded: further arguments.
 
     Attributes:

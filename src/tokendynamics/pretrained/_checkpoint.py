@@ -34,7 +34,7 @@ from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.interface import showing, watching
 from tokendynamics.pretrained.edits._fresh_weights import Drawing, FreshBlocks, laws_of, of_std
 from tokendynamics.pretrained.edits.gates import GatedNetwork
-from tokendynamics.pretrained.edits.language_head import Decoder, no_head, with_language_head
+from tokendynamics.pretrained.edits.language_head import LanguageHead, no_head, with_language_head
 from tokendynamics.pretrained.edits.states import PackStates, SiteStates, StateWatch, collect_states, run
 from tokendynamics.pretrained.edits.variant import (
     Variant,
@@ -524,7 +524,7 @@ class Checkpoint:
         """Return what puts this checkpoint's own variant in force, for a ``with`` block."""
         return nullcontext() if self.variant == Variant() else self.varied(self.variant)
 
-    def decoder(self, pack: Pack) -> Decoder:
+    def decoder(self, pack: Pack) -> LanguageHead:
         """Return what reads states as the network's language head reads its last ones, for a ``with`` block.
 
         Args:
@@ -537,7 +537,7 @@ class Checkpoint:
         whole, vocabulary = self.with_head, self.architecture.vocabulary
         if whole is None or vocabulary is None:
             raise CheckpointError(no_head(self.name))
-        return Decoder(whole, self.model, self.layout, pack, vocabulary, self.name)
+        return LanguageHead(whole, self.model, self.layout, pack, vocabulary, self.name)
 
     def fresh(self, how: Drawing, seed: int, std: float | None = None) -> FreshBlocks:
         """Return the network with blocks whose weights are drawn anew for every pass, as transformers initialises them.

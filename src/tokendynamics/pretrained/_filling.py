@@ -34,7 +34,7 @@ Place = Callable[[str], torch.device]
 
 
 @runtime_checkable
-class Readable(Protocol):
+class TensorReader(Protocol):
     """Reads the tensors of a network one at a time."""
 
     @property
@@ -70,7 +70,7 @@ def put(network: nn.Module, name: str, values: Tensor, *further: str) -> None:
 
 
 def fill(
-    network: nn.Module, weights: Readable, dtype: torch.dtype, place: Place, but: tuple[str, ...] = ()
+    network: nn.Module, weights: TensorReader, dtype: torch.dtype, place: Place, but: tuple[str, ...] = ()
 ) -> nn.Module:
     """Give every parameter and table of an empty network its values; return it ready to run.
 
@@ -162,7 +162,7 @@ class Network:
         config: Any,
         dtype: torch.dtype,
         device: torch.device,
-        weights: Readable | None,
+        weights: TensorReader | None,
         stream: bool | None = None,
         placement: Placement | None = None,
         inputs: Callable[[int], Mapping[str, Any]] | None = None,
@@ -200,7 +200,7 @@ class Network:
         return self.device
 
     @property
-    def stored(self) -> tuple[nn.Module, Readable]:
+    def stored(self) -> tuple[nn.Module, TensorReader]:
         """The empty network and what reads its tensors.
 
         Raises:
@@ -261,7 +261,7 @@ class StreamedNetwork:
     """
 
     def __init__(
-        self, network: nn.Module, blocks: Sequence[str], weights: Readable, dtype: torch.dtype, device: torch.device
+        self, network: nn.Module, blocks: Sequence[str], weights: TensorReader, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.network: Any = copy.deepcopy(network).to(dtype)
         self.blocks, self.table = blocks, ""

@@ -22,7 +22,7 @@ from tokendynamics.pretrained.sources._tensor_files import PickledFiles, Safeten
 
 
 @dataclass
-class Source:
+class TensorSource:
     """The sources of one tensor of a network.
 
     Attributes:
@@ -56,7 +56,7 @@ class Source:
         return value[0] if isinstance(value, list) else value
 
 
-def stored_names(whole: Any, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Source]:
+def stored_names(whole: Any, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, TensorSource]:
     """Return, for each wanted tensor that a file holds, its sources.
 
     Args:
@@ -72,7 +72,7 @@ def stored_names(whole: Any, stored: Mapping[str, Any], wanted: Mapping[str, Any
     converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
     by_pattern = {pattern: converter for converter in converters for pattern in converter.source_patterns}
     known, prefix = dict.fromkeys((*whole.state_dict(), *wanted)), whole.base_model_prefix
-    found: dict[str, Source] = {}
+    found: dict[str, TensorSource] = {}
     for name in sorted(stored, key=natural):
         target, pattern = rename_source_key(name, renamings, converters, prefix, _Present(known))
         if target not in known and name in known:
@@ -80,10 +80,10 @@ def stored_names(whole: Any, stored: Mapping[str, Any], wanted: Mapping[str, Any
         if pattern is None:
             # A plain name that is right already wins over one that a rule leads there.
             if target not in found or name == target:
-                found[target] = Source(target, [name], [""], None, whole)
+                found[target] = TensorSource(target, [name], [""], None, whole)
             continue
         first = by_pattern[pattern]
-        source = found.setdefault(target, Source(target, [], [], first, whole))
+        source = found.setdefault(target, TensorSource(target, [], [], first, whole))
         source.names.append(name)
         source.patterns.append(pattern)
         for other in first.target_patterns[1:]:
@@ -99,7 +99,7 @@ class _Present(dict[str, Any]):
         super().__init__(dict.fromkeys(names, True))
 
 
-def _tied(whole: Any, found: Mapping[str, Source], wanted: Mapping[str, Any]) -> dict[str, Source]:
+def _tied(whole: Any, found: Mapping[str, TensorSource], wanted: Mapping[str, Any]) -> dict[str, TensorSource]:
     """Return the sources of tensors that stand in the file under another name of theirs."""
     names: dict[int, list[str]] = {}
     for name, parameter in whole.named_parameters(remove_duplicate=False):
@@ -119,7 +119,7 @@ _TABLES = ("inv_freq", "original_inv_freq", "position_ids", "masked_bias", "rela
 """Last parts of the names of tables that earlier versions of transformers stored, and that are computed today."""
 
 
-def unplaced(whole: Any, stored: Mapping[str, tuple[int, ...]], placed: Mapping[str, Source]) -> list[str]:
+def unplaced(whole: Any, stored: Mapping[str, tuple[int, ...]], placed: Mapping[str, TensorSource]) -> list[str]:
     """Return the file's tensors inside the base model for which its configuration has no place, in order.
 
     A head of another task stands outside it and changes no state; a pooler does not either. What transformers itself
@@ -146,7 +146,7 @@ def unplaced(whole: Any, stored: Mapping[str, tuple[int, ...]], placed: Mapping[
     return sorted(found, key=natural)
 
 
-def names_in(whole: Any, placed: Mapping[str, Source]) -> set[str]:
+def names_in(whole: Any, placed: Mapping[str, TensorSource]) -> set[str]:
     """Return the names in the file of all tensors that an empty network has a place for.
 
     Args:

@@ -22,7 +22,7 @@ from tokendynamics.pretrained._filling import Network, shapes_of
 from tokendynamics.pretrained._live import check_live, live_checkpoint
 from tokendynamics.pretrained._remedied_network import IN_CONFIGURATION, attach, fitting_columns, remedies_in
 from tokendynamics.pretrained._stored_tensors import (
-    Source,
+    TensorSource,
     Weights,
     ignored,
     names_in,
@@ -212,7 +212,9 @@ def _with_remedy(
     return checkpoint
 
 
-def _check_places(whole: Any, store: SafetensorsFiles | PickledFiles, sources: Mapping[str, Source], name: str) -> None:
+def _check_places(
+    whole: Any, store: SafetensorsFiles | PickledFiles, sources: Mapping[str, TensorSource], name: str
+) -> None:
     """Refuse tensors that the configuration has no place for: without them it would be another network."""
     left = unplaced(whole, store.shapes, sources)
     # Some parts, such as a pooler, are left out of what is read, and are still part of the configuration's network. A

@@ -133,7 +133,7 @@ class Reported(TrainerCallback):
             self._report(state.global_step, state.max_steps, self._what)
 
 
-class Curves(TensorBoardCallback):
+class TensorBoardCurves(TensorBoardCallback):
     """Writes every logged number for TensorBoard, to the last evaluation.
 
     Of a run that continues from a checkpoint, TensorBoard leaves out what had been written after that one.
@@ -207,12 +207,12 @@ class TrainingRun:
         self.notes = counted_otherwise(experiment, self.processes)
         self.averaged = None if recipe.averaging is None else AveragedWeights(recipe.averaging)
         told: list[TrainerCallback] = [Reported(report, f"Training {experiment.name}")]
-        self.curves: Curves | None = None
+        self.curves: TensorBoardCurves | None = None
         if settings.process_index == 0:  # from here on the folder is this run's
             with whole_file(place / EXPERIMENT) as made:
                 write_json(made, experiment.as_json())
             if "tensorboard" in loggers:
-                self.curves = Curves(place / LOGS)
+                self.curves = TensorBoardCurves(place / LOGS)
                 told.append(self.curves)
         self.trainer = RunTrainer(model, self.task, recipe, settings, self.averaged, [*told, *callbacks])
 

@@ -98,7 +98,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Planted:
         plain = {"means": {}, "best": {}, "acts": {}, "shared": 1.0, "own": 0.01, "test": 1.0}
         file.write_text(json.dumps(plain | law))
         program = (str(script), str(file))
-        monkeypatch.setattr("tokendynamics.sweeps.study.running.PROGRAM", program)
+        monkeypatch.setattr("tokendynamics.sweeps.study._running.PROGRAM", program)
         return program
 
     return plant

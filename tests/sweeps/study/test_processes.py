@@ -21,7 +21,7 @@ from sweeps.study.conftest import TWO_ARMS, Planted, starts
 from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.sweeps._store import own_versions
 from tokendynamics.sweeps.study import open_study, parse_plan, study
-from tokendynamics.sweeps.study._process import run_process
+from tokendynamics.sweeps.study._running import run_process
 
 PLAN = parse_plan(TWO_ARMS, "two.toml")
 
@@ -95,8 +95,8 @@ def test_a_worker_that_does_not_see_the_folder_is_an_error_and_no_run_s_status(t
 
 _SCRIPT = """
 import sys
-from tokendynamics.sweeps.study import running
-running.PROGRAM = ({script!r}, {law!r})
+from tokendynamics.sweeps.study import _running
+_running.PROGRAM = ({script!r}, {law!r})
 from tokendynamics.cli._main import main
 main(["study", *sys.argv[1:]])
 """

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from tokendynamics.circuits._task import PairTask
-from tokendynamics.circuits._transformer import Block, OneLayerTransformer, chunk_length
+from tokendynamics.circuits._transformer import FeatureBlock, OneLayerTransformer, chunk_length
 from tokendynamics.circuits.evidence._trial import EvidenceTrial, pairs, root
 from tokendynamics.circuits.evidence.instrument import Estimate, Instrument, all_of, any_of
 from tokendynamics.circuits.evidence.weights import QK_BLOCKS, block_name, double_centred, weights_of
@@ -340,7 +340,7 @@ def _below_zero(share: Estimate) -> bool:
 
 
 def without_interaction(
-    model: OneLayerTransformer, task: PairTask, block: tuple[Block, Block], head: int | None = None
+    model: OneLayerTransformer, task: PairTask, block: tuple[FeatureBlock, FeatureBlock], head: int | None = None
 ) -> OneLayerTransformer:
     """Replace one block (receiver, sender) of qk by its additive part, in one head or in all."""
     heads = slice(None) if head is None else slice(head, head + 1)

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from tokendynamics.circuits._task import PairTask
-from tokendynamics.circuits._transformer import Block, OneLayerTransformer
+from tokendynamics.circuits._transformer import FeatureBlock, OneLayerTransformer
 from tokendynamics.circuits.evidence.instrument import Estimate, Found, Instrument
 from tokendynamics.numerics.intervals import bayesian_bootstrap, percentile_interval
 from tokendynamics.numerics.seeding import generator
 from tokendynamics.provenance.manifest import plain
 from tokendynamics.words import listing, number
 
-QK_BLOCKS: tuple[tuple[Block, Block], ...] = (
+QK_BLOCKS: tuple[tuple[FeatureBlock, FeatureBlock], ...] = (
     ("category", "category"),
     ("position", "category"),
     ("category", "position"),
@@ -27,7 +27,7 @@ QK_BLOCKS: tuple[tuple[Block, Block], ...] = (
 """Blocks of qk, (receiver, sender), in the order in which those of the paper's ``k^t q`` are printed."""
 
 
-def block_name(block: tuple[Block, Block]) -> str:
+def block_name(block: tuple[FeatureBlock, FeatureBlock]) -> str:
     """Return a block (receiver, sender) in words, as it stands in the paper's ``k^t q``: the sender first.
 
     >>> block_name(("position", "category"))
@@ -37,7 +37,7 @@ def block_name(block: tuple[Block, Block]) -> str:
     return f"{sender}–{receiver}"
 
 
-def weights_of(task: PairTask, block: Block) -> Tensor:
+def weights_of(task: PairTask, block: FeatureBlock) -> Tensor:
     """Return how often each one-hot of a kind occurs: categories by the law, positions uniformly."""
     if block == "category":
         return task.law
@@ -157,7 +157,7 @@ def _written(model: OneLayerTransformer, weights: dict[str, Tensor]) -> Tensor:
     return written @ read.square().sum(dim=0)
 
 
-def _ov_variance(model: OneLayerTransformer, weights: dict[str, Tensor], sender: Block) -> Tensor:
+def _ov_variance(model: OneLayerTransformer, weights: dict[str, Tensor], sender: FeatureBlock) -> Tensor:
     """Variance over the senders' one-hots of one kind of each written feature, (head, feature)."""
     columns = model.ov[:, :, model.block(sender)]
     centred = columns - (columns * weights[sender]).sum(dim=-1, keepdim=True)
@@ -165,9 +165,9 @@ def _ov_variance(model: OneLayerTransformer, weights: dict[str, Tensor], sender:
 
 
 def _ov_shares(model: OneLayerTransformer, task: PairTask) -> list[dict[str, float]]:
-    kinds: tuple[Block, ...] = ("category", "position")
+    kinds: tuple[FeatureBlock, ...] = ("category", "position")
     weights: dict[str, Tensor] = {kind: weights_of(task, kind) for kind in kinds}
-    written: tuple[Block, ...] = (*kinds, "scratch")
+    written: tuple[FeatureBlock, ...] = (*kinds, "scratch")
     names, columns = [], []
     for sender in kinds:
         variance = _ov_variance(model, weights, sender)

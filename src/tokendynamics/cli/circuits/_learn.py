@@ -42,7 +42,7 @@ interrupted; finished seeds are not trained again.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class LearnRecipe:
     """How each run is trained, named as the arguments of `tokendynamics.circuits.learning.learn`.
 
     Attributes:
@@ -68,7 +68,7 @@ def learn_command(
     of_task: TaskOptions,
     seeds: Annotated[int, Option(type=whole(1, 10_000))] = 5,
     seed: Annotated[int, Option(type=whole(0))] = 0,
-    recipe: Recipe,
+    recipe: LearnRecipe,
     samples: Annotated[int, Option(type=whole(50))] = 1000,
     threads: Positive = 1,
     out: Annotated[Path, out("learning.json")],

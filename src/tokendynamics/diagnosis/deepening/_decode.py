@@ -19,7 +19,7 @@ from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.observables import repetition
 from tokendynamics.pretrained import Checkpoint
-from tokendynamics.pretrained.edits.language_head import Decoder
+from tokendynamics.pretrained.edits.language_head import LanguageHead
 from tokendynamics.pretrained.edits.repeated_stack import PassOptions, RepeatedStack
 from tokendynamics.pretrained.edits.variant import VariantLike
 from tokendynamics.pretrained.encoding import pieces_of
@@ -131,7 +131,7 @@ def _at_positions(
 
 
 def _logits(
-    ckpt: Checkpoint, pack: Pack, stack: RepeatedStack, decoder: Decoder, number: int
+    ckpt: Checkpoint, pack: Pack, stack: RepeatedStack, decoder: LanguageHead, number: int
 ) -> Float[Tensor, "prompt token vocabulary"]:
     """Return the logits after a number of passes.
 

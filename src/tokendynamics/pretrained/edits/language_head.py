@@ -115,7 +115,7 @@ def logits_of(output: Any, ids: Tensor, vocabulary: int) -> Tensor | None:
     return found if isinstance(found, Tensor) and found.shape == (*ids.shape, vocabulary) else None
 
 
-class Decoder(Hooks):
+class LanguageHead(Hooks):
     """The head of a network, for a ``with`` block; the network runs once for each reading, its last states replaced.
 
     Args:

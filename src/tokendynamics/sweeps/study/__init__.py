@@ -7,9 +7,9 @@ a file without running it. `docs/study.md` shows what a file may say.
 from __future__ import annotations
 
 from tokendynamics.sweeps.study._plan import StudyPlan, parse_plan, read_plan
+from tokendynamics.sweeps.study._running import study
 from tokendynamics.sweeps.study.paired import Claim, PairedComparison, TestedClaim
-from tokendynamics.sweeps.study.result import StudyResult
-from tokendynamics.sweeps.study.running import open_study, study
+from tokendynamics.sweeps.study.result import StudyResult, open_study
 
 __all__ = [
     "Claim",

@@ -7,6 +7,7 @@ runs/ARM/SEED             runs that are compared
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,3 +150,11 @@ def how_ended(place: Path, run: PlannedRun) -> Ended:
         return Ended(NOT_RUN, "its record belongs to another experiment")
     reason = "" if record.status == FINISHED else "; ".join(record.notes)
     return Ended(record.status, reason, record)
+
+
+def measured(ended: Ended, split: str, measure: str) -> float:
+    """Return a measure of a finished run at its end; NaN of any other."""
+    if ended.record is None or ended.status != FINISHED:
+        return math.nan
+    value = ended.record.measures.get(split, {}).get(measure)
+    return math.nan if value is None else float(value)

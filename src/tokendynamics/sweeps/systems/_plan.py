@@ -211,7 +211,7 @@ _STEPS = 2000
 
 
 @dataclass(frozen=True)
-class Block:
+class DrawBlock:
     """Neighbouring draws of one point.
 
     Attributes:
@@ -286,11 +286,11 @@ class Plan(Source):
         limits = zip(starts, ends, self.shape, strict=True)
         return tuple(slice(start, min(end, length)) for start, end, length in limits)
 
-    def blocks(self, task: tuple[int, ...]) -> Iterator[Block]:
+    def blocks(self, task: tuple[int, ...]) -> Iterator[DrawBlock]:
         """Return the systems of a task, in the order of the store."""
         *points, draws = self.region(task)
         for point in product(*(range(part.start, part.stop) for part in points)):
-            yield Block(point, OfSystems(self._key(point), draws.start, draws.stop - draws.start))
+            yield DrawBlock(point, OfSystems(self._key(point), draws.start, draws.stop - draws.start))
 
     def at(self, point: tuple[int, ...]) -> dict[str, Any]:
         """Return what the axes are at a point, by the first key of each."""
@@ -317,7 +317,7 @@ class Plan(Source):
                 lines[path] = axis.line
         return specified(values, Source(self.name, self.text, lines), of_systems=True)
 
-    def setup(self, block: Block) -> Setup:
+    def setup(self, block: DrawBlock) -> Setup:
         """Build the systems of a block.
 
         Raises:
