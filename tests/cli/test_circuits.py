@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from report.reading import plain_spaces
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits.constructions import solution_2
 from tokendynamics.circuits.constructions.solutions import HAND_BUILT
@@ -70,7 +71,7 @@ def test_softmax_solution_2_says_how_far_off_it_is(inside: Path, said: Callable[
     result = said("build", "softmax-2", "-M", "50", "--q-true", "positive:3", "--law", "zipf", "--out", "out")
     assert result["exact"] is False
     assert 0.08 < result["relative_error"] < 0.25
-    page = (inside / "out" / "report.html").read_text(encoding="utf-8")
+    page = plain_spaces((inside / "out" / "report.html").read_text(encoding="utf-8"))
     assert "Correct up to 0.1" in page
     assert "This construction is never exact" in page
     assert (np.array(result["law"]) @ np.array(result["q_true"])).tolist() == pytest.approx([1.0] * 4)
@@ -474,7 +475,7 @@ def test_the_landscape_of_positions_has_its_families(inside: Path, said: Callabl
     assert losses["D"] == pytest.approx(1.0)
     assert sum(share["count"] for share in result["basins"]["shares"]) == 4
     assert "does not hold" in result["claims"][0]
-    page = (inside / "out" / "report.html").read_text()
+    page = plain_spaces((inside / "out" / "report.html").read_text())
     assert "Where do random starts end?" in page
 
 

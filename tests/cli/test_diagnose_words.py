@@ -17,7 +17,7 @@ import xarray as xr
 from click.testing import CliRunner
 from PIL import Image
 
-from report.reading import close, saved
+from report.reading import close, plain_spaces, saved
 from tokendynamics.cli._main import commands
 from tokendynamics.modules.language_model import LanguageModel, LanguageModelConfig, byte_tokenizer
 from tokendynamics.modules.vision import VisionConfig, VisionModel
@@ -64,7 +64,7 @@ def _diagnosed(folder: Path, *arguments: str) -> Told:
     assert done.exit_code == 0, done.output
     out = folder / "out"
     summary = " ".join(_strings(json.loads((out / "diagnosis.json").read_text(encoding="utf-8"))))
-    page = (out / "report.html").read_text(encoding="utf-8")
+    page = plain_spaces((out / "report.html").read_text(encoding="utf-8"))
     return Told(" ".join(done.output.split()), page, summary, xr.open_zarr(out / "trace.zarr").load())
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from command_line import call
+from report.reading import plain_spaces
 from tokendynamics.cli._output import Output
 from tokendynamics.dynamics import Trajectory
 from tokendynamics.provenance.progress import Progress
@@ -80,7 +81,7 @@ def test_a_run_leaves_trajectory_figures_certificates_and_manifest(
     }
     printed = capsys.readouterr()
     assert "report.html" in printed.out
-    page = (folder / "report.html").read_text(encoding="utf-8")
+    page = plain_spaces((folder / "report.html").read_text(encoding="utf-8"))
     assert '<bdi class="model">two systems of the free flow</bdi>' in page
     assert "Both systems reached the end of the time interval at t = 1." in page
     assert "System 1. " in page  # the one that the file names

@@ -10,6 +10,7 @@ import pytest
 import xarray as xr
 
 from command_line import call
+from report.reading import plain_spaces
 from sweeps.conftest import SMALL
 from tokendynamics.sweeps import fractions, open_store, parse_plan
 from tokendynamics.sweeps.examples import example_names, example_text
@@ -36,7 +37,7 @@ def test_a_sweep_leaves_its_store_a_page_a_diagram_and_its_shares(
     assert sum(row["count"] for row in said["outcome"]) == found.outcome.size == 24
     table = np.genfromtxt(folder / "shares.csv", delimiter=",", names=True, dtype=None, encoding="utf-8")
     assert table["count"].tolist() == fractions(found)["count"].values.ravel().tolist()
-    page = (folder / "report.html").read_text(encoding="utf-8")
+    page = plain_spaces((folder / "report.html").read_text(encoding="utf-8"))
     assert "24 systems: tokens (2) × scale (3) × draw (4)" in page
 
     (folder / "report.html").write_text("somebody's own")

@@ -16,11 +16,11 @@ from scipy.stats import t as student
 
 import tokendynamics as td
 from diagnosis.planted_damage import DAMAGES, FAMILIES, LAYERS, blocks_of, damaged, first_part_of, network
+from report.reading import page_of
 from tokendynamics.diagnosis import Comparison
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.loading import untrained_twin
-from tokendynamics.report import page as page_of
 
 PROMPTS = {
     "one": [5, 9, 33, 21, 7, 50], "two": [12, 3, 44, 18, 40],

@@ -14,12 +14,12 @@ import xarray as xr
 import tokendynamics as td
 from diagnosis.damaged_networks import llama_like, louder_attention, silenced_head
 from diagnosis.planted_damage import network
+from report.reading import page_of
 from tokendynamics.diagnosis import Comparison
 from tokendynamics.diagnosis.comparing.halved_parts import HalvedParts, halved_finding, halved_parts
 from tokendynamics.diagnosis.gating.sensitivities import sensitivities
 from tokendynamics.pretrained.inputs import prepared
 from tokendynamics.provenance.progress import silent
-from tokendynamics.report import page as page_of
 
 LAYERS, TEXTS, TOKENS = 4, 60, 40
 

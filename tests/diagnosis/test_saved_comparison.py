@@ -15,10 +15,10 @@ import xarray as xr
 
 import tokendynamics as td
 from diagnosis.planted_damage import damaged, network
+from report.reading import page_of
 from tokendynamics.diagnosis import Comparison
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.pretrained import Checkpoint
-from tokendynamics.report import page as page_of
 
 PROMPTS = {"one": [5, 9, 33, 21, 7, 50], "two": [12, 3, 44, 18, 40], "three": [20, 31, 8, 6]}
 

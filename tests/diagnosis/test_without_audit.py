@@ -15,11 +15,11 @@ from safetensors.torch import load_file, save_file
 import tokendynamics as td
 from command_line import call
 from pretrained.families import network_of
+from report.reading import page_of
 from tokendynamics.diagnosis import Diagnosis
 from tokendynamics.diagnosis.result import data_file_names
 from tokendynamics.numerics import ArgumentValueError, AttentionFactorsError, CheckpointError
 from tokendynamics.numerics import extras as extras
-from tokendynamics.report import page as page_of
 from tokendynamics.results import Refused
 
 PROMPTS = {"one": [5, 9, 33, 21, 7, 50], "other": [12, 3, 44]}

@@ -12,12 +12,12 @@ import xarray as xr
 
 from report.chromium import emulate, started
 from report.planted_study import full_study, planted_record
+from report.reading import page_of, plain_spaces
 from tokendynamics.diagnosis.deepening.result import Deeper
 from tokendynamics.diagnosis.gating._result import Levers
 from tokendynamics.diagnosis.result import Diagnosis
 from tokendynamics.diagnosis.tracing.layer_states import State
 from tokendynamics.diagnosis.verdict import Verdict, Worst
-from tokendynamics.report import page as page_of
 from tokendynamics.training import Record
 from tokendynamics.words import Convention, Finding
 
@@ -356,7 +356,7 @@ def defined_page() -> str:
 def study_page(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The page of a large study, written by its result."""
     path = full_study().report(tmp_path_factory.mktemp("study") / "report.html")
-    return path.read_text(encoding="utf-8")
+    return plain_spaces(path.read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="session")
@@ -364,4 +364,4 @@ def run_page(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The page of a run, written by its record after that was stored."""
     folder = tmp_path_factory.mktemp("run")
     planted_record().save(folder)
-    return Record.open(folder).report(folder / "report.html").read_text(encoding="utf-8")
+    return plain_spaces(Record.open(folder).report(folder / "report.html").read_text(encoding="utf-8"))

@@ -6,9 +6,12 @@ import csv
 import io
 import re
 from html import unescape
+from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
+
+from tokendynamics.report import page
 
 AFTER = {
     "embedding": "feed_forward",
@@ -17,6 +20,16 @@ AFTER = {
     "final norm": "final_norm",
 }
 """The site of the trace that a table means."""
+
+
+def page_of(result: Any) -> str:
+    """The page of a result, with plain spaces where no line may end."""
+    return plain_spaces(page(result))
+
+
+def plain_spaces(text: str) -> str:
+    """A text with plain spaces where no line may end."""
+    return text.replace("\u00a0", " ")
 
 
 def figure_of(page: str, figure: str) -> str:

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from report.conftest import synthetic
-from report.reading import close, table_of
+from report.reading import close, page_of, table_of
 from tokendynamics.diagnosis import Deeper, Diagnosis
 from tokendynamics.figures.figure import Figure, Section
-from tokendynamics.report import page as page_of
 from tokendynamics.report.diagnosis._deeper import section
 from tokendynamics.results import Refused
 

@@ -10,9 +10,9 @@ import pytest
 import xarray as xr
 
 from report.conftest import HOSTILE, synthetic
+from report.reading import page_of
 from tokendynamics.diagnosis import Diagnosis, Levers
 from tokendynamics.figures.figure import Section
-from tokendynamics.report import page as page_of
 from tokendynamics.report.diagnosis._levers import section
 from tokendynamics.results import Refused
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from report.reading import saved
+from report.reading import plain_spaces, saved
 from tokendynamics.numerics import ArgumentTypeError
 from tokendynamics.numerics.intervals import wilson
 from tokendynamics.report._sweep import SystemShare
@@ -40,7 +40,7 @@ def swept(codes: Any, status: Any = HORIZON, tries: Any = 1, **parameters: Any) 
 
 
 def page_of(dataset: xr.Dataset, tmp_path: Path, **options: Any) -> str:
-    return report(dataset, tmp_path / "page.html", **options).read_text(encoding="utf-8")
+    return plain_spaces(report(dataset, tmp_path / "page.html", **options).read_text(encoding="utf-8"))
 
 
 def findings(page: str) -> list[str]:
@@ -189,3 +189,9 @@ def test_shares_are_written_with_the_digits_that_they_have() -> None:
     assert str(SystemShare(3, 1_000_000)) == "0.00030 % (95 % CI 0.00010–0.00088 %)"
     assert str(SystemShare(658_860, 1_000_000)) == "65.9 % (95 % CI 65.8–66.0 %)"
     assert percent(0.9999961) == "99.99961 %"
+
+
+def test_no_line_ends_between_a_number_and_its_unit(tmp_path: Path) -> None:
+    path = report(swept(np.full((1, 20), ZERO), scale=[1.0]), tmp_path / "page.html")
+    (first, *_) = findings(path.read_text(encoding="utf-8"))
+    assert first == f"All 20 systems ended as “zero” (95\u00a0% CI {100 * wilson(20, 20)[0]:.0f}\u00a0% or more)."

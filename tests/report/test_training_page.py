@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from report.planted_study import RATES, full_study, planted_record, planted_study
-from report.reading import close, figure_of, saved, table_of, value_of
+from report.reading import close, figure_of, page_of, saved, table_of, value_of
 from tokendynamics.figures.figure import Table
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.report import page as page_of
 from tokendynamics.report import write
 from tokendynamics.report.training._run_page import losses
 from tokendynamics.report.training._study_page import (

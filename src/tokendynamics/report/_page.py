@@ -108,7 +108,7 @@ def templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"plural": plural, "sentence": sentence, "subscripts": subscripts}
+    made.filters |= {"plural": plural, "prose": prose, "sentence": sentence, "subscripts": subscripts}
     return made
 
 
@@ -163,13 +163,25 @@ def token_label(text: str) -> str:
     return shown.strip(" ") or "␣" * len(shown) or "(empty)"
 
 
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|s|MB|GB)(?!\w)|× 10)|(?<=×) (?=10)")
+
+
+def prose(text: str) -> str:
+    """Return a sentence of the page in which no line ends between a number and its unit or power of ten.
+
+    >>> prose("12 % after 3 s, 1.3 × 10⁻⁹ of 5 layers")
+    '12\\xa0% after 3\\xa0s, 1.3\\xa0×\\xa010⁻⁹ of 5 layers'
+    """
+    return _BEFORE_UNIT.sub("\u00a0", visible(text))
+
+
 def subscripts(text: str) -> Markup:
-    """Return escaped text in which W_Q, d_head and the like have real subscripts.
+    """Return escaped `prose` in which W_Q, d_head and the like have real subscripts.
 
     >>> subscripts("W_Q W_Kᵀ < 1")
     Markup('W<sub>Q</sub> W<sub>K</sub>ᵀ &lt; 1')
     """
-    shown = str(escape(visible(text)))
+    shown = str(escape(prose(text)))
     return Markup(re.sub(r"\b([A-Za-z])_([A-Za-z]{1,4})(?![A-Za-z_])", r"\1<sub>\2</sub>", shown))  # noqa: S704  # escaped above
 
 
