@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from tokendynamics.figures.axes import Axis, Column, depth_axis, hover, log_ticks
 from tokendynamics.figures.palette import INK, MUTED, PAPER
-from tokendynamics.figures.svg import WIDE, Drawing, Key, inline
+from tokendynamics.figures.svg import WIDE, Drawing, Key, Specification, inline, plain
 from tokendynamics.words import power_of_ten
 
 HEIGHT = 270
@@ -154,6 +154,36 @@ class Curves:
         layers += [name for rule in self.rules for name in _name(rule, y, width)]
         layers += [hover(self.columns, axis, self.height, width)] if self.columns else []
         return alt.layer(*layers, width=width, height=self.height)
+
+
+_GAP = 75
+"""Between two charts beside each other, with the axis of the second."""
+
+
+@dataclass(frozen=True)
+class Panels:
+    """Charts of the same curves beside each other, or one below the other on a phone.
+
+    Attributes:
+        charts: By the name above each.
+    """
+
+    charts: Mapping[str, Curves]
+
+    @property
+    def keys(self) -> list[Key]:
+        """The legend: that of the first."""
+        return next(iter(self.charts.values())).keys
+
+    def chart(self, width: float = WIDE) -> Specification:
+        """Return the charts for a width of the plotting area."""
+        beside = width >= WIDE and len(self.charts) > 1
+        each = (width - _GAP) / 2 if beside else width
+        named = [
+            plain(curves.chart(each)) | {"title": {"text": name, "anchor": "start", "offset": 6}}
+            for name, curves in self.charts.items()
+        ]
+        return {"hconcat": named, "spacing": 16} if beside else {"vconcat": named, "spacing": 18}
 
 
 @dataclass(frozen=True)

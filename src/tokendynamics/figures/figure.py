@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, TypeAlias, runtime_checkable
@@ -121,23 +121,6 @@ class Drawn(Protocol):
     def chart(self, width: float) -> Drawing | Specification:
         """Return the chart for a width of its plotting area."""
         ...
-
-
-@dataclass(frozen=True)
-class Charts:
-    """A drawing that only one page has.
-
-    Attributes:
-        make: Returns the chart for a width of its plotting area.
-        keys: Its legend.
-    """
-
-    make: Callable[[float], Drawing | Specification]
-    keys: Sequence[Key] = ()
-
-    def chart(self, width: float) -> Drawing | Specification:
-        """Return the chart for a width of its plotting area."""
-        return self.make(width)
 
 
 @dataclass(frozen=True)

@@ -167,10 +167,10 @@ _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|s|MB|GB)(?!\w)|× 10)|(?<=×) (?=10)
 
 
 def prose(text: str) -> str:
-    """Return a sentence of the page in which no line ends between a number and its unit or power of ten.
+    r"""Return a sentence of the page in which no line ends between a number and its unit or power of ten.
 
     >>> prose("12 % after 3 s, 1.3 × 10⁻⁹ of 5 layers")
-    '12\\xa0% after 3\\xa0s, 1.3\\xa0×\\xa010⁻⁹ of 5 layers'
+    '12\xa0% after 3\xa0s, 1.3\xa0×\xa010⁻⁹ of 5 layers'
     """
     return _BEFORE_UNIT.sub("\u00a0", visible(text))
 

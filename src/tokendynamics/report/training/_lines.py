@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tokendynamics.figures.axes import time_axis
-from tokendynamics.figures.curves import Curves, Rule, curve_keys
-from tokendynamics.figures.figure import Charts, Figure, Table
+from tokendynamics.figures.curves import Curves, Panels, Rule
+from tokendynamics.figures.figure import Figure, Table
 from tokendynamics.figures.lines import Line, columns, curve, described, table
-from tokendynamics.figures.svg import WIDE, Specification, plain
 from tokendynamics.words import Convention
 
 _STEPS_HEIGHT = 260
@@ -79,8 +78,6 @@ ATTENTION_ALONE = Convention(
 )
 
 _LAYERS_HEIGHT = 240
-_BESIDE = 75
-"""Of a second chart: its axis, and the gap before it."""
 
 _CAPTION = (
     "{of} after each layer, on the test split. The whole network: before the last norm. Attention alone: the same "
@@ -116,7 +113,6 @@ def through_layers(measure: str, lines: Mapping[str, Sequence[Line]], band: Band
     shown = {state: some for state, some in shown.items() if some}
     if not shown:
         return Figure(ident, question, f"Nothing to plot: no {axis.lower()} above zero was measured.")
-    first = next(iter(shown.values()))
     parts = [f"{STATES[state]}: {described(some)}" for state, some in shown.items()]
     what = STATES[next(iter(shown))].lower()
     caption = _CAPTION.format(of=of) if len(shown) == len(STATES) else _ONE.format(of=of, what=what)
@@ -124,27 +120,19 @@ def through_layers(measure: str, lines: Mapping[str, Sequence[Line]], band: Band
         ident,
         question,
         f"{caption}{band.caption}",
-        Charts(lambda width: _charts(shown, axis, width), curve_keys([curve(line) for line in first])),
+        Panels({STATES[state]: _curves(some, axis) for state, some in shown.items()}),
         _table(axis, shown, band),
         title=f"{question} {axis} through the layers",
         description=f"{axis}. {' '.join(parts)} The table below holds every value.",
     )
 
 
-def _charts(shown: Mapping[str, Sequence[Line]], axis: str, width: float) -> Specification:
-    beside = width >= WIDE and len(shown) > 1
-    each = (width - _BESIDE) / 2 if beside else width
-    charts = [_chart(some, STATES[state], axis, each) for state, some in shown.items()]
-    return {"hconcat": charts, "spacing": 16} if beside else {"vconcat": charts, "spacing": 18}
-
-
-def _chart(lines: Sequence[Line], name: str, axis: str, width: float) -> Specification:
+def _curves(lines: Sequence[Line], axis: str) -> Curves:
     last = int(max(line.x.max() for line in lines))
-    drawn = Curves(
+    return Curves(
         [curve(line) for line in lines], f"{axis} (log scale)", last, height=_LAYERS_HEIGHT, log=True,
         columns=columns(lines, "layer", -0.6, last + 1.0),
     )  # fmt: skip
-    return {**plain(drawn.chart(width)), "title": {"text": name, "anchor": "start", "offset": 6}}
 
 
 def _table(axis: str, shown: Mapping[str, Sequence[Line]], band: Band) -> Table:
