@@ -35,12 +35,13 @@ PORTABLE ?= $(NUMERICAL)
 
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo docs papers test test-all test-lowest test-portable lint format bench clean $(PROCESSORS:%=portable-%)
+.PHONY: help demo docs papers reference test test-all test-lowest test-portable lint format bench clean $(PROCESSORS:%=portable-%)
 
 help:
 	@echo "make demo      diagnose SmolLM2-135M and write $(DEMO_OUT)/report.html"
 	@echo "make docs      draw the picture of README from a diagnosis of SmolLM2-135M; needs Chromium on the PATH"
 	@echo "make papers    the papers' figures with published value, ours and tolerance, in $(PAPERS_OUT) (four hours; resumes)"
+	@echo "make reference measure the trained networks that diagnoses are compared with; installs two more wheels (90 MB)"
 	@echo "make test      all tests but the slowest"
 	@echo "make test-all  every test"
 	@echo "make test-lowest  saving, loading and the command line with the lowest versions of the dependencies"
@@ -78,6 +79,15 @@ docs: $(VENV)/.demo
 
 papers: $(VENV)/.demo
 	@$(BIN)/python -m reproductions --threads 1 --out $(PAPERS_OUT)
+
+# Wheels with trained networks of other kinds: data that this target alone reads; their code is not imported.
+$(VENV)/.reference: $(VENV)/.demo
+	@echo "[setup] installing the wheels that hold IgLM and RXNMapper"
+	@$(PIP) --no-deps --target $(VENV)/reference iglm rxnmapper
+	@touch $@
+
+reference: $(VENV)/.reference
+	@$(BIN)/python -m reproductions.reference --wheels $(VENV)/reference --out src/tokendynamics/diagnosis/measured_networks.json
 
 test: $(VENV)/.dev
 	@$(PYTEST) -m "not slow"

@@ -34,6 +34,12 @@ Examples:
 """
 
 
+def _as_baseline(context: click.Context, parameter: click.Parameter, value: bool | None) -> str | None:
+    """Return what `tokendynamics.diagnose` calls it."""
+    del context, parameter
+    return "auto" if value is None else "untrained" if value else None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Measuring:
     """What is measured, named as the arguments of `tokendynamics.diagnose`.
@@ -45,6 +51,8 @@ class Measuring:
         singular: How A = W (V^T)^-1 is defined where V is singular.
         levers: Weaken parts to measure which of them make the tokens agree: about 15 passes of each prompt, with
             gradients.
+        baseline: Also trace the same architecture with initial weights on the same prompts, to say whether the
+            similarity is usual.  [default: where there is such a network]
         passes: Also run the blocks this many times on their own output.
         weights: With --passes: the network's own weights, weights redrawn for each pass, or their law (much faster).
         variants: With --passes: the variants of the network that are run.
@@ -55,6 +63,7 @@ class Measuring:
     fold_norms: Annotated[bool | None, Option("--fold-norms/--keep-norms")] = None
     singular: Literal["undefined", "pinv"] = "undefined"
     levers: bool = True
+    baseline: Annotated[Any, Option("--baseline/--no-baseline", is_flag=True, callback=_as_baseline)] = None
     passes: Positive | None = None
     weights: Literal["fixed", "resample", "law"] = "fixed"
     variants: Annotated[Any, Option(type=Variants(), metavar="NAMES")] = VARIANTS

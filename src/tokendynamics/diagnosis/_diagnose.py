@@ -23,6 +23,13 @@ from tokendynamics.diagnosis.tracing.measure import trace
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
 from tokendynamics.diagnosis.tracing.prompts import named_prompts, tokens_in_words
 from tokendynamics.diagnosis.verdict import judge
+from tokendynamics.diagnosis.yardstick import (
+    Baseline,
+    measured_networks,
+    unmeasured_finding,
+    untrained_measures,
+    yardstick_finding,
+)
 from tokendynamics.numerics import ArgumentValueError, AttentionFactorsError, CheckpointError
 from tokendynamics.numerics.resources import limited_threads
 from tokendynamics.numerics.signatures import typed_arguments
@@ -121,6 +128,7 @@ def diagnose(
     threads: int | None = None,
     allow_pickle: bool = False,
     levers: bool = True,
+    baseline: Baseline | None = "auto",
     passes: int | None = None,
     weights: str = "fixed",
     variants: Sequence[str] = VARIANTS,
@@ -144,6 +152,7 @@ def diagnose(
         threads: PyTorch threads for this call, None to leave them.
         allow_pickle: See `tokendynamics.load`.
         levers: Whether parts are turned down as well, about 15 passes per text; see `tokendynamics.levers`.
+        baseline: "untrained" also traces the same architecture with initial weights; "auto" only where that can be.
         passes: Number of passes of the blocks on their own output, for each variant; None for none.
         weights: The weights of these passes; see `tokendynamics.deeper`.
         variants: Their variants; likewise.
@@ -151,19 +160,17 @@ def diagnose(
         progress: True for a progress bar, or a function; see `progress`.
 
     Raises:
-        CheckpointError: It cannot be found, read or trusted; without known factors only the audit is omitted.
-        ArgumentTypeError, ArgumentValueError: An argument of a wrong type or value.
-        MemoryLimitError: A network or a prompt larger than the memory.
+        CheckpointError: It cannot be found, read or trusted; or "untrained" of what has no configuration.
+        ArgumentTypeError, ArgumentValueError, MemoryLimitError: A wrong argument or table, or not enough memory.
 
-    >>> diagnose("random:distilgpt2", "a short text", layers=[1]).verdict.state  # a state needs several texts
-    'undetermined'
+    >>> assert diagnose("random:distilgpt2", "one text", layers=[1]).verdict.state == "undetermined"
     """
     started = datetime.now(UTC)
-    counting: dict[str, Any] = {"sinks": sinks, "sink_ratio": sink_ratio, "truncate": truncate}
+    tokens = {"sinks": sinks, "sink_ratio": sink_ratio, "truncate": truncate}
     further = None if passes is None else {"passes": passes, "weights": weights, "variants": variants}
     with limited_threads(threads) as in_force, reporting(progress) as report:
         ckpt = as_checkpoint(model, "model", dtype=dtype, device=device, allow_pickle=allow_pickle, progress=report)
-        parts = _measured(ckpt, texts, counting, (value, fold_norms, singular, layers), further, levers, report)
+        parts = _parts(ckpt, texts, tokens, (value, fold_norms, singular, layers), (further, levers, baseline), report)
     return _judged(ckpt, parts, truncate, further, command, started, in_force)
 
 
@@ -178,39 +185,50 @@ def _judged(
 ) -> Diagnosis:
     """Return the measurements with verdict, conventions and manifest."""
     parameters = _parameters(ckpt, parts) | {"truncate": truncate}
+    if isinstance(parts["baseline"], xr.Dataset):
+        parameters["baseline_seed"] = parts["baseline"].attrs["random_seed"]
     if further is not None:
         parameters |= further | {"variants": list(further["variants"])}
     made_by = command or f"td.diagnose({ckpt.name!r})"
     record = manifest(made_by, parameters, seed=ckpt.random_seed, started=started, threads=threads)
     weights = None if isinstance(parts["audit"], Refused) else parts["audit"]
-    verdict = judge(weights, parts["trace"], reason_of(parts["audit"]))
+    unmeasured = unmeasured_finding(parts["baseline"])
+    verdict = judge(
+        weights,
+        parts["trace"],
+        reason_of(parts["audit"]),
+        usual=yardstick_finding(parts["trace"], parts["baseline"], ckpt, measured_networks()),
+        further=() if unmeasured is None else (unmeasured,),
+    )
     if isinstance(parts["levers"], Levers):
         parts["levers"] = in_view_of(parts["levers"], verdict)
     conventions = conventions_of(weights, parts["trace"])
     return Diagnosis(describe(ckpt), verdict=verdict, conventions=conventions, manifest=record, **parts)
 
 
-def _measured(
+def _parts(
     ckpt: Checkpoint,
     texts: Any,
     counting: dict[str, Any],
     auditing: tuple[ValueMap, bool | None, Singular, Sequence[int] | None],
-    further: dict[str, Any] | None,
-    levers: bool,
+    chosen: tuple[dict[str, Any] | None, bool, Baseline | None],
     report: Progress,
 ) -> dict[str, Any]:
     """Return all measurements by the fields of a `Diagnosis`; wrong arguments are refused before any work."""
-    *how, layers = auditing
+    (*how, layers), (further, levers, baseline) = auditing, chosen
     layers = as_layers(layers, ckpt.architecture.layers, default=ckpt.layout.attending)
     prompts = named_prompts(default_texts() if texts is None else texts, ckpt)
     if further is not None:
         checked_deeper(further["passes"], further["variants"], further["weights"], len(prompts), "passes")
+    measured_networks()  # a damaged table is refused before the work
     # The trace comes first: it runs all weights and refuses damaged ones of any layout.
+    traced = trace(ckpt, prompts, **counting, progress=report)
     return {
-        "trace": trace(ckpt, prompts, **counting, progress=report),
+        "trace": traced,
         "audit": _audited(ckpt, how, layers, report),
         "paths": token_paths(ckpt, next(iter(prompts.values())), **counting),
         "levers": _tried(ckpt, prompts, counting, report) if levers else Refused("it was not requested"),
+        "baseline": untrained_measures(ckpt, prompts, traced, baseline, counting, report),
         "deeper": None if further is None else _deeper(ckpt, prompts, further, counting, report),
     }
 

@@ -43,12 +43,12 @@ from tokendynamics.words import Convention, Finding
 
 WRITER = "tokendynamics diagnose"
 SUMMARY = "diagnosis.json"
-TABLES = ("audit", "trace", "paths", "levers", "what_if", "deeper")
+TABLES = ("audit", "trace", "paths", "levers", "what_if", "deeper", "baseline")
 
 
 _WANTED = "a saved diagnosis"
 
-_REFUSABLE = ("audit", "levers", "deeper")
+_REFUSABLE = ("audit", "levers", "deeper", "baseline")
 
 DIMS: dict[str, Dims] = {
     "audit": {
@@ -82,6 +82,11 @@ DIMS: dict[str, Dims] = {
         **dict.fromkeys(("fit_first", "fit_last"), ("variant",)),
         "status": ("variant", "prompt"),
     },
+    "baseline": {
+        **dict.fromkeys(("consensus_relative", "centred_cos2", "line_excess"), ("layer", "site")),
+        "consensus_relative_interval": ("layer", "site", "bound"),
+        "shares": ("layer", "site", "share"),
+    },
 }
 """Variables that every reader of a diagnosis asks for; the rest stands and falls with them."""
 
@@ -108,6 +113,9 @@ class Diagnosis(StoredResult):
         levers: The part that causes consensus, and the effect of turning it down; refused if none was tried, None in
             results of versions that could not.
         deeper: The tokens when the blocks run repeatedly on their own output; None if not requested.
+        baseline: The numbers over all texts of the trace of an untrained network of the same architecture on the same
+            texts: dims layer, site, share and bound; refused if none was traced, None in results of versions that
+            could not.
 
     >>> from tokendynamics.diagnosis import diagnose
     >>> found = diagnose("random:distilgpt2", "a short text", layers=[1])
@@ -128,6 +136,7 @@ class Diagnosis(StoredResult):
     files: tuple[str, ...] = ()
     levers: Levers | Refused | None = None
     deeper: Deeper | Refused | None = None
+    baseline: xr.Dataset | Refused | None = None
 
     @property
     def audit_refused(self) -> str:
@@ -143,6 +152,11 @@ class Diagnosis(StoredResult):
     def deeper_refused(self) -> str:
         """Why it was not made deeper although that was requested; empty otherwise."""
         return reason_of(self.deeper)
+
+    @property
+    def baseline_refused(self) -> str:
+        """Why no untrained network was traced; empty otherwise."""
+        return reason_of(self.baseline)
 
     @property
     def headline(self) -> str:
@@ -201,7 +215,7 @@ def data_file_names(format: Format = "zarr", *, tables: Collection[str] = TABLES
         tables: Which there are; see `tables_of`.
 
     >>> data_file_names("netcdf")
-    ('audit.nc', 'trace.nc', 'paths.nc', 'levers.nc', 'what_if.nc', 'deeper.nc', 'diagnosis.json')
+    ('audit.nc', 'trace.nc', 'paths.nc', 'levers.nc', 'what_if.nc', 'deeper.nc', 'baseline.nc', 'diagnosis.json')
 
     Raises:
         ArgumentValueError: An unknown format, or one that cannot be written here.
@@ -216,6 +230,7 @@ def tables_of(diagnosis: Diagnosis) -> dict[str, xr.Dataset]:
         tables |= {"levers": diagnosis.levers.table, "what_if": diagnosis.levers.effect}
     if isinstance(diagnosis.deeper, Deeper):
         tables["deeper"] = diagnosis.deeper.table
+    tables["baseline"] = diagnosis.baseline
     return {name: table for name, table in tables.items() if isinstance(table, xr.Dataset)}
 
 
@@ -240,6 +255,9 @@ def summary(diagnosis: Diagnosis) -> dict[str, Any]:
             "undecoded": deeper.undecoded,
             "conventions": [asdict(each) for each in deeper.conventions],
         }
+    if isinstance(diagnosis.baseline, xr.Dataset):
+        values["baseline"] = plain(dict(diagnosis.baseline.attrs))
+        values["baseline"]["consensus_relative"] = plain(diagnosis.baseline.consensus_relative.values)
     trace = {str(name): plain(variable.values) for name, variable in averaged.items()}
     return {
         "model": plain(diagnosis.model),
@@ -250,6 +268,8 @@ def summary(diagnosis: Diagnosis) -> dict[str, Any]:
         "levers_refused": diagnosis.levers_refused,
         "deeper": values["deeper"],
         "deeper_refused": diagnosis.deeper_refused,
+        "baseline": values["baseline"],
+        "baseline_refused": diagnosis.baseline_refused,
         "trace_spread": {str(name): plain(variable.values) for name, variable in spread.items()},
         "trace_mean": {"dims": {str(k): list(v.dims) for k, v in averaged.items()}, **trace},
         "prompts": dict(zip(diagnosis.trace.prompt.values.tolist(), diagnosis.trace.text.values.tolist(), strict=True)),
@@ -361,7 +381,7 @@ def _check_parts(trace: xr.Dataset) -> None:
 def _check_depth(fields: dict[str, Any], tables: dict[str, xr.Dataset]) -> None:
     """Refuse parts that are of networks of different depth: a folder of two diagnoses."""
     layers = fields["model"]["layers"]
-    for name in ("trace", "paths"):
+    for name in tables.keys() & {"trace", "paths", "baseline"}:
         if tables[name].layer.values.tolist() != list(range(layers + 1)):
             raise ArgumentValueError(expected(name, f"layers 0 to {layers}", shown(tables[name].layer.values.tolist())))
     if len(fields["verdict"].layers) != layers:

@@ -114,13 +114,22 @@ class Verdict(Readable):
 
 
 @typed_arguments
-def judge(audit: xr.Dataset | None, trace: xr.Dataset, refused: str = "") -> Verdict:
+def judge(
+    audit: xr.Dataset | None,
+    trace: xr.Dataset,
+    refused: str = "",
+    *,
+    usual: Finding | None = None,
+    further: Sequence[Finding] = (),
+) -> Verdict:
     """Judge in states and sentences from the two datasets.
 
     Args:
         audit: From `tokendynamics.audit`; None where it was refused.
         trace: From `tokendynamics.trace`.
         refused: Why there is no audit.
+        usual: Whether the similarity after the last layer is usual; it continues the first sentence.
+        further: Details after those on the states.
 
     >>> from tokendynamics.diagnosis import trace
     >>> from tokendynamics.pretrained import load
@@ -133,7 +142,11 @@ def judge(audit: xr.Dataset | None, trace: xr.Dataset, refused: str = "") -> Ver
     layer = worst_layer(trace, states)
     worst = Worst(states[layer - 1], layer, worst_layers(trace, states))
     final = final_norm_state(trace)
-    sentences = [_what(trace, states[-1], final), _where(trace, states, worst), _how_sure(trace, states[-1])]
+    sentences = [
+        _continued(_what(trace, states[-1], final), usual),
+        _where(trace, states, worst),
+        _how_sure(trace, states[-1]),
+    ]
     if audit is None:
         because = f" ({refused})" if refused else ""
         text = f"The weights were not audited{because}, so nothing is predicted from them."
@@ -142,9 +155,16 @@ def judge(audit: xr.Dataset | None, trace: xr.Dataset, refused: str = "") -> Ver
     else:
         by_attention = trace.kappa_change.sel(component="attention", drop=True).isel(layer=slice(1, None))
         weights = weights_findings(audit, None if bool(by_attention.isnull().all()) else by_attention)
-    details = (*detailed_findings(trace, states), *weights)
+    details = (*detailed_findings(trace, states), *further, *weights)
     first = tuple(finding for finding in sentences if finding is not None)
     return Verdict(states[-1], worst, states, first, details, final)
+
+
+def _continued(finding: Finding, addition: Finding | None) -> Finding:
+    """Return a finding with the sentences and values of another one behind its own."""
+    if addition is None:
+        return finding
+    return Finding(f"{finding.text} {addition.text}", finding.figure, {**finding.values, **addition.values})
 
 
 def mean_over_prompts(trace: xr.Dataset) -> xr.Dataset:

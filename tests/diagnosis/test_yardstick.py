@@ -1,0 +1,120 @@
+"""Whether the similarity of a network is usual: beside an untrained network of its architecture."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import tokendynamics as td
+from pretrained.families import network_of
+from tokendynamics.diagnosis import Diagnosis
+from tokendynamics.numerics import ArgumentValueError, CheckpointError
+from tokendynamics.pretrained import Checkpoint
+from tokendynamics.pretrained.loading import untrained_twin
+from tokendynamics.results import Refused
+from tokendynamics.words import fixed
+
+PROMPTS = {"one": [5, 9, 33, 21, 8], "two": [7, 12, 4], "three": [40, 41, 3, 17], "four": [11, 30, 25, 50]}
+
+
+@pytest.fixture(scope="module")
+def found() -> Diagnosis:
+    """A diagnosis of a network whose weights differ from their initialisation."""
+    return td.diagnose(network_of("llama")[0], PROMPTS, levers=False)
+
+
+def test_the_untrained_network_is_traced_on_the_same_texts(found: Diagnosis) -> None:
+    twin = untrained_twin(td.load(network_of("llama")[0]), 0)
+    traced = td.trace(twin, PROMPTS)
+    assert isinstance(found.baseline, xr.Dataset)
+    assert found.baseline.attrs["random_seed"] == 0
+    for name in ("consensus_relative", "consensus_relative_interval", "shares", "centred_cos2"):
+        np.testing.assert_array_equal(found.baseline[name].values, traced[name].values)
+    end = float(traced.consensus_relative.sel(site="feed_forward")[-1])
+    (what, *_), text = found.verdict.sentences, found.verdict.sentences[0].text
+    assert f"An untrained network of this architecture ends at κ′ {fixed(end)} (90 % CI" in text
+    assert what.values["untrained"] == pytest.approx(end)
+    assert found.manifest["parameters"]["baseline_seed"] == 0
+
+
+def test_a_network_under_a_change_is_compared_with_an_untrained_one_under_it() -> None:
+    ckpt = td.load(network_of("llama")[0])
+    found = td.diagnose(ckpt.under({"layer 1 attention": 0}), PROMPTS, levers=False)
+    traced = td.trace(untrained_twin(ckpt, 0).under({"layer 1 attention": 0}), PROMPTS)
+    assert isinstance(found.baseline, xr.Dataset)
+    np.testing.assert_array_equal(found.baseline.shares.values, traced.shares.values)
+
+
+def test_nothing_is_traced_where_that_was_not_requested() -> None:
+    found = td.diagnose(network_of("llama")[0], PROMPTS, levers=False, baseline=None)
+    assert found.baseline == Refused("it was not requested")
+    assert "untrained" not in str(found).lower()
+
+
+def test_an_untrained_network_has_no_baseline_unless_it_is_asked_for(tiny: Callable[..., Checkpoint]) -> None:
+    ckpt = tiny("llama", 4)
+    found = td.diagnose(ckpt, PROMPTS, levers=False)
+    assert found.baseline_refused == "this network is itself untrained"
+    assert "No untrained network was measured for comparison: this network is itself untrained." in found.summary()
+    other = td.diagnose(ckpt, PROMPTS, levers=False, baseline="untrained")
+    assert isinstance(other.baseline, xr.Dataset)
+    assert other.baseline.attrs["random_seed"] == 5
+
+
+def test_a_network_without_a_configuration_says_so() -> None:
+    ckpt = td.load(network_of("llama")[0])
+    ckpt.config = None
+    found = td.diagnose(ckpt, PROMPTS, levers=False)
+    assert found.baseline_refused.startswith("expected a model with a transformers configuration")
+    assert "No untrained network was measured for comparison: expected a model with" in found.summary()
+    with pytest.raises(CheckpointError, match="baseline: expected a model with a transformers configuration"):
+        td.diagnose(ckpt, PROMPTS, levers=False, baseline="untrained")
+
+
+def test_a_configuration_of_another_network_is_no_baseline() -> None:
+    network = network_of("llama")[0]
+    network.config.num_hidden_layers += 1
+    ckpt = td.load(network)
+    assert "their depths differ" in td.diagnose(ckpt, PROMPTS, levers=False).baseline_refused
+    with pytest.raises(CheckpointError, match="their depths differ"):
+        td.diagnose(ckpt, PROMPTS, levers=False, baseline="untrained")
+
+
+def test_one_text_has_nothing_to_compare() -> None:
+    found = td.diagnose(network_of("llama")[0], [5, 9, 33, 21], levers=False)
+    assert found.baseline_refused == "κ′ of this network is undefined"
+
+
+@pytest.mark.parametrize("format", ["zarr", "netcdf"])
+def test_it_is_saved_and_opened(found: Diagnosis, tmp_path: Path, format: str) -> None:
+    found.save(tmp_path, format=format)  # type: ignore[arg-type]
+    back = Diagnosis.open(tmp_path)
+    assert isinstance(found.baseline, xr.Dataset)
+    assert isinstance(back.baseline, xr.Dataset)
+    xr.testing.assert_identical(back.baseline, found.baseline)
+    summary = json.loads((tmp_path / "diagnosis.json").read_text())
+    assert summary["baseline"]["random_seed"] == 0
+
+
+def test_folders_written_before_open_without_it(found: Diagnosis, tmp_path: Path) -> None:
+    found.save(tmp_path)
+    summary = json.loads((tmp_path / "diagnosis.json").read_text())
+    del summary["baseline"], summary["baseline_refused"]
+    (tmp_path / "diagnosis.json").write_text(json.dumps(summary))
+    shutil.rmtree(tmp_path / "baseline.zarr")
+    assert Diagnosis.open(tmp_path).baseline is None
+
+
+def test_a_baseline_of_another_depth_is_refused(found: Diagnosis, tmp_path: Path) -> None:
+    found.save(tmp_path)
+    table = xr.open_zarr(tmp_path / "baseline.zarr").load()
+    shutil.rmtree(tmp_path / "baseline.zarr")
+    table.isel(layer=slice(2)).drop_encoding().to_zarr(tmp_path / "baseline.zarr", zarr_format=2)
+    with pytest.raises(ArgumentValueError, match="baseline: expected layers 0 to"):
+        Diagnosis.open(tmp_path)
