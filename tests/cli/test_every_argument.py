@@ -35,7 +35,7 @@ ABSENT: dict[str, dict[str, str]] = {
 LOADING = [field.name for field in fields(Loading)]
 OF_THE_COMMAND = {
     "prompts", "text_files", "prompt_files", "images", "out", "data_format", "overwrite", "as_json", "model",
-    "fail_on", "max_similarity", "quiet",
+    "fail_on", "max_similarity", "quiet", "markdown",
 }  # fmt: skip
 """Parameters of the command that are no argument of either function: where prompts come from and results go,
 what is printed, and which limits make the exit code."""

@@ -15,11 +15,10 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from tokendynamics.figures import style as style
-from tokendynamics.figures._files import known_suffix
 from tokendynamics.figures._scene import Scene
 from tokendynamics.figures.paths import choose_view
 from tokendynamics.figures.recording import Recording, Run, read_run
-from tokendynamics.figures.style import SINGLE, check_pixels, panels, paper_style
+from tokendynamics.figures.style import SINGLE, check_pixels, known_suffix, panels, paper_style
 from tokendynamics.numerics import ArgumentValueError, TokenDynamicsError
 from tokendynamics.numerics.arguments import ArrayLike, as_positive
 from tokendynamics.numerics.errors import expected
