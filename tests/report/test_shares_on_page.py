@@ -109,6 +109,19 @@ def test_kappa_and_its_thresholds_are_those_of_the_trace(page: str, diagnosis: D
         assert part.count(f">{name}</text>") == 4  # the letters and the paper behind them, on each of two screens
 
 
+def test_the_untrained_network_is_drawn_beside_the_network(diagnosis: Diagnosis, page: str) -> None:
+    baseline = diagnosis.trace[["consensus_relative", "consensus_relative_interval"]] / 3
+    html = page_of(replace(diagnosis, baseline=baseline))
+    for row, plain in zip(saved(html, "shares-consensus")[1:], saved(page, "shares-consensus")[1:], strict=True):
+        assert row[: len(plain)] == plain
+        at = baseline.sel(layer=int(row[0]), site=AFTER[row[1]])
+        wanted = [at.consensus_relative.item(), *at.consensus_relative_interval.values]
+        assert [float(cell) for cell in row[len(plain) :]] == wanted
+    for text in ("dash-dotted line", "κ′ of the untrained network"):
+        assert text in figure_of(html, "shares-consensus")
+        assert text not in figure_of(page, "shares-consensus")
+
+
 def test_several_networks_fit_on_one_axis() -> None:
     curves = [
         Curve(f"κ′ of {name}", [0, 1, 2], [0.1, None, value], colour, low=[0.0] * 3, high=[1.0] * 3, band=band)

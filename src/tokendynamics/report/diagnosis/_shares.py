@@ -12,12 +12,13 @@ from tokendynamics.diagnosis.tracing.layer_states import CONSENSUS, SPREAD
 from tokendynamics.figures.axes import Column
 from tokendynamics.figures.curves import Curve, Curves, Part, Rule, Stack
 from tokendynamics.figures.figure import Figure, Section, Table, columns_table
-from tokendynamics.figures.palette import BLUE, COMMON, OF_PROMPT, ORANGE, OWN
+from tokendynamics.figures.palette import BLUE, COMMON, MUTED, OF_PROMPT, ORANGE, OWN
 from tokendynamics.report.diagnosis._states import Band, Step, estimates, step_columns, steps_of, unshared
-from tokendynamics.words import number, plural
+from tokendynamics.words import listing, number, plural
 
 QUESTION = "How is a token's direction composed?"
 AXIS = "Share of a token's direction"
+UNTRAINED = "κ′ of the untrained network"
 _CONVERGE = "Do the tokens of a prompt converge?"
 _PARTS = {
     "common": ("common to all prompts", COMMON), "prompt": ("shared within its prompt", OF_PROMPT),
@@ -32,7 +33,8 @@ _RULES = (
 
 def section(diagnosis: Diagnosis) -> Section:
     """Return the section: three shares that add up to 1, the picture of the whole page; κ′ and centred cos²."""
-    figures = (shares_figure(diagnosis.trace), _consensus_figure(diagnosis.trace))
+    baseline = diagnosis.baseline if isinstance(diagnosis.baseline, xr.Dataset) else None
+    figures = (shares_figure(diagnosis.trace), _consensus_figure(diagnosis.trace, baseline))
     return Section("shares", "What do the tokens share?", figures=figures)
 
 
@@ -76,14 +78,20 @@ def shares_figure(trace: xr.Dataset, ident: str = "shares-chart") -> Figure:
     )  # fmt: skip
 
 
-def _consensus_figure(trace: xr.Dataset) -> Figure:
-    """Draw κ′ and centred cos² with their intervals, and the thresholds of the states."""
+def _consensus_figure(trace: xr.Dataset, baseline: xr.Dataset | None) -> Figure:
+    """Draw κ′ and centred cos² with their intervals, κ′ of the untrained network, and the thresholds of the states."""
     ident, steps = "shares-consensus", steps_of(trace)
+    x = [step.x for step in steps]
     kappa, cos2 = (estimates(trace, name, steps) for name in ("consensus_relative", "centred_cos2"))
     measures = {"κ′": kappa, "centred cos²": cos2}
     if not (kappa.defined or cos2.defined):
         return Figure(ident, _CONVERGE, unshared(trace))
-    x, prompts = [step.x for step in steps], trace.sizes["prompt"]
+    beside, about = [], ""
+    if baseline is not None and (untrained := estimates(baseline, "consensus_relative", steps)).defined:
+        measures[UNTRAINED] = untrained
+        beside = [Curve(UNTRAINED, x, untrained.values, MUTED, untrained.low, untrained.high, dash=(7, 3, 2, 3))]
+        about = "The dash-dotted line is κ′ of an untrained network of the same architecture on the same prompts. "
+    prompts = trace.sizes["prompt"]
     bands = (
         "Bands: 90 % confidence intervals over prompts."
         if kappa.has_ends or cos2.has_ends
@@ -99,16 +107,17 @@ def _consensus_figure(trace: xr.Dataset) -> Figure:
         _CONVERGE,
         "Within-prompt similarity κ′: what the tokens of one prompt share beyond what all prompts share, relative to "
         "the embedding. 0 is the embedding's value, 1 is one point per prompt. Centred cos² also detects a collapse to "
-        f"a line or to few directions, where it is far above κ′². {bands}",
+        f"a line or to few directions, where it is far above κ′². {about}{bands}",
         Curves(
             [
+                *beside,
                 Curve("centred cos²", x, cos2.values, ORANGE, cos2.low, cos2.high, dash=(5, 3)),
                 Curve("κ′", x, kappa.values, BLUE, kappa.low, kappa.high, "90 % CI of κ′", mark="disc"),
             ],
             "κ′ and centred cos²", last=max(step.layer for step in steps), domain=(0.0, 1.0), rules=_RULES,
             columns=_columns(steps, measures),
         ),
-        _table("κ′ and centred cos²", steps, measures),
+        _table(listing([*measures]), steps, measures),
         title=f"{_CONVERGE} κ′ and centred cos² over depth",
         description=f"{ends} The table holds every value.",
     )  # fmt: skip
