@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import click
+from rich.table import Table
+from rich.text import Text
 
 from tokendynamics.cli._signature import Json, Option, command
 from tokendynamics.cli._terminal import Console, echo, echo_json, table
+
+if TYPE_CHECKING:
+    from tokendynamics.diagnosis.yardstick import MeasuredNetwork
 
 _EPILOG = """
 \b
@@ -17,11 +23,13 @@ Examples:
   tokendynamics reference add ./diagnosis-mine --texts "12 support tickets"
 """
 
-Table = Annotated[Path | None, Option(type=click.Path(dir_okay=False, path_type=Path))]
+TableFile = Annotated[Path | None, Option(type=click.Path(dir_okay=False, path_type=Path))]
 
 
 @command("add")
-def add_command(folder: Path, *, texts: str = "its own texts", name: str | None = None, table: Table = None) -> None:
+def add_command(
+    folder: Path, *, texts: str = "its own texts", name: str | None = None, table: TableFile = None
+) -> None:
     """Add the network of a saved diagnosis in FOLDER to your table.
 
     Options:
@@ -48,30 +56,32 @@ def reference_group(context: click.Context, own: Path | None, as_json: Json) -> 
     from dataclasses import asdict
 
     from tokendynamics.diagnosis.yardstick import measured_networks
+    from tokendynamics.words import listing
 
     rows = measured_networks(own)
     if as_json:
         echo_json([asdict(row) for row in rows])
         return
-    Console(highlight=False).print(_printed(rows))
+    console = Console(highlight=False)
+    console.print(_networks_table(rows))
+    for texts in dict.fromkeys((row.prompts, row.texts) for row in rows):
+        names = [row.name for row in rows if (row.prompts, row.texts) == texts]
+        console.print(Text(f"{listing(names)}: {texts[0]} texts, {texts[1]}"))
 
 
-def _printed(rows: Any) -> Any:
-    from rich.text import Text
-
+def _networks_table(rows: Sequence[MeasuredNetwork]) -> Table:
     from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE
     from tokendynamics.words import estimate, fixed
 
-    columns = ("network", "layers", "κ′ at the end", "common", "worst state", "texts")
-    shown = table(*columns, left=("network", "worst state", "texts"), unbroken=columns[:4])
+    columns = ("network", "layers", "κ′ at the end", "common", "worst state")
+    shown = table(*columns, left=("network", "worst state"), unbroken=columns[1:4])
     for row in rows:
         cells = (
             row.name,
             str(row.layers),
             estimate(row.consensus_relative, row.interval, CONFIDENCE),
             fixed(row.share_common),
-            f"{row.worst_state}, layer {row.worst_layer}",
-            f"{row.prompts}: {row.texts}",
+            row.worst_state,
         )
         shown.add_row(*map(Text, cells))
     return shown
