@@ -120,7 +120,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "half a summary": (lambda f: (f / "diagnosis.json").write_text("{"), "expected JSON"),
     "a list": (lambda f: (f / "diagnosis.json").write_text("[]"), "expected a saved diagnosis"),
     "no model": (lambda f: _edit(f, model=None), "expected a saved diagnosis"),
-    "words of another": (lambda f: _edit(f, verdict=_words(layers=["grows"] * 3)), "spread, drawing together"),
+    "words of another": (lambda f: _edit(f, verdict=_words(layers=["grows"] * 3)), "drawing together, consensus"),
     "badges of another": (lambda f: _edit(f, verdict=_words(layers=[])), "a badge for each of 3 layers"),
     "a worst layer of another": (lambda f: _edit(f, verdict=_words(worst={"state": "spread"})), "no 'layer'"),
     "no levers": (lambda f: shutil.rmtree(f / "levers.zarr"), r"without levers\.zarr"),

@@ -55,7 +55,8 @@ def test_the_diagnosis_has_the_trace_and_the_reason(found: Diagnosis) -> None:
 @pytest.mark.parametrize("format", FORMATS)
 def test_what_is_saved_has_no_audit_and_says_why(found: Diagnosis, format: Any, tmp_path: Path) -> None:
     paths = found.save(tmp_path, format=format)
-    names = data_file_names(format, tables=("trace", "paths"))
+    baseline = () if isinstance(found.baseline, Refused) else ("baseline",)
+    names = data_file_names(format, tables=("trace", "paths", *baseline))
     assert tuple(path.name for path in paths) == names
     assert {path.name for path in tmp_path.iterdir()} == {*names, "manifest.json"}
     text = (tmp_path / "diagnosis.json").read_text()

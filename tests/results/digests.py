@@ -38,7 +38,7 @@ def of_diagnosis(found: Any) -> dict[str, Any]:
     tables |= {"levers": found.levers.table, "deeper": found.deeper.table}
     return {
         **{name: of_table(table) for name, table in tables.items()},
-        "verdict": of_words(asdict(found.verdict)),
+        "verdict": of_words(_of_verdict(found.verdict)),
         "levers in words": of_words([found.levers.text, found.levers.answer, found.levers.kappa, found.levers.where]),
         "deeper in words": of_words([found.deeper.sentences, found.deeper.refused, found.deeper.undecoded]),
         "model": of_words(found.model),
@@ -56,13 +56,20 @@ def _of_0_1_0(value: Any) -> Any:
     return {name: _of_0_1_0(item) for name, item in value.items() if name != "norms"}
 
 
+def _of_verdict(verdict: Any) -> dict[str, Any]:
+    """Return what 0.1.0 had of a verdict; the state after the final norm, which it had not, must be unknown."""
+    fields = asdict(verdict)
+    assert fields.pop("final_norm") is None
+    return fields
+
+
 def of_comparison(found: Any) -> dict[str, Any]:
     """Return everything that a comparison has."""
     tables = {"table": found.table, "difference": found.difference, "gaps": found.gaps, "weights": found.weights}
     tables |= {f"trace {place}": each for place, each in enumerate(found.traces)}
     return {
         **{name: None if table is None else of_table(table) for name, table in tables.items()},
-        "verdicts": of_words([asdict(each) for each in found.verdicts]),
+        "verdicts": of_words([_of_verdict(each) for each in found.verdicts]),
         "sentences": of_words([asdict(each) for each in found.sentences]),
         "partings": of_words([None if each is None else _of_0_1_0(asdict(each)) for each in found.partings]),
         "models": list(found.models),
