@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 
 import tokendynamics as td
-from tokendynamics.diagnosis import judge
-from tokendynamics.diagnosis.texts import default_texts
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -45,7 +43,7 @@ def test_the_words_are_those_of_the_picture_and_readme_shows_it(picture: Any) ->
 def test_the_picture_shows_the_verdict_of_today(picture: Any) -> None:
     """Word for word; the last decimal of a number may differ between processors."""
     shown = json.loads(picture.WORDS.read_text(encoding="utf-8"))
-    today = picture.words_of(judge(None, td.trace(td.load("smollm2"), default_texts())))
+    today = picture.words_of(td.diagnose("smollm2", levers=False, layers=[1]).verdict)
     number = re.compile(r"\d+\.\d+")
     assert shown.keys() - {"picture"} == today.keys()
     assert (shown["state"], shown["layers"]) == (today["state"], today["layers"]), "run make docs"
