@@ -34,9 +34,8 @@ class States(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the names."""
-        from tokendynamics.diagnosis.tracing.layer_states import (
-            State,
-        )  # slow to import, and only needed with the option
+        # Slow to import, and only needed with the option.
+        from tokendynamics.diagnosis.tracing.layer_states import State
 
         states = get_args(State)
         parts = value if isinstance(value, tuple) else tuple(part.strip() for part in str(value).split(","))

@@ -89,8 +89,8 @@ def log_ticks(low: float, high: float) -> list[float]:
     def between(multiples: tuple[float, ...]) -> list[float]:
         return [tick for p in powers for m in multiples if low <= (tick := float(f"{m}e{p}")) <= high]
 
-    found = between(multiples)
-    return found if len(found) > 1 else between((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8))
+    ticks = between(multiples)
+    return ticks if len(ticks) > 1 else between((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8))
 
 
 def ticks(last: int, most: int = 15) -> list[int]:

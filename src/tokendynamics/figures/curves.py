@@ -178,9 +178,9 @@ class Panels:
     def chart(self, width: float = WIDE) -> Specification:
         """Return the charts for a width of the plotting area."""
         beside = width >= WIDE and len(self.charts) > 1
-        each = (width - _GAP) / 2 if beside else width
+        chart_width = (width - _GAP) / 2 if beside else width
         named = [
-            plain(curves.chart(each)) | {"title": {"text": name, "anchor": "start", "offset": 6}}
+            plain(curves.chart(chart_width)) | {"title": {"text": name, "anchor": "start", "offset": 6}}
             for name, curves in self.charts.items()
         ]
         return {"hconcat": named, "spacing": 16} if beside else {"vconcat": named, "spacing": 18}

@@ -72,9 +72,9 @@ class Intervals:
         if self.rule is not None:
             layers += _rule(self.rule, x)
         layers += _marks(rows, self.domain, x, y, self.bars)
-        said = [{"y": n + 0.5, "text": row.written} for n, row in enumerate(rows) if row.written]
-        if said and inner < room:
-            base = alt.Chart(inline(said))
+        notes = [{"y": n + 0.5, "text": row.written} for n, row in enumerate(rows) if row.written]
+        if notes and inner < room:
+            base = alt.Chart(inline(notes))
             base = base.mark_text(x=inner + 10, align="left", fontSize=12, color=INK, baseline="middle")
             layers.append(base.encode(y=y, text="text:N"))
         return alt.layer(*layers, width=inner, height=_ROW * len(rows))

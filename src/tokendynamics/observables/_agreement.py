@@ -81,8 +81,8 @@ def mean_pair_cosine(x: ArrayLike) -> Any:
         raise ArgumentValueError(expected("x", "at least two tokens for a measure over pairs", came))
     unit = unit_rows(states.double())
     # Measured from the first token, identical tokens stay identical through the rounding of their mean.
-    moved = unit - unit[..., :1, :]
-    scatter = (moved - moved.mean(dim=-2, keepdim=True)).square().sum(dim=(-2, -1))
+    from_first = unit - unit[..., :1, :]
+    scatter = (from_first - from_first.mean(dim=-2, keepdim=True)).square().sum(dim=(-2, -1))
     result = 1 - scatter / (unit.shape[-2] - 1)
     return like(result.to(states.dtype), x)
 

@@ -111,13 +111,13 @@ def _writers(shared: SharedDirections, heads: Float64[Tensor, "text 2 layer sour
     totals = torch.stack([torch.einsum("kld,ld->kl", shared.of(p), mean) for p, mean in enumerate(shared.means)])
     written = _shares(torch.stack([_written(shared.of(p), text) for p, text in enumerate(shared.texts)]), totals)
     dims = ("direction", "layer", "source")
-    found: dict[str, Any] = {"written": ((*dims, "component"), written)}
+    variables: dict[str, Any] = {"written": ((*dims, "component"), written)}
     if heads is not None:
         by_head = _shares(heads, totals)
         rest = written[..., PARTS.index("attention")] - np.nansum(by_head, axis=-1)
         rest[np.isnan(by_head).all(axis=-1)] = np.nan
-        found |= {"written_by_head": ((*dims, "head"), by_head), "written_besides_heads": (dims, rest)}
-    return found
+        variables |= {"written_by_head": ((*dims, "head"), by_head), "written_besides_heads": (dims, rest)}
+    return variables
 
 
 def _written(
@@ -188,8 +188,8 @@ def _similarities(shared: SharedDirections) -> dict[str, Any]:
     for place, text in enumerate(shared.texts):
         units, counts = text.units, (text.weights > 0).sum(dim=-1)
         beyond = units - torch.linalg.vecdot(units, shared.common[:, None]).unsqueeze(-1) * shared.common[:, None]
-        own = torch.linalg.vecdot(units, shared.of_text[place][:, None])
-        values.append(_over_tokens(own.unsqueeze(-1), counts))
+        along = torch.linalg.vecdot(units, shared.of_text[place][:, None])
+        values.append(_over_tokens(along.unsqueeze(-1), counts))
         wholes.append(_over_tokens(beyond, counts))
     similarity, whole = torch.stack(values), torch.stack(wholes)
     dims = ("direction", "layer")
@@ -226,12 +226,12 @@ def _reading(ckpt: Checkpoint, shared: SharedDirections, words: int) -> tuple[di
                 ids.append(logits[: len(some)].float().topk(min(words, logits.shape[-1])).indices.cpu())
     except CheckpointError as error:
         return {}, str(error)
-    found = torch.cat(ids).unflatten(0, states.shape[:2])
-    found[states.isnan().any(dim=-1)] = -1
-    rows, tokenizer = found.flatten(0, 1).tolist(), ckpt.tokenizer
+    token_ids = torch.cat(ids).unflatten(0, states.shape[:2])
+    token_ids[states.isnan().any(dim=-1)] = -1
+    rows, tokenizer = token_ids.flatten(0, 1).tolist(), ckpt.tokenizer
     if tokenizer is None:
         pieces = [[str(token) for token in row] for row in rows]
     else:
         pieces = [pieces_of(row, tokenizer) if min(row) >= 0 else [""] * len(row) for row in rows]
     dims = ("direction", "layer", "rank")
-    return {"token_id": (dims, found.numpy()), "token_text": (dims, np.array(pieces).reshape(found.shape))}, ""
+    return {"token_id": (dims, token_ids.numpy()), "token_text": (dims, np.array(pieces).reshape(token_ids.shape))}, ""
