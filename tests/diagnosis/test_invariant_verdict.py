@@ -27,14 +27,14 @@ def prompts() -> list[list[int]]:
 @cache
 def original(family: str) -> tuple[Any, Diagnosis]:
     network = network_of(family, layers=LAYERS)
-    return network, diagnose(network, prompts(), levers=False)
+    return network, diagnose(network, prompts(), levers=False, heads=False)
 
 
 def assert_the_same(family: str, changes: list[str], seed: int) -> None:
     network, mine = original(family)
     for place, change in enumerate(changes):
         network = CHANGES[change][0](network, seed + place)
-    theirs = diagnose(network, prompts(), levers=False)
+    theirs = diagnose(network, prompts(), levers=False, heads=False)
     # LLaMA's norm takes its mean square in float32, and a turn changes how that rounds.
     rounding = 1e-4 if "residual stream rotated" in changes else 1e-7
     for name, values in mine.trace.items():
@@ -76,5 +76,5 @@ def test_what_changes_the_function_changes_numbers() -> None:
 
     changed = copy.deepcopy(network)
     changed.model.layers[2].self_attn.o_proj.weight.data *= 2
-    theirs = diagnose(changed, prompts(), levers=False)
+    theirs = diagnose(changed, prompts(), levers=False, heads=False)
     assert float(np.abs(theirs.trace.consensus_within - mine.trace.consensus_within).max()) > 1e-3

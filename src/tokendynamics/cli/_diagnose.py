@@ -51,6 +51,7 @@ class Measuring:
         singular: How A = W (V^T)^-1 is defined where V is singular.
         levers: Weaken parts to measure which of them make the tokens agree: about 15 passes of each prompt, with
             gradients.
+        heads: Remove attention heads one at a time to measure which of them make the tokens agree.
         baseline: Also trace the same architecture with initial weights on the same prompts, to say whether the
             similarity is usual.  [default: where there is such a network]
         passes: Also run the blocks this many times on their own output.
@@ -63,6 +64,7 @@ class Measuring:
     fold_norms: Annotated[bool | None, Option("--fold-norms/--keep-norms")] = None
     singular: Literal["undefined", "pinv"] = "undefined"
     levers: bool = True
+    heads: bool = True
     baseline: Annotated[Any, Option("--baseline/--no-baseline", is_flag=True, callback=_as_baseline)] = None
     passes: Positive | None = None
     weights: Literal["fixed", "resample", "law"] = "fixed"

@@ -12,6 +12,7 @@ from tokendynamics.diagnosis.auditing._audit import Singular, ValueMap, audit
 from tokendynamics.diagnosis.deepening._deeper import VARIANTS, checked_deeper
 from tokendynamics.diagnosis.deepening._deeper import deeper as find_deeper
 from tokendynamics.diagnosis.deepening.result import Deeper
+from tokendynamics.diagnosis.gating._heads import head_effects, heads_findings, levers_and_heads
 from tokendynamics.diagnosis.gating._levers import levers as find_levers
 from tokendynamics.diagnosis.gating._result import Levers, in_view_of
 from tokendynamics.diagnosis.network import describe, parts_there
@@ -21,7 +22,7 @@ from tokendynamics.diagnosis.tracing._one_prompt import token_paths
 from tokendynamics.diagnosis.tracing.layer_states import ANISOTROPIC, CONSENSUS, LINE_EXCESS, ONE_POINT, SPREAD
 from tokendynamics.diagnosis.tracing.measure import trace
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
-from tokendynamics.diagnosis.tracing.prompts import named_prompts, tokens_in_words
+from tokendynamics.diagnosis.tracing.prompts import named_prompts, noun_in, tokens_in_words
 from tokendynamics.diagnosis.verdict import judge
 from tokendynamics.diagnosis.yardstick import (
     Baseline,
@@ -123,18 +124,16 @@ def diagnose(
     sinks: str | Sequence[int] = "detect",
     sink_ratio: float = SINK_RATIO,
     truncate: bool = False,
-    dtype: str = "float32",
-    device: str = "cpu",
-    threads: int | None = None,
-    allow_pickle: bool = False,
+    dtype: str = "float32", device: str = "cpu", threads: int | None = None, allow_pickle: bool = False,
     levers: bool = True,
+    heads: bool = True,
     baseline: Baseline | None = "auto",
     passes: int | None = None,
     weights: str = "fixed",
     variants: Sequence[str] = VARIANTS,
     command: str | None = None,
     progress: bool | Progress = False,
-) -> Diagnosis:
+) -> Diagnosis:  # fmt: skip
     """Audit the weights, trace real tokens, and return both with a verdict: what happens, why, and what to do.
 
     Args:
@@ -152,6 +151,7 @@ def diagnose(
         threads: PyTorch threads for this call, None to leave them.
         allow_pickle: See `tokendynamics.load`.
         levers: Whether parts are turned down as well, about 15 passes per text; see `tokendynamics.levers`.
+        heads: Whether heads are removed as well, about 9 passes per text; see `tokendynamics.head_effects`.
         baseline: "untrained" also traces the same architecture with initial weights; "auto" only where that can be.
         passes: Number of passes of the blocks on their own output, for each variant; None for none.
         weights: The weights of these passes; see `tokendynamics.deeper`.
@@ -168,9 +168,10 @@ def diagnose(
     started = datetime.now(UTC)
     tokens = {"sinks": sinks, "sink_ratio": sink_ratio, "truncate": truncate}
     further = None if passes is None else {"passes": passes, "weights": weights, "variants": variants}
+    chosen = (further, {"levers": levers, "heads": heads}, baseline)
     with limited_threads(threads) as in_force, reporting(progress) as report:
         ckpt = as_checkpoint(model, "model", dtype=dtype, device=device, allow_pickle=allow_pickle, progress=report)
-        parts = _parts(ckpt, texts, tokens, (value, fold_norms, singular, layers), (further, levers, baseline), report)
+        parts = _parts(ckpt, texts, tokens, (value, fold_norms, singular, layers), chosen, report)
     return _judged(ckpt, parts, truncate, further, command, started, in_force)
 
 
@@ -193,12 +194,13 @@ def _judged(
     record = manifest(made_by, parameters, seed=ckpt.random_seed, started=started, threads=threads)
     weights = None if isinstance(parts["audit"], Refused) else parts["audit"]
     unmeasured = unmeasured_finding(parts["baseline"])
+    of_heads = heads_findings(parts["heads"], parts["levers"], weights, noun_in(parts["trace"]))
     verdict = judge(
         weights,
         parts["trace"],
         reason_of(parts["audit"]),
         usual=yardstick_finding(parts["trace"], parts["baseline"], ckpt, measured_networks()),
-        further=() if unmeasured is None else (unmeasured,),
+        further=(*of_heads, *(() if unmeasured is None else (unmeasured,))),
     )
     if isinstance(parts["levers"], Levers):
         parts["levers"] = in_view_of(parts["levers"], verdict)
@@ -211,11 +213,11 @@ def _parts(
     texts: Any,
     counting: dict[str, Any],
     auditing: tuple[ValueMap, bool | None, Singular, Sequence[int] | None],
-    chosen: tuple[dict[str, Any] | None, bool, Baseline | None],
+    chosen: tuple[dict[str, Any] | None, dict[str, bool], Baseline | None],
     report: Progress,
 ) -> dict[str, Any]:
     """Return all measurements by the fields of a `Diagnosis`; wrong arguments are refused before any work."""
-    (*how, layers), (further, levers, baseline) = auditing, chosen
+    (*how, layers), (further, requested, baseline) = auditing, chosen
     layers = as_layers(layers, ckpt.architecture.layers, default=ckpt.layout.attending)
     prompts = named_prompts(default_texts() if texts is None else texts, ckpt)
     if further is not None:
@@ -227,7 +229,7 @@ def _parts(
         "trace": traced,
         "audit": _audited(ckpt, how, layers, report),
         "paths": token_paths(ckpt, next(iter(prompts.values())), **counting),
-        "levers": _tried(ckpt, prompts, counting, report) if levers else Refused("it was not requested"),
+        **_gated(ckpt, prompts, counting, requested, report),
         "baseline": untrained_measures(ckpt, prompts, traced, baseline, counting, report),
         "deeper": None if further is None else _deeper(ckpt, prompts, further, counting, report),
     }
@@ -241,13 +243,23 @@ def _audited(ckpt: Checkpoint, how: list[Any], layers: list[int], report: Progre
         return Refused(error.reason)
 
 
-def _tried(ckpt: Checkpoint, texts: Any, counting: dict[str, Any], report: Progress) -> Levers | Refused:
-    """Return the levers; they are refused for too few or unsuitable prompts, and for a streamed network."""
+def _gated(
+    ckpt: Checkpoint, texts: Any, counting: dict[str, Any], requested: dict[str, bool], report: Progress
+) -> dict[str, Any]:
+    """Return levers and effects of heads; refused for too few or unsuitable prompts, and for a streamed network."""
+    measured: dict[str, Any] = dict.fromkeys(requested, Refused("it was not requested"))
     try:
-        return find_levers(ckpt, texts, **counting, progress=report)
+        if all(requested.values()):
+            measured["levers"], measured["heads"] = levers_and_heads(ckpt, texts, **counting, report=report)
+        elif requested["levers"]:
+            measured["levers"] = find_levers(ckpt, texts, **counting, progress=report)
+        elif requested["heads"]:
+            measured["heads"] = head_effects(ckpt, texts, **counting, progress=report)
     except (ArgumentValueError, CheckpointError) as error:
         # The argument name `texts` does not help a reader of the report, and would be wrong for images.
-        return Refused(str(error).removeprefix("texts: "))
+        refused = Refused(str(error).removeprefix("texts: "))
+        measured |= {name: refused for name, wanted in requested.items() if wanted}
+    return measured
 
 
 def _deeper(

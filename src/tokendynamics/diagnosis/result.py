@@ -43,12 +43,12 @@ from tokendynamics.words import Convention, Finding
 
 WRITER = "tokendynamics diagnose"
 SUMMARY = "diagnosis.json"
-TABLES = ("audit", "trace", "paths", "levers", "what_if", "deeper", "baseline")
+TABLES = ("audit", "trace", "paths", "levers", "what_if", "deeper", "baseline", "heads")
 
 
 _WANTED = "a saved diagnosis"
 
-_REFUSABLE = ("audit", "levers", "deeper", "baseline")
+_REFUSABLE = ("audit", "levers", "deeper", "baseline", "heads")
 
 DIMS: dict[str, Dims] = {
     "audit": {
@@ -87,6 +87,11 @@ DIMS: dict[str, Dims] = {
         "consensus_relative_interval": ("layer", "site", "bound"),
         "shares": ("layer", "site", "share"),
     },
+    "heads": {
+        **dict.fromkeys(("consensus_sensitivity", "loss_sensitivity"), ("layer", "head")),
+        **dict.fromkeys(("consensus_effect", "loss_effect"), ("layer", "head")),
+        **dict.fromkeys(("consensus_effect_interval", "loss_effect_interval"), ("layer", "head", "bound")),
+    },
 }
 """Variables that every reader of a diagnosis asks for; the rest stands and falls with them."""
 
@@ -116,6 +121,8 @@ class Diagnosis(StoredResult):
         baseline: The numbers over all texts of the trace of an untrained network of the same architecture on the same
             texts: dims layer, site, share and bound; refused if none was traced, None in results of versions that
             could not.
+        heads: What each attention head adds to the consensus and to the loss; see `head_effects`. Refused if that was
+            not measured, None in results of versions that could not.
 
     >>> from tokendynamics.diagnosis import diagnose
     >>> found = diagnose("random:distilgpt2", "a short text", layers=[1])
@@ -137,6 +144,7 @@ class Diagnosis(StoredResult):
     levers: Levers | Refused | None = None
     deeper: Deeper | Refused | None = None
     baseline: xr.Dataset | Refused | None = None
+    heads: xr.Dataset | Refused | None = None
 
     @property
     def audit_refused(self) -> str:
@@ -157,6 +165,11 @@ class Diagnosis(StoredResult):
     def baseline_refused(self) -> str:
         """Why no untrained network was traced; empty otherwise."""
         return reason_of(self.baseline)
+
+    @property
+    def heads_refused(self) -> str:
+        """Why no effects of heads were measured; empty otherwise."""
+        return reason_of(self.heads)
 
     @property
     def headline(self) -> str:
@@ -215,7 +228,8 @@ def data_file_names(format: Format = "zarr", *, tables: Collection[str] = TABLES
         tables: Which there are; see `tables_of`.
 
     >>> data_file_names("netcdf")
-    ('audit.nc', 'trace.nc', 'paths.nc', 'levers.nc', 'what_if.nc', 'deeper.nc', 'baseline.nc', 'diagnosis.json')
+    ('audit.nc', 'trace.nc', 'paths.nc', 'levers.nc', 'what_if.nc', 'deeper.nc', 'baseline.nc', 'heads.nc',
+    'diagnosis.json')
 
     Raises:
         ArgumentValueError: An unknown format, or one that cannot be written here.
@@ -230,7 +244,7 @@ def tables_of(diagnosis: Diagnosis) -> dict[str, xr.Dataset]:
         tables |= {"levers": diagnosis.levers.table, "what_if": diagnosis.levers.effect}
     if isinstance(diagnosis.deeper, Deeper):
         tables["deeper"] = diagnosis.deeper.table
-    tables["baseline"] = diagnosis.baseline
+    tables |= {"baseline": diagnosis.baseline, "heads": diagnosis.heads}
     return {name: table for name, table in tables.items() if isinstance(table, xr.Dataset)}
 
 
@@ -258,6 +272,8 @@ def summary(diagnosis: Diagnosis) -> dict[str, Any]:
     if isinstance(diagnosis.baseline, xr.Dataset):
         values["baseline"] = plain(dict(diagnosis.baseline.attrs))
         values["baseline"]["consensus_relative"] = plain(diagnosis.baseline.consensus_relative.values)
+    if isinstance(diagnosis.heads, xr.Dataset):
+        values["heads"] = plain(dict(diagnosis.heads.attrs))
     trace = {str(name): plain(variable.values) for name, variable in averaged.items()}
     return {
         "model": plain(diagnosis.model),
@@ -270,6 +286,8 @@ def summary(diagnosis: Diagnosis) -> dict[str, Any]:
         "deeper_refused": diagnosis.deeper_refused,
         "baseline": values["baseline"],
         "baseline_refused": diagnosis.baseline_refused,
+        "heads": values["heads"],
+        "heads_refused": diagnosis.heads_refused,
         "trace_spread": {str(name): plain(variable.values) for name, variable in spread.items()},
         "trace_mean": {"dims": {str(k): list(v.dims) for k, v in averaged.items()}, **trace},
         "prompts": dict(zip(diagnosis.trace.prompt.values.tolist(), diagnosis.trace.text.values.tolist(), strict=True)),
@@ -387,9 +405,8 @@ def _check_depth(fields: dict[str, Any], tables: dict[str, xr.Dataset]) -> None:
     if len(fields["verdict"].layers) != layers:
         came = f"{len(fields['verdict'].layers)} badges"
         raise ArgumentValueError(expected("verdict", f"a badge for each of {layers} layers", came))
-    if "levers" in tables and tables["levers"].layer.values.tolist() != list(range(1, layers + 1)):
-        raise ArgumentValueError(
-            expected("levers", f"layers 1 to {layers}", shown(tables["levers"].layer.values.tolist()))
-        )
+    for name in tables.keys() & {"levers", "heads"}:
+        if tables[name].layer.values.tolist() != list(range(1, layers + 1)):
+            raise ArgumentValueError(expected(name, f"layers 1 to {layers}", shown(tables[name].layer.values.tolist())))
     if "audit" in tables and not set(tables["audit"].layer.values.tolist()) <= set(range(1, layers + 1)):
         raise ArgumentValueError(expected("audit", f"layers from 1 to {layers}", "others"))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import altair as alt
 
 from tokendynamics.figures.axes import Column, hover, ticks, time_axis
 from tokendynamics.figures.palette import GRID, INK, NEGATIVE, PAPER, POSITIVE
 from tokendynamics.figures.svg import WIDE, Drawing, Key, inline
+from tokendynamics.words import number
 
 _KEYS = (
     Key("−1", "box", NEGATIVE),
@@ -45,17 +46,24 @@ class SignedMap:
     tiles: Sequence[Tile]
     title: str
     rows: Sequence[int]
+    largest: float = 1.0
+    """Size of the values in the deepest colour."""
 
     @property
     def keys(self) -> Sequence[Key]:
         """The legend: the scale of colours."""
-        return _KEYS
+        if self.largest == 1.0:
+            return _KEYS
+        ends = (number(part * self.largest, 2) for part in (1.0, 0.4, 0.4, 1.0, _SHOWN_SIGN))
+        full, some, more, most, dash = ends
+        labels = (f"−{full}", f"−{some}", "0", f"+{more}", f"+{most}   (a dash marks cells below −{dash})")
+        return [replace(key, label=label) for key, label in zip(_KEYS, labels, strict=True)]
 
     def chart(self, width: float = WIDE) -> Drawing:
         """Return the chart for a width of its plotting area."""
         layers, rows = sorted({tile.layer for tile in self.tiles}), list(self.rows)
         height = max(min(20 * len(rows), 400), 90)
-        base = alt.Chart(alt.Data(values=[_drawn(tile) for tile in self.tiles])).encode(
+        base = alt.Chart(alt.Data(values=[_drawn(tile, self.largest) for tile in self.tiles])).encode(
             x=alt.X(
                 "layer:O",
                 axis=alt.Axis(title="Layer", values=_some(layers, width), labelAngle=0),
@@ -83,16 +91,16 @@ def _some(values: list[int], width: float = WIDE) -> list[int]:
     return values[:: math.ceil(len(values) * 24 / width)]
 
 
-def _drawn(tile: Tile) -> dict:
+def _drawn(tile: Tile, largest: float) -> dict:
     undefined = math.isnan(tile.value)
-    shown = 0.0 if undefined else tile.value
+    shown = 0.0 if undefined else tile.value / largest
     return {
         "layer": tile.layer,
         "row": tile.row,
         "sign": "+" if shown >= 0 else "−",
         "strength": round(abs(shown), 3),
         "text": tile.text,
-        "mark": "×" if undefined else "−" if tile.value < -_SHOWN_SIGN else "",
+        "mark": "×" if undefined else "−" if shown < -_SHOWN_SIGN else "",
         "ink": PAPER if abs(shown) > 0.55 else INK,
     }
 

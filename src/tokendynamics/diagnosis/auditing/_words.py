@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import chain, permutations
 from math import isnan, nan
 from typing import Any
 
@@ -32,7 +32,7 @@ STRONG = 0.6
 
 _EXACT_UP_TO = 8
 
-_DRAWS = 20_000
+_DRAWS, _BLOCK = 20_000, 1000
 
 
 MET = 0.01
@@ -137,11 +137,12 @@ def rank_correlation(
     came = float(ranks[0] @ ranks[1]) / scale
     count = len(first)
     if count <= _EXACT_UP_TO:
-        orders = np.array(list(permutations(range(count))))
+        blocks = iter([np.array(list(permutations(range(count))))])
     else:
-        drawn = np.random.default_rng(0).random((_DRAWS, count)).argsort(axis=1)
-        orders = np.concatenate([np.arange(count)[None], drawn])
-    others = ranks[1][orders] @ ranks[0] / scale
+        draws = np.random.default_rng(0)  # in blocks: the heads of a large network are thousands
+        drawn = (draws.random((_BLOCK, count)).argsort(axis=1) for _ in range(_DRAWS // _BLOCK))
+        blocks = chain([np.arange(count)[None]], drawn)
+    others = np.concatenate([ranks[1][orders] @ ranks[0] for orders in blocks]) / scale
     return min(max(came, -1.0), 1.0), float((np.abs(others) >= abs(came) - 1e-12).mean())
 
 
@@ -158,11 +159,19 @@ def _seen(layers: np.ndarray, kappa_change: Any) -> np.ndarray:
     return seen
 
 
+def p_value_in_words(p_value: float) -> str:
+    """Return a p-value behind its sign.
+
+    >>> p_value_in_words(0.33), p_value_in_words(0.0042), p_value_in_words(1e-5)
+    ('= 0.33', '= 0.004', '< 0.001')
+    """
+    return f"= {fixed(p_value, 2 if p_value >= 0.01 else 3)}" if p_value >= 0.001 else "< 0.001"
+
+
 def _words(correlation: float, p_value: float, by_depth: float) -> str:
     if isnan(correlation):
         return "The prediction from the weights is undefined because it, or what attention does, is equal in all layers"
-    p = f"= {fixed(p_value, 2 if p_value >= 0.01 else 3)}" if p_value >= 0.001 else "< 0.001"
-    numbers = f"Spearman ρ = {fixed(correlation)}, p {p}"
+    numbers = f"Spearman ρ = {fixed(correlation)}, p {p_value_in_words(p_value)}"
     if not p_value < SURE:
         return f"The weights alone do not predict what attention does ({numbers})"
     if correlation < 0:

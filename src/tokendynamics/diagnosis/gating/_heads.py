@@ -1,15 +1,18 @@
-"""Which attention heads make tokens of a text alike: first order for all, then runs without the strongest."""
+"""Which attention heads make tokens of a text alike: first order for all, then runs without the strongest; in words."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis.gating._levers import halves_of
-from tokendynamics.diagnosis.gating._result import Halves
+from tokendynamics.diagnosis.auditing._words import FEWEST, SURE, p_value_in_words, rank_correlation
+from tokendynamics.diagnosis.gating._levers import CANDIDATES as PARTS_TRIED
+from tokendynamics.diagnosis.gating._levers import halves_of, try_parts, with_effect
+from tokendynamics.diagnosis.gating._result import Halves, Levers
 from tokendynamics.diagnosis.gating.sensitivities import Sensitivities, sensitivities
 from tokendynamics.diagnosis.gating.trials import CONFIDENCE, Trial, Trials
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
@@ -17,10 +20,21 @@ from tokendynamics.numerics import CheckpointError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
-from tokendynamics.pretrained.edits.gates import GatedNetwork, HeadGates
+from tokendynamics.pretrained.edits.gates import GatedNetwork, HeadGates, PartAndHeadGates
+from tokendynamics.pretrained.edits.variant import PARTS
 from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.provenance.progress import Progress, reporting, tracked
-from tokendynamics.words import percent
+from tokendynamics.results import Refused
+from tokendynamics.words import Finding, count, estimate, fixed, percent, plural
+
+CANDIDATES = 8
+"""Heads that are removed, the most promising first."""
+
+MOST_NAMED = 4
+"""Heads that the sentence names; further significant ones are counted."""
+
+SMALLEST = 0.001
+"""Change of κ below which a significant head is not named: it would be printed as 0."""
 
 _DESCRIPTIONS = {
     "consensus_sensitivity": "derivative of κ by a gate on the head's output, at gate 1; positive: the head raises κ",
@@ -37,7 +51,7 @@ def head_effects(
     ckpt: Model,
     texts: Any,
     *,
-    candidates: int = 8,
+    candidates: int = CANDIDATES,
     sinks: str | Sequence[int] = "detect",
     sink_ratio: float = SINK_RATIO,
     truncate: bool = False,
@@ -81,9 +95,142 @@ def head_effects(
         heads = _gates_of(gated, ckpt)
         first = sensitivities(heads, find, sink_ratio, report, sinks=sinks)
         trials = Trials(heads, measure, first.where, sink_ratio, sinks)
-        strongest = _strongest(first, candidates)
-        removed = [trials.of(layer, head, 0.0) for layer, head in tracked(strongest, report, "removing heads")]
-    return _as_dataset(ckpt.name, first, trials, removed, halves)
+        return _removed(ckpt.name, first, trials, halves, candidates, report)
+
+
+def levers_and_heads(
+    ckpt: Checkpoint,
+    texts: Any,
+    *,
+    sinks: str | Sequence[int],
+    sink_ratio: float,
+    truncate: bool,
+    report: Progress,
+) -> tuple[Levers, xr.Dataset | Refused]:
+    """Return what `levers` and `head_effects` measure, from the same derivatives: one forward and two backward passes.
+
+    Args:
+        ckpt: A network in memory.
+        texts: See `levers`, also for the next three.
+        sinks: Likewise.
+        sink_ratio: Likewise.
+        truncate: Likewise.
+        report: Told how far the work is.
+
+    Returns:
+        The levers, and the effects of heads; refused where no gates on heads run.
+
+    Raises:
+        ArgumentTypeError, ArgumentValueError, CheckpointError: As `levers` does.
+    """
+    prompts, halves, find, measure = halves_of(ckpt, texts, CANDIDATES, sink_ratio, truncate=truncate, packed=True)
+    with ckpt.gated() as gated:
+        try:
+            heads = _gates_of(gated, ckpt)
+            both = sensitivities(PartAndHeadGates(gated), find, sink_ratio, report, sinks=sinks)
+            first = _columns(both, slice(len(PARTS)))
+            trials = Trials(heads, measure, both.where, sink_ratio, sinks)
+            of_heads = _columns(both, slice(len(PARTS), None))
+            effects = _removed(ckpt.name, of_heads, trials, halves, CANDIDATES, report)
+        except CheckpointError as error:
+            effects, first = Refused(str(error)), sensitivities(gated, find, sink_ratio, report, sinks=sinks)
+        trials = Trials(gated, measure, first.where, sink_ratio, sinks)
+        tried = try_parts(ckpt, first, trials, halves, PARTS_TRIED, report)
+    counting = {"sinks": sinks, "sink_ratio": sink_ratio, "truncate": truncate}
+    return with_effect(tried, ckpt, prompts, halves, counting), effects
+
+
+def _columns(first: Sensitivities, chosen: slice) -> Sensitivities:
+    """Return the derivatives by some of the gates."""
+    return replace(first, kappa=first.kappa[:, chosen], loss=first.loss[:, chosen])
+
+
+def _removed(
+    name: str, first: Sensitivities, trials: Trials, halves: Halves, candidates: int, report: Progress
+) -> xr.Dataset:
+    """Remove the strongest heads one at a time, and return all numbers."""
+    strongest = _strongest(first, candidates)
+    removed = [trials.of(layer, head, 0.0) for layer, head in tracked(strongest, report, "removing heads")]
+    return _as_dataset(name, first, trials, removed, halves)
+
+
+def heads_findings(
+    effects: xr.Dataset | Refused, levers: Levers | Refused, audit: xr.Dataset | None, noun: str
+) -> tuple[Finding, ...]:
+    """Return the heads that change κ in words, and whether their weights predict it; or why no head was removed.
+
+    Args:
+        effects: From `head_effects`.
+        levers: Of the same diagnosis; a refusal that they share is not repeated.
+        audit: The balances of the heads; None without one.
+        noun: What a prompt is.
+    """
+    if isinstance(effects, Refused):
+        if effects.reason == "it was not requested" or effects == levers:
+            return ()
+        return (Finding(f"No single head was removed: {effects.reason}.", "levers", {}),)
+    prediction = () if audit is None else prediction_of_heads(effects, audit)
+    return (_effects_in_words(effects, noun), *prediction)
+
+
+def _effects_in_words(effects: xr.Dataset, noun: str) -> Finding:
+    effect, bounds = effects.consensus_effect.values, effects.consensus_effect_interval.values
+    significant = (bounds[..., 0] > 0) | (bounds[..., 1] < 0)
+    named = np.argwhere(significant & (np.abs(effect) >= SMALLEST))
+    order = named[np.argsort([-abs(effect[tuple(place)]) for place in named], kind="stable")]
+
+    def some(more: bool) -> str:
+        return ", ".join(
+            f"layer {layer + 1} head {head} {estimate(value, bounds[layer, head], CONFIDENCE, places=3, sign=True)}"
+            for layer, head in order[:MOST_NAMED].tolist()
+            if ((value := float(effect[layer, head])) > 0) == more
+        )
+
+    removed, there = int(np.isfinite(effect).sum()), int(effects.consensus_sensitivity.notnull().sum())
+    texts = [f"Heads that make the tokens of a {noun} more alike: {raising}."] if (raising := some(more=True)) else []
+    texts += [f"Heads that make them less alike: {lowering}."] if (lowering := some(more=False)) else []
+    if not texts:
+        size = f" by {SMALLEST:g} or more" if significant.any() else ""
+        texts = [f"No single head that was removed changes similarity κ significantly{size}."]
+    elif not raising:
+        texts = [texts[0].replace("them", f"the tokens of a {noun}", 1)]
+    if len(order) > MOST_NAMED:
+        texts.append(f"A significant effect was also measured for {plural(len(order) - MOST_NAMED, 'more head')}.")
+    texts.append(
+        f"{count(removed)} of {plural(there, 'head')} {'was' if removed == 1 else 'were'} removed one at a time on "
+        f"{plural(effects.attrs['prompts_measured'], noun)}; κ is read after layer {effects.attrs['where']}."
+    )
+    values = {
+        "layers": (order[:, 0] + 1).tolist(),
+        "heads": order[:, 1].tolist(),
+        "effects": [float(effect[tuple(place)]) for place in order],
+        "removed": removed,
+    }
+    return Finding(" ".join(texts), "levers", values)
+
+
+def prediction_of_heads(effects: xr.Dataset, audit: xr.Dataset) -> tuple[Finding, ...]:
+    """Say whether the product of a head's QK and OV balance predicts the derivative of κ; nothing for few heads.
+
+    Args:
+        effects: From `head_effects`.
+        audit: From `tokendynamics.audit`; its layers are compared.
+    """
+    balance = (audit.qk_balance * audit.ov_balance).transpose("layer", "head").values
+    layers = [layer for layer in audit.layer.values.tolist() if layer in effects.layer.values]
+    measured = effects.consensus_sensitivity.sel(layer=layers).values[:, : balance.shape[1]]
+    known = np.isfinite(balance) & np.isfinite(measured)
+    if known.sum() < FEWEST:
+        return ()
+    correlation, p = rank_correlation(balance[known], measured[known])
+    if np.isnan(correlation):
+        return ()
+    verb = "do not predict" if not p < SURE else "predict" if correlation > 0 else "predict the opposite of"
+    text = (
+        f"The weights of a head {verb} its effect (Spearman ρ = {fixed(correlation)}, p {p_value_in_words(p)}). "
+        f"Compared are QK balance × OV balance and the derivative of κ over {plural(int(known.sum()), 'head')}."
+    )
+    return (Finding(text, "levers", {"rank_correlation": correlation, "p_value": p}),)
 
 
 def _gates_of(gated: GatedNetwork, ckpt: Checkpoint) -> HeadGates:
@@ -123,6 +270,7 @@ def _as_dataset(
         "model": name,
         "where": first.where,
         "kappa": trials.kappa.value,
+        "prompts_measured": len(halves.measuring),
         "intervals": f"{percent(CONFIDENCE)} over {halves.noun}s, each by itself: jackknife-t for κ, Student's t of "
         "paired differences for the loss",
         "proposed_on": ", ".join(halves.finding),

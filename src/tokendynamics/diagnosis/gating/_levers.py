@@ -50,6 +50,9 @@ together for a reason."""
 SHARE = 0.5
 """Share of κ that turning down one part must remove for it to be the cause: of two equal parts, neither passes."""
 
+CANDIDATES = 5
+"""Parts that are tried, the most promising first."""
+
 AT_LEAST = 5
 """Number of texts: κ needs two to find candidates, and three others to verify them with an interval."""
 
@@ -59,7 +62,7 @@ def levers(
     ckpt: Model,
     texts: Any,
     *,
-    candidates: int = 5,
+    candidates: int = CANDIDATES,
     sinks: str | Sequence[int] = "detect",
     sink_ratio: float = SINK_RATIO,
     truncate: bool = False,
@@ -102,12 +105,37 @@ def levers(
     with reporting(progress) as report, ckpt.gated() as gated:
         first = sensitivities(gated, find, sink_ratio, report, sinks=sinks)
         trials = Trials(gated, measure, first.where, sink_ratio, sinks)
-        chosen = [(*each, alpha) for each in _candidates(first, candidates) for alpha in ALPHAS]
-        tried = [trials.of(*each) for each in tracked(chosen, report, "trying candidates")]
-    found = _answered(ckpt, first, trials, tried, halves)
+        tried = try_parts(ckpt, first, trials, halves, candidates, report)
     counting = {"sinks": sinks, "sink_ratio": sink_ratio, "truncate": truncate}
+    return with_effect(tried, ckpt, prompts, halves, counting)
+
+
+def try_parts(
+    ckpt: Checkpoint, first: Sensitivities, trials: Trials, halves: Halves, candidates: int, report: Progress
+) -> Levers:
+    """Measure the parts that lower κ most to first order, and answer; `with_effect` adds the effect on all measures.
+
+    Args:
+        ckpt: The network.
+        first: What the gates on its parts do to first order.
+        trials: Of the same gates, on other prompts.
+        halves: Which prompts are which.
+        candidates: Number of parts that are tried.
+        report: Told how far the work is.
+    """
+    chosen = [(*each, alpha) for each in _candidates(first, candidates) for alpha in ALPHAS]
+    tried = [trials.of(*each) for each in tracked(chosen, report, "trying candidates")]
+    return _answered(ckpt, first, trials, tried, halves)
+
+
+def with_effect(
+    tried: Levers, ckpt: Checkpoint, prompts: Mapping[str, Any], halves: Halves, counting: dict[str, Any]
+) -> Levers:
+    """Add the effect of the gate that the answer names on every measure; its gates must no longer be in the network."""
+    if not tried.changes:
+        return tried
     measuring = NamedPrompts({name: prompts[name] for name in halves.measuring})
-    return replace(found, effect=what_if(ckpt, measuring, found.changes, **counting)) if found.changes else found
+    return replace(tried, effect=what_if(ckpt, measuring, tried.changes, **counting))
 
 
 def _answered(ckpt: Checkpoint, first: Sensitivities, trials: Trials, tried: Sequence[Trial], halves: Halves) -> Levers:

@@ -1,6 +1,8 @@
-"""What can be tried: the effects of gates on single parts."""
+"""What can be tried: the effects of gates on single parts and heads."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import xarray as xr
@@ -10,8 +12,9 @@ from tokendynamics.diagnosis.network import PART_NAMES
 from tokendynamics.diagnosis.result import levers_in_words
 from tokendynamics.figures.curves import Curve, Curves, Rule
 from tokendynamics.figures.figure import Cell, Figure, Section, Table, cells, columns_table
+from tokendynamics.figures.maps import SignedMap, Tile
 from tokendynamics.report.diagnosis._states import LOOKS, extremes, layer_columns
-from tokendynamics.words import UNDEFINED, fixed, number
+from tokendynamics.words import UNDEFINED, fixed, number, plural
 
 _QUESTION = "What is the first-order effect of each part?"
 _IDENT, _TITLE = "levers", "What can you try?"
@@ -26,11 +29,33 @@ _TRIED = (
 )
 
 
+_HEADS = {
+    "consensus_sensitivity": (
+        "heads-kappa",
+        "Which heads make the tokens alike, to first order?",
+        "∂κ/∂a",
+        "Derivative of κ with respect to a gate a on the output of each head, at a = 1. Positive: the head makes the "
+        "tokens of a prompt more alike; negative: less alike. × marks layers without such a head. The QK and OV "
+        "balances of the same heads are in the section on the weights.",
+    ),
+    "consensus_effect": (
+        "heads-effect",
+        "Which heads make the tokens alike, when removed?",
+        "Effect on κ",
+        "κ of the network minus κ without the head, for the heads that were removed one at a time, on prompts that did "
+        "not choose them. Positive: the head makes the tokens of a prompt more alike. × marks heads that were not "
+        "removed. The table gives 95 % confidence intervals, not corrected for the number of heads.",
+    ),
+}
+"""Identifier, question, name and caption of the map of each variable of the effects of heads."""
+
+
 def section(diagnosis: Diagnosis) -> Section:
     """Return the section: the answer, what was measured, and the derivatives that chose it."""
-    levers, sentences = diagnosis.levers, (levers_in_words(diagnosis),)
+    levers, sentences, effects = diagnosis.levers, (levers_in_words(diagnosis),), diagnosis.heads
+    figures = tuple(_heads_map(effects, name) for name in _HEADS) if isinstance(effects, xr.Dataset) else ()
     if not isinstance(levers, Levers):
-        return Section(_IDENT, _TITLE, sentences)
+        return Section(_IDENT, _TITLE, sentences, figures=figures)
     table, tables = levers.table, ()
     if table.sizes["candidate"]:
         tables = (_trials(table), *(() if levers.effect is None else (_effect(levers.effect, levers.where),)))
@@ -46,7 +71,44 @@ def section(diagnosis: Diagnosis) -> Section:
             "Not plotted because there is no loss: no head that predicts the next token was found.",
         ),
     )  # fmt: skip
-    return Section(_IDENT, _TITLE, sentences, tables, variants=variants, notes=(_TRIED,) if tables else ())
+    return Section(_IDENT, _TITLE, sentences, tables, figures, variants, notes=(_TRIED,) if tables else ())
+
+
+def _heads_map(effects: xr.Dataset, variable: str) -> Figure:
+    """Draw a number of each head, layers × heads; the table of measured effects has those that were removed."""
+    ident, question, name, caption = _HEADS[variable]
+    values, where = effects[variable].transpose("layer", "head").values, effects.attrs["where"]
+    layers, heads = (effects[axis].values for axis in ("layer", "head"))
+    places, known = list(np.ndindex(values.shape)), np.isfinite(values)
+    if not known.any():
+        return Figure(ident, question, f"Not plotted because {name} is undefined for every head.")
+    tiles = [
+        Tile(int(layers[i]), int(heads[j]), float(values[i, j]), f"Layer {layers[i]}, head {heads[j]}: {_text(value)}")
+        for i, j in places
+        for value in (float(values[i, j]),)
+    ]
+    shown = [place for place in places if known[place]]
+    columns: list[tuple[str, Sequence[float]]] = [(name, [float(values[place]) for place in shown])]
+    if f"{variable}_interval" in effects:
+        bounds = effects[f"{variable}_interval"].transpose("layer", "head", "bound").values
+        columns += [(end, [float(bounds[place][k]) for place in shown]) for k, end in enumerate(("from", "to"))]
+    of = (("Layer", [int(layers[i]) for i, _ in shown]), ("Head", [int(heads[j]) for _, j in shown]))
+    high, low = (max(shown, key=lambda place: sign * values[place]) for sign in (1, -1))
+    return Figure(
+        ident,
+        question,
+        f"{caption} κ is read after layer {where}.",
+        SignedMap(tiles, "Head", heads.tolist(), float(np.nanmax(np.abs(values))) or 1.0),
+        columns_table(f"{name} of each head, κ after layer {where}", [*of, *columns]),
+        title=f"{question} {name}, layers × heads",
+        description=f"{name} of {plural(len(shown), 'head')} is largest for layer {layers[high[0]]} head "
+        f"{heads[high[1]]} ({number(float(values[high]))}) and smallest for layer {layers[low[0]]} head "
+        f"{heads[low[1]]} ({number(float(values[low]))}). The table below holds every value.",
+    )
+
+
+def _text(value: float) -> str:
+    return "not available" if np.isnan(value) else number(value)
 
 
 def _levers_figure(values: xr.DataArray, ident: str, axis: str, label: str, caption: str, undefined: str) -> Figure:
