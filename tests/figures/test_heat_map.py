@@ -39,7 +39,7 @@ def test_zero_is_white_and_the_two_signs_differ_in_lightness():
     mesh = mesh_of(figures.heat_map(MATRIX).axes[0])
     zero, most, least = mesh.to_rgba(np.array([0.0, 4.0, -4.0]))[:, :3]
     assert min(zero) > 0.99
-    assert lightness(most) < 0.6 * lightness(least) < 0.6 * lightness(zero)
+    assert lightness(least) < 0.65 * lightness(most) < 0.65 * 0.65 * lightness(zero)
 
 
 def test_the_scale_is_symmetric_and_can_be_shared():

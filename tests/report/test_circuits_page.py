@@ -25,7 +25,7 @@ from tokendynamics.circuits.functionals import positive_functional, random_funct
 from tokendynamics.circuits.landscape import PositionsOnly, find_basins, survey
 from tokendynamics.circuits.landscape._claims import Section
 from tokendynamics.circuits.learning import LearningRecord, learn
-from tokendynamics.figures.figure import Matrices
+from tokendynamics.figures.figure import Figure
 from tokendynamics.figures.matrix import Panel, Side, matrices
 from tokendynamics.figures.palette import NEGATIVE, POSITIVE
 from tokendynamics.report import write
@@ -297,7 +297,7 @@ def test_a_run_that_broke_off_at_once_still_makes_a_page(task: PairTask) -> None
     assert ">nan<" not in page
 
 
-def wide_and_narrow(shown: Matrices) -> tuple[ElementTree.Element, ElementTree.Element]:
+def wide_and_narrow(shown: Figure) -> tuple[ElementTree.Element, ElementTree.Element]:
     """The drawing for pages, and that for phones."""
     wide, narrow = ElementTree.fromstring(f"<all>{shown.svg}</all>")  # noqa: S314  # made above
     return wide, narrow

@@ -14,8 +14,9 @@ import xarray as xr
 from report.reading import AFTER, close, figure_of, page_of, saved, table_of, value_of
 from tokendynamics.diagnosis.result import Diagnosis
 from tokendynamics.diagnosis.tracing.layer_states import CONSENSUS, SPREAD
-from tokendynamics.figures.curves import Curve, Curves, Part, Rule, Stack, curve_keys
+from tokendynamics.figures.curves import Curve, Curves, Rule, curve_keys
 from tokendynamics.figures.figure import Table, cells, fold
+from tokendynamics.figures.parts import Part, Stack
 from tokendynamics.report import notebook_html
 from tokendynamics.report.diagnosis._updates import updates_figure
 

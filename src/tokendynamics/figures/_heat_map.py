@@ -7,11 +7,12 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import QuadMesh
-from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from tokendynamics.figures import style as style
+from tokendynamics.figures._print import SIGNED, colour_bar, draw
+from tokendynamics.figures.matrix import Panel, Side
+from tokendynamics.figures.palette import INK, PAPER
 from tokendynamics.figures.recording import to_numpy
 from tokendynamics.figures.style import SINGLE, panel_for, paper_style
 from tokendynamics.numerics import ArgumentValueError
@@ -23,12 +24,8 @@ from tokendynamics.words import number
 Cells: TypeAlias = Literal["plain", "signs", "numbers"]
 """What is written into a cell: nothing, a minus where it is negative, or its value."""
 
-NEGATIVE, POSITIVE = "#e08214", "#174a80"
-"""Full colours of the two signs. The positive one is much darker, so that the extremes differ in grey."""
-
-_COLOURS = LinearSegmentedColormap.from_list("signed", [NEGATIVE, "#ffffff", POSITIVE])
 _DARK = 0.55
-"""Share of the scale beyond which a positive cell needs white letters."""
+"""Share of the scale beyond which a cell needs white letters."""
 
 _SEEN = 0.08
 """Share of the scale below which a cell looks white, and its sign is not marked."""
@@ -49,7 +46,7 @@ def heat_map(
     axes: Axes | None = None,
     width: float = SINGLE,
 ) -> Figure:
-    """Draw a matrix: white is zero, blue positive, orange (lighter in grey) negative; row 1 is at the top.
+    """Draw a matrix: white is zero, orange positive, purple (darker in grey) negative; row 1 is at the top.
 
     Args:
         matrix: Shape (row, column).
@@ -80,27 +77,20 @@ def heat_map(
     values = _checked_matrix(matrix)
     if cells not in get_args(Cells):
         raise ArgumentValueError(expected("cells", "one of " + ", ".join(map(repr, get_args(Cells))), repr(cells)))
-    limit = _limit(values, scale)
-    rows, columns = values.shape
-    if column_blocks is None and rows == columns:
+    if scale is not None and not scale > 0:
+        raise ArgumentValueError(expected("scale", "a positive number", scale))
+    if column_blocks is None and values.shape[0] == values.shape[1]:
         column_blocks = blocks
+    sides = ((row_label, blocks, "blocks"), (column_label, column_blocks, "column_blocks"))
+    rows, columns = (_side(*side, total) for side, total in zip(sides, values.shape, strict=True))
+    drawn = Panel("", values, rows, columns, scale=scale)
     figure, panel = panel_for(axes, width, 0.95 * width if axes is None else None)
-    mesh = panel.pcolormesh(values, cmap=_COLOURS, norm=Normalize(-limit, limit), edgecolors="face", linewidth=0.1)
-    panel.set(xlim=(0, columns), ylim=(rows, 0), aspect="equal", xlabel=column_label, ylabel=row_label)
-    panel.spines[["top", "right"]].set_visible(True)
-    _borders(panel, _sizes(blocks, rows, "blocks"), _sizes(column_blocks, columns, "column_blocks"))
-    _name_blocks(panel, blocks, column_blocks, rows, columns)
+    draw(drawn, panel)
     if cells != "plain":
-        _write(panel, values, limit, cells)
+        _write(panel, values, drawn.limit, cells)
     if label:
-        _colour_bar(figure, panel, mesh, label)
+        colour_bar(figure, [panel], SIGNED, Normalize(-drawn.limit, drawn.limit), label)
     return figure
-
-
-def _colour_bar(figure: Figure, panel: Axes, mesh: QuadMesh, label: str) -> None:
-    bar = figure.colorbar(mesh, ax=panel, shrink=0.75, aspect=18, pad=0.02)
-    bar.set_label(label, fontsize=7)
-    bar.outline.set_linewidth(0.4)
 
 
 def _checked_matrix(matrix: ArrayLike) -> np.ndarray:
@@ -110,53 +100,18 @@ def _checked_matrix(matrix: ArrayLike) -> np.ndarray:
     return values
 
 
-def _limit(values: np.ndarray, scale: float | None) -> float:
-    if scale is None:
-        return float(np.abs(values).max()) or 1.0
-    if not scale > 0:
-        raise ArgumentValueError(expected("scale", "a positive number", scale))
-    return scale
-
-
-def _sizes(blocks: Mapping[str, int] | None, total: int, argument: str) -> list[int]:
+def _side(title: str, blocks: Mapping[str, int] | None, argument: str, total: int) -> Side:
     if blocks is None:
-        return [total]
+        return Side(title, (("", total),))
     sizes = list(blocks.values())
     if min(sizes, default=0) < 1 or sum(sizes) != total:
         raise ArgumentValueError(expected(argument, f"positive sizes that add up to {total}", sizes))
-    return sizes
-
-
-def _borders(axes: Axes, rows: list[int], columns: list[int]) -> None:
-    for edge in np.cumsum(rows)[:-1]:
-        axes.axhline(float(edge), color=style.INK, lw=0.8)
-    for edge in np.cumsum(columns)[:-1]:
-        axes.axvline(float(edge), color=style.INK, lw=0.8)
-
-
-def _name_blocks(
-    axes: Axes, blocks: Mapping[str, int] | None, column_blocks: Mapping[str, int] | None, rows: int, columns: int
-) -> None:
-    axes.tick_params(length=0)
-    places, names = _ticks(column_blocks, columns)
-    axes.set_xticks(places, names)
-    places, names = _ticks(blocks, rows)
-    axes.set_yticks(places, names, rotation="vertical" if blocks else "horizontal", va="center")
-
-
-def _ticks(blocks: Mapping[str, int] | None, total: int) -> tuple[list[float], list[str]]:
-    """Return where names stand, and the names: of the blocks, or numbers that are not too dense."""
-    if blocks is None:
-        step = max(1, -(-total // 10))
-        numbers = [1, *range(step, total + 1, step)] if step > 1 else list(range(1, total + 1))
-        return [number - 0.5 for number in numbers], [str(number) for number in numbers]
-    sizes = np.array(list(blocks.values()))
-    return (np.cumsum(sizes) - sizes / 2).tolist(), list(blocks)
+    return Side(title, tuple(blocks.items()))
 
 
 def _write(axes: Axes, values: np.ndarray, limit: float, cells: Cells) -> None:
     for (row, column), value in np.ndenumerate(values):
         text = number(float(value)) if cells == "numbers" else "−" if value < -_SEEN * limit else ""
         if text:
-            colour = style.START if value > _DARK * limit else style.INK
+            colour = PAPER if abs(value) > _DARK * limit else INK
             axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", fontsize=6, color=colour)

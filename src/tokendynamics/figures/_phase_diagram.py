@@ -7,27 +7,20 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from tokendynamics.figures import style as style
-from tokendynamics.figures.parameter import MOST_TICKS, Parameter, parameter, ticks
+from tokendynamics.figures._print import BORDERS, SHARES, colour_bar, draw
+from tokendynamics.figures.axes import Parameter, parameter
+from tokendynamics.figures.outcomes import OutcomeCurves, OutcomeMap, Shares
+from tokendynamics.figures.palette import ORANGE, PRINTED
 from tokendynamics.figures.style import DOUBLE, SINGLE, panels, paper_style
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.signatures import typed_arguments
 
-_MISSING = "#e8e4de"
-_COLOURS = LinearSegmentedColormap.from_list("share", ["#ffffff", "#a9cbe6", "#3f82ba", "#0d335f"]).with_extremes(
-    bad=_MISSING
-)
-_HALF = 0.5
 _SIDE_BY_SIDE, _MOST_ROWS, _NEAR = 3, 8, 1e-6
-BORDER, UNSURE = "#d55e00", (0, (3, 1.6))
-"""Colour of the line at which a share is one half, and dash of those at which an end of its interval is."""
 
 
 @paper_style()
@@ -148,29 +141,27 @@ def _words(shares: xr.Dataset, kind: str, words: Sequence[str]) -> list[str]:
         if word not in known:
             raise ArgumentValueError(expected("words", f"of {', '.join(known)}", repr(word)))
     if words:
-        return list(words)[: len(style.LINES)] if len(words) <= len(style.LINES) else _too_many(words)
+        return list(words)[: len(PRINTED)] if len(words) <= len(PRINTED) else _too_many(words)
     counts = shares.fraction.sum([dim for dim in shares.fraction.dims if dim != kind])
     found = [word for word in known if float(counts.sel({kind: word})) > 0]
-    most = sorted(found, key=lambda word: -float(counts.sel({kind: word})))[: len(style.LINES)]
+    most = sorted(found, key=lambda word: -float(counts.sel({kind: word})))[: len(PRINTED)]
     return [word for word in found if word in most] or known[:1]
 
 
 def _too_many(words: Sequence[str]) -> list[str]:
-    raise ArgumentValueError(expected("words", f"at most {len(style.LINES)}", len(words)))
+    raise ArgumentValueError(expected("words", f"at most {len(PRINTED)}", len(words)))
 
 
 def _curves(shares: xr.Dataset, axis: Parameter, kind: str, width: float) -> Figure:
     figure, (panel,) = panels(width=width)
-    for word, (colour, dash) in zip(shares[kind].values, style.LINES, strict=False):
-        one = shares.sel({kind: word})
-        panel.fill_between(axis.places, one.low, one.high, fc=colour, ec="none", alpha=0.15)
-        mark = "o" if axis.words or len(axis.places) < 20 else ""
-        line = "none" if axis.words else dash
-        panel.plot(axis.places, one.fraction, color=colour, ls=line, marker=mark, ms=2.5, label=str(word))
-    panel.set(xlabel=axis.name, ylabel="share of systems", ylim=(-0.02, 1.02))
-    _scale(panel, axis, None)
+    draw(OutcomeCurves(axis, [_shares(shares, kind, str(word)) for word in shares[kind].values]), panel)
     figure.legend(loc="outside upper left", ncols=2, columnspacing=1.2)
     return figure
+
+
+def _shares(shares: xr.Dataset, kind: str, word: str) -> Shares:
+    one = shares.sel({kind: word})
+    return Shares(word, one.fraction.values, one.low.values, one.high.values)
 
 
 def _maps(shares: xr.Dataset, axes: Sequence[Parameter], kind: str, width: float) -> Figure:
@@ -185,65 +176,18 @@ def _maps(shares: xr.Dataset, axes: Sequence[Parameter], kind: str, width: float
             spot.remove()
             continue
         word = words[number % columns if over is not None else number]
-        one = shares.sel({kind: word})
-        title = word
+        one, title = shares, word
         if over is not None:
             one = one.isel({over.name: number // columns})
             title += f", {over.name} = {over.labels[number // columns]}"
+        drawn = OutcomeMap(axes[0], axes[1], _shares(one, kind, word))
+        draw(drawn, spot)
         spot.set_title(title)
-        bordered |= _map(spot, one, axes[0], axes[1])
-    _explain(figure, [spot for spot in spots if spot.figure is not None], bordered)
-    return figure
-
-
-def _map(panel: Axes, one: xr.Dataset, across: Parameter, up: Parameter) -> bool:
-    """Draw the cells of one outcome and the border of its half; tell whether it has one."""
-    panel.pcolormesh(
-        across.edges, up.edges, np.ma.masked_invalid(one.fraction.values.T), cmap=_COLOURS, norm=Normalize(0, 1)
-    )
-    panel.set_facecolor(_MISSING)
-    _scale(panel, across, up)
-    panel.set(xlabel=across.name, ylabel=up.name)
-    bordered = False
-    if not (across.words or up.words) and min(one.fraction.shape) > 1:
-        for name, dash in (("fraction", "solid"), ("low", UNSURE), ("high", UNSURE)):
-            numbers = np.ma.masked_invalid(one[name].values.T)
-            if numbers.count() and numbers.min() < _HALF < numbers.max():
-                width = 1.2 if name == "fraction" else 0.8
-                panel.contour(
-                    across.places,
-                    up.places,
-                    numbers,
-                    levels=[_HALF],
-                    colors=BORDER,
-                    linewidths=width,
-                    linestyles=[dash],
-                )
-                bordered = True
-    return bordered
-
-
-def _scale(panel: Axes, across: Parameter, up: Parameter | None) -> None:
-    for axis, which in ((across, panel.xaxis), (up, panel.yaxis)):
-        if axis is None:
-            continue
-        (panel.set_xscale if which is panel.xaxis else panel.set_yscale)("log" if axis.log else "linear")
-        if axis.words or len(axis.places) <= MOST_TICKS:
-            which.set_ticks(*ticks(axis))
-            which.set_ticks([], minor=True)
-    if up is not None:
-        panel.set(xlim=across.edges[[0, -1]], ylim=up.edges[[0, -1]])
-        panel.tick_params(which="both", top=False, right=False)
-        panel.spines[["top", "right"]].set_visible(True)
-
-
-def _explain(figure: Figure, spots: list[Axes], bordered: bool) -> None:
-    bar = figure.colorbar(ScalarMappable(Normalize(0, 1), _COLOURS), ax=spots, shrink=0.75, aspect=22, pad=0.02)
-    bar.set_label("share of systems", fontsize=7)
-    bar.outline.set_linewidth(0.4)
+        bordered |= bool(drawn.borders)
+    spots = [spot for spot in spots if spot.figure is not None]
+    colour_bar(figure, spots, SHARES, Normalize(0, 1), "share of systems")
     if bordered:
-        lines = [
-            Line2D([], [], color=BORDER, lw=1.2, label="share 1/2"),
-            Line2D([], [], color=BORDER, lw=0.8, ls=UNSURE, label="an end of its 95 % interval is 1/2"),
-        ]
+        names = {False: "share 1/2", True: "an end of its 95 % interval is 1/2"}
+        lines = [Line2D([], [], color=ORANGE, label=name, **BORDERS[dashed]) for dashed, name in names.items()]
         figure.legend(handles=lines, loc="outside lower left", ncols=2)
+    return figure

@@ -1,4 +1,4 @@
-"""Charts over depth or time from plain arrays: curves with bands on one axis, and parts stacked to a whole."""
+"""Charts over depth or time from plain arrays: curves with bands on one axis."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Curve:
     """
 
     label: str
-    x: Sequence[float]
+    x: Sequence[float] | np.ndarray
     values: Numbers
     colour: str
     low: Numbers | None = None
@@ -67,10 +67,9 @@ class Curve:
     mark: Mark = ""
     stepped: bool = False
 
-    @property
-    def empty(self) -> bool:
-        """Whether it has nothing to show."""
-        return not any(drawable(value) for value in self.values)
+    def shown(self, log: bool = False) -> bool:
+        """Tell whether an axis, logarithmic or not, has something of it."""
+        return any(drawable(value, log) for value in self.values)
 
     @property
     def has_band(self) -> bool:
@@ -86,15 +85,6 @@ class Rule:
     label: str
     side: Literal["left", "right"] = "left"
     below: bool = False
-
-
-@dataclass(frozen=True)
-class Part:
-    """One part of a whole over depth; a negative value takes no room."""
-
-    label: str
-    values: Numbers
-    colour: str
 
 
 @dataclass(frozen=True)
@@ -186,72 +176,6 @@ class Panels:
         return {"hconcat": named, "spacing": 16} if beside else {"vconcat": named, "spacing": 18}
 
 
-@dataclass(frozen=True)
-class Stack:
-    """Parts of 1 over depth, one upon the other; estimates below 0 or beyond 1 are clipped to what there is.
-
-    Attributes:
-        x: Places on the depth axis.
-        parts: The first is lowest.
-        last: The last layer.
-        title: Of the y axis.
-        height: Of the plotting area.
-        columns: Texts shown on hover.
-        legend: Whether the chart names its parts itself, as it must where no page does.
-    """
-
-    x: Sequence[float]
-    parts: Sequence[Part]
-    last: int
-    title: str
-    height: int = HEIGHT
-    columns: Sequence[Column] = ()
-    legend: bool = False
-
-    @property
-    def keys(self) -> list[Key]:
-        """The legend: each part."""
-        return [Key(part.label, "box", part.colour) for part in self.parts]
-
-    def chart(self, width: float = WIDE) -> Drawing:
-        """Return the chart for a width of its plotting area."""
-        names, colours = [part.label for part in self.parts], [part.colour for part in self.parts]
-        shown = alt.Legend(title=None, orient="top") if self.legend else None
-        axis = depth_axis(self.last)
-        areas = (
-            alt.Chart(alt.Data(values=_stacked(self.x, self.parts)))
-            .mark_area(stroke=PAPER, strokeWidth=1)
-            .encode(
-                x=axis.x(width),
-                y=alt.Y(
-                    "y:Q",
-                    scale=alt.Scale(domain=[0, 1], nice=False),
-                    axis=alt.Axis(title=self.title, tickCount=6),
-                    stack=None,
-                ),
-                y2="y2:Q",
-                fill=alt.Fill("part:N", scale=alt.Scale(domain=names, range=colours), legend=shown),
-            )
-        )
-        layers = [areas, *([hover(self.columns, axis, self.height, width)] if self.columns else [])]
-        return alt.layer(*layers, width=width, height=self.height)
-
-
-def _stacked(x: Sequence[float], parts: Sequence[Part]) -> list[dict]:
-    rows = []
-    for place, at in enumerate(x):
-        values = [part.values[place] for part in parts]
-        if not all(drawable(value) for value in values):
-            continue
-        bottom = total = 0.0
-        for number, (part, value) in enumerate(zip(parts, values, strict=True)):
-            total += value or 0.0
-            top = 1.0 if number == len(parts) - 1 else min(max(total, bottom), 1.0)
-            rows.append({"x": at, "part": part.label, "y": bottom, "y2": top})
-            bottom = top
-    return rows
-
-
 def curve_keys(curves: Sequence[Curve]) -> list[Key]:
     """Return the legend of curves: each line, and each band, that has a name.
 
@@ -261,7 +185,7 @@ def curve_keys(curves: Sequence[Curve]) -> list[Key]:
     keys = []
     for curve in curves:
         dash = ",".join(f"{length:g}" for length in curve.dash)
-        if curve.empty or not curve.label:
+        if not (curve.shown() and curve.label):
             continue
         mark = "line" if curve.width else _KEYS[curve.mark]
         keys.append(Key(curve.label, mark, curve.colour, dash=dash, width=curve.width or 1.5))
@@ -270,24 +194,24 @@ def curve_keys(curves: Sequence[Curve]) -> list[Key]:
     return keys
 
 
-def drawable(value: Number) -> bool:
-    """Tell whether there is a number to draw."""
-    return value is not None and math.isfinite(value)
+def drawable(value: Number, log: bool = False) -> bool:
+    """Tell whether an axis, logarithmic or not, has a place for a number."""
+    return value is not None and math.isfinite(value) and not (log and value <= 0)
 
 
 def _drawn(curve: Curve) -> list[float]:
     bounds = [() if bound is None else bound for bound in (curve.low, curve.high)]
     values = [*curve.values, *bounds[0], *bounds[1]]
-    return [value for value in values if value is not None and math.isfinite(value)]
+    return [value for value in values if value is not None and drawable(value)]
 
 
 def _rows(curve: Curve, log: bool) -> list[dict]:
-    def shown(values: Numbers | None, place: int) -> Number:
+    def drawn(values: Numbers | None, place: int) -> Number:
         value = None if values is None else values[place]
-        return value if value is not None and math.isfinite(value) and (value > 0 or not log) else None
+        return float(value) if value is not None and drawable(value, log) else None
 
     return [
-        {"x": x, "mid": shown(curve.values, n), "low": shown(curve.low, n), "high": shown(curve.high, n)}
+        {"x": float(x), "mid": drawn(curve.values, n), "low": drawn(curve.low, n), "high": drawn(curve.high, n)}
         for n, x in enumerate(curve.x)
     ]
 

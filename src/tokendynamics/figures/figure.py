@@ -137,6 +137,7 @@ class Figure:
         description: What there is to see, in a sentence with numbers.
         label: Its name among variants.
         keys: Another legend than that of the drawing.
+        tables: Its numbers where they are several matrices: the pointer leads from each entry to its cell.
     """
 
     ident: str
@@ -148,6 +149,7 @@ class Figure:
     description: str = ""
     label: str = ""
     keys: Sequence[Key] | None = None
+    tables: tuple[Table, ...] = ()
 
     @cached_property
     def svg(self) -> Markup:
@@ -176,17 +178,6 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Matrices:
-    """A figure of one matrix or several."""
-
-    ident: str
-    question: str
-    svg: Markup
-    caption: str
-    tables: tuple[Table, ...]
-
-
-@dataclass(frozen=True)
 class Section:
     """One question of a page with its answer: the parts of every page, in the order of the attributes.
 
@@ -205,7 +196,7 @@ class Section:
     title: str
     sentences: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
-    figures: tuple[Figure | Matrices, ...] = ()
+    figures: tuple[Figure, ...] = ()
     variants: tuple[Figure, ...] = ()
     notes: tuple[str, ...] = ()
     own: Markup = NO_MARKUP

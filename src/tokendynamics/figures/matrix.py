@@ -11,9 +11,9 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from tokendynamics.figures.figure import Matrices, Table, cells
+from tokendynamics.figures.figure import Figure, Table, cells
 from tokendynamics.figures.palette import AXIS, GRID, INK, MUTED, NEGATIVE, PAPER, POSITIVE
-from tokendynamics.figures.svg import WIDE, Drawing, Specification, draw_for_screens, inline, plain
+from tokendynamics.figures.svg import WIDE, Drawing, Key, Specification, inline, plain
 from tokendynamics.words import number, plural, signed
 
 _TALLEST, _LARGEST_CELL, _NUMBERED_CELL, _DASHED_CELL = 600.0, 34.0, 26.0, 9.0
@@ -42,6 +42,11 @@ class Side:
         """Every entry by name, numbered from 1 within its block."""
         return [f"{name} {i}".strip() for name, size in self.blocks for i in range(1, size + 1)]
 
+    @property
+    def edges(self) -> list[int]:
+        """Where blocks begin and end."""
+        return np.cumsum([0, *(size for _, size in self.blocks)]).tolist()
+
 
 @dataclass(frozen=True)
 class Panel:
@@ -53,6 +58,7 @@ class Panel:
         rows: The side at the left.
         columns: The side at the top.
         note: A word on it below its title.
+        scale: What the strongest colour stands for; None: the largest size of all finite entries, 1 if all are zero.
     """
 
     title: str
@@ -60,48 +66,64 @@ class Panel:
     rows: Side
     columns: Side
     note: str = ""
+    scale: float | None = None
+
+    @property
+    def limit(self) -> float:
+        """What the strongest colour stands for.
+
+        >>> side = Side("", (("", 1),))
+        >>> Panel("", np.array([[-2.0]]), side, side).limit
+        2.0
+        """
+        if self.scale is not None:
+            return self.scale
+        sizes = np.abs(self.values[np.isfinite(self.values)])
+        return float(sizes.max(initial=0.0)) or 1.0
 
 
-def matrices(panels: Sequence[Panel], *, ident: str, question: str, caption: str, per_row: int = 2) -> Matrices:
-    """Draw matrices side by side with cells of one size, each with a scale of its own.
+@dataclass(frozen=True)
+class Matrices:
+    """Matrices side by side with cells of one size, each with a scale of its own.
+
+    Attributes:
+        panels: At least one; none may be empty.
+        ident: Prefix of the ids of their tables.
+        per_row: How many stand side by side; fewer where they do not fit.
+        keys: None: each has its scale below it.
+    """
+
+    panels: Sequence[Panel]
+    ident: str
+    per_row: int
+    keys: Sequence[Key] = ()
+
+    def chart(self, width: float = WIDE) -> Specification:
+        """Return the chart for a width of its plotting area."""
+        panels, room = self.panels, width + _AROUND
+        rows = _in_rows(panels, self.per_row if width >= WIDE else 1, room)
+        cell = min(_cell_of([panels[place] for place in row], room) for row in rows)
+        if width < WIDE:
+            # A phone has a panel a row; narrow ones share it.
+            rows = _in_rows(panels, self.per_row, room, cell)
+        drawn = [[_panel(panels[place], cell, f"{self.ident}-table-{place + 1}") for place in row] for row in rows]
+        return {"vconcat": [{"hconcat": row, "spacing": _GAP} for row in drawn], "spacing": 22}
+
+
+def matrices(panels: Sequence[Panel], *, ident: str, question: str, caption: str, per_row: int = 2) -> Figure:
+    """Return the figure of `Matrices` with a table of each.
 
     Args:
-        panels: At least one; none may be empty.
-        ident: Prefix of every id inside.
+        panels: See `Matrices`.
+        ident: For links.
         question: What the figure answers.
         caption: What there is to see, and how it is drawn.
-        per_row: How many stand side by side; fewer where they do not fit.
+        per_row: See `Matrices`.
     """
     description = " ".join(_description(panel) for panel in panels) + " The tables below list every value."
-    svg = draw_for_screens(
-        lambda width: _chart(panels, ident, per_row, width),
-        ident=ident,
-        title=question,
-        description=description,
-    )
-    return Matrices(ident, question, svg, caption, tuple(_table(panel) for panel in panels))
-
-
-def centred_at_zero(values: np.ndarray) -> float:
-    """Return the value that the strongest colour stands for: the largest size of all finite entries, 1 if all are zero.
-
-    >>> centred_at_zero(np.array([[0.5, -2.0]]))
-    2.0
-    """
-    finite = np.abs(values[np.isfinite(values)])
-    largest = float(finite.max()) if finite.size else 0.0
-    return largest or 1.0
-
-
-def _chart(panels: Sequence[Panel], ident: str, per_row: int, width: float) -> Specification:
-    room = width + _AROUND
-    rows = _in_rows(panels, per_row if width >= WIDE else 1, room)
-    cell = min(_cell_of([panels[place] for place in row], room) for row in rows)
-    if width < WIDE:
-        # A phone has a panel a row; narrow ones share it.
-        rows = _in_rows(panels, per_row, room, cell)
-    drawn = [[_panel(panels[place], cell, f"{ident}-table-{place + 1}") for place in row] for row in rows]
-    return {"vconcat": [{"hconcat": row, "spacing": _GAP} for row in drawn], "spacing": 22}
+    tables = tuple(_table(panel) for panel in panels)
+    drawn = Matrices(panels, ident, per_row)
+    return Figure(ident, question, caption, drawn, description=description, tables=tables)
 
 
 def _in_rows(panels: Sequence[Panel], per_row: int, room: float, cell: float | None = None) -> list[list[int]]:
@@ -139,7 +161,7 @@ def _across(panel: Panel, cell: float) -> float:
 
 
 def _panel(panel: Panel, cell: float, table: str) -> Specification:
-    across, largest = _across(panel, cell), centred_at_zero(panel.values)
+    across, largest = _across(panel, cell), panel.limit
     x, y = _axes(panel, across, cell)
     (rows, columns), whole = (
         panel.values.shape,
@@ -190,7 +212,7 @@ def _counted(side: Side, cell: float) -> tuple[list[float], list[str]]:
     """Return the middle of each entry that carries its number, and the number."""
     found = [
         (first + i - 0.5, str(i))
-        for (_, size), first in zip(side.blocks, _edges(side), strict=False)
+        for (_, size), first in zip(side.blocks, side.edges, strict=False)
         for i in _numbered(size, cell)
     ]
     return [place for place, _ in found], [label for _, label in found]
@@ -266,17 +288,13 @@ def _dashes(strengths: np.ndarray, x: alt.X, y: alt.Y) -> list[alt.Chart]:
 
 def _borders(panel: Panel, x: alt.X, y: alt.Y) -> list[alt.Chart]:
     rows, columns = panel.values.shape
-    across = [{"x": 0, "x2": columns, "y": edge} for edge in _edges(panel.rows)]
-    down = [{"x": edge, "y": 0, "y2": rows} for edge in _edges(panel.columns)]
+    across = [{"x": 0, "x2": columns, "y": edge} for edge in panel.rows.edges]
+    down = [{"x": edge, "y": 0, "y2": rows} for edge in panel.columns.edges]
     look: dict[str, Any] = {"color": AXIS, "strokeWidth": 1.3}
     return [
         alt.Chart(inline(across)).mark_rule(**look).encode(x=x, x2="x2:Q", y=y),
         alt.Chart(inline(down)).mark_rule(**look).encode(x=x, y=y, y2="y2:Q"),
     ]
-
-
-def _edges(side: Side) -> list[int]:
-    return np.cumsum([0, *(size for _, size in side.blocks)]).tolist()
 
 
 def _block_names(panel: Panel, across: float, cell: float, x: alt.X, y: alt.Y) -> list[alt.Chart]:
@@ -296,7 +314,7 @@ def _named(side: Side, cell: float) -> list[tuple[float, str]]:
     """Return the middle of each block that has a name, and the name as far as it fits."""
     return [
         (first + size / 2, _fitting(name, size * cell))
-        for (name, size), first in zip(side.blocks, _edges(side), strict=False)
+        for (name, size), first in zip(side.blocks, side.edges, strict=False)
         if name
     ]
 

@@ -12,9 +12,9 @@ import altair as alt
 import numpy as np
 from contourpy import contour_generator
 
+from tokendynamics.figures.axes import MOST_TICKS, Parameter
 from tokendynamics.figures.lines import LOOKS
 from tokendynamics.figures.palette import GRID, ORANGE, PAPER, POSITIONS
-from tokendynamics.figures.parameter import MOST_TICKS, Parameter, ticks
 from tokendynamics.figures.svg import WIDE, Drawing, Key, inline
 
 _STEPS = (0.2, 0.4, 0.6, 0.8)
@@ -38,7 +38,7 @@ class Shares:
     fraction: np.ndarray
     low: np.ndarray
     high: np.ndarray
-    texts: Sequence[str]
+    texts: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -120,29 +120,24 @@ class OutcomeMap:
         names = ["0", *(f"to {100 * high:.0f} %" for high in (*_STEPS, 1.0))]
         keys = [Key(name, "box", colour) for name, colour in zip(names, (PAPER, *POSITIONS), strict=True)]
         keys += [Key("no system was run", "box", GRID)] if np.isnan(self.shares.fraction).any() else []
-        dashed = {bool(point["dashed"]) for point in self.borders}
-        keys += [Key("share 1/2", "line", ORANGE)] if False in dashed else []
-        keys += [Key("an end of its interval is 1/2", "line", ORANGE, dash="4 3", width=1.3)] if True in dashed else []
+        dashes = {dashed for dashed, _ in self.borders}
+        keys += [Key("share 1/2", "line", ORANGE)] if False in dashes else []
+        keys += [Key("an end of its interval is 1/2", "line", ORANGE, dash="4 3", width=1.3)] if True in dashes else []
         return keys
 
     @cached_property
-    def borders(self) -> list[dict[str, object]]:
-        """The points of the lines at which the share, or an end of its interval, is one half."""
-        if self.across.words or self.up.words:
+    def borders(self) -> list[tuple[bool, np.ndarray]]:
+        """Lines (point, 2) at which the share is one half, and dashed ones at which an end of its interval is."""
+        axes, fraction = (self.across, self.up), self.shares.fraction
+        if self.across.words or self.up.words or min(fraction.shape) < 2:
             return []
-        x, y = (np.log(axis.places) if axis.log else axis.places for axis in (self.across, self.up))
-        found: list[dict[str, object]] = []
-        for name in ("fraction", "low", "high"):
-            numbers = np.ma.masked_invalid(getattr(self.shares, name).T)
-            for line in map(np.asarray, contour_generator(x, y, numbers).lines(_HALF)):
-                sides = ((0, self.across), (1, self.up))
-                places = [np.exp(line[:, side]) if axis.log else line[:, side] for side, axis in sides]
-                ident = len({point["line"] for point in found})
-                found += [
-                    {"line": ident, "order": order, "x": px, "y": py, "dashed": name != "fraction"}
-                    for order, (px, py) in enumerate(zip(*(place.tolist() for place in places), strict=True))
-                ]
-        return found
+        x, y = (np.log(axis.places) if axis.log else axis.places for axis in axes)
+        borders = []
+        for values in (fraction, self.shares.low, self.shares.high):
+            for line in map(np.asarray, contour_generator(x, y, np.ma.masked_invalid(values.T)).lines(_HALF)):
+                places = [np.exp(line[:, n]) if axis.log else line[:, n] for n, axis in enumerate(axes)]
+                borders.append((values is not fraction, np.stack(places, axis=-1)))
+        return borders
 
     def chart(self, width: float = WIDE) -> Drawing:
         """Return the chart for a width of its plotting area."""
@@ -166,7 +161,12 @@ class OutcomeMap:
             (False, {"color": ORANGE, "strokeWidth": 2.2}),
             (True, {"color": ORANGE, "strokeWidth": 1.3, "strokeDash": [4, 3]}),
         ):
-            points = [point for point in self.borders if point["dashed"] == dashed]
+            points = [
+                {"line": number, "order": order, "x": px, "y": py}
+                for number, (kind, line) in enumerate(self.borders)
+                for order, (px, py) in enumerate(line.tolist())
+                if kind == dashed
+            ]
             if points:
                 base = alt.Chart(inline(points)).encode(x=x, y=y, detail="line:N", order="order:Q")
                 # The paper below, or the line would be lost on dark cells.
@@ -187,7 +187,7 @@ def _axis(kind: type[_C], field: str, over: Parameter, length: float) -> _C:
     if not over.words and len(over.places) > MOST_TICKS:
         shown = alt.Axis(title=over.name, tickCount=10 if length >= WIDE else 5, format="~g")
         return kind(f"{field}:Q", scale=scale, axis=shown)
-    at, labels = ticks(over)
+    at, labels = over.ticks
     near = (f"abs(datum.value - {place!r}) <= {1e-9 * abs(place)!r}" for place in at)
     named = "".join(f"{test} ? {json.dumps(label)} : " for test, label in zip(near, labels, strict=True))
     return kind(f"{field}:Q", scale=scale, axis=alt.Axis(title=over.name, values=at, labelExpr=f"{named}''"))

@@ -14,6 +14,16 @@ BLUE, ORANGE, GREEN = "#1f5a99", "#b8520a", "#5c6b2f"
 ATTENTION, FEED_FORWARD, NORM = "#1c4f8a", "#f2b25c", "#9aa3ae"
 NEGATIVE, POSITIVE = "#5b3596", "#c9600a"
 COMMON, OF_PROMPT, OWN = "#e0a458", "#2f6db3", "#dbe3ea"
+PRINTED: tuple[tuple[str, tuple[float, ...]], ...] = (
+    (BLUE, ()),
+    ("#d55e00", (5, 1.6)),
+    (INK, (1.2, 1.4)),
+    ("#8a5bb5", (6, 1.6, 1.2, 1.6)),
+    ("#00866a", (3, 1.4, 1.2, 1.4, 1.2, 1.4)),
+    ("#a67200", (9, 2.6)),
+)
+"""Colour and dash of the first to the sixth line that has a name, on white paper."""
+
 POSITIONS = ("#a9cbe6", "#74a9d2", "#3f82ba", "#1f5a99", "#0d335f")
 
 _DARK = {

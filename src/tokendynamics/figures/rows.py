@@ -67,7 +67,10 @@ class Intervals:
         form = "%" if self.percent else "~g"
         ticks = alt.Axis(title=None, grid=True, tickCount=8 if width >= WIDE else 4, format=form)
         x = alt.X("x:Q", scale=alt.Scale(domain=list(self.domain), nice=False), axis=ticks)
-        y = _names(rows, names)
+        headings = [n + 0.5 for n, row in enumerate(rows) if row.value is None]
+        weight: Any = {"condition": {"test": f"indexof({headings}, datum.value) >= 0", "value": 600}, "value": 400}
+        labels = [row.label for row in rows]
+        y = _names(labels, names, labelLimit=400, labelOverlap=False, labelFontWeight=weight)
         layers: list[alt.Chart] = []
         if self.rule is not None:
             layers += _rule(self.rule, x)
@@ -80,17 +83,15 @@ class Intervals:
         return alt.layer(*layers, width=inner, height=_ROW * len(rows))
 
 
-def _names(rows: Sequence[Row], extent: float) -> alt.Y:
-    """Return an axis with the name of each row, headings in bold, as wide as browsers' letters may be."""
-    places = [n + 0.5 for n in range(len(rows))]
-    labels = json.dumps({str(place): row.label for place, row in zip(places, rows, strict=True)})
-    headings = [place for place, row in zip(places, rows, strict=True) if row.value is None]
-    weight: Any = {"condition": {"test": f"indexof({headings}, datum.value) >= 0", "value": 600}, "value": 400}
+def _names(names: Sequence[str], extent: float, **look: Any) -> alt.Y:
+    """Return an axis with the name of each row, as wide as browsers' letters may be."""
+    places = [n + 0.5 for n in range(len(names))]
+    labels = json.dumps(dict(zip(map(str, places), names, strict=True)))
     axis = alt.Axis(
-        title=None, values=places, labelExpr=f"({labels})[datum.value]", labelFontWeight=weight, labelColor=INK,
-        labelLimit=400, labelOverlap=False, grid=False, labelPadding=8, minExtent=extent,
+        title=None, values=places, labelExpr=f"({labels})[datum.value]", labelColor=INK, grid=False, labelPadding=8,
+        minExtent=extent, **look,
     )  # fmt: skip
-    return alt.Y("y:Q", scale=alt.Scale(domain=[len(rows), 0], nice=False), axis=axis)
+    return alt.Y("y:Q", scale=alt.Scale(domain=[len(names), 0], nice=False), axis=axis)
 
 
 def _rule(rule: tuple[float, str], x: alt.X) -> list[alt.Chart]:
@@ -195,7 +196,8 @@ class Differences:
             end for row in self.rows for end in (row.low, row.high) if end is not None
         ]
         title = self.titles[0] if width >= WIDE else self.titles[1]
-        x, (y, names) = self._axis([0.0, *known], title, width), self._names()
+        names = min(max(_NARROW_LETTER * len(row.name) for row in self.rows) + 16, 150)
+        x, y = self._axis([0.0, *known], title, width), _names([row.name for row in self.rows], names, labelLimit=names)
         zero = alt.Chart(inline([{"x": 0.0}])).mark_rule(color=AXIS, strokeWidth=1.5).encode(x=x)
         bar = alt.Chart(inline(means)).encode(y=y).transform_filter("isValid(datum.low)")
         bar = bar.mark_rule(color=INK, strokeWidth=2.4)
@@ -218,14 +220,3 @@ class Differences:
         return alt.X(
             "x:Q", scale=scale, axis=alt.Axis(title=title, grid=True, tickCount=8 if width >= WIDE else 4, format="~g")
         )
-
-    def _names(self) -> tuple[alt.Y, float]:
-        """Return an axis with the name of each row, as wide as browsers' letters may be, and how wide that is."""
-        wide = min(max(_NARROW_LETTER * len(row.name) for row in self.rows) + 16, 150)
-        places = [n + 0.5 for n in range(len(self.rows))]
-        labels = json.dumps({str(place): row.name for place, row in zip(places, self.rows, strict=True)})
-        axis = alt.Axis(
-            title=None, values=places, labelExpr=f"({labels})[datum.value]", labelColor=INK, labelLimit=wide,
-            grid=False, labelPadding=8, minExtent=wide,
-        )  # fmt: skip
-        return alt.Y("y:Q", scale=alt.Scale(domain=[len(places), 0], nice=False), axis=axis), wide

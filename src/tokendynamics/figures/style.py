@@ -21,6 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from tokendynamics.figures.palette import AXIS, BLUE, INK, MUTED, PRINTED
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
@@ -73,21 +74,13 @@ def check_pixels(figure: Figure, dots_per_inch: float) -> None:
 SINGLE, DOUBLE = 3.3, 6.9
 """Widths in inches of one column and of both columns of a printed page."""
 
-INK, MUTED, AXIS = "#1d2128", "#58606b", "#8b929c"
-PATH, PATH_HIDDEN = "#1f5a99", "#afc6de"
-START, END, END_HIDDEN = "#ffffff", "#8b929c", "#d5d9df"
+PATH, PATH_HIDDEN = BLUE, "#afc6de"
+START, END, END_HIDDEN = "#ffffff", AXIS, "#d5d9df"
 SURFACE, WIRE, WIRE_HIDDEN = "#f5f6f8", "#c3c9d1", "#e3e6eb"
 BAND, THIN = "#d6e3f1", "#9dbbd9"
 
-LINES: tuple[tuple[str, Any], ...] = (
-    ("#1f5a99", "solid"),
-    ("#d55e00", (0, (5, 1.6))),
-    ("#1d2128", (0, (1.2, 1.4))),
-    ("#8a5bb5", (0, (6, 1.6, 1.2, 1.6))),
-    ("#00866a", (0, (3, 1.4, 1.2, 1.4, 1.2, 1.4))),
-    ("#a67200", (0, (9, 2.6))),
-)
-"""Colour and dash of the first to the sixth line that has a name."""
+LINES: tuple[tuple[str, Any], ...] = tuple((colour, (0, dash) if dash else "solid") for colour, dash in PRINTED)
+"""`PRINTED` as matplotlib takes it."""
 
 _SETTINGS: dict[str, Any] = {
     "font.family": "sans-serif",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -12,6 +13,10 @@ from matplotlib.figure import Figure
 
 from tokendynamics import observables
 from tokendynamics.figures import style as style
+from tokendynamics.figures._print import draw
+from tokendynamics.figures.axes import Axis
+from tokendynamics.figures.curves import Curve, Curves, Rule
+from tokendynamics.figures.palette import PRINTED
 from tokendynamics.figures.recording import Simulated, read_times, timed_run, to_numpy
 from tokendynamics.figures.style import SINGLE, panel_for, paper_style
 from tokendynamics.numerics import ArgumentValueError
@@ -76,15 +81,12 @@ def over_time(
     _check_names(names, lines.shape[0])
     time_label, label = _checked_scales(log, clock, lines, time_label, label)
     figure, panel = panel_for(axes, width)
-    if names:
-        _named(panel, clock, lines, names)
-    elif lines.shape[0] == 1:
-        panel.plot(clock, lines[0], color=style.PATH, label="_line 1")
-    else:
-        _many(panel, clock, lines, many)
-    _finish(panel, log, time_label, label)
-    for name, level in (references or {}).items():
-        _reference(panel, name, level)
+    rules = [Rule(level, name) for name, level in (references or {}).items()]
+    axis = Axis(time_label, log=log in ("times", "both"))
+    curves = _curves(clock, lines, names, many)
+    draw(Curves(curves, label, axis=axis, log=log in ("values", "both"), rules=rules), panel)
+    if len(lines) > 1 or names:
+        panel.legend(ncols=2 if len(names) > 3 else 1, columnspacing=1.2)
     return figure
 
 
@@ -96,36 +98,18 @@ def _lines(values: ArrayLike) -> np.ndarray:
     return lines.reshape(-1, lines.shape[-1])
 
 
-def _named(axes: Axes, times: np.ndarray, lines: np.ndarray, names: Sequence[str]) -> None:
-    for values, name, (colour, dash) in zip(lines, names, style.LINES, strict=False):
-        axes.plot(times, values, color=colour, ls=dash, label=name)
-    axes.legend(ncols=2 if len(names) > 3 else 1, columnspacing=1.2)
-
-
-def _many(axes: Axes, times: np.ndarray, lines: np.ndarray, many: str) -> None:
-    count = lines.shape[0]
-    if count >= _ENOUGH_FOR_A_BAND:
+def _curves(times: np.ndarray, lines: np.ndarray, names: Sequence[str], many: str) -> list[Curve]:
+    """Return lines with names, one without, or thin ones under their median with a band if there are enough of them."""
+    if names:
+        looks = zip(names, lines, PRINTED, strict=False)
+        return [Curve(name, times, line, colour, dash=dash) for name, line, (colour, dash) in looks]
+    if len(lines) == 1:
+        return [Curve("", times, lines[0], style.PATH)]
+    median = Curve(f"median of {len(lines)} {many}", times, np.median(lines, axis=0), style.PATH, width=2.6)
+    if len(lines) >= _ENOUGH_FOR_A_BAND:
         low, high = np.quantile(lines, [0.1, 0.9], axis=0)
-        axes.fill_between(times, low, high, fc=style.BAND, ec="none", zorder=1, label=f"middle 80 % of {count} {many}")
-    for index, values in enumerate(lines):
-        axes.plot(times, values, color=style.THIN, lw=0.45, zorder=1.5, label=f"_line {index + 1}")
-    axes.plot(times, np.median(lines, axis=0), color=style.PATH, lw=1.4, zorder=3, label=f"median of {count} {many}")
-    axes.legend(reverse=True)
-
-
-def _finish(axes: Axes, log: Log, time_label: str, label: str) -> None:
-    if log in ("values", "both"):
-        axes.set_yscale("log", nonpositive="mask")
-    if log in ("times", "both"):
-        axes.set_xscale("log", nonpositive="mask")
-    axes.set_xlabel(time_label)
-    axes.set_ylabel(label)
-
-
-def _reference(axes: Axes, name: str, level: float) -> None:
-    axes.axhline(level, color=style.MUTED, lw=0.6, ls=(0, (2, 2)), zorder=0.9, label=f"_reference {name}")
-    place = {"xycoords": axes.get_yaxis_transform(), "xytext": (3, 0), "textcoords": "offset points"}
-    axes.annotate(name, (1.0, level), ha="left", va="center", fontsize=7, color=style.MUTED, **place)
+        median = replace(median, low=low, high=high, band=f"middle 80 % of {len(lines)} {many}")
+    return [*(Curve("", times, line, style.THIN, width=0.8) for line in lines), median]
 
 
 def _checked_scales(log: Log, times: np.ndarray, lines: np.ndarray, time_label: str, label: str) -> tuple[str, str]:
@@ -151,9 +135,9 @@ def _check_names(names: Sequence[str], count: int) -> None:
     if isinstance(names, str) or (names and len(names) != count):
         came = repr(names) if isinstance(names, str) else f"{len(names)} names"
         raise ArgumentValueError(expected("names", f"one name for each of {count} lines", came))
-    if len(names) > len(style.LINES):
+    if len(names) > len(PRINTED):
         advice = "leave them out to draw thin lines and their median"
-        raise ArgumentValueError(expected("names", f"at most {len(style.LINES)} names", len(names), advice))
+        raise ArgumentValueError(expected("names", f"at most {len(PRINTED)} names", len(names), advice))
 
 
 _MOST_TOKENS = 200
@@ -264,4 +248,4 @@ def _from_zero(figure: Figure, axes: Axes | None) -> Figure:
 
 
 def _few(names: list[str]) -> list[str]:
-    return names if 1 < len(names) <= len(style.LINES) else []
+    return names if 1 < len(names) <= len(PRINTED) else []

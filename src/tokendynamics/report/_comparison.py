@@ -12,9 +12,9 @@ from tokendynamics.diagnosis import Comparison
 from tokendynamics.diagnosis.comparing.words import part_named
 from tokendynamics.diagnosis.network import PART_NAMES
 from tokendynamics.figures.axes import Axis
-from tokendynamics.figures.curves import Curve, Curves
+from tokendynamics.figures.curves import Curve, Curves, drawable
 from tokendynamics.figures.figure import Figure, Section, Table, cells
-from tokendynamics.figures.lines import Line, curve, table
+from tokendynamics.figures.lines import styled, table
 from tokendynamics.report._page import render
 from tokendynamics.report._registry import page_of
 from tokendynamics.words import duration, moment, number, written
@@ -27,7 +27,7 @@ def curves_figure(
     question: str,
     axis: str,
     caption: str,
-    lines: Sequence[Line],
+    lines: Sequence[Curve],
     depth: str,
     *,
     deepest: Sequence[int] = (),
@@ -46,11 +46,11 @@ def curves_figure(
         log: Whether the vertical axis is logarithmic; values that are not above zero are not drawn.
     """
     numbers = table(axis, "Place", lines, named=lambda place: f"layer {place:.0f}")
-    if not any(line.drawn(log) for line in lines):
+    if not any(line.shown(log) for line in lines):
         text = f"Not plotted because no value is {'above zero' if log else 'defined'}. {caption}"
         return Figure(ident, question, text, table=numbers)
     scaled = zip(lines, deepest or [1] * len(lines), strict=True)
-    drawn = [replace(curve(line), x=(line.x / last).tolist(), mark="disc") for line, last in scaled]
+    drawn = [replace(line, x=np.asarray(line.x) / last, mark="disc") for line, last in scaled]
     return Figure(
         ident,
         question,
@@ -69,12 +69,12 @@ def _depth_axis(curves: Sequence[Curve], title: str) -> Axis:
     return Axis(title, most=(7, 4))
 
 
-def _described(lines: Sequence[Line]) -> str:
+def _described(lines: Sequence[Curve]) -> str:
     parts = []
     for line in lines:
-        known = line.values[np.isfinite(line.values)].tolist()
+        known = [value for value in line.values if drawable(value)]
         ends = f"{number(known[0])} at first, {number(known[-1])} at the end" if known else "undefined"
-        parts.append(f"{line.name}: {ends}.")
+        parts.append(f"{line.label}: {ends}.")
     return " ".join(parts)
 
 
@@ -101,7 +101,7 @@ def _changes(comparison: Comparison, halved: xr.Dataset, part: str) -> Figure | 
         layers = np.arange(1, depth + 1)
         values = halved.loss_change.sel(model=name, part=part, layer=layers).mean("prompt").values
         if not np.isnan(values).all():
-            lines.append(Line(name, len(lines), layers, values))
+            lines.append(styled(name, len(lines), layers, values))
             deepest.append(depth)
     if not lines:
         return None
@@ -123,13 +123,13 @@ def _differences(comparison: Comparison, halved: xr.Dataset, part: str) -> Figur
     layers = np.arange(1, int(comparison.descriptions[0]["layers"]) + 1)
     own = halved.sel(part=part, layer=layers)
     lines = [
-        Line(
+        styled(
             name, place, layers, own.difference.sel(other=name).values,
             *(own.difference_interval.sel(other=name, bound=bound).values for bound in ("low", "high")),
         )
         for place, name in enumerate(comparison.models[1:], start=1)
     ]  # fmt: skip
-    if all(np.isnan(line.values).all() for line in lines):
+    if not any(line.shown() for line in lines):
         return None
     return curves_figure(
         f"halved-difference-{part.replace('_', '-')}",
@@ -228,10 +228,10 @@ def _shares(comparison: Comparison) -> Section:
     return Section("shares", "What do their tokens share?", figures=tuple(figures))
 
 
-def _of_trace(place: int, name: str, trace: xr.Dataset, variable: str, share: str | None) -> Line:
+def _of_trace(place: int, name: str, trace: xr.Dataset, variable: str, share: str | None) -> Curve:
     chosen = {"site": "feed_forward"} | ({} if share is None else {"share": share})
     values, interval = trace[variable].sel(chosen), trace[f"{variable}_interval"].sel(chosen)
-    return Line(
+    return styled(
         name, place, np.arange(len(values)), values.values, *(interval.sel(bound=end).values for end in ("low", "high"))
     )
 
@@ -241,7 +241,7 @@ def _parting(comparison: Comparison) -> Section:
     figures: list[Figure] = []
     for component, noun in PART_NAMES.items():
         lines = [
-            Line(
+            styled(
                 name, place, np.arange(1, trace.sizes["layer"]),
                 trace.update_ratio.sel(component=component).median("prompt").values[1:],
             )
@@ -260,7 +260,7 @@ def _gap(comparison: Comparison, gaps: xr.Dataset, component: str, noun: str) ->
     """Draw how much the updates of one part differ from those of the first model."""
     size = np.sqrt((gaps.update_difference.sel(component=component) ** 2).mean("prompt"))
     lines = [
-        Line(str(name), place, gaps.layer.values[1:], size.sel(other=name).values[1:])
+        styled(str(name), place, gaps.layer.values[1:], size.sel(other=name).values[1:])
         for place, name in enumerate(gaps.other.values, start=1)
     ]
     caption = (
@@ -284,7 +284,7 @@ def _weights(comparison: Comparison) -> Section:
     figures = []
     for name, circuit in (("ov", "OV"), ("qk", "QK"), ("ff", "feed-forward part")):
         norms = [
-            Line(str(model), place, layers, weights[f"{name}_norm"].sel(model=model).values)
+            styled(str(model), place, layers, weights[f"{name}_norm"].sel(model=model).values)
             for place, model in enumerate(weights.model.values)
         ]
         what = "matrices of the feed-forward part" if name == "ff" else "heads"

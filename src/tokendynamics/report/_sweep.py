@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
+from tokendynamics.figures.axes import Parameter, parameter
 from tokendynamics.figures.figure import Cell, Figure, Section, Table, cells
 from tokendynamics.figures.outcomes import OutcomeCurves, OutcomeMap, Shares
-from tokendynamics.figures.parameter import Parameter, parameter
 from tokendynamics.numerics.intervals import wilson
 from tokendynamics.report._page import render, shortened
 from tokendynamics.report._registry import page_of
@@ -158,7 +158,7 @@ def _agreement(shares: xr.Dataset) -> list[str]:
 
 def _change(shares: xr.Dataset, axis: str) -> str:
     """Return which outcome's share changes most along one parameter, and whether the change is significant."""
-    over = parameter(axis, _values(shares, axis))
+    over = parameter_of(shares, axis)
     spans = []
     for word in words_of(shares):
         found = [along(shares, word, axis)[place] for place in over.order]
@@ -190,15 +190,11 @@ def _endings(status: xr.Dataset, again: int) -> list[str]:
     return [f"Status of the runs: {listed}{rest}."]
 
 
-def _values(shares: xr.Dataset, axis: str) -> np.ndarray:
-    return shares[axis].values if axis in shares.coords else np.arange(shares.sizes[axis])
-
-
 def ranges(shares: xr.Dataset) -> list[tuple[str, str]]:
     """Return every parameter with its values, or their range."""
     facts = []
     for axis in map(str, shares.total.dims):
-        over = parameter(axis, _values(shares, axis))
+        over = parameter_of(shares, axis)
         labels = over.labels
         few = len(labels) <= 8 or over.words
         text = ", ".join(labels[:20]) if few else f"{labels[0]} to {labels[-1]}, {number(len(labels))} values"

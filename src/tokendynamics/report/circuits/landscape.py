@@ -9,7 +9,7 @@ from typing import Any
 from tokendynamics.circuits.landscape import Basins, Classification, LandscapeSurvey, StationaryPoint
 from tokendynamics.circuits.landscape.basins import CONFIDENCE, Share
 from tokendynamics.figures.drawing import drawing
-from tokendynamics.figures.figure import Cell, Figure, Matrices, Section, Table, cells
+from tokendynamics.figures.figure import Cell, Figure, Section, Table, cells
 from tokendynamics.figures.fits import LossesByRank
 from tokendynamics.figures.matrix import Panel, Side, matrices
 from tokendynamics.figures.palette import BLUE, GREEN, MUTED, NEGATIVE, ORANGE
@@ -55,7 +55,7 @@ def _rough(value: float) -> Cell:
     return Cell(number(value, 2), f"{value:.6g}")
 
 
-def points_matrices(points: Sequence[StationaryPoint], *, positions_attend: bool) -> Matrices:
+def points_matrices(points: Sequence[StationaryPoint], *, positions_attend: bool) -> Figure:
     """Draw attention and value map of some members.
 
     Args:

@@ -20,7 +20,7 @@ from tokendynamics.circuits.evidence.weights import row_centred
 from tokendynamics.circuits.learning import LearningRecord
 from tokendynamics.circuits.learning.record import SOLVED
 from tokendynamics.figures.drawing import drawing
-from tokendynamics.figures.figure import Cell, Figure, Matrices, Section, Table, cells
+from tokendynamics.figures.figure import Cell, Figure, Section, Table, cells
 from tokendynamics.figures.fits import Fit, Fits, Level, LossesOverSteps
 from tokendynamics.figures.matrix import Panel, Side, matrices
 from tokendynamics.figures.palette import AXIS, GREEN, ORANGE
@@ -37,7 +37,7 @@ _COLOURS = (
 )
 
 
-def attention_weights(model: OneLayerTransformer) -> Matrices:
+def attention_weights(model: OneLayerTransformer) -> Figure:
     """Return the paper's ``k^t q``, the transpose of qk, and v of every head."""
     panels = []
     for head, (qk, v) in enumerate(zip(model.qk, model.ov, strict=True), start=1):
@@ -56,7 +56,7 @@ def attention_weights(model: OneLayerTransformer) -> Matrices:
     )
 
 
-def feed_forward_weights(model: OneLayerTransformer) -> Matrices:
+def feed_forward_weights(model: OneLayerTransformer) -> Figure:
     """Draw B with the bias and C of each hidden unit beside it."""
     hidden = Side("hidden unit", (("", model.B.shape[0]),))
     one = Side("", (("", 1),))
@@ -76,7 +76,7 @@ def feed_forward_weights(model: OneLayerTransformer) -> Matrices:
     )
 
 
-def functional_beside_block(model: OneLayerTransformer, task: PairTask, head: int = 0) -> Matrices:
+def functional_beside_block(model: OneLayerTransformer, task: PairTask, head: int = 0) -> Figure:
     """Draw q_true and the category block of ``k^t q``, as they are and with columns centred over the senders.
 
     Args:

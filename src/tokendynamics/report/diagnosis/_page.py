@@ -15,8 +15,8 @@ from tokendynamics.diagnosis import Diagnosis
 from tokendynamics.diagnosis.network import norms_there
 from tokendynamics.diagnosis.result import levers_in_words
 from tokendynamics.diagnosis.tracing.layer_states import State, states_within
-from tokendynamics.figures.curves import Stack
 from tokendynamics.figures.palette import chart_config
+from tokendynamics.figures.parts import Stack
 from tokendynamics.figures.svg import WIDE, Drawing, words_chart
 from tokendynamics.report._page import piece, render
 from tokendynamics.report._registry import page_of

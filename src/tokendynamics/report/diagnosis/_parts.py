@@ -9,9 +9,9 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis import Diagnosis
-from tokendynamics.figures.bars import Bar, Bars
 from tokendynamics.figures.figure import Figure, Given, Section, Table, columns_table
 from tokendynamics.figures.palette import ATTENTION, FEED_FORWARD, NORM
+from tokendynamics.figures.parts import Bar, Bars
 from tokendynamics.report.diagnosis._states import Band, layer_columns, over_prompts, steps_of, undrawn, unshared
 from tokendynamics.words import UNDEFINED, number, plural, signed
 

@@ -10,9 +10,10 @@ import xarray as xr
 from tokendynamics.diagnosis import Diagnosis
 from tokendynamics.diagnosis.tracing.layer_states import CONSENSUS, SPREAD
 from tokendynamics.figures.axes import Column
-from tokendynamics.figures.curves import Curve, Curves, Part, Rule, Stack
+from tokendynamics.figures.curves import Curve, Curves, Rule
 from tokendynamics.figures.figure import Figure, Section, Table, columns_table
 from tokendynamics.figures.palette import BLUE, COMMON, MUTED, OF_PROMPT, ORANGE, OWN
+from tokendynamics.figures.parts import Part, Stack
 from tokendynamics.report.diagnosis._states import Band, Step, estimates, step_columns, steps_of, unshared
 from tokendynamics.words import listing, number, plural
 

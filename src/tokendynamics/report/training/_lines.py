@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tokendynamics.figures.axes import time_axis
-from tokendynamics.figures.curves import Curves, Panels, Rule
+from tokendynamics.figures.curves import Curve, Curves, Panels, Rule
 from tokendynamics.figures.figure import Figure, Table
-from tokendynamics.figures.lines import Line, columns, curve, described, table
+from tokendynamics.figures.lines import columns, described, table
 from tokendynamics.words import Convention
 
 _STEPS_HEIGHT = 260
@@ -21,7 +21,7 @@ def over_steps(
     question: str,
     axis: str,
     caption: str,
-    lines: Sequence[Line],
+    lines: Sequence[Curve],
     *,
     log: bool = False,
     rules: Sequence[Rule] = (),
@@ -39,17 +39,17 @@ def over_steps(
         rules: Values that are marked across.
         ends: What the ends of a band are called in the table.
     """
-    shown = [line for line in lines if line.drawn(log)]
+    shown = [line for line in lines if line.shown(log)]
     numbers = table(f"{axis} over steps", "Step", lines, ends)
     if not shown:
         return Figure(ident, question, f"Nothing is drawn: there is no number. {caption}")
-    last = _ROOM * max(float(line.x.max()) for line in shown)
+    last = _ROOM * max(float(max(line.x)) for line in shown)
     marked = [rule.value for rule in rules]
-    curves, title = [curve(line) for line in shown], f"{axis} (log scale)" if log else axis
     return Figure(
         ident, question, caption,
         Curves(
-            curves, title, axis=time_axis(0.0, last, "Step"), height=_STEPS_HEIGHT, log=log,
+            shown, f"{axis} (log scale)" if log else axis,
+            axis=time_axis(0.0, last, "Step"), height=_STEPS_HEIGHT, log=log,
             domain=(min(marked), max(marked)) if marked else None, rules=rules,
             columns=columns(shown, "step", 0.0, last),
         ),
@@ -99,7 +99,7 @@ class Band:
     ends: tuple[str, str] = ("low", "high")
 
 
-def through_layers(measure: str, lines: Mapping[str, Sequence[Line]], band: Band) -> Figure:
+def through_layers(measure: str, lines: Mapping[str, Sequence[Curve]], band: Band) -> Figure:
     """Draw one measure through the layers.
 
     Args:
@@ -109,7 +109,7 @@ def through_layers(measure: str, lines: Mapping[str, Sequence[Line]], band: Band
     """
     question, axis, of = MEASURES[measure]
     ident = f"layers-{measure}"
-    shown = {state: [line for line in lines.get(state, ()) if line.drawn(log=True)] for state in STATES}
+    shown = {state: [line for line in lines.get(state, ()) if line.shown(log=True)] for state in STATES}
     shown = {state: some for state, some in shown.items() if some}
     if not shown:
         return Figure(ident, question, f"Nothing to plot: no {axis.lower()} above zero was measured.")
@@ -127,23 +127,19 @@ def through_layers(measure: str, lines: Mapping[str, Sequence[Line]], band: Band
     )
 
 
-def _curves(lines: Sequence[Line], axis: str) -> Curves:
-    last = int(max(line.x.max() for line in lines))
+def _curves(lines: Sequence[Curve], axis: str) -> Curves:
+    last = int(max(max(line.x) for line in lines))
     return Curves(
-        [curve(line) for line in lines], f"{axis} (log scale)", last, height=_LAYERS_HEIGHT, log=True,
+        lines, f"{axis} (log scale)", last, height=_LAYERS_HEIGHT, log=True,
         columns=columns(lines, "layer", -0.6, last + 1.0),
     )  # fmt: skip
 
 
-def _table(axis: str, shown: Mapping[str, Sequence[Line]], band: Band) -> Table:
+def _table(axis: str, shown: Mapping[str, Sequence[Curve]], band: Band) -> Table:
     """Put both states into one table: a line has a column, or three, in each."""
     named = [
-        Line(f"{line.name}, {'as it is' if state == 'full' else 'attention alone'}", *_numbers(line))
+        replace(line, label=f"{line.label}, {'as it is' if state == 'full' else 'attention alone'}")
         for state, some in shown.items()
         for line in some
     ]
     return table(f"{axis} after each layer", "Layer", named, band.ends)
-
-
-def _numbers(line: Line) -> tuple:
-    return line.place, line.x, line.values, line.low, line.high

@@ -13,9 +13,9 @@ from tokendynamics.diagnosis.network import PART_NAMES
 from tokendynamics.diagnosis.tracing.layer_states import ANISOTROPIC, CONSENSUS, SPREAD
 from tokendynamics.diagnosis.tracing.words import ATTENTION_SINK
 from tokendynamics.figures.axes import Column
-from tokendynamics.figures.curves import Rule
+from tokendynamics.figures.curves import Curve, Rule
 from tokendynamics.figures.figure import Cell, Figure, Section, Table, cells
-from tokendynamics.figures.lines import Line, evenly, thinned
+from tokendynamics.figures.lines import evenly, styled, thinned
 from tokendynamics.figures.maps import LayerMap, Sign
 from tokendynamics.figures.palette import COMMON, GRID, INK, NEGATIVE, OWN, PAPER, POSITIONS
 from tokendynamics.figures.svg import Key
@@ -352,8 +352,8 @@ def _sinks(table: xr.Dataset) -> Figure:
 def _line(
     name: str, place: int, table: xr.Dataset, values: np.ndarray, low: np.ndarray | None = None,
     high: np.ndarray | None = None,
-) -> Line:  # fmt: skip
-    return thinned(Line(name, place, table.step.values, values, low, high))
+) -> Curve:  # fmt: skip
+    return thinned(styled(name, place, table.step.values, values, low, high))
 
 
 _CONVENTIONS = (

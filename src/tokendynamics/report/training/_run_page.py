@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from tokendynamics.figures.curves import Rule
+from tokendynamics.figures.curves import Curve, Rule
 from tokendynamics.figures.figure import Figure, Section, Table, cells
-from tokendynamics.figures.lines import MOST_POINTS, Line, thinned
+from tokendynamics.figures.lines import MOST_POINTS, styled, thinned
 from tokendynamics.report._page import made, render, shortened
 from tokendynamics.report._registry import page_of
 from tokendynamics.report.training._lines import ATTENTION_ALONE, MEASURES, STATES, Band, over_steps, through_layers
@@ -32,7 +32,7 @@ def losses(record: Record) -> Figure:
         "Does the loss fall, on new data too?",
         "Loss (nats)",
         f"Training: the mean over the steps since the last point{told}. Validation: the mean over the whole split.",
-        [Line("training", 0, *training), _line("validation", 1, record.validation, "loss")],
+        [styled("training", 0, *training), _line("validation", 1, record.validation, "loss")],
     )
 
 
@@ -62,7 +62,7 @@ def learning_rate(record: Record) -> Figure:
         "Learning rate × 10³",
         f"Of the weights; a regime's own parameters have multiples of it. A warm-up of {recipe.warmup:,} steps, then "
         f"{recipe.schedule}.",
-        [replace(rates, values=1000 * rates.values)],
+        [replace(rates, values=1000 * np.asarray(rates.values))],
     )
 
 
@@ -71,7 +71,7 @@ def conditioning(record: Record) -> tuple[Figure, ...]:
     conditions = [_line(name, place, record.validation, key) for place, (key, name) in enumerate(_CONDITIONS.items())]
     parts = [_line(name, place, record.validation, key) for place, (key, name) in enumerate(_REAL_PARTS.items())]
     figures = []
-    if any(line.drawn(log=True) for line in conditions):
+    if any(line.shown(log=True) for line in conditions):
         caption = (
             "The largest over the layers. From 10⁵ on an inverse in float32 keeps less than two digits; the "
             "form “congruence” inverts nothing."
@@ -79,7 +79,7 @@ def conditioning(record: Record) -> tuple[Figure, ...]:
         figures.append(
             over_steps("conditions", "Do matrices become singular?", "Condition number", caption, conditions, log=True)
         )
-    if any(line.drawn(log=False) for line in parts):
+    if any(line.shown(log=False) for line in parts):
         caption = (
             "Lowest and highest over the layers. V expands where all are positive, contracts where all are negative."
         )
@@ -96,13 +96,13 @@ def layers(record: Record) -> tuple[Figure, ...]:
     )
 
 
-def _through(state: Mapping[str, Sequence[Any]], measure: str) -> list[Line]:
+def _through(state: Mapping[str, Sequence[Any]], measure: str) -> list[Curve]:
     values = np.array([value(each) for each in state.get(measure, ())])
-    return [Line("this network", 0, np.arange(len(values), dtype=np.float64), values)] if len(values) else []
+    return [styled("this network", 0, np.arange(len(values), dtype=np.float64), values)] if len(values) else []
 
 
-def _line(name: str, place: int, entries: Sequence[Mapping[str, Any]], key: str) -> Line:
-    return thinned(Line(name, place, *course(entries, key)))
+def _line(name: str, place: int, entries: Sequence[Mapping[str, Any]], key: str) -> Curve:
+    return thinned(styled(name, place, *course(entries, key)))
 
 
 def _in_bins(steps: np.ndarray, values: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], int]:

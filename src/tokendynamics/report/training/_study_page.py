@@ -11,7 +11,7 @@ import numpy as np
 from tokendynamics.figures.axes import Axis
 from tokendynamics.figures.curves import Curve, Curves, Rule, curve_keys
 from tokendynamics.figures.figure import NO_MARKUP, Cell, Figure, Given, Section, Table, cells
-from tokendynamics.figures.lines import Line, curve, described, look, thinned
+from tokendynamics.figures.lines import described, styled, thinned
 from tokendynamics.figures.palette import AXIS, BLUE, INK
 from tokendynamics.figures.rows import Difference, Differences
 from tokendynamics.figures.svg import Key
@@ -88,7 +88,7 @@ def layers(result: StudyResult) -> tuple[Figure, ...]:
     return tuple(through_layers(measure, _states(result, f"token_{measure}"), band) for measure in MEASURES)
 
 
-def _states(result: StudyResult, name: str) -> Mapping[str, list[Line]]:
+def _states(result: StudyResult, name: str) -> Mapping[str, list[Curve]]:
     values, depths = finished_only(result, name), result.dataset["layer"].values.astype(np.float64)
     arms = {str(arm): place for place, arm in enumerate(result.dataset["arm"].values)}
     states = [str(state) for state in result.dataset["state"].values]
@@ -102,12 +102,12 @@ def _states(result: StudyResult, name: str) -> Mapping[str, list[Line]]:
     }
 
 
-def _mean_line(name: str, place: int, x: np.ndarray, values: np.ndarray, confidence: float) -> Line:
+def _mean_line(name: str, place: int, x: np.ndarray, values: np.ndarray, confidence: float) -> Curve:
     """Return mean and t-interval over seeds, (seed, x), at places where any seed has a value."""
     there = np.isfinite(values)
     at = np.flatnonzero(there.any(axis=0))
     found = np.array([_interval(values[there[:, column], column], confidence) for column in at]).reshape(-1, 3)
-    return thinned(Line(printable(name), place, x[at], *found.T))
+    return thinned(styled(printable(name), place, x[at], *found.T))
 
 
 def _interval(values: np.ndarray, confidence: float) -> tuple[float, float, float]:
@@ -119,10 +119,10 @@ def _interval(values: np.ndarray, confidence: float) -> tuple[float, float, floa
     return mean, mean - half, mean + half
 
 
-def _median_line(name: str, place: int, x: np.ndarray, values: np.ndarray) -> Line:
+def _median_line(name: str, place: int, x: np.ndarray, values: np.ndarray) -> Curve:
     at = np.flatnonzero(np.isfinite(values).any(axis=0))
     found = [function(values[:, at], axis=0) for function in (np.nanmedian, np.nanmin, np.nanmax)]
-    return Line(printable(name), place, x[at], *found)
+    return styled(printable(name), place, x[at], *found)
 
 
 _TUNING_QUESTION = "Was every arm tuned well enough?"
@@ -143,7 +143,7 @@ def tuning(result: StudyResult) -> Figure:
             "learning-rates", _TUNING_QUESTION, "Nothing is drawn: no learning rate was finished on all seeds."
         )
     keys = [
-        *curve_keys([curve(line) for line in lines.values()]),
+        *curve_keys([*lines.values()]),
         Key("one seed", "circle", INK),
         Key("chosen", "diamond", INK),
     ]
@@ -160,30 +160,27 @@ def tuning(result: StudyResult) -> Figure:
     )
 
 
-def _lines(result: StudyResult) -> dict[str, Line]:
+def _lines(result: StudyResult) -> dict[str, Curve]:
     """Return the means of each arm that has any."""
     rates = result.dataset["rate"].values.astype(np.float64)
     order = np.argsort(rates)
     means = result.dataset["tuning"].mean("tuning_seed", skipna=False)
     lines = {
-        arm: Line(printable(arm), place, rates[order], means.sel(arm=arm).values[order])
-        for arm, place in places_of(result).items()
+        name: styled(printable(name), place, rates[order], means.sel(arm=name).values[order])
+        for name, place in places_of(result).items()
     }
-    return {arm: line for arm, line in lines.items() if line.drawn(log=False)}
+    return {name: line for name, line in lines.items() if line.shown()}
 
 
-def _tuning_curves(result: StudyResult, lines: Mapping[str, Line]) -> Curves:
+def _tuning_curves(result: StudyResult, lines: Mapping[str, Curve]) -> Curves:
     means, tried, chosen = [], [], []
+    rates = np.asarray(next(iter(lines.values())).x)
     for arm, line in lines.items():
-        colour, dash = look(line.place)
-        each = result.dataset["tuning"].sel(arm=arm, rate=line.x).transpose("tuning_seed", "rate").values
-        at = line.x == float(result.dataset["learning_rate"].sel(arm=arm))
-        means.append(Curve(line.name, line.x.tolist(), line.values.tolist(), colour, dash=dash))
-        tried.append(
-            Curve("", np.tile(line.x, len(each)).tolist(), each.ravel().tolist(), colour, width=0, mark="ring")
-        )
-        chosen.append(Curve("", line.x[at].tolist(), line.values[at].tolist(), colour, width=0, mark="diamond"))
-    rates = next(iter(lines.values())).x
+        each = result.dataset["tuning"].sel(arm=arm, rate=rates).transpose("tuning_seed", "rate").values
+        at = rates == float(result.dataset["learning_rate"].sel(arm=arm))
+        means.append(replace(line, mark=""))
+        tried.append(Curve("", np.tile(rates, len(each)), each.ravel(), line.colour, width=0, mark="ring"))
+        chosen.append(Curve("", rates[at], np.asarray(line.values)[at], line.colour, width=0, mark="diamond"))
     ends = (rates[0] / _MARGIN, rates[-1] * _MARGIN)
     axis = Axis("Learning rate (log scale)", ends, log=True, at=rates.tolist(), form="~g")
     return Curves([*means, *tried, *chosen], result.unit.capitalize(), axis=axis, height=_HEIGHT)

@@ -1,4 +1,4 @@
-"""Signed bars that add up to a total, layer by layer."""
+"""Parts of a whole over depth: stacked to 1, or as signed bars that add up to a total."""
 
 from __future__ import annotations
 
@@ -9,8 +9,85 @@ import altair as alt
 import numpy as np
 
 from tokendynamics.figures.axes import Column, depth_axis, hover
+from tokendynamics.figures.curves import HEIGHT, Numbers, drawable
 from tokendynamics.figures.palette import AXIS, INK, PAPER
 from tokendynamics.figures.svg import WIDE, Drawing, Key
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a whole over depth; a negative value takes no room."""
+
+    label: str
+    values: Numbers
+    colour: str
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Parts of 1 over depth, one upon the other; estimates below 0 or beyond 1 are clipped to what there is.
+
+    Attributes:
+        x: Places on the depth axis.
+        parts: The first is lowest.
+        last: The last layer.
+        title: Of the y axis.
+        height: Of the plotting area.
+        columns: Texts shown on hover.
+        legend: Whether the chart names its parts itself, as it must where no page does.
+    """
+
+    x: Sequence[float]
+    parts: Sequence[Part]
+    last: int
+    title: str
+    height: int = HEIGHT
+    columns: Sequence[Column] = ()
+    legend: bool = False
+
+    @property
+    def keys(self) -> list[Key]:
+        """The legend: each part."""
+        return [Key(part.label, "box", part.colour) for part in self.parts]
+
+    def chart(self, width: float = WIDE) -> Drawing:
+        """Return the chart for a width of its plotting area."""
+        names, colours = [part.label for part in self.parts], [part.colour for part in self.parts]
+        shown = alt.Legend(title=None, orient="top") if self.legend else None
+        axis = depth_axis(self.last)
+        areas = (
+            alt.Chart(alt.Data(values=_stacked(self.x, self.parts)))
+            .mark_area(stroke=PAPER, strokeWidth=1)
+            .encode(
+                x=axis.x(width),
+                y=alt.Y(
+                    "y:Q",
+                    scale=alt.Scale(domain=[0, 1], nice=False),
+                    axis=alt.Axis(title=self.title, tickCount=6),
+                    stack=None,
+                ),
+                y2="y2:Q",
+                fill=alt.Fill("part:N", scale=alt.Scale(domain=names, range=colours), legend=shown),
+            )
+        )
+        layers = [areas, *([hover(self.columns, axis, self.height, width)] if self.columns else [])]
+        return alt.layer(*layers, width=width, height=self.height)
+
+
+def _stacked(x: Sequence[float], parts: Sequence[Part]) -> list[dict]:
+    rows = []
+    for place, at in enumerate(x):
+        values = [part.values[place] for part in parts]
+        if not all(drawable(value) for value in values):
+            continue
+        bottom = total = 0.0
+        for number, (part, value) in enumerate(zip(parts, values, strict=True)):
+            total += value or 0.0
+            top = 1.0 if number == len(parts) - 1 else min(max(total, bottom), 1.0)
+            rows.append({"x": at, "part": part.label, "y": bottom, "y2": top})
+            bottom = top
+    return rows
+
 
 _PLUS = "datum.value === 0 ? '0' : format(datum.value, '+.2~f')"
 
