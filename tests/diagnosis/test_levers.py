@@ -26,6 +26,7 @@ from tokendynamics.diagnosis.gating._result import (
     LITTLE,
     Halves,
     LeverWords,
+    advice_finding,
     contributing_layers,
     in_view_of,
     qualified,
@@ -400,14 +401,15 @@ def test_each_answer_has_its_opposite() -> None:
     assert _says(0.8, MUCH) == ALL_LAYERS
 
 
-def _sentences(
+def _answered(
     kappa: float,
     relative: float,
     *tried: Trial,
     where: int = 6,
     normed: bool = True,
     layers: tuple[int, ...] | None = None,
-) -> str:
+) -> tuple[str, str]:
+    """Return the answer in sentences, and as advice."""
     estimates = (
         EffectEstimate(kappa, kappa - 0.1, kappa + 0.1),
         EffectEstimate(relative, relative - 0.1, relative + 0.1),
@@ -416,7 +418,16 @@ def _sentences(
     halves = Halves(["e", "f"], ["a", "b", "c", "d"], "text")
     making = tuple(range(1, where + 1)) if layers is None else layers
     answer = qualified(answer, best, making, where)
-    return LeverWords(where, *estimates, tried, halves, normed, making).of(answer, best)
+    words = LeverWords(where, *estimates, tried, halves, normed, making)
+    return words.of(answer, best), words.advice(answer, best)
+
+
+def _sentences(kappa: float, relative: float, *tried: Trial, **facts: Any) -> str:
+    return _answered(kappa, relative, *tried, **facts)[0]
+
+
+def _advice(kappa: float, relative: float, *tried: Trial, **facts: Any) -> str:
+    return _answered(kappa, relative, *tried, **facts)[1]
 
 
 def test_each_sentence_says_what_was_measured() -> None:
@@ -451,6 +462,57 @@ def test_each_sentence_says_what_was_measured() -> None:
     assert "share little" in _sentences(0.01, 0.01, _trial(-0.2, 0.5))
     assert "at an unknown cost" in _sentences(0.3, 0.3, _trial(-0.01, float("nan")))
     assert "nan" not in _sentences(0.3, 0.3, _trial(float("nan"), 0.0), _trial(-0.05, 0.01))
+
+
+def test_the_advice_says_the_same_without_symbols() -> None:
+    one = "A single part causes most of the similarity: the attention of layer 1. "
+    lowered = "similarity after layer 6 falls by 75 %"
+    assert _advice(0.4, 0.4, _trial(-0.3, 0.01)) == (
+        f"{one}With it scaled by 0.5, {lowered}, and the loss changes by +0.010 (95 % CI −0.090 to 0.110) nats."
+    )
+    assert _advice(0.4, 0.4, replace(_trial(-0.3, 0.01), alpha=0.0)).startswith(f"{one}Without it, {lowered}, and")
+    assert _advice(0.4, 0.4, _trial(-0.3, float("nan"))) == (
+        f"{one}With it scaled by 0.5, {lowered}. The cost is unknown because the network has no head that predicts the "
+        "next token, so no change is recommended."
+    )
+    every = _advice(0.9, 0.9, _trial(-0.1, 0.5))
+    assert every.startswith("No single part helps, and all layers contribute. Training can change what all layers")
+    some = _advice(0.9, 0.9, _trial(-0.1, 0.5), layers=(2, 5))
+    assert some == (
+        "No single part helps, and 2 of 6 layers contribute (layers 2, 5). Combinations of parts were not tried."
+    )
+    needless = "No change is needed to avoid consensus."
+    change = "The most effective affordable change, the attention of layer 1 scaled by 0.5,"
+    assert _advice(0.3, 0.3) == needless
+    assert (
+        _advice(0.3, 0.3, _trial(-0.05, 0.01))
+        == f"{needless} {change} lowers similarity by 17 % at +0.010 nats of loss."
+    )
+    assert _advice(0.3, 0.01, _trial(-0.05, 0.01)) == needless  # of little similarity no share is said
+    assert "falls by 0.45, and" in _advice(0.4, 0.4, _trial(-0.45, 0.01))  # more than all of it is no share
+    unclear = _trial(-0.05, 0.01, resolved=False)
+    assert _advice(0.3, 0.3, unclear) == f"{needless} {change} does not lower similarity significantly."
+    assert _advice(0.3, 0.3, _trial(-0.2, 0.5)) == needless  # what is not affordable is no advice
+    assert _advice(0.3, 0.3, _trial(-0.05, float("nan"))) == (
+        f"{needless} The most effective change tried, the attention of layer 1 scaled by 0.5, lowers similarity by "
+        "17 % at an unknown cost."
+    )
+
+
+def test_the_advice_of_a_diagnosis_does_not_contradict_its_state() -> None:
+    found = td.levers(_averaging([0.01] * 5), _prompts())
+    states: tuple[Any, ...] = ("spread",) * 4
+    sick = Verdict("rank collapse", Worst("rank collapse", 5, (5,)), (*states, "rank collapse"), (), ())
+    advice = advice_finding(in_view_of(found, sick), sick).text
+    assert advice.startswith("No lever was tried for the rank collapse after layer 5. Similarity does not measure a ")
+    assert "No change is needed" not in advice
+    causing = replace(found, answer=ALL_LAYERS, advice="No single part helps, and all layers contribute.")
+    advice = advice_finding(in_view_of(causing, sick), sick).text
+    assert advice.startswith("No single part helps, and all layers contribute. Similarity does not measure a ")
+    assert advice.endswith(", so nothing was tried for it.")
+    healthy = Verdict("spread", Worst("spread", 2, (2,)), ("spread",) * 5, (), ())
+    assert advice_finding(in_view_of(found, healthy), healthy).text == found.advice
+    assert advice_finding(Refused("it is streamed"), healthy).text == "Nothing was tried: it is streamed."
 
 
 def test_texts_whose_tokens_all_point_one_way_have_no_kappa() -> None:
@@ -521,7 +583,7 @@ def test_gates_leave_other_passes_alone_and_work_without_gradients_around() -> N
 @pytest.mark.parametrize(
     ("texts", "words"),
     [
-        (_ids(4), "at least 5 prompts: half of them find candidates and the others verify them, got 4"),
+        (_ids(4), "at least 5 prompts (half of them propose candidates, the others verify them), got 4"),
         ("one text", "at least 5 prompts"),
         ([*_ids(5), _ids(1)[0]], "prompt 6: expected a prompt different from prompt 1, got the same one"),
         ([*_ids(5), [7]], "prompt 6: expected at least two tokens, got 1"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -57,13 +58,13 @@ def with_end(table: xr.Dataset, width: float = 0.02, **values: float) -> xr.Data
         (
             {"consensus_relative": 0.01},
             "spread",
-            "The tokens stay spread: within-text similarity κ′ after the last layer is 0.01 (90 % CI −0.01 to 0.03), ",
+            "The tokens stay spread. Within-text similarity after the last layer is 0.01 (90 % CI −0.01 to 0.03), ",
         ),
         (
             {"consensus_relative": 0.3},
             "drawing together",
-            "The tokens of each text draw together but stay distinct. Within-text similarity κ′ after the last layer "
-            "is 0.30 (90 % CI 0.28",
+            "The tokens of each text draw together but stay distinct. Within-text similarity after the last layer is "
+            "0.30 (90 % CI 0.28",
         ),
         ({"consensus_relative": 0.9}, "consensus", "The tokens of each text end in consensus"),
         ({"line_excess": 0.9}, "rank collapse", "The tokens of each text end in rank collapse"),
@@ -84,7 +85,8 @@ def test_the_first_sentence_is_the_state(measured: xr.Dataset, end: dict[str, fl
     assert verdict.state == state
     assert verdict.layers[-1] == state
     assert verdict.sentences[0].text.startswith(words)
-    assert len(verdict.sentences) <= 3
+    assert [name for name, _ in verdict.lines] == ["What", "Why"]
+    assert not re.search("[κα′∂σ]", str(verdict))
 
 
 def test_words_of_collapse_stand_where_a_collapse_is_measured_and_nowhere_else(measured: xr.Dataset) -> None:
@@ -101,11 +103,11 @@ def test_what_is_undone_by_the_end_is_named_where_it_was(measured: xr.Dataset) -
     assert (verdict.state, verdict.worst.state, verdict.worst.layer) == ("drawing together", "consensus", 2)
     where = verdict.sentences[1].text
     assert where.startswith(
-        "An earlier layer is worse: consensus after layer 2 of 3 (κ′ 0.90; 0.10 after the last layer)"
+        "An earlier layer is worse: consensus after layer 2 of 3 (similarity 0.90; 0.10 after the last layer)"
     )
     assert "The attention of layer 2 contributes +0.87 of the total +0.90." in where
     table.consensus_relative.loc[{"layer": 3, "site": ["attention", "feed_forward"]}] = 0.95
-    assert judge(None, table).sentences[1].text.startswith("Similarity peaks after the last layer (κ′ 0.95)")
+    assert judge(None, table).sentences[1].text.startswith("Similarity peaks after the last layer (0.95)")
 
 
 def test_a_rise_that_all_layers_make_is_credited_to_none(measured: xr.Dataset) -> None:
@@ -123,19 +125,28 @@ def test_a_rise_that_all_layers_make_is_credited_to_none(measured: xr.Dataset) -
 
 
 def test_how_sure_it_is_follows_the_intervals_and_names_the_texts(measured: xr.Dataset) -> None:
-    sure = judge(None, with_end(measured, consensus_relative=0.3)).sentences[2].text
+    sure = judge(None, with_end(measured, consensus_relative=0.3)).details[0].text
     assert sure.startswith("Based on 4 texts (“one”, “two”, “three” and “four”); the verdict is the same throughout")
-    wide = judge(None, with_end(measured, consensus_relative=0.7, width=0.1)).sentences[2].text
-    assert "the state may also be consensus" in wide
-    few = judge(None, with_end(measured, consensus_relative=0.3, width=np.nan)).sentences[2].text
-    assert few.endswith("too few for a confidence interval.")
+    assert "may also be" not in judge(None, with_end(measured, consensus_relative=0.3)).sentences[0].text
+    wide = judge(None, with_end(measured, consensus_relative=0.7, width=0.1))
+    assert "Within the 90 % confidence intervals the state may also be consensus." in wide.sentences[0].text
+    assert "the verdict is not the same throughout" in wide.details[0].text
+    few = judge(None, with_end(measured, consensus_relative=0.3, width=np.nan)).details[0].text
+    assert "too few for a confidence interval." in few
+
+
+def test_the_symbol_of_the_similarity_is_defined_with_its_numbers(measured: xr.Dataset) -> None:
+    table = with_end(measured, consensus_relative=0.3)
+    table.consensus_within.loc[{"site": "feed_forward"}] = [0.1, 0.2, 0.3, 0.37]
+    meaning = "Within-text similarity is κ′: κ is 0.10 at the embedding and 0.37 after the last layer, and κ′ is "
+    assert meaning in judge(None, table).details[0].text
 
 
 def test_texts_that_repeat_others_are_named(measured: xr.Dataset) -> None:
     table = with_end(measured, consensus_relative=0.3)
-    assert "repeat" not in judge(None, table).sentences[2].text
+    assert "repeat" not in judge(None, table).details[0].text
     table["repeats"] = ("prompt", [-1, -1, -1, 0])
-    assert "of which “four” repeats another and does not count" in judge(None, table).sentences[2].text
+    assert "of which “four” repeats another and does not count" in judge(None, table).details[0].text
 
 
 @pytest.mark.parametrize(
@@ -150,7 +161,7 @@ def test_what_is_not_determined_says_why(tiny: Callable[..., Checkpoint], texts:
     verdict = diagnose(tiny("gpt2"), texts).verdict
     assert verdict.state == "undetermined"
     assert why in verdict.sentences[0].text
-    assert len(verdict.sentences) == 1
+    assert [name for name, _ in verdict.lines] == ["What", "What to do"]
     assert "nan" not in (str(verdict) + " ".join(each.text for each in verdict.details)).lower()
 
 
@@ -265,10 +276,10 @@ def test_a_plateau_has_no_single_worst_layer(measured: xr.Dataset) -> None:
     """Equal as written, or within the interval; a layer outside it, or of another state, is not named."""
     table = with_end(measured, consensus_relative=0.9)
     for values, layers, where in (
-        ([0.0, 0.904, 0.9, 0.9], (1, 2, 3), "is highest after layers 1–3 of 3 (κ′ 0.90)"),
-        ([0.0, 0.9, 0.8, 0.904], (1, 3), "is highest after layers 1, 3 of 3 (κ′ 0.90)"),
-        ([0.0, 0.8, 0.95, 0.9], (2,), "peaks after layer 2 of 3 (κ′ 0.95)"),
-        ([0.0, 0.8, 0.9, 0.95], (3,), "peaks after the last layer (κ′ 0.95)"),
+        ([0.0, 0.904, 0.9, 0.9], (1, 2, 3), "is highest after layers 1–3 of 3 (0.90)"),
+        ([0.0, 0.9, 0.8, 0.904], (1, 3), "is highest after layers 1, 3 of 3 (0.90)"),
+        ([0.0, 0.8, 0.95, 0.9], (2,), "peaks after layer 2 of 3 (0.95)"),
+        ([0.0, 0.8, 0.9, 0.95], (3,), "peaks after the last layer (0.95)"),
     ):
         for site in ("attention", "feed_forward"):
             table.consensus_relative.loc[{"site": site}] = values
@@ -292,18 +303,24 @@ def test_a_collapse_to_a_line_has_a_plateau_too(measured: xr.Dataset) -> None:
     table.line_excess.loc[{"layer": [2, 3]}] = 0.9
     verdict = judge(None, table)
     assert (verdict.worst.layers, str(verdict.worst)) == ((2, 3), "rank collapse, layers 2–3")
-    assert "The line excess is highest after layers 2–3 of 3 (line excess 0.90)" in verdict.sentences[1].text
+    assert "The line excess is highest after layers 2–3 of 3 (0.90)" in verdict.sentences[1].text
     common = judge(None, with_end(measured, common=0.97, width=0.0))
-    assert "The common share peaks after the last layer (common share 0.97)" in common.sentences[1].text
+    assert "The common share peaks after the last layer (0.97)" in common.sentences[1].text
     assert str(common.worst) == "anisotropic, layer 3"
 
 
 def test_where_nothing_rises_no_layer_is_named(measured: xr.Dataset) -> None:
-    none = "In no layer are the tokens of one text significantly more similar than at the embedding (κ′ at most "
-    assert judge(None, with_end(measured, consensus_relative=0.004, width=0.001)).sentences[1].text == f"{none}0.00)."
-    assert judge(None, with_end(measured, consensus_relative=0.04, width=0.05)).sentences[1].text == f"{none}0.04)."
+    none = "In no layer are the tokens of one text significantly more similar than at the embedding "
+    assert (
+        judge(None, with_end(measured, consensus_relative=0.004, width=0.001)).sentences[1].text
+        == f"{none}(similarity at most 0.00)."
+    )
+    assert (
+        judge(None, with_end(measured, consensus_relative=0.04, width=0.05)).sentences[1].text
+        == f"{none}(similarity at most 0.04)."
+    )
     rising = judge(None, with_end(measured, consensus_relative=0.04, width=0.01)).sentences[1].text
-    assert rising.startswith("Similarity peaks after the last layer (κ′ 0.04)")
+    assert rising.startswith("Similarity peaks after the last layer (0.04)")
 
 
 def test_parts_that_others_undo_are_not_a_share_of_the_rise(measured: xr.Dataset) -> None:

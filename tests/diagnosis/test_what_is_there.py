@@ -147,7 +147,8 @@ def test_a_rise_is_credited_to_parts_that_are_there_and_only_where_it_shows(meas
     assert where.endswith(" The attention of layer 1 contributes +0.30 of the total +0.30.")
     table["consensus_relative"] = (("layer", "site"), rising / 100)
     assert judge(None, table).sentences[1].text == (
-        "In no layer are the tokens of one text significantly more similar than at the embedding (κ′ at most 0.00)."
+        "In no layer are the tokens of one text significantly more similar than at the embedding (similarity at most "
+        "0.00)."
     )
     table.consensus_relative.loc[{"layer": 1, "site": ["attention", "feed_forward"]}] = [-0.5, 0.3]
     assert "The feed-forward part of layer 1" in judge(None, table).sentences[1].text

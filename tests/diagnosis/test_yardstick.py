@@ -38,7 +38,7 @@ def test_the_untrained_network_is_traced_on_the_same_texts(found: Diagnosis) -> 
         np.testing.assert_array_equal(found.baseline[name].values, traced[name].values)
     end = float(traced.consensus_relative.sel(site="feed_forward")[-1])
     (what, *_), text = found.verdict.sentences, found.verdict.sentences[0].text
-    assert f"An untrained network of this architecture ends at κ′ {fixed(end)} (90 % CI" in text
+    assert f"Untrained, this architecture ends at {fixed(end)} (90 % CI" in text
     assert what.values["untrained"] == pytest.approx(end)
     assert found.manifest["parameters"]["baseline_seed"] == 0
 

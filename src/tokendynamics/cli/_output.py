@@ -18,7 +18,7 @@ from tokendynamics.cli._interrupted import PAGE
 from tokendynamics.cli._options import Results
 from tokendynamics.cli._terminal import Console, echo, echo_json, table
 from tokendynamics.diagnosis import Comparison, Diagnosis, repeated_texts
-from tokendynamics.diagnosis.result import deeper_in_words, levers_in_words, summary
+from tokendynamics.diagnosis.result import deeper_in_words, further_in_words, summary
 from tokendynamics.diagnosis.verdict import mean_over_prompts
 from tokendynamics.numerics.errors import PageError
 from tokendynamics.provenance.owned import written_in
@@ -128,12 +128,11 @@ class Output:
         heads = f"{plural(model['heads'], 'head')} × " if model["heads"] else ""  # 0 where no attention can be read
         heading = f"{model['name']}: {plural(model['layers'], 'layer')} × {heads}dim {model['dim']}"
         self._results.print(Text(f"\n{heading}, {count(model['parameters'])} parameters\n", style="bold"))
-        for finding in found.verdict.sentences:
-            self._results.print(Text(finding.text, style="bold"), soft_wrap=False)
-        self._results.print(Text("What to do: ", style="bold").append(Text(levers_in_words(found), style="not bold")))
+        for name, text in found.verdict.lines:
+            self._results.print(Text(f"{name}: ", style="bold").append(Text(text, style="not bold")), soft_wrap=False)
         self._results.print()
-        for finding in found.verdict.details:
-            self._results.print(Text("• ").append(finding.text), soft_wrap=False)
+        for text in further_in_words(found):
+            self._results.print(Text("• ").append(text), soft_wrap=False)
         self._show_deeper(found)
         self._results.print()
         self._results.print(_layer_table(found))

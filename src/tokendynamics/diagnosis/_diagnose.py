@@ -12,9 +12,9 @@ from tokendynamics.diagnosis.auditing._audit import Singular, ValueMap, audit
 from tokendynamics.diagnosis.deepening._deeper import VARIANTS, checked_deeper
 from tokendynamics.diagnosis.deepening._deeper import deeper as find_deeper
 from tokendynamics.diagnosis.deepening.result import Deeper
-from tokendynamics.diagnosis.gating._heads import head_effects, heads_findings, levers_and_heads
+from tokendynamics.diagnosis.gating._heads import head_effects, heads_findings, levers_and_heads, strongest_heads
 from tokendynamics.diagnosis.gating._levers import levers as find_levers
-from tokendynamics.diagnosis.gating._result import Levers, in_view_of
+from tokendynamics.diagnosis.gating._result import Levers, advice_finding, in_view_of
 from tokendynamics.diagnosis.network import describe, parts_there
 from tokendynamics.diagnosis.result import Diagnosis
 from tokendynamics.diagnosis.texts import default_texts
@@ -200,10 +200,12 @@ def _judged(
         parts["trace"],
         reason_of(parts["audit"]),
         usual=yardstick_finding(parts["trace"], parts["baseline"], ckpt, measured_networks()),
+        causes=strongest_heads(parts["heads"]),
         further=(*of_heads, *(() if unmeasured is None else (unmeasured,))),
     )
     if isinstance(parts["levers"], Levers):
         parts["levers"] = in_view_of(parts["levers"], verdict)
+    verdict = verdict.advised(advice_finding(parts["levers"], verdict))
     conventions = conventions_of(weights, parts["trace"])
     return Diagnosis(describe(ckpt), verdict=verdict, conventions=conventions, manifest=record, **parts)
 

@@ -179,8 +179,8 @@ class Diagnosis(StoredResult):
     @property
     def findings(self) -> tuple[Finding | str, ...]:
         """The sentences of the verdict, those on levers if any were tried, and the details."""
-        levers = (levers_in_words(self),) if isinstance(self.levers, Levers) else ()
-        return (*self.verdict.sentences, *levers, *self.verdict.details)
+        first = (f"{name}: {text}" for name, text in self.verdict.lines)
+        return (*first, *further_in_words(self))
 
     @property
     def tables(self) -> dict[str, xr.Dataset]:
@@ -261,7 +261,9 @@ def summary(diagnosis: Diagnosis) -> dict[str, Any]:
         values["audit"] = {"dims": {str(name): list(variable.dims) for name, variable in audit.items()}}
         values["audit"] |= {str(k): plain(v.values) for k, v in audit.items() if "eigenvalues" not in str(k)}
     if isinstance(levers, Levers):
-        values["levers"] = {name: getattr(levers, name) for name in ("answer", "text", "kappa", "where", "best")}
+        values["levers"] = {
+            name: getattr(levers, name) for name in ("answer", "text", "advice", "kappa", "where", "best")
+        }
         values["levers"] |= {"conventions": [asdict(each) for each in levers.conventions]}
     if isinstance(deeper, Deeper):
         values["deeper"] = {"sentences": list(deeper.sentences), "refused": deeper.refused}
@@ -305,6 +307,12 @@ def levers_in_words(diagnosis: Diagnosis) -> str:
     if levers.answer == "not tried for this state" or other is None:
         return levers.text
     return f"{levers.text} κ does not measure {other}, so nothing was tried for it."
+
+
+def further_in_words(diagnosis: Diagnosis) -> tuple[str, ...]:
+    """Return what follows the first screen: the answer of the levers if any were tried, and the details."""
+    levers = (levers_in_words(diagnosis),) if isinstance(diagnosis.levers, Levers) else ()
+    return (*levers, *(finding.text for finding in diagnosis.verdict.details))
 
 
 def deeper_in_words(diagnosis: Diagnosis) -> tuple[str, ...]:
@@ -364,6 +372,7 @@ def _levers(values: Any, table: xr.Dataset, effect: xr.Dataset | None) -> Levers
         conventions_of(values["conventions"]),
         best,
         effect,
+        as_text(values.get("advice", ""), "advice"),  # absent before there was any
     )
 
 

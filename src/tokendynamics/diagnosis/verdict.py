@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -50,6 +50,9 @@ INDISTINCT = 0.01
 _SUBJECTS = {"common share": "The common share", "line excess": "The line excess"}
 """Measures that decide a state, at the beginning of a sentence."""
 
+_PLAIN = {"κ′": "similarity"}
+"""Measures that have a symbol, in the words of the first screen."""
+
 MOST_TEXTS_NAMED = 4
 """Texts named beside κ, which depends on them; the others are counted."""
 
@@ -81,8 +84,9 @@ class Verdict(Readable):
         state: Of the tokens after the last layer.
         worst: The worst state over all layers, and its layers.
         layers: The state after each layer 1 … L.
-        sentences: What becomes of the tokens, where and by which parts, and how certain that is.
-        details: Further findings, each with its number and interval.
+        sentences: The first screen, without symbols: what becomes of the tokens, why, and what to do. Why is left out
+            where the state is undetermined, what to do where nothing but a trace was judged.
+        details: Further findings, each with its number and interval; the first says how certain the state is.
         final_norm: The state after the final norm; None for a network without one, or where it is not recorded.
 
     >>> from tokendynamics.diagnosis import diagnose
@@ -109,6 +113,23 @@ class Verdict(Readable):
         """The sentences and the details."""
         return (*self.sentences, *self.details)
 
+    @property
+    def lines(self) -> tuple[tuple[str, str], ...]:
+        """The sentences, each behind its name: What, Why, What to do; How sure where an earlier version stored one."""
+        names = ("What", "Why", "How sure")
+        return tuple(
+            ("What to do" if finding.figure == "levers" else name, finding.text)
+            for name, finding in zip(names, self.sentences, strict=False)
+        )
+
+    def advised(self, advice: Finding) -> Verdict:
+        """Return the verdict with a sentence on what to do.
+
+        Args:
+            advice: From the levers.
+        """
+        return replace(self, sentences=(*self.sentences, advice))
+
     def __str__(self) -> str:
         return printable(" ".join(finding.text for finding in self.sentences))
 
@@ -120,6 +141,7 @@ def judge(
     refused: str = "",
     *,
     usual: Finding | None = None,
+    causes: str = "",
     further: Sequence[Finding] = (),
 ) -> Verdict:
     """Judge in states and sentences from the two datasets.
@@ -129,6 +151,8 @@ def judge(
         trace: From `tokendynamics.trace`.
         refused: Why there is no audit.
         usual: Whether the similarity after the last layer is usual; it continues the first sentence.
+        causes: What raises similarity besides parts, such as heads; it continues the second sentence where similarity
+            rises.
         further: Details after those on the states.
 
     >>> from tokendynamics.diagnosis import trace
@@ -142,11 +166,7 @@ def judge(
     layer = worst_layer(trace, states)
     worst = Worst(states[layer - 1], layer, worst_layers(trace, states))
     final = final_norm_state(trace)
-    sentences = [
-        _continued(_what(trace, states[-1], final), usual),
-        _where(trace, states, worst),
-        _how_sure(trace, states[-1]),
-    ]
+    sentences = [_continued(_what(trace, states[-1], final), usual), _where(trace, states, worst, causes)]
     if audit is None:
         because = f" ({refused})" if refused else ""
         text = f"The weights were not audited{because}, so nothing is predicted from them."
@@ -155,9 +175,12 @@ def judge(
     else:
         by_attention = trace.kappa_change.sel(component="attention", drop=True).isel(layer=slice(1, None))
         weights = weights_findings(audit, None if bool(by_attention.isnull().all()) else by_attention)
-    details = (*detailed_findings(trace, states), *further, *weights)
-    first = tuple(finding for finding in sentences if finding is not None)
-    return Verdict(states[-1], worst, states, first, details, final)
+    details = (_how_sure(trace, states[-1]), *detailed_findings(trace, states), *further, *weights)
+    return Verdict(states[-1], worst, states, _given(sentences), _given(details), final)
+
+
+def _given(findings: Sequence[Finding | None]) -> tuple[Finding, ...]:
+    return tuple(finding for finding in findings if finding is not None)
 
 
 def _continued(finding: Finding, addition: Finding | None) -> Finding:
@@ -191,19 +214,19 @@ def _what(trace: xr.Dataset, state: State, final: State | None) -> Finding:
     kappa, excess = float(site.consensus_relative), float(site.line_excess)
     common = float(site.shares.sel(share="common"))
     noun, own = noun_in(trace), own_share(site)
-    beyond = f"almost nothing (within-{noun} similarity κ′ {fixed(kappa)})"
+    beyond = f"almost nothing (within-{noun} similarity {fixed(kappa)})"
     similarity = estimate(kappa, site.consensus_relative_interval, CONFIDENCE, at_most=1.0)
+    after = f"Within-{noun} similarity after the last layer is {similarity}"
     cos2 = share(float(site.centred_cos2), site.centred_cos2_interval, CONFIDENCE)
     texts = {
-        "spread": f"The tokens stay spread: within-{noun} similarity κ′ after the last layer is {similarity}, close to "
-        "that of the embedding (0).",
-        "drawing together": f"The tokens of each {noun} draw together but stay distinct. Within-{noun} similarity κ′ "
-        f"after the last layer is {similarity}; 0 is the embedding's, 1 is one point per {noun}.",
-        "consensus": f"The tokens of each {noun} end in consensus, near one direction per {noun}. Within-{noun} "
-        f"similarity κ′ after the last layer is {similarity}; 1 is one point per {noun}.",
+        "spread": f"The tokens stay spread. {after}, close to that of the embedding (0).",
+        "drawing together": f"The tokens of each {noun} draw together but stay distinct. {after}; 0 is the "
+        f"embedding's, 1 is one point per {noun}.",
+        "consensus": f"The tokens of each {noun} end in consensus, near one direction per {noun}. {after}; 1 is one "
+        f"point per {noun}.",
         "rank collapse": f"The tokens of each {noun} end in rank collapse, on a line or in a few directions. The line "
         f"excess is {fixed(excess)} (variance of the cosines between centred tokens, relative to the embedding). The "
-        f"mean square of these cosines is {cos2}, within-{noun} similarity κ′ {similarity}.",
+        f"mean square of these cosines is {cos2}, within-{noun} similarity {similarity}.",
         "one point": f"The tokens of all {noun}s end at one point: the common share of their directions is "
         f"{share(common, site.shares_interval.sel(share='common'), CONFIDENCE)} after the last layer. "
         f"{_left_to_a_token(own, noun)}.",
@@ -215,7 +238,12 @@ def _what(trace: xr.Dataset, state: State, final: State | None) -> Finding:
     }
     within = float(site.consensus_within)
     values = {"consensus_relative": kappa, "line_excess": excess, "common": common, "consensus_within": within}
-    further = (texts[state], *qualifications(trace, state), *_after_the_final_norm(trace, state, final))
+    further = (
+        texts[state],
+        *_other_states(trace, state),
+        *qualifications(trace, state),
+        *_after_the_final_norm(trace, state, final),
+    )
     return Finding(" ".join(further), "shares", values)
 
 
@@ -224,7 +252,14 @@ def _after_the_final_norm(trace: xr.Dataset, state: State, final: State | None) 
     if final in (None, state, "undetermined"):
         return []
     name, values, _ = deciding_measure(trace, final, "final_norm")
-    return [f"The final norm changes the state to {final} ({name} {fixed(float(values[-1]))})."]
+    return [f"The final norm changes the state to {final} ({_PLAIN.get(name, name)} {fixed(float(values[-1]))})."]
+
+
+def _other_states(trace: xr.Dataset, state: State) -> list[str]:
+    """Say which other states the intervals allow, if any."""
+    others = [other for other in states_within(trace, -1) if other != state] if state != "undetermined" else []
+    within = f"the {percent(CONFIDENCE)} confidence intervals"
+    return [f"Within {within} the state may also be {listing(others, 'or')}."] if others else []
 
 
 def _left_to_a_token(own_share: float, noun: str) -> str:
@@ -256,8 +291,8 @@ def _undetermined(trace: xr.Dataset) -> str:
     return f"Whether the tokens collapse is undetermined because {why}.{course}"
 
 
-def _where(trace: xr.Dataset, states: tuple[State, ...], worst: Worst) -> Finding | None:
-    """Say after which layers it is strongest, which parts cause it, and what was worse in earlier layers."""
+def _where(trace: xr.Dataset, states: tuple[State, ...], worst: Worst, further_causes: str) -> Finding | None:
+    """Say after which layers it is strongest, which parts and what else cause it, and what was worse earlier."""
     if worst.state == "undetermined":
         return None
     name, values, intervals = deciding_measure(trace, worst.state)
@@ -268,18 +303,20 @@ def _where(trace: xr.Dataset, states: tuple[State, ...], worst: Worst) -> Findin
     if worst.state == states[-1] == "spread" and not rises:
         text = (
             f"In no layer are the tokens of one {noun_in(trace)} significantly more similar than at the embedding "
-            f"(κ′ at most {fixed(value)})."
+            f"(similarity at most {fixed(value)})."
         )
         return Finding(text, "shares", numbers)
     causes = _causes(_steps(trace, worst))
+    causes += f" {further_causes}" if further_causes and name in _PLAIN else ""
+    measure = f"{_PLAIN.get(name, name)} {fixed(value)}"
     if worst.state == states[-1]:
         subject = _SUBJECTS.get(name, "Similarity")
         verb = "peaks" if len(worst.layers) == 1 else "is highest"
-        text = f"{subject} {verb} {_after(worst.layers, depth)} ({name} {fixed(value)}).{causes}"
+        text = f"{subject} {verb} {_after(worst.layers, depth)} ({fixed(value)}).{causes}"
     else:
         earlier = "An earlier layer is worse" if len(worst.layers) == 1 else "Earlier layers are worse"
         text = (
-            f"{earlier}: {worst.state} {_after(worst.layers, depth)} ({name} {fixed(value)}; "
+            f"{earlier}: {worst.state} {_after(worst.layers, depth)} ({measure}; "
             f"{fixed(float(values[-1]))} after the last layer).{causes}"
         )
     return Finding(text, "shares", numbers)
@@ -345,14 +382,15 @@ def _how_sure(trace: xr.Dataset, state: State) -> Finding | None:
     possible = states_within(trace, -1)
     values = {"prompts": len(prompts), "states": list(possible)}
     if not possible:
-        return Finding(f"Based on {texts}, too few for a confidence interval.", "shares", values)
-    within = f"the {percent(CONFIDENCE)} confidence intervals"
-    if possible == (state,):
-        text = f"Based on {texts}; the verdict is the same throughout {within}."
+        sure = f"Based on {texts}, too few for a confidence interval."
     else:
-        others = listing([other for other in possible if other != state], "or")
-        text = f"Based on {texts}; within {within} the state may also be {others}."
-    return Finding(text, "shares", values)
+        same = "is the same" if possible == (state,) else "is not the same"
+        sure = f"Based on {texts}; the verdict {same} throughout the {percent(CONFIDENCE)} confidence intervals."
+    site = trace.sel(site="feed_forward")
+    first, last = (fixed(float(site.consensus_within[layer])) for layer in (0, -1))
+    meaning = f"Within-{noun} similarity is κ′: κ is {first} at the embedding and {last} after the last layer, and κ′ "
+    meaning += "is (κ − κ₀)/(1 − κ₀) with κ₀ the embedding's."
+    return Finding(f"{sure} {meaning}", "shares", values)
 
 
 def verdict_as_plain(verdict: Verdict) -> dict[str, Any]:

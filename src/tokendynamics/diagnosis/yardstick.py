@@ -183,7 +183,7 @@ def yardstick_finding(
     untrained = _at_end(baseline) if isinstance(baseline, xr.Dataset) else None
     if untrained is not None and not isnan(value := float(untrained.consensus_relative)):
         similarity = estimate(value, untrained.consensus_relative_interval, CONFIDENCE, at_most=1.0)
-        texts.append(f"An untrained network of this architecture ends at κ′ {similarity} on the same texts.")
+        texts.append(f"Untrained, this architecture ends at {similarity} on the same {noun_in(traced)}s.")
         values |= {"untrained": value}
     return Finding(" ".join(texts), "shares", values) if texts else None
 
@@ -192,14 +192,13 @@ def _beside(kappa: float, interval: Sequence[float], others: Sequence[MeasuredNe
     """Compare κ′ with the range of measured networks."""
     ends = [row.consensus_relative for row in others]
     low, high = min(ends), max(ends)
-    networks = f"{len(others)} {'other ' if other else ''}trained networks measured"
+    networks = f"the {len(others)} {'other ' if other else ''}trained networks measured"
     between = f"{fixed(low)} to {fixed(high)}, each on texts of its kind"
     if low <= kappa <= high:
-        return f"This is within the range of the {networks} ({between})."
+        return f"This is within the range of {networks} ({between})."
     above = kappa > high
-    significant = interval[0] > high if above else interval[1] < low
-    where = f"{'higher' if above else 'lower'} than in each of the {networks} ({between})"
-    return f"This is {where}{'' if significant else ', but not significantly'}."
+    significantly = "" if (interval[0] > high if above else interval[1] < low) else "not significantly "
+    return f"This is {significantly}{'higher' if above else 'lower'} than in {networks} ({between})."
 
 
 def _same(row: MeasuredNetwork, facts: Mapping[str, Any]) -> bool:

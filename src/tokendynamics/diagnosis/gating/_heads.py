@@ -25,13 +25,16 @@ from tokendynamics.pretrained.edits.variant import PARTS
 from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.provenance.progress import Progress, reporting, tracked
 from tokendynamics.results import Refused
-from tokendynamics.words import Finding, count, estimate, fixed, percent, plural
+from tokendynamics.words import Finding, count, estimate, fixed, listing, percent, plural
 
 CANDIDATES = 8
 """Heads that are removed, the most promising first."""
 
 MOST_NAMED = 4
 """Heads that the sentence names; further significant ones are counted."""
+
+_SHORT = 3
+"""Heads that the first screen names."""
 
 SMALLEST = 0.001
 """Change of κ below which a significant head is not named: it would be printed as 0."""
@@ -173,11 +176,37 @@ def heads_findings(
     return (_effects_in_words(effects, noun), *prediction)
 
 
-def _effects_in_words(effects: xr.Dataset, noun: str) -> Finding:
+def strongest_heads(effects: xr.Dataset | Refused) -> str:
+    """Return the heads that raise similarity most, without symbols; empty where none does significantly.
+
+    Args:
+        effects: From `head_effects`, or why there are none.
+    """
+    if isinstance(effects, Refused):
+        return ""
+    values = effects.consensus_effect.values
+    raising = [(layer, head) for layer, head in _significant_heads(effects).tolist() if values[layer, head] > 0]
+    if not raising:
+        return ""
+    named = [
+        f"layer {layer + 1} head {head} ({fixed(values[layer, head], 3, sign=True)})"
+        for layer, head in raising[:_SHORT]
+    ]
+    verb = "contributes" if len(named) == 1 else "contribute"
+    return f"Of the heads removed one at a time, {listing(named)} {verb} most."
+
+
+def _significant_heads(effects: xr.Dataset) -> np.ndarray:
+    """Return (layer, head), from 0, of the heads with a significant effect that shows, the largest first."""
     effect, bounds = effects.consensus_effect.values, effects.consensus_effect_interval.values
     significant = (bounds[..., 0] > 0) | (bounds[..., 1] < 0)
-    named = np.argwhere(significant & (np.abs(effect) >= SMALLEST))
-    order = named[np.argsort([-abs(effect[tuple(place)]) for place in named], kind="stable")]
+    shown = np.argwhere(significant & (np.abs(effect) >= SMALLEST))
+    return shown[np.argsort([-abs(effect[tuple(place)]) for place in shown], kind="stable")]
+
+
+def _effects_in_words(effects: xr.Dataset, noun: str) -> Finding:
+    effect, bounds = effects.consensus_effect.values, effects.consensus_effect_interval.values
+    significant, order = (bounds[..., 0] > 0) | (bounds[..., 1] < 0), _significant_heads(effects)
 
     def some(more: bool) -> str:
         return ", ".join(

@@ -144,10 +144,12 @@ def _answered(ckpt: Checkpoint, first: Sensitivities, trials: Trials, tried: Seq
     layers = contributing_layers(first.consensus, first.where)
     answer = qualified(answer, best, layers, first.where)
     normed = any(layer.norms for layer in ckpt.layout.layers)
-    text = LeverWords(first.where, kappa, relative, tried, halves, normed, layers).of(answer, best)
+    words = LeverWords(first.where, kappa, relative, tried, halves, normed, layers)
     table, conventions = _as_dataset(ckpt, first, tried, halves), _conventions(first, halves)
-    named = best is not None and (answer != NOTHING or relative.value >= LITTLE)
-    return Levers(table, kappa.value, first.where, answer, text, conventions, tried.index(best) if named else None)
+    named = answer != NOTHING or relative.value >= LITTLE
+    index = tried.index(best) if best is not None and named else None
+    text, advice = words.of(answer, best), words.advice(answer, best)
+    return Levers(table, kappa.value, first.where, answer, text, conventions, index, advice=advice)
 
 
 def halves_of(
@@ -180,7 +182,7 @@ def halves_of(
 def _different_prompts(ckpt: Checkpoint, prompts: Mapping[str, Any], truncate: bool) -> dict[str, Prepared]:
     """Return every prompt as arguments of a forward pass; refuse too few prompts, and equal ones."""
     if len(prompts) < AT_LEAST:
-        wanted = f"at least {AT_LEAST} prompts: half of them find candidates and the others verify them"
+        wanted = f"at least {AT_LEAST} prompts (half of them propose candidates, the others verify them)"
         raise ArgumentValueError(expected("texts", wanted, len(prompts)))
     given = {name: prepared(ckpt, item, truncate=truncate, argument=name) for name, item in prompts.items()}
     for place, (name, each) in enumerate(given.items()):

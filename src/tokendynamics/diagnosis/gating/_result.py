@@ -15,8 +15,8 @@ from tokendynamics.diagnosis.network import part_of_layer
 from tokendynamics.diagnosis.tracing.layer_states import COLLAPSES, State
 from tokendynamics.diagnosis.verdict import Verdict
 from tokendynamics.pretrained.edits.variant import PARTS
-from tokendynamics.results.result import Readable
-from tokendynamics.words import Convention, estimate, fixed, in_layers, listing, percent, plural
+from tokendynamics.results.result import Readable, Refused
+from tokendynamics.words import Convention, Finding, estimate, fixed, in_layers, listing, percent, plural
 
 Answer: TypeAlias = Literal[
     "one part does it", "one part does it, at an unknown cost", "all layers do it and no single part helps",
@@ -79,6 +79,7 @@ class Levers(Readable):
         best: Index of the candidate that the answer names; None where it names none.
         effect: Its effect on every measure at every depth, from `tokendynamics.what_if` on the texts that measure;
             None without one.
+        advice: The answer without symbols, for the first screen; empty in results of versions that had none.
 
     >>> from tokendynamics.diagnosis import levers
     >>> texts = ["one fish", "two red birds", "it rains again", "who goes there", "a long way home"]
@@ -95,6 +96,7 @@ class Levers(Readable):
     conventions: tuple[Convention, ...]
     best: int | None = None
     effect: xr.Dataset | None = None
+    advice: str = ""
 
     @property
     def changes(self) -> dict[str, float]:
@@ -217,10 +219,43 @@ class LeverWords:
             words = f"{_NOTHING_NEEDED}{similarity}. {self._strongest(best)}"
         return f"{words} {self._measured_on()}"
 
+    def advice(self, answer: Answer, best: Trial | None) -> str:
+        """Return the same for the first screen: what to do, or why nothing, without symbols."""
+        if answer.startswith("one part does it") and best is not None:
+            return self._advice_on(best)
+        if answer in (ALL_LAYERS, SOME_LAYERS):
+            return f"{self._contributors(answer)}{self._what_else(answer)}"
+        if best is None or self.relative.value < LITTLE:
+            return _NOTHING_NEEDED.strip()
+        unknown = np.isnan(best.loss_change.value)
+        strongest = f"The most effective {'change tried' if unknown else 'affordable change'}, {_scaled(best)},"
+        if not best.lowers:
+            return f"{_NOTHING_NEEDED}{strongest} does not lower similarity significantly."
+        cost = "an unknown cost" if unknown else f"{fixed(best.loss_change.value, 3, sign=True)} nats of loss"
+        return f"{_NOTHING_NEEDED}{strongest} lowers similarity by {self._fall(best)} at {cost}."
+
+    def _advice_on(self, best: Trial) -> str:
+        how = "Without it" if best.alpha == 0 else f"With it scaled by {best.alpha:g}"
+        lowers = f"{how}, similarity after layer {self.where} falls by {self._fall(best)}"
+        if np.isnan(best.loss_change.value):
+            return (
+                f"A single part causes most of the similarity: {_named(best)}. {lowers}. The cost is unknown because "
+                "the network has no head that predicts the next token, so no change is recommended."
+            )
+        return (
+            f"A single part causes most of the similarity: {_named(best)}. {lowers}, and the loss changes by "
+            f"{_change(best.loss_change)} nats."
+        )
+
+    def _fall(self, best: Trial) -> str:
+        """Return how far κ falls, as a share of it; more than all of κ is no share."""
+        after = self.kappa.value + best.kappa_change.value
+        whole = round(after, 2) >= 0
+        return percent(-best.kappa_change.value / self.kappa.value) if whole else fixed(-best.kappa_change.value)
+
     def _one_part(self, best: Trial) -> str:
         after = self.kappa.value + best.kappa_change.value
-        # More than all of κ is no share of it.
-        share = f", by {percent(-best.kappa_change.value / self.kappa.value)}" if round(after, 2) >= 0 else ""
+        share = f", by {self._fall(best)}" if round(after, 2) >= 0 else ""
         from_to = f"{fixed(self.kappa.value)} to {fixed(after)}"
         lowers = f"Scaled to α = {best.alpha:g}, it lowers similarity κ after layer {self.where} from {from_to}{share}."
         change = f"κ changes by {_change(best.kappa_change)}"
@@ -302,8 +337,32 @@ def in_view_of(levers: Levers, verdict: Verdict) -> Levers:
     state, layers = unmeasured[0]
     why = f"κ does not measure {UNMEASURED[state]}" if state in UNMEASURED else f"κ was read after layer {levers.where}"
     text = f"No lever was tried for the {state} after {in_layers(layers)} because {why}. "
+    advice = f"No lever was tried for the {state} after {in_layers(layers)}. "
+    advice += (
+        f"Similarity does not measure {UNMEASURED[state]}."
+        if state in UNMEASURED
+        else levers.advice.removeprefix(_NOTHING_NEEDED)
+    )
     text += levers.text.removeprefix(_NOTHING_NEEDED).removeprefix(_NOTHING_NEEDED_BEFORE)
-    return replace(levers, answer="not tried for this state", text=text)
+    return replace(levers, answer="not tried for this state", text=text, advice=advice)
+
+
+def advice_finding(levers: Levers | Refused, verdict: Verdict) -> Finding:
+    """Return what to do, without symbols; or why nothing was tried.
+
+    Args:
+        levers: As `in_view_of` returns them.
+        verdict: Of the same network.
+    """
+    if isinstance(levers, Refused):
+        return Finding(f"Nothing was tried: {levers.reason}.", "levers", {})
+    other = UNMEASURED.get(verdict.state) if levers.answer != "not tried for this state" else None
+    unmeasured = f" Similarity does not measure {other}, so nothing was tried for it." if other else ""
+    return Finding(f"{levers.advice}{unmeasured}", "levers", {"answer": levers.answer, "changes": levers.changes})
+
+
+def _scaled(trial: Trial) -> str:
+    return f"removing {_named(trial)}" if trial.alpha == 0 else f"{_named(trial)} scaled by {trial.alpha:g}"
 
 
 def _named(trial: Trial) -> str:
@@ -311,7 +370,7 @@ def _named(trial: Trial) -> str:
 
 
 def _plain(measured: EffectEstimate) -> str:
-    return estimate(measured.value, (measured.low, measured.high), CONFIDENCE)
+    return estimate(measured.value, (measured.low, measured.high), CONFIDENCE, at_most=1.0)
 
 
 def _change(measured: EffectEstimate) -> str:

@@ -119,15 +119,9 @@ def _architecture(model: Mapping[str, Any], normed: bool) -> str:
 
 
 def _page_lines(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    """Return what, why and what to do, for the first screen."""
-    what, *further = (finding.text for finding in diagnosis.verdict.sentences)
-    why = [("Why", further[0])] if len(further) > 1 else []
-    return [
-        ("What", what),
-        *why,
-        ("What to do", levers_in_words(diagnosis)),
-        *(("How sure", text) for text in further[-1:]),
-    ]
+    """Return what, why and what to do, for the first screen; earlier versions stored no advice."""
+    lines = diagnosis.verdict.lines
+    return [*lines, *(() if lines[-1][0] == "What to do" else (("What to do", levers_in_words(diagnosis)),))]
 
 
 def _layers(diagnosis: Diagnosis) -> dict[str, Any]:
