@@ -59,6 +59,8 @@ def test_the_language_head_is_saved_with_it(tmp_path: Path) -> None:
     [
         ("llama", "no-norm", ArgumentValueError, "are not weights"),
         ("gpt2", {"positions": 0}, ArgumentValueError, "are not weights"),
+        ("llama", {"logits": 0.5}, ArgumentValueError, "are not weights"),
+        ("llama", {"remedy": -0.1}, ArgumentValueError, "are not weights"),
         ("mixtral", {"feed_forward": 0.5}, CheckpointError, "one matrix that writes"),
         ("albert", {"layer 2 attention": 0.5}, CheckpointError, "several layers of different gates"),
         ("albert", {"layer 2 head 1": 0.5}, CheckpointError, "several layers of different gates"),

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import tokendynamics as td
 from pretrained.families import FAMILIES, half_of_network, inputs_of, most_slow, network_of
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, CheckpointError
+from tokendynamics.pretrained import apply_remedy, remove_remedy
 from tokendynamics.pretrained.edits.gates import HeadGates
 from tokendynamics.pretrained.edits.variant import NAMED, Variant
 
@@ -315,6 +316,85 @@ def test_positions_that_were_not_found_are_not_taken_away() -> None:
         assert _hooks(network) == before
 
 
+def queries_of(family: str, network: Any) -> list[Tensor]:
+    """Weights and biases of all queries, views that can be scaled in place."""
+    if family == "gpt2":
+        width = network.config.n_embd
+        return [each[..., :width] for block in network.h for each in (block.attn.c_attn.weight, block.attn.c_attn.bias)]
+    ending = {"bert": "self.query", "t5": "SelfAttention.q"}.get(family, "self_attn.q_proj")
+    return [
+        tensor
+        for name, module in network.named_modules()
+        if name.endswith(ending)
+        for tensor in module.parameters()
+    ]
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "mistral", "qwen2", "bert", "t5"])
+@pytest.mark.parametrize("factor", [0.0, 0.5, 2.0])
+def test_a_factor_on_logits_is_one_on_the_weights_of_queries(family: str, factor: float) -> None:
+    ckpt, network, inputs = _loaded(family)
+    plain, hooks = ckpt.states(inputs).feed_forward, _hooks(network)
+    states = ckpt.under({"logits": factor}).states(inputs).feed_forward
+    assert torch.equal(ckpt.states(inputs).feed_forward, plain)
+    assert _hooks(network) == hooks
+    queries = queries_of(family, network)
+    assert queries
+    with torch.no_grad():
+        for tensor in queries:
+            tensor.mul_(factor)
+    torch.testing.assert_close(states, ckpt.states(inputs).feed_forward)
+    assert not torch.allclose(states, plain, atol=1e-3)
+
+
+def test_factors_on_logits_inside_each_other_are_multiplied() -> None:
+    ckpt, _, inputs = _loaded("llama")
+    with ckpt.varied({"logits": 0.5}):
+        both = ckpt.under({"logits": 0.6}).states(inputs).feed_forward
+    torch.testing.assert_close(both, ckpt.under({"logits": 0.3}).states(inputs).feed_forward)
+
+
+def test_lambda_is_that_of_the_remedy_and_is_taken_off_again() -> None:
+    ckpt, network, inputs = _loaded("llama")
+    plain, hooks, names = ckpt.states(inputs).feed_forward, _hooks(network), list(network.state_dict())
+    chosen = network.config._attn_implementation
+    both = ckpt.under({"remedy": -0.3, "logits": 0.5}).states(inputs).feed_forward
+    states = ckpt.under({"remedy": -0.3}).states(inputs).feed_forward
+    assert torch.equal(ckpt.states(inputs).feed_forward, plain)
+    assert (_hooks(network), list(network.state_dict()), network.config._attn_implementation) == (hooks, names, chosen)
+    apply_remedy(network, "lambda-identity", start=-0.3)
+    torch.testing.assert_close(states, td.load(network).states(inputs).feed_forward)
+    assert not torch.allclose(states, plain, atol=1e-3)
+    with pytest.raises(CheckpointError, match="a network without a remedy"):
+        td.load(network).under({"remedy": -0.1})
+    remove_remedy(network)
+    apply_remedy(network, "lambda-identity", start=-0.15)  # halved logits halve λ as well
+    queries = queries_of("llama", network)
+    with torch.no_grad():
+        for tensor in queries:
+            tensor.mul_(0.5)
+    torch.testing.assert_close(both, td.load(network).states(inputs).feed_forward)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "words"),
+    [
+        ("gpt2", {"remedy": -0.1}, "rotary positions"),
+        ("bert", {"remedy": -0.1}, "sees no later token"),
+        ("gptj", {"logits": 0.5}, "layer 1: expected logits that are products of queries and keys alone"),
+        ("gemma2", {"logits": 0.5}, "got a soft cap"),
+        ("gpt_oss", {"logits": 0.5}, "got a learned logit of a sink"),
+    ],
+)
+def test_attentions_that_cannot_be_changed_are_refused(family: str, changes: dict[str, float], words: str) -> None:
+    ckpt, network, inputs = _loaded(family)
+    plain, hooks = ckpt.states(inputs).feed_forward, _hooks(network)
+    with pytest.raises(CheckpointError, match=words):
+        ckpt.under(changes)
+    assert torch.equal(ckpt.states(inputs).feed_forward, plain)
+    assert _hooks(network) == hooks
+
+
 def test_variants_have_names_and_words() -> None:
     assert Variant.of(None).words == Variant.of("full").words == "as it is"
     assert Variant.of({"norms": 1, "final_norm": 1.0, "positions": True, "attention": 1}) == Variant()
@@ -326,6 +406,10 @@ def test_variants_have_names_and_words() -> None:
     assert heads.heads == {(2, 1): 0.5, (3, 1): 0.0}
     assert heads.words == "layer 1 attention × 2, layer 2 head 1 × 0.5, layer 3 head 1 × 0"
     assert Variant.of(heads.plain) == heads
+    attending = Variant.of({"logits": 0.5, "remedy": -0.1})
+    assert attending.words == "logits × 0.5, λ = -0.1"
+    assert Variant.of(attending.plain) == attending
+    assert Variant.of({"logits": 1, "remedy": 0}) == Variant()
     assert all(Variant.of(Variant.of(name).plain) == Variant.of(name) for name in NAMED)
     exists = torch.tensor([[True, True], [True, False], [True, True]])
     assert variant.gates_of(exists, "it").tolist() == [[0.9, 1.0], [0.5, 1.0], [2.0, 1.0]]
@@ -345,6 +429,8 @@ def test_variants_have_names_and_words() -> None:
         ({"norms": 0.5}, ArgumentValueError, r"0 \(without\) or 1 \(with\)"),
         ({"attention": float("nan")}, ArgumentValueError, "a finite number"),
         ({"attention": "0"}, ArgumentValueError, "a finite number"),
+        ({"logits": -0.5}, ArgumentValueError, "a factor of at least 0"),
+        ({"remedy": 0.5}, ArgumentValueError, "a λ of at most 0"),
         ({3: 0}, ArgumentValueError, "'layer 12 attention'"),
         (3, ArgumentTypeError, "a name or a mapping"),
     ],

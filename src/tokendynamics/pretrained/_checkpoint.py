@@ -474,7 +474,7 @@ class Checkpoint:
         if network is None:
             self._check_in_memory()
             network = self.model
-        return VariedNetwork(network, self.layout, Variant.of(variant), self.name)
+        return VariedNetwork(network, self.layout, Variant.of(variant), self.name, self.architecture.dim)
 
     def under(self: AnyCheckpoint, variant: VariantLike) -> AnyCheckpoint:
         """Return the same checkpoint with every pass under a variant: one more model to trace or to compare.

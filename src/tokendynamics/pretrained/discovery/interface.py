@@ -101,13 +101,14 @@ def showing(network: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def multiplied_logits(network: nn.Module, log_factors: Callable[[], Float[Tensor, " batch"]]) -> Iterator[None]:
-    """Multiply every attention's logits by exp(log_factors()) inside the block, however large that is.
+    """Multiply every attention's logits by exp(log_factors()) inside the block, besides the factor of a block around it.
 
     Args:
         network: One whose attentions use transformers' interface, without soft cap and sinks.
         log_factors: Returns the logarithm of the factor of each input of the batch.
     """
-    token = _log_factors.set(log_factors)
+    outer = _log_factors.get()
+    token = _log_factors.set(log_factors if outer is None else lambda: outer() + log_factors())
     try:
         with _shown(configurations(network)):
             yield

@@ -1,4 +1,4 @@
-"""What of a network is changed, and the network under it: parts and heads weighted, norms and positions taken out."""
+"""What of a network is changed, and the network under it: parts, heads and logits scaled, norms and positions removed."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from torch import Tensor, nn
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.pretrained._remedied_network import attach, check_implementation, detach, fitting_columns, remedies_in
 from tokendynamics.pretrained.discovery._calls import Hooks, state_of
 from tokendynamics.pretrained.discovery._norms import norm_of
 from tokendynamics.pretrained.discovery._positional import PositionalPart, zeroed
+from tokendynamics.pretrained.discovery.interface import multiplied_logits
 from tokendynamics.pretrained.discovery.layout import BlockLayout, Layout
 from tokendynamics.pretrained.edits._pass import check_one_stream
 from tokendynamics.pretrained.feed_forward import (
@@ -30,10 +32,12 @@ from tokendynamics.words import plural
 
 PARTS = ("attention", "feed_forward")
 SWITCHES = ("norms", "final_norm", "positions")
+_OF_ATTENTION = {"logits": 1.0, "remedy": 0.0}
+"""Numbers that change every attention, and their values where nothing is changed."""
 _LAYERS = re.compile(r"layers? (\d+)(?:\s*-\s*(\d+))? (attention|feed_forward|head (\d+))")
 _GRAMMAR = (
-    "'attention', 'feed_forward', 'layer 12 attention', 'layers 3-9 feed_forward', 'layer 2 head 0', 'norms', "
-    "'final_norm' or 'positions'"
+    "'attention', 'feed_forward', 'layer 12 attention', 'layers 3-9 feed_forward', 'layer 2 head 0', 'logits', "
+    "'remedy', 'norms', 'final_norm' or 'positions'"
 )
 _MOST_LAYERS = 10_000
 """Of a range: more than any network has, and few enough to write down."""
@@ -62,6 +66,8 @@ class Variant:
         feed_forward: Gate on the feed-forward part of every layer.
         gates: Gates of single parts by (layer, part), which take the place of those two.
         heads: Gates of single heads by (layer, head): layers from 1, heads from 0.
+        logits: Factor on the logits of every attention, an inverse temperature, at least 0.
+        remedy: λ of λI beside the query-key matrices (`apply_remedy`), at most 0; 0 for none.
         norms: Whether the norms of the blocks are there.
         final_norm: Whether the norm after the last block is.
         positions: Whether tokens know where they stand.
@@ -77,6 +83,8 @@ class Variant:
     feed_forward: float = 1.0
     gates: Mapping[tuple[int, str], float] = field(default_factory=dict)
     heads: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    logits: float = 1.0
+    remedy: float = 0.0
     norms: bool = True
     final_norm: bool = True
     positions: bool = True
@@ -88,13 +96,14 @@ class Variant:
 
         Args:
             given: None or "full" for the network as it is; "no-ffn", "no-norm", "attention-only" (both at once); or
-                changes by name: gates of parts and heads, and 0 or 1 for norms, final norm and positions. A single
-                layer's gate takes the place of that of all layers, a later entry that of an earlier one.
+                changes by name: gates of parts and heads, a factor on the logits, λ of the remedy, and 0 or 1 for norms,
+                final norm and positions. A single layer's gate takes the place of that of all layers, a later entry
+                that of an earlier one.
             argument: What an error calls it.
 
         Raises:
             ArgumentTypeError: Nothing of these.
-            ArgumentValueError: A name that there is not, or a value that is not a number.
+            ArgumentValueError: A name that there is not, or a value that is not a number, or out of range.
         """
         if isinstance(given, Variant):
             return given
@@ -117,6 +126,11 @@ class Variant:
             number = float(value)
             if name in PARTS:
                 whole[name] = number
+            elif name in _OF_ATTENTION:
+                if number < 0 if name == "logits" else number > 0:
+                    wanted = "a factor of at least 0" if name == "logits" else "a λ of at most 0"
+                    raise ArgumentValueError(expected(where, wanted, shown(number)))
+                whole[name] = number
             elif name in SWITCHES:
                 if number not in (0.0, 1.0):
                     advice = "parts take other numbers"
@@ -135,6 +149,8 @@ class Variant:
         """What is changed, in words; "as it is" where nothing is."""
         parts = [f"{name} × {value:g}" for name in PARTS if (value := getattr(self, name)) != 1]
         parts += [f"{name} × {value:g}" for name, value in self._single.items()]
+        parts += [f"logits × {self.logits:g}"] if self.logits != 1 else []
+        parts += [f"λ = {self.remedy:g}"] if self.remedy else []
         parts += [f"without {name.replace('_', ' ')}" for name in SWITCHES if not getattr(self, name)]
         for layer, directions in self.removed.items():
             parts.append(f"without {plural(len(directions), 'direction')} after layer {layer}")
@@ -143,8 +159,9 @@ class Variant:
     @property
     def plain(self) -> dict[str, float]:
         """What `of` reads, of everything that is changed."""
-        found = {name: float(getattr(self, name)) for name in (*PARTS, *SWITCHES) if getattr(self, name) != 1}
-        return found | self._single
+        unchanged = dict.fromkeys((*PARTS, *SWITCHES), 1.0) | _OF_ATTENTION
+        changed = {name: float(getattr(self, name)) for name in unchanged if getattr(self, name) != unchanged[name]}
+        return changed | self._single
 
     @property
     def _single(self) -> dict[str, float]:
@@ -221,16 +238,17 @@ class VariedNetwork(Hooks):
         layout: Of it.
         variant: What to change.
         name: What a message calls the network.
+        dim: Features of a state.
 
     Raises:
         ArgumentValueError: A part that there is not.
         CheckpointError: The layout does not say how the variant is made.
     """
 
-    def __init__(self, network: nn.Module, layout: Layout, variant: Variant, name: str) -> None:
+    def __init__(self, network: nn.Module, layout: Layout, variant: Variant, name: str, dim: int) -> None:
         super().__init__()
         self.network, self.variant = network, variant
-        self._layout, self._name = layout, name
+        self._layout, self._name, self._dim = layout, name, dim
         self._calls: dict[Hashable, int] = {}
 
     def _prepare(self) -> None:
@@ -251,6 +269,44 @@ class VariedNetwork(Hooks):
                 self._forget(part)
         if self.variant.removed:
             self._project_out()
+        if self.variant.remedy:
+            self._add_remedy()
+        if self.variant.logits != 1:  # after the remedy, whose columns its implementation of attention reads
+            self._multiply_logits()
+
+    def _add_remedy(self) -> None:
+        if remedies_in(self.network):
+            raise CheckpointError(expected(self._name, "a network without a remedy", "one that has it"))
+        check_implementation(self.network)
+        chosen = ("lambda-identity", self.variant.remedy)
+        columns = fitting_columns(self.network, self._layout, self._dim, self._name, *chosen)
+        attach(self.network, columns, self._name)
+        self.callback(detach, self.network)
+
+    def _multiply_logits(self) -> None:
+        for number in self._layout.attending:
+            attention = self._layout.layers[number - 1].attention
+            came = self._layout.layers[number - 1].problem if attention is None else ""
+            if attention is not None and (attention.soft_cap is not None or attention.sinks is not None):
+                came = "a soft cap" if attention.soft_cap is not None else "a learned logit of a sink"
+            if came:
+                wanted = "logits that are products of queries and keys alone"
+                raise CheckpointError(expected(f"{self._name}: layer {number}", wanted, came))
+        factor = torch.tensor([self.variant.logits], dtype=torch.float64).log()
+
+        def log_factors() -> Tensor:
+            self._call_of("logits")
+            return factor
+
+        self.enter_context(multiplied_logits(self.network, log_factors))
+
+        def check(*_: object) -> None:
+            wanted, came = len(self._layout.attending), self._calls.get("logits", 0)
+            if came < wanted:
+                words = "attentions that use transformers' attention interface"
+                raise CheckpointError(expected(self._name, words, f"{wanted - came} that do not"))
+
+        self.callback(self.network.register_forward_hook(check).remove)
 
     def _project_out(self) -> None:
         check_one_stream(self._layout, self._name)
@@ -411,8 +467,10 @@ def gates_in_weights(network: nn.Module, layout: Layout, variant: Variant, dim: 
         ArgumentValueError: Norms or positions taken out, which no weight says; a part that there is not.
         CheckpointError: What writes a part was not found, or does so in several layers that have different gates.
     """
-    if variant.removed or not (variant.norms and variant.final_norm and variant.positions):
-        came, advice = variant.words, "removed norms, positions and directions are not weights"
+    of_attention = any(getattr(variant, name) != value for name, value in _OF_ATTENTION.items())
+    if variant.removed or of_attention or not (variant.norms and variant.final_norm and variant.positions):
+        came = variant.words
+        advice = "removed norms, positions and directions are not weights, nor are a factor on logits and λ"
         raise ArgumentValueError(expected("variant", "gates on parts and heads", came, advice))
     gates = variant.gates_of(existing_parts(layout, name), name)
     head_gates = variant.head_gates_of(existing_heads(layout), name)
