@@ -32,6 +32,7 @@ from .diagnosis import joint_levers as joint_levers
 from .diagnosis import levers as levers
 from .diagnosis import logit_lens as logit_lens
 from .diagnosis import passes as passes
+from .diagnosis import remedies as remedies
 from .diagnosis import shared_directions as shared_directions
 from .diagnosis import source_tokens as source_tokens
 from .diagnosis import token_clusters as token_clusters

@@ -25,6 +25,7 @@ READS: dict[str, Callable[[Any], Any]] = {
     "joint_levers": lambda model: (
         td.joint_levers(model, PROMPTS, candidates=2, most=2, budget=9.0).table.kappa_change.values
     ),
+    "remedies": lambda model: td.remedies(model, PROMPTS).consensus_change.values,
     "shared_directions": lambda model: td.shared_directions(model, PROMPTS).written.values,
     "source_tokens": lambda model: td.source_tokens(model, PROMPTS).contribution.values,
     "what_if": lambda model: td.what_if(model, PROMPTS, {"layer 1 attention": 0.5}).loss.values,

@@ -323,10 +323,7 @@ def queries_of(family: str, network: Any) -> list[Tensor]:
         return [each[..., :width] for block in network.h for each in (block.attn.c_attn.weight, block.attn.c_attn.bias)]
     ending = {"bert": "self.query", "t5": "SelfAttention.q"}.get(family, "self_attn.q_proj")
     return [
-        tensor
-        for name, module in network.named_modules()
-        if name.endswith(ending)
-        for tensor in module.parameters()
+        tensor for name, module in network.named_modules() if name.endswith(ending) for tensor in module.parameters()
     ]
 
 

@@ -1,9 +1,9 @@
 """What a checkpoint's weights predict, what its tokens do, and the verdict in plain sentences.
 
 Each folder holds measures, their result and its sentences: `auditing` (audit), `tracing` (trace, shared_directions,
-source_tokens), `gating` (levers, head_effects, joint_levers, what_if), `deepening` (passes, deeper) and `comparing`
-(compare); verdict and diagnosis are above them. None is named like a function: as an attribute of this package, a
-folder `audit` would hide `audit`.
+source_tokens), `gating` (levers, head_effects, joint_levers, remedies, what_if), `deepening` (passes, deeper) and
+`comparing` (compare); verdict and diagnosis are above them. None is named like a function: as an attribute of this
+package, a folder `audit` would hide `audit`.
 """
 
 from tokendynamics.diagnosis._diagnose import diagnose
@@ -19,6 +19,7 @@ from tokendynamics.diagnosis.deepening.result import Deeper
 from tokendynamics.diagnosis.gating._heads import head_effects
 from tokendynamics.diagnosis.gating._joint import joint_levers
 from tokendynamics.diagnosis.gating._levers import levers
+from tokendynamics.diagnosis.gating._remedies import remedies
 from tokendynamics.diagnosis.gating._result import Levers
 from tokendynamics.diagnosis.gating._what_if import what_if
 from tokendynamics.diagnosis.result import Diagnosis
@@ -34,8 +35,8 @@ from tokendynamics.words import Convention, Finding
 __all__ = [
     "Comparison", "Convention", "Deeper", "Diagnosis", "Finding", "Levers", "Verdict", "attention_seen",
     "audit", "compare", "decode", "deeper", "diagnose", "flow_of", "head_effects", "joint_levers", "judge", "levers",
-    "logit_lens", "passes", "prediction_against_trace", "repeated_texts", "shared_directions", "source_tokens",
-    "token_clusters", "token_paths", "trace", "what_if",
+    "logit_lens", "passes", "prediction_against_trace", "remedies", "repeated_texts", "shared_directions",
+    "source_tokens", "token_clusters", "token_paths", "trace", "what_if",
 ]  # fmt: skip
 
 

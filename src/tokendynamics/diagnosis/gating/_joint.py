@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
 import xarray as xr
-from torch import nn
 
 from tokendynamics.diagnosis.gating._levers import ALPHAS, MUCH, halves_of
 from tokendynamics.diagnosis.gating._result import CHEAP, LITTLE, Halves
 from tokendynamics.diagnosis.gating.sensitivities import Sensitivities, sensitivities
-from tokendynamics.diagnosis.gating.trials import CONFIDENCE, EffectEstimate, Reading, Trials
+from tokendynamics.diagnosis.gating.trials import CONFIDENCE, EffectEstimate, Loss, OwnLoss, Reading, Trials
 from tokendynamics.diagnosis.network import part_of_layer
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
-from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_count
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
-from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.edits.gates import PartAndHeadGates
 from tokendynamics.pretrained.edits.variant import PARTS
 from tokendynamics.pretrained.loading import Model, as_checkpoint
@@ -32,8 +29,6 @@ from tokendynamics.words import Convention, estimate, fixed, listing, percent, p
 
 Values: TypeAlias = dict[tuple[int, int], float]
 """Gates by (layer from 1, gate): the parts' first, then the heads'."""
-
-Loss: TypeAlias = Callable[[nn.Module], Any]
 
 NEARLY = 0.95
 """Share of the largest gain from which a head is taken in place of a part: the smaller change explains as much."""
@@ -138,38 +133,10 @@ def joint_levers(
     with reporting(progress) as report, ckpt.gated() as gated:
         gates = PartAndHeadGates(gated)
         first = sensitivities(gates, find, sink_ratio, report, sinks=sinks)
-        search = _Search(Trials(gates, find, first.where, sink_ratio, sinks), _OwnLoss(ckpt, loss), budget)
+        search = _Search(Trials(gates, find, first.where, sink_ratio, sinks), OwnLoss(ckpt, loss), budget)
         chain = search.greedy(_candidates(first, candidates), most, report)
         trials = Trials(gates, measure, first.where, sink_ratio, sinks)
         return _answered(ckpt.name, trials, _measured(trials, chain, search.own_loss), search, halves)
-
-
-class _OwnLoss:
-    """A user's loss of the network with changes; NaN without one."""
-
-    def __init__(self, ckpt: Checkpoint, loss: Loss | None) -> None:
-        self.given = loss is not None
-        self._ckpt, self._loss = ckpt, loss
-        self._plain = self._of({})
-
-    def change(self, values: Values) -> float:
-        """Return how much it rises with changes."""
-        return self._of(values) - self._plain if self.given else math.nan
-
-    def _of(self, values: Values) -> float:
-        if self._loss is None:
-            return math.nan
-        changes = {_name(*place): value for place, value in values.items()}
-        with self._ckpt.as_varied(), self._ckpt.varied(changes), torch.no_grad():
-            number = self._loss(self._ckpt.whole)
-        if isinstance(number, torch.Tensor | np.ndarray) and number.ndim == 0:
-            number = number.item()
-        if isinstance(number, bool) or not isinstance(number, int | float | np.number):
-            raise ArgumentTypeError(expected("loss", "a function that returns one number", shown(number)))
-        if not math.isfinite(number):
-            what = "the network as it is" if not values else listing([_name(*place) for place in values])
-            raise ArgumentValueError(expected("loss", f"a finite number for {what}", shown(number)))
-        return float(number)
 
 
 class _Search:
@@ -183,7 +150,7 @@ class _Search:
         little: Whether κ′ is so small that nothing needs a change.
     """
 
-    def __init__(self, trials: Trials, own_loss: _OwnLoss, budget: float) -> None:
+    def __init__(self, trials: Trials, own_loss: OwnLoss, budget: float) -> None:
         self._trials, self.own_loss, self.budget = trials, own_loss, budget
         self.singles = self.sets = 0
         self.much, self.little = trials.relative_kappa.value >= MUCH, trials.relative_kappa.value < LITTLE
@@ -225,7 +192,7 @@ class _Search:
         """Return how a set changes κ; infinity where κ is undefined or the cost is above the budget."""
         reading = self._trials.reading(values)
         kappa, cost = self._trials.change(reading, self._trials.plain)
-        costs = self.own_loss.change(values) if self.own_loss.given else cost.value
+        costs = self.own_loss.change(_named(values)).value if self.own_loss.given else cost.value
         return kappa.value if math.isfinite(kappa.value) and self.affordable(costs) else math.inf
 
 
@@ -270,7 +237,7 @@ def _candidates(first: Sensitivities, count: int) -> list[tuple[int, int]]:
     return chosen
 
 
-def _measured(trials: Trials, chain: Sequence[Values], own_loss: _OwnLoss) -> list[_Step]:
+def _measured(trials: Trials, chain: Sequence[Values], own_loss: OwnLoss) -> list[_Step]:
     steps: list[_Step] = []
     before: Reading = trials.plain
     for number, values in enumerate(chain):
@@ -278,7 +245,7 @@ def _measured(trials: Trials, chain: Sequence[Values], own_loss: _OwnLoss) -> li
         kappa, cost = trials.change(reading, trials.plain)
         gain, _ = trials.change(reading, before)
         if own_loss.given:
-            cost = EffectEstimate(own_loss.change(values), math.nan, math.nan)
+            cost = own_loss.change(_named(values))
         (added,) = set(values) - set(chain[number - 1] if number else {})
         steps.append(_Step(values, added, kappa, gain, cost))
         before = reading
@@ -292,7 +259,7 @@ def _answered(name: str, trials: Trials, steps: Sequence[_Step], search: _Search
         if not step.gain.high < 0 or math.isnan(step.cost.value) or not search.affordable(step.cost.value):
             break
         reported += 1
-    changes = {_name(*place): value for place, value in steps[reported - 1].values.items()} if reported else {}
+    changes = _named(steps[reported - 1].values) if reported else {}
     kappa = trials.kappa
     text = _words(kappa, trials, steps, reported, search, halves)
     table = _as_dataset(name, steps, reported, trials.where, halves)
@@ -306,7 +273,7 @@ def _words(
 ) -> str:
     similarity = f"similarity κ after layer {trials.where}"
     plain = estimate(kappa.value, (kappa.low, kappa.high), CONFIDENCE)
-    unit = "" if search.own_loss.given else " nats"
+    unit = search.own_loss.unit
     if search.little:
         return (
             f"No change is needed to avoid consensus: κ′ is below {LITTLE:g} ({similarity}: {plain}). None was tried."
@@ -323,15 +290,15 @@ def _words(
     if reported:
         subject = "One change lowers" if reported == 1 else f"{reported} changes together lower"
         from_to = f"from {fixed(kappa.value)} to {fixed(kappa.value + step.kappa.value)}"
-        effect = f"κ changes by {_change(step.kappa)}, the loss by {_change(step.cost)}{unit}."
+        effect = f"κ changes by {step.kappa.as_change}, the loss by {step.cost.as_change}{unit}."
         further = " A further change is not shown to lower it within the budget." if reported < len(steps) else ""
         return f"{subject} {similarity} {from_to}: {names}. {effect}{further} {tried}"
-    best = f"The best single change tried, {names}, changes it by {_change(step.kappa)}"
+    best = f"The best single change tried, {names}, changes it by {step.kappa.as_change}"
     if math.isnan(step.cost.value):
         return (
             f"No change is advised because the loss of this network is unknown. {best} ({similarity}: {plain}). {tried}"
         )
-    why = f"and the loss by {_change(step.cost)}{unit}, which is above the budget"
+    why = f"and the loss by {step.cost.as_change}{unit}, which is above the budget"
     if not step.gain.high < 0:
         why = "which is not significant"
     return f"No change is shown to lower {similarity} ({plain}). {best}, {why}. {tried}"
@@ -383,6 +350,11 @@ def _conventions(search: _Search, halves: Halves) -> tuple[Convention, ...]:
     )
 
 
+def _named(values: Values) -> dict[str, float]:
+    """Return changes as `Variant.of` reads them."""
+    return {_name(*place): value for place, value in values.items()}
+
+
 def _name(layer: int, gate: int) -> str:
     """Return the change as `Variant.of` reads it."""
     return f"layer {layer} {PARTS[gate]}" if gate < len(PARTS) else f"layer {layer} head {gate - len(PARTS)}"
@@ -390,9 +362,3 @@ def _name(layer: int, gate: int) -> str:
 
 def _part(layer: int, gate: int) -> str:
     return part_of_layer(PARTS[gate], layer) if gate < len(PARTS) else f"head {gate - len(PARTS)} of layer {layer}"
-
-
-def _change(measured: EffectEstimate) -> str:
-    if math.isnan(measured.low):
-        return fixed(measured.value, 3, sign=True)
-    return estimate(measured.value, (measured.low, measured.high), CONFIDENCE, places=3, sign=True)

@@ -365,6 +365,19 @@ def _scaled(trial: Trial) -> str:
     return f"removing {_named(trial)}" if trial.alpha == 0 else f"{_named(trial)} scaled by {trial.alpha:g}"
 
 
+def why_no_advice(verdict: Verdict, where: int) -> str:
+    """Return why no change that lowers κ after a layer is recommended, in words; empty where nothing speaks against it.
+
+    Args:
+        verdict: Of the network.
+        where: The layer, from 1.
+    """
+    state, last = verdict.layers[where - 1], verdict.state
+    if state in UNMEASURED or last in UNMEASURED:
+        return f"κ does not measure {UNMEASURED[state if state in UNMEASURED else last]}"
+    return f"the tokens are spread after layer {where}" if state == "spread" else ""
+
+
 def _named(trial: Trial) -> str:
     return part_of_layer(PARTS[trial.part], trial.layer)
 

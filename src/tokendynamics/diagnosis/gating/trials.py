@@ -5,21 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float64, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from tokendynamics.diagnosis.gating.sensitivities import kappa_of, lengths_of, losses_of, sums_of, tokens_that_count
-from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.intervals import jackknife_interval
 from tokendynamics.observables import relative_kappa
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.edits.gates import GatedNetwork, Gates
+from tokendynamics.pretrained.edits.variant import Variant, VariantLike
 from tokendynamics.pretrained.inputs import Prepared
 from tokendynamics.pretrained.not_finite import check_gated_pass
 from tokendynamics.pretrained.packs import Pack
+from tokendynamics.words import estimate
+
+Loss: TypeAlias = Callable[[nn.Module], Any]
+"""A function of a network, with its language head where there is one, that returns one number; lower is better."""
 
 NO_HEAD = "no head that predicts the next token was found"
 """Why a network that runs has no loss."""
@@ -35,6 +42,11 @@ class EffectEstimate:
     value: float
     low: float
     high: float
+
+    @property
+    def as_change(self) -> str:
+        """The number with its sign and its interval, in words."""
+        return estimate(self.value, (self.low, self.high), CONFIDENCE, places=3, sign=True)
 
 
 @dataclass(frozen=True)
@@ -150,9 +162,15 @@ class Trials:
 
         return jackknife_t(of_kappa, self._count), paired_t(reading.losses - since.losses)
 
-    def reading(self, values: Mapping[tuple[int, int], float]) -> Reading:
-        """Run all prompts with gates by (layer from 1, gate); the first time, without, say which tokens count."""
-        gates = torch.ones(self._gated.exists.shape, dtype=torch.float64)
+    def reading(self, values: Mapping[tuple[int, int], float], changed: Gates | None = None) -> Reading:
+        """Run all prompts with gates by (layer from 1, gate); the first time, without, say which tokens count.
+
+        Args:
+            values: Of the gates.
+            changed: The same network under a variant, which runs instead; the tokens that count are the same.
+        """
+        gated = self._gated if changed is None else changed
+        gates = torch.ones(gated.exists.shape, dtype=torch.float64)
         for (layer, gate), value in values.items():
             gates[layer - 1, gate] = value
         means, within, losses = [], [], []
@@ -160,9 +178,9 @@ class Trials:
         first = not self._counts
         for number, pack in enumerate(self._packs):
             with torch.inference_mode():
-                passed = self._gated.run(pack, gates)
+                passed = gated.run(pack, gates)
                 if first:
-                    check_gated_pass(self._gated, passed)
+                    check_gated_pass(gated, passed)
                     lengths = lengths_of(passed, pack)
                     self._counts.append(tokens_that_count(passed.states, lengths, self._ratio, self._sinks))
                 sums = [sums_of(passed.states[depth], self._counts[number][depth]) for depth in depths]
@@ -171,7 +189,51 @@ class Trials:
             within.append(torch.stack([product for _, product in sums], dim=1))
             missing = torch.full((len(pack.places),), torch.nan, dtype=torch.float64)
             losses.append(missing if loss is None else loss)
-        return Reading(torch.cat(means), torch.cat(within), torch.cat(losses), self._gated.dtype)
+        return Reading(torch.cat(means), torch.cat(within), torch.cat(losses), gated.dtype)
+
+
+class OwnLoss:
+    """A loss that the user passes: a function of the network, called with a change in force.
+
+    Attributes:
+        given: Whether there is one.
+        unit: What follows its numbers: nothing, or " nats" for the cross-entropy in its place.
+
+    Args:
+        ckpt: The network.
+        loss: The function; None for the cross-entropy of the next token, which `Trials` measures.
+
+    Raises:
+        ArgumentTypeError, ArgumentValueError: Of the network as it is, it is not one finite number.
+    """
+
+    def __init__(self, ckpt: Checkpoint, loss: Loss | None) -> None:
+        self.given, self.unit = loss is not None, " nats" if loss is None else ""
+        self._ckpt, self._loss = ckpt, loss
+        self._plain = self._of(Variant()) if self.given else math.nan
+
+    def change(self, changes: VariantLike) -> EffectEstimate:
+        """Return how much it rises with changes: one number, without an interval; NaN where none is given.
+
+        Raises:
+            ArgumentTypeError, ArgumentValueError: It is not one finite number.
+        """
+        value = self._of(Variant.of(changes)) - self._plain if self.given else math.nan
+        return EffectEstimate(value, math.nan, math.nan)
+
+    def _of(self, variant: Variant) -> float:
+        if self._loss is None:
+            return math.nan
+        with self._ckpt.as_varied(), self._ckpt.varied(variant), torch.no_grad():
+            number = self._loss(self._ckpt.whole)
+        if isinstance(number, torch.Tensor | np.ndarray) and number.ndim == 0:
+            number = number.item()
+        if isinstance(number, bool) or not isinstance(number, int | float | np.number):
+            raise ArgumentTypeError(expected("loss", "a function that returns one number", shown(number)))
+        if not math.isfinite(number):
+            what = "the network as it is" if variant == Variant() else variant.words
+            raise ArgumentValueError(expected("loss", f"a finite number for {what}", shown(number)))
+        return float(number)
 
 
 def jackknife_t(statistic: Callable[[Int[Tensor, " some"]], float], count: int) -> EffectEstimate:

@@ -101,7 +101,7 @@ def showing(network: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def multiplied_logits(network: nn.Module, log_factors: Callable[[], Float[Tensor, " batch"]]) -> Iterator[None]:
-    """Multiply every attention's logits by exp(log_factors()) inside the block, besides the factor of a block around it.
+    """Multiply every attention's logits by exp(log_factors()) inside the block; nested factors are multiplied.
 
     Args:
         network: One whose attentions use transformers' interface, without soft cap and sinks.

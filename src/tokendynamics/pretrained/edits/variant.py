@@ -1,4 +1,4 @@
-"""What of a network is changed, and the network under it: parts, heads and logits scaled, norms and positions removed."""
+"""Changes of a network, and the network under them: parts, heads and logits scaled, norms and positions removed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from torch import Tensor, nn
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.numerics.errors import expected, shown
-from tokendynamics.pretrained._remedied_network import attach, check_implementation, detach, fitting_columns, remedies_in
+from tokendynamics.pretrained._remedied_network import (
+    attach,
+    check_implementation,
+    detach,
+    fitting_columns,
+    remedies_in,
+)
 from tokendynamics.pretrained.discovery._calls import Hooks, state_of
 from tokendynamics.pretrained.discovery._norms import norm_of
 from tokendynamics.pretrained.discovery._positional import PositionalPart, zeroed
@@ -96,9 +102,9 @@ class Variant:
 
         Args:
             given: None or "full" for the network as it is; "no-ffn", "no-norm", "attention-only" (both at once); or
-                changes by name: gates of parts and heads, a factor on the logits, λ of the remedy, and 0 or 1 for norms,
-                final norm and positions. A single layer's gate takes the place of that of all layers, a later entry
-                that of an earlier one.
+                changes by name: gates of parts and heads, a factor on the logits, λ of the remedy, and 0 or 1 for
+                norms, final norm and positions. A single layer's gate takes the place of that of all layers, a later
+                entry that of an earlier one.
             argument: What an error calls it.
 
         Raises:
