@@ -42,6 +42,17 @@ def test_auditing_needs_no_plotting() -> None:
     assert not loaded & {"transformers", "altair", "vl_convert", "matplotlib", "dask", "jinja2"}
 
 
+def test_figures_in_print_do_not_wait_for_altair_nor_pages_for_matplotlib() -> None:
+    drawn = "import sys, tokendynamics as td; td.plots.over_time([0.0, 1.0], [1.0, 2.0], 'V')"
+    loaded_after(f"{drawn}; assert 'altair.vegalite' not in sys.modules")
+    assert "matplotlib" not in loaded_after(
+        "from tokendynamics.figures.curves import Curve, Curves\n"
+        "from tokendynamics.figures.svg import draw_for_screens\n"
+        "curves = Curves([Curve('V', [0, 1], [1.0, 2.0], '#1f5a99')], 'V', last=1)\n"
+        "draw_for_screens(curves.chart, ident='V', title='V?', description='V rises.')"
+    )
+
+
 def test_every_public_name_resolves_and_others_are_refused() -> None:
     import tokendynamics as td
 

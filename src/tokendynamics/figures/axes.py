@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import altair as alt
 import numpy as np
 
-from tokendynamics.figures.svg import WIDE, inline
+from tokendynamics.figures.svg import WIDE, alt, inline
 
 Column: TypeAlias = tuple[float, float, str]
 """From where to where a text appears that is shown on hover."""

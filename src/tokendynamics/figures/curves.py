@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-import altair as alt
 import numpy as np
 
 from tokendynamics.figures.axes import Axis, Column, depth_axis, hover, log_ticks
 from tokendynamics.figures.palette import INK, MUTED, PAPER
-from tokendynamics.figures.svg import WIDE, Drawing, Key, Specification, inline, plain
+from tokendynamics.figures.svg import WIDE, Drawing, Key, Specification, alt, inline, plain
 from tokendynamics.words import power_of_ten
 
 HEIGHT = 270

@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import altair as alt
 import numpy as np
 
 from tokendynamics.figures.axes import log_ticks
 from tokendynamics.figures.palette import BLUE, GREEN, INK, ORANGE, PAPER
-from tokendynamics.figures.svg import WIDE, Drawing, Key, Specification, inline, plain
+from tokendynamics.figures.svg import WIDE, Drawing, Key, Specification, alt, inline, plain
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-import altair as alt
-
 from tokendynamics.figures.axes import Column, hover, ticks, time_axis
 from tokendynamics.figures.palette import GRID, INK, NEGATIVE, PAPER, POSITIVE
-from tokendynamics.figures.svg import WIDE, Drawing, Key, inline
+from tokendynamics.figures.svg import WIDE, Drawing, Key, alt, inline
 from tokendynamics.words import number
 
 _KEYS = (

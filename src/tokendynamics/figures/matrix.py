@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import altair as alt
 import numpy as np
 
 from tokendynamics.figures.figure import Figure, Table, cells
 from tokendynamics.figures.palette import AXIS, GRID, INK, MUTED, NEGATIVE, PAPER, POSITIVE
-from tokendynamics.figures.svg import WIDE, Drawing, Key, Specification, inline, plain
+from tokendynamics.figures.svg import WIDE, Drawing, Key, Specification, alt, inline, plain
 from tokendynamics.words import number, plural, signed
 
 _TALLEST, _LARGEST_CELL, _NUMBERED_CELL, _DASHED_CELL = 600.0, 34.0, 26.0, 9.0

@@ -6,20 +6,18 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
-import altair as alt
 import numpy as np
 from contourpy import contour_generator
 
 from tokendynamics.figures.axes import MOST_TICKS, Parameter
 from tokendynamics.figures.lines import LOOKS
 from tokendynamics.figures.palette import GRID, ORANGE, PAPER, POSITIONS
-from tokendynamics.figures.svg import WIDE, Drawing, Key, inline
+from tokendynamics.figures.svg import WIDE, Drawing, Key, alt, inline
 
 _STEPS = (0.2, 0.4, 0.6, 0.8)
 _HALF = 0.5
-_C = TypeVar("_C", alt.X, alt.Y)
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ class OutcomeCurves:
 
     def chart(self, width: float = WIDE) -> Drawing:
         """Return the chart for a width of its plotting area."""
-        along, x = self.along, _axis(alt.X, "x", self.along, width)
+        along, x = self.along, _axis("x", self.along, width)
         bands: list[alt.Chart] = []
         points: list[alt.Chart] = []
         for place, (share, (colour, dash)) in enumerate(zip(self.shares, LOOKS, strict=False)):
@@ -143,7 +141,7 @@ class OutcomeMap:
         """Return the chart for a width of its plotting area."""
         across, up = self.across, self.up
         height = min(0.62 * width, 420.0) if width >= WIDE else 0.95 * width
-        x, y = _axis(alt.X, "x", across, width), _axis(alt.Y, "y", up, 2 * height)
+        x, y = _axis("x", across, width), _axis("y", up, 2 * height)
         places = np.ndindex(self.shares.fraction.shape)
         rows = [
             {
@@ -180,8 +178,9 @@ def _colour(fraction: float) -> str:
     return POSITIONS[int(np.searchsorted(_STEPS, fraction))] if fraction else PAPER
 
 
-def _axis(kind: type[_C], field: str, over: Parameter, length: float) -> _C:
-    """Return the axis of a parameter; a short one has fewer ticks."""
+def _axis(field: str, over: Parameter, length: float) -> Any:
+    """Return the axis x or y of a parameter; a short one has fewer ticks."""
+    kind = alt.X if field == "x" else alt.Y
     ends = over.edges[[0, -1]].tolist()
     scale = alt.Scale(type="log" if over.log else "linear", domain=ends, nice=False, zero=False)
     if not over.words and len(over.places) > MOST_TICKS:

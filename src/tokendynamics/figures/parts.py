@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import altair as alt
 import numpy as np
 
 from tokendynamics.figures.axes import Column, depth_axis, hover
 from tokendynamics.figures.curves import HEIGHT, Numbers, drawable
 from tokendynamics.figures.palette import AXIS, INK, PAPER
-from tokendynamics.figures.svg import WIDE, Drawing, Key
+from tokendynamics.figures.svg import WIDE, Drawing, Key, alt
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import altair as alt
 import numpy as np
 
 from tokendynamics.figures.axes import Axis
 from tokendynamics.figures.palette import AXIS, BLUE, GRID, INK, MUTED, PAPER, POSITIONS
-from tokendynamics.figures.svg import WIDE, Drawing, Key, inline
+from tokendynamics.figures.svg import WIDE, Drawing, Key, alt, inline
 from tokendynamics.words import UNDEFINED
 
 _COLUMNS, _GAP = 3, 18

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import altair as alt
-
 from tokendynamics.figures.palette import AXIS, BLUE, INK, ORANGE, PAPER
-from tokendynamics.figures.svg import WIDE, Drawing, Key, inline
+from tokendynamics.figures.svg import WIDE, Drawing, Key, alt, inline
 
 _ROW, _LETTER, _LEAST = 21, 7.0, 140.0
 

@@ -6,11 +6,10 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from xml.etree import ElementTree  # reads only what vl-convert has just written
 
-import altair as alt
-from altair.utils.schemapi import debug_mode
+import lazy_loader
 from markupsafe import Markup
 
 from tokendynamics.figures.drawing import svg_of
@@ -41,7 +40,15 @@ Specification: TypeAlias = dict[str, Any]
 """What a drawing says, as plain values: drawings beside each other are put together of these, since altair copies every
 part of each again at every level."""
 
-Drawing: TypeAlias = alt.Chart | alt.LayerChart | alt.FacetChart | alt.ConcatChart | alt.HConcatChart | alt.VConcatChart
+if TYPE_CHECKING:
+    import altair as alt
+
+    Drawing: TypeAlias = (
+        alt.Chart | alt.LayerChart | alt.FacetChart | alt.ConcatChart | alt.HConcatChart | alt.VConcatChart
+    )
+else:
+    # Takes half a second, for which figures in print need not wait.
+    alt, Drawing = lazy_loader.load("altair"), Any
 
 
 @dataclass(frozen=True)
@@ -76,6 +83,8 @@ def draw_for_screens(
         description: See `draw`.
         keys: See `draw`.
     """
+    from altair.utils.schemapi import debug_mode
+
     # Altair would hold every axis against its schema: half of the time, for charts that are the project's own.
     with debug_mode(False):
         wide, narrow = make(WIDE), make(NARROW)
