@@ -336,7 +336,7 @@ FURTHER = [
     # Between those above: the mask keeps some words apart, smaller weights leave more of them.
     _case("random 0.2, post-norm, causal", paint.random_weights, (C, T), {"scale": 0.2},
           {"post": True, "causal": True, "depth": 8, "seed": 90}),
-    _case("random 0.5, post-norm, width 16", paint.random_weights, (C, T), {"scale": 0.5},
+    _case("random 0.5, post-norm, width 16", paint.random_weights, P, {"scale": 0.5},
           {"post": True, "dim": 16, "heads": 1, "depth": 8, "seed": 91}),
     _case("random 0.1, LLaMA", paint.random_weights, (S, T), {"scale": 0.1},
           {"family": "llama", "depth": 12, "seed": 92}),
