@@ -117,16 +117,22 @@ def test_whether_the_balances_predict_is_said_as_it_is() -> None:
     order = effects.consensus_sensitivity.values
     ones = xr.ones_like(effects.consensus_sensitivity)
     for values, words in (
-        (order, "The weights of a head predict its effect (Spearman ρ = 1.00, p < 0.001)."),
-        (-order, "The weights of a head predict the opposite of its effect (Spearman ρ = −1.00, p < 0.001)."),
+        (order, "predict its effect (Spearman ρ = 1.00"),
+        (-order, "predict the opposite of its effect ("),
     ):
         audit = xr.Dataset({"qk_balance": ones, "ov_balance": ones.copy(data=values)})
         (finding,) = prediction_of_heads(effects, audit)
-        assert finding.text.startswith(words)
+        assert finding.text.startswith(f"The QK and OV balances of a head {words}")
+    many = effects_of({}, layers=5, heads=8)
+    weak = np.arange(40.0) + 35 * np.random.default_rng(2).normal(size=40)
+    wide = xr.ones_like(many.consensus_sensitivity)
+    audit = xr.Dataset({"qk_balance": wide, "ov_balance": wide.copy(data=weak.reshape(5, 8))})
+    (finding,) = prediction_of_heads(many, audit)
+    assert finding.text.startswith("The QK and OV balances of a head partly predict its effect (Spearman ρ = 0.")
     mixed = np.random.default_rng(1).permutation(12).reshape(3, 4)
     audit = xr.Dataset({"qk_balance": ones, "ov_balance": ones.copy(data=mixed)})
     (finding,) = prediction_of_heads(effects, audit)
-    assert finding.text.startswith("The weights of a head do not predict its effect (Spearman ρ = ")
+    assert finding.text.startswith("The QK and OV balances of a head do not predict its effect (Spearman ρ = ")
     audit = xr.Dataset({"qk_balance": ones, "ov_balance": ones}).isel(layer=[1])
     assert prediction_of_heads(effects, audit) == ()  # four heads, of one audited layer
 
@@ -134,7 +140,7 @@ def test_whether_the_balances_predict_is_said_as_it_is() -> None:
 def test_the_details_and_the_page_have_them(found: Diagnosis) -> None:
     texts = [each.text for each in found.verdict.details]
     assert any("of 12 heads were removed one at a time on 4 " in text for text in texts)
-    assert any(text.startswith("The weights of a head ") for text in texts)
+    assert any(text.startswith("The QK and OV balances of a head ") for text in texts)
     page = page_of(found)
     assert "Which heads make the tokens alike, to first order?" in page
     assert "Which heads make the tokens alike, when removed?" in page

@@ -274,6 +274,8 @@ def test_the_weights_alone_tell_or_do_not() -> None:
     for words, seen in cases.items():
         found = prediction_against_trace(table, seen)
         assert found.words.startswith(words), found.words
+    few = prediction_against_trace(told(1.0, layers=5), np.array([0.0, 1, 2, 4, 3]))
+    assert few.words.startswith("The weights alone do not significantly predict what attention does (Spearman ρ = 0.90")
     by_layer = xr.DataArray(np.append(9.0, up), dims="layer", coords={"layer": np.arange(11)})
     assert prediction_against_trace(table, by_layer).correlation == 1
     long = told(1.0, layers=40)

@@ -173,7 +173,8 @@ def _words(correlation: float, p_value: float, by_depth: float) -> str:
         return "The prediction from the weights is undefined because it, or what attention does, is equal in all layers"
     numbers = f"Spearman ρ = {fixed(correlation)}, p {p_value_in_words(p_value)}"
     if not p_value < SURE:
-        return f"The weights alone do not predict what attention does ({numbers})"
+        size = "significantly " if abs(correlation) >= STRONG else ""  # few layers: a strong relation by chance
+        return f"The weights alone do not {size}predict what attention does ({numbers})"
     if correlation < 0:
         return f"The weights alone predict the opposite order of layers ({numbers})"
     partly = "" if correlation >= STRONG else "partly "

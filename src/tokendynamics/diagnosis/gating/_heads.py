@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis.auditing._words import FEWEST, SURE, p_value_in_words, rank_correlation
+from tokendynamics.diagnosis.auditing._words import FEWEST, STRONG, SURE, p_value_in_words, rank_correlation
 from tokendynamics.diagnosis.gating._levers import CANDIDATES as PARTS_TRIED
 from tokendynamics.diagnosis.gating._levers import halves_of, try_parts, with_effect
 from tokendynamics.diagnosis.gating._result import Halves, Levers
@@ -254,11 +254,12 @@ def prediction_of_heads(effects: xr.Dataset, audit: xr.Dataset) -> tuple[Finding
     correlation, p = rank_correlation(balance[known], measured[known])
     if np.isnan(correlation):
         return ()
-    verb = "do not predict" if not p < SURE else "predict" if correlation > 0 else "predict the opposite of"
-    text = (
-        f"The weights of a head {verb} its effect (Spearman ρ = {fixed(correlation)}, p {p_value_in_words(p)}). "
-        f"Compared are QK balance × OV balance and the derivative of κ over {plural(int(known.sum()), 'head')}."
-    )
+    partly = "" if abs(correlation) >= STRONG else "partly "
+    opposite = "" if correlation > 0 else "the opposite of "
+    verb = f"{partly}predict {opposite}" if p < SURE else "do not predict "
+    numbers = f"Spearman ρ = {fixed(correlation)}, p {p_value_in_words(p)}, {plural(int(known.sum()), 'head')}"
+    compared = "Compared are the product of both balances and the derivative of κ."
+    text = f"The QK and OV balances of a head {verb}its effect ({numbers}). {compared}"
     return (Finding(text, "levers", {"rank_correlation": correlation, "p_value": p}),)
 
 
