@@ -72,7 +72,10 @@ def phase_diagram(
     axes = [parameter(name, _values(chosen, name)) for name in names]
     chosen = chosen.isel({axis.name: axis.order for axis in axes}).transpose(*names, kind)
     if len(axes) == 1:
-        return _curves(chosen, axes[0], kind, width or SINGLE)
+        figure, (panel,) = panels(width=width or SINGLE)
+        draw(OutcomeCurves(axes[0], [_shares(chosen, kind, str(word)) for word in chosen[kind].values]), panel)
+        figure.legend(loc="outside upper left", ncols=2, columnspacing=1.2)
+        return figure
     return _maps(chosen, axes, kind, width or DOUBLE)
 
 
@@ -140,23 +143,14 @@ def _words(shares: xr.Dataset, kind: str, words: Sequence[str]) -> list[str]:
     for word in words:
         if word not in known:
             raise ArgumentValueError(expected("words", f"of {', '.join(known)}", repr(word)))
+    if len(words) > len(PRINTED):
+        raise ArgumentValueError(expected("words", f"at most {len(PRINTED)}", len(words)))
     if words:
-        return list(words)[: len(PRINTED)] if len(words) <= len(PRINTED) else _too_many(words)
+        return list(words)
     counts = shares.fraction.sum([dim for dim in shares.fraction.dims if dim != kind])
     found = [word for word in known if float(counts.sel({kind: word})) > 0]
     most = sorted(found, key=lambda word: -float(counts.sel({kind: word})))[: len(PRINTED)]
     return [word for word in found if word in most] or known[:1]
-
-
-def _too_many(words: Sequence[str]) -> list[str]:
-    raise ArgumentValueError(expected("words", f"at most {len(PRINTED)}", len(words)))
-
-
-def _curves(shares: xr.Dataset, axis: Parameter, kind: str, width: float) -> Figure:
-    figure, (panel,) = panels(width=width)
-    draw(OutcomeCurves(axis, [_shares(shares, kind, str(word)) for word in shares[kind].values]), panel)
-    figure.legend(loc="outside upper left", ncols=2, columnspacing=1.2)
-    return figure
 
 
 def _shares(shares: xr.Dataset, kind: str, word: str) -> Shares:

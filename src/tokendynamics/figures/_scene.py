@@ -30,14 +30,16 @@ def wire(metric: np.ndarray) -> list[np.ndarray]:
     >>> max(float(abs(np.einsum("pi,ij,pj->p", c, np.diag([1.0, 4.0, 9.0]), c) - 1).max()) for c in curves) < 1e-14
     True
     """
-    root = _inverse_root(metric)
+    values, vectors = np.linalg.eigh(metric)
+    root = (vectors / np.sqrt(values)) @ vectors.T
     turn = np.linspace(0, 2 * np.pi, _POINTS)
     half = np.linspace(-np.pi / 2, np.pi / 2, _POINTS)
     longitudes = np.arange(_MERIDIANS) * 2 * np.pi / _MERIDIANS
     latitudes = (np.arange(_PARALLELS) + 1) * np.pi / (_PARALLELS + 1) - np.pi / 2
     meridians = [_on_sphere(np.full_like(half, longitude), half) for longitude in longitudes]
     parallels = [_on_sphere(turn, np.full_like(turn, latitude)) for latitude in latitudes]
-    return [_onto_surface(curve @ root, metric) for curve in meridians + parallels]
+    curves = [curve @ root for curve in meridians + parallels]
+    return [curve / np.sqrt(np.einsum("pi,ij,pj->p", curve, metric, curve))[:, None] for curve in curves]
 
 
 def outline(metric: np.ndarray, paper: np.ndarray) -> np.ndarray:
@@ -57,15 +59,6 @@ def outline(metric: np.ndarray, paper: np.ndarray) -> np.ndarray:
 def _on_sphere(longitude: np.ndarray, latitude: np.ndarray) -> np.ndarray:
     flat = np.cos(latitude)
     return np.stack([flat * np.cos(longitude), flat * np.sin(longitude), np.sin(latitude)], axis=-1)
-
-
-def _inverse_root(metric: np.ndarray) -> np.ndarray:
-    values, vectors = np.linalg.eigh(metric)
-    return (vectors / np.sqrt(values)) @ vectors.T
-
-
-def _onto_surface(points: np.ndarray, metric: np.ndarray) -> np.ndarray:
-    return points / np.sqrt(np.einsum("pi,ij,pj->p", points, metric, points))[:, None]
 
 
 _MARGIN = 1.06

@@ -120,7 +120,10 @@ class Curves:
     def chart(self, width: float = WIDE) -> Drawing:
         """Return the chart for a width of its plotting area."""
         whole = all(curve.stepped for curve in self.curves)
-        values = [value for curve in self.curves for value in _drawn(curve)]
+        numbers = [values for curve in self.curves for values in (curve.values, curve.low, curve.high)]
+        values = [
+            value for some in numbers if some is not None for value in some if value is not None and drawable(value)
+        ]
         y = _y_axis(values, self.title, self.domain, self.log, whole)
         axis = depth_axis(self.last) if self.axis is None else self.axis
         x = axis.x(width)
@@ -139,7 +142,9 @@ class Curves:
                 line = base.mark_line(color=curve.colour, strokeWidth=curve.width, **dash, **_between(curve))
                 layers.append(line.encode(y=y("mid")))
             if curve.mark:
-                layers.append(_points(base, curve, y("mid")))
+                look: dict[str, Any] = {"fill": curve.colour, "stroke": curve.colour} | _SHAPES[curve.mark]
+                points = base.transform_filter("isValid(datum.mid)").mark_point(opacity=1, **look)
+                layers.append(points.encode(y=y("mid")))
         layers += [name for rule in self.rules for name in _name(rule, y, width)]
         layers += [hover(self.columns, axis, self.height, width)] if self.columns else []
         return alt.layer(*layers, width=width, height=self.height)
@@ -198,12 +203,6 @@ def drawable(value: Number, log: bool = False) -> bool:
     return value is not None and math.isfinite(value) and not (log and value <= 0)
 
 
-def _drawn(curve: Curve) -> list[float]:
-    bounds = [() if bound is None else bound for bound in (curve.low, curve.high)]
-    values = [*curve.values, *bounds[0], *bounds[1]]
-    return [value for value in values if value is not None and drawable(value)]
-
-
 def _rows(curve: Curve, log: bool) -> list[dict]:
     def drawn(values: Numbers | None, place: int) -> Number:
         value = None if values is None else values[place]
@@ -217,11 +216,6 @@ def _rows(curve: Curve, log: bool) -> list[dict]:
 
 def _between(curve: Curve) -> dict[str, Any]:
     return {"interpolate": "step-after"} if curve.stepped else {}
-
-
-def _points(base: alt.Chart, curve: Curve, y: alt.Y) -> alt.Chart:
-    look: dict[str, Any] = {"fill": curve.colour, "stroke": curve.colour} | _SHAPES[curve.mark]
-    return base.transform_filter("isValid(datum.mid)").mark_point(opacity=1, **look).encode(y=y)
 
 
 def _name(rule: Rule, y: Callable[[str], alt.Y], width: float) -> list[alt.Chart]:

@@ -144,7 +144,9 @@ def draw(
     _mark_hits(root)
     _slim(root, tooltips=False)
     _rename_ids(root, ident)
-    _widen(root, _LEAST.get(screen, 0.0))
+    if float(root.attrib["width"]) < (least := _LEAST.get(screen, 0.0)):
+        root.set("width", f"{least:g}")
+        root.set("viewBox", f"0 0 {least:g} {root.attrib['height']}")
     _add_keys(root, keys)
     _describe(root, ident, title, description)
     if screen == "notebook":
@@ -161,12 +163,6 @@ def _mark_hits(root: ElementTree.Element) -> None:
             for mark in group:
                 mark.set("data-table", mark.get("aria-label", ""))
                 mark.set("data-class", "hit")
-
-
-def _widen(root: ElementTree.Element, least: float) -> None:
-    if float(root.attrib["width"]) < least:
-        root.set("width", f"{least:g}")
-        root.set("viewBox", f"0 0 {least:g} {root.attrib['height']}")
 
 
 def _drop_hover(root: ElementTree.Element) -> None:

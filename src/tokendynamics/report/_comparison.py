@@ -168,8 +168,6 @@ def comparison_page(comparison: Comparison) -> str:
         conventions=comparison.conventions,
         manifest=comparison.manifest,
         files=comparison.files,
-        scripts=("shared.js",),
-        sheets=("page.css",),
         models=names,
         facts=_facts(comparison),
         findings=[finding.text for finding in comparison.sentences],

@@ -28,23 +28,23 @@ def render(
     template: str,
     *,
     title: str,
-    verdict_title: str,
     sections: Sequence[Section],
     conventions: Sequence[Convention],
     manifest: Mapping[str, Any],
-    files: Sequence[str],
-    scripts: Sequence[str],
-    sheets: Sequence[str],
+    verdict_title: str = "Result",
+    files: Sequence[str] = (),
+    scripts: Sequence[str] = (),
+    sheets: Sequence[str] = (),
     about: Markup = NO_MARKUP,
     **parts: Any,
 ) -> str:
     """Return a page as HTML that needs nothing else: no request, no script to be read, all foreign text escaped.
 
     `template` is a child of ``base.html.jinja``, which has what every page has, and asks for `parts` beyond that. The
-    first section, ``#verdict``, is the template's own; `sections` are those that the navigation lists after it. `about`
-    stands among the conventions, at the end: from `piece`.
+    first section, ``#verdict``, is the template's own; `sections` are those that the navigation lists after it.
+    `scripts` and `sheets` follow those of every page. `about` stands among the conventions, at the end: from `piece`.
     """
-    script, sheet = "\n\n".join(resource(name) for name in scripts), style(*sheets)
+    script, sheet = "\n\n".join(map(resource, ("shared.js", *scripts))), style("page.css", *sheets)
     return (
         templates()
         .get_template(template)

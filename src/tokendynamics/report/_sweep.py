@@ -169,15 +169,11 @@ def _change(shares: xr.Dataset, axis: str) -> str:
     span, word, (first, last), found = max(spans, key=lambda each: each[0])
     if span == 0:
         return f"No share changes with {axis} (pooled over the other parameters)."
-    apart = _apart(found[first], found[last])
+    (low, high), (lower, higher) = found[first].interval, found[last].interval
+    apart = high < lower or higher < low
     verdict = "the intervals do not overlap" if apart else "the intervals overlap, so the change may be chance"
     ends = " and ".join(f"{found[place]} at {over.labels[place]}" for place in (first, last))
     return f"With {axis}, the share of “{word}” changes most: {ends}; {verdict}."
-
-
-def _apart(one: SystemShare, other: SystemShare) -> bool:
-    (low, high), (lower, higher) = one.interval, other.interval
-    return high < lower or higher < low
 
 
 def _endings(status: xr.Dataset, again: int) -> list[str]:
@@ -333,13 +329,10 @@ def sweep_page(found: SweepResult) -> str:
     return render(
         "sweep.html.jinja",
         title=f"{found.title}: how often does each outcome occur?",
-        verdict_title="Result",
         sections=_sections(found) if run else [],
         conventions=_CONVENTIONS,
         manifest={name: shortened(value) for name, value in found.manifest.items()},
         files=found.files,
-        scripts=("shared.js",),
-        sheets=("page.css",),
         name=found.title,
         shape=found.shape,
         facts=[*ranges(found.shares), *found.facts],
@@ -354,12 +347,8 @@ def _sections(found: SweepResult) -> list[Section]:
     many = len(shown) > 1
     parts = {"variants" if many else "figures": tuple(shown), "notes": (*notes, *found.notes)}
     sections = [Section("where", "Where does each outcome occur?", **parts)] if shown else []
-    return [*sections, Section("ends", "How did the runs end?", tables=_tables(found))]
-
-
-def _tables(found: SweepResult) -> tuple[Table, ...]:
-    shown = [found.status] if kind_of(found.shares) == "status" else [found.shares, found.status]
-    return tuple(_page_table(shares) for shares in shown)
+    tables = [found.status] if kind_of(found.shares) == "status" else [found.shares, found.status]
+    return [*sections, Section("ends", "How did the runs end?", tables=tuple(map(_page_table, tables)))]
 
 
 def _page_table(shares: xr.Dataset) -> Table:

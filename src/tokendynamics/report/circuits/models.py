@@ -46,12 +46,13 @@ def attention_weights(model: OneLayerTransformer) -> Figure:
             Panel(f"kᵗq{of_head}", qk.mT.numpy(), _features(model, "sender"), _features(model, "receiver")),
             Panel(f"v{of_head}", v.numpy(), _features(model, "written"), _features(model, "read")),
         ]
+    softmax = ", through a softmax over senders" if model.attention.weights == "softmax" else ""
     return matrices(
         panels,
         ident="weights-attention",
         question="Which pairs does the attention weigh, and what does it carry?",
         caption="Rows of kᵗq are features of the sender, columns features of the receiver. The weight of a sender is "
-        f"the sum of the entries of its features and the receiver's{_softmax(model)}. Rows of v are features written, "
+        f"the sum of the entries of its features and the receiver's{softmax}. Rows of v are features written, "
         f"columns features read from the sender. {_COLOURS}",
     )
 
@@ -130,10 +131,6 @@ def _features(model: OneLayerTransformer, title: str) -> Side:
     if model.scratch:
         blocks.append(("scratch", model.scratch))
     return Side(title, tuple(blocks))
-
-
-def _softmax(model: OneLayerTransformer) -> str:
-    return ", through a softmax over senders" if model.attention.weights == "softmax" else ""
 
 
 def answers_table(answers: tuple[Answer, ...]) -> Table:
@@ -420,11 +417,12 @@ def learning_report(
     seeds = _seeds_section(records, evidences)
     model, head = shown.transformer, best_head(evidence) if evidence else 0
     about = f"The model shown below is that of seed {shown.seed}, which has the median loss."
+    stopped = f"The run stopped: {shown.status}. Its last finite weights are shown and were not measured."
     return CircuitsReport(
         question="is what it learned in the attention or in the feed-forward part?",
         name=shown.name.rpartition(", seed")[0],
         answer=_learned_answer(shown, evidence),
-        findings=(*seeds.sentences, about, *(_evidence_findings(evidence) if evidence else (_broken(shown),))),
+        findings=(*seeds.sentences, about, *(_evidence_findings(evidence) if evidence else (stopped,))),
         facts=(*_task_facts(shown.task), *_recipe_facts(shown), *_model_facts(model)),
         sections=(seeds, *([_instruments_section(evidence)] if evidence else []), *_weights_sections(model, head)),
         conventions=(_TOKENS, SENDER_FIRST, _LOSS, INTERACTION, _VERDICT),
@@ -437,10 +435,6 @@ def _learned_answer(shown: LearningRecord, evidence: Evidence | None) -> str:
     if evidence is None:
         return "Stopped early"
     return _spelt(evidence) if shown.solved else f"Not solved; {_spelt(evidence).lower()}"
-
-
-def _broken(shown: LearningRecord) -> str:
-    return f"The run stopped: {shown.status}. Its last finite weights are shown and were not measured."
 
 
 def median_record(records: Sequence[LearningRecord]) -> LearningRecord:
@@ -474,14 +468,14 @@ def _seeds_section(records: Sequence[LearningRecord], evidences: Sequence[Eviden
 
 def _weights_sections(model: OneLayerTransformer, head: int) -> tuple[Section, ...]:
     return (
-        Section("task-section", "Does the category block resemble q_true?", figures=_beside(model, head)),
+        Section(
+            "task-section",
+            "Does the category block resemble q_true?",
+            figures=(functional_beside_block(model, model.task, head),),
+        ),
         Section("attention-section", "The attention", figures=(attention_weights(model),)),
         Section("feed-forward-section", "The feed-forward part", figures=(feed_forward_weights(model),)),
     )
-
-
-def _beside(model: OneLayerTransformer, head: int) -> tuple[Any, ...]:
-    return (functional_beside_block(model, model.task, head),)
 
 
 def _instruments_section(evidence: Evidence) -> Section:

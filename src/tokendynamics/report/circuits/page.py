@@ -82,8 +82,8 @@ def circuits_page(report: CircuitsReport) -> str:
         conventions=report.conventions,
         manifest=report.manifest,
         files=report.files,
-        scripts=("shared.js", "circuits.js"),
-        sheets=("page.css", "circuits.css"),
+        scripts=("circuits.js",),
+        sheets=("circuits.css",),
         it=report,
         facts=(*report.facts, *made(report.manifest)),
     )

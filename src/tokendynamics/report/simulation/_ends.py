@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -57,6 +58,7 @@ def ends(run: Shown) -> Ends:
     Args:
         run: What is shown; all its systems are measured.
     """
+    widest = partial(observables.diameter, geometry="sphere")
     finite, size = torch.isfinite(run.last).all(dim=-1).all(dim=-1).numpy(), run.tokens**2
     begun = np.ones_like(finite)
     directed, directed_then = (with_directions(states) & (run.tokens > 1) for states in (run.last, run.first))
@@ -66,7 +68,7 @@ def ends(run: Shown) -> Ends:
         cosine=over_states(run.last, directed, observables.mean_pair_cosine, rows),
         cosine_at_start=over_states(run.first, directed_then, observables.mean_pair_cosine, rows),
         clusters=over_states(run.last, directed & pairs, lambda x: observables.clusters(x, ANGLE), size),
-        angle=np.degrees(over_states(run.last, directed & pairs, _widest, size)),
+        angle=np.degrees(over_states(run.last, directed & pairs, widest, size)),
         distance=over_states(run.last, finite & pairs, observables.diameter, size),
         distance_at_start=over_states(run.first, begun & pairs, observables.diameter, size),
         norm=over_states(run.last, finite, lambda x: observables.norms(x).quantile(0.5, dim=-1), rows),
@@ -74,10 +76,6 @@ def ends(run: Shown) -> Ends:
         largest_norm=over_states(run.last, finite, lambda x: observables.norms(x).amax(dim=-1), rows),
         finite=finite,
     )
-
-
-def _widest(states: torch.Tensor) -> torch.Tensor:
-    return observables.diameter(states, geometry="sphere")
 
 
 def section(run: Shown, found: Ends) -> Section:

@@ -86,13 +86,10 @@ def simulation_page(trajectory: Trajectory, account: Account | None = None) -> s
     return render(
         "simulation.html.jinja",
         title=f"{told.title}: where do the tokens go?",
-        verdict_title="Result",
         sections=[*_sections(run, found, told.system), *_statements(told.certificates or ())],
         conventions=_CONVENTIONS,
         manifest={name: shortened(value) for name, value in told.manifest.items() if name not in _PER_SYSTEM},
         files=told.files,
-        scripts=("shared.js",),
-        sheets=("page.css",),
         name=told.title,
         shape=f"{_shape(run)}, from t = {number(float(run.times[0]))} to {number(run.horizon)}",
         facts=_facts(run, told.manifest),

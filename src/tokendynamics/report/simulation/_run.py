@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -174,14 +174,10 @@ def over_states(states: Tensor, where: np.ndarray, function: Callable[[Tensor], 
     """
     values = np.full(where.shape, np.nan)
     at = torch.from_numpy(where)
-    parts = [function(piece).double() for piece in _pieces(states[at], size)]
-    if parts:
+    if where.any():
+        parts = [function(piece).double() for piece in states[at].split(max(1, _PIECE // size))]
         values[where] = torch.cat(parts).numpy()
     return values
-
-
-def _pieces(states: Tensor, size: int) -> Iterator[Tensor]:
-    yield from states.split(max(1, _PIECE // size)) if len(states) else ()
 
 
 def clock(run: Shown) -> Axis:

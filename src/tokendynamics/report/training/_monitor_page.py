@@ -209,13 +209,13 @@ def monitor_page(series: Series) -> str:
     return render(
         "training.html.jinja",
         title=f"{model}: {_QUESTION}",
-        verdict_title="Result",
         sections=_sections(series.dataset) if any(look.values for look in series.looks) else [],
         conventions=_CONVENTIONS,
-        manifest={"command": series.command, "parameters": series.parameters, "versions": _versions()},
-        files=(),
-        scripts=("shared.js",),
-        sheets=("page.css",),
+        manifest={
+            "command": series.command,
+            "parameters": series.parameters,
+            "versions": versions("torch", "transformers"),
+        },
         about=piece("about.html.jinja", entries=entries, prompts=series.texts),
         kind="monitored training",
         name=model,
@@ -237,10 +237,6 @@ _MEASURED = {
     "sinks": "Tokens left out",
     "intervals": "Intervals",
 }
-
-
-def _versions() -> dict[str, str]:
-    return versions("torch", "transformers")
 
 
 def _shape(series: Series) -> str:

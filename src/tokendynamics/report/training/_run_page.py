@@ -134,13 +134,9 @@ def run_page(record: Record) -> str:
     return render(
         "training.html.jinja",
         title=f"{experiment.name}: {_QUESTION}",
-        verdict_title="Result",
         sections=_sections(record),
         conventions=_CONVENTIONS,
         manifest={name: shortened(entry) for name, entry in record.manifest.items()},
-        files=(),
-        scripts=("shared.js",),
-        sheets=("page.css",),
         kind="training",
         name=experiment.name,
         question=_QUESTION,

@@ -415,13 +415,10 @@ def study_page(result: StudyResult) -> str:
     return render(
         "training.html.jinja",
         title=f"{result.name}: {_PAGE_QUESTION}",
-        verdict_title="Result",
         sections=_sections(result),
         conventions=_CONVENTIONS,
         manifest={name: shortened(value) for name, value in record.items()},
         files=result.files,
-        scripts=("shared.js",),
-        sheets=("page.css",),
         about=piece("specification.html.jinja", text=specification) if specification else NO_MARKUP,
         kind="study",
         name=result.name,
