@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from diagnosis.function_preserving import CHANGES, FAMILIES, network_of
 from tokendynamics.diagnosis import Diagnosis, diagnose
+from tokendynamics.diagnosis.verdict import Verdict
 
 LAYERS = 5
 CASES = [(change, family) for change, (_, families) in CHANGES.items() for family in families]
@@ -51,7 +53,12 @@ def assert_the_same(family: str, changes: list[str], seed: int) -> None:
     one, other = mine.verdict, theirs.verdict
     assert (one.state, one.worst, one.layers) == (other.state, other.worst, other.layers)
     assert [each.text for each in one.sentences] == [each.text for each in other.sentences]
-    assert [each.text for each in one.details] == [each.text for each in other.details]
+    assert without_heads(one) == without_heads(other)
+
+
+def without_heads(verdict: Verdict) -> list[str]:
+    """The details; which number a head has is no property of the function."""
+    return [re.sub(r"layer \d+ head \d+", "a head", each.text) for each in verdict.details]
 
 
 @pytest.mark.parametrize(

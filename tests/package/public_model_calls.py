@@ -276,6 +276,9 @@ MODELS: dict[str, Callable[[], Call]] = {
     "Checkpoint.watch_attention": lambda: _call(
         model().watch_attention, ids=(IDS, "any"), watch=(lambda call: None, "any")
     ),
+    "Checkpoint.watch_pack": lambda: _call(
+        model().watch_pack, pack=(model().packs([IDS])[0], "ours"), watch=(lambda call: None, "any")
+    ),
     "Checkpoint.under": lambda: _call(model().under, variant=({"attention": 0.5}, "any")),
     "Checkpoint.save": lambda: _call(td.load(network()).save, folder=("saved", "any")),
     "Diagnosis.save": lambda: _call(

@@ -52,6 +52,8 @@ class Measuring:
         levers: Weaken parts to measure which of them make the tokens agree: about 15 passes of each prompt, with
             gradients.
         heads: Remove attention heads one at a time to measure which of them make the tokens agree.
+        directions: Measure which directions the tokens share, what writes them and which tokens attention brings them
+            from: about one pass of each prompt.
         baseline: Also trace the same architecture with initial weights on the same prompts, to say whether the
             similarity is usual.  [default: where there is such a network]
         passes: Also run the blocks this many times on their own output.
@@ -65,6 +67,7 @@ class Measuring:
     singular: Literal["undefined", "pinv"] = "undefined"
     levers: bool = True
     heads: bool = True
+    directions: bool = True
     baseline: Annotated[Any, Option("--baseline/--no-baseline", is_flag=True, callback=_as_baseline)] = None
     passes: Positive | None = None
     weights: Literal["fixed", "resample", "law"] = "fixed"

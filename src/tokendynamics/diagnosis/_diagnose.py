@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,10 +18,13 @@ from tokendynamics.diagnosis.gating._result import Levers, advice_finding, in_vi
 from tokendynamics.diagnosis.network import describe, parts_there
 from tokendynamics.diagnosis.result import Diagnosis
 from tokendynamics.diagnosis.texts import default_texts
+from tokendynamics.diagnosis.tracing._direction_words import directions_findings
+from tokendynamics.diagnosis.tracing._directions import directions_of_traces
 from tokendynamics.diagnosis.tracing._one_prompt import token_paths
+from tokendynamics.diagnosis.tracing._source_tokens import directions_and_sources
 from tokendynamics.diagnosis.tracing.layer_states import ANISOTROPIC, CONSENSUS, LINE_EXCESS, ONE_POINT, SPREAD
-from tokendynamics.diagnosis.tracing.measure import trace
-from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
+from tokendynamics.diagnosis.tracing.measure import traced
+from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO, PromptTrace
 from tokendynamics.diagnosis.tracing.prompts import named_prompts, noun_in, tokens_in_words
 from tokendynamics.diagnosis.verdict import judge
 from tokendynamics.diagnosis.yardstick import (
@@ -36,6 +39,7 @@ from tokendynamics.numerics.resources import limited_threads
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.architecture import as_layers
+from tokendynamics.pretrained.inputs import Prepared
 from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.provenance.manifest import manifest
 from tokendynamics.provenance.progress import Progress, reporting
@@ -127,6 +131,7 @@ def diagnose(
     dtype: str = "float32", device: str = "cpu", threads: int | None = None, allow_pickle: bool = False,
     levers: bool = True,
     heads: bool = True,
+    directions: bool = True,
     baseline: Baseline | None = "auto",
     passes: int | None = None,
     weights: str = "fixed",
@@ -152,6 +157,8 @@ def diagnose(
         allow_pickle: See `tokendynamics.load`.
         levers: Whether parts are turned down as well, about 15 passes per text; see `tokendynamics.levers`.
         heads: Whether heads are removed as well, about 9 passes per text; see `tokendynamics.head_effects`.
+        directions: Whether the directions that tokens share are measured as well, about one pass per text; see
+            `tokendynamics.shared_directions` and `tokendynamics.source_tokens`.
         baseline: "untrained" also traces the same architecture with initial weights; "auto" only where that can be.
         passes: Number of passes of the blocks on their own output, for each variant; None for none.
         weights: The weights of these passes; see `tokendynamics.deeper`.
@@ -168,7 +175,7 @@ def diagnose(
     started = datetime.now(UTC)
     tokens = {"sinks": sinks, "sink_ratio": sink_ratio, "truncate": truncate}
     further = None if passes is None else {"passes": passes, "weights": weights, "variants": variants}
-    chosen = (further, {"levers": levers, "heads": heads}, baseline)
+    chosen = (further, {"levers": levers, "heads": heads, "directions": directions}, baseline)
     with limited_threads(threads) as in_force, reporting(progress) as report:
         ckpt = as_checkpoint(model, "model", dtype=dtype, device=device, allow_pickle=allow_pickle, progress=report)
         parts = _parts(ckpt, texts, tokens, (value, fold_norms, singular, layers), chosen, report)
@@ -195,13 +202,14 @@ def _judged(
     weights = None if isinstance(parts["audit"], Refused) else parts["audit"]
     unmeasured = unmeasured_finding(parts["baseline"])
     of_heads = heads_findings(parts["heads"], parts["levers"], weights, noun_in(parts["trace"]))
+    of_directions = directions_findings(parts["directions"], parts["sources"])
     verdict = judge(
         weights,
         parts["trace"],
         reason_of(parts["audit"]),
         usual=yardstick_finding(parts["trace"], parts["baseline"], ckpt, measured_networks()),
         causes=strongest_heads(parts["heads"]),
-        further=(*of_heads, *(() if unmeasured is None else (unmeasured,))),
+        further=(*of_directions, *of_heads, *(() if unmeasured is None else (unmeasured,))),
     )
     if isinstance(parts["levers"], Levers):
         parts["levers"] = in_view_of(parts["levers"], verdict)
@@ -226,13 +234,16 @@ def _parts(
         checked_deeper(further["passes"], further["variants"], further["weights"], len(prompts), "passes")
     measured_networks()  # a damaged table is refused before the work
     # The trace comes first: it runs all weights and refuses damaged ones of any layout.
-    traced = trace(ckpt, prompts, **counting, progress=report)
+    table, given, rows = traced(ckpt, prompts, report, (*counting.values(),))
+    shared = _shared(ckpt, prompts, given, rows, requested.pop("directions"), report)
+    del rows  # all states
     return {
-        "trace": traced,
+        "trace": table,
+        **shared,
         "audit": _audited(ckpt, how, layers, report),
         "paths": token_paths(ckpt, next(iter(prompts.values())), **counting),
         **_gated(ckpt, prompts, counting, requested, report),
-        "baseline": untrained_measures(ckpt, prompts, traced, baseline, counting, report),
+        "baseline": untrained_measures(ckpt, prompts, table, baseline, counting, report),
         "deeper": None if further is None else _deeper(ckpt, prompts, further, counting, report),
     }
 
@@ -243,6 +254,25 @@ def _audited(ckpt: Checkpoint, how: list[Any], layers: list[int], report: Progre
         return audit(ckpt, *how, layers=layers, progress=report)
     except AttentionFactorsError as error:
         return Refused(error.reason)
+
+
+def _shared(
+    ckpt: Checkpoint,
+    prompts: Mapping[str, Any],
+    given: Sequence[Prepared],
+    rows: Sequence[PromptTrace],
+    wanted: bool,
+    report: Progress,
+) -> dict[str, xr.Dataset | Refused]:
+    """Return shared directions and source tokens; refused for fewer than two different prompts."""
+    refused = Refused("it was not requested")
+    if wanted:
+        try:
+            shared = directions_of_traces(prompts, given, rows)
+            return dict(zip(("directions", "sources"), directions_and_sources(ckpt, shared, report), strict=True))
+        except ArgumentValueError as error:
+            refused = Refused(str(error).removeprefix("texts: "))
+    return {"directions": refused, "sources": refused}
 
 
 def _gated(

@@ -43,12 +43,12 @@ from tokendynamics.words import Convention, Finding
 
 WRITER = "tokendynamics diagnose"
 SUMMARY = "diagnosis.json"
-TABLES = ("audit", "trace", "paths", "levers", "what_if", "deeper", "baseline", "heads")
+TABLES = ("audit", "trace", "paths", "levers", "what_if", "deeper", "baseline", "heads", "directions", "sources")
 
 
 _WANTED = "a saved diagnosis"
 
-_REFUSABLE = ("audit", "levers", "deeper", "baseline", "heads")
+_REFUSABLE = ("audit", "levers", "deeper", "baseline", "heads", "directions", "sources")
 
 DIMS: dict[str, Dims] = {
     "audit": {
@@ -92,13 +92,23 @@ DIMS: dict[str, Dims] = {
         **dict.fromkeys(("consensus_effect", "loss_effect"), ("layer", "head")),
         **dict.fromkeys(("consensus_effect_interval", "loss_effect_interval"), ("layer", "head", "bound")),
     },
+    "directions": {
+        **dict.fromkeys(("similarity", "carried"), ("direction", "layer")),
+        "written": ("direction", "layer", "source", "component"),
+    },
+    "sources": {
+        "contribution": ("prompt", "kind", "layer", "token"),
+        "added": ("prompt", "kind", "layer"),
+        "by_position": ("kind", "layer", "token"),
+        "token_text": ("prompt", "token"),
+    },
 }
 """Variables that every reader of a diagnosis asks for; the rest stands and falls with them."""
 
 _OF_TEXTS: Dims = {"decoded": ("variant", "decoded_pass"), "distinct_1": ("variant", "decoded_pass")}
 """Further ones of a network that was made deeper, where texts were decoded."""
 
-_OF_LEVERS = LABELS | {"component": PARTS}
+_OF_PARTS = LABELS | {"component": PARTS}
 """The final norm adds nothing to the residual stream."""
 
 
@@ -123,6 +133,9 @@ class Diagnosis(StoredResult):
             could not.
         heads: What each attention head adds to the consensus and to the loss; see `head_effects`. Refused if that was
             not measured, None in results of versions that could not.
+        directions: The directions that tokens share, and what writes them; see `shared_directions`. Those after the
+            last layer alone are read as vocabulary entries. Likewise.
+        sources: Which tokens attention brings them from; see `source_tokens`. Likewise.
 
     >>> from tokendynamics.diagnosis import diagnose
     >>> found = diagnose("random:distilgpt2", "a short text", layers=[1])
@@ -145,6 +158,8 @@ class Diagnosis(StoredResult):
     deeper: Deeper | Refused | None = None
     baseline: xr.Dataset | Refused | None = None
     heads: xr.Dataset | Refused | None = None
+    directions: xr.Dataset | Refused | None = None
+    sources: xr.Dataset | Refused | None = None
 
     @property
     def audit_refused(self) -> str:
@@ -170,6 +185,16 @@ class Diagnosis(StoredResult):
     def heads_refused(self) -> str:
         """Why no effects of heads were measured; empty otherwise."""
         return reason_of(self.heads)
+
+    @property
+    def directions_refused(self) -> str:
+        """Why no shared directions were measured; empty otherwise."""
+        return reason_of(self.directions)
+
+    @property
+    def sources_refused(self) -> str:
+        """Why no source tokens were measured; empty otherwise."""
+        return reason_of(self.sources)
 
     @property
     def headline(self) -> str:
@@ -229,7 +254,7 @@ def data_file_names(format: Format = "zarr", *, tables: Collection[str] = TABLES
 
     >>> data_file_names("netcdf")
     ('audit.nc', 'trace.nc', 'paths.nc', 'levers.nc', 'what_if.nc', 'deeper.nc', 'baseline.nc', 'heads.nc',
-    'diagnosis.json')
+    'directions.nc', 'sources.nc', 'diagnosis.json')
 
     Raises:
         ArgumentValueError: An unknown format, or one that cannot be written here.
@@ -244,7 +269,7 @@ def tables_of(diagnosis: Diagnosis) -> dict[str, xr.Dataset]:
         tables |= {"levers": diagnosis.levers.table, "what_if": diagnosis.levers.effect}
     if isinstance(diagnosis.deeper, Deeper):
         tables["deeper"] = diagnosis.deeper.table
-    tables |= {"baseline": diagnosis.baseline, "heads": diagnosis.heads}
+    tables |= {name: getattr(diagnosis, name) for name in ("baseline", "heads", "directions", "sources")}
     return {name: table for name, table in tables.items() if isinstance(table, xr.Dataset)}
 
 
@@ -274,8 +299,9 @@ def summary(diagnosis: Diagnosis) -> dict[str, Any]:
     if isinstance(diagnosis.baseline, xr.Dataset):
         values["baseline"] = plain(dict(diagnosis.baseline.attrs))
         values["baseline"]["consensus_relative"] = plain(diagnosis.baseline.consensus_relative.values)
-    if isinstance(diagnosis.heads, xr.Dataset):
-        values["heads"] = plain(dict(diagnosis.heads.attrs))
+    for name in ("heads", "directions", "sources"):
+        if isinstance(table := getattr(diagnosis, name), xr.Dataset):
+            values[name] = plain(dict(table.attrs))
     trace = {str(name): plain(variable.values) for name, variable in averaged.items()}
     return {
         "model": plain(diagnosis.model),
@@ -290,6 +316,10 @@ def summary(diagnosis: Diagnosis) -> dict[str, Any]:
         "baseline_refused": diagnosis.baseline_refused,
         "heads": values["heads"],
         "heads_refused": diagnosis.heads_refused,
+        "directions": values["directions"],
+        "directions_refused": diagnosis.directions_refused,
+        "sources": values["sources"],
+        "sources_refused": diagnosis.sources_refused,
         "trace_spread": {str(name): plain(variable.values) for name, variable in spread.items()},
         "trace_mean": {"dims": {str(k): list(v.dims) for k, v in averaged.items()}, **trace},
         "prompts": dict(zip(diagnosis.trace.prompt.values.tolist(), diagnosis.trace.text.values.tolist(), strict=True)),
@@ -344,7 +374,9 @@ def stored_fields(folder: Path) -> dict[str, Any]:
         fields |= {name: Refused(reasons[name]) if reasons[name] or name == "audit" else None for name in absent}
         absent |= {"what_if"} if (summary.get("levers") or {}).get("best") is None else set()
         tables = {
-            name: open_table(folder, name, DIMS[name], _WANTED, _OF_LEVERS if name == "levers" else LABELS)
+            name: open_table(
+                folder, name, DIMS[name], _WANTED, _OF_PARTS if name in ("levers", "directions") else LABELS
+            )
             for name in TABLES
             if name not in absent
         }
@@ -408,13 +440,13 @@ def _check_parts(trace: xr.Dataset) -> None:
 def _check_depth(fields: dict[str, Any], tables: dict[str, xr.Dataset]) -> None:
     """Refuse parts that are of networks of different depth: a folder of two diagnoses."""
     layers = fields["model"]["layers"]
-    for name in tables.keys() & {"trace", "paths", "baseline"}:
+    for name in tables.keys() & {"trace", "paths", "baseline", "directions"}:
         if tables[name].layer.values.tolist() != list(range(layers + 1)):
             raise ArgumentValueError(expected(name, f"layers 0 to {layers}", shown(tables[name].layer.values.tolist())))
     if len(fields["verdict"].layers) != layers:
         came = f"{len(fields['verdict'].layers)} badges"
         raise ArgumentValueError(expected("verdict", f"a badge for each of {layers} layers", came))
-    for name in tables.keys() & {"levers", "heads"}:
+    for name in tables.keys() & {"levers", "heads", "sources"}:
         if tables[name].layer.values.tolist() != list(range(1, layers + 1)):
             raise ArgumentValueError(expected(name, f"layers 1 to {layers}", shown(tables[name].layer.values.tolist())))
     if "audit" in tables and not set(tables["audit"].layer.values.tolist()) <= set(range(1, layers + 1)):

@@ -26,6 +26,16 @@ def printable(text: str, *, keep: str = "") -> str:
     return "".join(char if char in keep else _sign(char) for char in text)
 
 
+def token_label(text: str) -> str:
+    r"""Return a token as a short label: nothing invisible, no spaces around it, never empty.
+
+    >>> token_label(" museum"), token_label("\n"), token_label("  ")
+    ('museum', '␊', '␣␣')
+    """
+    shown = printable(text)
+    return shown.strip(" ") or "␣" * len(shown) or "(empty)"
+
+
 def shortened(text: str, longest: int) -> str:
     """Leave out the middle of a text that is too long: its beginning says what it is, its end what to do.
 

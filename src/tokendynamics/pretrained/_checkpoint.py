@@ -404,11 +404,19 @@ class Checkpoint:
         Raises:
             ArgumentTypeError, ArgumentValueError, CheckpointError: See `states`.
         """
-        inputs = self._arguments(ids)
+        self.watch_pack(Pack((0,), self._arguments(ids)), watch)
+
+    def watch_pack(self, pack: Pack, watch: Callable[[AttentionCall], None]) -> None:
+        """Run the prompts of one pass through the network and give each of its attentions to `watch`.
+
+        Args:
+            pack: From `packs`.
+            watch: See `watch_attention`; of one prompt `AttentionCall.of` has what was given and what came.
+        """
 
         def work(network: nn.Module) -> None:
             with watching(network, watch):
-                run(network, inputs)
+                run(network, pack.arguments)
 
         if self.streamed:
             with refusing(self._not_run):

@@ -153,16 +153,6 @@ def visible(text: str) -> str:
     return printable(text, keep="\n\t")
 
 
-def token_label(text: str) -> str:
-    r"""Return a token as a short label: nothing invisible, no spaces around it, never empty.
-
-    >>> token_label(" museum"), token_label("\n"), token_label("  ")
-    ('museum', '␊', '␣␣')
-    """
-    shown = printable(text)
-    return shown.strip(" ") or "␣" * len(shown) or "(empty)"
-
-
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|s|MB|GB)(?!\w)|× 10)|(?<=×) (?=10)")
 
 

@@ -6,17 +6,17 @@ of a text is d_p, along m_p − (m_p·d) d: what the mean of its tokens has beyo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from tokendynamics.diagnosis.tracing.measure import inputs_of
-from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO, find_sinks, tokens_left_out
+from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO, PromptTrace, find_sinks, tokens_left_out
 from tokendynamics.diagnosis.tracing.prompts import named_prompts, noun_of
 from tokendynamics.numerics import ArgumentValueError, AttentionFactorsError, CheckpointError
 from tokendynamics.numerics.errors import expected
@@ -26,6 +26,7 @@ from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.edits.states import SiteStates
 from tokendynamics.pretrained.inputs import Prepared
 from tokendynamics.pretrained.not_finite import check_states
+from tokendynamics.pretrained.packs import Pack
 from tokendynamics.provenance.progress import Progress
 
 _RESOLUTION = 1e-6
@@ -38,14 +39,14 @@ class TextStates:
 
     Attributes:
         given: The text as the network reads it.
-        attention: States after the attention of each block, NaN where unknown; index 0 stands before the first block.
+        attention: States after the attention of each block, NaN where unknown.
         after: States after each block; index 0 is the input of the first one.
         weights: 1/(n |x|) for each of the n tokens that count, 0 for others: their weighted sum of states is the mean
             unit row.
     """
 
     given: Prepared
-    attention: Float[Tensor, "layer token dim"]
+    attention: Float[Tensor, "block token dim"]
     after: Float[Tensor, "layer token dim"]
     weights: Float64[Tensor, "layer token"]
 
@@ -105,21 +106,51 @@ def directions_of(
     """
     prompts = named_prompts(texts, ckpt)
     given = inputs_of(ckpt, prompts, truncate)
-    if len({_key(each) for each in given}) < len(given) or len(given) < 2:
-        count = len({_key(each) for each in given})
-        wanted = f"at least two {noun_of(prompts)}s, all different"
-        raise ArgumentValueError(expected("texts", wanted, f"{len(given)}, of which {count} differ"))
+    _check_different(given, noun_of(prompts))
     rows: dict[int, TextStates] = {}
     for passed in ckpt.states_in_packs([each.inputs for each in given]):
         check_states(ckpt, passed)
         for number, place in enumerate(passed.places):
             rows[place] = _left_by(passed.of(number), given[place], sinks, sink_ratio)
         report(len(rows), len(given), "following the tokens")
-    left = [rows[place] for place in range(len(given))]
-    means = torch.stack([torch.einsum("lt,ltd->ld", each.weights, each.after.double()) for each in left])
+    return _shared_by(prompts, [rows[place] for place in range(len(given))])
+
+
+def directions_of_traces(
+    prompts: Mapping[str, Any], given: Sequence[Prepared], traces: Sequence[PromptTrace]
+) -> SharedDirections:
+    """Find the directions that the tokens of traced texts share; of a text and its copies one counts.
+
+    Args:
+        prompts: By name.
+        given: As the network reads them.
+        traces: What the pass of each left.
+
+    Raises:
+        ArgumentValueError: Fewer than two different texts.
+    """
+    first = {_key(each): place for place, each in reversed(list(enumerate(given)))}
+    places = sorted(first.values())
+    _check_different([given[place] for place in places], noun_of(prompts))
+    names = list(prompts)
+    return _shared_by(
+        {names[place]: prompts[names[place]] for place in places},
+        [_of_trace(traces[place], given[place]) for place in places],
+    )
+
+
+def _shared_by(prompts: Mapping[str, Any], texts: list[TextStates]) -> SharedDirections:
+    means = torch.stack([torch.einsum("lt,ltd->ld", each.weights, each.after.double()) for each in texts])
     common = _unit(means.mean(dim=0))
     beyond = means - torch.linalg.vecdot(means, common).unsqueeze(-1) * common
-    return SharedDirections(list(prompts), noun_of(prompts), left, common, _unit(beyond), means)
+    return SharedDirections(list(prompts), noun_of(prompts), texts, common, _unit(beyond), means)
+
+
+def _check_different(given: Sequence[Prepared], noun: str) -> None:
+    different = len({_key(each) for each in given})
+    if different < len(given) or len(given) < 2:
+        wanted = f"at least two {noun}s, all different"
+        raise ArgumentValueError(expected("texts", wanted, f"{len(given)}, of which {different} differ"))
 
 
 def _key(given: Prepared) -> tuple[object, ...]:
@@ -132,13 +163,26 @@ def _unit(x: Float64[Tensor, "... dim"]) -> Float64[Tensor, "... dim"]:
 
 
 def _left_by(states: SiteStates, given: Prepared, sinks: str | Sequence[int], ratio: float) -> TextStates:
-    attention, after = states.attention.cpu(), states.feed_forward.cpu()
+    attention, after = states.attention[1:].cpu(), states.feed_forward.cpu()
     sizes = lengths(after.double())
     counts = ~tokens_left_out(find_sinks(sizes, ratio), sinks)
     if bool((counts & (sizes == 0)).any()):
         raise ArgumentValueError(expected("texts", "tokens whose states have a direction", "a state that is zero"))
-    weights = torch.where(counts, 1 / (sizes * counts.sum(dim=-1, keepdim=True)), 0.0)
-    return TextStates(given, attention, after, weights)
+    return TextStates(given, attention, after, _weights(sizes, counts))
+
+
+def _of_trace(row: PromptTrace, given: Prepared) -> TextStates:
+    blocks, places = row.places.of("feed_forward"), row.places
+    after = row.states[-2 if places.of("final_norm") else -1]
+    every = len(places.of("attention")) == len(after) - 1
+    attention = row.states[0] if every else places.after_attention(torch.cat(row.states))
+    return TextStates(given, attention, after, _weights(row.sizes[blocks], row.counted[blocks]))
+
+
+def _weights(
+    sizes: Float64[Tensor, "layer token"], counts: Bool[Tensor, "layer token"]
+) -> Float64[Tensor, "layer token"]:
+    return torch.where(counts, 1 / (sizes * counts.sum(dim=-1, keepdim=True)), 0.0)
 
 
 def output_factors(ckpt: Checkpoint) -> dict[int, Float64[Tensor, "head d_value dim"]]:
@@ -160,26 +204,44 @@ def output_factors(ckpt: Checkpoint) -> dict[int, Float64[Tensor, "head d_value 
     return factors
 
 
-def watch_layers(ckpt: Checkpoint, text: TextStates, act: Callable[[int, AttentionCall], None]) -> None:
-    """Give each attention of a text to `act`, with the number of its layer.
+Act: TypeAlias = Callable[[int, AttentionCall], None]
+"""Takes the attention of a layer, counted from 1."""
+
+
+def watch_texts(ckpt: Checkpoint, texts: Sequence[TextStates], acts: Sequence[Sequence[Act]], report: Progress) -> None:
+    """Run the texts again and give each attention of a text to all of its acts, with the number of its layer.
+
+    Args:
+        ckpt: The network.
+        texts: What they left.
+        acts: For each text.
+        report: Called after each pass.
 
     Raises:
         CheckpointError: The attention does not show once a layer, or for other tokens than the states have.
     """
-    attending, tokens, calls = ckpt.layout.attending, text.after.shape[1], 0
+    attending, done = ckpt.layout.attending, 0
+    for pack in ckpt.packs([text.given.inputs for text in texts]):
+        lengths = [texts[place].after.shape[1] for place in pack.places]
+        shape, calls = (len(lengths), max(lengths)), 0
 
-    def watch(call: AttentionCall) -> None:
-        nonlocal calls
-        calls += 1
-        if calls <= len(attending) and call.key.shape[2] == call.query.shape[2] == tokens:
-            act(attending[calls - 1], call)
-        else:
-            calls += len(attending)
+        def watch(call: AttentionCall, pack: Pack = pack, lengths: list[int] = lengths, shape: Any = shape) -> None:
+            nonlocal calls
+            calls += 1
+            tokens = {(len(each), each.shape[2]) for each in (call.query, call.key)}
+            if calls > len(attending) or tokens != {shape}:
+                calls += len(attending)
+                return
+            for number, (place, length) in enumerate(zip(pack.places, lengths, strict=True)):
+                for act in acts[place]:
+                    act(attending[calls - 1], call.of(number, length))
 
-    ckpt.watch_attention(text.given.inputs, watch)
-    if calls != len(attending):
-        wanted = "a network whose attention shows, once a layer and for all of its tokens"
-        raise CheckpointError(expected(ckpt.name, wanted, "another one"))
+        ckpt.watch_pack(pack, watch)
+        if calls != len(attending):
+            wanted = "a network whose attention shows, once a layer and for all of its tokens"
+            raise CheckpointError(expected(ckpt.name, wanted, "another one"))
+        done += len(lengths)
+        report(done, len(texts), "watching the attention")
 
 
 def as_names(shared: SharedDirections) -> np.ndarray:

@@ -12,12 +12,13 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from tokendynamics.diagnosis.tracing._directions import (
+    Act,
     SharedDirections,
     TextStates,
     as_names,
     directions_of,
     output_factors,
-    watch_layers,
+    watch_texts,
 )
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
 from tokendynamics.numerics import CheckpointError
@@ -29,7 +30,7 @@ from tokendynamics.pretrained.edits.variant import PARTS
 from tokendynamics.pretrained.encoding import pieces_of
 from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.pretrained.not_finite import check_logits
-from tokendynamics.provenance.progress import Progress, reporting, tracked
+from tokendynamics.provenance.progress import Progress, reporting
 
 _DESCRIPTIONS = {
     "vector": "unit vector: the mean unit row of all texts, or of one text beyond the common direction",
@@ -41,9 +42,14 @@ _DESCRIPTIONS = {
     "embedding; adds up to 1 over source and component",
     "written_by_head": "the part of it that each head adds; NaN where heads are not known or a norm follows them",
     "written_besides_heads": "what the attention adds besides its heads, mostly the bias of the output projection",
-    "token_id": "vocabulary entries that final norm and language head read from the direction, the likeliest first",
+    "token_id": "vocabulary entries that final norm and language head read from the direction, the likeliest first; "
+    "-1 where none were read",
     "token_text": "the same as text",
 }
+
+
+WORDS = 5
+"""Vocabulary entries of each direction."""
 
 
 @typed_arguments
@@ -51,7 +57,7 @@ def shared_directions(
     ckpt: Model,
     texts: Any,
     *,
-    words: int = 5,
+    words: int = WORDS,
     sinks: str | Sequence[int] = "detect",
     sink_ratio: float = SINK_RATIO,
     truncate: bool = False,
@@ -91,15 +97,36 @@ def shared_directions(
     with reporting(progress) as report:
         shared = directions_of(ckpt, texts, report, sinks=sinks, sink_ratio=sink_ratio, truncate=truncate)
         heads, unknown = _heads(ckpt, shared, report)
+    return directions_table(ckpt, shared, heads, unknown, words).assign_attrs(sinks=str(sinks))
+
+
+def directions_table(
+    ckpt: Checkpoint,
+    shared: SharedDirections,
+    heads: Float64[Tensor, "text 2 layer source head"] | None,
+    unknown: str,
+    words: int,
+    read: slice = slice(None),
+) -> xr.Dataset:
+    """Return the dataset of `shared_directions`.
+
+    Args:
+        ckpt: The network.
+        shared: From `directions_of`.
+        heads: What each head adds along the directions of each text; None where that is not known.
+        unknown: Why not.
+        words: Number of vocabulary entries for each direction.
+        read: The layers whose directions are read.
+    """
     variables: dict[str, Any] = {
         "vector": (("direction", "layer", "feature"), torch.cat([shared.common[None], shared.of_text]).numpy()),
         **_similarities(shared),
         **_writers(shared, heads),
     }
-    reading, unread = _reading(ckpt, shared, words)
+    reading, unread = _reading(ckpt, shared, words, read)
     depth = len(shared.common)
     coords = {"direction": as_names(shared), "layer": np.arange(depth), "source": np.arange(depth)}
-    attrs = {"model": ckpt.name, "no_heads": unknown, "no_reading": unread, "sinks": str(sinks)}
+    attrs = {"model": ckpt.name, "no_heads": unknown, "no_reading": unread, "prompt_noun": shared.noun}
     table = xr.Dataset(variables | reading, coords=coords | {"component": list(PARTS)}, attrs=attrs)
     for name in table.data_vars:
         table[name].attrs["description"] = _DESCRIPTIONS[str(name)]
@@ -124,9 +151,10 @@ def _written(
     directions: Float64[Tensor, "2 layer dim"], text: TextStates
 ) -> Float64[Tensor, "2 layer source component"]:
     """Return what each part adds to the mean component along the directions after each layer."""
-    after, attention = text.after.double(), text.attention.double()
+    after = text.after.double()
     before = torch.cat([torch.zeros_like(after[:1]), after[:-1]])
-    middle = torch.where(attention.isnan(), before, attention)  # without a known attention the block is one part
+    middle = before.clone()
+    middle[1:] = torch.where(text.attention.isnan(), before[1:], text.attention)  # without one the block is one part
     added = torch.stack([middle - before, after - middle], dim=1)  # (source, component, token, dim)
     along = torch.einsum("sctd,kld->klsct", added, directions)
     weighted = torch.einsum("klsct,lt->klsc", along, text.weights)
@@ -141,37 +169,57 @@ def _before(depth: int) -> Tensor:
 def _heads(ckpt: Checkpoint, shared: SharedDirections, report: Progress) -> tuple[Tensor | None, str]:
     """Return what each head adds, (text, 2, layer, source, head); or None, and why."""
     try:
-        known = output_factors(ckpt)
-        factors: dict[int, Tensor] = {}
-        for number, layer in enumerate(ckpt.layout.layers, start=1):
-            adds = layer.residual is not None and layer.residual.kind == "added" and not layer.residual.attention_norm
-            if number in known and layer.residual is not None and adds:
-                factors[number] = known[number] * layer.residual.attention_factor
-        if not factors:
-            return None, "a norm follows the heads in every layer"
-        texts = tracked(shared.texts, report, "following the heads")
-        by_text = [_heads_of(ckpt, text, shared.of(place), factors) for place, text in enumerate(texts)]
+        factors = writing_factors(ckpt, output_factors(ckpt))
+        added, acts = zip(
+            *(heads_of(text, shared.of(place), factors) for place, text in enumerate(shared.texts)), strict=True
+        )
+        watch_texts(ckpt, shared.texts, [[act] for act in acts], report)
     except CheckpointError as error:
         return None, str(error)
-    return torch.stack(by_text), ""
+    return torch.stack(added), ""
 
 
-def _heads_of(
-    ckpt: Checkpoint, text: TextStates, directions: Float64[Tensor, "2 layer dim"], factors: dict[int, Tensor]
-) -> Float64[Tensor, "2 layer source head"]:
-    """Return what each head adds to the mean component along the directions after each layer; NaN where unknown."""
+def writing_factors(ckpt: Checkpoint, known: dict[int, Tensor]) -> dict[int, Tensor]:
+    """Return the output factors of the layers whose heads write to the residual stream itself, times their gain.
+
+    Args:
+        ckpt: The network.
+        known: From `output_factors`.
+
+    Raises:
+        CheckpointError: In every layer a norm follows the heads.
+    """
+    factors: dict[int, Tensor] = {}
+    for number, layer in enumerate(ckpt.layout.layers, start=1):
+        adds = layer.residual is not None and layer.residual.kind == "added" and not layer.residual.attention_norm
+        if number in known and layer.residual is not None and adds:
+            factors[number] = known[number] * layer.residual.attention_factor
+    if not factors:
+        raise CheckpointError("a norm follows the heads in every layer")
+    return factors
+
+
+def heads_of(
+    text: TextStates, directions: Float64[Tensor, "2 layer dim"], factors: dict[int, Tensor]
+) -> tuple[Float64[Tensor, "2 layer source head"], Act]:
+    """Return what each head adds to the mean component along the directions after each layer, and what measures it.
+
+    Args:
+        text: What it left.
+        directions: The common one and its own.
+        factors: From `writing_factors`; NaN for other layers.
+    """
     depth, count = len(text.after), max(len(factor) for factor in factors.values())
     added = torch.full((2, depth, depth, count), torch.nan, dtype=torch.float64)
 
-    def watch(layer: int, call: AttentionCall) -> None:
+    def act(layer: int, call: AttentionCall) -> None:
         if layer in factors:
             outputs = torch.einsum("thv,lt->lhv", call.output[0].double().cpu(), text.weights)
             added_by_head = torch.einsum("lhv,hvd->lhd", outputs, factors[layer])
             heads = torch.einsum("lhd,kld->klh", added_by_head, directions)
             added[:, :, layer, : heads.shape[-1]] = torch.where(_before(depth)[:, layer, None], heads, 0.0)
 
-    watch_layers(ckpt, text, watch)
-    return added
+    return added, act
 
 
 def _shares(added: Float64[Tensor, "text 2 layer ..."], totals: Float64[Tensor, "text 2 layer"]) -> np.ndarray:
@@ -209,12 +257,12 @@ def _over_tokens(x: Float64[Tensor, "layer token dim"], counts: Tensor) -> Float
     return (x.sum(dim=1).square().sum(dim=-1) - x.square().sum(dim=(1, 2))) / pairs
 
 
-def _reading(ckpt: Checkpoint, shared: SharedDirections, words: int) -> tuple[dict[str, Any], str]:
+def _reading(ckpt: Checkpoint, shared: SharedDirections, words: int, read: slice) -> tuple[dict[str, Any], str]:
     """Return the vocabulary entries of each direction, read at the median norm of the states; or why there are none."""
     norms = torch.cat([1 / (text.weights * (text.weights > 0).sum(dim=-1, keepdim=True)) for text in shared.texts], 1)
     sizes = torch.stack([layer[layer.isfinite()].median() for layer in norms])
     states = torch.cat([shared.common[None], shared.of_text]) * sizes[:, None]
-    flat = states.nan_to_num().flatten(0, 1)
+    flat = states[:, read].nan_to_num().flatten(0, 1)
     try:
         pack = ckpt.one_pack([shared.texts[0].given.inputs])
         with ckpt.as_varied(), ckpt.decoder(pack) as decoder:
@@ -226,7 +274,9 @@ def _reading(ckpt: Checkpoint, shared: SharedDirections, words: int) -> tuple[di
                 ids.append(logits[: len(some)].float().topk(min(words, logits.shape[-1])).indices.cpu())
     except CheckpointError as error:
         return {}, str(error)
-    token_ids = torch.cat(ids).unflatten(0, states.shape[:2])
+    shown = torch.cat(ids)
+    token_ids = torch.full((*states.shape[:2], shown.shape[-1]), -1)
+    token_ids[:, read] = shown.unflatten(0, (len(states), -1))
     token_ids[states.isnan().any(dim=-1)] = -1
     rows, tokenizer = token_ids.flatten(0, 1).tolist(), ckpt.tokenizer
     if tokenizer is None:

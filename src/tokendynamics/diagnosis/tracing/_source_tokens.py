@@ -11,31 +11,34 @@ import xarray as xr
 from jaxtyping import Float64
 from torch import Tensor
 
+from tokendynamics.diagnosis.tracing._direction_words import summary_of
 from tokendynamics.diagnosis.tracing._directions import (
+    Act,
     SharedDirections,
     TextStates,
     directions_of,
     output_factors,
-    watch_layers,
+    watch_texts,
 )
+from tokendynamics.diagnosis.tracing._shared_directions import WORDS, directions_table, heads_of, writing_factors
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
+from tokendynamics.numerics import CheckpointError
+from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.loading import Model, as_checkpoint
-from tokendynamics.provenance.progress import Progress, reporting, tracked
-from tokendynamics.words import percent
+from tokendynamics.provenance.progress import Progress, reporting
+from tokendynamics.results import Refused
 
 KINDS = ("common", "text")
 """The direction that all texts share, and that of the token's own text."""
-
-_ONE_SOURCE = 0.25
-"""Share of what attention adds from which one position is named as its source."""
 
 _DESCRIPTIONS = {
     "contribution": "Σ_h a_ij (OV_h x̂_j)·d / |x_i|, the mean over the tokens i that count: what attention brings of "
     "source token j to the mean component of the text's tokens along the direction after the layer",
     "added": "what the heads of the layer add to that component; the sum of contribution over tokens",
+    "component": "that component: the mean product of the unit rows of the tokens that count and the direction",
     "by_position": "share of added that comes from tokens at one position, over all texts; NaN where added is not "
     "positive",
     "token_text": "text of each token, padded with ''",
@@ -69,8 +72,9 @@ def source_tokens(
     Returns:
         Dataset with dims ``prompt``, ``kind`` ("common": the direction of all texts; "text": that of the text beyond
         it), ``layer`` (1 … L), ``token``, float64: ``contribution`` (all four; NaN beyond shorter texts and where heads
-        are not known), ``added`` (prompt, kind, layer), ``by_position`` (kind, layer, token), and ``token_text``
-        (prompt, token). Attribute ``summary``: where most of what the tokens of a text share comes from, in words.
+        are not known), ``added`` and ``component`` (prompt, kind, layer), ``by_position`` (kind, layer, token), and
+        ``token_text`` (prompt, token). Attribute ``summary``: where most of what the tokens of a text share comes from,
+        in words.
 
     Raises:
         ArgumentTypeError, ArgumentValueError: Fewer than two different texts, or some that this network does not read.
@@ -84,17 +88,53 @@ def source_tokens(
     factors = output_factors(ckpt)
     with reporting(progress) as report:
         shared = directions_of(ckpt, texts, report, sinks=sinks, sink_ratio=sink_ratio, truncate=truncate)
-        rows = [
-            _of_text(ckpt, text, shared.of(place), factors)
-            for place, text in enumerate(tracked(shared.texts, report, "watching the attention"))
-        ]
-    return _as_dataset(ckpt, shared, rows)
+        measured = [_of_text(text, shared.of(place), factors) for place, text in enumerate(shared.texts)]
+        watch_texts(ckpt, shared.texts, [[act] for _, act in measured], report)
+    return _as_dataset(ckpt, shared, [row for row, _ in measured])
+
+
+def directions_and_sources(
+    ckpt: Checkpoint, shared: SharedDirections, report: Progress
+) -> tuple[xr.Dataset, xr.Dataset | Refused]:
+    """Return what `shared_directions` and `source_tokens` measure, each text watched once.
+
+    Args:
+        ckpt: The network.
+        shared: From `directions_of`.
+        report: Called after each text.
+
+    Returns:
+        The directions, of which those after the last layer are read; and the source tokens, refused where no heads are
+        known, or where each text would need all weights of a streamed network again.
+    """
+    heads, unknown = None, ""
+    try:
+        if ckpt.streamed:
+            wanted = "a network in memory, since its texts run once more"
+            raise CheckpointError(expected(ckpt.name, wanted, "a streamed one"))
+        factors = output_factors(ckpt)
+        try:
+            writing = writing_factors(ckpt, factors)
+        except CheckpointError as error:
+            writing, unknown = {}, str(error)
+        of_texts = [(text, shared.of(place)) for place, text in enumerate(shared.texts)]
+        of_sources = [_of_text(*each, factors) for each in of_texts]
+        of_heads = [heads_of(*each, writing) for each in of_texts] if writing else []
+        acts = [[act] for _, act in of_sources]
+        for both, (_, act) in zip(acts, of_heads, strict=False):
+            both.append(act)
+        watch_texts(ckpt, shared.texts, acts, report)
+        sources: xr.Dataset | Refused = _as_dataset(ckpt, shared, [row for row, _ in of_sources])
+        heads = torch.stack([added for added, _ in of_heads]) if writing else None
+    except CheckpointError as error:
+        unknown, sources = str(error), Refused(str(error))
+    return directions_table(ckpt, shared, heads, unknown, WORDS, slice(-1, None)), sources
 
 
 def _of_text(
-    ckpt: Checkpoint, text: TextStates, directions: Float64[Tensor, "2 layer dim"], factors: dict[int, Tensor]
-) -> tuple[Float64[Tensor, "2 block token"], Float64[Tensor, "2 block"]]:
-    """Return the contribution of each source token after each layer 1 … L, and what the heads add."""
+    text: TextStates, directions: Float64[Tensor, "2 layer dim"], factors: dict[int, Tensor]
+) -> tuple[tuple[Float64[Tensor, "2 block token"], Float64[Tensor, "2 block"]], Act]:
+    """Return the contribution of each source token after each layer 1 … L and what the heads add, and what measures."""
     depth, tokens = text.after.shape[:2]
     contribution = torch.full((2, depth - 1, tokens), torch.nan, dtype=torch.float64)
     added = torch.full((2, depth - 1), torch.nan, dtype=torch.float64)
@@ -111,8 +151,7 @@ def _of_text(
         contribution[:, layer - 1] = torch.einsum("hj,hjv,hvk->kj", received, value, along)
         added[:, layer - 1] = torch.einsum("ihv,i,hvk->k", call.output[0].double().cpu(), weights, along)
 
-    watch_layers(ckpt, text, of_layer)
-    return contribution, added
+    return (contribution, added), of_layer
 
 
 def _as_dataset(ckpt: Checkpoint, shared: SharedDirections, rows: Sequence[tuple[Tensor, Tensor]]) -> xr.Dataset:
@@ -126,31 +165,17 @@ def _as_dataset(ckpt: Checkpoint, shared: SharedDirections, rows: Sequence[tuple
     added = torch.stack([each for _, each in rows]).numpy()
     total = added.sum(axis=0)
     by_position = np.nansum(whole, axis=0) / np.where(total > 0, total, np.nan)[..., None]
+    component = torch.stack([torch.linalg.vecdot(shared.of(p), mean) for p, mean in enumerate(shared.means)])
     variables = {
         "contribution": (("prompt", "kind", "layer", "token"), whole),
         "added": (("prompt", "kind", "layer"), added),
+        "component": (("prompt", "kind", "layer"), component[..., 1:].numpy()),
         "by_position": (("kind", "layer", "token"), by_position),
         "token_text": (("prompt", "token"), labels.astype(str)),
     }
     coords = {"prompt": shared.names, "kind": list(KINDS), "layer": np.arange(1, whole.shape[2] + 1)}
-    attrs = {"model": ckpt.name, "summary": _summary(by_position[1], total[1], shared.noun)}
-    table = xr.Dataset(variables, coords=coords, attrs=attrs)
+    table = xr.Dataset(variables, coords=coords, attrs={"model": ckpt.name, "prompt_noun": shared.noun})
+    table.attrs["summary"] = summary_of(table)
     for name in table.data_vars:
         table[name].attrs["description"] = _DESCRIPTIONS[str(name)]
     return table
-
-
-def _summary(by_position: np.ndarray, added: np.ndarray, noun: str) -> str:
-    """Say where most comes from in the layer whose attention adds most to what the tokens of a text share."""
-    if not np.nanmax(added, initial=0.0) > 0:
-        return f"In no layer does attention add to the direction that the tokens of a {noun} share."
-    layer = int(np.nanargmax(added))
-    position = int(np.nanargmax(by_position[layer]))
-    largest = float(by_position[layer, position])
-    where = f"In layer {layer + 1}, where attention adds most to the direction that the tokens of a {noun} share"
-    if largest < _ONE_SOURCE:
-        return f"{where}, no position contributes more than {percent(largest)} of it."
-    if not largest <= 1:
-        return f"{where}, the token at position {position} adds more than the whole; others undo it."
-    named = "its first token" if position == 0 else f"the token at position {position}"
-    return f"{where}, {percent(largest)} of it comes from {named}."

@@ -97,16 +97,39 @@ def trace(
     (7, 0.0)
     """
     ckpt = as_checkpoint(ckpt)
-    _check_above(sink_ratio=(sink_ratio, 1.0), cluster_angle=(cluster_angle, 0.0))
+    _check_above(cluster_angle=(cluster_angle, 0.0))
     prompts, slower = named_prompts(texts, ckpt), slower_observables(extra, cluster_angle, observables)
     with reporting(progress) as report:
-        given = inputs_of(ckpt, prompts, truncate)
-        found = _measured(ckpt, given, sinks, sink_ratio, slower, packed)
-        rows = dict(next(found) for _ in tracked(prompts, report, "following the tokens"))
-    attrs = conventions_of_trace(ckpt, prompts, sinks, sink_ratio) | {"passes": passes_in_words(ckpt, packed)}
-    attrs |= token_conditions(ckpt.tokenizer, given)
-    attrs |= {"cluster_angle": cluster_angle} if "clusters" in extra else {}
-    return trace_dataset([rows[place] for place in range(len(rows))], prompts, attrs)
+        table, _, _ = traced(ckpt, prompts, report, (sinks, sink_ratio, truncate), slower, packed)
+    return table.assign_attrs({"cluster_angle": cluster_angle} if "clusters" in extra else {})
+
+
+def traced(
+    ckpt: Checkpoint,
+    prompts: Mapping[str, Any],
+    report: Progress,
+    counting: tuple[str | Sequence[int], float, bool],
+    slower: dict[str, Observable] | None = None,
+    packed: bool = True,
+) -> tuple[xr.Dataset, list[Prepared], list[PromptTrace]]:
+    """Return what `trace` does, and of each prompt what the network read and what its pass left, states among it.
+
+    Args:
+        ckpt: The network.
+        prompts: By name.
+        report: Called after each prompt.
+        counting: Arguments `sinks`, `sink_ratio` and `truncate` of `trace`.
+        slower: From `slower_observables`.
+        packed: See `trace`.
+    """
+    sinks, ratio, truncate = counting
+    _check_above(sink_ratio=(ratio, 1.0))
+    given = inputs_of(ckpt, prompts, truncate)
+    measured = _measured(ckpt, given, sinks, ratio, slower or {}, packed)
+    by_place = dict(next(measured) for _ in tracked(prompts, report, "following the tokens"))
+    rows = [by_place[place] for place in range(len(given))]
+    attrs = conventions_of_trace(ckpt, prompts, sinks, ratio) | {"passes": passes_in_words(ckpt, packed)}
+    return trace_dataset(rows, prompts, attrs | token_conditions(ckpt.tokenizer, given)), given, rows
 
 
 def passes_in_words(ckpt: Checkpoint, packed: bool) -> str:

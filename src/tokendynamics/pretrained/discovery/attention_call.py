@@ -238,6 +238,31 @@ class AttentionCall:
         for rows in self.blocks():
             yield rows, self.weights_of(rows), self.mask_of(rows)
 
+    def of(self, number: int, tokens: int) -> AttentionCall:
+        """Return what was given and what came of one prompt of a pass, without what stands behind its end.
+
+        Args:
+            number: Of the prompt in the pass.
+            tokens: How many it has.
+        """
+        one = slice(number, number + 1)
+
+        def mask_of(rows: slice) -> Tensor | None:
+            mask = self.mask_of(rows)
+            if mask is None:
+                return None
+            return (mask[one] if mask.ndim > 3 and len(mask) > 1 else mask)[..., :tokens]
+
+        return replace(
+            self,
+            query=self.query[one, :, :tokens],
+            key=self.key[one, :, :tokens],
+            value=self.value[one, :, :tokens],
+            output=self.output[one, :tokens],
+            weights_of=lambda rows: self.weights_of(rows)[one, :, :, :tokens],
+            mask_of=mask_of,
+        )
+
     def kept(self) -> AttentionCall:
         """Return the same with tensors of its own, of a short input."""
         own = {name: getattr(self, name).clone() for name in ("query", "key", "value", "output")}

@@ -18,8 +18,7 @@ from tokendynamics.figures.curves import Curve, Curves, Number, Rule, curve_keys
 from tokendynamics.figures.figure import Cell, Figure, Given, Section, Table, cells
 from tokendynamics.figures.palette import BLUE, GREEN, MUTED, NEGATIVE, ORANGE
 from tokendynamics.figures.svg import Key
-from tokendynamics.numerics.printable import printable, shortened
-from tokendynamics.report._page import token_label
+from tokendynamics.numerics.printable import printable, shortened, token_label
 from tokendynamics.words import UNDEFINED, count, number
 
 _QUESTION = "How fast do the tokens collapse?"

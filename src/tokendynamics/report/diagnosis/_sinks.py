@@ -14,7 +14,7 @@ from tokendynamics.diagnosis.tracing.words import ATTENTION_SINK, TIMES_UNIFORM,
 from tokendynamics.figures.curves import Curve, Curves, Rule
 from tokendynamics.figures.figure import Figure, Section, columns_table
 from tokendynamics.figures.palette import BLUE, MUTED, ORANGE
-from tokendynamics.report._page import token_label
+from tokendynamics.numerics.printable import token_label
 from tokendynamics.report.diagnosis._states import Band, layer_columns, over_prompts
 from tokendynamics.words import factor, number, plural
 

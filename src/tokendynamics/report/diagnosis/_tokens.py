@@ -12,7 +12,8 @@ import xarray as xr
 from tokendynamics.diagnosis import Diagnosis
 from tokendynamics.figures.figure import Figure, Section, Table, cells
 from tokendynamics.figures.planes import Still, Stills
-from tokendynamics.report._page import piece, token_label
+from tokendynamics.numerics.printable import token_label
+from tokendynamics.report._page import piece
 from tokendynamics.words import number, percent, plural
 
 _QUESTION = "How do the tokens of a prompt move?"
