@@ -148,10 +148,7 @@ def test_an_averaging_layer_is_named_as_what_writes_the_direction_of_a_text() ->
     assert any(
         text.startswith("In layer 3, where attention adds most") and "no position contributes" in text for text in words
     )
-    assert (
-        "In layer 3, attention adds to what the tokens of a text share from many tokens, not from a single one."
-        in words
-    )
+    assert not any("of what attention adds to" in text for text in words)  # no short sentence for many sources
 
 
 def test_the_first_token_is_named_where_all_attend_to_it() -> None:

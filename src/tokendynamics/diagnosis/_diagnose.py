@@ -18,7 +18,7 @@ from tokendynamics.diagnosis.gating._result import Levers, advice_finding, in_vi
 from tokendynamics.diagnosis.network import describe, parts_there
 from tokendynamics.diagnosis.result import Diagnosis
 from tokendynamics.diagnosis.texts import default_texts
-from tokendynamics.diagnosis.tracing._direction_words import directions_findings
+from tokendynamics.diagnosis.tracing._direction_words import directions_findings, source_in_short
 from tokendynamics.diagnosis.tracing._directions import directions_of_traces
 from tokendynamics.diagnosis.tracing._one_prompt import token_paths
 from tokendynamics.diagnosis.tracing._source_tokens import directions_and_sources
@@ -208,7 +208,7 @@ def _judged(
         parts["trace"],
         reason_of(parts["audit"]),
         usual=yardstick_finding(parts["trace"], parts["baseline"], ckpt, measured_networks()),
-        causes=strongest_heads(parts["heads"]),
+        causes=" ".join(filter(None, (strongest_heads(parts["heads"]), source_in_short(parts["sources"])))),
         further=(*of_directions, *of_heads, *(() if unmeasured is None else (unmeasured,))),
     )
     if isinstance(parts["levers"], Levers):

@@ -251,16 +251,16 @@ def _of_sources(sources: xr.Dataset, kind: str) -> Finding | None:
 
 
 def source_in_short(sources: xr.Dataset | Refused | None) -> str:
-    """Say without symbols which token attention brings what the tokens of a text share from; empty where none is known.
+    """Say without symbols from which token attention brings what the tokens of a text share; empty for many or unknown.
 
     Args:
         sources: From `source_tokens`.
     """
     source = source_of(sources, "text") if isinstance(sources, xr.Dataset) else None
-    if not isinstance(sources, xr.Dataset) or source is None or not source.along >= SHARED or not source.share <= 1:
+    if not isinstance(sources, xr.Dataset) or source is None or not source.along >= SHARED:
+        return ""
+    if not ONE_SOURCE <= source.share <= 1:
         return ""
     shared = f"what the tokens of a {sources.attrs['prompt_noun']} share"
-    if source.share < ONE_SOURCE:
-        return f"In layer {source.layer}, attention adds to {shared} from many tokens, not from a single one."
     token = "its first token" if source.position == 0 else f"the token at position {source.position}"
     return f"In layer {source.layer}, {percent(source.share)} of what attention adds to {shared} comes from {token}."
