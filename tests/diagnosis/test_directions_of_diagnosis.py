@@ -18,7 +18,7 @@ from diagnosis.built_recipes import WORDS
 from diagnosis.built_transformer import VOCABULARY, Frame, blank
 from diagnosis.test_heads import ids_of, network_of
 from tokendynamics.diagnosis import Diagnosis
-from tokendynamics.diagnosis.tracing._direction_words import directions_findings, source_in_short
+from tokendynamics.diagnosis.tracing.direction_words import directions_findings, source_in_short
 from tokendynamics.diagnosis.verdict import Verdict
 from tokendynamics.pretrained import Checkpoint, load
 from tokendynamics.results import Refused

@@ -18,10 +18,10 @@ from tokendynamics.diagnosis.gating._result import Levers, advice_finding, in_vi
 from tokendynamics.diagnosis.network import describe, parts_there
 from tokendynamics.diagnosis.result import Diagnosis
 from tokendynamics.diagnosis.texts import default_texts
-from tokendynamics.diagnosis.tracing._direction_words import directions_findings, source_in_short
 from tokendynamics.diagnosis.tracing._directions import directions_of_traces
 from tokendynamics.diagnosis.tracing._one_prompt import token_paths
 from tokendynamics.diagnosis.tracing._source_tokens import directions_and_sources
+from tokendynamics.diagnosis.tracing.direction_words import directions_findings, source_in_short
 from tokendynamics.diagnosis.tracing.layer_states import ANISOTROPIC, CONSENSUS, LINE_EXCESS, ONE_POINT, SPREAD
 from tokendynamics.diagnosis.tracing.measure import traced
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO, PromptTrace
@@ -129,9 +129,7 @@ def diagnose(
     sink_ratio: float = SINK_RATIO,
     truncate: bool = False,
     dtype: str = "float32", device: str = "cpu", threads: int | None = None, allow_pickle: bool = False,
-    levers: bool = True,
-    heads: bool = True,
-    directions: bool = True,
+    levers: bool = True, heads: bool = True, directions: bool = True,
     baseline: Baseline | None = "auto",
     passes: int | None = None,
     weights: str = "fixed",
@@ -157,8 +155,7 @@ def diagnose(
         allow_pickle: See `tokendynamics.load`.
         levers: Whether parts are turned down as well, about 15 passes per text; see `tokendynamics.levers`.
         heads: Whether heads are removed as well, about 9 passes per text; see `tokendynamics.head_effects`.
-        directions: Whether the directions that tokens share are measured as well, about one pass per text; see
-            `tokendynamics.shared_directions` and `tokendynamics.source_tokens`.
+        directions: Whether shared directions and their sources are measured as well; see `tokendynamics.source_tokens`.
         baseline: "untrained" also traces the same architecture with initial weights; "auto" only where that can be.
         passes: Number of passes of the blocks on their own output, for each variant; None for none.
         weights: The weights of these passes; see `tokendynamics.deeper`.

@@ -11,7 +11,6 @@ import xarray as xr
 from jaxtyping import Float64
 from torch import Tensor
 
-from tokendynamics.diagnosis.tracing._direction_words import summary_of
 from tokendynamics.diagnosis.tracing._directions import (
     Act,
     SharedDirections,
@@ -21,6 +20,7 @@ from tokendynamics.diagnosis.tracing._directions import (
     watch_texts,
 )
 from tokendynamics.diagnosis.tracing._shared_directions import WORDS, directions_table, heads_of, writing_factors
+from tokendynamics.diagnosis.tracing.direction_words import summary_of
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.numerics.errors import expected

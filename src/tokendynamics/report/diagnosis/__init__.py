@@ -4,6 +4,7 @@ from tokendynamics.diagnosis import Diagnosis as _Diagnosis
 from tokendynamics.figures.figure import Section as _Section
 from tokendynamics.report.diagnosis import (
     _deeper,
+    _directions,
     _levers,
     _measures,
     _norms,
@@ -15,7 +16,7 @@ from tokendynamics.report.diagnosis import (
     _weights,
 )
 
-_FILES = (_shares, _parts, _levers, _deeper, _updates, _norms, _sinks, _measures, _weights, _tokens)
+_FILES = (_shares, _parts, _directions, _levers, _deeper, _updates, _norms, _sinks, _measures, _weights, _tokens)
 """In the order of the page."""
 
 

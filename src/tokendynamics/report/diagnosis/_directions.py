@@ -1,0 +1,212 @@
+"""Which directions the tokens share: how much lies along them, who writes them, and from which tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+import xarray as xr
+
+from tokendynamics.diagnosis import Diagnosis
+from tokendynamics.diagnosis.tracing.direction_words import (
+    amounts_of,
+    entries_of,
+    heads_of_direction,
+    source_of,
+    writers_of,
+)
+from tokendynamics.figures.curves import Curve, Curves
+from tokendynamics.figures.figure import Figure, Section, Table, cells, columns_table
+from tokendynamics.figures.palette import ATTENTION, BLUE, FEED_FORWARD, ORANGE
+from tokendynamics.figures.parts import Bar, Bars
+from tokendynamics.figures.rows import Intervals, Row
+from tokendynamics.numerics.printable import shortened, token_label
+from tokendynamics.report.diagnosis._states import layer_columns
+from tokendynamics.results.result import reason_of
+from tokendynamics.words import fixed, listing, number, plural, signed
+
+_IDENT, _TITLE = "directions", "Which directions do the tokens share?"
+_AMOUNT, _WRITERS = "How much of a token's direction is shared?", "Which parts write the shared directions?"
+_SOURCES = "From which tokens does attention bring them?"
+_KINDS = {"common": "common direction", "text": "a prompt's own direction"}
+_MOST = 3
+"""Parts, and heads, of a direction in the table."""
+_TOKENS = 16
+"""Source tokens that are drawn, the largest contributions,"""
+_LONGEST = 16
+"""and characters that are shown of each."""
+
+
+def section(diagnosis: Diagnosis) -> Section | None:
+    """Return the section; None where the directions were not requested or could not be measured yet."""
+    directions, sources = diagnosis.directions, diagnosis.sources
+    if not isinstance(directions, xr.Dataset):
+        why = reason_of(directions)
+        if why in ("", "it was not requested"):
+            return None
+        return Section(_IDENT, _TITLE, (f"Shared directions were not measured: {why}.",))
+    notes = []
+    if why := str(directions.attrs["no_heads"]):
+        notes.append(f"Heads are not shown: {why}.")
+    if why := str(directions.attrs["no_reading"]):
+        notes.append(f"The directions are not read as vocabulary entries: {why}.")
+    writers = [_writers_figure(directions, kind) for kind in _KINDS]
+    from_tokens = [_sources_figure(sources, kind) for kind in _KINDS] if isinstance(sources, xr.Dataset) else []
+    tables = (_writers_table(directions), *((_readings(directions),) if "token_text" in directions else ()))
+    figures = (_amount_figure(directions),)
+    return Section(_IDENT, _TITLE, (), tables, figures, (*writers, *from_tokens), tuple(notes))
+
+
+def _amount_figure(directions: xr.Dataset) -> Figure:
+    layers = directions.layer.values.tolist()
+    common, of_text = amounts_of(directions)
+    rows = directions.similarity.transpose("direction", "layer").values[1:]
+    low, high = np.nanmin(rows, axis=0), np.nanmax(rows, axis=0)
+    count = len(rows)
+
+    def text(place: int, layer: int) -> str:
+        return f"Layer {layer}\ncommon to all prompts: {number(common[place])}\nof its prompt: {number(of_text[place])}"
+
+    return Figure(
+        f"{_IDENT}-chart",
+        _AMOUNT,
+        "Share of a token's direction along one direction common to all prompts, and along one of its prompt beyond "
+        "it: the mean product of the components of different tokens. Each layer has directions of its own, along the "
+        f"mean unit rows. Massive tokens are excluded. Line of prompts: median over {count}; band: lowest to highest.",
+        Curves(
+            [
+                Curve("of its prompt", layers, of_text, BLUE, low, high, "range over prompts", mark="disc"),
+                Curve("common to all prompts", layers, common, ORANGE, dash=(5, 3), mark="ring"),
+            ],
+            "Share of a token's direction", last=layers[-1], domain=(0.0, 1.0),
+            columns=layer_columns(layers, text),
+        ),
+        columns_table(
+            "Share of a token's direction along shared directions",
+            [("Layer", layers), ("Common", common), ("Prompt (median)", of_text), ("lowest", low), ("highest", high)],
+        ),
+        title=f"{_AMOUNT} Share along shared directions, over depth",
+        description=f"After the last layer {number(common[-1])} lies along the common direction and "
+        f"{number(of_text[-1])} along that of its prompt (median of {plural(count, 'prompt')}). The table below holds "
+        "every value.",
+    )  # fmt: skip
+
+
+def _last(values: xr.DataArray, kind: str) -> xr.DataArray:
+    last = values.isel(layer=-1, drop=True)
+    return last.isel(direction=0) if kind == "common" else last.isel(direction=slice(1, None)).mean("direction")
+
+
+def _writers_figure(directions: xr.Dataset, kind: str) -> Figure:
+    """Draw the signed share that each part has written of a direction after the last layer."""
+    shares = _last(directions.written, kind).transpose("source", "component").values
+    ident, label = f"{_IDENT}-writers-{kind}", f"Writers, {_KINDS[kind]}"
+    if not np.isfinite(shares).any():
+        return Figure(
+            ident, _WRITERS, "Not plotted because the direction is undefined after the last layer.", label=label
+        )
+    layers, embedding, totals = list(range(1, len(shares))), float(shares[0].sum()), shares[1:].sum(axis=1)
+    none = np.full(len(layers), np.nan)
+    names = (("attention", ATTENTION, (-0.38, -0.02)), ("feed-forward", FEED_FORWARD, (0.02, 0.38)))
+    over = "" if kind == "common" else f" Mean over {plural(directions.sizes['direction'] - 1, 'prompt')}."
+    writers = writers_of(directions, kind == "text")
+    named = listing([f"{each.name} ({signed(each.share)})" for each in writers[:3]])
+
+    def text(place: int, layer: int) -> str:
+        attention, feed_forward = (signed(share) for share in shares[layer])
+        return f"Layer {layer}: {signed(totals[place])}\nattention: {attention}\nfeed-forward: {feed_forward}"
+
+    return Figure(
+        ident,
+        _WRITERS,
+        f"Signed shares of the mean component of the tokens along the {_KINDS[kind].removeprefix('a ')} after the last "
+        f"layer. The bars of all layers and the embedding ({signed(embedding)}) add up to 1. Above zero a part writes "
+        f"the direction, below zero it removes it.{over} Behind a part with a norm, its share is the change of the "
+        "state.",
+        Bars(
+            layers,
+            [Bar(name, colour, span, shares[1:, n], none, none) for n, (name, colour, span) in enumerate(names)],
+            totals,
+            "Share of the direction",
+            layer_columns(layers, text),
+        ),
+        columns_table(
+            f"Signed shares of the {_KINDS[kind].removeprefix('a ')} after the last layer; layer 0 is the embedding",
+            [("Layer", [0, *layers]), ("Attention", shares[:, 0]), ("Feed-forward", shares[:, 1])],
+        ),
+        title=f"{_WRITERS} Signed share of each part, {_KINDS[kind]}",
+        description=f"The largest shares are those of {named}. The table below holds every value.",
+        label=label,
+    )
+
+
+def _writers_table(directions: xr.Dataset) -> Table:
+    rows = [
+        cells([_KINDS[kind], each.name, each.share])
+        for kind in _KINDS
+        for several in (writers_of(directions, kind == "text"), heads_of_direction(directions, kind == "text"))
+        for each in several[:_MOST]
+    ]
+    return Table(
+        "Parts and heads that write most of the shared directions after the last layer; the share of a head is part of "
+        "that of its attention",
+        ("Direction", "Part or head", "Share"),
+        tuple(rows),
+    )
+
+
+def _readings(directions: xr.Dataset) -> Table:
+    last = directions.similarity.isel(layer=-1).values
+    rows = [
+        cells(
+            [
+                token_label(str(name)),
+                float(last[place]),
+                " ".join(f"“{entry}”" for entry in entries_of(directions, place)),
+            ]
+        )
+        for place, name in enumerate(directions.direction.values)
+    ]
+    return Table(
+        "What final norm and language head read from each direction after the last layer, the likeliest entries first",
+        ("Direction", "Share of a token's direction", "Vocabulary entries"),
+        tuple(rows),
+    )
+
+
+def _sources_figure(sources: xr.Dataset, kind: str) -> Figure:
+    """Draw the largest source tokens of one prompt, in the layer whose attention adds most to a direction."""
+    ident, label, source = f"{_IDENT}-sources-{kind}", f"Sources, {_KINDS[kind]}", source_of(sources, kind)
+    if source is None:
+        return Figure(ident, _SOURCES, "Not plotted because no attention adds to the direction.", label=label)
+    here = sources.sel(kind=kind, layer=source.layer)
+    prompt = int(np.nanargmax(here.added.values))
+    values = here.contribution.transpose("prompt", "token").values[prompt] / float(here.added[prompt])
+    texts = [token_label(str(text)) for text in sources.token_text.transpose("prompt", "token").values[prompt]]
+    largest = sorted(np.argsort(-np.nan_to_num(np.abs(values)), kind="stable")[:_TOKENS].tolist())
+    shown = [place for place in largest if np.isfinite(values[place])]
+    name, everything = token_label(str(sources.prompt.values[prompt])), np.flatnonzero(np.isfinite(values)).tolist()
+    rows = [
+        Row(
+            f"{place} {shortened(texts[place], _LONGEST)}",
+            share,
+            written=fixed(share),
+            colour=BLUE if share >= 0 else ORANGE,
+        )
+        for place, share in zip(shown, values[shown].tolist(), strict=True)
+    ]
+    low, high = (float(end) for end in (values[shown].min(initial=0.0), values[shown].max(initial=0.0)))
+    return Figure(
+        ident,
+        _SOURCES,
+        f"Share of what attention adds to the {_KINDS[kind].removeprefix('a ')} in layer {source.layer}, where it adds "
+        f"most, by source token of one prompt ({name}): attention weight times what the heads write of the token, over "
+        f"all tokens that receive it. The {len(shown)} largest of {len(everything)}; all together give 1.",
+        Intervals(rows, (low, high if high > low else 1.0), bars=True),
+        columns_table(
+            f"Share of each source token in layer {source.layer}, prompt {name}",
+            [("Position", everything), ("Token", [texts[n] for n in everything]), ("Share", values[everything])],
+        ),
+        title=f"{_SOURCES} Share by source token, layer {source.layer}, {_KINDS[kind]}",
+        description=f"Over all prompts, most comes from position {source.position} ({number(source.share)}). The table "
+        "below holds every value.",
+        label=label,
+    )
