@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tokendynamics.figures.axes import time_axis
 from tokendynamics.figures.curves import Curve, Curves, Panels, Rule
-from tokendynamics.figures.figure import Figure, Table
+from tokendynamics.figures.figure import Figure
 from tokendynamics.figures.lines import columns, described, table
 from tokendynamics.words import Convention
 
@@ -86,26 +86,16 @@ _CAPTION = (
 _ONE = "{of} after each layer, on the test split. Only {what} was measured."
 
 
-@dataclass(frozen=True)
-class Band:
-    """What the lines of a figure are, where each is of several networks.
-
-    Attributes:
-        caption: In words.
-        ends: What the ends are called in a table.
-    """
-
-    caption: str = ""
-    ends: tuple[str, str] = ("low", "high")
-
-
-def through_layers(measure: str, lines: Mapping[str, Sequence[Curve]], band: Band) -> Figure:
+def through_layers(
+    measure: str, lines: Mapping[str, Sequence[Curve]], band: str = "", ends: tuple[str, str] = ("low", "high")
+) -> Figure:
     """Draw one measure through the layers.
 
     Args:
         measure: A key of `MEASURES`.
         lines: By a key of `STATES`, over layers.
-        band: What their bands are.
+        band: What their bands are, in words.
+        ends: What the ends of a band are called in the table.
     """
     question, axis, of = MEASURES[measure]
     ident = f"layers-{measure}"
@@ -114,14 +104,20 @@ def through_layers(measure: str, lines: Mapping[str, Sequence[Curve]], band: Ban
     if not shown:
         return Figure(ident, question, f"Nothing to plot: no {axis.lower()} above zero was measured.")
     parts = [f"{STATES[state]}: {described(some)}" for state, some in shown.items()]
+    # Both states are in one table: a line has a column, or three, in each.
+    named = [
+        replace(line, label=f"{line.label}, {'as it is' if state == 'full' else 'attention alone'}")
+        for state, some in shown.items()
+        for line in some
+    ]
     what = STATES[next(iter(shown))].lower()
     caption = _CAPTION.format(of=of) if len(shown) == len(STATES) else _ONE.format(of=of, what=what)
     return Figure(
         ident,
         question,
-        f"{caption}{band.caption}",
+        f"{caption}{band}",
         Panels({STATES[state]: _curves(some, axis) for state, some in shown.items()}),
-        _table(axis, shown, band),
+        table(f"{axis} after each layer", "Layer", named, ends),
         title=f"{question} {axis} through the layers",
         description=f"{axis}. {' '.join(parts)} The table below holds every value.",
     )
@@ -133,13 +129,3 @@ def _curves(lines: Sequence[Curve], axis: str) -> Curves:
         lines, f"{axis} (log scale)", last, height=_LAYERS_HEIGHT, log=True,
         columns=columns(lines, "layer", -0.6, last + 1.0),
     )  # fmt: skip
-
-
-def _table(axis: str, shown: Mapping[str, Sequence[Curve]], band: Band) -> Table:
-    """Put both states into one table: a line has a column, or three, in each."""
-    named = [
-        replace(line, label=f"{line.label}, {'as it is' if state == 'full' else 'attention alone'}")
-        for state, some in shown.items()
-        for line in some
-    ]
-    return table(f"{axis} after each layer", "Layer", named, band.ends)

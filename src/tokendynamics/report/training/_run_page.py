@@ -14,7 +14,7 @@ from tokendynamics.figures.figure import Figure, Section, Table, cells
 from tokendynamics.figures.lines import MOST_POINTS, styled, thinned
 from tokendynamics.report._page import made, render, shortened
 from tokendynamics.report._registry import page_of
-from tokendynamics.report.training._lines import ATTENTION_ALONE, MEASURES, STATES, Band, over_steps, through_layers
+from tokendynamics.report.training._lines import ATTENTION_ALONE, MEASURES, STATES, over_steps, through_layers
 from tokendynamics.training import Record
 from tokendynamics.training.record import answer, course, findings, in_words, measure_of, value
 from tokendynamics.words import Convention, count, number, written
@@ -91,7 +91,7 @@ def conditioning(record: Record) -> tuple[Figure, ...]:
 def layers(record: Record) -> tuple[Figure, ...]:
     """Draw norms and distances through the layers."""
     return tuple(
-        through_layers(measure, {state: _through(record.layers.get(state, {}), measure) for state in STATES}, Band())
+        through_layers(measure, {state: _through(record.layers.get(state, {}), measure) for state in STATES})
         for measure in MEASURES
     )
 

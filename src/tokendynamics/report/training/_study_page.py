@@ -19,7 +19,7 @@ from tokendynamics.numerics.intervals import T_COVERAGE, student_quantile
 from tokendynamics.numerics.printable import printable
 from tokendynamics.report._page import made, piece, render, shortened
 from tokendynamics.report._registry import page_of
-from tokendynamics.report.training._lines import ATTENTION_ALONE, MEASURES, STATES, Band, over_steps, through_layers
+from tokendynamics.report.training._lines import ATTENTION_ALONE, MEASURES, STATES, over_steps, through_layers
 from tokendynamics.sweeps.study import PairedComparison, StudyResult
 from tokendynamics.sweeps.study.words import ONE_SEED, VERDICTS, about_grid_ends, about_runs, claimed, verdict_of
 from tokendynamics.training.record import FINISHED
@@ -82,10 +82,11 @@ def layers(result: StudyResult) -> tuple[Figure, ...]:
     Args:
         result: What the study found.
     """
-    band = Band(
-        " Line: median over the seeds that finished. Band: from the lowest to the highest.", ("lowest", "highest")
+    band, ends = (
+        " Line: median over the seeds that finished. Band: from the lowest to the highest.",
+        ("lowest", "highest"),
     )
-    return tuple(through_layers(measure, _states(result, f"token_{measure}"), band) for measure in MEASURES)
+    return tuple(through_layers(measure, _states(result, f"token_{measure}"), band, ends) for measure in MEASURES)
 
 
 def _states(result: StudyResult, name: str) -> Mapping[str, list[Curve]]:
