@@ -164,8 +164,8 @@ class Field:
 
     def layer(self, x: Tensor, k: int, tau: float) -> Tensor:
         """Return ``π_M(x + τ Σ_h w^h(x) x ov_h^T)`` with the schedules at time k (`asymptotic` (6))."""
-        moved = x + tau * self._mixed(x, float(k))
-        return self.exactly_projected(moved)
+        after_update = x + tau * self._mixed(x, float(k))
+        return self.exactly_projected(after_update)
 
     def exactly_projected(self, x: Tensor) -> Tensor:
         """Return `project` to the last digit, for states that are handed out."""
@@ -268,8 +268,8 @@ def jacobian(field: Field, x: Tensor, t: Time) -> Tensor:
     slope = torch.einsum("...iac,...ickb->...iakb", onto, slope)
     outward = (dual * pull).sum(dim=-1)[..., None, None] * torch.eye(dim, dtype=x.dtype, device=x.device)
     pull_dual = pull if field.geometry.metric is None else pull @ field.geometry.metric
-    each = torch.arange(tokens, device=x.device)
-    slope[..., each, :, each, :] -= (outward + y.unsqueeze(-1) * pull_dual.unsqueeze(-2)).movedim(-3, 0)
+    diagonal = torch.arange(tokens, device=x.device)
+    slope[..., diagonal, :, diagonal, :] -= (outward + y.unsqueeze(-1) * pull_dual.unsqueeze(-2)).movedim(-3, 0)
     shrunk = onto * inner(x, x, field.geometry.metric).rsqrt().unsqueeze(-1)
     return torch.einsum("...iakc,...kcb->...iakb", slope, shrunk)
 
@@ -318,9 +318,9 @@ def _output_and_slope(field: Field, y: Tensor, t: Time) -> tuple[Tensor, Tensor]
         gain = seen.unsqueeze(-1) * carried.unsqueeze(-3)
     slope = torch.einsum("...hik,...hab->...iakb", weights, ov)
     slope = slope + torch.einsum("...hika,...hikb->...iakb", gain, by_sender)
-    own = torch.einsum("...hija,...hijb->...iab", gain, by_receiver)
-    each = torch.arange(y.shape[-2], device=y.device)
-    slope[..., each, :, each, :] += own.movedim(-3, 0)
+    through_query = torch.einsum("...hija,...hijb->...iab", gain, by_receiver)
+    diagonal = torch.arange(y.shape[-2], device=y.device)
+    slope[..., diagonal, :, diagonal, :] += through_query.movedim(-3, 0)
     return field.factor * mean.sum(dim=-3), field.factor * slope
 
 

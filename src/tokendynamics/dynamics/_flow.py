@@ -143,9 +143,9 @@ class Flow:
         states = flow.fitting(x)
         field = flow.field(states)
         field.geometry.check(states, "x")
-        moved = field.layer(field.exactly_projected(states), k, tau)
-        _check_layer(moved)
-        return like(moved, x)
+        after = field.layer(field.exactly_projected(states), k, tau)
+        _check_layer(after)
+        return like(after, x)
 
     def fitting(self, x: ArrayLike, argument: str = "x") -> Tensor:
         """Return `x` as states that fit attention and metric, or refuse it and print both shapes.
@@ -176,10 +176,10 @@ class Flow:
         return f"Flow({self.attention.size}, {mask}, {self.space.name}, {self.normalization})"
 
 
-def _check_layer(moved: Tensor) -> None:
-    broken = ~torch.isfinite(moved).all(dim=-1)
+def _check_layer(states: Tensor) -> None:
+    broken = ~torch.isfinite(states).all(dim=-1)
     if bool(broken.any()):
-        lost = bool(torch.isnan(moved[first_index(broken)]).any())
+        lost = bool(torch.isnan(states[first_index(broken)]).any())
         what = " lands on zero, which has no direction" if lost else " overflows"
         came = f"one in which {first_token(broken)}{what}"
         raise ArgumentValueError(expected("x", "states with a next layer", came, "take a smaller tau"))

@@ -47,20 +47,20 @@ def warning_of_small_states(problem: Problem, outcome: Outcome) -> str | None:
 
 def notes_on_time(engine: str, problem: Problem, outcome: Outcome, events: Sequence[Event]) -> list[str]:
     """Say what may have been missed between steps, which events did not apply, and where floats are too coarse."""
-    found: list[str] = []
+    notes: list[str] = []
     if not problem.field.constant and any(isinstance(event, AtRest) for event in events):
-        found.append("AtRest ended no run: circuits depend on time, so rest at one moment is not an equilibrium")
+        notes.append("AtRest ended no run: circuits depend on time, so rest at one moment is not an equilibrium")
     if engine == "layers":
-        return found
+        return notes
     if problem.field.attention.is_sampled and problem.max_step is None:
         size = f"the longest was {outcome.longest_step:.3g}; " if outcome.longest_step else ""
-        found.append(
+        notes.append(
             "functions of time are evaluated only at the times that steps need: a pulse or a jump shorter "
             f"than a step may have been missed ({size}max_step= or jumps= bounds them)"
         )
     if (coarse := _coarse_times(problem, outcome)) is not None:
-        found.append(coarse)
-    return found
+        notes.append(coarse)
+    return notes
 
 
 def _coarse_times(problem: Problem, outcome: Outcome) -> str | None:

@@ -109,10 +109,10 @@ class Trajectory(Result):
     def findings(self) -> list[str]:
         """Times, statuses with the times they were reached at, what was recorded, and the engine's notes."""
         first, last = (number(float(self.times[place])) for place in (0, -1))
-        found = [f"{plural(len(self.times), 'time')} from t = {first} to {last}"]
+        sentences = [f"{plural(len(self.times), 'time')} from t = {first} to {last}"]
         for word in np.unique(self.status):
             ended = self.end_times[self.status == word]
             least, most = number(float(ended.min())), number(float(ended.max()))
             when = f"t = {least}" if least == most else f"t = {least} to {most}"
-            found.append(f"{word}: {plural(ended.size, 'system')}, at {when}")
-        return [*found, *self.notes]
+            sentences.append(f"{word}: {plural(ended.size, 'system')}, at {when}")
+        return [*sentences, *self.notes]

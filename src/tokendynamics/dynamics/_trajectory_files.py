@@ -122,10 +122,10 @@ def _foreign(target: Path) -> Path | None:
         return None
     try:
         with warnings.catch_warnings(action="ignore"), opened(target) as old:
-            ours, variables = "flow" in old.attrs and "states" in old, set(map(str, old.variables))
+            is_trajectory, variables = "flow" in old.attrs and "states" in old, set(map(str, old.variables))
     except Exception:  # whatever the readers raise of what is no file of theirs
         return target
-    if not ours:
+    if not is_trajectory:
         return target
     if target.is_file():
         return None
@@ -161,8 +161,8 @@ def to_dataset(trajectory: Any) -> xr.Dataset:
         axes = ("system", "event", "occurrence")
         for name, along in (("counts", axes[:2]), ("times", axes), ("states", (*axes, "token", "feature"))):
             part = getattr(trajectory.recorded, name)
-            own = part.shape[len(tensor.shape) - 3 :]
-            variables[f"recorded_{name}"] = (along, part.reshape(systems, *own))
+            shape = part.shape[len(tensor.shape) - 3 :]
+            variables[f"recorded_{name}"] = (along, part.reshape(systems, *shape))
     words: dict[str, Any] | None = None
     if trajectory.flow is not None:
         words, arrays = flow_to_arrays(trajectory.flow)
@@ -219,15 +219,15 @@ def _recorded(dataset: xr.Dataset, leading: tuple[int, ...]) -> RecordedEvents |
 def _observables(states: torch.Tensor) -> dict[str, Any]:
     """Return norms always, the rest where it is defined (directions need tokens that are not zero)."""
     system_time = ("system", "time")
-    found: dict[str, Any] = {"norm": ((*system_time, "token"), norms(states).numpy())}
+    observables: dict[str, Any] = {"norm": ((*system_time, "token"), norms(states).numpy())}
     if math.prod(states.shape[:2]) * states.shape[2] ** 2 <= 2**24:
-        found["diameter"] = (system_time, pairwise_distances(states).flatten(-2).amax(dim=-1).numpy())
-    if bool((found["norm"][1] > 0).all()):
-        found["consensus"] = (system_time, consensus(states).numpy())
-        found["consensus_signed"] = (system_time, consensus(states, signed=True).numpy())
+        observables["diameter"] = (system_time, pairwise_distances(states).flatten(-2).amax(dim=-1).numpy())
+    if bool((observables["norm"][1] > 0).all()):
+        observables["consensus"] = (system_time, consensus(states).numpy())
+        observables["consensus_signed"] = (system_time, consensus(states, signed=True).numpy())
         if states.shape[-2] > 1:
-            found["mean_pair_cosine"] = (system_time, mean_pair_cosine(states).numpy())
-    return found
+            observables["mean_pair_cosine"] = (system_time, mean_pair_cosine(states).numpy())
+    return observables
 
 
 def _axes(name: str, array: np.ndarray) -> tuple[str, ...]:

@@ -73,9 +73,9 @@ def check_steps(engine: str, times: Sequence[float], step: float | None, max_ste
         return
     most = _STEPS if max_steps is None else _COUNTABLE
     if needed * (1 - 1e-12) > most:
-        found = f"{needed:.3g} steps" if math.isfinite(needed) else "more steps than float64 can count"
+        needed_steps = f"{needed:.3g} steps" if math.isfinite(needed) else "more steps than float64 can count"
         wanted = f"at most {most:.6g} steps from time {times[0]:g} to {times[-1]:g}"
-        raise ArgumentValueError(expected(argument, wanted, f"{came}, which takes {found}", advice))
+        raise ArgumentValueError(expected(argument, wanted, f"{came}, which takes {needed_steps}", advice))
 
 
 def checked_events(events: Sequence[Event], start: Tensor) -> tuple[Event, ...]:

@@ -260,8 +260,8 @@ class RemedyColumns(nn.Module):
 
     def _factors(self) -> Tensor:
         remedy = self._remedy[0]
-        own = math.sqrt(remedy.dim / remedy.heads) * remedy.coefficients()
-        return own if self._scaled else torch.ones_like(own)
+        factors = math.sqrt(remedy.dim / remedy.heads) * remedy.coefficients()
+        return factors if self._scaled else torch.ones_like(factors)
 
     @property
     def weight(self) -> Tensor:

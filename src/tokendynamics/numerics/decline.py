@@ -71,21 +71,21 @@ def decline_of(values: Sequence[float], bound: float, floor: float) -> Decline:
     if len(steps) < _FEWEST:
         return Decline(NOTHING, seen or NOTHING, first, last)
     rate = _rate(steps)
-    half = DeclineEstimate(*(_half_life(each) for each in (rate.value, rate.low, rate.high)))
+    half = DeclineEstimate(*(_half_life(end) for end in (rate.value, rate.low, rate.high)))
     ahead = math.log(known[-1] / bound) if known else math.nan
     reached = seen or DeclineEstimate(
-        *(last + ahead * _half_life(each) / math.log(2) for each in (rate.value, rate.low, rate.high))
+        *(last + ahead * _half_life(end) / math.log(2) for end in (rate.value, rate.low, rate.high))
     )
     return Decline(half, reached, first, last)
 
 
 def _known(values: Sequence[float], floor: float) -> list[float]:
-    found: list[float] = []
+    numbers: list[float] = []
     for value in values:
         if not value > floor:  # NaN as well
             break
-        found.append(float(value))
-    return found or [math.nan]
+        numbers.append(float(value))
+    return numbers or [math.nan]
 
 
 def _rate(steps: np.ndarray) -> DeclineEstimate:

@@ -75,12 +75,12 @@ def typed_fields(record: type[T]) -> type[T]:
 
 
 def _readers(function: Callable[..., Any], signature: inspect.Signature) -> dict[str, Reader]:
-    found: dict[str, Reader] = {}
+    readers: dict[str, Reader] = {}
     for name, parameter in signature.parameters.items():
         reader = _reader(_evaluated(parameter.annotation, function))
         if reader is not None and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            found[name] = reader
-    return found
+            readers[name] = reader
+    return readers
 
 
 def _evaluated(annotation: Any, function: Callable[..., Any]) -> Any:
@@ -184,7 +184,7 @@ def _mapping_reader(key: Any, part: Any) -> Reader | None:
 
 
 def _instance(classes: tuple[type, ...]) -> Reader:
-    names = " or ".join(each.__name__ for each in classes)
+    names = " or ".join(cls.__name__ for cls in classes)
     article = "an" if names[0] in "AEIO" else "a"
 
     def read(value: Any, argument: str) -> Any:

@@ -31,33 +31,33 @@ def fitting_metric(states: Tensor, metric: ArrayLike, argument: str = "metric") 
 
 def fitting_vector(states: Tensor, vector: ArrayLike, argument: str) -> Tensor:
     """Return `vector` in float64 as states of one token, (…, 1, dim), broadcasting against the systems."""
-    found = as_tensor(vector, argument, ndim_at_least=1, axes="(…, dim)")
+    tensor = as_tensor(vector, argument, ndim_at_least=1, axes="(…, dim)")
     dim = states.shape[-1]
-    if found.shape[-1] != dim:
-        raise ArgumentValueError(expected(argument, f"shape (…, {dim}) to fit x", f"shape {tuple(found.shape)}"))
-    _check_leading(states, found, 1, argument)
-    return _beside(states, found).unsqueeze(-2)
+    if tensor.shape[-1] != dim:
+        raise ArgumentValueError(expected(argument, f"shape (…, {dim}) to fit x", f"shape {tuple(tensor.shape)}"))
+    _check_leading(states, tensor, 1, argument)
+    return _beside(states, tensor).unsqueeze(-2)
 
 
 def fitting_states(states: Tensor, other: ArrayLike, argument: str) -> Tensor:
     """Return `other` in float64: one vector per token of `states`, the systems broadcasting."""
-    found = as_states(other, argument)
-    if found.shape[-2:] != states.shape[-2:]:
+    tensor = as_states(other, argument)
+    if tensor.shape[-2:] != states.shape[-2:]:
         wanted = f"shape (…, {states.shape[-2]}, {states.shape[-1]}) to fit x"
-        raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(found.shape)}"))
-    _check_leading(states, found, 2, argument)
-    return _beside(states, found)
+        raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(tensor.shape)}"))
+    _check_leading(states, tensor, 2, argument)
+    return _beside(states, tensor)
 
 
 def fitting_points(states: Tensor, points: ArrayLike, argument: str) -> Tensor:
     """Return `points` in float64, of shape (…, point, dim): any number of them, the systems broadcasting."""
-    found = as_states(points, argument)
+    tensor = as_states(points, argument)
     dim = states.shape[-1]
-    if found.shape[-1] != dim:
+    if tensor.shape[-1] != dim:
         wanted = f"shape (…, point, {dim}) to fit x"
-        raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(found.shape)}"))
-    _check_leading(states, found, 2, argument)
-    return _beside(states, found)
+        raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(tensor.shape)}"))
+    _check_leading(states, tensor, 2, argument)
+    return _beside(states, tensor)
 
 
 def _check_leading(states: Tensor, other: Tensor, own_axes: int, argument: str) -> None:

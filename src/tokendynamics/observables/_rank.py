@@ -99,8 +99,8 @@ def rank_one_distance(x: ArrayLike) -> Any:
     """
     states = as_states(x)
     scaled = _prepared(states, unit_rows=False)
-    moved = scaled - scaled[..., :1, :]
-    spread = directions.lengths((moved - moved.mean(dim=-2, keepdim=True)).flatten(start_dim=-2))
+    from_first = scaled - scaled[..., :1, :]
+    spread = directions.lengths((from_first - from_first.mean(dim=-2, keepdim=True)).flatten(start_dim=-2))
     result = spread / torch.linalg.matrix_norm(scaled)
     return like(result.to(states.dtype), x)
 

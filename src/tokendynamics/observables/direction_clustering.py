@@ -79,22 +79,22 @@ def direction_clusters(x: ArrayLike, most: int = 8) -> DirectionClusters:
     for count in range(2, min(most, len(units) - 1) + 1):
         member = fcluster(tree, count, criterion="maxclust") - 1
         if member.max() + 1 == count:
-            each = _silhouettes(distances, member)
-            if not best[0] >= each.mean():
-                best = float(each.mean()), member, each
-    value, member, each = best
+            silhouettes = _silhouettes(distances, member)
+            if not best[0] >= silhouettes.mean():
+                best = float(silhouettes.mean()), member, silhouettes
+    value, member, silhouettes = best
     if not value >= CLEAR:
-        return DirectionClusters(np.zeros(len(units), dtype=int), 1, value, each)
+        return DirectionClusters(np.zeros(len(units), dtype=int), 1, value, silhouettes)
     order = np.argsort(-np.bincount(member), kind="stable")
-    return DirectionClusters(np.argsort(order)[member], len(order), value, each)
+    return DirectionClusters(np.argsort(order)[member], len(order), value, silhouettes)
 
 
 def _silhouettes(distances: np.ndarray, member: np.ndarray) -> np.ndarray:
     groups = np.eye(member.max() + 1)[member]
     sizes = groups.sum(axis=0)
     sums = distances @ groups
-    own = sums[np.arange(len(member)), member] / np.maximum(sizes[member] - 1, 1)
+    within = sums[np.arange(len(member)), member] / np.maximum(sizes[member] - 1, 1)
     others = np.where(groups > 0, np.inf, sums / sizes).min(axis=1)
-    largest = np.maximum(own, others)
-    found = np.divide(others - own, largest, out=np.zeros(len(member)), where=largest > 0)
-    return np.where(sizes[member] > 1, found, 0.0)
+    largest = np.maximum(within, others)
+    silhouettes = np.divide(others - within, largest, out=np.zeros(len(member)), where=largest > 0)
+    return np.where(sizes[member] > 1, silhouettes, 0.0)

@@ -92,7 +92,7 @@ def _polish(points: Points, direction: Vector, margin: float, norm: float) -> tu
     while (gap := norm - margin) > _TOLERANCE:
         slack = np.minimum((points @ direction - margin) / gap, _LARGEST_CORRECTION)
         reach = min(_LARGEST_CORRECTION, 0.1 / gap)
-        found = linprog(
+        program = linprog(
             objective,
             A_ub=np.column_stack([-points, np.ones(tokens)]),
             b_ub=slack,
@@ -100,9 +100,9 @@ def _polish(points: Points, direction: Vector, margin: float, norm: float) -> tu
             b_eq=[0.0],
             bounds=[*[(-reach, reach)] * dim, (0, None)],
         )
-        if found.x is None:
+        if program.x is None:
             break
-        candidate = direction + gap * found.x[:-1]
+        candidate = direction + gap * program.x[:-1]
         candidate = candidate / np.linalg.norm(candidate)
         height = float((points @ candidate).min())
         # Rounds that gain less than a tenth of the gap are noise.
@@ -171,8 +171,8 @@ def hemisphere(x: ArrayLike) -> Hemisphere:
     states = as_states(x)
     unit = unit_rows(states.detach().double()).cpu().numpy()
     flat = unit.reshape(-1, *unit.shape[-2:])
-    found = np.stack([_deepest(system) for system in flat]) if len(flat) else np.empty((0, unit.shape[-1] + 1))
-    result = torch.as_tensor(found).to(states).reshape(*states.shape[:-2], states.shape[-1] + 1)
+    deepest = np.stack([_deepest(system) for system in flat]) if len(flat) else np.empty((0, unit.shape[-1] + 1))
+    result = torch.as_tensor(deepest).to(states).reshape(*states.shape[:-2], states.shape[-1] + 1)
     return Hemisphere(like(result[..., :-1], x), like(result[..., -1], x))
 
 

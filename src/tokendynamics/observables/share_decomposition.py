@@ -81,15 +81,15 @@ def shares(prompts: Sequence[ArrayLike]) -> Shares:
     if isinstance(prompts, Tensor) or len(prompts) < 2:
         came = "one tensor" if isinstance(prompts, Tensor) else len(prompts)
         raise ArgumentValueError(expected("prompts", "the states of at least two prompts", came))
-    states = [as_states(each, f"prompts[{place}]") for place, each in enumerate(prompts)]
+    states = [as_states(prompt, f"prompts[{place}]") for place, prompt in enumerate(prompts)]
     first = states[0]
-    for place, each in enumerate(states):
-        if (*each.shape[:-2], each.shape[-1]) != (*first.shape[:-2], first.shape[-1]):
+    for place, state in enumerate(states):
+        if (*state.shape[:-2], state.shape[-1]) != (*first.shape[:-2], first.shape[-1]):
             wanted = f"sites and width of prompts[0], {tuple(first.shape)} but for the tokens"
-            raise ArgumentValueError(expected(f"prompts[{place}]", wanted, f"shape {tuple(each.shape)}"))
-    directions = [unit_rows(each.double(), f"prompts[{place}]") for place, each in enumerate(states)]
-    means = torch.stack([each.mean(dim=-2) for each in directions])
-    within = torch.stack([_mean_pair_product(each) for each in directions])
+            raise ArgumentValueError(expected(f"prompts[{place}]", wanted, f"shape {tuple(state.shape)}"))
+    directions = [unit_rows(state.double(), f"prompts[{place}]") for place, state in enumerate(states)]
+    means = torch.stack([units.mean(dim=-2) for units in directions])
+    within = torch.stack([_mean_pair_product(units) for units in directions])
     return shares_of_sums(within, gram_of_means(means), resolution_of(first.dtype))
 
 

@@ -155,8 +155,8 @@ def summarize(x: ArrayLike, keep: Tensor | None = None) -> dict[str, Float64[Ten
     _check_mask(keep, (*sites, tokens))
     gram = gram_of(states.reshape(-1, tokens, dim))
     refuse_zero_tokens(keep & (gram.size.reshape(keep.shape) == 0), "x")
-    found = summarize_gram(gram, keep.reshape(1, -1, tokens))
-    return {name: values.reshape(sites) for name, values in found.items()}
+    summary = summarize_gram(gram, keep.reshape(1, -1, tokens))
+    return {name: values.reshape(sites) for name, values in summary.items()}
 
 
 def summarize_gram(gram: Gram, keep: Bool[Tensor, "mask site token"]) -> dict[str, Float64[Tensor, "mask site"]]:
@@ -172,10 +172,10 @@ def summarize_gram(gram: Gram, keep: Bool[Tensor, "mask site token"]) -> dict[st
     [[0.471405], [0.0]]
     """
     sites = max(1, _CHUNK_BYTES // (8 * keep.shape[0] * keep.shape[-1] ** 2))
-    found = [
+    blocks = [
         _summarize_piece(piece, mask) for piece, mask in zip(gram.split(sites), keep.split(sites, dim=1), strict=True)
     ]
-    return {name: torch.cat([values[name] for values in found], dim=-1) for name in found[0]}
+    return {name: torch.cat([values[name] for values in blocks], dim=-1) for name in blocks[0]}
 
 
 def _summarize_piece(gram: Gram, keep: Bool[Tensor, "mask site token"]) -> dict[str, Float64[Tensor, "mask site"]]:
@@ -318,7 +318,7 @@ def _spread_of_many(gram: Gram, keep: Bool[Tensor, "mask site token"]) -> dict[s
         distance_sums(state.double() / scale, size / scale, mask, _CLOSE)
         for state, size, scale, mask in zip(states, gram.size, largest, keep.unbind(dim=1), strict=True)
     ]
-    distances, squares = (torch.stack(each, dim=-1) for each in zip(*sums, strict=True))
+    distances, squares = (torch.stack(of_states, dim=-1) for of_states in zip(*sums, strict=True))
     count = keep.sum(dim=-1)
     mean = distances / (count * (count - 1)) * largest
     relative = gram.size / largest.unsqueeze(-1)

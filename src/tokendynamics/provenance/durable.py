@@ -24,7 +24,7 @@ def put_durably(data: bytes, made: Path, target: Path) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    above = [target.parent, *(each.parent for each in (target.parent, *target.parents) if not each.exists())]
+    above = [target.parent, *(parent.parent for parent in (target.parent, *target.parents) if not parent.exists())]
     target.parent.mkdir(parents=True, exist_ok=True)
     made.replace(target)
     for folder in dict.fromkeys(above):

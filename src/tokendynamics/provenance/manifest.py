@@ -91,11 +91,11 @@ def manifest(
 
 def versions(*packages: str) -> dict[str, str]:
     """Return the versions of the package, of Python, and of those of `packages` that are installed."""
-    found = {"tokendynamics": __version__, "python": platform.python_version()}
+    version_of = {"tokendynamics": __version__, "python": platform.python_version()}
     for name in packages:
         with suppress(metadata.PackageNotFoundError):
-            found[name] = _version(name)
-    return found
+            version_of[name] = _version(name)
+    return version_of
 
 
 @cache

@@ -54,17 +54,17 @@ def in_the_way(folder: Path, entries: Collection[str]) -> list[str]:
         Names relative to the folder, in order; a foreign folder without files counts by its own name.
     """
     written = written_in(folder)
-    ours: Mapping[str, str] = {} if written is None else written.files
+    known_digests: Mapping[str, str] = {} if written is None else written.files
     known = set() if written is None else written.entries
-    found: list[str] = []
+    in_way: list[str] = []
     for entry in sorted(entries):
         if entry == MANIFEST and written is not None:
             continue
         names = list(files_below(folder, entry))
         if not names and entry not in known and os.path.lexists(folder / entry):
-            found.append(entry)
-        found += [name for name in names if name not in ours or digest(folder / name) != ours[name]]
-    return found
+            in_way.append(entry)
+        in_way += [name for name in names if name not in known_digests or digest(folder / name) != known_digests[name]]
+    return in_way
 
 
 def files_below(folder: Path, entry: str) -> Iterator[str]:

@@ -333,24 +333,24 @@ def _complete(root: Path, target: Path) -> None:
     (root / _OLD).mkdir(exist_ok=True)
     for name, former in journal.items():
         new, place = root / NEW / name, target / name
-        found, there = _identity(place), os.path.lexists(new)
-        if found is not None and found == former:
+        identity, there = _identity(place), os.path.lexists(new)
+        if identity is not None and identity == former:
             if there and not new.is_dir() and (place.is_symlink() or not place.is_dir()):
                 new.replace(place)
                 continue
             place.rename(root / _OLD / name)
-            found = None
-        if there and found is None:
+            identity = None
+        if there and identity is None:
             new.rename(place)
     (root / JOURNAL).unlink()
 
 
 def _identity(path: Path) -> list[int] | None:
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         return None
-    return [found.st_dev, found.st_ino, found.st_mtime_ns]
+    return [status.st_dev, status.st_ino, status.st_mtime_ns]
 
 
 def _is_current(target: Path) -> bool:

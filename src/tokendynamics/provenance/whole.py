@@ -145,7 +145,7 @@ def full_disk_as_storage_error(place: Path) -> Iterator[None]:
         # HDF5, PyTorch and safetensors raise errors of their own, with the system's words in them.
         words = str(error)
         if isinstance(error, StorageError) or not (
-            number in _FULL or any(os.strerror(each) in words for each in _FULL)
+            number in _FULL or any(os.strerror(code) in words for code in _FULL)
         ):
             raise
         came = os.strerror(number or errno.ENOSPC).lower()
@@ -167,8 +167,8 @@ def _put(
 
     new = root / NEW
     files, entries = digests(new), entries_in(new)
-    told = {**record, "written_by": written_by}
-    write_json(new / MANIFEST, {**told, "files": files})
+    manifest = {**record, "written_by": written_by}
+    write_json(new / MANIFEST, {**manifest, "files": files})
     for _ in range(_MOST_ATTEMPTS):
         if not place.exists():
             try:
@@ -183,7 +183,7 @@ def _put(
             if not overwrite:
                 _check(place, affected, written_by, argument)
             if keep:
-                write_json(new / MANIFEST, {**told, "files": _kept(place, affected) | files})
+                write_json(new / MANIFEST, {**manifest, "files": _kept(place, affected) | files})
             put_in_place(root, place, affected, entry_by_entry=shared)
             return
     raise StorageError(expected(str(place), "a folder that stays", "one that is removed again and again"))

@@ -70,8 +70,8 @@ class Readable:
         return f"<p><strong>{headline}</strong></p><ul>{''.join(f'<li>{text}</li>' for text in rest)}</ul>"
 
     def _texts(self) -> list[str]:
-        found = (each.text if isinstance(each, Finding) else each for each in self.findings)
-        return [printable(text) for text in (self.headline, *found)]
+        sentences = (finding.text if isinstance(finding, Finding) else finding for finding in self.findings)
+        return [printable(text) for text in (self.headline, *sentences)]
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,9 @@ def save_tables(tables: Mapping[str, xr.Dataset], made: Path, format: Format) ->
     """
     for name, table in tables.items():
         # Text as variable-length strings, which both formats read back.
-        texts = {key: each.astype(object) for key, each in table.variables.items() if each.dtype.kind == "U"}
+        texts = {
+            key: variable.astype(object) for key, variable in table.variables.items() if variable.dtype.kind == "U"
+        }
         written, path = _replaced(table, texts), made / f"{name}{SUFFIXES[format]}"
         if format == "zarr":
             # Version 3 has no settled form for words; version 2 has, and every reader takes it.
@@ -162,7 +164,7 @@ def unreadable(folder: Path, wanted: str, error: Exception) -> ArgumentValueErro
 def conventions_of(values: Any) -> tuple[Convention, ...]:
     """Return stored conventions."""
     names = ("name", "choice", "otherwise")
-    return tuple(Convention(*(as_text(each[name], name) for name in names)) for each in values)
+    return tuple(Convention(*(as_text(entry[name], name) for name in names)) for entry in values)
 
 
 def findings_of(values: Any, figures: Any) -> tuple[Finding, ...]:
@@ -173,8 +175,8 @@ def findings_of(values: Any, figures: Any) -> tuple[Finding, ...]:
         figures: The literal type of the names of figures.
     """
     return tuple(
-        Finding(as_text(each["text"], "text"), one_of(figures, each["figure"]), with_nan(dict(each["values"])))
-        for each in values
+        Finding(as_text(entry["text"], "text"), one_of(figures, entry["figure"]), with_nan(dict(entry["values"])))
+        for entry in values
     )
 
 
@@ -192,7 +194,7 @@ def with_nan(value: Any) -> Any:
     {'value': nan, 'interval': [0.5, nan]}
     """
     if isinstance(value, dict):
-        return {name: with_nan(each) for name, each in value.items()}
+        return {name: with_nan(entry) for name, entry in value.items()}
     if isinstance(value, list):
-        return [with_nan(each) for each in value]
+        return [with_nan(entry) for entry in value]
     return math.nan if value is None else value

@@ -232,13 +232,13 @@ class Own(_Shared):
 
     def check(self, x: Tensor, argument: str) -> None:
         """See `Geometry`."""
-        found = self.space.project(x)
-        if not isinstance(found, Tensor) or found.shape != x.shape:
-            came = f"{type(found).__name__} of shape {tuple(getattr(found, 'shape', ()))}"
+        projected = self.space.project(x)
+        if not isinstance(projected, Tensor) or projected.shape != x.shape:
+            came = f"{type(projected).__name__} of shape {tuple(getattr(projected, 'shape', ()))}"
             wanted = f"a tensor of shape {tuple(x.shape)}"
             raise ArgumentValueError(expected(f"{self.space.name}.project({argument})", wanted, came))
-        if not bool(torch.isfinite(found).all()):
-            came = f"none for {first_token(~torch.isfinite(found).all(dim=-1))}"
+        if not bool(torch.isfinite(projected).all()):
+            came = f"none for {first_token(~torch.isfinite(projected).all(dim=-1))}"
             raise ArgumentValueError(expected(argument, f"tokens with a point of space {self.space.name}", came))
 
     def project(self, x: Tensor) -> Tensor:
@@ -260,5 +260,5 @@ class Own(_Shared):
 
 def geometry_of(space: Space) -> Geometry:
     """Return how the flow sees a space: its own `geometry`, if it has one, else `Own`."""
-    own = getattr(space, "geometry", None)
-    return Own(space) if own is None else own
+    geometry = getattr(space, "geometry", None)
+    return Own(space) if geometry is None else geometry

@@ -40,7 +40,7 @@ def check_sample(systems: Sequence[int], tokens: int, dim: int) -> None:
         MemoryLimitError: Too many numbers.
     """
     numbers = as_count(tokens, "tokens") * as_count(dim, "dim")
-    check_fits(_BYTES * numbers * math.prod(as_count(each, "systems", at_least=0) for each in systems), "tokens")
+    check_fits(_BYTES * numbers * math.prod(as_count(size, "systems", at_least=0) for size in systems), "tokens")
 
 
 def into_half_space(direction: ArrayLike, draw: Callable[[int], Tensor]) -> Tensor:

@@ -161,7 +161,7 @@ class Simulation(Result):
     def findings(self) -> list[str]:
         """What the engine says of the run, warnings, and what each certificate found."""
         certificates = self.certificates or ()
-        held = [f"{each.statement} {each.outcome}: {each.text}" for each in certificates]
+        held = [f"{certificate.statement} {certificate.outcome}: {certificate.text}" for certificate in certificates]
         return [*self.warnings, *held, *(["The run was interrupted."] if self.certificates is None else [])]
 
     @property
@@ -173,16 +173,16 @@ class Simulation(Result):
     def warnings(self) -> list[str]:
         """What the engine warns of, and a sentence where systems neither reached the horizon nor meant to end early."""
         trajectory = self.trajectory
-        found = [note.removeprefix("warning: ") for note in trajectory.notes if note.startswith("warning: ")]
+        sentences = [note.removeprefix("warning: ") for note in trajectory.notes if note.startswith("warning: ")]
         early = {status: count for status, count in self.statuses.items() if status not in _ARRIVED}
         if early:
             what = ", ".join(f"{count} {status}" for status, count in early.items())
             last = float(trajectory.end_times.min())
-            found.append(
+            sentences.append(
                 f"not every system reached the horizon t = {trajectory.times[-1]:g}: {what}; "
                 f"the earliest ended at t = {last:g}, and the states reached are kept"
             )
-        return found
+        return sentences
 
     def draw(self, name: FigureName) -> Figure:
         """Draw one figure, whether or not the file asks for it.
@@ -206,13 +206,13 @@ class Simulation(Result):
 
     @cached_property
     def _drawn(self) -> dict[str, Figure | TokenDynamicsError]:
-        found: dict[str, Figure | TokenDynamicsError] = {}
+        by_name: dict[str, Figure | TokenDynamicsError] = {}
         for name in figure_names(self.file):
             try:
-                found[name] = self.draw(name)
+                by_name[name] = self.draw(name)
             except TokenDynamicsError as error:
-                found[name] = error
-        return found
+                by_name[name] = error
+        return by_name
 
     def save(self, folder: str | Path, *, overwrite: bool = False, argument: str = "folder") -> tuple[Path, ...]:
         """Write the data, then the figures, then the page, each step whole; of an interrupted run the data only.
@@ -330,8 +330,10 @@ def run(
             with file.blaming(("solver",)):
                 options: dict[str, Any] = {"events": setup.events, "progress": named, **setup.options}
                 trajectory = simulate(setup.flow, setup.start, setup.times, **options)
-            applying = {each.statement for each in checks if each.applies_to.any()}
-            certificates = tuple(each for each in certify(trajectory) if each.statement in applying)
+            applying = {statement_check.statement for statement_check in checks if statement_check.applies_to.any()}
+            certificates = tuple(
+                certificate for certificate in certify(trajectory) if certificate.statement in applying
+            )
         except Interrupted as stopped:
             trajectory = trajectory or stopped.trajectory
     command = command or f"specification.run({file.name!r})"
@@ -412,14 +414,14 @@ def _checks(file: SpecificationFile, setup: Setup) -> list[Check]:
 
 def _with(one: Check, known: Hypothesis) -> Check:
     """Return the check with a hypothesis that was assumed known to hold or not."""
-    if all(each.name != known.name for each in one.hypotheses):
+    if all(hypothesis.name != known.name for hypothesis in one.hypotheses):
         return one
     applies_to = np.asarray(one.applies_to & bool(known.holds))
     return replace(
         one,
         applies=bool(applies_to.all()),
         applies_to=applies_to,
-        hypotheses=tuple(known if each.name == known.name else each for each in one.hypotheses),
+        hypotheses=tuple(known if hypothesis.name == known.name else hypothesis for hypothesis in one.hypotheses),
         reasons=one.reasons if known.holds else (*one.reasons, f"{known.name}: {known.text}"),
         prediction=one.prediction if applies_to.any() else None,
         assumed=tuple(text for text in one.assumed if not text.startswith(f"{known.name}: ")),

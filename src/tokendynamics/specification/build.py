@@ -389,7 +389,7 @@ def _draw_by_rejection(draws: Draws, law: DefiniteMatrix, path: KeyPath, dim: in
     """Draw the first standard normal matrix whose symmetric part is positive definite, of each system its own."""
     if isinstance(draws, OfSystems) and draws.systems > 1 and law.seed is None:
         alone = (replace(draws, first=draws.first + number, systems=1) for number in range(draws.systems))
-        return torch.cat([_draw_by_rejection(each, law, path, dim) for each in alone])
+        return torch.cat([_draw_by_rejection(system, law, path, dim) for system in alone])
     for attempt in count():
         # A law with a seed has one stream: twice as many are then drawn anew.
         drawn = draws.normal(law.seed, (*path, attempt), _CANDIDATES[dim] << attempt, dim, dim)
@@ -397,7 +397,7 @@ def _draw_by_rejection(draws: Draws, law: DefiniteMatrix, path: KeyPath, dim: in
         definite = torch.linalg.cholesky_ex(symmetric).info == 0
         if bool(definite.any(dim=-1).all()):
             chosen = definite.int().argmax(dim=-1, keepdim=True)[..., None, None].expand(*drawn.shape[:-3], 1, dim, dim)
-            symmetric, drawn = (each.gather(-3, chosen).squeeze(-3) for each in (symmetric, drawn))
+            symmetric, drawn = (matrices.gather(-3, chosen).squeeze(-3) for matrices in (symmetric, drawn))
             sign = -1.0 if law.definite == "negative" else 1.0
             return sign * (symmetric + law.skew * (drawn - symmetric))
     raise AssertionError

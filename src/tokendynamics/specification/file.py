@@ -66,8 +66,10 @@ class Source:
             return table.model_validate(values, context={OF_SYSTEMS: of_systems})
         except ValidationError as error:
             # Of several errors the first in the file; a missing key stands nowhere, so it comes after all wrong ones.
-            described = [(each["type"] in ("missing", "no_seed"), *_described(each)) for each in error.errors()]
-            _, path, message = min(described, key=lambda each: (each[0], nearest_line(self.lines, each[1])))
+            described = [
+                (details["type"] in ("missing", "no_seed"), *_described(details)) for details in error.errors()
+            ]
+            _, path, message = min(described, key=lambda entry: (entry[0], nearest_line(self.lines, entry[1])))
             raise self.error(path, message) from None
 
 

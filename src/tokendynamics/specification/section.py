@@ -96,16 +96,16 @@ def quantity(value: Any, units: dict[str, float]) -> Any:
     """
     if not isinstance(value, str):
         return value
-    found = _QUANTITY.fullmatch(value)
+    match = _QUANTITY.fullmatch(value)
     base = next(iter(units))
-    if found is None or not found[2]:
+    if match is None or not match[2]:
         example = f"'1.5 {base}'"
         raise PydanticCustomError(
             "no_unit",
             "expected a number (in {base}) or a text such as {example}, got {came}; units {units}",
             {"base": base, "example": example, "came": repr(value), "units": ", ".join(units)},
         )
-    unit = found[2]
+    unit = match[2]
     if unit not in units:
         advice = did_you_mean(unit, units)
         for kind, others in (("angles", ANGLE_UNITS), ("frequencies", FREQUENCY_UNITS)):
@@ -113,7 +113,7 @@ def quantity(value: Any, units: dict[str, float]) -> Any:
             for meant in (name for name in others if name.lower() == unit.lower() and name not in units):
                 advice = f"{meant!r} is for {kind} (valid: {', '.join(sorted(units))})"
         raise PydanticCustomError("wrong_unit", "unknown unit {unit}; {advice}", {"unit": repr(unit), "advice": advice})
-    return float(found[1]) * units[unit]
+    return float(match[1]) * units[unit]
 
 
 def _in(units: dict[str, float]) -> Callable[[Any], Any]:

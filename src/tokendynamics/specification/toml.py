@@ -78,10 +78,10 @@ def parse_toml(text: str, name: str) -> dict[str, Any]:
         SpecificationError: Not TOML; a key of more than 32 parts (the parser's time grows with their square), arrays
             or tables nested more than 64 deep, or an integer beyond the 64 bits that TOML has.
     """
-    if found := _LONG_KEY.search(text):
-        _refuse(text, name, found.start(), f"a key has more than {_MOST_PARTS} parts")
-    if found := _LONG_INTEGER.search(text):
-        _refuse(text, name, found.start(), "an integer is beyond 64 bits")
+    if match := _LONG_KEY.search(text):
+        _refuse(text, name, match.start(), f"a key has more than {_MOST_PARTS} parts")
+    if match := _LONG_INTEGER.search(text):
+        _refuse(text, name, match.start(), "an integer is beyond 64 bits")
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -120,8 +120,8 @@ def _syntax(message: str) -> str:
     >>> _syntax("Expected '=' after a key in a key/value pair (at line 2, column 5)")
     "line 2, column 5: expected '=' after a key in a key/value pair"
     """
-    found = re.fullmatch(r"(.*) \(at (.*)\)", message)
-    return f"{found[2]}: {found[1][0].lower()}{found[1][1:]}" if found else message
+    match = re.fullmatch(r"(.*) \(at (.*)\)", message)
+    return f"{match[2]}: {match[1][0].lower()}{match[1][1:]}" if match else message
 
 
 def key_lines(text: str) -> dict[KeyPath, int]:
@@ -250,7 +250,7 @@ class _Scanner:
         self._take(pattern)
 
     def _take(self, pattern: re.Pattern[str]) -> str:
-        found = pattern.match(self._text, self._at)
-        taken = found.group() if found else ""
+        match = pattern.match(self._text, self._at)
+        taken = match.group() if match else ""
         self._at += len(taken)
         return taken

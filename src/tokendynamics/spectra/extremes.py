@@ -194,9 +194,9 @@ def spectral_norm(matrix: Float[Tensor, "dim dim"]) -> float:
     """
     if len(matrix) >= _DENSE_BELOW and bool(matrix.any()):
         most = int(_STEPS_PER_ROOT * len(matrix) ** 0.5)
-        found = _largest_singular(lambda x: matrix.mT @ (matrix @ x), len(matrix), most)
-        if found is not None:
-            return found
+        largest = _largest_singular(lambda x: matrix.mT @ (matrix @ x), len(matrix), most)
+        if largest is not None:
+            return largest
     return float(torch.linalg.svdvals(matrix)[0])
 
 
@@ -251,22 +251,22 @@ def _near_zero(inverse: Apply, dim: int, thresholds: tuple[float, float]) -> tup
     if ritz is None:
         return None
     sizes = ritz.values.abs()
-    doubtful = [bool(((sizes * each - 1).abs() < _ACCURACY**0.5).any()) for each in thresholds]
+    doubtful = [bool(((sizes * threshold - 1).abs() < _ACCURACY**0.5).any()) for threshold in thresholds]
     inside = (sizes >= limit).nonzero()[:, 0]
     if any(doubtful) or len(inside) > _MOST_NEAR_ZERO or _more_than(space, ritz, inside, limit):
         return None
-    first, second = (int((sizes > 1 / each).sum()) for each in thresholds)
+    first, second = (int((sizes > 1 / threshold).sum()) for threshold in thresholds)
     return first, second
 
 
-def _more_than(space: KrylovSpace, ritz: Ritz, found: Tensor, limit: float) -> bool:
+def _more_than(space: KrylovSpace, ritz: Ritz, indices: Tensor, limit: float) -> bool:
     """Tell whether the inverse has more eigenvalues beyond the limit than those found.
 
     One Krylov space holds a single vector of each eigenspace; the second start is random and sees what is left.
     """
-    if not len(found):
+    if not len(indices):
         return False
-    vectors = space.vectors(ritz, found)
+    vectors = space.vectors(ritz, indices)
     known = torch.linalg.qr(torch.cat([vectors.real, vectors.imag], dim=-1)).Q
 
     def deflated(x: Tensor) -> Tensor:

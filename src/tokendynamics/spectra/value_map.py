@@ -85,9 +85,9 @@ def value_spectrum(matrix: ArrayLike, *, wanted: Wanted = "extremes") -> ValueSp
         raise ArgumentValueError(expected("wanted", "'extremes' or 'whole'", shown(wanted)))
     given = as_square(matrix, "matrix")
     dense, dim = given.double(), given.shape[-1]
-    found = extremes_of(dense, given.dtype) if wanted == "extremes" and dim >= _DENSE_BELOW else None
-    if found is not None:
-        return ValueSpectrum(dim=dim, rank=dim, route="Krylov spaces", **asdict(found))
+    extremes = extremes_of(dense, given.dtype) if wanted == "extremes" and dim >= _DENSE_BELOW else None
+    if extremes is not None:
+        return ValueSpectrum(dim=dim, rank=dim, route="Krylov spaces", **asdict(extremes))
     return _summarize(dim, torch.linalg.svdvals(dense), torch.linalg.eigvals(dense), given.dtype, wanted)
 
 

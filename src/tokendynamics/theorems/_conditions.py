@@ -53,8 +53,8 @@ def largest_error(trajectory: Trajectory) -> np.ndarray:
     norms = torch.linalg.vector_norm(trajectory.tensor.detach().double().cpu(), dim=-1).amax(dim=-1).numpy()
     smallest = np.where(np.asarray(trajectory.reached), norms, np.inf).min(axis=-1)
     relative = float(trajectory.parameters["atol"]) / np.maximum(smallest, np.finfo(float).tiny)
-    each = float(trajectory.parameters["rtol"]) + relative
-    return np.broadcast_to(_PER_STEP * np.maximum(steps, 1) * each, systems)
+    of_one_step = float(trajectory.parameters["rtol"]) + relative
+    return np.broadcast_to(_PER_STEP * np.maximum(steps, 1) * of_one_step, systems)
 
 
 LIMIT = 1e-3

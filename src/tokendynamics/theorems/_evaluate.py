@@ -121,7 +121,7 @@ def certify(trajectory: Trajectory, statements: Sequence[str] | None = None) -> 
 
 
 def _named(name: str) -> Statement:
-    found = {statement.name: statement for statement in STATEMENTS}
-    if name not in found:
-        raise ArgumentValueError(expected("statements", f"names among {', '.join(found)}", repr(name)))
-    return found[name]
+    statements = {statement.name: statement for statement in STATEMENTS}
+    if name not in statements:
+        raise ArgumentValueError(expected("statements", f"names among {', '.join(statements)}", repr(name)))
+    return statements[name]

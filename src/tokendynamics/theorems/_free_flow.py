@@ -22,9 +22,9 @@ def free_softmax(flow: Flow) -> tuple[Hypothesis, ...]:
 
 def of_constant_circuits(flow: Flow, presupposing: Callable[[Flow], tuple[Hypothesis, ...]]) -> tuple[Hypothesis, ...]:
     """Suppose circuits that do not depend on time, and what can be asked of them only then."""
-    found = (measured.constant(flow.attention.qk, "qk"), measured.constant(flow.attention.ov, "ov"))
-    varies = not all(one.anywhere for one in found)
-    return found if varies else (*found, *presupposing(flow))
+    constancy = (measured.constant(flow.attention.qk, "qk"), measured.constant(flow.attention.ov, "ov"))
+    varies = not all(one.anywhere for one in constancy)
+    return constancy if varies else (*constancy, *presupposing(flow))
 
 
 def absolute_positions(flow: Flow) -> Hypothesis:

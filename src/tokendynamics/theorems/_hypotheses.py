@@ -94,7 +94,9 @@ def above(name: str, value: float | Tensor, tolerance: float | Tensor, what: str
 
 
 def _beside(value: float | Tensor, tolerance: float | Tensor) -> list[Tensor]:
-    return list(torch.broadcast_tensors(*(torch.as_tensor(each, dtype=torch.float64) for each in (value, tolerance))))
+    return list(
+        torch.broadcast_tensors(*(torch.as_tensor(numbers, dtype=torch.float64) for numbers in (value, tolerance)))
+    )
 
 
 def _where_they_differ(holds: Tensor) -> np.ndarray | None:
@@ -187,11 +189,11 @@ def multiples(flow: Flow) -> tuple[Tensor, Tensor, bool]:
         return torch.zeros(()), torch.ones(flow.heads, dtype=torch.float64), True
     matrices, complete = observed(flow.attention.ov)
     stacked = torch.stack(matrices).cpu()
-    found = stacked.diagonal(dim1=-2, dim2=-1).mean(dim=-1)
+    multiple = stacked.diagonal(dim1=-2, dim2=-1).mean(dim=-1)
     eye = torch.eye(flow.dim, dtype=torch.float64)
-    gaps = (stacked - found[..., None, None] * eye).abs().amax(dim=(-2, -1))
-    relative = gaps / found.abs().clamp_min(torch.finfo(torch.float64).tiny)
-    return relative.amax(dim=-1).amax(dim=0), found.amin(dim=0), complete
+    gaps = (stacked - multiple[..., None, None] * eye).abs().amax(dim=(-2, -1))
+    relative = gaps / multiple.abs().clamp_min(torch.finfo(torch.float64).tiny)
+    return relative.amax(dim=-1).amax(dim=0), multiple.amin(dim=0), complete
 
 
 def positive_multiples(flow: Flow) -> tuple[Hypothesis, ...]:
@@ -285,8 +287,8 @@ def open_half_space(start: Tensor) -> Hypothesis:
 
 
 def _space(flow: Flow) -> str:
-    own = "" if flow.geometry.closed_form else ", one of your own, of which nothing more is known"
-    return f"the space is {flow.space.name}{own}"
+    unknown = "" if flow.geometry.closed_form else ", one of your own, of which nothing more is known"
+    return f"the space is {flow.space.name}{unknown}"
 
 
 def _mask(flow: Flow) -> str:

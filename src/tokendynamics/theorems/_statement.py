@@ -89,10 +89,10 @@ class Statement:
         systems = tuple(trajectory.tensor.shape[:-3])
         where = np.ones(systems, dtype=bool) if applies_to is None else applies_to
         part = run_of_systems(trajectory, where)
-        found = confirmed(self.conditions(part), part, self.conditions)
+        conditions = confirmed(self.conditions(part), part, self.conditions)
         if not where.all():
-            found = tuple(_among_all(one, where) for one in found)
-        certificate = combine(self.name, found)
+            conditions = tuple(_among_all(one, where) for one in conditions)
+        certificate = combine(self.name, conditions)
         notes = [certificate.text, *_part_seen(part)]
         if trajectory.engine == "layers":
             notes.append("judged on discrete layers, of which the statement does not speak")

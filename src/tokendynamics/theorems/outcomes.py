@@ -144,11 +144,11 @@ def outcomes_of(trajectory: Trajectory) -> np.ndarray:
         decaying = small & (rise < _DECAYING * np.log(ratio))
         late, early = (_largest(logs, elapsed, length, part) for part in (1.0, _LONG))
         in_steps = small & (late - early < _DECAYING * math.log(_LONG))
-    told = seen & (length * rate >= _LONG_ENOUGH)
+    decided = seen & (length * rate >= _LONG_ENOUGH)
     in_steps &= length * rate >= _LONG_ENOUGH * _LONG
     # What stands still while circuits change may move again.
     resting = (_largest_motion(states, third, last) < _AT_REST) & flow.attention.constant
-    choices = [diverged, vanished, told & resting, told & decaying, told & in_steps]
+    choices = [diverged, vanished, decided & resting, decided & decaying, decided & in_steps]
     return np.select(choices, ["diverged", "zero", "nonzero equilibrium", "zero", "zero"], "undecided")
 
 
@@ -195,11 +195,11 @@ def _largest_motion(states: Tensor, first: np.ndarray, last: np.ndarray) -> np.n
     end = states.gather(-3, at)
     size = end.abs().amax(dim=(-2, -1), keepdim=True)
     size = torch.where(size > 0, size, 1.0)  # Relative to the end: any size has squares.
-    moved = torch.linalg.vector_norm((states - end) / size, dim=-1).amax(dim=-1).numpy()
+    distance = torch.linalg.vector_norm((states - end) / size, dim=-1).amax(dim=-1).numpy()
     largest = torch.linalg.vector_norm(end / size, dim=-1).amax(dim=(-2, -1)).numpy()
     index = np.arange(states.shape[-3])
     within = (index >= first[..., None]) & (index <= last[..., None])
-    return np.asarray(np.where(within, moved, 0.0).max(axis=-1) / np.where(largest > 0, largest, 1.0))
+    return np.asarray(np.where(within, distance, 0.0).max(axis=-1) / np.where(largest > 0, largest, 1.0))
 
 
 def rests_only_at_zero(flow: Flow, tokens: int) -> np.ndarray:

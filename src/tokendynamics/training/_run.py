@@ -50,7 +50,7 @@ def likely_causes(experiment: Experiment, history: Course, validation: Course) -
         validation: See `Record`.
     """
     recipe, causes = experiment.recipe, []
-    losses = [loss for each in history if (loss := each["loss"]) is not None]
+    losses = [loss for entry in history if (loss := entry["loss"]) is not None]
     remedies = f"halve it, or use a warm-up longer than {recipe.warmup} steps"
     too_high = f"the learning rate {recipe.learning_rate:g} is likely too high; {remedies}"
     if losses and losses[-1] > min(losses) + _ROSE:

@@ -103,7 +103,7 @@ def _settings(recipe: Recipe, folder: Path, seed: int) -> dict[str, Any]:
 def _check_further(further: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     if not isinstance(further, Mapping):
         raise ArgumentTypeError(expected("arguments", "a dict", repr(further)))
-    known = {each.name for each in fields(TrainingArguments) if each.init}
+    known = {field.name for field in fields(TrainingArguments) if field.init}
     for name in further:
         if name not in known:
             raise ArgumentValueError(expected("arguments", "names of transformers.TrainingArguments", repr(name)))
@@ -174,7 +174,7 @@ def _named_by_group(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Yield every parameter that is trained once, with the name of its group."""
     seen: set[int] = set()
     for module in model.modules():
-        kinds = next((kinds for each, kinds in _KINDS.items() if isinstance(module, each)), {})
+        kinds = next((kinds for kind, kinds in _KINDS.items() if isinstance(module, kind)), {})
         for name, parameter in module.named_parameters(recurse=False):
             if parameter.requires_grad and id(parameter) not in seen:
                 seen.add(id(parameter))
@@ -197,10 +197,10 @@ def worst_conditioning(model: nn.Module) -> dict[str, float]:
     'value_real_lowest'
     """
     layers = [module for module in model.modules() if isinstance(module, ConstrainedAttention)]
-    if not layers or not all(bool(torch.isfinite(weight).all()) for each in layers for weight in each.weights()[:3]):
+    if not layers or not all(bool(torch.isfinite(weight).all()) for layer in layers for weight in layer.weights()[:3]):
         return {}
     numbers = [layer.conditioning() for layer in layers]
-    return {name: (min if name == _LOWEST else max)(each[name] for each in numbers) for name in numbers[0]}
+    return {name: (min if name == _LOWEST else max)(of_layer[name] for of_layer in numbers) for name in numbers[0]}
 
 
 KEPT = 2
@@ -281,9 +281,9 @@ class RunTrainer(Trainer):
         """
         state = self.accelerator.gradient_state
         if self.args.world_size > 1 and state.end_of_dataloader and state.remainder > 0:
-            own = max(state.remainder - self.args.process_index * self.args.eval_batch_size, 0)
+            counted = max(state.remainder - self.args.process_index * self.args.eval_batch_size, 0)
             labels = inputs["labels"].clone()
-            labels[own:] = _IGNORED
+            labels[counted:] = _IGNORED
             inputs = {**inputs, "labels": labels}
         accepts, self.model_accepts_loss_kwargs = self.model_accepts_loss_kwargs, False
         try:
@@ -305,17 +305,17 @@ class RunTrainer(Trainer):
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
         """Add the task's measures, and how well the layers are conditioned."""
-        found = super().evaluation_loop(
+        output = super().evaluation_loop(
             dataloader, description, self.args.prediction_loss_only, ignore_keys, metric_key_prefix
         )
-        metrics: dict[str, float] = found.metrics if found.metrics is not None else {}
+        metrics: dict[str, float] = output.metrics if output.metrics is not None else {}
         loss = metrics.get(f"{metric_key_prefix}_loss", math.nan)
-        scores = None if found.predictions is None else torch.as_tensor(found.predictions)
+        scores = None if output.predictions is None else torch.as_tensor(output.predictions)
         measured = self._task.measures(loss, scores)
         if metric_key_prefix == "eval":  # while the run continues
             measured |= worst_conditioning(whole_network(self.model))
         metrics.update({f"{metric_key_prefix}_{name}": value for name, value in measured.items()})
-        return found
+        return output
 
     @property
     def _folder(self) -> Path:
@@ -353,10 +353,10 @@ class RunTrainer(Trainer):
         """Refuse to keep weights that are not finite, in every process where they are so in one."""
         named = cast(nn.Module, self.accelerator.unwrap_model(self.model)).named_parameters()
         parts = ((name, getattr(part, "to_local", lambda part=part: part)()) for name, part in named)
-        found = [name for name, part in parts if not bool(torch.isfinite(part).all())]
-        count = torch.tensor([len(found)], device=self.args.device)
+        not_finite = [name for name, part in parts if not bool(torch.isfinite(part).all())]
+        count = torch.tensor([len(not_finite)], device=self.args.device)
         if int(cast(Tensor, self.accelerator.gather(count)).sum()):
-            name = found[0] if found else "of another process"
+            name = not_finite[0] if not_finite else "of another process"
             raise NotFiniteError(f"the weight {name} is not finite after step {step}")
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:

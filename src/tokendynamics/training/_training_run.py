@@ -94,10 +94,10 @@ def _beginning(name: str, value: Tensor) -> Tensor:
 
 
 def _through(states: list[Tensor], sound: list[bool]) -> dict[str, list[float | None]]:
-    finite = [bool(torch.isfinite(each).all()) and all(sound[:layer]) for layer, each in enumerate(states)]
+    finite = [bool(torch.isfinite(state).all()) and all(sound[:layer]) for layer, state in enumerate(states)]
     return plain(
         {
-            name: [measure(each) if sound else math.nan for each, sound in zip(states, finite, strict=True)]
+            name: [measure(state) if sound else math.nan for state, sound in zip(states, finite, strict=True)]
             for name, measure in (("norm", lambda states: float(norms(states).mean())), ("distance", _mean_distance))
         }
     )
@@ -206,15 +206,15 @@ class TrainingRun:
         model = network_of(experiment, self.task)
         self.notes = counted_otherwise(experiment, self.processes)
         self.averaged = None if recipe.averaging is None else AveragedWeights(recipe.averaging)
-        told: list[TrainerCallback] = [Reported(report, f"Training {experiment.name}")]
+        listeners: list[TrainerCallback] = [Reported(report, f"Training {experiment.name}")]
         self.curves: TensorBoardCurves | None = None
         if settings.process_index == 0:  # from here on the folder is this run's
             with whole_file(place / EXPERIMENT) as made:
                 write_json(made, experiment.as_json())
             if "tensorboard" in loggers:
                 self.curves = TensorBoardCurves(place / LOGS)
-                told.append(self.curves)
-        self.trainer = RunTrainer(model, self.task, recipe, settings, self.averaged, [*told, *callbacks])
+                listeners.append(self.curves)
+        self.trainer = RunTrainer(model, self.task, recipe, settings, self.averaged, [*listeners, *callbacks])
 
     @property
     def steps(self) -> int:
@@ -250,9 +250,9 @@ class TrainingRun:
     def course(self) -> tuple[tuple[dict[str, Any], ...], tuple[dict[str, Any], ...]]:
         """Return what was logged of the training, and of the evaluations on the validation split."""
         logged = self.trainer.state.log_history
-        history = [{name: each[name] for name in _LOGGED if name in each} for each in logged if "loss" in each]
-        evaluated = [each for each in logged if f"{_EVALUATED}loss" in each]
-        validation = [{"step": each["step"], **_evaluation(each, _EVALUATED)} for each in evaluated]
+        history = [{name: entry[name] for name in _LOGGED if name in entry} for entry in logged if "loss" in entry]
+        evaluated = [entry for entry in logged if f"{_EVALUATED}loss" in entry]
+        validation = [{"step": entry["step"], **_evaluation(entry, _EVALUATED)} for entry in evaluated]
         return tuple(plain(history)), tuple(validation)
 
     def measured(self) -> tuple[Measures, dict[str, dict[str, list[float | None]]]]:
@@ -298,12 +298,12 @@ class TrainingRun:
 
     def _measures(self, kind: str) -> Measures:
         splits = {"validation": self.task.validation, "test": self.task.test}
-        found = {}
+        measures = {}
         for name, split in splits.items():
             prefix = name + kind.replace(", ", "_")
             metrics = self.trainer.evaluate(eval_dataset=split, metric_key_prefix=prefix)
-            found[name + kind] = _evaluation(metrics, f"{prefix}_")
-        return found
+            measures[name + kind] = _evaluation(metrics, f"{prefix}_")
+        return measures
 
     @contextmanager
     def _with_averaged_weights(self) -> Iterator[None]:

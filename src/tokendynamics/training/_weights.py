@@ -35,8 +35,8 @@ def whole_state(model: Any) -> dict[str, Tensor]:
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
     _resharded(network)
-    found = get_model_state_dict(network, options=StateDictOptions(full_state_dict=True))
-    return cast("dict[str, Tensor]", found)
+    weights = get_model_state_dict(network, options=StateDictOptions(full_state_dict=True))
+    return cast("dict[str, Tensor]", weights)
 
 
 def load_whole_state(model: Any, state: Mapping[str, Tensor]) -> None:

@@ -39,9 +39,9 @@ class Multipliers:
     remedy: float = 10.0
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            if not 0 <= (value := getattr(self, each.name)) < math.inf:
-                raise ArgumentValueError(expected(f"multipliers.{each.name}", "a number from 0", value))
+        for attribute in fields(self):
+            if not 0 <= (value := getattr(self, attribute.name)) < math.inf:
+                raise ArgumentValueError(expected(f"multipliers.{attribute.name}", "a number from 0", value))
 
 
 @typed_fields
@@ -236,7 +236,7 @@ def differences(former: Experiment, now: Experiment) -> list[str]:
     >>> differences(one, one.changed(recipe={"steps": 200}))
     ['recipe.steps: 100 then, 200 now']
     """
-    then, now_flat = (dict(_flat(each.as_json())) for each in (former, now))
+    then, now_flat = (dict(_flat(experiment.as_json())) for experiment in (former, now))
     names = [*then, *(name for name in now_flat if name not in then)]
     return [
         f"{name}: {then.get(name, 'nothing')} then, {now_flat.get(name, 'nothing')} now"
@@ -246,10 +246,10 @@ def differences(former: Experiment, now: Experiment) -> list[str]:
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
+    entries: list[tuple[str, Any]] = []
     for name, value in values.items():
-        found += _flat(value, f"{before}{name}.") if isinstance(value, Mapping) else [(f"{before}{name}", value)]
-    return found
+        entries += _flat(value, f"{before}{name}.") if isinstance(value, Mapping) else [(f"{before}{name}", value)]
+    return entries
 
 
 def _entries(recipe: Recipe) -> dict[str, Any]:
@@ -273,10 +273,10 @@ def _as_entries(values: Any, argument: str) -> dict[str, Any]:
 
 
 def _check_names(argument: str, values: Mapping[str, Any], record: type[Any]) -> None:
-    known = {each.name: each for each in fields(record)}
+    known = {attribute.name: attribute for attribute in fields(record)}
     for name in values:
         if name not in known:
             raise ArgumentValueError(expected(argument, "entries among " + ", ".join(known), repr(name)))
-    for name, each in known.items():
-        if name not in values and each.default is MISSING and each.default_factory is MISSING:
+    for name, attribute in known.items():
+        if name not in values and attribute.default is MISSING and attribute.default_factory is MISSING:
             raise ArgumentValueError(expected(argument, f"the entry {name}, too", "none of that name"))

@@ -117,8 +117,8 @@ def remove_older(folder: Path, keep: int) -> None:
 
 def checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints in a folder, the last one last."""
-    found = [path for path in folder.glob("checkpoint-*") if path.is_dir() and _NAME.fullmatch(path.name)]
-    return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]))
+    folders = [path for path in folder.glob("checkpoint-*") if path.is_dir() and _NAME.fullmatch(path.name)]
+    return sorted(folders, key=lambda path: int(path.name.rpartition("-")[2]))
 
 
 def last_checkpoint(folder: Path, processes: int) -> Path | None:

@@ -66,7 +66,7 @@ def check_size(experiment: Experiment, task: Task, configuration: type[Any], net
     recipe, config = experiment.recipe, configuration(**experiment.model, **task.fitted())
     weights = _weights(experiment.model, task.fitted(), configuration, network)
     on_processors = not torch.accelerator.is_available()
-    each = _WEIGHT + (_AVERAGE if recipe.averaging is not None else 0) if on_processors else _LOADED
+    bytes_a_weight = _WEIGHT + (_AVERAGE if recipe.averaging is not None else 0) if on_processors else _LOADED
     if task.network == "vision":
         tokens, item = (config.image_size // config.patch_size) ** 2 + 1, 3 * config.image_size**2 * _PIXEL
     else:
@@ -76,7 +76,7 @@ def check_size(experiment: Experiment, task: Task, configuration: type[Any], net
     cutoffs = getattr(config, "cutoffs", None)
     logits = cutoffs[0] if cutoffs else getattr(config, "vocab_size", 0)  # those that are always made
     per_item = tokens * (kept + logits * _LOGIT) if on_processors else 0
-    of_model, of_batch = each * weights, recipe.batch * (item + per_item)
+    of_model, of_batch = bytes_a_weight * weights, recipe.batch * (item + per_item)
     waiting = (recipe.accumulation - 1) * recipe.batch * item
     advice = f"it has {weights:.3g} weights: fewer or narrower layers take less"
     check_fits(of_model, "model", advice)

@@ -78,7 +78,7 @@ class Record(Result):
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        values = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
         return plain({**values, "experiment": self.experiment.as_json()})
 
     @typed_arguments
@@ -113,7 +113,7 @@ class Record(Result):
 
     @classmethod
     def _from(cls, values: dict[str, Any]) -> Record:
-        entries = {each.name: values[each.name] for each in fields(cls)}
+        entries = {attribute.name: values[attribute.name] for attribute in fields(cls)}
         for name, kind in _KINDS.items():
             parts = entries[name] if name in ("history", "validation") else ()
             if not isinstance(entries[name], kind) or not all(isinstance(part, dict) for part in parts):
@@ -221,14 +221,14 @@ _WHERE = {
 
 def _tokens(layers: Mapping[str, Sequence[Any]], state: str) -> list[str]:
     """Return how the mean distance of two tokens changes, and whether every layer changes it the same way."""
-    distances = np.array([value(each) for each in layers.get("distance", ())])
+    distances = np.array([value(curve) for curve in layers.get("distance", ())])
     if len(distances) < 2 or not np.isfinite(distances).all():
         return []
     changes = np.diff(distances)
     how = "the layers do not all change it the same way"
     if (changes > 0).all() or (changes < 0).all():
         how = f"it {'grows' if changes[0] > 0 else 'shrinks'} in every layer"
-    first, last = (number(float(each)) for each in distances[[0, -1]])
+    first, last = (number(float(distance)) for distance in distances[[0, -1]])
     return [
         f"{_WHERE[state]}, the mean distance of two tokens is {first} at the embedding and {last} after layer "
         f"{len(changes)}: {how}."

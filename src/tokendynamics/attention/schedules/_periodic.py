@@ -82,8 +82,8 @@ class Periodic:
     def breaks(self, start: float, end: float) -> list[float]:
         """See `Schedule`."""
         first, last = (self._pieces_until(time) for time in (start, end))
-        found = {self._begin(piece) for piece in range(first + 1, last + 1)}
-        return sorted(time for time in found if start < time < end)
+        times = {self._begin(piece) for piece in range(first + 1, last + 1)}
+        return sorted(time for time in times if start < time < end)
 
     def corners(self, start: float, end: float) -> list[float]:
         """Return none: it jumps, see `breaks`."""

@@ -96,12 +96,12 @@ class Sinusoidal(Continuous):
         turns = (end - start) * float(frequency.abs().sum())
         if not self.absolute or len(frequency) > MOST_GATES or turns > MOST_TURNS:
             return []
-        found: set[float] = set()
+        zeros: set[float] = set()
         for rate, angle in zip(frequency.tolist(), phase.tolist(), strict=True):
             if rate != 0:
                 ends = sorted(((rate * start + angle) / math.pi, (rate * end + angle) / math.pi))
-                found |= {(k * math.pi - angle) / rate for k in range(math.floor(ends[0]), math.ceil(ends[1]) + 1)}
-        return sorted(time for time in found if start < time < end)
+                zeros |= {(k * math.pi - angle) / rate for k in range(math.floor(ends[0]), math.ceil(ends[1]) + 1)}
+        return sorted(time for time in zeros if start < time < end)
 
     @typed_arguments
     def matrix_at(self, t: float) -> Tensor:

@@ -238,13 +238,13 @@ class FromCallable:
         """See `Schedule`."""
         if not (isinstance(t, Tensor) and t.ndim):
             return Dense(self.matrix_at(float(t)))
-        found: dict[float, Tensor] = {}
+        matrices: dict[float, Tensor] = {}
         for time in t.tolist():
-            if time not in found:
-                found[time] = self.matrix_at(time)
-        if len(found) == 1:
-            return Dense(next(iter(found.values())))
-        return Dense(torch.stack([found[time] for time in t.tolist()]))
+            if time not in matrices:
+                matrices[time] = self.matrix_at(time)
+        if len(matrices) == 1:
+            return Dense(next(iter(matrices.values())))
+        return Dense(torch.stack([matrices[time] for time in t.tolist()]))
 
     def matrix_at(self, t: float) -> Tensor:
         """See `Schedule`."""

@@ -263,8 +263,8 @@ def _wrong_pairs(
     for index in (errors > tolerance).nonzero()[:, 0].tolist():
         pair = int(previous[index]), int(current[index])
         if float(errors[index]) > worst.get(pair, (0.0,))[0]:
-            found = WrongPair(*pair, float(targets[index]), float(answered[index]))
-            worst[pair] = float(errors[index]), found
+            wrong = WrongPair(*pair, float(targets[index]), float(answered[index]))
+            worst[pair] = float(errors[index]), wrong
     return tuple(pair for _, pair in sorted(worst.values(), key=lambda entry: -entry[0]))
 
 

@@ -196,8 +196,8 @@ def patching(trial: EvidenceTrial, threshold: float) -> Instrument:
     """
     outputs = _exchanged(trial)
     slopes = {side: _slopes(trial, side, changed) for side, changed in outputs.items()}
-    keys, values, queries = (own for own, *_ in slopes.values())
-    shares = (each.written(trial.bootstrap.confidence) for each in (keys, values, queries))
+    keys, values, queries = (estimate for estimate, *_ in slopes.values())
+    shares = (estimate.written(trial.bootstrap.confidence) for estimate in (keys, values, queries))
     sentence = "Of the interaction, {} comes through the keys and {} through the values; {} depends on the queries."
     previous, current, fed_previous, fed_current = _categories(trial)
     rises = []
@@ -314,7 +314,7 @@ def _sentence(
     trial: EvidenceTrial, attended: Estimate, left: Estimate, lost: dict[str, Estimate], twice: Estimate
 ) -> str:
     estimates = (attended, left, lost["hidden units"], lost["both at once"], twice_or_together(twice))
-    additive, rest, linear, both, shared = (each.written(trial.bootstrap.confidence) for each in estimates)
+    additive, rest, linear, both, shared = (estimate.written(trial.bootstrap.confidence) for estimate in estimates)
     how = "needs both parts" if _below_zero(twice) else "is computed by either part alone"
     return (
         f"An additive attention loses {additive} of the interaction; {rest} is left. Linear hidden units lose "

@@ -134,20 +134,20 @@ class EvidenceTrial:
         means = torch.bincount(pair.flatten(), freed.flatten()) / counts
         return self.ratio(name, means[pair].square().sum(dim=1), self.energy, root)
 
-    def slopes(self, moved: Tensor, contrasts: Mapping[str, Tensor], *single: Tensor) -> list[Estimate]:
-        """Fit `moved` to all `contrasts` at once, beside functions of each category in `single`, token by token.
+    def slopes(self, changes: Tensor, contrasts: Mapping[str, Tensor], *single: Tensor) -> list[Estimate]:
+        """Fit `changes` to all `contrasts` at once, beside functions of each category in `single`, token by token.
 
         All are (sequence, token); contrasts must not be collinear.
         """
         freed = {name: without_sums(contrast, *single) for name, contrast in contrasts.items()}
-        moved = without_sums(moved, *single)
-        found = []
+        changes = without_sums(changes, *single)
+        estimates = []
         for name, contrast in freed.items():
             others = [other for key, other in freed.items() if key != name]
-            own, answered = (without_projection(values, others) for values in (contrast, moved))
-            energy = own.square().sum(dim=1) * float(self.has_logic)
-            found.append(self.ratio(name, (answered * own).sum(dim=1), energy))
-        return found
+            unshared, answered = (without_projection(values, others) for values in (contrast, changes))
+            energy = unshared.square().sum(dim=1) * float(self.has_logic)
+            estimates.append(self.ratio(name, (answered * unshared).sum(dim=1), energy))
+        return estimates
 
 
 def root(values: Tensor) -> Tensor:

@@ -64,7 +64,7 @@ def probing(trial: EvidenceTrial) -> Instrument:
     estimates = [trial.ratio(name, additive - _residuals(trial, features), left) for name, features in probes.items()]
     before = estimates[0]
     holds, some = before.above(_HOLDS), before.above(_LACKS)
-    share, *rest = (each.written(trial.bootstrap.confidence) for each in estimates)
+    share, *rest = (estimate.written(trial.bootstrap.confidence) for estimate in estimates)
     sentence = f"A linear readout of the attention's output finds {share} of the interaction."
     if rest:
         sentence += f" After the norm it finds {rest[0]}, in part because of the norm."
@@ -170,9 +170,9 @@ class Evidence(Result):
     @property
     def findings(self) -> list[str]:
         """The reason of the verdict, and the result of each instrument."""
-        names = (f"{each.name[0].upper()}{each.name[1:]}" for each in self.instruments)
+        names = (f"{instrument.name[0].upper()}{instrument.name[1:]}" for instrument in self.instruments)
         sentences = zip(names, self.instruments, strict=True)
-        return [self.sentence, *(f"{name}: {each.sentence}" for name, each in sentences)]
+        return [self.sentence, *(f"{name}: {instrument.sentence}" for name, instrument in sentences)]
 
     def instrument(self, name: str) -> Instrument:
         """Return the instrument of that name.
@@ -292,19 +292,19 @@ def evidence(
     trial = EvidenceTrial.drawn(model, task, samples, seed, resamples, confidence)
     patched, ablated, probed = patching(trial, TAKES_PART), ablation(trial, TAKES_PART), probing(trial)
     looked_at = [see(model, task, resamples, confidence, trial.seed) for see in (variance_shares, correlation)]
-    found = Findings.of(trial, patched, ablated, probed)
-    decision = decide(found)
+    findings = Findings.of(trial, patched, ablated, probed)
+    decision = decide(findings)
     return Evidence(
         decision.verdict,
         decision.sentence,
         (*looked_at, patched, ablated, probed),
-        found.loss.value,
+        findings.loss.value,
         task.interaction_variance,
         samples,
         seed,
         confidence,
         model.name,
-        {threshold: decide(found, threshold).verdict for threshold in THRESHOLDS},
+        {threshold: decide(findings, threshold).verdict for threshold in THRESHOLDS},
         model,
     )
 

@@ -34,7 +34,7 @@ class Decision:
     sentence: str
 
 
-def decide(found: Findings, threshold: float = TAKES_PART) -> Decision:
+def decide(findings: Findings, threshold: float = TAKES_PART) -> Decision:
     """Decide which part does the logic, or say why that is undecided.
 
     The attention takes part if more than `threshold` of the interaction, of either sign, is lost when what it writes
@@ -54,28 +54,29 @@ def decide(found: Findings, threshold: float = TAKES_PART) -> Decision:
     The answer is "undecided" where there is no logic, where the model does not do the task, where the intervals contain
     the threshold, where there is an objection, or where no part passes; the sentence says which.
     """
-    refused = _refused(found)
+    refused = _refused(findings)
     if refused is not None:
         return Decision("undecided", refused)
-    by_weights = all_of(found.keys.beyond(threshold), found.queries.beyond(threshold))
-    by_attention = any_of(by_weights, found.by_attention.beyond(threshold))
-    attention = all_of(found.without_attention.beyond(threshold), by_attention)
-    bends = any_of(*(lost.beyond(threshold) for lost in found.without_bends))
-    feed_forward = all_of(found.after_attention.beyond(threshold), bends)
+    by_weights = all_of(findings.keys.beyond(threshold), findings.queries.beyond(threshold))
+    by_attention = any_of(by_weights, findings.by_attention.beyond(threshold))
+    attention = all_of(findings.without_attention.beyond(threshold), by_attention)
+    bends = any_of(*(lost.beyond(threshold) for lost in findings.without_bends))
+    feed_forward = all_of(findings.after_attention.beyond(threshold), bends)
     # Each part computes some without the other; a sum of losses alone could come from opposite signs.
-    alone = (found.twice, found.by_attention, found.after_attention)
+    alone = (findings.twice, findings.by_attention, findings.after_attention)
     twice = all_of(*(share.above(threshold) for share in alone))
     if twice:
-        verdict: Verdict = "either" if found.twice.above(MOST) else "both"
-        return Decision(verdict, f"{_stand_in(found, threshold, verdict)} {_numbers(found)}")
+        verdict: Verdict = "either" if findings.twice.above(MOST) else "both"
+        return Decision(verdict, f"{_stand_in(findings, threshold, verdict)} {_numbers(findings)}")
     if attention is None or feed_forward is None or twice is None:
         return Decision(
             "undecided",
-            f"The confidence intervals are too wide to decide at the threshold {number(threshold)}. {_numbers(found)}",
+            f"The confidence intervals are too wide to decide at the threshold {number(threshold)}. "
+            f"{_numbers(findings)}",
         )
-    objection = _objection(found, threshold, attention, feed_forward)
+    objection = _objection(findings, threshold, attention, feed_forward)
     if objection is not None:
-        return Decision("undecided", f"{objection} {_numbers(found)}")
+        return Decision("undecided", f"{objection} {_numbers(findings)}")
     how = "'s weights" if by_weights else ", in products of its weights and values"
     answers: dict[tuple[bool, bool], Decision] = {
         (True, True): Decision("both", "The attention and the feed-forward part each carry some of the logic."),
@@ -84,28 +85,31 @@ def decide(found: Findings, threshold: float = TAKES_PART) -> Decision:
         (False, False): Decision("undecided", "Neither part passes both path patching and ablation."),
     }
     answer = answers[attention, feed_forward]
-    return Decision(answer.verdict, f"{answer.sentence} {_numbers(found)}")
+    return Decision(answer.verdict, f"{answer.sentence} {_numbers(findings)}")
 
 
-def _refused(found: Findings) -> str | None:
+def _refused(findings: Findings) -> str | None:
     """Return why there is nothing to decide; None if there is."""
-    if not found.has_logic:
+    if not findings.has_logic:
         return "There is no logic to attribute: q_true is a sum of one-category functions."
-    if found.loss.value is None:
+    if findings.loss.value is None:
         return "The model's outputs are not finite."
-    if found.missed.above(MAY_MISS) is not False:
-        share = number(found.missed.value, 2)
+    if findings.missed.above(MAY_MISS) is not False:
+        share = number(findings.missed.value, 2)
         return f"The model does not do the task: its loss is {share} of the interaction's variance."
     return None
 
 
-def _stand_in(found: Findings, threshold: float, verdict: Verdict) -> str:
+def _stand_in(findings: Findings, threshold: float, verdict: Verdict) -> str:
     """Return what each part computes without the other, and which part the rest needs."""
-    lost = {"the attention": [found.without_attention], "the feed-forward part": found.without_bends}
+    lost = {"the attention": [findings.without_attention], "the feed-forward part": findings.without_bends}
     needed = [
         part for part, shares in lost.items() if any_of(*(share.beyond(threshold) for share in shares)) is not False
     ]
-    share, rest = found.twice.written(found.confidence), f"; the rest needs {' or '.join(needed)}" if needed else ""
+    share, rest = (
+        findings.twice.written(findings.confidence),
+        f"; the rest needs {' or '.join(needed)}" if needed else "",
+    )
     if verdict == "both":
         return f"Each part computes {share} of the interaction without the other{rest}."
     if needed:
@@ -113,7 +117,7 @@ def _stand_in(found: Findings, threshold: float, verdict: Verdict) -> str:
     return "Either part suffices: each computes the logic without the other."
 
 
-def _objection(found: Findings, threshold: float, attention: bool, feed_forward: bool) -> str | None:
+def _objection(findings: Findings, threshold: float, attention: bool, feed_forward: bool) -> str | None:
     """Return what prevents ruling out a part that fails; None if nothing does.
 
     The other part computes what is left without a part that would be named alone, whatever else failed.
@@ -126,15 +130,15 @@ def _objection(found: Findings, threshold: float, attention: bool, feed_forward:
     Hidden units may also turn a pure interaction that attention wrote into another (|A| from A), with nothing left
     without it: then what attention writes does not hold the answer.
     """
-    if attention and not feed_forward and found.after_attention.beyond(threshold) is not False:
+    if attention and not feed_forward and findings.after_attention.beyond(threshold) is not False:
         return f"More than {number(threshold)} of the interaction may remain with an additive attention."
-    if feed_forward and not attention and found.by_attention.beyond(threshold) is not False:
+    if feed_forward and not attention and findings.by_attention.beyond(threshold) is not False:
         return f"More than {number(threshold)} of the interaction may remain with linear units after the attention."
-    if not attention and _large(found.shape_of_attention):
+    if not attention and _large(findings.shape_of_attention):
         return "The attention computes an interaction, but not by its keys, or not along that of q_true."
-    if not feed_forward and _large(found.shape_after_attention) and any(map(_large, found.rises)):
+    if not feed_forward and _large(findings.shape_after_attention) and any(map(_large, findings.rises)):
         return "The feed-forward part computes an interaction, but not along that of q_true."
-    if not feed_forward and found.unread:
+    if not feed_forward and findings.unread:
         return "No linear readout finds the interaction in what attention writes, yet none of it remains without that."
     return None
 
@@ -147,25 +151,25 @@ def _large(share: Estimate) -> bool:
 _LINEAR = ("lost with linear hidden units", "lost with a linear norm and linear hidden units")
 
 
-def _numbers(found: Findings) -> str:
-    shared = twice_or_together(found.twice)
+def _numbers(findings: Findings) -> str:
+    shared = twice_or_together(findings.twice)
     parts = {
         "Attention": [
-            ("through the keys", found.keys),
-            ("through the queries", found.queries),
-            ("lost with an additive attention", found.without_attention),
+            ("through the keys", findings.keys),
+            ("through the queries", findings.queries),
+            ("lost with an additive attention", findings.without_attention),
         ],
         "Feed-forward part": [
-            ("left with an additive attention", found.after_attention),
-            *zip(_LINEAR, found.without_bends, strict=False),
+            ("left with an additive attention", findings.after_attention),
+            *zip(_LINEAR, findings.without_bends, strict=False),
         ],
         "Alone or together": [
-            ("left with linear units", found.by_attention),
-            ("computed by either part alone" if shared is found.twice else "needs both parts", shared),
+            ("left with linear units", findings.by_attention),
+            ("computed by either part alone" if shared is findings.twice else "needs both parts", shared),
         ],
     }
     return " ".join(
-        f"{part}: {listing([f'{words} {share.written(found.confidence)}' for words, share in shares])}."
+        f"{part}: {listing([f'{words} {share.written(findings.confidence)}' for words, share in shares])}."
         for part, shares in parts.items()
     )
 

@@ -110,12 +110,12 @@ def variance_shares(
         Estimate(name, plain(float(shares[0])), *percentile_interval(shares[1:], confidence))
         for name, shares in zip(names, combined.unbind(-1), strict=True)
     )
-    own = _shares(variances[0])
+    head_shares = _shares(variances[0])
     size = strengths[0] / strengths[0].sum() if float(strengths[0].sum()) > 0 else torch.zeros_like(strengths[0])
-    used = (own >= _USED_BLOCK) & (size >= _USED_HEAD)[:, None]
+    used = (head_shares >= _USED_BLOCK) & (size >= _USED_HEAD)[:, None]
     by_category, by_position = bool(used[:, 0].any()), bool(used[:, 3].any())
     heads = [
-        {"strength": float(size[head]), "qk": dict(zip(names, own[head].tolist(), strict=True)), "ov": ov}
+        {"strength": float(size[head]), "qk": dict(zip(names, head_shares[head].tolist(), strict=True)), "ov": ov}
         for head, ov in enumerate(_ov_shares(model, task))
     ]
     return Instrument(
@@ -135,12 +135,12 @@ def _each(drawn: dict[str, Tensor]) -> list[dict[str, Tensor]]:
 
 def _variances(model: OneLayerTransformer, weights: dict[str, Tensor]) -> Tensor:
     """Variance of each double-centred block, (head, block)."""
-    found = []
+    variances = []
     for receiver, sender in QK_BLOCKS:
         block = model.qk[:, model.block(receiver), model.block(sender)]
         rows, columns = weights[receiver], weights[sender]
-        found.append(mean_square(double_centred(block, rows, columns), rows, columns))
-    return torch.stack(found, dim=-1)
+        variances.append(mean_square(double_centred(block, rows, columns), rows, columns))
+    return torch.stack(variances, dim=-1)
 
 
 def _written(model: OneLayerTransformer, weights: dict[str, Tensor]) -> Tensor:
@@ -232,11 +232,11 @@ def correlation(model: OneLayerTransformer, task: PairTask, resamples: int, conf
     chance = _chance(held_blocks, task, float(per_head[best]), resamples, seed + 2)
     # The category block is q_true's where it is alike beyond chance.
     unlikely, first = chance <= 1.0 - confidence, estimates[0]
-    found: Found = None
+    logic_found: Found = None
     if unlikely and first.low is not None and first.low > _ALIKE:
-        found = True
+        logic_found = True
     elif not unlikely and first.value is not None and first.value < _ALIKE:
-        found = False
+        logic_found = False
     details = {
         "heads": [{"head": int(h), "centred": float(r)} for h, r in zip(held.nonzero()[:, 0], per_head, strict=True)],
         "chance of as much under renamed categories": chance,
@@ -245,7 +245,7 @@ def correlation(model: OneLayerTransformer, task: PairTask, resamples: int, conf
     sentence = (
         f"The |correlation| with q_true is {centred} centred and {raw} raw (permutation p = {number(chance, 2)})."
     )
-    return Instrument("correlation", title, found, None, tuple(estimates), sentence, details)
+    return Instrument("correlation", title, logic_found, None, tuple(estimates), sentence, details)
 
 
 def _less_mean(matrix: Tensor, rows: Tensor, columns: Tensor) -> Tensor:

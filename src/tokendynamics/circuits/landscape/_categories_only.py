@@ -146,8 +146,8 @@ class CategoriesOnly:
         weighted = self.law * at.error
         from_others = (at.others * at.variance[..., None, None]) - self._previous * at.covariance[..., None, None]
         from_mean = self._others * (weighted @ at.mean[..., None])
-        own = (weighted @ at.diagonal[..., None]) * self._own
-        rows = 2 * (from_others - from_mean - own)
+        from_diagonal = (weighted @ at.diagonal[..., None]) * self._own
+        rows = 2 * (from_others - from_mean - from_diagonal)
         v_gradient = torch.cat([torch.zeros_like(rows[..., :1, :]), rows], -2)
         mean_force = (at.others.sum(-1, keepdim=True) * weighted).sum(-2)
         own_force = (at.own[..., None] * weighted).sum(-2)
@@ -186,8 +186,10 @@ class CategoriesOnly:
         centred = attention - mean[..., None, :]
         diagonal = attention.diagonal(dim1=-2, dim2=-1)
         others = v[..., 1:, :] * self._others
-        own = v.diagonal(dim1=-2, dim2=-1)[..., 1:]
-        predicted = others.sum(-1, keepdim=True) * mean[..., None, :] + own[..., None] * diagonal[..., None, :]
+        value_diagonal = v.diagonal(dim1=-2, dim2=-1)[..., 1:]
+        predicted = (
+            others.sum(-1, keepdim=True) * mean[..., None, :] + value_diagonal[..., None] * diagonal[..., None, :]
+        )
         return _Moments(
             mean=mean,
             diagonal=diagonal,
@@ -195,7 +197,7 @@ class CategoriesOnly:
             variance=(self._pairs * centred**2).sum((-2, -1)),
             covariance=(self._pairs * self._centred * centred).sum((-2, -1)),
             others=others,
-            own=own,
+            own=value_diagonal,
             previous=v.diagonal(offset=-1, dim1=-2, dim2=-1),
             error=self._mean - predicted,
         )

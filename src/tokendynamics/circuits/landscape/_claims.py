@@ -184,10 +184,10 @@ def survey(
     else:
         landscape = (PositionsOnly if section == "3.1" else SoftmaxPositions)(_law(law, categories), positions)
     many = STARTS[section] if starts is None else starts
-    found = find_basins(landscape, many, seed=seed, method=method, budget=budget, progress=progress)
+    basins = find_basins(landscape, many, seed=seed, method=method, budget=budget, progress=progress)
     if isinstance(landscape, PositionsOnly):
-        return _linear(landscape, found)
-    return _softmax(landscape, found) if isinstance(landscape, SoftmaxPositions) else _categories(landscape, found)
+        return _linear(landscape, basins)
+    return _softmax(landscape, basins) if isinstance(landscape, SoftmaxPositions) else _categories(landscape, basins)
 
 
 def _of_categories(
@@ -230,8 +230,8 @@ def _check_categories(categories: int) -> None:
         )
 
 
-def _linear(landscape: PositionsOnly, found: Basins) -> LandscapeSurvey:
-    members = [*families(landscape, found.seed), towards_infinity(landscape, _ON_THE_WAY)]
+def _linear(landscape: PositionsOnly, basins: Basins) -> LandscapeSurvey:
+    members = [*families(landscape, basins.seed), towards_infinity(landscape, _ON_THE_WAY)]
     points = _classified(landscape, members)
     limit = loss_at_infinity(landscape)
     total = limit * (landscape.positions - 1)
@@ -249,12 +249,12 @@ def _linear(landscape: PositionsOnly, found: Basins) -> LandscapeSurvey:
     claims = (
         "“Only degenerate zeros” does not hold: family B (columns of q sum to zero) is stationary with the loss "
         f"{number(second.loss_per_column, 6)} per token. It is a {kind.kind}: the lowest curvature is {curvature}.",
-        _on_infinity(found, limit, total),
+        _on_infinity(basins, limit, total),
         saddles,
     )
     answer = "A zero-loss family, saddles, and a trap at infinity"
     marks = {"limit at infinity, (M−1)·T/M": total}
-    return LandscapeSurvey("3.1", landscape, answer, claims, found, points, marks=marks)
+    return LandscapeSurvey("3.1", landscape, answer, claims, basins, points, marks=marks)
 
 
 def _on_infinity(basins: Basins, limit: float, total: float) -> str:
@@ -273,7 +273,7 @@ def _on_infinity(basins: Basins, limit: float, total: float) -> str:
 
 def _softmax(landscape: SoftmaxPositions, basins: Basins) -> LandscapeSurvey:
     stalls = tuple(stall(landscape, depth) for depth in _DEPTHS)
-    times = listing([number(each.time) for each in stalls])
+    times = listing([number(record.time) for record in stalls])
     claims = (
         "No finite point is stationary: the gradient vanishes only at infinite logits, where the global optimum lies.",
         "“Can not get stuck” holds only without a limit on time. From logits of −2, −4 and −6 for the previous token, "

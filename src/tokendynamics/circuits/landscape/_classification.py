@@ -55,11 +55,11 @@ def find_symmetries(landscape: Landscape, attention: ArrayLike, v: ArrayLike) ->
     names, moves, directions = _candidates(landscape, general, point)
     losses = landscape.loss(*unflatten(landscape, torch.stack([general, *moves])))
     kept = (losses[1:] - losses[0]).abs() <= _TOLERANCE * losses[0].abs()
-    found = tuple(dict.fromkeys(name for name, keep in zip(names, kept.tolist(), strict=True) if keep))
+    symmetries = tuple(dict.fromkeys(name for name, keep in zip(names, kept.tolist(), strict=True) if keep))
     held = torch.stack(directions, dim=-1)[:, kept]
     lengths = held.norm(dim=0)
     left, values, _ = torch.linalg.svd(held[:, lengths > 0] / lengths[lengths > 0], full_matrices=False)
-    return Symmetries(found, left[:, values > 1e-9])  # an orthonormal basis
+    return Symmetries(symmetries, left[:, values > 1e-9])  # an orthonormal basis
 
 
 def scales_against(landscape: Landscape) -> bool:
@@ -176,10 +176,10 @@ def _to_rest(landscape: Landscape, point: Tensor, steps: int) -> tuple[Tensor, f
     loss = _loss(landscape, point)
     for _ in range(steps):
         step, slope = _newton(landscape, point)
-        moved = _descended(landscape, point, step, slope, loss)
-        if moved is None:
+        lower = _descended(landscape, point, step, slope, loss)
+        if lower is None:
             break
-        point, loss = moved
+        point, loss = lower
     return point, loss
 
 
@@ -379,10 +379,10 @@ class _Measured:
 
 def _measure(landscape: Landscape, attention: ArrayLike, v: ArrayLike, curvature_tolerance: float) -> _Measured:
     checked_attention, checked_v = one_point(landscape, attention, v)
-    found = find_symmetries(landscape, checked_attention, checked_v)
-    if "scaling q against v" in found.names:
+    symmetries = find_symmetries(landscape, checked_attention, checked_v)
+    if "scaling q against v" in symmetries.names:
         checked_attention, checked_v = balanced(checked_attention, checked_v)
-        found = find_symmetries(landscape, checked_attention, checked_v)
+        symmetries = find_symmetries(landscape, checked_attention, checked_v)
     gradient = landscape.gradient(checked_attention, checked_v)
     scale = float(landscape.loss(checked_attention, torch.zeros_like(checked_v))) or 1.0
     size = float(flatten(checked_attention, checked_v).norm())
@@ -400,6 +400,6 @@ def _measure(landscape: Landscape, attention: ArrayLike, v: ArrayLike, curvature
         highest_curvature=float(curvatures[-1]),
         zero_directions=int((curvatures.abs() <= zero).sum()),
         negative=bool(curvatures[0] < -zero),
-        symmetric=found.directions,
-        names=found.names,
+        symmetric=symmetries.directions,
+        names=symmetries.names,
     )

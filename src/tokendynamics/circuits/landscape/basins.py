@@ -147,11 +147,11 @@ def descend(landscape: Landscape, objective: Objective, start: np.ndarray, *, st
     decrease = {"ftol": _LEAST_DECREASE, "gtol": tolerance * objective.scale / size}
     options = decrease | {"maxiter": steps, "maxfun": 20 * steps, "maxcor": _HISTORY, "maxls": _LINE_SEARCH}
     try:
-        found = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
-        point = np.asarray(found.x)
+        minimum = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
+        point = np.asarray(minimum.x)
         if objective.arrived(point, tolerance):
             return Ending(point, "converged", "the gradient or the loss is below the tolerance")
-        if found.nit >= steps:
+        if minimum.nit >= steps:
             return Ending(point, "budget spent", f"{steps} steps are done")
         further = continue_descent(landscape, *objective.unflatten(point), expansions=0, steps=_NEWTON_STEPS)
         point = flatten(further.attention, further.v).numpy()
@@ -159,7 +159,7 @@ def descend(landscape: Landscape, objective: Objective, start: np.ndarray, *, st
             return Ending(point, "converged", "the gradient or the loss is below the tolerance, by Newton's method")
     except NotFinitePointError as error:
         return Ending(objective.best, "not finite", str(error))
-    return Ending(point, "stopped early", f"no step lowers the loss any more, after {found.nit} of L-BFGS")
+    return Ending(point, "stopped early", f"no step lowers the loss any more, after {minimum.nit} of L-BFGS")
 
 
 def flow(

@@ -50,8 +50,8 @@ def zero_loss(landscape: CategoriesOnly, scale: float = 1.0, diagonal: float = 0
     if not math.isfinite(diagonal) or diagonal == -1.0:
         advice = "the sum v_ii + v_i,i−1 must not vanish, or no shift of q takes the diagonal term away"
         raise ArgumentValueError(expected("diagonal", "a finite number other than −1", diagonal, advice))
-    own = landscape.q_true.diagonal()
-    attention = (landscape.q_true - diagonal / (1.0 + diagonal) * own) / scale
+    diagonal_of_q = landscape.q_true.diagonal()
+    attention = (landscape.q_true - diagonal / (1.0 + diagonal) * diagonal_of_q) / scale
     if not bool(torch.isfinite(attention).all()):
         advice = "take a diagonal farther from −1 or a larger scale"
         raise ArgumentValueError(expected("diagonal", "values that keep q finite", f"{diagonal} and {scale}", advice))
@@ -245,8 +245,8 @@ def _zero_rows_point(landscape: CategoriesOnly, angle: float, scale: float) -> S
         return None  # The error of the mean vanishes: this root belongs to the zero-loss family.
     mean, _ = _mean_and_gap(landscape)
     about_mean = landscape.q_true - mean
-    own = torch.eye(len(law), dtype=torch.float64) / law[:, None]
-    centred = (rows.previous * about_mean + rows.sum_of_others * error * (1.0 - own)) / rows.squares
+    inverse_law = torch.eye(len(law), dtype=torch.float64) / law[:, None]
+    centred = (rows.previous * about_mean + rows.sum_of_others * error * (1.0 - inverse_law)) / rows.squares
     weights = law * error
     attention = centred - weights * ((weights @ centred.diagonal()) / (weights @ weights))
     per_row = _loss_per_row(landscape, rows, centred)

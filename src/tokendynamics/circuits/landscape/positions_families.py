@@ -173,10 +173,10 @@ def no_values(landscape: PositionsOnly, attention: ArrayLike | None = None) -> S
     >>> point.loss_per_column, point.v.abs().max().item()
     (1.0, 0.0)
     """
-    moved = _own_to_zero(landscape, attention)
+    without_own = _own_to_zero(landscape, attention)
     others = _counted(1.0 - previous_token(landscape.positions))
-    moved = moved - others * (moved[:, 1:].sum() / others.sum())
-    return _point(landscape, "D''", "no values", moved, torch.zeros(landscape.v_shape).double(), 1.0)
+    without_own = without_own - others * (without_own[:, 1:].sum() / others.sum())
+    return _point(landscape, "D''", "no values", without_own, torch.zeros(landscape.v_shape).double(), 1.0)
 
 
 def families(landscape: PositionsOnly, seed: int = 0) -> list[StationaryPoint]:
@@ -249,9 +249,9 @@ def _point(
 
 
 def _with_sums(landscape: PositionsOnly, attention: ArrayLike | None, total: float) -> Tensor:
-    moved = _own_to_zero(landscape, attention)
-    missing = (total - moved.sum(-2)) / (landscape.positions - 1)
-    return moved + _counted(1.0 - previous_token(landscape.positions)) * missing
+    without_own = _own_to_zero(landscape, attention)
+    missing = (total - without_own.sum(-2)) / (landscape.positions - 1)
+    return without_own + _counted(1.0 - previous_token(landscape.positions)) * missing
 
 
 def _own_to_zero(landscape: PositionsOnly, attention: ArrayLike | None) -> Tensor:

@@ -132,9 +132,9 @@ class SoftmaxPositions:
 
     def best_v(self, attention: ArrayLike) -> Tensor:
         """Return the best v for given logits, ``p 1^T + (Σ_i c_i / Σ_i |q_i|²)(I − p 1^T)``, shape (…, N, N)."""
-        own, squares = self._own_and_squares(self.weights(attention))
+        on_previous, squares = self._own_and_squares(self.weights(attention))
         mean_predictor = self.law[:, None].expand(self.categories, self.categories)
-        return mean_predictor + (own / squares)[..., None, None] * self._interaction()
+        return mean_predictor + (on_previous / squares)[..., None, None] * self._interaction()
 
     def descent(self, attention: ArrayLike, v: ArrayLike) -> Descent:
         """Return a direction of descent: for N ≥ 2 no finite point is stationary; sharpens `logical` 3.2.
@@ -156,12 +156,12 @@ class SoftmaxPositions:
         """
         logits, value = checked_point(self, attention, v)
         weights = torch.softmax(logits, dim=-2)
-        own, squares = self._own_and_squares(weights)
+        on_previous, squares = self._own_and_squares(weights)
         error = value - self.best_v(logits)
-        rate = own / squares
-        change_own = (self.positions - 1) - own
-        change_squares = 2.0 * (own - squares)
-        change_rate = change_own / squares - own * change_squares / squares.square()
+        rate = on_previous / squares
+        change_own = (self.positions - 1) - on_previous
+        change_squares = 2.0 * (on_previous - squares)
+        change_rate = change_own / squares - on_previous * change_squares / squares.square()
         direction = change_rate[..., None, None] * self._interaction() - rate[..., None, None] * error
         # Raising one logit by dl moves its column by w dl (e − w).
         steps = torch.exp(-torch.log_softmax(logits, dim=-2).diagonal(1, -2, -1))
@@ -169,15 +169,15 @@ class SoftmaxPositions:
 
     def _slope(self, weights: Tensor, error: Tensor) -> Tensor:
         counted = self.positions - 1
-        own, squares = self._own_and_squares(weights)
+        on_previous, squares = self._own_and_squares(weights)
         mean = error.matmul(self.law)
         energy = (error - mean[..., :, None]).square().matmul(self.law).sum(-1)
         entries = weights.diagonal(1, -2, -1)
         others = (weights[..., :, 1:] - torch.diag_embed(entries, offset=1)[..., :, 1:]).square().sum((-1, -2))
         # (M−1)Q − C² without cancellation: what the other senders get, and how unequal the columns are.
         spread = counted * (others + (entries - entries.mean(-1, keepdim=True)).square().sum(-1))
-        slope = -2.0 * self.gini * own * spread / squares.square()
-        return slope - 2.0 * (own / squares) * counted * mean.square().sum(-1) - 2.0 * squares * energy
+        slope = -2.0 * self.gini * on_previous * spread / squares.square()
+        return slope - 2.0 * (on_previous / squares) * counted * mean.square().sum(-1) - 2.0 * squares * energy
 
     def _own_and_squares(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         return weights.diagonal(1, -2, -1).sum(-1), weights[..., :, 1:].square().sum((-1, -2))
@@ -279,12 +279,12 @@ def _time_to_leave(
 
     event: Any = left
     event.terminal = True
-    found = solve_ivp(
+    solution = solve_ivp(
         field, (0.0, horizon), start, method="Radau", jac=jacobian, events=event, rtol=1e-6, atol=1e-10, t_eval=[]
     )
-    if found.status == 1:
-        return float(found.t_events[0][0]), "left"
-    return (horizon, "still there") if found.status == 0 else (float("nan"), "step size underflow")
+    if solution.status == 1:
+        return float(solution.t_events[0][0]), "left"
+    return (horizon, "still there") if solution.status == 0 else (float("nan"), "step size underflow")
 
 
 def _receivers(landscape: SoftmaxPositions, columns: Sequence[int] | None) -> torch.Tensor:

@@ -250,8 +250,8 @@ class _Block:
             return torch.zeros_like(accepted)
         shares = torch.full((len(events), len(accepted)), torch.inf, dtype=torch.float64, device=accepted.device)
         for number in range(len(events)):
-            rows, found = self._crossings(number, moving, attempt, values, accepted)
-            shares[number].scatter_reduce_(0, rows, found, "amin")
+            rows, shares_met = self._crossings(number, moving, attempt, values, accepted)
+            shares[number].scatter_reduce_(0, rows, shares_met, "amin")
             # A value of the caller's own may have jumped with the circuits.
             shares[number][accepted & (moving.values[:, number] <= 0)] = 0.0
         ended = shares.amin(dim=0) <= 1
@@ -282,8 +282,8 @@ class _Block:
             x = chosen.project(part.taken(index).at(share))
             return event.value(chosen, x, t[index] + share * h[index]).to(torch.float64)
 
-        found, shares = crossings(value, before[rows], after[rows])
-        return rows[found], shares
+        crossed, shares = crossings(value, before[rows], after[rows])
+        return rows[crossed], shares
 
     def _record(self, moving: _Moving, attempt: Attempt, values: Tensor, accepted: Tensor) -> None:
         """Write down where the values of recorded events fell to zero in this step."""

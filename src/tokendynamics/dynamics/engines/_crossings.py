@@ -125,16 +125,16 @@ def _extremum(values: Values, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor
     """Return places and values of minima between two places each, by golden sections."""
     rows = torch.arange(len(low), device=low.device)
     inside = [high - GOLDEN * (high - low), low + GOLDEN * (high - low)]
-    found = [values(rows, share) for share in inside]
+    heights = [values(rows, share) for share in inside]
     for _ in range(SECTIONS):
-        left = found[0] < found[1]
+        left = heights[0] < heights[1]
         low, high = torch.where(left, low, inside[0]), torch.where(left, inside[1], high)
         place = torch.where(left, high - GOLDEN * (high - low), low + GOLDEN * (high - low))
         value = values(rows, place)
         inside = [torch.where(left, place, inside[1]), torch.where(left, inside[0], place)]
-        found = [torch.where(left, value, found[1]), torch.where(left, found[0], value)]
-    left = found[0] < found[1]
-    return torch.where(left, *inside), torch.where(left, *found)
+        heights = [torch.where(left, value, heights[1]), torch.where(left, heights[0], value)]
+    left = heights[0] < heights[1]
+    return torch.where(left, *inside), torch.where(left, *heights)
 
 
 def _bisected(values: Values, row: Tensor, low: Tensor, high: Tensor) -> Tensor:

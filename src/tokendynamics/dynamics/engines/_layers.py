@@ -27,8 +27,8 @@ def run(problem: Problem) -> Outcome:
         for k in range(first, last):
             if not bool(systems.alive.any()):
                 break
-            moved = problem.field.layer(systems.y, k, problem.tau)
-            systems.moved(moved, float(k + 1), problem.field, [(systems.y, moved)])
+            after = problem.field.layer(systems.y, k, problem.tau)
+            systems.moved(after, float(k + 1), problem.field, [(systems.y, after)])
             if k + 1 in problem.times:
                 systems.keep(float(k + 1))
             problem.report((k + 1 - first) / (last - first))

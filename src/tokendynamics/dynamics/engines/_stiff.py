@@ -279,7 +279,7 @@ class _System:
         """Go on by explicit steps, which pass what is merely hard and name the end of a run as every engine does."""
         problem, outcome, row = self.problem, self.outcome, self.row
         self.explicit_from = self.t
-        found = batched.run(
+        explicit = batched.run(
             replace(
                 problem,
                 field=self.field,
@@ -290,14 +290,14 @@ class _System:
                 progress=silent,
             )
         )
-        if found.interrupted:
+        if explicit.interrupted:
             raise KeyboardInterrupt
-        outcome.states[row, self.cursor :] = found.states[0, 1:].to(outcome.states)
-        outcome.status[row], outcome.end_times[row] = found.status[0], found.end_times[0]
-        outcome.crossings += [(number, row, time, state) for number, _, time, state in found.crossings]
-        outcome.longest_step = max(outcome.longest_step, found.longest_step)
-        self.steps += int(found.counts["accepted"][0])
-        self.equations.counts["right_hand_sides"] += int(found.counts["right_hand_sides"][0])
+        outcome.states[row, self.cursor :] = explicit.states[0, 1:].to(outcome.states)
+        outcome.status[row], outcome.end_times[row] = explicit.status[0], explicit.end_times[0]
+        outcome.crossings += [(number, row, time, state) for number, _, time, state in explicit.crossings]
+        outcome.longest_step = max(outcome.longest_step, explicit.longest_step)
+        self.steps += int(explicit.counts["accepted"][0])
+        self.equations.counts["right_hand_sides"] += int(explicit.counts["right_hand_sides"][0])
 
     def _accept(self, solver: OdeSolver, end: float) -> Status | None:
         """Hand out what the step passed, up to the first event in it; the status of that event, if any."""
@@ -312,12 +312,12 @@ class _System:
         change = _largest_change(dense, solver.y, length, self.equations.shape) if self.events else np.inf
         shares = [self._shares(number, value, path, length, change) for number, value in enumerate(values)]
         ending = len(self.problem.events)
-        for number, found in enumerate(shares[ending:]):
-            for share in found:
+        for number, of_event in enumerate(shares[ending:]):
+            for share in of_event:
                 self.outcome.crossings.append((number, self.row, before + share * length, self._states(path(share))))
-        share = min((min(found) for found in shares[:ending] if found), default=np.inf)
+        share = min((min(of_event) for of_event in shares[:ending] if of_event), default=np.inf)
         if share <= 1:
-            first = next(number for number, found in enumerate(shares[:ending]) if share in found)
+            first = next(number for number, of_event in enumerate(shares[:ending]) if share in of_event)
             until, state, status = before + share * length, path(share), self.problem.events[first].status
         while self.cursor < len(self.problem.times) and self.problem.times[self.cursor] <= until:
             time = self.problem.times[self.cursor]
@@ -342,8 +342,8 @@ class _System:
             return []
 
         def value(rows: Tensor, shares: Tensor) -> Tensor:
-            found = [self._value(event, start + share * length, path(share)) for share in shares.tolist()]
-            return torch.tensor(found, dtype=torch.float64)
+            values = [self._value(event, start + share * length, path(share)) for share in shares.tolist()]
+            return torch.tensor(values, dtype=torch.float64)
 
         return crossings(value, *ends)[1].tolist()
 
@@ -371,10 +371,10 @@ def _largest_change(dense: DenseOutput, end: np.ndarray, length: float, shape: t
     coefficients, unit = getattr(dense, "yh", None), getattr(dense, "h", None)
     if coefficients is None or unit is None:
         return np.inf
-    moved = np.abs(coefficients[:, 1:]) @ abs(length / unit) ** np.arange(1, coefficients.shape[1])
+    distances = np.abs(coefficients[:, 1:]) @ abs(length / unit) ** np.arange(1, coefficients.shape[1])
     sizes = np.linalg.norm(end.reshape(shape), axis=-1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        change = (np.linalg.norm(moved.reshape(shape), axis=-1) / sizes).max()
+        change = (np.linalg.norm(distances.reshape(shape), axis=-1) / sizes).max()
     return float(change) if np.isfinite(change) else np.inf
 
 

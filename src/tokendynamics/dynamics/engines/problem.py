@@ -133,15 +133,15 @@ def recorded(events: Sequence[Event], outcome: Outcome, leading: tuple[int, ...]
         return None
     systems, _, *shape = outcome.states.shape
     ends = outcome.end_times.tolist()
-    found: dict[tuple[int, int], list[tuple[float, np.ndarray]]] = {}
+    crossings: dict[tuple[int, int], list[tuple[float, np.ndarray]]] = {}
     for event, system, time, state in sorted(outcome.crossings, key=lambda crossing: crossing[2]):
         if time <= ends[system]:
-            found.setdefault((system, event), []).append((time, state.detach().cpu().numpy()))
-    most = max(map(len, found.values()), default=0)
+            crossings.setdefault((system, event), []).append((time, state.detach().cpu().numpy()))
+    most = max(map(len, crossings.values()), default=0)
     counts = np.zeros((systems, len(events)), dtype=np.int64)
     times = np.full((systems, len(events), most), np.nan)
     states = np.full((systems, len(events), most, *shape), np.nan)
-    for place, met in found.items():
+    for place, met in crossings.items():
         counts[place] = len(met)
         for occurrence, (time, state) in enumerate(met):
             times[(*place, occurrence)], states[(*place, occurrence)] = time, state

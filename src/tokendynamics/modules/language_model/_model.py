@@ -272,13 +272,13 @@ class LanguageModel(_LanguageNetwork, GenerationMixin):
             further: Likewise.
         """
         further |= {"position_ids": position_ids, "return_dict": True}
-        found = self.model(input_ids, attention_mask, inputs_embeds, output_hidden_states, **further)
-        states = found.last_hidden_state
+        output = self.model(input_ids, attention_mask, inputs_embeds, output_hidden_states, **further)
+        states = output.last_hidden_state
         if labels is None:
             logits, loss = self.lm_head(states[:, -logits_to_keep:]), None
         else:
             logits, loss = self._fitted(states, labels[:, 1:].flatten(), num_items_in_batch)
-        return CausalLMOutput(loss=loss, logits=logits, hidden_states=found.hidden_states)
+        return CausalLMOutput(loss=loss, logits=logits, hidden_states=output.hidden_states)
 
     def _fitted(self, states: Tensor, wanted: Tensor, num_items: Tensor | int | None) -> tuple[Tensor | None, Tensor]:
         """Return logits, where they are made, and the loss of the words after each but the last token."""

@@ -245,15 +245,15 @@ class VisionModel(_VisionNetwork):
                 entries of the labels of all batches of an accumulation, as a Trainer counts them.
             further: See `Encoder.forward`.
         """
-        found = self.model(pixel_values, output_hidden_states, **further, return_dict=True)
-        logits = self.head(found.last_hidden_state[:, 0])
+        output = self.model(pixel_values, output_hidden_states, **further, return_dict=True)
+        logits = self.head(output.last_hidden_state[:, 0])
         loss = None
         if labels is not None:
             total = functional.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum")
             classes = labels.shape[1:].numel()  # 1, or the weights of one image
             items = num_items_in_batch if num_items_in_batch is None else num_items_in_batch / classes
             loss = mean_over_items(total, items, (labels != IGNORED).sum() / classes)
-        return ImageClassifierOutput(loss=loss, logits=logits, hidden_states=found.hidden_states)
+        return ImageClassifierOutput(loss=loss, logits=logits, hidden_states=output.hidden_states)
 
 
 _NAMES = cast(dict[str, str], MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES)  # pipelines read them

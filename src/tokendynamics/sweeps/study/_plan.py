@@ -130,7 +130,7 @@ class StudyPlan:
     @property
     def claims(self) -> tuple[Claim, ...]:
         """What is to be tested."""
-        return tuple(Claim(each.better, each.worse, each.difference) for each in self.tables.claims)
+        return tuple(Claim(claim.better, claim.worse, claim.difference) for claim in self.tables.claims)
 
     @property
     def measure(self) -> str:
@@ -300,7 +300,7 @@ def _check_seeds(plan: StudyPlan) -> None:
             raise plan.source.error(("tuning", "seeds", place), message)
     for path, table in (
         (("study",), plan.tables.study),
-        *((("arms", arm), each) for arm, each in plan.tables.arms.items()),
+        *((("arms", arm), experiment) for arm, experiment in plan.tables.arms.items()),
     ):
         if "learning_rate" in table.recipe:
             raise plan.source.error(

@@ -142,12 +142,12 @@ def _train(plan: StudyPlan, place: Path, run: Callable[[str, Sequence[PlannedRun
         chosen = chosen_rates(place)
         untuned = [arm for arm in plan.arms if arm not in chosen]
         grids = [runs for arm in untuned for runs in plan.tuning_runs(arm).values()]
-        run(f"Tuning {plan.name}", [each for runs in grids for each in runs])
+        run(f"Tuning {plan.name}", [planned for runs in grids for planned in runs])
         chosen |= {arm: rate for arm in untuned if (rate := best_rate(place, plan, arm)) is not None}
         if chosen:
             write_chosen(place, chosen)
         rates = {arm: chosen[arm] for arm in plan.arms if arm in chosen}
-    run(f"Training {plan.name}", [each for arm, rate in rates.items() for each in plan.runs(arm, rate)])
+    run(f"Training {plan.name}", [planned for arm, rate in rates.items() for planned in plan.runs(arm, rate)])
 
 
 def _run(
@@ -305,12 +305,12 @@ def _watched(arguments: Sequence[str], output: Path, directory: str | None, lock
     with_parent = ["-I", "-S", "-c", _WITH_ITS_PARENT, str(os.getpid())] if posix else []
     start = [sys.executable, *with_parent, *arguments]
     threads = dict.fromkeys(_THREADS, "1")
-    with output.open("wb") as said:
+    with output.open("wb") as log:
         process = subprocess.Popen(  # noqa: S603
             start,
             stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
+            stdout=log,
+            stderr=log,
             cwd=directory,
             env={**os.environ, **threads},
             pass_fds=(lock,) if posix else (),
@@ -336,9 +336,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             # Where processes have no groups, what it started is ended one by one.
             with contextlib.suppress(psutil.NoSuchProcess):
                 root = psutil.Process(process.pid)
-                for each in (*root.children(recursive=True), root):
+                for running in (*root.children(recursive=True), root):
                     with contextlib.suppress(psutil.NoSuchProcess):
-                        each.kill()
+                        running.kill()
         process.wait()
 
 
@@ -360,5 +360,5 @@ def _reason(code: int, output: Path) -> str:
     with output.open("rb") as file:
         file.seek(max(0, output.stat().st_size - _LAST_BYTES))
         lines = file.read().decode("utf-8", errors="replace").replace("\r", "\n").splitlines()
-    said = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return said or f"exit code {code}, without output"
+    last_line = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return last_line or f"exit code {code}, without output"

@@ -72,7 +72,7 @@ def stored_plan(place: Path) -> StudyPlan:
     try:
         values, source = parsed(read_text(place / SPECIFICATION), SPECIFICATION)
         identity = stored["identity"]
-        arms = {arm: Experiment.from_json({**each, "seed": 0}) for arm, each in identity["arms"].items()}
+        arms = {arm: Experiment.from_json({**settings, "seed": 0}) for arm, settings in identity["arms"].items()}
         plan = StudyPlan(identity["name"], source, source.checked(StudyFile, values), arms)
         if differences(identity, plan.identity()):
             raise ArgumentValueError(f"{STUDY} and {SPECIFICATION} are of two studies")

@@ -129,16 +129,16 @@ class StudyResult(Result):
     @cached_property
     def values(self) -> dict[str, dict[int, float]]:
         """Measures of the finished runs by arm and seed."""
-        found: dict[str, dict[int, float]] = {}
+        by_arm: dict[str, dict[int, float]] = {}
         for arm in self.dataset["arm"].values:
             row = self.dataset.sel(arm=arm)
             done = row["status"].values == FINISHED
-            found[str(arm)] = {
+            by_arm[str(arm)] = {
                 seed: float(value)
                 for seed, value, there in zip(self.seeds, row["measure"].values, done, strict=True)
                 if there
             }
-        return found
+        return by_arm
 
     @cached_property
     def arms(self) -> list[Arm]:
@@ -375,12 +375,13 @@ def _by_step(validation: Sequence[Mapping[str, Any]], measure: str) -> dict[int,
 
 def _over_layers(rows: Rows) -> xr.Dataset:
     """Return norms and distances through the layers; networks of fewer layers than another have NaN beyond."""
-    found = [[{} if run.record is None else run.record.layers for run in row] for row in rows]
+    layers_of_runs = [[{} if run.record is None else run.record.layers for run in row] for row in rows]
     depth = max(
-        (len(values) for row in found for run in row for state in run.values() for values in state.values()), default=0
+        (len(values) for row in layers_of_runs for run in row for state in run.values() for values in state.values()),
+        default=0,
     )
     arrays = {name: np.full((len(rows), len(rows[0]), len(STATES), depth), np.nan) for name in _OF_LAYERS}
-    for i, row in enumerate(found):
+    for i, row in enumerate(layers_of_runs):
         for j, run in enumerate(row):
             for k, state in enumerate(STATES):
                 for name, key in _OF_LAYERS.items():

@@ -161,11 +161,11 @@ class Store:
 
     def __init__(self, path: Path, plan: Plan, variables: Mapping[str, Variable], staged: Path, engine: str) -> None:
         self.path, self.plan, self._staged, self._all, self.engine = path, plan, staged, variables, engine
-        self._variables = {name: each for name, each in variables.items() if each.values is None}
+        self._variables = {name: variable for name, variable in variables.items() if variable.values is None}
         # Chunks are encoded in memory by the library, so that only whole ones reach the disk.
         self._buffers: dict[str, dict[str, Any]] = {name: {} for name in self._variables}
         self._twins = {
-            name: _array(MemoryStore(self._buffers[name]), "", each) for name, each in self._variables.items()
+            name: _array(MemoryStore(self._buffers[name]), "", variable) for name, variable in self._variables.items()
         }
 
     def create(self) -> None:

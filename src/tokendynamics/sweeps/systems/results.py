@@ -305,7 +305,7 @@ def _drawn(dataset: xr.Dataset) -> xr.Dataset:
 
 def parameters(dataset: xr.Dataset) -> tuple[str, ...]:
     """Return the first two parameters of a random design that vary."""
-    named = [str(name) for name, each in dataset.coords.items() if each.dims == (POINT,)]
+    named = [str(name) for name, coordinate in dataset.coords.items() if coordinate.dims == (POINT,)]
     return tuple(name for name in named if len(np.unique(dataset[name])) > 1)[:2]
 
 

@@ -343,10 +343,10 @@ def _batch(setups: Sequence[Setup]) -> Setup:
     counts = [len(setup.start) for setup in setups]
     positions = first.flow.attention.positions
     if isinstance(positions, RotaryPositions):
-        turning = [each.positions for each in attentions if isinstance(each.positions, RotaryPositions)]
-        query, key = (_matrices([getattr(each, side) for each in turning], counts) for side in ("query", "key"))
+        turning = [attention.positions for attention in attentions if isinstance(attention.positions, RotaryPositions)]
+        query, key = (_matrices([getattr(rotation, side) for rotation in turning], counts) for side in ("query", "key"))
         positions = positions.with_schedules(query, key)
-    qk, ov = (_matrices([getattr(each, name) for each in attentions], counts) for name in ("qk", "ov"))
+    qk, ov = (_matrices([getattr(attention, name) for attention in attentions], counts) for name in ("qk", "ov"))
     spaces: list[Space] = [setup.flow.space for setup in setups]
     metrics = [space.metric for space in spaces if isinstance(space, Ellipsoid) and space.metric is not None]
     flow = Flow(

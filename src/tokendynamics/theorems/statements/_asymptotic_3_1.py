@@ -36,19 +36,19 @@ def gradient_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     The theorem is printed for M = qk. The metric (9) is ``Z_i qk`` whatever M is, and the normal ``M y_i`` is the same
     line for every multiple of M, so that it holds for M = c · qk: for a temperature, qk = β I, on the sphere.
     """
-    found = [measured.identity_values(flow), measured.constant(flow.attention.qk, "qk")]
+    hypotheses = [measured.identity_values(flow), measured.constant(flow.attention.qk, "qk")]
     # The signs of a matrix that varies are those of no moment in particular.
-    if not found[-1].anywhere:
-        return tuple(found)
+    if not hypotheses[-1].anywhere:
+        return tuple(hypotheses)
     qk = flow.attention.qk.matrix_at(0.0)[..., 0, :, :].double().cpu()
     allowed = _rounding(flow)
-    found += [measured.symmetric(qk, "qk", allowed), measured.definite(qk, "qk", tolerance=allowed)]
+    hypotheses += [measured.symmetric(qk, "qk", allowed), measured.definite(qk, "qk", tolerance=allowed)]
     # An indefinite qk equals no metric: the first cause is enough.
-    if found[-1].anywhere:
+    if hypotheses[-1].anywhere:
         metric, part = measured.metric_of(flow), (qk + qk.mT) / 2
         what = "the relative difference of M and a multiple of the symmetric part of qk"
-        found.append(measured.proportional(metric, part, "M = c · qk", what, allowed))
-    return tuple(found)
+        hypotheses.append(measured.proportional(metric, part, "M = c · qk", what, allowed))
+    return tuple(hypotheses)
 
 
 def _rounding(flow: Flow) -> float:

@@ -102,18 +102,18 @@ def largest_norm(flow: Flow) -> Tensor | None:
     schedule = flow.attention.qk
     inner = schedule.schedule if isinstance(schedule, OnHorizon) else schedule
     heads = inner.heads if isinstance(inner, PerHead) else (inner,)
-    found: list[Tensor] = []
+    head_norms: list[Tensor] = []
     for head in heads:
         if isinstance(head, Sinusoidal):
             norm = torch.linalg.matrix_norm(head.matrix.double(), 2)
-            found.append(head.amplitude.double().abs().amax(dim=-1) * norm)
+            head_norms.append(head.amplitude.double().abs().amax(dim=-1) * norm)
             continue
         if not measured.known_at_all_times(head):
             return None  # asked nowhere: a head by itself does not know the times of the run
         matrices, _ = measured.observed(head)
-        found.append(torch.stack([torch.linalg.matrix_norm(matrix, 2) for matrix in matrices]).amax(dim=0))
-    systems = torch.broadcast_shapes(*(norms.shape[:-1] for norms in found))
-    return torch.cat([norms.expand(*systems, norms.shape[-1]) for norms in found], dim=-1).detach().cpu()
+        head_norms.append(torch.stack([torch.linalg.matrix_norm(matrix, 2) for matrix in matrices]).amax(dim=0))
+    systems = torch.broadcast_shapes(*(norms.shape[:-1] for norms in head_norms))
+    return torch.cat([norms.expand(*systems, norms.shape[-1]) for norms in head_norms], dim=-1).detach().cpu()
 
 
 def deepest_direction(flow: Flow, start: Tensor) -> Tensor:
@@ -144,10 +144,10 @@ def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     lower = torch.linalg.cholesky(metric)
     # In coordinates where the ellipsoid is the unit sphere, half the diameter is at most 1.
     spread = diameter(states @ lower.unsqueeze(-3)) / 2
-    found = (rise, narrow, tends_to_zero(spread, LIMIT, "the diameter (half of it, in the metric M) tends to 0"))
+    conditions = (rise, narrow, tends_to_zero(spread, LIMIT, "the diameter (half of it, in the metric M) tends to 0"))
     if not np.any(lone):
-        return found
-    return (*found, undecided(lone.shape, "(13) needs an open half space that holds the start; none exists", lone))
+        return conditions
+    return (*conditions, undecided(lone.shape, "(13) needs an open half space that holds the start; none exists", lone))
 
 
 def _excess_width(trajectory: Trajectory, v: Tensor, scale: Tensor) -> Tensor:

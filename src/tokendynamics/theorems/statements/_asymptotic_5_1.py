@@ -46,11 +46,11 @@ def generic_start(y: Tensor) -> tuple[Hypothesis, ...]:
         return ()
     distance = torch.linalg.vector_norm(y[..., 1:, :] + y[..., :1, :], dim=-1).amin(dim=-1)
     what = "the least distance of a token to the antipode of token 1"
-    found = [measured.above("no token at the antipode of token 1", distance, measured.ROUNDING, what)]
+    hypotheses = [measured.above("no token at the antipode of token 1", distance, measured.ROUNDING, what)]
     if y.shape[-2] > 2:
         text = "almost every start leads to consensus; whether this one is among them cannot be read off it"
-        found.append(measured.assumed("generic start", text))
-    return tuple(found)
+        hypotheses.append(measured.assumed("generic start", text))
+    return tuple(hypotheses)
 
 
 def causal_consensus(flow: Flow, pull: float, tokens: int) -> Prediction:
@@ -76,10 +76,10 @@ def smallest_pull(flow: Flow) -> float:
 def causal_consensus_conditions(states: Tensor, trajectory: Trajectory) -> tuple[Condition, ...]:
     """Require token 1 constant, E → 0, a_i → 1, of states (…, time, token, dim) on the unit sphere."""
     first = states[..., :, 0, :]
-    moved = torch.linalg.vector_norm(first - first[..., :1, :], dim=-1)
+    from_start = torch.linalg.vector_norm(first - first[..., :1, :], dim=-1)
     gap = direction_deficit(states, first).amax(dim=-1)
     return (
-        never_above(moved, trajectory, integration_tolerance(trajectory), "distance of token 1 from its start"),
+        never_above(from_start, trajectory, integration_tolerance(trajectory), "distance of token 1 from its start"),
         tends_to_zero(consensus(states), LIMIT, "E, (25), tends to 0"),
         tends_to_zero(gap, LIMIT, f"max_i (1 − a_i), a_i = y_1·y_i, tends to 0{_after_the_antipode(gap)}"),
     )

@@ -39,7 +39,7 @@ def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     values = torch.linalg.eigvalsh((ov + ov.mT) / 2)
     largest = values.abs().amax(dim=-1).clamp_min(torch.finfo(ov.dtype).tiny)
     top = values[..., -1] / largest
-    found = [
+    hypotheses = [
         measured.bounded(flow.attention.qk, "qk"),
         measured.constant(flow.attention.ov, "ov"),
         measured.symmetric(ov, "ov", measured.rounding(flow.dim, measured.precision(flow.attention.ov))),
@@ -49,14 +49,14 @@ def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     ]
     if flow.dim > 1:
         gap = (values[..., -1] - values[..., -2]) / largest
-        found.append(measured.above("top eigenvalue of ov simple", gap, SIMPLE, "the relative gap below it"))
-        if not found[-1].anywhere:
+        hypotheses.append(measured.above("top eigenvalue of ov simple", gap, SIMPLE, "the relative gap below it"))
+        if not hypotheses[-1].anywhere:
             # Without one top eigenvector there is no half sphere to speak of.
-            return tuple(found)
+            return tuple(hypotheses)
     depth = sided(flow, flow.space.project(start))[1]
     what = "the least |v·y_i|, negative if tokens lie on both sides,"
-    found.append(measured.above("all v·y_i of one sign", depth, measured.ROUNDING, what))
-    return tuple(found)
+    hypotheses.append(measured.above("all v·y_i of one sign", depth, measured.ROUNDING, what))
+    return tuple(hypotheses)
 
 
 def sided(flow: Flow, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -38,18 +38,18 @@ def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     singular = torch.linalg.svdvals(ov)
     regular = singular[..., -1] / singular[..., 0].clamp_min(torch.finfo(ov.dtype).tiny)
     what = "the lowest singular value of ov relative to the largest"
-    found = [
+    hypotheses = [
         measured.bounded(flow.attention.qk, "qk"),
         measured.constant(flow.attention.ov, "ov"),
         measured.above("ov invertible", regular, measured.ROUNDING, what),
     ]
-    if not found[-1].anywhere:
-        return tuple(found)
+    if not hypotheses[-1].anywhere:
+        return tuple(hypotheses)
     what = "the relative difference of M and ov^T ov"
-    found.append(measured.equal(measured.metric_of(flow), ov.mT @ ov, "M = ov^T ov", what))
-    if found[-1].anywhere:
-        found.extend(generic_start(unit_start(flow, start) @ ov.mT))
-    return tuple(found)
+    hypotheses.append(measured.equal(measured.metric_of(flow), ov.mT @ ov, "M = ov^T ov", what))
+    if hypotheses[-1].anywhere:
+        hypotheses.extend(generic_start(unit_start(flow, start) @ ov.mT))
+    return tuple(hypotheses)
 
 
 def sphere_velocity(flow: Flow, ov: Tensor, z: Tensor, t: float) -> Tensor:
@@ -83,11 +83,13 @@ def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     )
     # Rounding of y^T M y, with M = ov^T ov, is that of the squared condition number of ov.
     error = beyond_rounding(error, torch.linalg.cond(ov) ** 2, TOLERANCE)
-    found = (
+    conditions = (
         never_above(error, trajectory, TOLERANCE, text, pointwise=True),
         *causal_consensus_conditions(states @ ov.mT.unsqueeze(-3), trajectory),
     )
-    return tuple(except_where(one, singular, "ov is singular: there is no z = ov y on the sphere") for one in found)
+    return tuple(
+        except_where(one, singular, "ov is singular: there is no z = ov y on the sphere") for one in conditions
+    )
 
 
 def _regular(ov: Tensor) -> Tensor:

@@ -57,10 +57,10 @@ def pair_rate_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
         terms = torch.cdist(x, x) * (size * largest)[..., None, None]
         return (-rate / terms.clamp_min(torch.finfo(x.dtype).tiny)).amax(dim=(-2, -1))
 
-    found = never_above(
+    condition = never_above(
         form.scaled(at_times(trajectory, wrong_way)), trajectory, measured.ROUNDING, text, pointwise=True
     )
-    return (except_where(found, (~form.defined).numpy(), "A is undefined"),)
+    return (except_where(condition, (~form.defined).numpy(), "A is undefined"),)
 
 
 STATEMENT = Statement(

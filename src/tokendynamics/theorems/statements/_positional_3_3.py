@@ -64,8 +64,8 @@ def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
         form.scaled(at_times(trajectory, shortfall)), trajectory, measured.ROUNDING, text, pointwise=True
     )
     contracting = contracting_systems(form) & form.defined
-    found = (inequality, _bounded(trajectory, form, contracting)) if bool(contracting.any()) else (inequality,)
-    return tuple(except_where(one, (~form.defined).numpy(), "A is undefined") for one in found)
+    conditions = (inequality, _bounded(trajectory, form, contracting)) if bool(contracting.any()) else (inequality,)
+    return tuple(except_where(one, (~form.defined).numpy(), "A is undefined") for one in conditions)
 
 
 def _bounded(trajectory: Trajectory, form: ContractionForm, contracting: Tensor) -> Condition:

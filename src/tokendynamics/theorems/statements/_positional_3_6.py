@@ -81,12 +81,12 @@ def common_eigenspaces(matrices: np.ndarray, lowest: float = -np.inf) -> list[Ei
 
 def _within(matrix: np.ndarray, basis: np.ndarray, size: float) -> list[tuple[np.ndarray, float]]:
     """Return the eigenvectors of a matrix in the span of `basis`, space by space, with their eigenvalue."""
-    found: list[tuple[np.ndarray, float]] = []
+    eigenspaces: list[tuple[np.ndarray, float]] = []
     image = matrix @ basis
     values, vectors = np.linalg.eig(basis.T @ image)
     for index in np.flatnonzero(np.imag(values) == 0):
         vector = basis @ np.real(vectors[:, index])
-        _keep(found, matrix, (vector / np.linalg.norm(vector))[:, None], size)
+        _keep(eigenspaces, matrix, (vector / np.linalg.norm(vector))[:, None], size)
     # Means of the real parts of eigenvalues that lie close together, and real parts of pairs near the real axis.
     near = values[np.abs(np.imag(values)) <= _NEARLY_REAL * size]
     reals = np.sort(np.real(near))
@@ -96,14 +96,14 @@ def _within(matrix: np.ndarray, basis: np.ndarray, size: float) -> list[tuple[np
         _, singular, rows = np.linalg.svd(image - value * basis)
         whole = basis @ rows[singular <= RESIDUAL * size].T
         if whole.shape[1]:
-            _keep(found, matrix, whole, size)
-    return found
+            _keep(eigenspaces, matrix, whole, size)
+    return eigenspaces
 
 
-def _keep(found: list[tuple[np.ndarray, float]], matrix: np.ndarray, basis: np.ndarray, size: float) -> None:
+def _keep(eigenspaces: list[tuple[np.ndarray, float]], matrix: np.ndarray, basis: np.ndarray, size: float) -> None:
     value = float(np.trace(basis.T @ matrix @ basis)) / basis.shape[1]
     if np.linalg.norm(matrix @ basis - value * basis, 2) <= RESIDUAL * size:
-        found.append((basis, value))
+        eigenspaces.append((basis, value))
 
 
 _MEANINGFUL = 0.1
@@ -161,11 +161,11 @@ def expanding_directions(flow: Flow, placed: Tensor | None = None, time: float =
         systems = tuple(placed.shape[:-2])
         starts = placed.detach().double().cpu().reshape(-1, *placed.shape[-2:])
         spaces = spaces * len(starts) if len(spaces) == 1 else spaces
-    found = [_of_one(one, None if starts is None else starts[index]) for index, one in enumerate(spaces)]
-    most = max(1, max(map(len, found)))
-    normals = torch.zeros(len(found), most, flow.dim, dtype=torch.float64)
-    rates = torch.zeros(len(found), most, dtype=torch.float64)
-    for index, directions in enumerate(found):
+    by_system = [_of_one(one, None if starts is None else starts[index]) for index, one in enumerate(spaces)]
+    most = max(1, max(map(len, by_system)))
+    normals = torch.zeros(len(by_system), most, flow.dim, dtype=torch.float64)
+    rates = torch.zeros(len(by_system), most, dtype=torch.float64)
+    for index, directions in enumerate(by_system):
         for row, (vector, rate) in enumerate(directions):
             normals[index, row], rates[index, row] = torch.as_tensor(vector), rate
     normals, rates = normals.reshape(*systems, most, flow.dim), rates.reshape(*systems, most)
@@ -174,14 +174,14 @@ def expanding_directions(flow: Flow, placed: Tensor | None = None, time: float =
 
 def _of_one(spaces: list[Eigenspace], start: Tensor | None) -> list[tuple[np.ndarray, float]]:
     """Directions n, (dim,), and rates of one system."""
-    found: list[tuple[np.ndarray, float]] = []
+    directions: list[tuple[np.ndarray, float]] = []
     for space in spaces:
         rate = float(space.values.sum())
-        found += [(vector, rate) for vector in space.basis.T]
+        directions += [(vector, rate) for vector in space.basis.T]
         deepest = None if start is None or space.basis.shape[1] == 1 else _deepest(space, start)
         if deepest is not None:
-            found.append((deepest, rate))
-    return found
+            directions.append((deepest, rate))
+    return directions
 
 
 def _deepest(space: Eigenspace, start: Tensor) -> np.ndarray | None:
@@ -196,11 +196,11 @@ def _deepest(space: Eigenspace, start: Tensor) -> np.ndarray | None:
 
 def expanding_hypothesis(flow: Flow, time: float = 0.0) -> Hypothesis:
     """Measure whether V has a real positive eigenvalue (shared by the heads) at every system."""
-    found = expanding_directions(flow, time=time)
-    best = torch.where(found.valid, found.rates, -torch.inf).amax(dim=-1)
+    expanding = expanding_directions(flow, time=time)
+    best = torch.where(expanding.valid, expanding.rates, -torch.inf).amax(dim=-1)
     shared = "" if flow.heads == 1 else ", with an eigenvector and eigenvalues ≥ 0 common to all heads"
     claim = f"V has a real positive eigenvalue{shared}"
-    seen = found.valid.any(dim=-1)
+    seen = expanding.valid.any(dim=-1)
     if bool(seen.all()):
         return measured.above(claim, best, 0.0, "the largest of them")
     values = torch.linalg.eigvals(flow.attention.ov.matrix_at(time).detach().double().cpu().sum(dim=-3))
@@ -212,20 +212,20 @@ def expanding_hypothesis(flow: Flow, time: float = 0.0) -> Hypothesis:
     return Hypothesis(claim, False, min(highest, 0.0), RESIDUAL, text, at)
 
 
-def one_sided(found: ExpandingDirections, placed: Tensor) -> tuple[Tensor, Tensor]:
+def one_sided(expanding: ExpandingDirections, placed: Tensor) -> tuple[Tensor, Tensor]:
     """Return rate and least |n·x_i(0)| of the fastest n with all n·x_i(0) strictly of one sign; 0 without one.
 
     Args:
-        found: From `expanding_directions`.
+        expanding: From `expanding_directions`.
         placed: The start as attention reads it, (*system, token, dim).
     """
-    heights = placed @ found.normals.mT
+    heights = placed @ expanding.normals.mT
     depth = torch.maximum(heights.amin(dim=-2), -heights.amax(dim=-2))
     scale = torch.linalg.vector_norm(placed, dim=-1).amax(dim=-1, keepdim=True)
-    chosen = found.valid & (depth > measured.ROUNDING * scale)
-    rate = torch.where(chosen, found.rates, 0.0).amax(dim=-1)
+    chosen = expanding.valid & (depth > measured.ROUNDING * scale)
+    rate = torch.where(chosen, expanding.rates, 0.0).amax(dim=-1)
     # Of equal rates, those of one eigenspace, the deepest.
-    fastest = chosen & (found.rates >= rate.unsqueeze(-1) * (1 - RESIDUAL))
+    fastest = chosen & (expanding.rates >= rate.unsqueeze(-1) * (1 - RESIDUAL))
     return rate, torch.where(fastest, depth, 0.0).amax(dim=-1)
 
 
@@ -256,19 +256,19 @@ def bound_conditions(placed: Tensor, trajectory: Trajectory) -> tuple[Condition,
         integration_tolerance(trajectory),
     )
     flow, systems, first = flow_of_run(trajectory), tuple(placed.shape[:-3]), float(trajectory.times[0])
-    found = expanding_directions(flow, placed[..., 0, :, :], first)
-    if not bool(found.valid.any()):
+    expanding = expanding_directions(flow, placed[..., 0, :, :], first)
+    if not bool(expanding.valid.any()):
         return (undecided(systems, f"{text}: no real positive eigenvalue of V was found"),)
     elapsed = torch.as_tensor(np.asarray(trajectory.times, dtype=float))
-    decay = found.rates[..., None, :] * (elapsed - elapsed[0])[:, None]
-    heights = placed @ found.normals.mT.unsqueeze(-3)
+    decay = expanding.rates[..., None, :] * (elapsed - elapsed[0])[:, None]
+    heights = placed @ expanding.normals.mT.unsqueeze(-3)
     scaled = _shrunk(heights, decay.unsqueeze(-2))
     lower, upper = scaled[..., :1, :, :].amin(dim=-2), scaled[..., :1, :, :].amax(dim=-2)
     excess = torch.maximum(scaled.amax(dim=-2) - upper, lower - scaled.amin(dim=-2))
     lengths = torch.linalg.vector_norm(placed, dim=-1).amax(dim=-1)
     scale = _shrunk(lengths[..., None], decay).cummax(dim=-2).values
     compared = torch.maximum(upper.abs(), lower.abs())
-    meaningful = found.valid[..., None, :] & (tolerance * scale <= _MEANINGFUL * compared)
+    meaningful = expanding.valid[..., None, :] & (tolerance * scale <= _MEANINGFUL * compared)
     relative = torch.where(meaningful, excess / scale.clamp_min(torch.finfo(scale.dtype).tiny), -torch.inf)
     bounds = never_above(relative.amax(dim=-1).expand(*systems, len(elapsed)), trajectory, tolerance, text)
     # One direction that says nothing of late times is no matter while another still speaks.
@@ -294,9 +294,9 @@ def expansion_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     return (still, expanding_hypothesis(flow)) if still.anywhere else (still,)
 
 
-def _prediction(flow: Flow, placed: Tensor, state: str, name: str, said: str = "") -> Prediction:
+def _prediction(flow: Flow, placed: Tensor, state: str, name: str, premise: str = "") -> Prediction:
     bounds = f"min n·{state}_i(0) ≤ e^(−λt) n·{state}_l(t) ≤ max n·{state}_i(0) for every V n = λ n with λ > 0"
-    text = f"{said}{bounds}; {growth_text(flow, placed, name)}"
+    text = f"{premise}{bounds}; {growth_text(flow, placed, name)}"
     return Prediction(text, limit="bounds; growth where tokens are on one side")
 
 

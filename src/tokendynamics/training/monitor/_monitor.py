@@ -293,7 +293,7 @@ class Monitor(TrainerCallback):
 
     def _take(self, look: Look) -> None:
         """Take a look in, with its lines for the log."""
-        former, first = self.series.status, not any(each.values for each in self.series.looks)
+        former, first = self.series.status, not any(earlier.values for earlier in self.series.looks)
         if first and look.values and not has_intervals(look.values):
             _LOG.warning("step %d: states and their changes need three different texts: only numbers follow", look.step)
         for change in self.series.add(look):

@@ -95,7 +95,7 @@ def undisturbed(network: nn.Module) -> Iterator[None]:
     Args:
         network: It, and nothing else, may run inside the block.
     """
-    device = next((each.device for each in network.parameters()), torch.device("cpu"))
+    device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
     devices = [device] if device.type == "cuda" else []
     with draws_kept(devices), torch.autocast(device.type, enabled=False), evaluating(network):
         yield

@@ -106,7 +106,7 @@ def states_in(values: Values) -> list[State]:
     if not has_intervals(values):
         return ["undetermined"] * (len(values["share_common"]) - 1)
     numbers = (values[name][1:] for name in MEASURES)
-    return [state_of(*each) for each in zip(*numbers, strict=True)]
+    return [state_of(*of_layer) for of_layer in zip(*numbers, strict=True)]
 
 
 def has_intervals(values: Values) -> bool:
@@ -143,8 +143,8 @@ def _possible(values: Values, layer: int) -> set[State]:
         room = min(ROOM, max(0.0, (1 - value) / 2))
         low, high = float(np.fmin(low, value - room)), float(np.fmax(high, value + room))
         # A state begins at its threshold, and the one below ends there.
-        around.append([low, high, *(each for each in thresholds if low < each < high)])
-    return {state_of(*each) for each in product(*around)}
+        around.append([low, high, *(threshold for threshold in thresholds if low < threshold < high)])
+    return {state_of(*point) for point in product(*around)}
 
 
 class _Done(NamedTuple):
@@ -177,20 +177,20 @@ def changes_at(
     """
     previous = max(place for place, look in enumerate(looks[:-1]) if look.values)
     done = list(_of_states(looks, states, held, previous))
-    shown = {(each.measure, each.layer) for each in done}
+    shown = {(item.measure, item.layer) for item in done}
     now = looks[-1].values
     for name, places in anchors.items():
         for layer, place in enumerate(places.tolist(), start=1):
             before = looks[place].values
             # Comparisons with NaN are false: what is not defined has not changed.
             large = abs(float(now[name][layer] - before[name][layer])) >= LARGE
-            (low, high), (former_low, former_high) = (each[f"{name}_interval"][layer] for each in (now, before))
+            (low, high), (former_low, former_high) = (values[f"{name}_interval"][layer] for values in (now, before))
             if (name, layer) not in shown and large and (low > former_high or high < former_low):
                 done.append(_Done(held[-1][layer - 1], held[-1][layer - 1], name, layer, place))
     grouped: dict[tuple[State, State, str], list[_Done]] = {}
-    for each in done:
-        grouped.setdefault(each[:3], []).append(each)
-    return sorted((_change(looks, previous, group) for group in grouped.values()), key=lambda each: -each.moved)
+    for item in done:
+        grouped.setdefault(item[:3], []).append(item)
+    return sorted((_change(looks, previous, group) for group in grouped.values()), key=lambda change: -change.moved)
 
 
 def _of_states(
@@ -201,21 +201,21 @@ def _of_states(
             earlier = (place for place in range(previous, -1, -1) if states[place])
             place = next(place for place in earlier if states[place][layer - 1] == former)
             measure = _deciding(former, state)
-            if measure and not all(np.isfinite(looks[each].values[measure][layer]) for each in (place, -1)):
+            if measure and not all(np.isfinite(looks[index].values[measure][layer]) for index in (place, -1)):
                 measure = ""
             yield _Done(former, state, measure, layer, place)
 
 
 def _change(looks: Sequence[Look], previous: int, group: Sequence[_Done]) -> Change:
     former, state, measure = group[0][:3]
-    layers, places = tuple(each.layer for each in group), [each.place for each in group]
+    layers, places = tuple(change.layer for change in group), [change.place for change in group]
     steps = [looks[place].step for place in places]
     before = after = np.full(len(group), np.nan)
     if measure:
-        before = np.array([looks[each.place].values[measure][each.layer] for each in group])
+        before = np.array([looks[change.place].values[measure][change.layer] for change in group])
         after = looks[-1].values[measure][list(layers)]
-    ends = [(float(each.min()), float(each.max())) for each in (before, after)]
-    moved = np.abs(after - before)
+    ends = [(float(values.min()), float(values.max())) for values in (before, after)]
+    sizes = np.abs(after - before)
     return Change(
         looks[-1].step,
         layers,
@@ -225,7 +225,7 @@ def _change(looks: Sequence[Look], previous: int, group: Sequence[_Done]) -> Cha
         *ends,
         since=(min(steps), max(steps)),
         recent=set(places) == {previous},
-        moved=float(np.nan_to_num(moved).max()),
+        moved=float(np.nan_to_num(sizes).max()),
     )
 
 

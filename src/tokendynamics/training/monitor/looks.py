@@ -64,7 +64,7 @@ class Look:
 
         A checkpoint of transformers would give each number of a list a line of its own.
         """
-        values = {name: each.tolist() for name, each in self.values.items()}
+        values = {name: array.tolist() for name, array in self.values.items()}
         return json.dumps({"step": self.step, "status": self.status, "values": values}, separators=(",", ":"))
 
     @classmethod
@@ -74,9 +74,9 @@ class Look:
         >>> Look.unpacked(Look(3, "measured", {"line_excess": np.array([0.1, np.nan])}).packed()).values["line_excess"]
         array([0.1, nan])
         """
-        found = json.loads(text)
-        values = {name: np.array(each, dtype=np.float64) for name, each in found["values"].items()}
-        return cls(int(found["step"]), str(found["status"]), values)
+        packed = json.loads(text)
+        values = {name: np.array(numbers, dtype=np.float64) for name, numbers in packed["values"].items()}
+        return cls(int(packed["step"]), str(packed["status"]), values)
 
 
 DIMS: dict[str, tuple[str, ...]] = {
@@ -103,14 +103,14 @@ def not_finite_at(passes: Sequence[PackStates]) -> int | None:
     Args:
         passes: Of one look.
     """
-    found = [
+    layers = [
         layer
         for states in passes
         for layer, (attention, after) in enumerate(zip(states.attention, states.feed_forward, strict=True))
         # An attention that was not found is NaN, and so is every one at layer 0.
         if bool(attention.isinf().any()) or not bool(after.isfinite().all())
     ]
-    return min(found, default=None)
+    return min(layers, default=None)
 
 
 def measured(passes: Sequence[PackStates]) -> dict[str, Float64[np.ndarray, "layer ..."]]:
@@ -127,8 +127,8 @@ def measured(passes: Sequence[PackStates]) -> dict[str, Float64[np.ndarray, "lay
         ArgumentValueError: A token of length zero.
     """
     rows = [row for states in passes for row in _rows(states)]
-    found = {name: values for name, (dims, values) in share_variables(rows).items() if "site" in dims}
-    after = {name: values[:, _AFTER_BLOCK] for name, values in found.items() if name != "kappa_of_prompt"}
+    measures = {name: values for name, (dims, values) in share_variables(rows).items() if "site" in dims}
+    after = {name: values[:, _AFTER_BLOCK] for name, values in measures.items() if name != "kappa_of_prompt"}
     shares = {f"share_{name}": after["shares"][:, place] for place, name in enumerate(SHARES)}
     shares["share_common_interval"] = after["shares_interval"][:, SHARES.index("common")]
     ratios = torch.from_numpy(np.stack([row.update_ratio for row in rows]))
@@ -172,13 +172,13 @@ def _rows(states: PackStates) -> Iterator[PromptTrace]:
 
 def _sinks(rows: Sequence[PromptTrace]) -> dict[str, np.ndarray]:
     """Return the weight that the most attended token of a prompt receives, and its share of uniform attention."""
-    found = torch.full((len(rows), 2, len(rows[0].token_count)), torch.nan, dtype=torch.float64)
+    received_most = torch.full((len(rows), 2, len(rows[0].token_count)), torch.nan, dtype=torch.float64)
     for place, row in enumerate(rows):
         if row.received is not None:
             received, uniform = row.received.double()
             most = received.nan_to_num(nan=-torch.inf).argmax(dim=-1, keepdim=True)
-            found[place, :, 1:] = torch.stack([received.gather(-1, most), uniform.gather(-1, most)]).squeeze(-1)
-    mean = found.nanmean(dim=0)
+            received_most[place, :, 1:] = torch.stack([received.gather(-1, most), uniform.gather(-1, most)]).squeeze(-1)
+    mean = received_most.nanmean(dim=0)
     return {"attention_sink_mass": mean[0].numpy(), "attention_sink_uniform": mean[1].numpy()}
 
 
@@ -249,10 +249,12 @@ def _check_texts(ckpt: Checkpoint, given: Sequence[Mapping[str, Any]]) -> None:
     def same(one: Any, other: Any) -> bool:
         return isinstance(one, Tensor) and isinstance(other, Tensor) and torch.equal(one, other)
 
-    if all(each.keys() == first.keys() and all(same(each[name], first[name]) for name in each) for each in others):
+    if all(
+        prompt.keys() == first.keys() and all(same(prompt[name], first[name]) for name in prompt) for prompt in others
+    ):
         came = f"{len(given)} that begin alike, as far as the network reads them"
         raise ArgumentValueError(expected("texts", "at least two different texts", came))
-    lengths = [each["input_ids"].shape[-1] if "input_ids" in each else 0 for each in given]
+    lengths = [prompt["input_ids"].shape[-1] if "input_ids" in prompt else 0 for prompt in given]
     states = sum(state_bytes(ckpt, length) for length in lengths)
     check_fits(states + attention_bytes(ckpt, max(lengths)), "texts", "use fewer or shorter texts")
 

@@ -64,12 +64,12 @@ def dataset_of(
         rows = [look.values.get(name, np.full(shape, np.nan)) for look in looks]
         variables[name] = (("step", *dims), np.array(rows, dtype=np.float64).reshape(len(rows), *shape))
     states = [states_in(look.values) if look.values else [] for look in looks]
-    for name, found in (("state", states), ("state_held", held)):
-        rows = [[EMBEDDING, *(each or ["undetermined"] * (depth - 1))][:depth] for each in found]
+    for name, by_look in (("state", states), ("state_held", held)):
+        rows = [[EMBEDDING, *(of_look or ["undetermined"] * (depth - 1))][:depth] for of_look in by_look]
         words = np.array(rows, dtype=str)
         variables[name] = (("step", "layer"), words.reshape(len(looks), depth))
     variables["status"] = ("step", np.array([look.status for look in looks], dtype=str))
-    names, words = (np.array([each[place] for each in texts], dtype=str) for place in (0, 1))
+    names, words = (np.array([pair[place] for pair in texts], dtype=str) for place in (0, 1))
     coords = {"step": [look.step for look in looks], "layer": np.arange(depth), "prompt": names} | _LABELS
     table = xr.Dataset(variables, coords={**coords, "text": ("prompt", words)}, attrs=dict(facts))
     for name, variable in table.data_vars.items():
@@ -85,12 +85,12 @@ def looks_of(table: xr.Dataset) -> list[Look]:
     Args:
         table: From `dataset_of`.
     """
-    found = []
+    looks = []
     for place, step in enumerate(table.step.values):
         status = str(table.status.values[place])
         values = {name: np.array(table[name].values[place]) for name in DIMS} if status == MEASURED else {}
-        found.append(Look(int(step), status, values))
-    return found
+        looks.append(Look(int(step), status, values))
+    return looks
 
 
 NOTHING = "nothing measured yet"
@@ -186,12 +186,12 @@ class Series(StoredResult):
             ArgumentValueError: Something else.
         """
         try:
-            found = cls(dict(values["facts"]), [[str(name), str(text)] for name, text in values["texts"]])
+            series = cls(dict(values["facts"]), [[str(name), str(text)] for name, text in values["texts"]])
             for text in values["looks"]:
-                found.add(Look.unpacked(text))
+                series.add(Look.unpacked(text))
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise ArgumentValueError(expected("state", "that of a monitor", shown(str(error)))) from error
-        return found
+        return series
 
     @property
     def tables(self) -> dict[str, xr.Dataset]:
@@ -201,8 +201,8 @@ class Series(StoredResult):
     @property
     def record(self) -> dict[str, Any]:
         """What is said of it, as plain values."""
-        said = {"status": self.status, "changes": [each.text for each in self.changes]}
-        return {**said, "texts": self.texts, "facts": self.facts}
+        outcome = {"status": self.status, "changes": [change.text for change in self.changes]}
+        return {**outcome, "texts": self.texts, "facts": self.facts}
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -228,13 +228,13 @@ class Series(StoredResult):
             raise nothing_saved(place, _WANTED, cls.SUMMARY, {"diagnosis.json": "td.Diagnosis.open"})
         table = open_table(place, _TABLE, STORED, _WANTED, LABELS)
         try:
-            texts = [list(map(str, each)) for each in zip(table.prompt.values, table.text.values, strict=True)]
-            found = cls(dict(table.attrs), texts)
+            texts = [list(map(str, pair)) for pair in zip(table.prompt.values, table.text.values, strict=True)]
+            series = cls(dict(table.attrs), texts)
             for look in looks_of(table):
-                found.add(look)
+                series.add(look)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise ArgumentValueError(expected("folder", _WANTED, f"{folder} ({shown(str(error))})")) from error
-        return found
+        return series
 
     @property
     def command(self) -> str:

@@ -54,9 +54,9 @@ class Digits(ImageTask):
         require("training", "data", "the digits of scikit-learn")
         from sklearn.datasets import load_digits
 
-        found: Any = load_digits()
-        labels = np.asarray(found.target, dtype=np.int64)
-        pixels = (np.asarray(found.images, dtype=np.float32) / _WHITE - _MEAN) / _STD
+        data_set: Any = load_digits()
+        labels = np.asarray(data_set.target, dtype=np.int64)
+        pixels = (np.asarray(data_set.images, dtype=np.float32) / _WHITE - _MEAN) / _STD
         rest, test = held_out(labels, 0.2, _SPLIT_SEED)
         kept, apart = held_out(labels[rest], 0.2, _SPLIT_SEED)
         training, validation = rest[kept], rest[apart]

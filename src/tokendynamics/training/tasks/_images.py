@@ -319,7 +319,7 @@ def _colours(value: Any, name: str, usual: Sequence[float]) -> list[float]:
         return list(usual)
     if not isinstance(value, Sequence) or len(value) != len(usual):
         raise ArgumentTypeError(expected(name, "three numbers, for red, green and blue", repr(value)))
-    numbers = [as_number(each, name) for each in value]
+    numbers = [as_number(colour, name) for colour in value]
     if name == "std" and min(numbers) <= 0:
         raise ArgumentValueError(expected(name, "three positive numbers", repr(value)))
     return numbers

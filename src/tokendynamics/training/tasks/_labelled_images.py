@@ -104,7 +104,7 @@ def image_files(data: str) -> ImageFiles:
     if all(tables.values()):
         return _of_parquet(place, tables)
     missing = [split for split, files in tables.items() if not files and not (place / split).is_dir()]
-    entries = sorted(each.name for each in place.iterdir())[:5]
+    entries = sorted(entry.name for entry in place.iterdir())[:5]
     came = f"{place} without {' and '.join(missing) or 'both splits in one form'}"
     raise ArgumentValueError(expected("data", LAYOUT, came + (f", but with {', '.join(entries)}" if entries else "")))
 
@@ -143,7 +143,7 @@ def _of_classes(folder: Path, classes: Sequence[str]) -> LabelledImages:
 
 
 def _names(folder: Path) -> list[str]:
-    return sorted(each.name for each in os.scandir(folder) if each.is_dir() and not each.name.startswith("."))
+    return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
 
 
 def _of_parquet(place: Path, tables: dict[str, list[str]]) -> ImageFiles:

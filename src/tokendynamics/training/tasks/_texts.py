@@ -64,8 +64,8 @@ def text_splits(data: str, held_out: float) -> Splits:
     place = text_place(data)
     try:
         if place.is_dir():
-            own = own_splits(place)
-            return _of_documents(_files(place), held_out) if own is None else Splits(*map(_mapped, own))
+            splits = own_splits(place)
+            return _of_documents(_files(place), held_out) if splits is None else Splits(*map(_mapped, splits))
         if place.is_file():
             mapped = _mapped(place)
             size, held = len(mapped), round(len(mapped) * held_out)
@@ -87,15 +87,15 @@ def text_place(data: str) -> Path:
     """
     if data == "python-doc":
         shared = Path("/usr/share/doc")
-        found = next(
+        path = next(
             (place for pattern in _SOURCES for place in sorted(shared.glob(pattern)) if not place.is_symlink()), None
         )
-        if found is None:
+        if path is None:
             advice = "apt install python3-doc, or name a folder of text files"
             raise ArgumentValueError(
                 expected("data", "the sources of Python's manual", "none under /usr/share/doc", advice)
             )
-        return found
+        return path
     place = as_path(data, "data")
     if not data:
         raise ArgumentValueError(expected("data", LAYOUT, "an empty name"))
@@ -161,17 +161,17 @@ def _pydoc() -> list[bytes]:
 
 def _files(folder: Path) -> list[bytes]:
     """Read the files of a folder and of those in it, by name; hidden and empty ones and links are passed over."""
-    found = []
+    contents = []
     for path in _below(folder):
         content = path.read_bytes()
         _check_text(content[:_LOOKED_AT], path)
-        found += [content] if content else []
-    if not found:
+        contents += [content] if content else []
+    if not contents:
         raise ArgumentValueError(expected("data", LAYOUT, f"the folder {folder} without a file that has text"))
-    if len(set(found)) < len(Splits._fields):
+    if len(set(contents)) < len(Splits._fields):
         wanted = "at least three different documents in a folder, one for each split"
-        raise ArgumentValueError(expected("data", wanted, f"{len(set(found))} in {folder}", "name the file itself"))
-    return found
+        raise ArgumentValueError(expected("data", wanted, f"{len(set(contents))} in {folder}", "name the file itself"))
+    return contents
 
 
 def _below(folder: Path) -> Iterator[Path]:

@@ -59,7 +59,7 @@ class Words(TextTask):
         lines = {name: _Lines(split) for name, split in text_splits(data, given["held_out"])._asdict().items()}
         vocabulary = _vocabulary(lines["training"], given["least"])
         numbers = {word: number for number, word in enumerate(vocabulary)}
-        splits = {name: _encoded(each, numbers) for name, each in lines.items()}
+        splits = {name: _encoded(part, numbers) for name, part in lines.items()}
         context, evaluated = given["context"] + 1, given["evaluation_context"] + 1
         check_length(splits, max(context, evaluated), "words", data)
         training = RandomWindows(splits["training"], context, seed=seed, draws=draws)

@@ -196,7 +196,7 @@ def next_crossing(features, options, lanes, method, steps, ends, event, t, h, si
 
     The value is `before` at the share `since`, and `after` at the end of the step.
     """
-    found = broadcast(math.inf)
+    crossing = broadcast(math.inf)
     place, value = since, before
     left_place, left = since, before
     for number in range(1, _LAST + 1):
@@ -204,7 +204,7 @@ def next_crossing(features, options, lanes, method, steps, ends, event, t, h, si
         if number < _LAST:
             share = broadcast(PLACES[number])
             following = value_within(features, options, lanes, method, steps, ends, event, share, t, h)
-        active = (since < PLACES[number]) & ~(found < math.inf)
+        active = (since < PLACES[number]) & ~(crossing < math.inf)
         above = value > 0.0
         side = select(above, 1.0, -1.0)
         depth = MARGIN * at_least(side * (left - value), side * (following - value))
@@ -218,14 +218,14 @@ def next_crossing(features, options, lanes, method, steps, ends, event, t, h, si
             if any_of(crossed):
                 low, high = select(above, left_place, at), select(above, at, right)
                 at = bisected(features, options, lanes, method, steps, ends, event, t, h, low, high)
-                found = select(crossed, at, found)
-        falls = active & ~(found < math.inf) & above & (following <= 0.0)
+                crossing = select(crossed, at, crossing)
+        falls = active & ~(crossing < math.inf) & above & (following <= 0.0)
         if any_of(falls):
             at = bisected(features, options, lanes, method, steps, ends, event, t, h, place, right)
-            found = select(falls, at, found)
+            crossing = select(falls, at, crossing)
         left_place, left = select(active, place, left_place), select(active, value, left)
         place, value = select(active, right, place), select(active, following, value)
-    return found
+    return crossing
 
 
 @function

@@ -97,7 +97,7 @@ def refine(features, options, lanes, x, into):
 @inlined
 def _pull_of_differences(features, options, lanes, x, token):
     dim, pull = len(features), zeros(features)
-    own = load_row(features, x, token * dim)
+    receiver = load_row(features, x, token * dim)
     seen = token + 1 if options.causal else options.tokens
     for head in range(options.heads):
         circuit = head * dim * dim
@@ -112,7 +112,7 @@ def _pull_of_differences(features, options, lanes, x, token):
             weight = exp(logit - top) if options.softmax else logit
             total = total + weight
             share = weight / sqrt(inner(options, lanes, other, other))
-            mean = added(share, added(-1.0, own, other), mean)
+            mean = added(share, added(-1.0, receiver, other), mean)
         multiple = load(lanes.ov.now, circuit)
         pull = added(multiple / total if options.softmax else multiple, mean, pull)
     return pull

@@ -134,8 +134,8 @@ def _in_lanes(circuit, place):
     """Return a circuit of eight systems from `place` on, and the place behind it."""
     entries, turning = circuit.rows * circuit.columns, len(circuit.gates) > 0
     matrix, gates = behind(place, entries), behind(place, 2 * entries)
-    found = InLanes(place, matrix, gates, circuit.rows, circuit.columns, turning)
-    return found, behind(place, _room_of(circuit))
+    lanes = InLanes(place, matrix, gates, circuit.rows, circuit.columns, turning)
+    return lanes, behind(place, _room_of(circuit))
 
 
 @inlined
@@ -168,14 +168,14 @@ def eight(features, options, systems):
 @function
 def _fill_circuit(matrices, gates, into, lane, system):
     """Copy the numbers of one system, kept flat, into one lane."""
-    own = system % len(matrices)
+    row = system % len(matrices)
     for entry in range(matrices.shape[1]):
         place = WIDTH * entry + lane
-        into.matrix[place] = into.now[place] = matrices[own, entry]
+        into.matrix[place] = into.now[place] = matrices[row, entry]
     if into.turning:
-        own = system % len(gates)
+        row = system % len(gates)
         for entry in range(gates.shape[1]):
-            into.gates[WIDTH * entry + lane] = gates[own, entry]
+            into.gates[WIDTH * entry + lane] = gates[row, entry]
 
 
 @inlined
@@ -185,9 +185,9 @@ def fill(systems, lanes, lane, system):
     _fill_circuit(systems.ov.matrix, systems.ov.gates, lanes.ov, lane, system)
     _fill_circuit(systems.query.matrix, systems.query.gates, lanes.query, lane, system)
     _fill_circuit(systems.key.matrix, systems.key.gates, lanes.key, lane, system)
-    own = system % len(systems.metric)
+    row = system % len(systems.metric)
     for entry in range(systems.metric.shape[1]):
-        lanes.metric[WIDTH * entry + lane] = systems.metric[own, entry]
+        lanes.metric[WIDTH * entry + lane] = systems.metric[row, entry]
 
 
 @function

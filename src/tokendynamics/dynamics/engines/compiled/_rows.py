@@ -129,15 +129,15 @@ def chosen(typing: Any, which: Any, first: Any, second: Any) -> Any:
 def _product(transposed: bool) -> Callable[..., Any]:
     def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         row = cgutils.unpack_tuple(builder, args[2])
-        size, found = len(row), []
+        size, totals = len(row), []
         for one in range(size):
             total = None
             for other, value in enumerate(row):
                 number = other * size + one if transposed else one * size + other
                 entry = load_lanes(builder, args[0], builder.add(args[1], ir.Constant(LONG, number)))
                 total = builder.fmul(entry, value) if total is None else fused(context, builder, entry, value, total)
-            found.append(total)
-        return cgutils.pack_array(builder, found)
+            totals.append(total)
+        return cgutils.pack_array(builder, totals)
 
     return emit
 

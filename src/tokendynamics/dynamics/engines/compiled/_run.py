@@ -152,8 +152,8 @@ class _Loop:
             # One at a time: the circuits may be others at each one's time.
             t, finite = (torch.from_numpy(numbers[[row]]) for numbers in (self.systems.end, self.systems.finite))
             field, y = self.problem.field.select(torch.tensor([row])), torch.from_numpy(self.systems.y[[row]])
-            found = of_stuck(field, y, field.velocity(y, float(t)), t, finite)
-            self.outcome.status[row] = next(status for status, which in found.items() if bool(which))
+            statuses = of_stuck(field, y, field.velocity(y, float(t)), t, finite)
+            self.outcome.status[row] = next(status for status, which in statuses.items() if bool(which))
 
 
 def _options_of(field: Field, tokens: int) -> Options:

@@ -230,9 +230,9 @@ def address(typing: Any, array: Any, first: Any) -> Any:
 
 def load_lanes(builder: Any, place: Any, index: Any) -> Any:
     """Lower the read of the lanes at an index of an array."""
-    found = builder.load(builder.gep(builder.bitcast(place, VECTOR.as_pointer()), [index]))
-    found.align = _ALIGNMENT
-    return found
+    vector = builder.load(builder.gep(builder.bitcast(place, VECTOR.as_pointer()), [index]))
+    vector.align = _ALIGNMENT
+    return vector
 
 
 def store_lanes(builder: Any, value: Any, place: Any, index: Any) -> None:
