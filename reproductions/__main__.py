@@ -96,13 +96,13 @@ def _run_all(names: list[str], options: argparse.Namespace, given: dict[str, str
         _say(f"interrupted: {len(records)} of {len(names)} are written")
         return 130
     _say(f"written to {options.out / PAGE}" + (f", without {', '.join(absent)}" if absent else ""))
-    ours = [
+    unexplained = [
         quantity
         for record in records.values()
         for quantity in record.failures
         if quantity.source not in ("paper", "reading") and not quantity.reason
     ]
-    return 1 if ours or absent else 0
+    return 1 if unexplained or absent else 0
 
 
 def _entries(name: str) -> tuple[str, ...]:
@@ -117,9 +117,9 @@ def _write(
     drawn = FIGURES[name].draw(record)
     widths[name] = float(drawn.get_size_inches()[0])
     command = shlex.join(["python", "-m", "reproductions", *sys.argv[1:]])
-    told = manifest(command, {"last": name}, seed=record.seed, started=started, threads=options.threads)
+    described = manifest(command, {"last": name}, seed=record.seed, started=started, threads=options.threads)
     with whole_folder(
-        options.out, told, WRITER, overwrite=options.overwrite, keep=True, shared=True, argument="--out"
+        options.out, described, WRITER, overwrite=options.overwrite, keep=True, shared=True, argument="--out"
     ) as made:
         for kind in FORMATS:
             figures.save(drawn, made / f"{name}.{kind}")

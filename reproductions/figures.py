@@ -105,10 +105,10 @@ class PaperFigure:
         named = {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
         # A figure that learns takes the size of its task as further keywords.
         sized = asdict(Size()) if any(one.kind is one.VAR_KEYWORD for one in parameters) else {}
-        found = {**named, **sized, **self._chosen(quick, given or {})}
+        arguments = {**named, **sized, **self._chosen(quick, given or {})}
         return {
             name: in_record(name, value) if name in GIVEN else value
-            for name, value in found.items()
+            for name, value in arguments.items()
             if name not in _HOW
         }
 

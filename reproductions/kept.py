@@ -161,8 +161,8 @@ def stored_records(folder: str | Path) -> dict[str, Record]:
     Raises:
         ArgumentValueError: A record that cannot be read.
     """
-    found = {name: Path(folder) / f"{name}.json" for name in FIGURES}
-    return {name: _read(path) for name, path in found.items() if path.exists()}
+    paths = {name: Path(folder) / f"{name}.json" for name in FIGURES}
+    return {name: _read(path) for name, path in paths.items() if path.exists()}
 
 
 def write_record(record: Record, path: Path) -> None:

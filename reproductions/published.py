@@ -44,7 +44,7 @@ class Published:
 
     def quantities(
         self,
-        ours: Mapping[str, Any],
+        computed: Mapping[str, Any],
         unsettled: Mapping[str, str] | None = None,
         *,
         some: bool = False,
@@ -53,7 +53,7 @@ class Published:
         """Return the rows beside what came out, in the order of the file.
 
         Args:
-            ours: A number for each row, or as many as its lists have.
+            computed: A number for each row, or as many as its lists have.
             unsettled: Why these data cannot tell, for some rows.
             some: Whether rows may be left out.
             words: What stands in braces in the names.
@@ -63,26 +63,26 @@ class Published:
             ValueError: A row with lists has another number of values.
         """
         rows: Mapping[str, Mapping[str, Any]] = self.entry["rows"]
-        if wrong := ours.keys() - rows.keys() if some else ours.keys() ^ rows.keys():
+        if wrong := computed.keys() - rows.keys() if some else computed.keys() ^ rows.keys():
             raise KeyError(
                 f"expected the rows of {self.paper}, {self.entry['figure']}; missing or unknown: {sorted(wrong)}"
             )
         return tuple(
             self._quantity(row, value, (unsettled or {}).get(key, ""), words | {"k": k})
             for key, of_key in rows.items()
-            if key in ours
-            for k, (row, value) in enumerate(zip(*_several(of_key, ours[key]), strict=True), start=1)
+            if key in computed
+            for k, (row, value) in enumerate(zip(*_several(of_key, computed[key]), strict=True), start=1)
         )
 
-    def _quantity(self, row: Mapping[str, Any], ours: Any, unsettled: str, words: Mapping[str, Any]) -> Quantity:
+    def _quantity(self, row: Mapping[str, Any], value: Any, unsettled: str, words: Mapping[str, Any]) -> Quantity:
         name = row["name"].format(**{**row, **words})
         for key, relation in _RELATIONS.items():
             if key in row:
                 source, reason = row.get("source", "paper"), row.get("reason", "")
                 reason = self.entry.get("reasons", {}).get(reason, reason)
-                number = type(row[key])(ours)  # counts stay whole numbers
+                number = type(row[key])(value)  # counts stay whole numbers
                 return Quantity(name, row[key], number, row["within"], relation, source, reason, unsettled)
-        return measured(name, float(ours))
+        return measured(name, float(value))
 
     def record(
         self, quantities: Iterable[Quantity], results: Mapping[str, Any], *, seed: int | None = None, **words: Any
@@ -92,15 +92,15 @@ class Published:
         return Record(self.paper, self.entry["figure"], statement, tuple(quantities), invented, seed, results)
 
 
-def _several(row: Mapping[str, Any], ours: Any) -> tuple[Iterator[Mapping[str, Any]], Sequence[Any]]:
+def _several(row: Mapping[str, Any], values: Any) -> tuple[Iterator[Mapping[str, Any]], Sequence[Any]]:
     """Return the rows that one with lists stands for, and a number for each."""
     counts = {len(value) for value in row.values() if isinstance(value, list)}
     if not counts:
-        return iter([row]), [ours]
+        return iter([row]), [values]
     (count,) = counts
     return (
         {key: value[k] if isinstance(value, list) else value for key, value in row.items()} for k in range(count)
-    ), list(ours)
+    ), list(values)
 
 
 def published(paper: str, figure: str) -> Published:

@@ -67,13 +67,13 @@ class Quantity:
         return self.verdict == "yes"
 
 
-def measured(name: str, ours: float) -> Quantity:
+def measured(name: str, value: float) -> Quantity:
     """Return a quantity of which nothing is expected: it says how much the others are worth.
 
     >>> measured("share of undecided draws", 0.25).verdict
     'measured'
     """
-    return Quantity(name, math.nan, ours, math.nan, "measured", "nobody")
+    return Quantity(name, math.nan, value, math.nan, "measured", "nobody")
 
 
 @dataclass(frozen=True)
@@ -170,8 +170,8 @@ class Record:
         ]
         texts = ("paper", "figure", "statement", "invented", "seed", "seconds", "ran_on", "arguments")
         given = {name: written[name] for name in texts}
-        said = written.get("texts", {})  # only figures that show words have any
-        return cls(**given, quantities=tuple(quantities), results={}, quick=written["reduced"], texts=said)
+        shown_texts = written.get("texts", {})  # only figures that show words have any
+        return cls(**given, quantities=tuple(quantities), results={}, quick=written["reduced"], texts=shown_texts)
 
 
 _COLUMNS = ("name", "source", "relation", "expected", "ours", "tolerance", "verdict", "reason", "unsettled")

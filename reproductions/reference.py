@@ -99,9 +99,9 @@ def measured(wheels: Path) -> Iterator[MeasuredNetwork]:
     Args:
         wheels: Where `iglm` and `rxnmapper` are installed.
     """
-    ours, chains = "the default texts", "antibody variable domains put together by hand"
+    defaults, chains = "the default texts", "antibody variable domains put together by hand"
     for name in ("smollm2", "minilm"):
-        yield measured_network(_diagnosed(load(name), default_texts()), ours, name)
+        yield measured_network(_diagnosed(load(name), default_texts()), defaults, name)
     trained = wheels / "iglm" / "trained_models"
     for name in ("IgLM", "IgLM-S"):
         ckpt = load(trained / name, allow_pickle=True)

@@ -29,7 +29,7 @@ def reproduce(*, seed: int = 1) -> Record:
     times = np.concatenate([np.linspace(0, PRINTED_HORIZON, 201), np.linspace(PRINTED_HORIZON, HORIZON, 191)[1:]])
     run = simulate(flow, space.sample(TOKENS, 3, seed=seed), times, rtol=1e-10, atol=1e-12, engine="batched")
     potential = observables.potential(run.tensor, qk).numpy()
-    ours = {
+    computed = {
         "end": potential[-1],
         "rise": np.diff(potential).max(),
         "diameter": observables.diameter(run.tensor[-1]),
@@ -37,7 +37,7 @@ def reproduce(*, seed: int = 1) -> Record:
         "twice_top": 2 * potential[0],
         "limit": 2 * CONSENSUS,
     }
-    return PRINTED.record(PRINTED.quantities(ours), {"run": run, "potential": potential}, seed=seed)
+    return PRINTED.record(PRINTED.quantities(computed), {"run": run, "potential": potential}, seed=seed)
 
 
 def draw(record: Record) -> Figure:

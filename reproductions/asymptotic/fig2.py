@@ -42,10 +42,10 @@ def reproduce() -> Record:
         float(np.abs(norms[:, : half + 1] - np.roll(norms[:, : half + 1], k)).max())
         for k in (half // 2, half // 3, half // 5)
     )
-    ours = {"period": periodic, "shorter": shorter}
+    computed = {"period": periodic, "shorter": shorter}
     for name, curve in zip(("1", "2"), norms, strict=True):
-        ours |= {f"start_{name}": curve[0], f"highest_{name}": curve.max(), f"lowest_{name}": curve.min()}
-    return PRINTED.record(PRINTED.quantities(ours), {"times": times, "norms": norms})
+        computed |= {f"start_{name}": curve[0], f"highest_{name}": curve.max(), f"lowest_{name}": curve.min()}
+    return PRINTED.record(PRINTED.quantities(computed), {"times": times, "norms": norms})
 
 
 def draw(record: Record) -> Figure:

@@ -32,7 +32,7 @@ def reproduce(*, seed: int = 3) -> Record:
     run = simulate(flow, start, times, rtol=1e-10, atol=1e-12, engine="batched")
     diameter = observables.diameter(run.tensor, geometry="sphere").numpy()
     lyapunov = observables.hemisphere_function(run.tensor, V).numpy()
-    ours = {
+    computed = {
         "diameter_6": diameter[times == 6.0][0],
         "diameter_40": diameter[-1],
         "rise": np.diff(lyapunov).max(),
@@ -40,7 +40,7 @@ def reproduce(*, seed: int = 3) -> Record:
         "smallest": run.tensor[..., 0].min(),
     }
     results = {"run": run, "diameter": diameter, "lyapunov": lyapunov}
-    return PRINTED.record(PRINTED.quantities(ours), results, seed=seed)
+    return PRINTED.record(PRINTED.quantities(computed), results, seed=seed)
 
 
 def draw(record: Record) -> Figure:

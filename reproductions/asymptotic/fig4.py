@@ -36,7 +36,7 @@ def reproduce(*, seed: int = 4) -> Record:
     deficits = observables.direction_deficit(run.tensor, top).numpy()
     first, second = deficits[:, 0], deficits[:, 1]
     exact = torch.linalg.matrix_exp(HORIZON / math.sqrt(3) * ov) @ start[0]
-    ours = {
+    computed = {
         "eigenvalues": eigenvalues,
         "vector": (top - PRINTED.matrix("EIGENVECTOR")).norm(),
         "end": deficits[-1].max(),
@@ -46,7 +46,7 @@ def reproduce(*, seed: int = 4) -> Record:
         "peak": times[second.argmax()],
         "closed_form": (exact / exact.norm() - run.tensor[-1, 0]).norm(),
     }
-    return PRINTED.record(PRINTED.quantities(ours), {"run": run, "deficits": deficits}, seed=seed)
+    return PRINTED.record(PRINTED.quantities(computed), {"run": run, "deficits": deficits}, seed=seed)
 
 
 def rising_pair(top: Tensor, lowest: Tensor) -> Tensor:

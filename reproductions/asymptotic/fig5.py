@@ -71,18 +71,18 @@ def reproduce(
     expected = (1 - 1 / tokens) * (1 - math.sqrt(2 / (math.pi * dim)))
     sampling = 4 * 0.61 / math.sqrt(dim * systems * (tokens - 1))  # four standard deviations of the mean |cosine|
     start = Quantity("mean E at t = 0", expected, float(consensus[:, 0].mean()), sampling, source="theory")
-    ours: dict[str, Any] = {"end": consensus[:, -1].max()}
+    computed: dict[str, Any] = {"end": consensus[:, -1].max()}
     if (tokens, dim) == (50, 500):
         rises, median = np.diff(consensus, axis=-1), np.median(consensus, axis=0)
-        ours["median"], ours["later"], ours["ever"] = (
+        computed["median"], computed["later"], computed["ever"] = (
             np.diff(median).max(),
             rises[:, times[:-1] >= 5].max(),
             rises.max(),
         )
-        ours["below"] = [_passing(times, median, level) for level in PRINTED["rows"]["below"]["level"]]
+        computed["below"] = [_passing(times, median, level) for level in PRINTED["rows"]["below"]["level"]]
     sizes = {"systems": systems, "tokens": tokens, "dim": dim, "next_seed": seed + 1}
     results = {"times": times, "consensus": consensus}
-    return PRINTED.record([start, *PRINTED.quantities(ours, some=True)], results, seed=seed, **sizes)
+    return PRINTED.record([start, *PRINTED.quantities(computed, some=True)], results, seed=seed, **sizes)
 
 
 def consensus_along(flow: Flow, start: Tensor, times: np.ndarray, rtol: float) -> np.ndarray:

@@ -61,8 +61,8 @@ def reproduce(
         CheckpointError: A network that is not on this machine.
     """
     trained: list[Curve] = []
-    for each in (model, *others):
-        trained += run_curves(load(each), {each: CITY}, passes, folder=folder, progress=progress)
+    for name in (model, *others):
+        trained += run_curves(load(name), {name: CITY}, passes, folder=folder, progress=progress)
     untrained, read = random_network(network, model)
     fixed = run_curves(
         untrained, {"random, the same in each pass": CITY}, fixed_passes, folder=folder, progress=progress

@@ -91,14 +91,14 @@ def run_curves(
     store = None
     if folder is not None:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        told = json.dumps([ckpt.name, ckpt.random_seed, prompts, how], sort_keys=True)
-        store = Path(folder) / f"passes-{hashlib.sha256(told.encode()).hexdigest()[:16]}.npz"
-    found = passes(ckpt, dict(prompts), count, store=store, progress=_thinned(progress), **how)
+        identity = json.dumps([ckpt.name, ckpt.random_seed, prompts, how], sort_keys=True)
+        store = Path(folder) / f"passes-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.npz"
+    table = passes(ckpt, dict(prompts), count, store=store, progress=_thinned(progress), **how)
     lengths = [how.get("pad_to") or ckpt.encode(text).ids.shape[1] for text in prompts.values()]
-    halves = [(float(row[0]), float(row[1]), float(row[2])) for row in found["half_life"].values]
+    halves = [(float(row[0]), float(row[1]), float(row[2])) for row in table["half_life"].values]
     return [
-        Curve(name, energy, float(found.attrs["resolution"]), half, length)
-        for name, energy, half, length in zip(prompts, found["consensus"].values, halves, lengths, strict=True)
+        Curve(name, energy, float(table.attrs["resolution"]), half, length)
+        for name, energy, half, length in zip(prompts, table["consensus"].values, halves, lengths, strict=True)
     ]
 
 

@@ -61,8 +61,8 @@ def reproduce(
     alone = decode(ckpt, PROMPT, generated, how="generate", new_tokens=new_tokens, progress=progress)
     texts = {"prompt": PROMPT} | {f"after {_count(k)}": t for k, t in _decoded(table).items()}
     texts |= {f"written alone, {_count(k)} for each token": t for k, t in _decoded(alone).items()}
-    own = repetition(prompt)
-    rows = [measured(f"the prompt: {_MEASURES[name]}", getattr(own, name)) for name in _MEASURES]
+    of_prompt = repetition(prompt)
+    rows = [measured(f"the prompt: {_MEASURES[name]}", getattr(of_prompt, name)) for name in _MEASURES]
     rows += repetition_rows(table)
     rows += [
         measured(f"written alone, {_count(k)} for each token: {_MEASURES['distinct_1']}", value)
@@ -96,9 +96,9 @@ def repetition_rows(table: xr.Dataset) -> list[Quantity]:
         largest = max((after - before for before, after in pairwise(values)), default=float("nan"))
         rows.append(Quantity(f"{words}: largest rise from one row to the next", 0.0, largest, 0.0, "≤", "reading"))
     if 10 in counts:
-        ours = float(table["distinct_1"].sel({"pass": 10}))
+        distinct = float(table["distinct_1"].sel({"pass": 10}))
         rows.append(
-            Quantity(f"after 10 passes: {_MEASURES['distinct_1']}, at most", REPETITIVE, ours, 0.0, "≤", "reading")
+            Quantity(f"after 10 passes: {_MEASURES['distinct_1']}, at most", REPETITIVE, distinct, 0.0, "≤", "reading")
         )
     return rows
 
@@ -108,11 +108,11 @@ def repetitiveness(table: xr.Dataset) -> str:
     counts = table["pass"].values.tolist()
     shares = dict(zip(counts, table["distinct_1"].values.tolist(), strict=True))
     listed = ", ".join(f"{100 * share:.0f} %" for share in shares.values())
-    said = f"after {_listed(counts)} passes {listed} of the tokens are different. "
+    sentence = f"after {_listed(counts)} passes {listed} of the tokens are different. "
     worse = [f"from {before} to {after}" for before, after in pairwise(counts) if shares[after] > shares[before]]
     if worse:
-        return f"{said}That share rises {' and '.join(worse)} passes."
-    return f"{said}That share never rises from one to the next."
+        return f"{sentence}That share rises {' and '.join(worse)} passes."
+    return f"{sentence}That share never rises from one to the next."
 
 
 def _decoded(table: xr.Dataset) -> dict[int, str]:
@@ -135,6 +135,6 @@ def draw(record: Record) -> Figure:
     for panel, (name, words) in zip(panels, _MEASURES.items(), strict=True):
         figures.over_time(curve["pass"].values, curve[name].values, words, log="times", time_label="passes", axes=panel)
         panel.set_ylim(bottom=0)
-    said = [f"{name}: {textwrap.shorten(text, _SHOWN, placeholder=' …')}" for name, text in record.texts.items()]
+    lines = [f"{name}: {textwrap.shorten(text, _SHOWN, placeholder=' …')}" for name, text in record.texts.items()]
     # A pair of dollar signs would be set as a formula.
-    return footnote(figure, record, *(line.replace("$", r"\$") for line in said), "")
+    return footnote(figure, record, *(line.replace("$", r"\$") for line in lines), "")

@@ -74,9 +74,9 @@ def draw(record: Record) -> Figure:
             time_label="tokens",
             axes=panel,
         )
-        found = [(tokens, share) for tokens, of_dim, share, *_ in record.results["rows"] if of_dim == dim]
+        shares = [(tokens, share) for tokens, of_dim, share, *_ in record.results["rows"] if of_dim == dim]
         label = f"share of {record.results['draws']} draws"
-        marks(panel, [tokens for tokens, _ in found], [share for _, share in found], label)
+        marks(panel, [tokens for tokens, _ in shares], [share for _, share in shares], label)
         panel.set_ylim(bottom=0)
         if dim != dims[-1]:
             without_legend(panel)

@@ -32,7 +32,7 @@ def reproduce(*, tasks: int = 40, seed: int = 218) -> Record:
     attention, retrieved = K * model.attend(TEXT).mT, K * model.hidden(model.stream(TEXT)).mT
     signed = [_signed(seed + index) for index in range(tasks)]
     targets, printed, exact = (torch.cat(column) for column in zip(*signed, strict=True))
-    ours = {
+    computed = {
         "attention": _gap(attention, _printed()),
         "below": ((_free(task).attend(TEXT).mT != 0) & (_printed() == 0)).sum(),
         "retrieved": _gap(retrieved, _diagonal()),
@@ -50,7 +50,7 @@ def reproduce(*, tasks: int = 40, seed: int = 218) -> Record:
         "printed": printed,
         "exact": exact,
     }
-    return PRINTED.record(PRINTED.quantities(ours), results, seed=seed, tasks=tasks, text=TEXT)
+    return PRINTED.record(PRINTED.quantities(computed), results, seed=seed, tasks=tasks, text=TEXT)
 
 
 def draw(record: Record) -> Figure:

@@ -41,7 +41,7 @@ def reproduce(*, tasks: int = 100, samples: int = 1000, seed: int = 231) -> Reco
     task = PairTask(random_functional(4, seed), positions=6)
     solutions = solution_2, solution_3
     verdicts = [evidence(solution(task), task, samples=samples, seed=seed).verdict for solution in solutions]
-    ours = {
+    computed = {
         "outputs": max(outputs),
         "diagonals": max(diagonals),
         "targets": max(targets),
@@ -49,7 +49,7 @@ def reproduce(*, tasks: int = 100, samples: int = 1000, seed: int = 231) -> Reco
         "feed_forward": float(verdicts[1] == "feed-forward"),
     }
     words = {"tasks": tasks, "text": TEXT, "second": verdicts[0], "third": verdicts[1]}
-    return PRINTED.record(PRINTED.quantities(ours), {"task": task}, seed=seed, **words)
+    return PRINTED.record(PRINTED.quantities(computed), {"task": task}, seed=seed, **words)
 
 
 def draw(record: Record) -> Figure:

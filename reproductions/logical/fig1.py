@@ -46,7 +46,7 @@ def reproduce(
     best = min(range(seeds), key=lambda index: runs[index].final_loss)
     unsettled = "" if solved.any() else _NONE
     raw, centred = np.abs(correlations[solved]).min(axis=0) if solved.any() else (float("nan"),) * 2
-    ours = {
+    computed = {
         "raw": raw,
         "centred": centred,
         "solved": solved.mean(),
@@ -56,7 +56,7 @@ def reproduce(
         "seconds": learning_seconds([runs]),
         "median": np.median([run.relative_loss for run in runs]),
     }
-    quantities = PRINTED.quantities(ours, {"raw": unsettled, "centred": unsettled})
+    quantities = PRINTED.quantities(computed, {"raw": unsettled, "centred": unsettled})
     results = {"runs": runs, "best": best, "correlations": correlations}
     return PRINTED.record(quantities, results, seed=0, last=seeds - 1, size=scale.text)
 

@@ -64,24 +64,24 @@ def reproduce(
         (SEEN, categories, 1.0),
     )
     with reporting(progress) as report:
-        found = {
+        basins = {
             name: find_basins(place, starts, seed=seed, scale=scale)
             for name, place, scale in tracked(runs, report, f"{starts} descents each")
         }
         stalls = [stall(softmax, depth) for depth in tracked(depths, report, "waiting times")]
-    ours, unsettled = _infinity(linear, found[LINEAR])
-    ours |= {
+    computed, unsettled = _infinity(linear, basins[LINEAR])
+    computed |= {
         **gradients_3_1(linear, seed),
         **stationary_3_1(linear, seed),
-        "small": found[SMALL].share("at infinity").fraction,
-        **_softmax(softmax, stalls, found[SOFTMAX]),
+        "small": basins[SMALL].share("at infinity").fraction,
+        **_softmax(softmax, stalls, basins[SOFTMAX]),
         **section_3_3(categories, seed),
-        "unsolved_3_3": _unsolved(found[SEEN]),
+        "unsolved_3_3": _unsolved(basins[SEEN]),
     }
     ends: dict[str, Any] = {"first": stalls[0].depth, "deepest": stalls[-1].depth}
     return PRINTED.record(
-        PRINTED.quantities(ours, unsettled, **ends),
-        {"found": found, "stalls": stalls, "linear": linear, "softmax": softmax},
+        PRINTED.quantities(computed, unsettled, **ends),
+        {"found": basins, "stalls": stalls, "linear": linear, "softmax": softmax},
         seed=seed,
         categories=CATEGORIES,
         positions=POSITIONS,
@@ -91,11 +91,11 @@ def reproduce(
 
 def draw(record: Record) -> Figure:
     """Draw final losses in 3.1, what the starts of each landscape end in, and the wait under softmax."""
-    found: dict[str, Basins] = record.results["found"]
+    basins: dict[str, Basins] = record.results["found"]
     linear: PositionsOnly = record.results["linear"]
     titles = ["3.1: losses at the end", "ends of random starts", "3.2: waiting times"]
     figure, (left, middle, right) = figures.panels(3, width=figures.DOUBLE, height=2.8, titles=titles)
-    losses = np.sort([run.loss for run in found[LINEAR].runs]) / (POSITIONS - 1)
+    losses = np.sort([run.loss for run in basins[LINEAR].runs]) / (POSITIONS - 1)
     saddle = zero_column_sums(linear).loss_per_column
     references = {"1": 1.0, "C: T": linear.gini, "B": saddle, "T/M": loss_at_infinity(linear)}
     ranks = np.arange(1.0, len(losses) + 1)
@@ -104,7 +104,7 @@ def draw(record: Record) -> Figure:
     left.lines[0].set(linestyle="none", marker="o", markersize=2.0)
     left.set_xlim(0.0, len(losses) + 1.0)
     left.set_ylim(-0.03, 1.06)
-    stacked_shares(middle, {name: _parts(basin) for name, basin in found.items()}, legend=True)
+    stacked_shares(middle, {name: _parts(basin) for name, basin in basins.items()}, legend=True)
     middle.set_xlabel("share of starts")
     stalls: list[Stall] = record.results["stalls"]
     depths = np.array([entry.depth for entry in stalls])
@@ -129,10 +129,10 @@ def by_attention(q: Tensor, v: Tensor) -> Tensor:
         v: (N, N).
     """
     count = v.shape[0]
-    own, others = v.trace() / count, v.sum() / count**2
+    trace, others = v.trace() / count, v.sum() / count**2
     of_sums, of_squares = (v.T @ v).sum() / count**2, (v.T @ v).trace() / count
     linear = torch.full_like(q, float(others))
-    linear.diagonal(1).fill_(float(own))
+    linear.diagonal(1).fill_(float(trace))
     printed = linear - of_sums * q.sum(dim=0) - q * (of_squares - of_sums)
     printed[:, 0] = 0.0
     return printed
@@ -141,10 +141,10 @@ def by_attention(q: Tensor, v: Tensor) -> Tensor:
 def by_values(q: Tensor, v: Tensor) -> Tensor:
     """(3.18) summed over i = 2 … M: ∂E[SSE]/∂v_kl for equally likely categories, (N, N)."""
     count = v.shape[0]
-    sums, squares, own = q.sum(dim=0)[1:], q.square().sum(dim=0)[1:], q.diagonal(1)
+    sums, squares, previous = q.sum(dim=0)[1:], q.square().sum(dim=0)[1:], q.diagonal(1)
     row_sums = v.sum(dim=1, keepdim=True)
     identity = torch.eye(count, dtype=q.dtype)
-    linear = sums.sum() / count**2 + own.sum() * (identity / count - 1 / count**2)
+    linear = sums.sum() / count**2 + previous.sum() * (identity / count - 1 / count**2)
     return linear - sums.square().sum() * row_sums / count**2 - squares.sum() * (v / count - row_sums / count**2)
 
 
@@ -262,28 +262,28 @@ def _branch(landscape: CategoriesOnly) -> dict[str, float]:
     return {"branch_N": count, "branch_M": count}
 
 
-def _infinity(linear: PositionsOnly, found: Basins) -> tuple[dict[str, Any], dict[str, str]]:
+def _infinity(linear: PositionsOnly, basins: Basins) -> tuple[dict[str, Any], dict[str, str]]:
     """Return what is compared of the starts that go to infinity, and which of it these starts cannot tell."""
-    share = found.share("at infinity")
+    share = basins.share("at infinity")
     limits = [
         run.classification.limit / (POSITIONS - 1)
-        for run in found.runs
+        for run in basins.runs
         if run.classification is not None and run.kind == "at infinity"
     ]
-    ours = {
+    computed = {
         "infinity": share.fraction,
         "infinity_least": share.fraction,
         "infinity_most": share.fraction,
         "farthest": max((abs(limit - loss_at_infinity(linear)) for limit in limits), default=math.nan),
-        "undecided": _parts(found)["saddle or undecided"],
+        "undecided": _parts(basins)["saddle or undecided"],
     }
-    interval = f"95 % interval {share.low:.2f} to {share.high:.2f} of {len(found.runs)} starts"
+    interval = f"95 % interval {share.low:.2f} to {share.high:.2f} of {len(basins.runs)} starts"
     bounds = {"infinity_least": "at_least", "infinity_most": "at_most"}
     unsettled = {key: interval for key, side in bounds.items() if share.low < PRINTED["rows"][key][side] < share.high}
-    return ours, unsettled if limits else unsettled | {"farthest": "no start went there"}
+    return computed, unsettled if limits else unsettled | {"farthest": "no start went there"}
 
 
-def _softmax(softmax: SoftmaxPositions, stalls: Sequence[Stall], found: Basins) -> dict[str, float]:
+def _softmax(softmax: SoftmaxPositions, stalls: Sequence[Stall], basins: Basins) -> dict[str, float]:
     weights = torch.full((POSITIONS, POSITIONS), 1.0 / (POSITIONS - 1), dtype=torch.float64)
     weights.diagonal(1).zero_()
     v = softmax.law[:, None].expand(CATEGORIES, CATEGORIES).clone()
@@ -295,7 +295,7 @@ def _softmax(softmax: SoftmaxPositions, stalls: Sequence[Stall], found: Basins) 
         "slope_wait": math.log(last.time / stalls[-2].time) / (last.depth - stalls[-2].depth),
         "wait": last.time / float(_leading(softmax, np.array([last.depth]))[0]),
         "ratio": last.time / stalls[0].time,
-        "unsolved": _unsolved(found),
+        "unsolved": _unsolved(basins),
     }
 
 
@@ -304,13 +304,13 @@ def _leading(softmax: SoftmaxPositions, depths: np.ndarray) -> np.ndarray:
     return (POSITIONS - 1) ** 2 * np.exp(2 * depths) / (4 * softmax.gini * POSITIONS)
 
 
-def _unsolved(found: Basins) -> float:
-    return 1.0 - found.share("global minimum").fraction
+def _unsolved(basins: Basins) -> float:
+    return 1.0 - basins.share("global minimum").fraction
 
 
-def _parts(found: Basins) -> dict[str, float]:
+def _parts(basins: Basins) -> dict[str, float]:
     """Shares of the ends, in four parts that add up to 1."""
-    solved, infinite = (found.share(kind).fraction for kind in ("global minimum", "at infinity"))
-    local = found.share("local minimum").fraction
+    solved, infinite = (basins.share(kind).fraction for kind in ("global minimum", "at infinity"))
+    local = basins.share("local minimum").fraction
     parts = {"solved": solved, "to infinity": infinite, "local minimum": local}
     return parts | {"saddle or undecided": max(0.0, 1.0 - sum(parts.values()))}

@@ -72,7 +72,7 @@ def learned(
         threads: Of PyTorch.
     """
     wanted = [(model, seed) for seed in seeds for model in models]
-    found: dict[tuple[Architecture, Flavour], list[LearningRecord]] = {model: [] for model in models}
+    records: dict[tuple[Architecture, Flavour], list[LearningRecord]] = {model: [] for model in models}
     with reporting(progress) as report:
         for (architecture, flavour), seed in tracked(wanted, report, "learned models"):
             place = None if folder is None else Path(folder) / _name(architecture, flavour, size, seed)
@@ -87,8 +87,8 @@ def learned(
                 folder=place,
                 threads=threads,
             )
-            found[architecture, flavour].append(record)
-    return found
+            records[architecture, flavour].append(record)
+    return records
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:

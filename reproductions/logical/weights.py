@@ -51,31 +51,31 @@ def reproduce(
     """
     scale = Size(**size)
     runs = learned(list(EXPECTED), scale, range(seeds), folder, progress, threads)
-    found = {
+    by_model = {
         model: [evidence(run.transformer, run.task, samples=samples, seed=run.seed) for run in records]
         for model, records in runs.items()
     }
-    quantities = [row for model, reports in found.items() for row in _rows(model, reports)]
+    quantities = [row for model, reports in by_model.items() for row in _rows(model, reports)]
     quantities.append(learning_time(runs.values()))
     return Record(
         paper="logical",
         figure="Figure 3",
         statement="Weights of the combined model in four flavours. Which part does the logic is measured by path "
         "patching and ablation: "
-        + "; ".join(f"{MODELS[model]}: {_counted(reports)}" for model, reports in found.items())
+        + "; ".join(f"{MODELS[model]}: {_counted(reports)}" for model, reports in by_model.items())
         + ".",
         quantities=tuple(quantities),
         invented=f"as in Figure 2 (seeds 0 to {seeds - 1}; {scale.text}); {samples} texts for the instruments",
         seed=0,
-        results={"runs": runs, "found": found},
+        results={"runs": runs, "found": by_model},
     )
 
 
 def draw(record: Record) -> Figure:
     """Draw the matrices k^t q and v of the first seed, centred block by block."""
     runs: dict[Model, list[LearningRecord]] = record.results["runs"]
-    found: dict[Model, list[Evidence]] = record.results["found"]
-    titles = [f"{MODELS[model]}: {found[model][0].verdict}" for model in EXPECTED]
+    by_model: dict[Model, list[Evidence]] = record.results["found"]
+    titles = [f"{MODELS[model]}: {by_model[model][0].verdict}" for model in EXPECTED]
     figure, panels = figures.panels(4, 2, width=figures.DOUBLE, height=4.5, titles=[*titles, *[""] * 4])
     for column, model in enumerate(EXPECTED):
         run = runs[model][0]

@@ -42,7 +42,7 @@ def reproduce(*, tasks: int = 40, seed: int = 21) -> Record:
     printed = solution_1(task, form="printed")
     outputs = {"claimed": task.targets(TEXT), "printed": printed(TEXT)}
     outputs |= {name: solution_1(task, form=form)(TEXT) for name, form in REPAIRS.items()}
-    ours = {
+    computed = {
         **_logics(),
         **_matrices(printed),
         **_outputs(printed),
@@ -50,7 +50,7 @@ def reproduce(*, tasks: int = 40, seed: int = 21) -> Record:
         **_linear(),
     }
     results = {"model": printed, "outputs": outputs}
-    return PRINTED.record(PRINTED.quantities(ours), results, seed=seed, tasks=tasks)
+    return PRINTED.record(PRINTED.quantities(computed), results, seed=seed, tasks=tasks)
 
 
 def draw(record: Record) -> Figure:
@@ -91,14 +91,14 @@ def _logics() -> dict[str, int]:
 def _matrices(model: OneLayerTransformer) -> dict[str, Tensor]:
     """Return the largest differences of X, attention and (2.14) from print."""
     places, nowhere = torch.eye(4).double(), torch.zeros(4, 4).double()
-    found = {
+    pairs = {
         "X": (model.embed(TEXT), places),
         "attention": (model.attend(TEXT), nowhere),
         "sum": (model.stream(TEXT), places),
     }
     return {
         name: (tokens.mT - torch.cat([PRINTED.matrix(name.upper()), positions])).abs().max()
-        for name, (tokens, positions) in found.items()
+        for name, (tokens, positions) in pairs.items()
     }
 
 

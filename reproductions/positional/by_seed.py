@@ -48,7 +48,7 @@ def logs_by_layer(trainings: Sequence[Training], measure: str) -> np.ndarray:
 
     NaN where a number is too large, and throughout for a training that did not finish, so that rows stay paired.
     """
-    rows = [each.layers["bare"][measure] if each.finished else [] for each in trainings]
+    rows = [training.layers["bare"][measure] if training.finished else [] for training in trainings]
     depth = max((len(row) for row in rows), default=0)
     return np.log(np.array([row or [np.nan] * depth for row in rows], dtype=np.float64).reshape(len(rows), depth))
 
@@ -56,15 +56,19 @@ def logs_by_layer(trainings: Sequence[Training], measure: str) -> np.ndarray:
 def of_trainings(trainings: Mapping[Key, Training]) -> list[Quantity]:
     """Return how many trainings did not end with all their steps, and what all took, now or when they were kept."""
     return [
-        measured("trainings that did not finish", float(sum(not each.finished for each in trainings.values()))),
-        measured("seconds of training in all", sum(each.seconds for each in trainings.values())),
+        measured("trainings that did not finish", float(sum(not training.finished for training in trainings.values()))),
+        measured("seconds of training in all", sum(training.seconds for training in trainings.values())),
     ]
 
 
 def lowest_of_values(trainings: Mapping[Key, Training], output: str, name: str) -> float:
     """Return the lowest Re λ(V) of any layer after the trainings of one projection and name; NaN if none finished."""
-    ended = [each for (own, called, _), each in trainings.items() if (own, called) == (output, name) and each.finished]
-    lowest = [each.validation[-1].get("value_real_lowest") for each in ended]
+    ended = [
+        training
+        for (projection, called, _), training in trainings.items()
+        if (projection, called) == (output, name) and training.finished
+    ]
+    lowest = [training.validation[-1].get("value_real_lowest") for training in ended]
     return min((value for value in lowest if value is not None), default=math.nan)
 
 
@@ -134,16 +138,18 @@ def mean_of_seeds(name: str, values: np.ndarray, relation: Relation, reason: str
     """
     known = values[~np.isnan(values)]
     if len(known) < 2:
-        ours = float(known[0]) if len(known) else math.nan
-        return _compared(name, ours, relation, reason, unsettled=f"{len(known)} of {len(values)} seeds have a number")
+        average = float(known[0]) if len(known) else math.nan
+        return _compared(
+            name, average, relation, reason, unsettled=f"{len(known)} of {len(values)} seeds have a number"
+        )
     mean, low, high = interval(known, CONFIDENCE)
     words = f"95 % interval {low:.3g} … {high:.3g} over {len(known)} seeds" if low <= 0 <= high else ""
     return _compared(name, mean, relation, reason, unsettled=words)
 
 
-def _compared(name: str, ours: float, relation: Relation, reason: str, unsettled: str = "") -> Quantity:
-    found = Quantity(name, 0.0, ours, 0.0, relation, "reading", unsettled=unsettled)
-    return replace(found, reason=reason) if found.verdict == "no" else found
+def _compared(name: str, value: float, relation: Relation, reason: str, unsettled: str = "") -> Quantity:
+    quantity = Quantity(name, 0.0, value, 0.0, relation, "reading", unsettled=unsettled)
+    return replace(quantity, reason=reason) if quantity.verdict == "no" else quantity
 
 
 def draw_by_projection(record: Record) -> Figure:
@@ -152,12 +158,12 @@ def draw_by_projection(record: Record) -> Figure:
     Args:
         record: Whose results have ``found``: curves by projection and measure.
     """
-    found: Mapping[str, Mapping[str, Curves]] = record.results["found"]
+    curves: Mapping[str, Mapping[str, Curves]] = record.results["found"]
     labels = {"distance": "mean distance", "norm": "mean token norm"}
-    places = [(output, measure) for output in found for measure in labels]
+    places = [(output, measure) for output in curves for measure in labels]
     titles = [PROJECTIONS[output] for output, _ in places]
-    figure, panels = figures.panels(2, len(found), width=figures.DOUBLE, height=2.5 * len(found), titles=titles)
+    figure, panels = figures.panels(2, len(curves), width=figures.DOUBLE, height=2.5 * len(curves), titles=titles)
     for panel, (output, measure) in zip(panels, places, strict=True):
-        there = {name: finished(logs) for name, logs in found[output][measure].items()}
+        there = {name: finished(logs) for name, logs in curves[output][measure].items()}
         layer_lines(panel, {name: logs for name, logs in there.items() if len(logs)}, labels[measure])
     return footnote(figure, record, f"{record.statement} Lines: medians of seeds; bands: middle 80 %.")

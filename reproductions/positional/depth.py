@@ -61,8 +61,8 @@ def depth_curves(ckpt: Checkpoint, sequences: Int[Tensor, "sequence token"]) -> 
 
 
 def _log(values: Float64[Tensor, "depth prompt"], log_scale: Float64[Tensor, "depth prompt"]) -> np.ndarray:
-    found = (values.log() + log_scale).mT
-    return torch.where(torch.isfinite(found), found, torch.nan).numpy()
+    logs = (values.log() + log_scale).mT
+    return torch.where(torch.isfinite(logs), logs, torch.nan).numpy()
 
 
 def _usual(norms: Float64[Tensor, "depth prompt token"]) -> Float64[Tensor, "depth prompt"]:

@@ -33,13 +33,13 @@ _VISIBLE = 0.01
 def reproduce() -> Record:
     """Run both panels under both readings of A = W V^(−T)."""
     horizons = {"left": LEFT_HORIZON, "right": RIGHT_HORIZON}
-    ours: dict[str, Any] = {side: symmetric_eigenvalues(PRINTED.matrix(f"{side.upper()}_A")) for side in horizons}
+    computed: dict[str, Any] = {side: symmetric_eigenvalues(PRINTED.matrix(f"{side.upper()}_A")) for side in horizons}
     runs: dict[Reading, tuple[Trajectory, ...]] = {}
     for reading, suffix in zip(READINGS, ("", "_turned"), strict=True):
         runs[reading] = tuple(_run(side.upper(), horizon, reading) for side, horizon in horizons.items())
         left, right = runs[reading]
-        ours |= {f"falling{suffix}": falling(left), f"growing{suffix}": growing(right)}
-    return PRINTED.record(PRINTED.quantities(ours), {"runs": runs})
+        computed |= {f"falling{suffix}": falling(left), f"growing{suffix}": growing(right)}
+    return PRINTED.record(PRINTED.quantities(computed), {"runs": runs})
 
 
 def _run(side: str, horizon: float, reading: Reading) -> Trajectory:

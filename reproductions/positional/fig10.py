@@ -58,12 +58,12 @@ def reproduce(
     """
     source = real_text(text)
     specs = [*(PRETRAINED if model is None else (model,)), *((reinitialised,) if reinitialised else ())]
-    found: dict[str, tuple[DepthCurves, DepthCurves]] = {}
+    curves: dict[str, tuple[DepthCurves, DepthCurves]] = {}
     for spec in dict.fromkeys(specs):
         ckpt = load(spec, dtype=dtype)
         ids = sequences_of(ckpt, source, TOKENS, sequences, seed)
-        found[name_of_model(spec)] = depth_curves(ckpt.under("attention-only"), ids), depth_curves(ckpt, ids)
-    rows = {name: compared(name, *pair) for name, pair in found.items()}
+        curves[name_of_model(spec)] = depth_curves(ckpt.under("attention-only"), ids), depth_curves(ckpt, ids)
+    rows = {name: compared(name, *pair) for name, pair in curves.items()}
     return Record(
         paper="positional",
         figure="Figure 10",
@@ -74,7 +74,7 @@ def reproduce(
         "early and later (first and last third of the layers) and a plateau (at most 10 % more); all tokens count, "
         "massive ones too",
         seed=seed,
-        results={"found": found},
+        results={"found": curves},
     )
 
 
@@ -109,8 +109,8 @@ def exponential(words: str, curves: np.ndarray) -> list[Quantity]:
         curves: Its logarithm, (sequence, layer).
     """
     growths = [growth_of(logs) for logs in curves]
-    slopes, fits = (np.array([getattr(each, name) for each in growths]) for name in ("slope", "explained"))
-    plain = np.array([each.explained_plain for each in growths])
+    slopes, fits = (np.array([getattr(estimate, name) for estimate in growths]) for name in ("slope", "explained"))
+    plain = np.array([estimate.explained_plain for estimate in growths])
     whole = (curves.shape[1] - 1) * float(slopes.mean())
     straighter = mean_of(f"{words}: that R² less the one on a plain axis", fits - plain, 0.0, "≥")
     if abs(whole) < _DOUBLED:
@@ -138,12 +138,12 @@ def said(rows: Mapping[str, Mapping[str, Sequence[Quantity]]]) -> str:
 
 def draw(record: Record) -> Figure:
     """Draw the four panels: distance and norm, above without norms and feed-forward parts, below of full networks."""
-    found: Mapping[str, tuple[DepthCurves, DepthCurves]] = record.results["found"]
+    curves: Mapping[str, tuple[DepthCurves, DepthCurves]] = record.results["found"]
     kinds = ("without norms and feed-forward parts", "full network")
     labels = {"distance": "mean distance", "norm": "mean token norm"}
     titles = [kind for kind in kinds for _ in labels]
     figure, panels = figures.panels(2, 2, width=figures.DOUBLE, height=5.0, titles=titles)
     places = [(place, measure) for place in (0, 1) for measure in labels]
     for panel, (place, measure) in zip(panels, places, strict=True):
-        layer_lines(panel, {name: pair[place].of(measure) for name, pair in found.items()}, labels[measure])
+        layer_lines(panel, {name: pair[place].of(measure) for name, pair in curves.items()}, labels[measure])
     return footnote(figure, record, record.statement)

@@ -44,18 +44,18 @@ def reproduce(
     drawn = {length: sequences_of(simplified, source, length, sequences, seed + k) for k, length in enumerate(lengths)}
     with reporting(progress) as report:
         counted = tracked(list(drawn), report, "lengths")
-        found = {length: depth_curves(simplified, drawn[length]) for length in counted}
-    rows = {length: compared(length, curves) for length, curves in found.items()}
+        by_length = {length: depth_curves(simplified, drawn[length]) for length in counted}
+    rows = {length: compared(length, curves) for length, curves in by_length.items()}
     return Record(
         paper="positional",
         figure="Figure 11",
-        statement=said(name_of_model(model), rows, found),
+        statement=said(name_of_model(model), rows, by_length),
         quantities=tuple(row for of_length in rows.values() for row in of_length),
         invented=f"the network, {sequences} sequences of each length from the {source.words} (seeds {seed} to "
         f"{seed + len(lengths) - 1}), and what counts as exponential (R² ≥ {EXPONENTIAL:g} on a logarithmic axis, and "
         "more than that of a straight line)",
         seed=seed,
-        results={"found": found},
+        results={"found": by_length},
     )
 
 
@@ -70,13 +70,13 @@ def compared(length: int, curves: DepthCurves) -> list[Quantity]:
     return rows
 
 
-def said(name: str, rows: Mapping[int, Sequence[Quantity]], found: Mapping[int, DepthCurves]) -> str:
+def said(name: str, rows: Mapping[int, Sequence[Quantity]], by_length: Mapping[int, DepthCurves]) -> str:
     """Say at which lengths growth is exponential, and how much its rate depends on the length."""
     answers = ", ".join(
-        f"{length} tokens {SAID[together([row for row in own if row.verdict != 'measured'])]}"
-        for length, own in rows.items()
+        f"{length} tokens {SAID[together([row for row in quantities if row.verdict != 'measured'])]}"
+        for length, quantities in rows.items()
     )
-    rates = [float(np.mean([growth_of(logs).slope for logs in curves.norm])) for curves in found.values()]
+    rates = [float(np.mean([growth_of(logs).slope for logs in curves.norm])) for curves in by_length.values()]
     return (
         f"Without norms and feed-forward parts norms and distances of {name} grow exponentially with the layer: "
         f"{answers}. From the shortest to the longest the logarithm of the mean norm grows by {rates[0]:.3g} "
@@ -86,9 +86,9 @@ def said(name: str, rows: Mapping[int, Sequence[Quantity]], found: Mapping[int, 
 
 def draw(record: Record) -> Figure:
     """Draw distance and norm over layers, a line and a band for each length."""
-    found: Mapping[int, DepthCurves] = record.results["found"]
+    by_length: Mapping[int, DepthCurves] = record.results["found"]
     labels = {"distance": "mean distance", "norm": "mean token norm"}
     figure, panels = figures.panels(2, width=figures.DOUBLE, height=2.9, titles=["(a)", "(b)"])
     for panel, (measure, label) in zip(panels, labels.items(), strict=True):
-        layer_lines(panel, {f"{length} tokens": curves.of(measure) for length, curves in found.items()}, label)
+        layer_lines(panel, {f"{length} tokens": curves.of(measure) for length, curves in by_length.items()}, label)
     return footnote(figure, record, f"{record.statement} Lines: medians; bands: middle 80 %.")

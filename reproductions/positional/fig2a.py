@@ -35,7 +35,7 @@ def reproduce(*, systems: int = 24, seed: int = 20) -> Record:
     norms = largest_norms(run)
     medians = np.median(norms, axis=0)
     at = {float(time): float(value) for time, value in zip(times, medians, strict=True)}
-    ours = {
+    computed = {
         "contraction": symmetric_eigenvalues(contraction),
         "qk": symmetric_eigenvalues(qk),
         "medians": [at[time] for time in marks],
@@ -43,7 +43,7 @@ def reproduce(*, systems: int = 24, seed: int = 20) -> Record:
         "worst": (norms[:, -1] / norms[:, 0]).max(),
     }
     sizes = {"systems": systems, "tokens": TOKENS}
-    return PRINTED.record(PRINTED.quantities(ours), {"run": run, "norms": norms}, seed=seed, **sizes)
+    return PRINTED.record(PRINTED.quantities(computed), {"run": run, "norms": norms}, seed=seed, **sizes)
 
 
 def draw(record: Record) -> Figure:

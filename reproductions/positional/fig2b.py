@@ -34,7 +34,7 @@ def reproduce(*, seed: int = 1) -> Record:
     printed = run_free(contraction_flow(qk / 2, qk), start, times / 4)
     scaled = torch.from_numpy(np.exp(-times / 2))[:, None, None] * run.tensor
     value = float(flow.attention.ov.matrix_at(0.0)[0, 0, 0])
-    ours = {
+    computed = {
         "printed": value,
         "value": value,
         "quick": ((printed.tensor - run.tensor).norm(dim=-1) / run.tensor.norm(dim=-1)).max(),
@@ -42,7 +42,7 @@ def reproduce(*, seed: int = 1) -> Record:
         "groups": int(observables.clusters(run.tensor[-1], math.radians(5))),
         "rate": _rate(run.tensor, times),
     }
-    return PRINTED.record(PRINTED.quantities(ours), {"run": run, "scaled": scaled}, seed=seed, tokens=TOKENS)
+    return PRINTED.record(PRINTED.quantities(computed), {"run": run, "scaled": scaled}, seed=seed, tokens=TOKENS)
 
 
 def outside(points: Tensor, start: Tensor) -> float:

@@ -64,21 +64,21 @@ def reproduce(
     trainings, grouped, paths = trained_groups(
         ("convergence", "divergence"), (BARE,), sample, **size, folder=folder, progress=progress
     )
-    found = {output: measures["norm"] for output, measures in curves_of(trainings).items()}
+    norms = {output: measures["norm"] for output, measures in curves_of(trainings).items()}
     lowest = {output: lowest_of_values(trainings, output, "convergence") for output in PROJECTIONS}
-    rows = {output: compared(output, found[output], lowest[output]) for output in PROJECTIONS}
+    rows = {output: compared(output, norms[output], lowest[output]) for output in PROJECTIONS}
     return Record(
         paper="positional",
         figure="Figure 3",
         statement=said(layers, rows, grouped),
         quantities=(
-            *(row for of_output in rows.values() for own in of_output.values() for row in own),
+            *(row for of_output in rows.values() for of_claim in of_output.values() for row in of_claim),
             *compared_groups(grouped),
             *of_trainings(trainings),
         ),
         invented=f"the networks and {words_of_training(layers, steps)}, both projections, {sample.words}",
         seed=seed,
-        results={"found": found, "paths": paths},
+        results={"found": norms, "paths": paths},
     )
 
 
@@ -91,11 +91,11 @@ def compared(output: str, curves: Curves, lowest: float) -> dict[str, list[Quant
         lowest: Re λ(V) under convergence, of any layer and seed.
     """
     words, reason = f"{PROJECTIONS[output]}, mean norm", why_not(output, lowest)
-    own = measured(f"{PROJECTIONS[output]}, convergence: lowest Re λ(V), any layer and seed", lowest)
+    lowest_quantity = measured(f"{PROJECTIONS[output]}, convergence: lowest Re λ(V), any layer and seed", lowest)
     return {
         FALL: [falls(f"{words}, convergence", curves["convergence"], reason)],
         GROW: [rises(f"{words}, divergence", curves["divergence"], why_not(output))],
-        "": [*gains(words, curves), own],
+        "": [*gains(words, curves), lowest_quantity],
     }
 
 
@@ -108,7 +108,8 @@ def said(layers: int, rows: Mapping[str, Mapping[str, Sequence[Quantity]]], grou
         grouped: By network and variant.
     """
     parts = [
-        f"{claim}: {', '.join(f'{PROJECTIONS[output]} {SAID[together(own[claim])]}' for output, own in rows.items())}"
+        f"{claim}: "
+        + ", ".join(f"{PROJECTIONS[output]} {SAID[together(by_claim[claim])]}" for output, by_claim in rows.items())
         for claim in (FALL, GROW)
     ]
     return f"Without norms and feed-forward parts, in {layers} layers: {'; '.join(parts)}. (c) {fig8.said(grouped)}"
@@ -116,15 +117,15 @@ def said(layers: int, rows: Mapping[str, Mapping[str, Sequence[Quantity]]], grou
 
 def draw(record: Record) -> Figure:
     """Draw norms by layer under both regimes, and below the tokens of one text under divergence."""
-    found: Mapping[str, Curves] = record.results["found"]
+    norms: Mapping[str, Curves] = record.results["found"]
     paths: Paths = record.results["paths"]
     titles = ["(a) convergence", "(b) divergence", *(f"(c) {PROJECTIONS[output]}" for output in paths)]
     figure, panels = figures.panels(2, 1 + (len(paths) + 1) // 2, width=figures.DOUBLE, height=5.2, titles=titles)
     for panel, regime in zip(panels, ("convergence", "divergence"), strict=False):
-        lines = {PROJECTIONS[output]: finished(curves[regime]) for output, curves in found.items()}
+        lines = {PROJECTIONS[output]: finished(curves[regime]) for output, curves in norms.items()}
         layer_lines(panel, {name: logs for name, logs in lines.items() if len(logs)}, "mean token norm")
-    for panel, own in zip(panels[2:], paths.values(), strict=False):
-        fig8.draw_paths(panel, own[BARE])
+    for panel, by_variant in zip(panels[2:], paths.values(), strict=False):
+        fig8.draw_paths(panel, by_variant[BARE])
     return footnote(
         figure,
         record,

@@ -68,8 +68,8 @@ def draw(record: Record) -> Figure:
     titles = [f"{PROJECTIONS[output]}: {fig8.VARIANTS[variant]}" for output in paths for variant in VARIANTS]
     rows = max(len(paths), 1)
     figure, panels = figures.panels(2, rows, width=figures.DOUBLE, height=2.6 * rows, titles=titles)
-    for panel, own in zip(panels, (paths[output][variant] for output in paths for variant in VARIANTS), strict=False):
-        fig8.draw_paths(panel, own)
+    for panel, path in zip(panels, (paths[output][variant] for output in paths for variant in VARIANTS), strict=False):
+        fig8.draw_paths(panel, path)
     return footnote(
         figure,
         record,

@@ -36,7 +36,7 @@ def reproduce() -> Record:
     right = run_free(turned, FOUR_TOKENS, np.linspace(0, RIGHT_HORIZON, 401), engine="stiff")
     shrinking, growing = largest_norms(left), largest_norms(right)
     half = len(growing) // 2
-    ours = {
+    computed = {
         "eigenvalues": symmetric_eigenvalues(query @ key.mT),
         "rise": np.diff(shrinking).max(),
         "left_50": shrinking[200],
@@ -46,7 +46,7 @@ def reproduce() -> Record:
         "right_4": growing[-1],
         "rate": math.log(growing[-1] / growing[half]) / (RIGHT_HORIZON / 2),
     }
-    return PRINTED.record(PRINTED.quantities(ours), {"left": left, "right": right})
+    return PRINTED.record(PRINTED.quantities(computed), {"left": left, "right": right})
 
 
 def draw(record: Record) -> Figure:

@@ -48,17 +48,17 @@ def reproduce(
         progress: Of the trainings.
     """
     records = trained_in(folder, short_trainings(POSITIONS, seeds, layers, steps), progress)
-    found = curves_of(records)
-    rows = {output: compared(output, found[output]) for output in PROJECTIONS}
+    curves = curves_of(records)
+    rows = {output: compared(output, curves[output]) for output in PROJECTIONS}
     return Record(
         paper="positional",
         figure="Figure 6",
         statement=f"{said(rows)} {T_COVERAGE}.",
-        quantities=(*(row for own in rows.values() for row in own), *of_trainings(records)),
+        quantities=(*(row for of_projection in rows.values() for row in of_projection), *of_trainings(records)),
         invented=f"the networks and {words_of_training(layers, steps)}, 16 rotary columns, what faster is (ln gains "
         "more from the embedding to the last layer), and both projections",
         seed=seeds[0],
-        results={"found": found},
+        results={"found": curves},
     )
 
 
@@ -71,10 +71,10 @@ def compared(output: str, curves: Mapping[str, Curves]) -> list[Quantity]:
     """
     rows: list[Quantity] = []
     for measure in MEASURES:
-        words, own = f"{PROJECTIONS[output]}, mean {measure}", curves[measure]
-        more = growth(own["rotary"]) - growth(own["sinusoidal"])
+        words, of_measure = f"{PROJECTIONS[output]}, mean {measure}", curves[measure]
+        more = growth(of_measure["rotary"]) - growth(of_measure["sinusoidal"])
         rows.append(mean_of_seeds(f"{words}: gain of ln over all layers, rotary less sinusoidal", more, "≥"))
-        rows += gains(words, own)
+        rows += gains(words, of_measure)
     return rows
 
 
@@ -85,8 +85,8 @@ def said(rows: Mapping[str, Sequence[Quantity]]) -> str:
         rows: What `compared` returned, by projection.
     """
     parts = [
-        f"{PROJECTIONS[output]} {SAID[together([row for row in own if row.verdict != 'measured'])]}"
-        for output, own in rows.items()
+        f"{PROJECTIONS[output]} {SAID[together([row for row in quantities if row.verdict != 'measured'])]}"
+        for output, quantities in rows.items()
     ]
     return (
         "Without norms and feed-forward parts norms and distances grow faster with rotary positions than with "

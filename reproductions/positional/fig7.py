@@ -52,10 +52,10 @@ def reproduce(
         progress: Of the trainings.
     """
     records = trained_in(folder, short_trainings(REGIMES, seeds, layers, steps), progress)
-    found = curves_of(records)
+    curves = curves_of(records)
     lowest = {output: lowest_of_values(records, output, "convergence") for output in PROJECTIONS}
-    rows = {output: compared(output, found[output], lowest[output]) for output in PROJECTIONS}
-    claimed = [row for of_output in rows.values() for own in of_output.values() for row in own]
+    rows = {output: compared(output, curves[output], lowest[output]) for output in PROJECTIONS}
+    claimed = [row for of_output in rows.values() for of_claim in of_output.values() for row in of_claim]
     return Record(
         paper="positional",
         figure="Figure 7",
@@ -63,7 +63,7 @@ def reproduce(
         quantities=(*claimed, *of_trainings(records)),
         invented=f"the networks and {words_of_training(layers, steps)}, and both projections",
         seed=seeds[0],
-        results={"found": found},
+        results={"found": curves},
     )
 
 
@@ -78,18 +78,18 @@ def compared(output: str, curves: Mapping[str, Curves], lowest: float) -> dict[s
     reason, outside = why_not(output, lowest), why_not(output)
     rows: dict[str, list[Quantity]] = {claim: [] for claim in (*CLAIMS, "")}
     for measure in MEASURES:
-        words, own = f"{PROJECTIONS[output]}, mean {measure}", curves[measure]
-        gained = {regime: growth(logs) for regime, logs in own.items()}
-        rows[FALLS] += [falls(f"{words}, convergence", own["convergence"], reason)]
+        words, of_measure = f"{PROJECTIONS[output]}, mean {measure}", curves[measure]
+        gained = {regime: growth(logs) for regime, logs in of_measure.items()}
+        rows[FALLS] += [falls(f"{words}, convergence", of_measure["convergence"], reason)]
         rows[RISE] += [
             mean_of_seeds(f"{words}, intermediate: gain of ln over all layers", gained["intermediate"], "≥", outside),
-            rises(f"{words}, divergence", own["divergence"], outside),
+            rises(f"{words}, divergence", of_measure["divergence"], outside),
         ]
         # The baseline is outside the constraint with either projection: that explains nothing there.
         for claim, other, because in ((STEEPEST, "intermediate", outside), (STEEPER, "baseline", "")):
             gap = gained["divergence"] - gained[other]
             rows[claim] += [mean_of_seeds(f"{words}: gain of ln, divergence less {other}", gap, "≥", because)]
-        rows[""] += gains(words, own)
+        rows[""] += gains(words, of_measure)
     rows[""].append(measured(f"{PROJECTIONS[output]}, convergence: lowest Re λ(V), any layer and seed", lowest))
     return rows
 
@@ -101,8 +101,9 @@ def said(rows: Mapping[str, Mapping[str, Sequence[Quantity]]]) -> str:
         rows: What `compared` returned, by projection.
     """
     parts = [
-        f"{PROJECTIONS[output].capitalize()}: {'; '.join(f'{claim}: {SAID[together(own[claim])]}' for claim in CLAIMS)}"
-        for output, own in rows.items()
+        f"{PROJECTIONS[output].capitalize()}: "
+        + "; ".join(f"{claim}: {SAID[together(by_claim[claim])]}" for claim in CLAIMS)
+        for output, by_claim in rows.items()
     ]
     return f"Norms and distances, without norms and feed-forward parts. {'. '.join(parts)}."
 

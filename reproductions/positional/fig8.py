@@ -99,7 +99,7 @@ def reproduce(
         progress: Of the texts.
     """
     source = real_text(text)
-    found: dict[str, dict[str, Grouped]] = {}
+    by_network: dict[str, dict[str, Grouped]] = {}
     paths: dict[str, dict[str, xr.Dataset | None]] = {}
     with reporting(progress) as report:
         for spec in PRETRAINED if model is None else (model,):
@@ -107,24 +107,24 @@ def reproduce(
             ids = sequences_of(ckpt, source, tokens, texts, seed)
             variants = {variant: ckpt.under(variant) for variant in VARIANTS}
             counted = tracked(list(variants), report, f"variants of {name}")
-            found[name] = {variant: groups(variants[variant], ids, draws, seed + 1) for variant in counted}
+            by_network[name] = {variant: groups(variants[variant], ids, draws, seed + 1) for variant in counted}
             paths[name] = {variant: drawn_paths(variants[variant], ids[0]) for variant in variants}
     quantities = [
         quantity
-        for name, of_network in found.items()
-        for variant, own in of_network.items()
-        for quantity in compared(f"{name}, {VARIANTS[variant]}", own, claimed=variant in CLAIMED)
+        for name, of_network in by_network.items()
+        for variant, grouped in of_network.items()
+        for quantity in compared(f"{name}, {VARIANTS[variant]}", grouped, claimed=variant in CLAIMED)
     ]
     return Record(
         paper="positional",
         figure="Figure 8",
-        statement=said(found),
+        statement=said(by_network),
         quantities=tuple(quantities),
         invented=f"the networks, {texts} texts of {tokens} tokens from the {source.words} (seed {seed}), how groups "
         "are found (average linkage on 1 − cos, two to eight groups of the largest silhouette) and what chance is "
         f"({draws} rotations of each text's directions among each other, seed {seed + 1}); massive tokens are left out",
         seed=seed,
-        results={"found": found, "paths": paths},
+        results={"found": by_network, "paths": paths},
     )
 
 
@@ -133,21 +133,21 @@ def groups(ckpt: Checkpoint, texts: Int[Tensor, "text token"], draws: int, seed:
     rows: list[list[tuple[float, float, float, float]]] = []
     largest: list[float] = []
     for ids in texts:
-        found, states = token_clusters(ckpt, ids), ckpt.states(ids).feed_forward.double()
+        clusters, states = token_clusters(ckpt, ids), ckpt.states(ids).feed_forward.double()
         if not bool(torch.isfinite(states).all()):
-            rows.append([(0.0, np.nan, np.nan, np.nan)] * (1 + found.sizes["layer"]))
+            rows.append([(0.0, np.nan, np.nan, np.nan)] * (1 + clusters.sizes["layer"]))
             largest.append(np.nan)
             continue
-        members = found["member"].isel(layer=-1).values
+        members = clusters["member"].isel(layer=-1).values
         kept = members >= 0
         largest.append(float(np.bincount(members[kept]).max() / kept.sum()))
         start = direction_clusters(states[0, torch.from_numpy(kept)])
-        own = [beside_chance(states[0], kept, start.count, start.silhouette, draws, seed)]
-        for layer in found["layer"].values:
-            there = found.sel(layer=layer)
+        of_text = [beside_chance(states[0], kept, start.count, start.silhouette, draws, seed)]
+        for layer in clusters["layer"].values:
+            there = clusters.sel(layer=layer)
             numbers = float(there["count"]), float(there["silhouette"])
-            own.append(beside_chance(states[layer], there["member"].values >= 0, *numbers, draws, seed))
-        rows.append(own)
+            of_text.append(beside_chance(states[layer], there["member"].values >= 0, *numbers, draws, seed))
+        rows.append(of_text)
     count, silhouette, chance, beaten = np.moveaxis(np.array(rows), -1, 0)
     return Grouped(count, silhouette, chance, beaten, np.array(largest))
 
@@ -192,74 +192,74 @@ def rotated(rows: Float64[Tensor, "token dim"], draws: int, seed: int) -> Float6
 
 def silhouettes_by_chance(rows: Float64[Tensor, "token dim"], draws: int, seed: int) -> np.ndarray:
     """Return the silhouette of the best division of each of the `rotated` sets of directions."""
-    return np.array([direction_clusters(each).silhouette for each in rotated(rows, draws, seed)])
+    return np.array([direction_clusters(directions).silhouette for directions in rotated(rows, draws, seed)])
 
 
 def drawn_paths(ckpt: Checkpoint, ids: Int[Tensor, " token"]) -> xr.Dataset | None:
     """Return a text's tokens in two principal dimensions with their groups in the last layer; None if they overflow."""
     if not bool(torch.isfinite(ckpt.states(ids).feed_forward).all()):
         return None
-    found = token_clusters(ckpt, ids)
-    return token_paths(ckpt, ids).assign(member=found["member"].isel(layer=-1, drop=True))
+    clusters = token_clusters(ckpt, ids)
+    return token_paths(ckpt, ids).assign(member=clusters["member"].isel(layer=-1, drop=True))
 
 
-def compared(words: str, found: Grouped, *, claimed: bool) -> list[Quantity]:
+def compared(words: str, grouped: Grouped, *, claimed: bool) -> list[Quantity]:
     """Return what was found in the last layers, and whether it is clearer than chance and than at the embedding.
 
     Args:
         words: Network and variant.
-        found: Of it.
+        grouped: Of it.
         claimed: Whether the paper draws this variant; the others are only measured.
     """
-    if not found.finite:
-        share = float((found.count == 0).any(axis=1).mean())
+    if not grouped.finite:
+        share = float((grouped.count == 0).any(axis=1).mean())
         return [measured(f"{words}: share of texts whose states are not finite", share)]
-    rows = answers(words, found)
-    last, share = found.count[:, -1], largest_share(found)
+    rows = answers(words, grouped)
+    last, share = grouped.count[:, -1], largest_share(grouped)
     largest = measured(f"{words}: share of tokens in the largest, where groups are clear", share)
     return [
         *(rows if claimed else [measured(row.name, row.ours) for row in rows]),
-        measured(f"{words}: silhouette in the last layer", float(found.silhouette[:, -1].mean())),
-        measured(f"{words}: share of chance's silhouettes below it", float(found.beaten[:, -1].mean())),
+        measured(f"{words}: silhouette in the last layer", float(grouped.silhouette[:, -1].mean())),
+        measured(f"{words}: share of chance's silhouettes below it", float(grouped.beaten[:, -1].mean())),
         measured(f"{words}: share of texts with silhouette ≥ {CLEAR:g} there, clear groups", float((last > 1).mean())),
         measured(f"{words}: groups there, mean (1 where none are clear)", float(last.mean())),
         *([] if math.isnan(share) else [largest]),
     ]
 
 
-def answers(words: str, found: Grouped) -> tuple[Quantity, Quantity]:
+def answers(words: str, grouped: Grouped) -> tuple[Quantity, Quantity]:
     """Return whether groups of the last layers are clearer than chance, and further above it than at the embedding.
 
     Texts repeat tokens, whose embeddings are the same: some groups are there from the start.
     """
-    start, end = found.above.T
+    start, end = grouped.above.T
     return (
         mean_of(f"{words}: silhouette above chance in the last layers", end, 0.0, "≥"),
         mean_of(f"{words}: that less the same at the embedding", end - start, 0.0, "≥"),
     )
 
 
-def largest_share(found: Grouped) -> float:
+def largest_share(grouped: Grouped) -> float:
     """Return the mean share of tokens in the largest group over the texts with clear groups; NaN if there are none."""
-    clear = found.largest[found.count[:, -1] > 1]
+    clear = grouped.largest[grouped.count[:, -1] > 1]
     return float(clear.mean()) if len(clear) else math.nan
 
 
-def said(found: Mapping[str, Mapping[str, Grouped]]) -> str:
+def said(by_network: Mapping[str, Mapping[str, Grouped]]) -> str:
     """Say where groups in the last layers are clearer than chance makes them, and how clear they are."""
     parts = []
-    for name, of_network in found.items():
-        told = []
-        for variant, own in of_network.items():
-            if not own.finite:
-                told.append(f"{VARIANTS[variant]}: states are not finite")
+    for name, of_network in by_network.items():
+        sentences = []
+        for variant, grouped in of_network.items():
+            if not grouped.finite:
+                sentences.append(f"{VARIANTS[variant]}: states are not finite")
                 continue
-            chance, start = (SAID[row.verdict] for row in answers("", own))
-            clear = f"{int((own.count[:, -1] > 1).sum())} of {len(own.count)} texts"
-            share = largest_share(own)
+            chance, start = (SAID[row.verdict] for row in answers("", grouped))
+            clear = f"{int((grouped.count[:, -1] > 1).sum())} of {len(grouped.count)} texts"
+            share = largest_share(grouped)
             mostly = f" (the largest with {share:.0%} of the tokens)" if share >= MOSTLY else ""
-            told.append(f"{VARIANTS[variant]}: {chance} / {start}, clear groups in {clear}{mostly}")
-        parts.append(f"{name} {'; '.join(told)}")
+            sentences.append(f"{VARIANTS[variant]}: {chance} / {start}, clear groups in {clear}{mostly}")
+        parts.append(f"{name} {'; '.join(sentences)}")
     return (
         "Groups of tokens of similar direction in the last layers are clearer than chance / further above it than at "
         f"the embedding: {'. '.join(parts)}."
@@ -271,9 +271,9 @@ def draw(record: Record) -> Figure:
     paths: Mapping[str, Mapping[str, xr.Dataset | None]] = record.results["paths"]
     titles = [f"{name}: {words}" for name in paths for words in VARIANTS.values()]
     figure, panels = figures.panels(2, 2 * len(paths), width=figures.DOUBLE, height=2.6 * 2 * len(paths), titles=titles)
-    every: Sequence[xr.Dataset | None] = [own for of_network in paths.values() for own in of_network.values()]
-    for panel, own in zip(panels, every, strict=True):
-        draw_paths(panel, own)
+    every: Sequence[xr.Dataset | None] = [path for of_network in paths.values() for path in of_network.values()]
+    for panel, path in zip(panels, every, strict=True):
+        draw_paths(panel, path)
     return footnote(
         figure,
         record,
@@ -282,11 +282,11 @@ def draw(record: Record) -> Figure:
     )
 
 
-def draw_paths(panel: Axes, own: xr.Dataset | None) -> None:
+def draw_paths(panel: Axes, paths: xr.Dataset | None) -> None:
     """Draw what `drawn_paths` returned, from the middle of the network on."""
-    if own is None:
+    if paths is None:
         panel.text(0.5, 0.5, "states are not finite", transform=panel.transAxes, ha="center", fontsize=7)
         panel.set_axis_off()
         return
-    later = own.isel(layer=slice(own.sizes["layer"] // 2, None))
-    grouped_paths(panel, later["position"].values, own["member"].values)
+    later = paths.isel(layer=slice(paths.sizes["layer"] // 2, None))
+    grouped_paths(panel, later["position"].values, paths["member"].values)

@@ -43,7 +43,7 @@ def reproduce(*, draws: int = 24, seed: int = 9) -> Record:
     def at(norms: np.ndarray, time: float) -> float:
         return float(norms[np.searchsorted(shared, time - 1e-9)])
 
-    ours = {
+    computed = {
         "converging": falls[-1] / falls[0],
         "turning_10": at(turns, 10),
         "turning_100": at(turns, 100),
@@ -52,7 +52,7 @@ def reproduce(*, draws: int = 24, seed: int = 9) -> Record:
         "grown": at(grows, 400) / at(grows, 0),
         "left": leaving(flow, draws, seed),
     }
-    return PRINTED.record(PRINTED.quantities(ours), runs, seed=seed, draws=draws)
+    return PRINTED.record(PRINTED.quantities(computed), runs, seed=seed, draws=draws)
 
 
 def leaving(flow: Flow, draws: int, seed: int) -> float:

@@ -27,14 +27,14 @@ def reproduce() -> Record:
     run = run_free(rotary_flow(PRINTED), FOUR_TOKENS, np.linspace(0, HORIZON, 401))
     grows = largest_norms(run)
     smallest = run.tensor.norm(dim=-1).amin(dim=-1)
-    ours = {
+    computed = {
         "largest_1": grows[100],
         "largest_4": grows[-1],
         "smallest_4": smallest[-1],
         "rate": math.log(grows[-1] / grows[300]),
         "leaves": smallest[-1],
     }
-    return PRINTED.record(PRINTED.quantities(ours), {"run": run})
+    return PRINTED.record(PRINTED.quantities(computed), {"run": run})
 
 
 def draw(record: Record) -> Figure:

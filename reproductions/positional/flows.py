@@ -77,6 +77,6 @@ def largest_norms(run: Trajectory) -> np.ndarray:
     return torch.linalg.vector_norm(run.tensor, dim=-1).amax(dim=-1).numpy()
 
 
-def symmetric_eigenvalues(found: Tensor) -> list[float]:
+def symmetric_eigenvalues(matrix: Tensor) -> list[float]:
     """Return the eigenvalues of the symmetric part of a matrix, ascending."""
-    return torch.linalg.eigvalsh((found + found.mT) / 2).tolist()
+    return torch.linalg.eigvalsh((matrix + matrix.mT) / 2).tolist()

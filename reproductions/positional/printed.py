@@ -85,8 +85,8 @@ def as_printed(column: Column, better: str, worse: str, called: Mapping[str, str
         rounded = "" if p >= ERROR else f", but up to {most:.2g} for numbers that round to the printed ones"
         unsettled = f"p = {p:.2g} by the printed ± over {RUNS} runs (Welch){rounded}"
     relation = "≤" if column.lower_is_better else "≥"
-    ours = round(column.difference(better, worse), column.digits)
-    return Quantity(name, 0.0, ours, 0.0, relation, "paper", unsettled=unsettled)
+    difference = round(column.difference(better, worse), column.digits)
+    return Quantity(name, 0.0, difference, 0.0, relation, "paper", unsettled=unsettled)
 
 
 def less(one: str, other: str) -> str:

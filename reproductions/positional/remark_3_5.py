@@ -77,10 +77,10 @@ def reproduce(*, draws: int = 200, seed: int = 35) -> Record:
         seed: Of everything.
     """
     quantities: list[Quantity] = []
-    found: dict[tuple[int, bool], Draws] = {}
+    draws_of: dict[tuple[int, bool], Draws] = {}
     for dim in (2, 4):
         held, broken = (draw_flows(condition, draws, dim, seed + 10 * dim + condition) for condition in (True, False))
-        found[dim, True], found[dim, False] = held, broken
+        draws_of[dim, True], draws_of[dim, False] = held, broken
         zero, known = held.share(Outcome.ZERO), TO_ZERO[dim]
         tolerance = 4 * math.sqrt(known * (1 - known) / draws)
         negative = held.largest < 0
@@ -96,7 +96,7 @@ def reproduce(*, draws: int = 200, seed: int = 35) -> Record:
             Quantity(f"{given}, some Re λ(V) > 0: to infinity, of the decided", 0.9, unstable, 0.0, "≥", "simulation"),
             Quantity(f"{against}: to infinity, of the decided (“likely”)", 0.5, likely, 0.0, "≥", "reading"),
         ]
-    nonzero = found[2, False].share(Outcome.EQUILIBRIUM)
+    nonzero = draws_of[2, False].share(Outcome.EQUILIBRIUM)
     tolerance = 4 * math.sqrt(NONZERO * (1 - NONZERO) / draws)
     quantities.append(
         Quantity(
@@ -116,16 +116,16 @@ def reproduce(*, draws: int = 200, seed: int = 35) -> Record:
         invented=f"{draws} draws for each bar: standard normal A and W, kept if their symmetric parts are definite as "
         f"required (or if they are not), {TOKENS} standard normal tokens, seed {seed}",
         seed=seed,
-        results={"draws": found},
+        results={"draws": draws_of},
     )
 
 
 def draw(record: Record) -> Figure:
     """Draw the shares of the four outcomes: by condition, and under it by the spectrum of V."""
-    found: dict[tuple[int, bool], Draws] = record.results["draws"]
+    draws_of: dict[tuple[int, bool], Draws] = record.results["draws"]
     figure, panels = figures.panels(2, width=figures.DOUBLE, height=2.8, titles=["dim 2", "dim 4"])
     for panel, dim in zip(panels, (2, 4), strict=True):
-        held, broken = found[dim, True], found[dim, False]
+        held, broken = draws_of[dim, True], draws_of[dim, False]
         negative = held.largest < 0
         groups = {
             "condition violated": broken.words,

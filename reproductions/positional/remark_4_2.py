@@ -30,16 +30,16 @@ def reproduce(*, draws: int = 200, seed: int = 420) -> Record:
         draws: For each dim.
         seed: Of everything.
     """
-    found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+    outcomes_of: dict[int, tuple[np.ndarray, np.ndarray]] = {}
     quantities: list[Quantity] = []
     for dim in (2, 4):
         random = generator(seed + dim)
         contraction, qk = -positive_definite(draws, dim, random), positive_definite(draws, dim, random)
         query, key = torch.randn(2, draws, dim, dim, dtype=torch.float64, generator=random)
         ov = torch.linalg.solve(contraction, qk)
-        found[dim] = outcomes(qk, ov, TOKENS, seed), outcomes(qk, ov, TOKENS, seed, (query, key))
-        quantities += compared(dim, *found[dim])
-    said = "; ".join(
+        outcomes_of[dim] = outcomes(qk, ov, TOKENS, seed), outcomes(qk, ov, TOKENS, seed, (query, key))
+        quantities += compared(dim, *outcomes_of[dim])
+    answers = "; ".join(
         f"{quantity.name.split(':')[0]}: {_SAID[quantity.verdict]}"
         for quantity in quantities
         if quantity.tolerance >= 0
@@ -48,12 +48,12 @@ def reproduce(*, draws: int = 200, seed: int = 420) -> Record:
         paper="positional",
         figure="Remark 4.2",
         statement="Whether a random rotary term sends flows with A_sym ≺ 0 and W_sym ≻ 0 to infinity more often, and "
-        f"to zero less often, whatever becomes of the undecided: {said}.",
+        f"to zero less often, whatever becomes of the undecided: {answers}.",
         quantities=tuple(quantities),
         invented=f"{draws} draws for each dim: A and W as for Remark 3.5, standard normal Q̄ and K̄, logits without "
         f"1/√D_k, {TOKENS} standard normal tokens, seed {seed}",
         seed=seed,
-        results={"words": found},
+        results={"words": outcomes_of},
     )
 
 

@@ -34,8 +34,8 @@ def mean_of(
     unsettled = ""
     if math.isfinite(mean) and not abs(mean - limit) > error:
         unsettled = f"{mean:.3g} ± {error:.2g} over {len(values)} text{'s' * (len(values) != 1)}"
-    found = Quantity(name, bound, mean, tolerance, relation, "reading", unsettled=unsettled)
-    return Quantity(name, bound, mean, tolerance, relation, "reading", reason) if found.verdict == "no" else found
+    quantity = Quantity(name, bound, mean, tolerance, relation, "reading", unsettled=unsettled)
+    return Quantity(name, bound, mean, tolerance, relation, "reading", reason) if quantity.verdict == "no" else quantity
 
 
 def together(rows: Sequence[Quantity]) -> Verdict:

@@ -102,15 +102,15 @@ def table(name: str) -> Table:
         Column(**{**column, "rows": {arm: (mean, deviation) for arm, (mean, deviation) in column["rows"].items()}})
         for column in entry.pop("columns")
     )
-    said = [
+    arithmetic = [
         in_the_text(
             row["words"], row["printed"], columns[row["column"]].difference(*row["arms"]), row.get("within", 0.0)
         )
         for row in entry.pop("in_the_text", ())
     ]
-    said += [both_prints(columns)] if any(column.again for column in columns) else []
+    arithmetic += [both_prints(columns)] if any(column.again for column in columns) else []
     orders = tuple((better, worse) for better, worse in entry.pop("orders"))
-    return Table(example=name, columns=columns, orders=orders, arithmetic=tuple(said), **entry)
+    return Table(example=name, columns=columns, orders=orders, arithmetic=tuple(arithmetic), **entry)
 
 
 TABLES = {name: table(name) for name in ("table1", "table2", "table3")}
@@ -176,8 +176,8 @@ def _tuned_on(plan: StudyPlan) -> str:
 def quantities(table: Table, result: StudyResult) -> tuple[Quantity, ...]:
     """Return every row: claims, controls, means beside printed ones, and what the printed numbers say themselves."""
     status = result.dataset["status"].values
-    rows = [row for found in result.claims for row in claimed(table, found, result)]
-    rows += [row for found in (*untested(table, result), *controls(result)) for row in beside(table, found, result)]
+    rows = [row for claim in result.claims for row in claimed(table, claim, result)]
+    rows += [row for pair in (*untested(table, result), *controls(result)) for row in beside(table, pair, result)]
     rows += [row for arm in result.values for row in by_itself(table, arm, result)]
     rows.append(measured("runs that did not finish", float((status != FINISHED).sum())))
     rows.append(measured("seconds of a run, median", float(result.dataset["seconds"].median())))
@@ -185,24 +185,24 @@ def quantities(table: Table, result: StudyResult) -> tuple[Quantity, ...]:
     return (*rows, *table.arithmetic)
 
 
-def claimed(table: Table, found: TestedClaim, result: StudyResult) -> list[Quantity]:
+def claimed(table: Table, tested: TestedClaim, result: StudyResult) -> list[Quantity]:
     """Return the verdict of a claim, and beside it its interval and what this number of seeds can detect.
 
     Args:
         table: With the printed difference.
-        found: The claim as the study tested it.
+        tested: The claim as the study tested it.
         result: Of the study.
     """
-    pair, column = found.comparison, table.columns[0]
+    pair, column = tested.comparison, table.columns[0]
     words = _difference(table, pair, result)
     printed = f" (printed for {column.name}: {signed(column.difference(pair.arm, pair.reference))})"
     relation = "≤" if column.lower_is_better else "≥"
-    ours = math.nan if pair.mean is None else pair.mean
-    row = Quantity(f"{words}{printed}", 0.0, ours, 0.0, relation, "reading")
-    if found.decision == "cannot be decided at this size":
-        row = replace(row, unsettled=_undecided(found))
-    elif found.decision == "does not hold":
-        row = replace(row, reason=f"it is the other way round, p = {found.p:.2g} corrected for {found.tests} tests")
+    mean = math.nan if pair.mean is None else pair.mean
+    row = Quantity(f"{words}{printed}", 0.0, mean, 0.0, relation, "reading")
+    if tested.decision == "cannot be decided at this size":
+        row = replace(row, unsettled=_undecided(tested))
+    elif tested.decision == "does not hold":
+        row = replace(row, reason=f"it is the other way round, p = {tested.p:.2g} corrected for {tested.tests} tests")
     rows = [row, *_ends(words, pair, result)]
     if pair.detectable is not None:
         needed = math.inf if pair.needed is None else float(pair.needed)
@@ -211,14 +211,15 @@ def claimed(table: Table, found: TestedClaim, result: StudyResult) -> list[Quant
     return rows
 
 
-def _undecided(found: TestedClaim) -> str:
-    pair = found.comparison
-    if pair.detectable is None or found.p is None:
+def _undecided(tested: TestedClaim) -> str:
+    pair = tested.comparison
+    if pair.detectable is None or tested.p is None:
         return f"{len(pair.seeds)} paired seeds finished"
     needed = "more than 100,000 seeds" if pair.needed is None else f"{pair.needed:,} seeds"
     return (
-        f"cannot be decided at this size: p = {found.p:.2g} corrected for {found.tests} tests; {len(pair.seeds)} seeds "
-        f"separate {pair.detectable:.2g} with a probability of 80 %, one as large as this takes {needed}"
+        f"cannot be decided at this size: p = {tested.p:.2g} corrected for {tested.tests} tests; "
+        f"{len(pair.seeds)} seeds separate {pair.detectable:.2g} with a probability of 80 %, "
+        f"one as large as this takes {needed}"
     )
 
 
@@ -239,7 +240,7 @@ def _ends(words: str, pair: PairedComparison, result: StudyResult) -> list[Quant
 
 def untested(table: Table, result: StudyResult) -> list[PairedComparison]:
     """Return the pairs that the paper orders and the study has no claim of."""
-    claims = {(found.claim.better, found.claim.worse) for found in result.claims}
+    claims = {(tested.claim.better, tested.claim.worse) for tested in result.claims}
     return [_compared(result, *pair) for pair in table.orders if pair not in claims and set(pair) <= set(result.values)]
 
 
@@ -267,28 +268,28 @@ def by_itself(table: Table, arm: str, result: StudyResult) -> list[Quantity]:
     """Return an arm's mean and standard deviation beside the printed ones, with which they are not compared."""
     values, column = np.array(list(result.values[arm].values())), table.columns[0]
     rate = float(result.dataset["learning_rate"].sel(arm=arm))
-    end = next(found.learning_rate_at_end for found in result.arms if found.name == arm)
+    end = next(arm_result.learning_rate_at_end for arm_result in result.arms if arm_result.name == arm)
     rows = [measured(f"{table.called[arm]}: learning rate" + (f", the {end} tried" if end else ""), rate)]
     if not len(values):
         return rows
     spread = float(values.std(ddof=1)) if len(values) > 1 else math.nan
     numbers = ((f"mean of {len(values)} seeds", float(values.mean())), ("standard deviation over seeds", spread))
     printed = column.rows.get(arm)
-    for place, (words, ours) in enumerate(numbers):
+    for place, (words, value) in enumerate(numbers):
         name = f"{table.called[arm]}: {_unit(result)}, {words}"
         if printed is None:
-            rows.append(measured(name, ours))
+            rows.append(measured(name, value))
         else:
             name = f"{name}, beside {column.name} (not comparable)"
-            rows.append(Quantity(name, printed[place], ours, math.nan, "measured", "paper"))
+            rows.append(Quantity(name, printed[place], value, math.nan, "measured", "paper"))
     return rows
 
 
 def said(table: Table, result: StudyResult) -> str:
     """Say what became of the claims, where a gap comes from, and what the printed numbers themselves separate."""
     claims = "; ".join(
-        f"{table.called[found.claim.better]} better than {table.called[found.claim.worse]}: {found.decision}"
-        for found in result.claims
+        f"{table.called[tested.claim.better]} better than {table.called[tested.claim.worse]}: {tested.decision}"
+        for tested in result.claims
     )
     gap = about_gap(table, result)
     return f"{claims[0].upper()}{claims[1:]}.{gap and f' {gap}'} {about_print(table)}"
@@ -310,16 +311,16 @@ def about_print(table: Table) -> str:
 
 def about_gap(table: Table, result: StudyResult) -> str:
     """Say by what the regimes differ from the reference: the tie of V to W, or signs; empty without the controls."""
-    found = {(pair.arm, pair.reference): pair for pair in controls(result)}
-    tie = found.get((TIED, result.reference))
+    by_pair = {(pair.arm, pair.reference): pair for pair in controls(result)}
+    tie = by_pair.get((TIED, result.reference))
     if tie is None:
         return ""
-    signs = [pair for (_, other), pair in found.items() if other == TIED]
-    moved = [f"{table.called[pair.arm]} {_better(pair)}" for pair in signs if pair.verdict == "separated"]
-    w_only = found.get((W_ONLY, result.reference))
+    signs = [pair for (_, other), pair in by_pair.items() if other == TIED]
+    separated = [f"{table.called[pair.arm]} {_better(pair)}" for pair in signs if pair.verdict == "separated"]
+    w_only = by_pair.get((W_ONLY, result.reference))
     parts = [f"the tie of V to W without any sign is {_against(tie)}"]
     parts += [f"the sign of W alone is {_against(w_only)}"] if w_only else []
-    added = f"is separated ({', '.join(moved)})" if moved else "is not separated"
+    added = f"is separated ({', '.join(separated)})" if separated else "is not separated"
     parts.append(f"what signs add to the tie {added}")
     return f"Beside {table.called[result.reference]} {'; '.join(parts)}."
 

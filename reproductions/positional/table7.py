@@ -95,15 +95,15 @@ def reproduce(
         layers: The first layers of each network; None for all, as in the paper.
         progress: Of the layers.
     """
-    found: dict[str, Counted] = {}
+    shares_of: dict[str, Counted] = {}
     with reporting(progress) as report:
         for family in reinitialised:
             parts = [counted(load(f"random:{family}:{seed}"), layers, report) for seed in seeds]
-            found[f"{family}, re-initialised"] = joined(parts)
+            shares_of[f"{family}, re-initialised"] = joined(parts)
         for spec in PRETRAINED if model is None else (model,):
-            found[name_of_model(spec)] = counted(load(spec), layers, report)
+            shares_of[name_of_model(spec)] = counted(load(spec), layers, report)
     quantities: list[Quantity] = []
-    for name, shares in found.items():
+    for name, shares in shares_of.items():
         if name == f"{REINITIALISED}, re-initialised":
             quantities += beside_print(name, shares, PRINTED_REINITIALISED, len(seeds))
             quantities += spreads(name, shares, len(seeds))
@@ -120,7 +120,7 @@ def reproduce(
         f"given), seeds {', '.join(map(str, seeds))} of the weights that are drawn, what counts as about 50 %, and the "
         "spread over single heads",
         seed=seeds[0],
-        results={"found": found},
+        results={"found": shares_of},
     )
 
 
@@ -137,7 +137,7 @@ def counted(ckpt: Checkpoint, layers: int | None, progress: Progress) -> Counted
     """
     chosen = range(1, min(layers or ckpt.architecture.layers, ckpt.architecture.layers) + 1)
     rows = [of_layer(ckpt.attention(layer)) for layer in tracked(list(chosen), progress, f"layers of {ckpt.name}")]
-    return Counted(*(np.array([row[each.name] for row in rows]) for each in fields(Counted)))
+    return Counted(*(np.array([row[field.name] for row in rows]) for field in fields(Counted)))
 
 
 def of_layer(weights: AttentionWeights) -> dict[str, float | list[float]]:
@@ -178,7 +178,7 @@ def _positive(values: torch.Tensor) -> float:
 
 def joined(parts: Sequence[Counted]) -> Counted:
     """Return the layers of several networks as those of one."""
-    return Counted(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(Counted)))
+    return Counted(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Counted)))
 
 
 def beside_print(name: str, shares: Counted, row: Printed, networks: int = 1) -> list[Quantity]:
@@ -280,15 +280,15 @@ def said(quantities: Sequence[Quantity]) -> str:
 
 def draw(record: Record) -> Figure:
     """Draw the share of every layer, and of every head of the networks."""
-    found: Mapping[str, Counted] = record.results["found"]
+    shares_of: Mapping[str, Counted] = record.results["found"]
     titles = ["W_sym and A_sym of layers", "W_h of single heads"]
-    figure, (left, right) = figures.panels(2, width=figures.DOUBLE, height=1.2 + 0.42 * len(found), titles=titles)
+    figure, (left, right) = figures.panels(2, width=figures.DOUBLE, height=1.2 + 0.42 * len(shares_of), titles=titles)
     rows = {}
-    for name, shares in found.items():
+    for name, shares in shares_of.items():
         rows[f"{name}: W"] = shares.qk.tolist()
         if np.isfinite(shares.contraction).any():
             rows[f"{name}: A"] = shares.contraction[np.isfinite(shares.contraction)].tolist()
     dot_rows(left, rows, "positive eigenvalues (%)", scale="linear")
-    heads = {name: shares.heads.flatten().tolist() for name, shares in found.items()}
+    heads = {name: shares.heads.flatten().tolist() for name, shares in shares_of.items()}
     dot_rows(right, heads, r"eigenvalues with Re $\lambda$ > 0 (%)", scale="linear")
     return footnote(figure, record, f"{record.statement} Circles: layers, heads; bars: medians.")

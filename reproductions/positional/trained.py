@@ -126,12 +126,12 @@ def trained(wanted: Mapping[Key, Experiment], folder: Path, report: Progress) ->
         folder: Where runs are kept.
         report: Told the runs.
     """
-    found: dict[Key, Record] = {}
+    records: dict[Key, Record] = {}
     report(0, len(wanted), "trained networks")
     for key, experiment in wanted.items():
-        found[key] = train(experiment, place_of(experiment, folder), resume=True, threads=1, loggers=())
-        report(len(found), len(wanted), "trained networks")
-    return found
+        records[key] = train(experiment, place_of(experiment, folder), resume=True, threads=1, loggers=())
+        report(len(records), len(wanted), "trained networks")
+    return records
 
 
 def trained_in(

@@ -94,26 +94,32 @@ def _grouped(
     sample: Sample,
     report: Progress,
 ) -> tuple[Groups, Paths]:
-    chosen = {key: each for key, each in wanted.items() if key[1] == "divergence" and trainings[key].finished}
+    chosen = {
+        key: experiment for key, experiment in wanted.items() if key[1] == "divergence" and trainings[key].finished
+    }
     ids = texts_of_test(next(iter(wanted.values())), sample.tokens, sample.texts, sample.seed)
-    found: Groups = {}
+    groups: Groups = {}
     paths: Paths = {}
     rotations = (sample.draws, sample.seed + 1)
-    for (output, _, own), experiment in tracked(list(chosen.items()), report, "networks whose tokens are grouped"):
+    for (output, _, seed), experiment in tracked(list(chosen.items()), report, "networks whose tokens are grouped"):
         ckpt = network_of(experiment, folder)
         under = {variant: ckpt.under(variant) for variant in variants}
-        name = f"{PROJECTIONS[output]}, seed {own}"
-        found[name] = {variant: fig8.groups(each, ids, *rotations) for variant, each in under.items()}
+        name = f"{PROJECTIONS[output]}, seed {seed}"
+        groups[name] = {
+            variant: fig8.groups(variant_network, ids, *rotations) for variant, variant_network in under.items()
+        }
         if output not in paths:
-            paths[output] = {variant: fig8.drawn_paths(each, ids[0]) for variant, each in under.items()}
-    return found, paths
+            paths[output] = {
+                variant: fig8.drawn_paths(variant_network, ids[0]) for variant, variant_network in under.items()
+            }
+    return groups, paths
 
 
-def compared_groups(found: Groups) -> list[Quantity]:
+def compared_groups(groups: Groups) -> list[Quantity]:
     """Return what is compared of every network and variant; see `reproductions.positional.fig8.compared`."""
     return [
         quantity
-        for name, of_network in found.items()
-        for variant, own in of_network.items()
-        for quantity in fig8.compared(f"{name}, {fig8.VARIANTS[variant]}", own, claimed=True)
+        for name, of_network in groups.items()
+        for variant, grouped in of_network.items()
+        for quantity in fig8.compared(f"{name}, {fig8.VARIANTS[variant]}", grouped, claimed=True)
     ]

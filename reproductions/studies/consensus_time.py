@@ -83,11 +83,11 @@ def stopped(dataset: xr.Dataset, axis: str) -> list[int]:
 def table(cut: Cut, dataset: xr.Dataset) -> Table:
     """Return how many came to consensus, how many were not followed to the end, and the quantiles of the time."""
     rows: list[tuple[Cell, ...]] = []
-    values, found, left = points(dataset, cut.axis), times(dataset, cut.axis), stopped(dataset, cut.axis)
-    for seed, (value, each) in enumerate(zip(values.tolist(), found, strict=True)):
-        middle = bootstrap_groups(lambda groups: _median(groups[0]), [each], seed)
-        outer = [float(np.quantile(each, part, method="nearest")) for part in (0.1, 0.9)]
-        rows.append((value, len(each), share(np.isfinite(each)), left[seed], middle, *outer))
+    values, samples, left = points(dataset, cut.axis), times(dataset, cut.axis), stopped(dataset, cut.axis)
+    for seed, (value, sample) in enumerate(zip(values.tolist(), samples, strict=True)):
+        middle = bootstrap_groups(lambda groups: _median(groups[0]), [sample], seed)
+        outer = [float(np.quantile(sample, part, method="nearest")) for part in (0.1, 0.9)]
+        rows.append((value, len(sample), share(np.isfinite(sample)), left[seed], middle, *outer))
     caption = (
         f"Theorem {cut.theorem}: time to consensus. Median with its bootstrap interval; shares with Wilson's. Those "
         "not followed to the end had spent their steps before t = 10^9."
@@ -102,19 +102,19 @@ def _median(values: np.ndarray) -> float:
 
 def fitted(cut: Cut, dataset: xr.Dataset) -> tuple[Cell, ...]:
     """Return the exponent over all points, over both ends, and how it changes from one end to the other."""
-    values, found = points(dataset, cut.axis), times(dataset, cut.axis)
+    values, samples = points(dataset, cut.axis), times(dataset, cut.axis)
     ends = [
-        bootstrap_groups(_exponent(cut, values[part]), found[part], seed)
+        bootstrap_groups(_exponent(cut, values[part]), samples[part], seed)
         for seed, part in enumerate((slice(None), slice(2), slice(-2, None)))
     ]
     first, last = _exponent(cut, values[:2]), _exponent(cut, values[-2:])
-    gap = bootstrap_groups(lambda groups: last(groups[-2:]) - first(groups[:2]), found, 3)
+    gap = bootstrap_groups(lambda groups: last(groups[-2:]) - first(groups[:2]), samples, 3)
     return (cut.theorem, cut.axis, cut.law, *ends, gap)
 
 
 def _exponent(cut: Cut, values: np.ndarray) -> Callable[[list[np.ndarray]], float]:
     def of(groups: list[np.ndarray]) -> float:
-        medians = np.array([_median(each) for each in groups])
+        medians = np.array([_median(sample) for sample in groups])
         if not np.isfinite(medians).all():
             return math.nan
         return power(values, medians) if cut.law == "power" else slope(values, np.log(medians))
@@ -124,17 +124,17 @@ def _exponent(cut: Cut, values: np.ndarray) -> Callable[[list[np.ndarray]], floa
 
 def conclude(tables: Mapping[str, Table]) -> list[str]:
     """Say whether consensus came, how the time grows, and whether one law holds."""
-    said = [_came(tables[f"time against {cut.axis}"], cut) for cut in CUTS.values()]
-    return said + [sentence for row in tables[_FITTED].each() for sentence in _law(row)]
+    sentences = [_came(tables[f"time against {cut.axis}"], cut) for cut in CUTS.values()]
+    return sentences + [sentence for row in tables[_FITTED].each() for sentence in _law(row)]
 
 
-def _came(found: Table, cut: Cut) -> str:
-    total = sum(found.column("draws"))
-    reached = sum(row["came to consensus"].of(row["draws"]) for row in found.each())
+def _came(outcomes: Table, cut: Cut) -> str:
+    total = sum(outcomes.column("draws"))
+    reached = sum(row["came to consensus"].of(row["draws"]) for row in outcomes.each())
     where = f"Theorem {cut.theorem}, along {cut.axis}"
     if reached == total:
         return f"{where}: all {total:,} systems came to consensus."
-    left = sum(found.column(_STOPPED))
+    left = sum(outcomes.column(_STOPPED))
     missed = f"{total - reached - left} of {total:,} systems did not come to consensus by t = 10^9"
     short = f" and {left} were not followed so far" if left else ""
     return f"{where}: {missed}{short}; their time counts as infinite."

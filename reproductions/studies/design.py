@@ -73,7 +73,7 @@ def design(name: str, size: Size, folder: Path, **how: Any) -> Design:
     """Return a design at a size: quick ones have a twentieth of the draws, but eight at least."""
     text = text_of(name)
     if size == "quick":
-        text = _DRAWS.sub(lambda found: f"draws = {max(_FEWEST, int(found[1]) // _PART)}", text)
+        text = _DRAWS.sub(lambda match: f"draws = {max(_FEWEST, int(match[1]) // _PART)}", text)
     return Design(name, parse_plan(text, f"{name}.toml"), folder, how)
 
 

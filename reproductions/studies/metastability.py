@@ -52,8 +52,8 @@ def plateaus(dataset: xr.Dataset) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for beta in dataset["beta"].values:
         counts = dataset["clusters_over_time"].sel(beta=beta).values
-        decades = np.array([longest(saved, each) for each in counts])
-        together = np.array([first_alone(saved, each) for each in counts])
+        decades = np.array([longest(saved, counted) for counted in counts])
+        together = np.array([first_alone(saved, counted) for counted in counts])
         median = bootstrap_groups(lambda groups: float(np.quantile(groups[0], 0.5, method="nearest")), [together], 1)
         rows.append((float(beta), len(counts), _mean(decades), median))
     caption = (
@@ -97,16 +97,16 @@ def _mean(values: np.ndarray) -> Estimate:
 def conclude(tables: Mapping[str, Table]) -> list[str]:
     """Say which β have plateaus, whether they last longer as β grows, and where consensus does not come in time."""
     counts, rows = tables[_COUNTS].each(), tables[_PLATEAUS].each()
-    said = [_plateau(row) for row in rows]
+    sentences = [_plateau(row) for row in rows]
     first, last = rows[0]["decades"], rows[-1]["decades"]
     between = f"between β = {rows[0]['β']:g} and {rows[-1]['β']:g} ({first} to {last} decades)"
     if last.low > first.high:
-        said.append(f"Numbers of clusters stand longer as β grows {between}.")
+        sentences.append(f"Numbers of clusters stand longer as β grows {between}.")
     elif last.high < first.low:
-        said.append(f"Numbers of clusters stand shorter as β grows {between}.")
+        sentences.append(f"Numbers of clusters stand shorter as β grows {between}.")
     else:
-        said.append(f"These draws do not decide whether numbers of clusters stand longer {between}.")
-    return said + [_end(row) for row in counts]
+        sentences.append(f"These draws do not decide whether numbers of clusters stand longer {between}.")
+    return sentences + [_end(row) for row in counts]
 
 
 def _plateau(row: Mapping[str, Cell]) -> str:

@@ -116,7 +116,7 @@ class StudyRecord:
         return {
             "study": self.study,
             "size": self.size,
-            "designs": {name: dict(told) for name, told in self.designs.items()},
+            "designs": {name: dict(design) for name, design in self.designs.items()},
             "tables": tables,
             "seconds": round(self.seconds, 1),
             "ran_on": dict(self.ran_on),

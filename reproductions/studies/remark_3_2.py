@@ -28,11 +28,11 @@ ROUNDING = 1e-9
 
 def measure(designs: Mapping[str, Design]) -> tuple[Table, ...]:
     """Count the states and pairs that go the wrong way, at each point of the design."""
-    found: dict[tuple[Cell, ...], list[np.ndarray]] = {}
+    by_point: dict[tuple[Cell, ...], list[np.ndarray]] = {}
     for at, setup in designs[SPEC].built():
-        found.setdefault(tuple(at.values()), []).append(wrong_pairs(setup))
+        by_point.setdefault(tuple(at.values()), []).append(wrong_pairs(setup))
     rows: list[tuple[Cell, ...]] = []
-    for point, parts in found.items():
+    for point, parts in by_point.items():
         wrong = np.concatenate(parts)
         rows.append((*point, len(wrong), share(np.asarray(wrong.any(axis=-1))), float(wrong.mean())))
     caption = (
@@ -62,18 +62,20 @@ def conclude(tables: Mapping[str, Table]) -> list[str]:
     falling = [row[heading].of(row["states"]) for row in skewed]
     states = sum(row["states"] for row in skewed)
     false = f"The claim is false: in {sum(falling):,} of {states:,} states with A not symmetric a distance falls."
-    said = [false if sum(falling) else f"None of {states:,} states contradicts the claim."]
+    sentences = [false if sum(falling) else f"None of {states:,} states contradicts the claim."]
     bent = sum(row[heading].of(row["states"]) for row in symmetric)
     count = sum(row["states"] for row in symmetric)
     stands = "as theorem 3.1 has it" if not bent else "and theorem 3.1 has none: look into it"
-    said.append(f"Where A is symmetric a distance falls in {bent or 'none'} of {count:,} states, {stands}.")
-    said += [_by_skew(point, skewed, heading) for point in dict.fromkeys((row["dim"], row["tokens"]) for row in skewed)]
-    return said
+    sentences.append(f"Where A is symmetric a distance falls in {bent or 'none'} of {count:,} states, {stands}.")
+    sentences += [
+        _by_skew(point, skewed, heading) for point in dict.fromkeys((row["dim"], row["tokens"]) for row in skewed)
+    ]
+    return sentences
 
 
 def _by_skew(point: tuple[int, int], rows: list[dict[str, Cell]], heading: str) -> str:
-    own = [row for row in rows if (row["dim"], row["tokens"]) == point]
-    least, most = own[0], own[-1]
+    at_point = [row for row in rows if (row["dim"], row["tokens"]) == point]
+    least, most = at_point[0], at_point[-1]
     where = f"dim {point[0]}, {point[1]} tokens"
     numbers = f"{least[heading]} at skew {least['skew']:g}, {most[heading]} at skew {most['skew']:g}"
     match change(least[heading], most[heading]):  # type: ignore[arg-type]

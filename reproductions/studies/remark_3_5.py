@@ -53,12 +53,14 @@ def measure(designs: Mapping[str, Design]) -> tuple[Table, ...]:
     tables = [frequencies("normal law", normal, "dim")]
     tables += [frequencies(name, dataset, name) for name, dataset in swept.items()]
     populations = {"A_sym ≺ 0, W_sym ≻ 0": normal, "W_sym ≻ 0, any A": predictors}
-    pairs = [(name, each, dim) for name, each in populations.items() for dim in each["dim"].values]
+    pairs = [(name, population, dim) for name, population in populations.items() for dim in population["dim"].values]
     return (
         *tables,
         below_zero([normal, *swept.values()]),
-        areas([(name, _systems(each.sel(dim=dim)), int(dim)) for name, each, dim in pairs]),
-        curves([(name, _systems(each.sel(dim=dim)), int(dim)) for name, each, dim in pairs], tuple(_SCORES)),
+        areas([(name, _systems(population.sel(dim=dim)), int(dim)) for name, population, dim in pairs]),
+        curves(
+            [(name, _systems(population.sel(dim=dim)), int(dim)) for name, population, dim in pairs], tuple(_SCORES)
+        ),
         undecided([normal, *swept.values(), predictors]),
         longer(normal, designs[CHECK].swept()),
     )
@@ -68,25 +70,25 @@ def frequencies(name: str, dataset: xr.Dataset, axis: str) -> Table:
     """Return the share of each outcome along an axis."""
     rows: list[tuple[Cell, ...]] = []
     for value in dataset[axis].values:
-        found = words(dataset.sel({axis: value})).values.ravel()
-        rows.append((value.item(), len(found), *(share(found == outcome) for outcome in _OUTCOMES)))
+        outcomes = words(dataset.sel({axis: value})).values.ravel()
+        rows.append((value.item(), len(outcomes), *(share(outcomes == outcome) for outcome in _OUTCOMES)))
     return Table(name, _LAW[name] + " Shares with Wilson intervals.", (axis, "draws", *_OUTCOMES), tuple(rows))
 
 
 def _systems(dataset: xr.Dataset) -> dict[str, np.ndarray]:
     """Return the decided systems: whether each diverged, and both scores."""
-    found = words(dataset).values.ravel()
-    decided = found != "undecided"
+    outcomes = words(dataset).values.ravel()
+    decided = outcomes != "undecided"
     scores = {name: dataset[variable].values.ravel()[decided] for name, variable in _SCORES.items()}
-    return {"diverged": found[decided] == "diverged", **scores}
+    return {"diverged": outcomes[decided] == "diverged", **scores}
 
 
 def below_zero(datasets: list[xr.Dataset]) -> Table:
     """Return what became of the systems under the condition, by the sign of max Re λ(V)."""
-    growth = np.concatenate([each["value_growth"].values.ravel() for each in datasets])
-    found = np.concatenate([words(each).values.ravel() for each in datasets])
+    growth = np.concatenate([dataset["value_growth"].values.ravel() for dataset in datasets])
+    outcomes = np.concatenate([words(dataset).values.ravel() for dataset in datasets])
     rows = [
-        (name, int(mask.sum()), *(share(found[mask] == outcome) for outcome in _OUTCOMES))
+        (name, int(mask.sum()), *(share(outcomes[mask] == outcome) for outcome in _OUTCOMES))
         for name, mask in (("below 0", growth < 0), ("above 0", growth > 0))
     ]
     caption = "All systems with A_sym ≺ 0 and W_sym ≻ 0 of the tables above, by the sign of the largest Re λ(V)."
@@ -99,14 +101,14 @@ def areas(populations: Sequence[Population]) -> Table:
     for seed, (name, systems, dim) in enumerate(populations):
         diverged = systems["diverged"]
         signs, spectrum = (systems[score] for score in _SCORES)
-        found = [_area(each, diverged, seed) for each in (signs, spectrum)]
+        estimates = [_area(scores, diverged, seed) for scores in (signs, spectrum)]
         gap = bootstrap(
             lambda chosen, s=signs, v=spectrum, d=diverged: area(v[chosen], d[chosen]) - area(s[chosen], d[chosen]),
             len(diverged),
             seed,
         )
         right = [share((score > 0) == diverged) for score in (signs, spectrum)]
-        rows.append((name, dim, len(diverged), int(diverged.sum()), *found, gap, *right))
+        rows.append((name, dim, len(diverged), int(diverged.sum()), *estimates, gap, *right))
     caption = (
         "Area under the ROC curve of two scores for divergence: the largest eigenvalue of A_sym over ‖A‖ and the "
         "largest Re λ(V) over ‖V‖ (0.5 is chance, 1 perfect; intervals by bootstrap over systems), and how often the "
@@ -122,13 +124,13 @@ def _area(score: np.ndarray, diverged: np.ndarray, seed: int) -> Estimate:
 
 def undecided(datasets: list[xr.Dataset]) -> Table:
     """Return how many systems are undecided, and after which try each was left."""
-    found = np.concatenate([words(each).values.ravel() for each in datasets])
-    tries = np.concatenate([each["tries"].values.ravel() for each in datasets])
+    outcomes = np.concatenate([words(dataset).values.ravel() for dataset in datasets])
+    tries = np.concatenate([dataset["tries"].values.ravel() for dataset in datasets])
     rows = [
-        (name, int((tries == number).sum()), int(((tries == number) & (found == "undecided")).sum()))
+        (name, int((tries == number).sum()), int(((tries == number) & (outcomes == "undecided")).sum()))
         for number, name in enumerate(("explicit steps", "implicit steps", "many explicit steps"), start=1)
     ]
-    total: tuple[Cell, ...] = ("all", len(found), int((found == "undecided").sum()))
+    total: tuple[Cell, ...] = ("all", len(outcomes), int((outcomes == "undecided").sum()))
     caption = "Systems by the last try that they took, and how many of them it left undecided."
     return Table("tries", caption, ("last try", "systems", "undecided"), (*rows, total))
 
@@ -175,9 +177,9 @@ def roc_picture(table: Table) -> Figure:
     dims = sorted({row["dim"] for row in rows})
     figure, axes = panels(len(kinds), width=DOUBLE, height=DOUBLE / 4 + 0.75)
     for ax, (draws, score) in zip(axes, kinds, strict=True):
-        own = {row["dim"]: row for row in rows if (row["draws"], row["score"]) == (draws, score)}
+        by_dim = {row["dim"]: row for row in rows if (row["draws"], row["score"]) == (draws, score)}
         _panel(
-            ax, f"{draws}\n{score}", {dim: [row[f"at {rate:g}"] for rate in RATES] for dim, row in own.items()}, dims
+            ax, f"{draws}\n{score}", {dim: [row[f"at {rate:g}"] for rate in RATES] for dim, row in by_dim.items()}, dims
         )
     axes[0].set_ylabel("diverging systems found")
     fullest = max(range(len(axes)), key=lambda number: (len(axes[number].lines), number))
@@ -185,9 +187,9 @@ def roc_picture(table: Table) -> Figure:
     return figure
 
 
-def _panel(ax: Axes, title: str, found: Mapping[int, Sequence[float]], dims: Sequence[int]) -> None:
+def _panel(ax: Axes, title: str, curves_by_dim: Mapping[int, Sequence[float]], dims: Sequence[int]) -> None:
     ax.plot((0, 1), (0, 1), color=THIN, linewidth=0.8)
-    for dim, shares in found.items():
+    for dim, shares in curves_by_dim.items():
         colour, dash = LINES[dims.index(dim) % len(LINES)]
         ax.plot(RATES, shares, color=colour, linestyle=dash, label=str(dim))
     ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal", xlabel="others taken for such")
@@ -199,13 +201,13 @@ PICTURES = {ROC: roc_picture}
 
 def conclude(tables: Mapping[str, Table]) -> list[str]:
     """Say what the tables say of the remark, of the trends and of the predictors."""
-    said = [_remark(tables["normal law"])]
-    said += [_trend(tables[name], name) for name in ("normal law", *CUTS)]
+    sentences = [_remark(tables["normal law"])]
+    sentences += [_trend(tables[name], name) for name in ("normal law", *CUTS)]
     symmetric = [row for row in tables["skew"].each() if row["skew"] == 0.0]
-    said += [_symmetric(row) for row in symmetric]
-    said += _spectrum(tables["spectrum of V"])
-    said += [_better(row) for row in tables["predictors"].each()]
-    return [*said, _known(tables["tries"]), _settled(tables["longer runs"])]
+    sentences += [_symmetric(row) for row in symmetric]
+    sentences += _spectrum(tables["spectrum of V"])
+    sentences += [_better(row) for row in tables["predictors"].each()]
+    return [*sentences, _known(tables["tries"]), _settled(tables["longer runs"])]
 
 
 def _remark(table: Table) -> str:
@@ -241,10 +243,10 @@ def _symmetric(row: Mapping[str, Any]) -> str:
 def _spectrum(table: Table) -> list[str]:
     below, above = table.each()
     count = below["diverged"].of(below["draws"])
-    said = f"Of {below['draws']:,} systems with every Re λ(V) < 0, {count or 'none'} diverged ({below['diverged']})"
+    diverged = f"Of {below['draws']:,} systems with every Re λ(V) < 0, {count or 'none'} diverged ({below['diverged']})"
     verdict = "no proof that none does." if not count else "a spectrum below zero is no guarantee."
     return [
-        f"{said}: {verdict}",
+        f"{diverged}: {verdict}",
         f"Of {above['draws']:,} with some Re λ(V) > 0, {above['diverged']} diverged, "
         f"{above['zero'].of(above['draws'])} fell to zero and {above['undecided'].of(above['draws'])} are undecided; "
         "zero is not stable there, so that a fall is called one to zero only below a millionth.",
@@ -268,9 +270,9 @@ def _better(row: Mapping[str, Any]) -> str:
 
 def _known(table: Table) -> str:
     systems, count = table.rows[-1][1:]
-    found = share_of(int(count), int(systems))  # type: ignore[arg-type]
-    kept = "below" if found.high < PROMISED else "not shown to be below"
-    return f"Undecided are {count} of {systems:,} systems ({found}): {kept} {PROMISED:.1%}."
+    undecided_share = share_of(int(count), int(systems))  # type: ignore[arg-type]
+    kept = "below" if undecided_share.high < PROMISED else "not shown to be below"
+    return f"Undecided are {count} of {systems:,} systems ({undecided_share}): {kept} {PROMISED:.1%}."
 
 
 def _settled(table: Table) -> str:

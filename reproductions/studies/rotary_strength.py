@@ -43,37 +43,37 @@ def measure(designs: Mapping[str, Design]) -> tuple[Table, ...]:
     return (Table(_TABLE, caption, heads, tuple(rows)),)
 
 
-def counted(found: np.ndarray, reached: np.ndarray) -> tuple[Cell, ...]:
+def counted(outcomes: np.ndarray, reached: np.ndarray) -> tuple[Cell, ...]:
     """Return the draws and the shares of a point.
 
     Args:
-        found: Words of outcomes.
+        outcomes: Words of outcomes.
         reached: Which systems were followed to the end.
     """
-    open_ = found == "undecided"
+    open_ = outcomes == "undecided"
     shares = [
-        share(found == "zero"),
-        share((found == "zero") | open_),
-        share(found == "diverged"),
-        share((found == "diverged") | open_),
-        share(found == "nonzero equilibrium"),
+        share(outcomes == "zero"),
+        share((outcomes == "zero") | open_),
+        share(outcomes == "diverged"),
+        share((outcomes == "diverged") | open_),
+        share(outcomes == "nonzero equilibrium"),
         share(open_),
     ]
-    return (len(found), *shares, int((open_ & reached).sum()))
+    return (len(outcomes), *shares, int((open_ & reached).sum()))
 
 
 def conclude(tables: Mapping[str, Table]) -> list[str]:
     """Say of each dimension from which strength on more diverge and fewer go to zero, whatever the undecided do."""
     rows = tables[_TABLE].each()
-    said: list[str] = []
+    sentences: list[str] = []
     for dim in dict.fromkeys(row["dim"] for row in rows):
-        own = [row for row in rows if row["dim"] == dim]
-        said += [_rises(own, "diverged", "more", "diverge"), _rises(own, "zero", "fewer", "go to zero")]
+        of_dim = [row for row in rows if row["dim"] == dim]
+        sentences += [_rises(of_dim, "diverged", "more", "diverge"), _rises(of_dim, "zero", "fewer", "go to zero")]
     count = sum(row["undecided"].of(row["draws"]) for row in rows)
     total, moving = sum(row["draws"] for row in rows), sum(row["moving at the end"] for row in rows)
     known = "Each sentence above holds whatever becomes of them."
     return [
-        *said,
+        *sentences,
         f"Undecided are {count} of {total:,} ({share_of(count, total)}), {moving} of them still moving. {known}",
     ]
 
@@ -81,7 +81,7 @@ def conclude(tables: Mapping[str, Table]) -> list[str]:
 def _rises(rows: list[dict[str, Any]], outcome: str, wanted: str, verb: str) -> str:
     """Compare each strength with the weakest, counting the undecided against the claim."""
     weakest, others = rows[0], rows[1:]
-    found = [row for row in others if _surely(weakest, row, outcome) == wanted]
+    certain = [row for row in others if _surely(weakest, row, outcome) == wanted]
     against = {"more": "fewer", "fewer": "more"}[wanted]
     turned = [row for row in others if _surely(weakest, row, outcome) == against]
     where = f"dim {weakest['dim']}"
@@ -89,9 +89,9 @@ def _rises(rows: list[dict[str, Any]], outcome: str, wanted: str, verb: str) -> 
         strengths = ", ".join(f"{row['σ']:g}" for row in turned)
         turned_round = f"with a rotary term {against} systems {verb}, at σ = {strengths}"
         return f"{where}: {turned_round}: the remark has it the other way."
-    if not found:
+    if not certain:
         return f"{where}: at no σ up to {others[-1]['σ']:g} do these draws show that {wanted} systems {verb}."
-    first = found[0]
+    first = certain[0]
     numbers = f"{_range(weakest, outcome)} at σ = {weakest['σ']:g}, {_range(first, outcome)} at {first['σ']:g}"
     last = f", {_range(others[-1], outcome)} at {others[-1]['σ']:g}" if first is not others[-1] else ""
     return f"{where}: with a rotary term of σ ≥ {first['σ']:g} {wanted} systems {verb} ({numbers}{last})."

@@ -60,9 +60,9 @@ def bootstrap(statistic: Callable[[np.ndarray], float], size: int, seed: int, re
     if size == 0:
         return Estimate(math.nan, math.nan, math.nan)
     source = np.random.default_rng(seed)
-    found = np.array([statistic(source.integers(size, size=size)) for _ in range(resamples)])
-    found = found[np.isfinite(found)]
-    ends = np.quantile(found, _TAILS) if len(found) else (math.nan, math.nan)
+    resampled = np.array([statistic(source.integers(size, size=size)) for _ in range(resamples)])
+    resampled = resampled[np.isfinite(resampled)]
+    ends = np.quantile(resampled, _TAILS) if len(resampled) else (math.nan, math.nan)
     return Estimate(statistic(np.arange(size)), float(ends[0]), float(ends[1]))
 
 
@@ -125,6 +125,6 @@ def bootstrap_groups(
     drawn = (
         statistic([group[source.integers(len(group), size=len(group))] for group in groups]) for _ in range(resamples)
     )
-    found = np.array([value for value in drawn if math.isfinite(value)])
-    ends = np.quantile(found, _TAILS) if len(found) else (math.nan, math.nan)
+    finite = np.array([value for value in drawn if math.isfinite(value)])
+    ends = np.quantile(finite, _TAILS) if len(finite) else (math.nan, math.nan)
     return Estimate(statistic(groups), float(ends[0]), float(ends[1]))

@@ -70,8 +70,8 @@ class Study:
         designs = {name: design(name, size, folder, progress=progress, **how) for name in self.specs}
         measure: Callable[[Mapping[str, Any]], tuple[Table, ...]] = self.module.measure
         tables = measure(designs)
-        told = {name: each.told() for name, each in designs.items()}
-        return StudyRecord(self.name, size, told, tables, time.perf_counter() - started, environment())
+        descriptions = {name: planned.told() for name, planned in designs.items()}
+        return StudyRecord(self.name, size, descriptions, tables, time.perf_counter() - started, environment())
 
     def conclusions(self, record: StudyRecord) -> list[str]:
         """Return what the tables of a record say, in sentences."""
@@ -126,7 +126,7 @@ def page(record: StudyRecord, title: str, question: str, sentences: Sequence[str
         pictures: Files beside the page, by the names of the tables that they show.
     """
     quick = ["**Quick run**: few draws, wide intervals.", ""] if record.size == "quick" else []
-    said = [f"- {sentence}" for sentence in sentences]
+    answers = [f"- {sentence}" for sentence in sentences]
     tables = [line for table in record.tables for line in _table(table, pictures.get(table.name))]
     return "\n".join(
         [
@@ -137,7 +137,7 @@ def page(record: StudyRecord, title: str, question: str, sentences: Sequence[str
             "",
             "## What was found",
             "",
-            *said,
+            *answers,
             "",
             _ESTIMATES,
             "",
@@ -165,9 +165,9 @@ def _text(cell: Cell) -> str:
 def _run(record: StudyRecord) -> list[str]:
     folder = "../../reproductions/studies/specs"
     rows = [
-        f"| [{name}]({folder}/{name}.toml) | {told['systems']:,} | {told['draws']:,} | {told['seed']} | "
-        f"{told['sha256']} |"
-        for name, told in record.designs.items()
+        f"| [{name}]({folder}/{name}.toml) | {description['systems']:,} | {description['draws']:,} | "
+        f"{description['seed']} | {description['sha256']} |"
+        for name, description in record.designs.items()
     ]
     machine = ", ".join(f"{key} {value}" for key, value in record.ran_on.items())
     return [

@@ -27,11 +27,11 @@ _FORMULAS = {"corrected": "sum to n", "printed": "sum to n − 1 (printed)"}
 
 def measure(designs: Mapping[str, Design]) -> tuple[Table, ...]:
     """Count the draws that share a half space, and how likely such counts are by either formula."""
-    found: dict[tuple[int, int], list[np.ndarray]] = {}
+    by_case: dict[tuple[int, int], list[np.ndarray]] = {}
     for at, setup in designs[SPEC].built():
         margin = np.asarray(observables.hemisphere(setup.start).margin)
-        found.setdefault((at["dim"], at["tokens"]), []).append(margin > 0)
-    return (table({case: np.concatenate(parts) for case, parts in found.items()}),)
+        by_case.setdefault((at["dim"], at["tokens"]), []).append(margin > 0)
+    return (table({case: np.concatenate(parts) for case, parts in by_case.items()}),)
 
 
 def table(shared: Mapping[tuple[int, int], np.ndarray]) -> Table:
@@ -45,7 +45,14 @@ def table(shared: Mapping[tuple[int, int], np.ndarray]) -> Table:
         "Tokens in one open half space: share of the draws with its Wilson interval, both formulas, and the "
         "probability p of a count as unlikely as the one found or less likely (exact binomial test)."
     )
-    heads = ("dim", "tokens", "draws", "share", *_FORMULAS.values(), *(f"p, {each}" for each in _FORMULAS.values()))
+    heads = (
+        "dim",
+        "tokens",
+        "draws",
+        "share",
+        *_FORMULAS.values(),
+        *(f"p, {formula}" for formula in _FORMULAS.values()),
+    )
     return Table("half spaces", caption, heads, tuple(rows))
 
 
@@ -58,18 +65,21 @@ def chance(mask: np.ndarray, probability: float) -> float:
 
 def conclude(tables: Mapping[str, Table]) -> list[str]:
     """Say of each formula whether the draws reject it."""
-    found = tables["half spaces"]
-    said = [_judged(found, name) for name in _FORMULAS.values()]
-    certain = [row for row in found.each() if row["tokens"] <= row["dim"]]
+    half_spaces = tables["half spaces"]
+    sentences = [_judged(half_spaces, name) for name in _FORMULAS.values()]
+    certain = [row for row in half_spaces.each() if row["tokens"] <= row["dim"]]
     missed = sum(round((1 - row["share"].value) * row["draws"]) for row in certain)
     total = sum(row["draws"] for row in certain)
     if not missed:
-        return [*said, f"With at most as many tokens as dimensions all {total:,} draws share a half space."]
-    return [*said, f"With at most as many tokens as dimensions {missed} of {total:,} draws share none: look into it."]
+        return [*sentences, f"With at most as many tokens as dimensions all {total:,} draws share a half space."]
+    return [
+        *sentences,
+        f"With at most as many tokens as dimensions {missed} of {total:,} draws share none: look into it.",
+    ]
 
 
-def _judged(found: Table, name: str) -> str:
-    values = found.column(f"p, {name}")
+def _judged(half_spaces: Table, name: str) -> str:
+    values = half_spaces.column(f"p, {name}")
     least, cases = min(values), len(values)
     if least * cases < LEVEL:
         rejected = sum(value * cases < LEVEL for value in values)

@@ -58,8 +58,8 @@ class LayerTensors:
         return self._single(affine_of(self.block.get_submodule(name), norm))
 
     @staticmethod
-    def _single(found: Affine) -> Affine:
-        return Affine(at_least_single(found.weight), None if found.bias is None else at_least_single(found.bias))
+    def _single(affine: Affine) -> Affine:
+        return Affine(at_least_single(affine.weight), None if affine.bias is None else at_least_single(affine.bias))
 
 
 def attention_weights(tensors: LayerTensors, scale: float, norm_kind: str, norm_eps: float) -> AttentionWeights:
@@ -76,11 +76,11 @@ def attention_weights(tensors: LayerTensors, scale: float, norm_kind: str, norm_
         name: (_columns(getattr(layout, name), tensors), heads)
         for name, heads in (("query", layout.heads), ("key", layout.kv_heads), ("value", layout.kv_heads))
     }
-    factors = {name: found.weight.unflatten(1, (heads, -1)).transpose(0, 1) for name, (found, heads) in parts.items()}
+    factors = {name: affine.weight.unflatten(1, (heads, -1)).transpose(0, 1) for name, (affine, heads) in parts.items()}
     biases = {
-        f"{name}_bias": found.bias.unflatten(0, (heads, -1))
-        for name, (found, heads) in parts.items()
-        if found.bias is not None
+        f"{name}_bias": affine.bias.unflatten(0, (heads, -1))
+        for name, (affine, heads) in parts.items()
+        if affine.bias is not None
     }
     output, norm = tensors.output(), tensors.norm()
     frequencies = None
@@ -116,10 +116,10 @@ def _columns(parts: tuple[Part, ...], tensors: LayerTensors) -> Affine:
             bias = None if whole.bias is None else whole.bias[first : first + count]
             return Affine(whole.weight[:, first : first + count], bias)
     dim = tensors.output().weight.shape[1]
-    found = composed(parts, dim, tensors.affine)
-    if found is None:
+    affine = composed(parts, dim, tensors.affine)
+    if affine is None:
         raise CheckpointError(expected("layout", "columns of some module", "none"))
-    return found
+    return affine
 
 
 def verified_scale(tensors: LayerTensors, seen: Seen, name: str, number: int) -> float:
@@ -144,33 +144,37 @@ def verified_scale(tensors: LayerTensors, seen: Seen, name: str, number: int) ->
             owner, _, leaf = label.rpartition(".")
             module.get_submodule(owner).register_buffer(leaf, seen.tables[label].clone(), persistent=False)
     x = torch.randn(shape, generator=torch.Generator().manual_seed(_SEED), dtype=torch.float64)
-    found: list[AttentionCall] = []
+    calls: list[AttentionCall] = []
     positional, named = _in_double(seen.arguments, x.device)
-    given = next(each for each in (*positional, *named.values()) if isinstance(each, Tensor) and each.shape == shape)
+    given = next(
+        argument
+        for argument in (*positional, *named.values())
+        if isinstance(argument, Tensor) and argument.shape == shape
+    )
     positional, named = with_state(x, given, positional, named)
-    with watching(module, lambda call: found.append(call.kept()), of_w=True), torch.no_grad(), silenced():
+    with watching(module, lambda call: calls.append(call.kept()), of_w=True), torch.no_grad(), silenced():
         module(*positional, **named)
-    if len(found) != 1:
-        message = expected(where, "an attention that runs once", f"{len(found)} times")
-        raise AttentionFactorsError(message, f"layer {number}: its attention runs {len(found)} times")
-    theirs = found[0]
-    if not bool(torch.isfinite(theirs.output).all()):
+    if len(calls) != 1:
+        message = expected(where, "an attention that runs once", f"{len(calls)} times")
+        raise AttentionFactorsError(message, f"layer {number}: its attention runs {len(calls)} times")
+    recorded = calls[0]
+    if not bool(torch.isfinite(recorded.output).all()):
         came = "a NaN or an infinity in its attention"
         raise CheckpointError(expected(where, "finite numbers", came, "the weights are damaged"))
-    start = as_features(x, theirs.query.shape[0], theirs.query.shape[2])
+    start = as_features(x, recorded.query.shape[0], recorded.query.shape[2])
     error = float("inf")
     if start is not None:
         # Some networks scale each layer's logits by its number: the layer itself says by how much.
-        layout = replace(layout, scale=theirs.scale)
+        layout = replace(layout, scale=recorded.scale)
         gain = tensors.norm()
         start = start_for(layout, start, None if gain is None else _double(gain))
-        error = recomputed_error(layout, start, seen.angles, lambda part: _double(tensors.affine(part)), theirs)
+        error = recomputed_error(layout, start, seen.angles, lambda part: _double(tensors.affine(part)), recorded)
     if not error <= TRUSTED:
         wanted = f"the layer's own attention from its factors, to {TRUSTED:g}"
         advice = "its layout differs from the one found; only the audit needs it, not the trace"
         message = expected(where, wanted, f"a difference of {error:.2g}", advice)
         raise AttentionFactorsError(message, f"layer {number}: its factors miss its own attention by {error:.2g}")
-    return theirs.scale
+    return recorded.scale
 
 
 def _double_when_used(attention: nn.Module) -> nn.Module:
@@ -200,8 +204,8 @@ def _double_when_used(attention: nn.Module) -> nn.Module:
         for name, value in list(module.named_parameters(recurse=False)):
             module.register_parameter(name, nn.Parameter(value.cpu().double(), requires_grad=False))
         for name, value in list(module.named_buffers(recurse=False)):
-            own = value if value.is_meta else value.cpu()
-            vars(module)["_buffers"][name] = own.double() if own.is_floating_point() else own
+            on_cpu = value if value.is_meta else value.cpu()
+            vars(module)["_buffers"][name] = on_cpu.double() if on_cpu.is_floating_point() else on_cpu
     return whole
 
 
@@ -211,18 +215,18 @@ def _is_large(module: nn.Module) -> bool:
     return projection and sum(value.numel() for value in module.parameters()) >= _LARGE
 
 
-def _double(found: Affine) -> Affine:
-    return Affine(found.weight.cpu().double(), None if found.bias is None else found.bias.cpu().double())
+def _double(affine: Affine) -> Affine:
+    return Affine(affine.weight.cpu().double(), None if affine.bias is None else affine.bias.cpu().double())
 
 
 def _in_double(arguments: tuple[tuple[Any, ...], dict[str, Any]], device: torch.device) -> Any:
     def change(value: Any) -> Any:
         if isinstance(value, Tensor) and value.is_floating_point():
             return value.to(device, torch.float64)
-        return tuple(change(each) for each in value) if isinstance(value, tuple) else value
+        return tuple(change(entry) for entry in value) if isinstance(value, tuple) else value
 
     positional, named = arguments
-    return tuple(change(each) for each in positional), {name: change(value) for name, value in named.items()}
+    return tuple(change(entry) for entry in positional), {name: change(value) for name, value in named.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

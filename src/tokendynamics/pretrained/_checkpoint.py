@@ -185,9 +185,9 @@ class Checkpoint:
         if index not in self._scales or self._network.live:
             self._scales[index] = verified_scale(tensors, seen, self.name, index + 1)
         norm = norm_of_block(self.layout, layout)
-        found = attention_weights(tensors, self._scales[index], norm.kind, norm.eps)
+        weights = attention_weights(tensors, self._scales[index], norm.kind, norm.eps)
         columns = columns_of(block.get_submodule(layout.attention.module))
-        return found if columns is None else with_columns(found, columns, where)
+        return weights if columns is None else with_columns(weights, columns, where)
 
     def iter_attention(self, layers: Iterable[int] | None = None) -> Iterator[AttentionWeights]:
         """Read the attention of several layers, one at a time; by default of all that have one. See `attention`."""
@@ -301,8 +301,8 @@ class Checkpoint:
         with evaluating(network):
             for pack in packs:
                 with refusing(self._not_run), self.as_varied():
-                    found = collect_states(network, self.layout, pack)
-                yield found
+                    states = collect_states(network, self.layout, pack)
+                yield states
 
     def packs(self, several: Sequence[Tensor | Mapping[str, Any]], *, packed: bool = True) -> list[Pack]:
         """Sort several prompts into forward passes; see `states_in_packs`."""
@@ -338,8 +338,8 @@ class Checkpoint:
         arguments = self._all_arguments(several)
         filled = 0 if tokens is None else as_count(tokens, "tokens")
 
-        def class_of(own: int) -> Hashable:
-            return self._class_of(max(own, filled))
+        def class_of(length: int) -> Hashable:
+            return self._class_of(max(length, filled))
 
         together = self.packing if len(arguments) > 1 else "none"
         return fewest_packs(arguments, together, filler_of(self), class_of)
@@ -564,7 +564,7 @@ class Checkpoint:
         shell = self._network.shell(self.layout.blocks)
         laws = laws_of(shell, self.name)
         if std is not None:
-            laws = of_std(laws, {name: tuple(each.shape) for name, each in shell.named_parameters()}, std)
+            laws = of_std(laws, {name: tuple(parameter.shape) for name, parameter in shell.named_parameters()}, std)
         return FreshBlocks(shell, self.layout.blocks, laws, how, seed, self.name)
 
     @cached_property
@@ -595,7 +595,7 @@ class Checkpoint:
     def _all_arguments(self, several: Any) -> list[dict[str, Any]]:
         if not isinstance(several, Sequence) or isinstance(several, str | bytes):
             raise ArgumentTypeError(expected("several", "a list of prompts", shown(several)))
-        return [self._arguments(each) for each in several]
+        return [self._arguments(given) for given in several]
 
     def _arguments(self, ids: Any) -> dict[str, Any]:
         return forward_arguments(ids, self.architecture, self._network.main_input, self.ids_name)

@@ -33,7 +33,7 @@ def as_device_map(given: Any) -> dict[str, torch.device] | None:
     require("devices", "device_map", "networks on several devices", otherwise="leave it out")
     if isinstance(given, str):
         return None
-    found: dict[str, torch.device] = {}
+    devices: dict[str, torch.device] = {}
     for module, device in given.items():
         if not isinstance(module, str):
             raise ArgumentTypeError(expected("device_map", "names of modules", shown(module)))
@@ -41,8 +41,8 @@ def as_device_map(given: Any) -> dict[str, torch.device] | None:
             raise ArgumentValueError(expected("device_map", "devices", f"the disk for {module}", _DISK))
         # transformers and accelerate write the number of an accelerator for the accelerator.
         numbered = isinstance(device, int) and not isinstance(device, bool)
-        found[module] = as_device(f"cuda:{device}" if numbered else device, f"device_map of {module!r}")
-    return found
+        devices[module] = as_device(f"cuda:{device}" if numbered else device, f"device_map of {module!r}")
+    return devices
 
 
 @dataclass(frozen=True)
@@ -110,14 +110,16 @@ def placement_of(
     modules, known = list(placement.devices), dict(network.named_modules())
     strange = [module for module in modules if module not in known]
     if strange:
-        own = ", ".join(name for name, _ in network.named_children())
-        wanted = f"names of modules of the {type(network).__name__}, which has {own}"
+        children = ", ".join(name for name, _ in network.named_children())
+        wanted = f"names of modules of the {type(network).__name__}, which has {children}"
         raise ArgumentValueError(expected("device_map", wanted, strange[0]))
     nested = [(one, other) for one in modules for other in modules if one != other and _holds(one, other)]
     if nested:
         came = f"{nested[0][1]!r} in {nested[0][0]!r}"
         raise ArgumentValueError(expected("device_map", "modules of which none holds another", came))
-    tensors = [name for each in (network.named_parameters(), network.named_buffers()) for name, _ in each]
+    tensors = [
+        name for named_tensors in (network.named_parameters(), network.named_buffers()) for name, _ in named_tensors
+    ]
     left = [name for name in tensors if not any(_holds(module, name) for module in modules)]
     if left:
         advice = f"give {left[0].rpartition('.')[0] or left[0]} a device"

@@ -64,8 +64,8 @@ def put(network: nn.Module, name: str, values: Tensor, *further: str) -> None:
     """Give one parameter its values, under all of its names; no initialisation changes them any more."""
     parameter = nn.Parameter(values, requires_grad=False)
     vars(parameter)["_is_hf_initialized"] = True
-    for each in (name, *further):
-        owner, _, leaf = each.rpartition(".")
+    for path in (name, *further):
+        owner, _, leaf = path.rpartition(".")
         network.get_submodule(owner).register_parameter(leaf, parameter)
 
 
@@ -110,13 +110,13 @@ def fill_buffers(network: Any, place: Place, stored: Collection[str] = ()) -> No
     """
     empty: dict[str, Tensor] = {}
     for prefix, module in network.named_modules():
-        own = {name: buffer for name, buffer in module.named_buffers(recurse=False) if buffer.is_meta}
-        for name, buffer in own.items():
+        buffers = {name: buffer for name, buffer in module.named_buffers(recurse=False) if buffer.is_meta}
+        for name, buffer in buffers.items():
             persistent = name not in module._non_persistent_buffers_set
             whole = f"{prefix}.{name}" if prefix else name
             empty[whole] = torch.full_like(buffer, _unset(buffer.dtype), device=place(whole))
             module.register_buffer(name, empty[whole], persistent=persistent)
-        if own:
+        if buffers:
             network._init_weights(module)
     for name in [name for name in empty if name not in stored and _is_unset(network.get_buffer(name))]:
         # Some tables are computed with a module around theirs, such as the one that holds the blocks (Falcon-H1).
@@ -190,7 +190,7 @@ class Network:
         empty = copy.deepcopy(self._network).to(self.dtype)
         place = self._here if self._placement is None else self._placement.of
         tensors = (*empty.named_parameters(), *empty.named_buffers())
-        in_memory = sum(each.numel() * each.element_size() for name, each in tensors if place(name).type == "cpu")
+        in_memory = sum(tensor.numel() * tensor.element_size() for name, tensor in tensors if place(name).type == "cpu")
         check_fits(in_memory, "the network", "stream=True runs it block by block, audit(…) reads one layer")
         filled = fill(empty, self._weights, self.dtype, place)
         return filled if self._placement is None else self._placement.dispatch(filled)
@@ -232,7 +232,7 @@ class Network:
         if self._weights is None:
             return block
         block = copy.deepcopy(block)
-        inside = tuple(f"{name}.{each}." for each in needed)
+        inside = tuple(f"{name}.{part}." for part in needed)
         for inner in shapes_of(block):
             if f"{name}.{inner}".startswith(inside):
                 put(block, inner, at_least_single(self._weights.read(f"{name}.{inner}")).to(self.device))
@@ -282,9 +282,9 @@ class StreamedNetwork:
         with _Passes(self, len(works)) as passes, ThreadPoolExecutor(len(works)) as pool:
             futures = [pool.submit(passes.guarded, partial(work, self.network)) for work in works]
             errors = [error for future in futures if (error := future.exception()) is not None]
-            own = [error for error in errors if not isinstance(error, BrokenBarrierError)]
+            causes = [error for error in errors if not isinstance(error, BrokenBarrierError)]
             if errors:
-                raise (own or errors)[0]
+                raise (causes or errors)[0]
             return [future.result() for future in futures]
 
     def fill_block(self, name: str) -> None:

@@ -115,14 +115,14 @@ def with_adapter(network: Any, folder: Path) -> nn.Module:
         config.task_type, config.inference_mode = None, True
         names = {name for name, _ in network.named_modules()}
         config.modules_to_save = [
-            each for each in config.modules_to_save or () if any(f".{name}".endswith(f".{each}") for name in names)
+            saved for saved in config.modules_to_save or () if any(f".{name}".endswith(f".{saved}") for name in names)
         ] or None
         tensors = load_file(folder / _WEIGHTS)
         renamed = {new: tensor for name, tensor in tensors.items() if (new := _fitting(name, network)) is not None}
         adapted: Any = get_peft_model(network, config)
         result: Any = set_peft_model_state_dict(adapted, renamed)
-    own = [name for name in result.missing_keys if config.peft_type.lower() in name.lower()]
-    for names, what in ((result.unexpected_keys, "no place for"), (own, "nothing for")):
+    missing = [name for name in result.missing_keys if config.peft_type.lower() in name.lower()]
+    for names, what in ((result.unexpected_keys, "no place for"), (missing, "nothing for")):
         if names:
             raise refusal(f"{what} {names[0]}, the first of {len(names)}")
     return adapted.eval()
@@ -182,7 +182,10 @@ def live_checkpoint(
         if not tensor.is_meta:  # what is not in memory is refused where it is read
             check_finite_weights(tensor.detach(), f"{name}: {key}")
     subject: Any = part
-    if any(each.dtype in (torch.float16, torch.bfloat16) or each.device.type != "cpu" for each in part.parameters()):
+    if any(
+        parameter.dtype in (torch.float16, torch.bfloat16) or parameter.device.type != "cpu"
+        for parameter in part.parameters()
+    ):
         # The layout shows in single precision; half precision would hide it in rounding.
         subject = without_hooks(copy.deepcopy(part)).float().cpu()
     with evaluating(subject):

@@ -113,10 +113,10 @@ class LambdaColumns(nn.Module):
             raise CheckpointError(
                 expected("remedy", wanted, came, "its keys are computed in another way: pass use_cache=False")
             )
-        own = self._slices(x * (self.coefficients() / factor).to(x.dtype), self.heads).to(query.dtype)
+        of_queries = self._slices(x * (self.coefficients() / factor).to(x.dtype), self.heads).to(query.dtype)
         columns = columns.unflatten(-1, (groups, -1)).movedim(3, 2).flatten(1, 2).to(key.dtype)
-        key, value = (each.repeat_interleave(groups, dim=1) for each in (key[..., :width], value))
-        return torch.cat([query, own], -1), torch.cat([key, columns], -1), value, factor
+        key, value = (tensor.repeat_interleave(groups, dim=1) for tensor in (key[..., :width], value))
+        return torch.cat([query, of_queries], -1), torch.cat([key, columns], -1), value, factor
 
     def _slices(self, x: Tensor, count: int) -> Tensor:
         missing = self.heads * self.width - self.dim
@@ -129,8 +129,8 @@ class LambdaColumns(nn.Module):
 
 def columns_of(module: nn.Module) -> LambdaColumns | None:
     """Return the columns that an attention module was given; None without."""
-    found = getattr(module, REMEDY, None)
-    return found if isinstance(found, LambdaColumns) else None
+    columns = getattr(module, REMEDY, None)
+    return columns if isinstance(columns, LambdaColumns) else None
 
 
 def remedies_in(network: nn.Module) -> list[tuple[nn.Module, LambdaColumns]]:
@@ -161,12 +161,12 @@ def attach(network: Any, columns: Mapping[nn.Module, LambdaColumns], name: str) 
     from transformers import AttentionInterface, AttentionMaskInterface
 
     functions, masks = AttentionInterface(), AttentionMaskInterface()
-    for theirs, ours in WITH_REMEDY.items():
-        AttentionInterface.register(ours, partial(_attend, functions.get(theirs)))
-        AttentionMaskInterface.register(ours, masks[theirs])
+    for plain, with_columns_name in WITH_REMEDY.items():
+        AttentionInterface.register(with_columns_name, partial(_attend, functions.get(plain)))
+        AttentionMaskInterface.register(with_columns_name, masks[plain])
     try:
-        for module, own in columns.items():
-            module.add_module(REMEDY, own)
+        for module, of_module in columns.items():
+            module.add_module(REMEDY, of_module)
             module.register_forward_pre_hook(_before, with_kwargs=True)
             config: Any = module.config
             config._attn_implementation_internal = WITH_REMEDY.get(*(config._attn_implementation,) * 2)
@@ -320,7 +320,9 @@ def _stored_columns(
 
     files, stored = SafetensorsFiles(folder), {}
     for leaf in ("size", "log_diagonal"):
-        stored[leaf] = sorted((each for each in files.shapes if each.endswith(f".{REMEDY}.{leaf}")), key=natural)
+        stored[leaf] = sorted(
+            (stored_name for stored_name in files.shapes if stored_name.endswith(f".{REMEDY}.{leaf}")), key=natural
+        )
     if not stored["size"]:
         raise CheckpointError(expected(str(folder), "a network with a remedy, saved as safetensors", "none"))
     kind = "lambda-diagonal" if stored["log_diagonal"] else "lambda-identity"
@@ -328,7 +330,7 @@ def _stored_columns(
     for leaf, names in stored.items():
         places = [dict(columns.named_parameters()) for columns in by_module.values()]
         places = [parameters[leaf] for parameters in places if leaf in parameters]
-        wanted, came = [tuple(each.shape) for each in places], [files.shapes[each] for each in names]
+        wanted, came = [tuple(tensor.shape) for tensor in places], [files.shapes[stored_name] for stored_name in names]
         if wanted != came:
             where = f"{folder}: {REMEDY}.{leaf}"
             raise CheckpointError(expected(where, f"{counted(wanted)}, as {name} has", counted(came)))
@@ -359,18 +361,18 @@ def with_columns(weights: AttentionWeights, columns: LambdaColumns, where: str) 
     features = torch.eye(dim, columns.heads * columns.width).to(weights.key)
     key = features.unflatten(1, (columns.kv_heads, -1)).transpose(0, 1)
     strength = (columns.coefficients() / weights.scale).to(weights.query)[:, None]
-    own = torch.eye(groups).to(features).repeat_interleave(columns.width, dim=1).repeat(columns.kv_heads, 1)
-    query = key[weights.groups] * own[:, None] * strength
+    of_group = torch.eye(groups).to(features).repeat_interleave(columns.width, dim=1).repeat(columns.kv_heads, 1)
+    query = key[weights.groups] * of_group[:, None] * strength
     wider = {"query": (weights.query, query), "key": (weights.key, key)}
-    found = {name: _beside(*pair) for name, pair in wider.items()}
+    widened = {name: _beside(*pair) for name, pair in wider.items()}
     for name, (_, further) in wider.items():
         bias = getattr(weights, f"{name}_bias")
         if bias is not None:
-            found[f"{name}_bias"] = _beside(bias, torch.zeros_like(further[:, 0]))
+            widened[f"{name}_bias"] = _beside(bias, torch.zeros_like(further[:, 0]))
     frequencies = weights.rotary_frequencies
     if frequencies is not None:
-        frequencies = functional.pad(frequencies, (0, found["key"].shape[-1] // 2 - len(frequencies)))
-    return replace(weights, **found, rotary_frequencies=frequencies)
+        frequencies = functional.pad(frequencies, (0, widened["key"].shape[-1] // 2 - len(frequencies)))
+    return replace(weights, **widened, rotary_frequencies=frequencies)
 
 
 def _beside(turning: Tensor, still: Tensor) -> Tensor:

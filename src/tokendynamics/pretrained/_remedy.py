@@ -137,7 +137,7 @@ def remedy_coefficients(model: nn.Module) -> Float[Tensor, "layer dim"]:
 
 
 def _remedies(model: nn.Module) -> list[LambdaColumns]:
-    found = [columns for _, columns in remedies_in(model)]
-    if not found:
+    remedies = [columns for _, columns in remedies_in(model)]
+    if not remedies:
         raise ArgumentValueError(expected("model", "a network with a remedy", "one without", "see apply_remedy"))
-    return found
+    return remedies

@@ -72,24 +72,24 @@ def stored_names(whole: Any, stored: Mapping[str, Any], wanted: Mapping[str, Any
     converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
     by_pattern = {pattern: converter for converter in converters for pattern in converter.source_patterns}
     known, prefix = dict.fromkeys((*whole.state_dict(), *wanted)), whole.base_model_prefix
-    found: dict[str, TensorSource] = {}
+    sources: dict[str, TensorSource] = {}
     for name in sorted(stored, key=natural):
         target, pattern = rename_source_key(name, renamings, converters, prefix, _Present(known))
         if target not in known and name in known:
             target, pattern = name, None
         if pattern is None:
             # A plain name that is right already wins over one that a rule leads there.
-            if target not in found or name == target:
-                found[target] = TensorSource(target, [name], [""], None, whole)
+            if target not in sources or name == target:
+                sources[target] = TensorSource(target, [name], [""], None, whole)
             continue
         first = by_pattern[pattern]
-        source = found.setdefault(target, TensorSource(target, [], [], first, whole))
+        source = sources.setdefault(target, TensorSource(target, [], [], first, whole))
         source.names.append(name)
         source.patterns.append(pattern)
         for other in first.target_patterns[1:]:
             also = target.replace(first.target_patterns[0], other)
-            found[also] = replace(source, target=also)
-    return found | _tied(whole, found, wanted)
+            sources[also] = replace(source, target=also)
+    return sources | _tied(whole, sources, wanted)
 
 
 class _Present(dict[str, Any]):
@@ -99,7 +99,7 @@ class _Present(dict[str, Any]):
         super().__init__(dict.fromkeys(names, True))
 
 
-def _tied(whole: Any, found: Mapping[str, TensorSource], wanted: Mapping[str, Any]) -> dict[str, TensorSource]:
+def _tied(whole: Any, sources: Mapping[str, TensorSource], wanted: Mapping[str, Any]) -> dict[str, TensorSource]:
     """Return the sources of tensors that stand in the file under another name of theirs."""
     names: dict[int, list[str]] = {}
     for name, parameter in whole.named_parameters(remove_duplicate=False):
@@ -109,9 +109,9 @@ def _tied(whole: Any, found: Mapping[str, TensorSource], wanted: Mapping[str, An
         names.setdefault(id(source), []).extend((target, source))
     result = {}
     for group in names.values():
-        source = next((found[name] for name in group if name in found), None)
+        source = next((sources[name] for name in group if name in sources), None)
         if source is not None:
-            result |= {name: source for name in group if name in wanted and name not in found}
+            result |= {name: source for name in group if name in wanted and name not in sources}
     return result
 
 
@@ -134,16 +134,16 @@ def unplaced(whole: Any, stored: Mapping[str, tuple[int, ...]], placed: Mapping[
     used = names_in(whole, placed)
     inside, prefix = {name.split(".")[0] for name in known}, f"{whole.base_model_prefix}."
     patterns = ignored(whole)
-    found = []
+    names = []
     for name, shape in stored.items():
         bare = name.removeprefix(prefix)
         table = bare.rsplit(".", 1)[-1] in _TABLES or not shape or (shape[:2] == (1, 1) and shape[2:3] == shape[3:])
         first = bare.split(".")[0]
         outside = first == "pooler" or (first not in inside and not (prefix != "." and name.startswith(prefix)))
-        if name in used or bare in known or table or outside or any(each.search(name) for each in patterns):
+        if name in used or bare in known or table or outside or any(pattern.search(name) for pattern in patterns):
             continue
-        found.append(name)
-    return sorted(found, key=natural)
+        names.append(name)
+    return sorted(names, key=natural)
 
 
 def names_in(whole: Any, placed: Mapping[str, TensorSource]) -> set[str]:
@@ -187,12 +187,12 @@ def computed_table(whole: Any, module: nn.Module, leaf: str) -> Tensor | None:
         return None
     made = []
     for seed in (0, 1):
-        own = copy.deepcopy(module).to_empty(device="cpu")
-        own.get_parameter(leaf).data.fill_(torch.nan)
+        copied = copy.deepcopy(module).to_empty(device="cpu")
+        copied.get_parameter(leaf).data.fill_(torch.nan)
         with silenced(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            whole._init_weights(own)
-        made.append(own.get_parameter(leaf).detach())
+            whole._init_weights(copied)
+        made.append(copied.get_parameter(leaf).detach())
     known = bool(torch.isfinite(made[0]).all()) and torch.equal(*made) and bool((made[0] != made[0].flatten()[0]).any())
     return made[0] if known else None
 
@@ -227,7 +227,7 @@ class Weights:
         self._store = store
         self._origin = origin
         self._prefix = f"{prefix}." if prefix else ""
-        self._shapes = {self._prefix + name: tuple(each.shape) for name, each in network.named_parameters()}
+        self._shapes = {self._prefix + name: tuple(parameter.shape) for name, parameter in network.named_parameters()}
         self._stored = stored_names(whole, store.shapes, self._shapes)
         missing = [name for name in self._shapes if name not in self._stored]
         headed = empty_with_head(whole.config) if missing else None

@@ -83,7 +83,7 @@ def architecture_of(config: Any, layout: Layout, dim: int, parameters: int) -> A
     elif residual is not None and residual.attention_norm is not None:
         placement = "branch" if attention is None or attention.norm is None else "pre and branch"
     reads_ids = isinstance(getattr(config, "vocab_size", None), int)
-    width = next((each for name in _WIDTHS if isinstance(each := getattr(config, name, None), int)), None)
+    width = next((size for name in _WIDTHS if isinstance(size := getattr(config, name, None), int)), None)
     rotary_base = (getattr(config, "rope_parameters", None) or {}).get("rope_theta")
     if layout.positions != "rotary" or not isinstance(rotary_base, int | float):
         rotary_base = None

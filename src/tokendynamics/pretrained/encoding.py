@@ -74,8 +74,8 @@ def _steps(part: Any) -> Iterator[tuple[str, str, str]]:
         return
     for inner in ("normalizers", "decoders"):
         if isinstance(part.get(inner), list):
-            for each in part[inner]:
-                yield from _steps(each)
+            for step in part[inner]:
+                yield from _steps(step)
     pattern, content = part.get("pattern"), part.get("content", "")
     if part.get("type") == "Replace" and isinstance(pattern, Mapping) and isinstance(content, str):
         for kind in ("String", "Regex"):

@@ -50,9 +50,9 @@ def feed_forward_problem(layout: BlockLayout) -> str:
 
 def modules_needed(block: nn.Module, layout: BlockLayout) -> tuple[str, ...]:
     """Return the modules whose tensors `feed_forward_weights` needs."""
-    found = [name for name, _, _ in _owners(block, layout)]
+    owners = [name for name, _, _ in _owners(block, layout)]
     norm = _norm_before(block, layout)
-    return tuple(dict.fromkeys(found if norm is None else [*found, norm[0]]))
+    return tuple(dict.fromkeys(owners if norm is None else [*owners, norm[0]]))
 
 
 def feed_forward_weights(block: nn.Module, layout: BlockLayout, dim: int) -> FeedForwardWeights | None:
@@ -65,13 +65,13 @@ def feed_forward_weights(block: nn.Module, layout: BlockLayout, dim: int) -> Fee
     """
     matrices: dict[str, Tensor] = {}
     forms: dict[str, Storage | None] = {}
-    for owner, own, storage in _owners(block, layout):
+    for owner, matrix_name, storage in _owners(block, layout):
         module = block.get_submodule(owner)
-        if any(each.is_meta for each in module.parameters()):
+        if any(parameter.is_meta for parameter in module.parameters()):
             return None
-        leaf = own.removeprefix(f"{owner}.")
+        leaf = matrix_name.removeprefix(f"{owner}.")
         values = module.get_parameter(leaf).detach() if storage is None else affine_of(module, storage).weight
-        matrices[own], forms[own] = values.double().cpu(), storage
+        matrices[matrix_name], forms[matrix_name] = values.double().cpu(), storage
     roles = _roles(matrices, forms, dim)
     norm = _norm_before(block, layout)
     if norm is not None:
@@ -131,9 +131,9 @@ def _norm_before(block: nn.Module, layout: BlockLayout) -> tuple[str, Norm] | No
     used = {name, residual.attention_norm, residual.feed_forward_norm}
     closed = _of_the_attention(block, layout)
     left = [
-        each
-        for each, module in block.named_modules()
-        if type(module) is kind and each not in used and not each.startswith(closed)
+        inner
+        for inner, module in block.named_modules()
+        if type(module) is kind and inner not in used and not inner.startswith(closed)
     ]
     if not left and residual.parallel:
         return name, does

@@ -126,7 +126,11 @@ def are_token_ids(item: Any) -> bool:
 def argument_names(network: nn.Module, main_input: str | None) -> frozenset[str]:
     """Return the names of the arguments that a network's forward pass takes."""
     parameters = inspect.signature(network.forward).parameters.values()
-    names = {each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)}
-    if any(each.kind == each.VAR_KEYWORD for each in parameters):
+    names = {
+        parameter.name
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    }
+    if any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters):
         names |= {*_OF_TRANSFORMERS, *(() if main_input is None else (main_input,))}
     return frozenset(names)

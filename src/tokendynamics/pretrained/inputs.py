@@ -77,11 +77,11 @@ def images_in(folder: Path) -> list[Path]:
     Raises:
         ArgumentValueError: There are none, or one of them is no regular file.
     """
-    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
-    if not found:
+    paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
+    if not paths:
         raise ArgumentValueError(expected("texts", f"images in {folder}", "none"))
-    check_regular(found, "texts")
-    return found
+    check_regular(paths, "texts")
+    return paths
 
 
 _WANTED = "a text, token ids, an image, or the arguments of the forward pass by name"

@@ -30,14 +30,14 @@ def length_class(config: Any, tokens: int) -> Hashable:
     """
     if _in_chunks(config):
         return tokens
-    found: list[Hashable] = []
+    classes: list[Hashable] = []
     for settings in _rope_settings(config):
         if settings["rope_type"] == "longrope":
-            found.append(tokens > settings["original_max_position_embeddings"])
+            classes.append(tokens > settings["original_max_position_embeddings"])
         elif settings["rope_type"] == "dynamic":
             # Beyond this each length has frequencies of its own.
-            found.append(max(tokens, _text_settings(config).max_position_embeddings))
-    return tuple(found)
+            classes.append(max(tokens, _text_settings(config).max_position_embeddings))
+    return tuple(classes)
 
 
 def depends_on_length(config: Any) -> bool:
@@ -51,7 +51,7 @@ def longest_input(config: Any) -> int | None:
     value = getattr(config, "max_position_embeddings", None)
     if not isinstance(value, int) or value <= 0:
         return None
-    factors = [each["factor"] for each in _rope_settings(config) if each["rope_type"] == "dynamic"]
+    factors = [rope["factor"] for rope in _rope_settings(config) if rope["rope_type"] == "dynamic"]
     return int(value * max(1.0, *factors)) if factors else value
 
 
@@ -68,7 +68,9 @@ def as_before(network: Any) -> Iterator[None]:
     modules: list[nn.Module] = list(network.modules())
     former = [(dict(vars(module)), dict(module._buffers), dict(module._modules)) for module in modules]
     for module in modules:
-        module._buffers.update({name: None if each is None else each.clone() for name, each in module._buffers.items()})
+        module._buffers.update(
+            {name: None if buffer is None else buffer.clone() for name, buffer in module._buffers.items()}
+        )
     try:
         yield
     finally:
@@ -79,7 +81,7 @@ def as_before(network: Any) -> Iterator[None]:
 
 
 def _restore(now: dict[str, Any], former: Mapping[str, Any]) -> None:
-    for name in [each for each in now if each not in former]:
+    for name in [key for key in now if key not in former]:
         del now[name]
     now.update(former)
 
@@ -97,6 +99,6 @@ def _rope_settings(config: Any) -> Iterator[Mapping[str, Any]]:
     settings = getattr(_text_settings(config), "rope_parameters", None)
     if not isinstance(settings, Mapping):
         return
-    for each in (settings, *settings.values()):
-        if isinstance(each, Mapping) and "rope_type" in each:
-            yield each
+    for rope in (settings, *settings.values()):
+        if isinstance(rope, Mapping) and "rope_type" in rope:
+            yield rope

@@ -125,11 +125,11 @@ def load(
         raise ArgumentTypeError(expected("spec", "a name, a path or a network", type(spec).__name__, FORMS))
     kind, place, spread = dtype_of(dtype), as_device(device, "device"), _spread(device_map, stream, adapter)
     with reporting(progress) as report:
-        found = find(spec, allow_pickle=allow_pickle, cache=cache, report=report)
-    checkpoint = _of_files(found, tokenizer, half, stream, kind, place, allow_pickle, spread)
+        files = find(spec, allow_pickle=allow_pickle, cache=cache, report=report)
+    checkpoint = _of_files(files, tokenizer, half, stream, kind, place, allow_pickle, spread)
     if adapter is None:
         return checkpoint
-    origin = Origin(checkpoint.name, found.source, found.folder, checkpoint.random_seed, tokenizer)
+    origin = Origin(checkpoint.name, files.source, files.folder, checkpoint.random_seed, tokenizer)
     return live_checkpoint(checkpoint.whole, origin, adapter=adapter)
 
 
@@ -148,7 +148,7 @@ def _spread(device_map: str | Mapping[str, Any] | None, stream: bool | None, ada
 
 
 def _of_files(
-    found: Stored | Untrained,
+    files: Stored | Untrained,
     tokenizer: Any | None,
     half: str | None,
     stream: bool | None,
@@ -158,54 +158,54 @@ def _of_files(
     spread: _Spread = None,
 ) -> Checkpoint:
     """Return the checkpoint of stored or drawn weights."""
-    where = found.folder if isinstance(found, Stored) else found.architecture
+    where = files.folder if isinstance(files, Stored) else files.architecture
     config = read_config(where) if isinstance(where, Path) else family_config(where)
-    if isinstance(found, Stored) and hasattr(config, IN_CONFIGURATION):
-        return _with_remedy(found, tokenizer, dtype, device, half=half, stream=stream, device_map=spread)
-    check_sizes(getattr(config, f"{half}_config", config), found.name)
+    if isinstance(files, Stored) and hasattr(config, IN_CONFIGURATION):
+        return _with_remedy(files, tokenizer, dtype, device, half=half, stream=stream, device_map=spread)
+    check_sizes(getattr(config, f"{half}_config", config), files.name)
     whole = empty_network(config)
-    seed = found.seed if isinstance(found, Untrained) else None
-    store = _stored(found.folder, allow_pickle) if isinstance(found, Stored) else None
-    prefix, network = half_of(whole, half, found.name)
+    seed = files.seed if isinstance(files, Untrained) else None
+    store = _stored(files.folder, allow_pickle) if isinstance(files, Stored) else None
+    prefix, network = half_of(whole, half, files.name)
     if store is None:
         weights = DrawnTensors(shapes_of(network), initial_laws(whole, prefix), int(seed or 0))
     else:
         sources, blocks = stored_names(whole, store.shapes, {}), block_list(network)
         if blocks:
             inner, listed = f"{prefix}.{blocks}" if prefix else blocks, network.get_submodule(blocks).children()
-            check_depth(sources, inner, len(list(listed)), ignored(whole), found.name)
-        _check_places(whole, store, sources, found.name)
-        weights = Weights(store, network, whole, prefix, found.name)
-    discovery = discover_in(config, network, half, found.name)
-    origin = Origin(found.name, found.source, found.folder, seed, tokenizer)
-    own = getattr(network, "config", config)
+            check_depth(sources, inner, len(list(listed)), ignored(whole), files.name)
+        _check_places(whole, store, sources, files.name)
+        weights = Weights(store, network, whole, prefix, files.name)
+    discovery = discover_in(config, network, half, files.name)
+    origin = Origin(files.name, files.source, files.folder, seed, tokenizer)
+    network_config = getattr(network, "config", config)
     placement = None
     if spread is not None:
         chosen = None if spread == "auto" else spread
         placement = placement_of(network, chosen, discovery.layout.blocks, dtype)
-    return Checkpoint(origin, Network(network, own, dtype, device, weights, stream, placement), discovery)
+    return Checkpoint(origin, Network(network, network_config, dtype, device, weights, stream, placement), discovery)
 
 
 def _with_remedy(
-    found: Stored, tokenizer: Any | None, dtype: torch.dtype, device: torch.device, **further: Any
+    files: Stored, tokenizer: Any | None, dtype: torch.dtype, device: torch.device, **further: Any
 ) -> Checkpoint:
     """Return the checkpoint of stored weights with a remedy: a live network, with its head, ready to be trained on."""
     from transformers import AutoModelForCausalLM
 
     for argument, value in further.items():
         if value:
-            raise ArgumentValueError(expected(argument, f"None beside the remedy of {found.name}", shown(value)))
+            raise ArgumentValueError(expected(argument, f"None beside the remedy of {files.name}", shown(value)))
 
     def refusal(words: str) -> CheckpointError:
-        return CheckpointError(expected(found.name, "a network that transformers loads", words))
+        return CheckpointError(expected(files.name, "a network that transformers loads", words))
 
     with refusing(refusal), silenced():
         options: dict[str, Any] = {"dtype": dtype, "local_files_only": True, "trust_remote_code": False}
-        model: Any = AutoModelForCausalLM.from_pretrained(found.folder, use_safetensors=True, **options)
-    origin = Origin(found.name, found.source, found.folder, None, tokenizer)
+        model: Any = AutoModelForCausalLM.from_pretrained(files.folder, use_safetensors=True, **options)
+    origin = Origin(files.name, files.source, files.folder, None, tokenizer)
     checkpoint = live_checkpoint(model.to(device).eval(), origin)
     dim = checkpoint.architecture.dim
-    attach(model, fitting_columns(checkpoint.model, checkpoint.layout, dim, checkpoint.name, found.folder), found.name)
+    attach(model, fitting_columns(checkpoint.model, checkpoint.layout, dim, checkpoint.name, files.folder), files.name)
     checkpoint.name += f" with {remedies_in(model)[0][1].words}"
     parameters = sum(parameter.numel() for parameter in model.parameters())
     checkpoint.architecture = replace(checkpoint.architecture, parameters=parameters)
@@ -224,7 +224,11 @@ def _check_places(
             complete = empty_with_head(whole.config) if with_head else type(whole)(copy.deepcopy(whole.config))
         if complete is not None:
             placed, patterns = names_in(complete, stored_names(complete, store.shapes, {})), ignored(complete)
-            left = [each for each in left if each not in placed and not any(it.search(each) for it in patterns)]
+            left = [
+                tensor_name
+                for tensor_name in left
+                if tensor_name not in placed and not any(it.search(tensor_name) for it in patterns)
+            ]
     if left:
         came = f"{left[0]}, the first of {len(left)} without one"
         advice = "config.json belongs to another model"
@@ -266,5 +270,5 @@ def untrained_twin(ckpt: Checkpoint, seed: int = 0, std: float | None = None) ->
     weights = DrawnTensors(shapes, laws if std is None else of_std(laws, shapes, std), seed)
     discovery = discover_in(ckpt.config, network, None, name)
     origin = Origin(name, random_seed=seed, given_tokenizer=ckpt.tokenizer or ckpt.image_processor)
-    own = getattr(network, "config", ckpt.config)
-    return Checkpoint(origin, Network(network, own, ckpt.dtype, ckpt.device, weights), discovery)
+    network_config = getattr(network, "config", ckpt.config)
+    return Checkpoint(origin, Network(network, network_config, ckpt.dtype, ckpt.device, weights), discovery)

@@ -105,7 +105,9 @@ def _halves(network: nn.Module) -> dict[str, tuple[str, nn.Module]]:
     """Return the halves of a network by name."""
     known = {name: getattr(network, name, None) for names in _HALVES.values() for name in names}
     inner = {
-        name: each for name, each in known.items() if isinstance(each, nn.Module) and hasattr(each, "main_input_name")
+        name: module
+        for name, module in known.items()
+        if isinstance(module, nn.Module) and hasattr(module, "main_input_name")
     }
     first = {half: next((name for name in names if name in inner), "") for half, names in _HALVES.items()}
     return {half: (name, inner[name]) for half, name in first.items() if name}
@@ -114,8 +116,10 @@ def _halves(network: nn.Module) -> dict[str, tuple[str, nn.Module]]:
 @contextmanager
 def without_cache(network: nn.Module) -> Iterator[None]:
     """Let a network's forward passes inside the block keep no keys and values for later tokens."""
-    found: dict[int, Any] = {id(each.config): each.config for each in network.modules() if hasattr(each, "config")}
-    former = [(config, config.use_cache) for config in found.values() if hasattr(config, "use_cache")]
+    configs: dict[int, Any] = {
+        id(module.config): module.config for module in network.modules() if hasattr(module, "config")
+    }
+    former = [(config, config.use_cache) for config in configs.values() if hasattr(config, "use_cache")]
     try:
         for config, _ in former:
             config.use_cache = False
@@ -147,6 +151,6 @@ def quietly(network: nn.Module) -> Iterator[None]:
 def copied_without_values(network: nn.Module, inside: tuple[str, ...] = ("",)) -> nn.Module:
     """Return a copy whose parameters are empty, or those whose names begin so."""
     named = network.named_parameters(remove_duplicate=False)
-    chosen = {id(each): each for name, each in named if name.startswith(inside)}
-    empty = {key: nn.Parameter(torch.empty_like(each, device="meta"), False) for key, each in chosen.items()}
+    chosen = {id(parameter): parameter for name, parameter in named if name.startswith(inside)}
+    empty = {key: nn.Parameter(torch.empty_like(parameter, device="meta"), False) for key, parameter in chosen.items()}
     return copy.deepcopy(network, empty)

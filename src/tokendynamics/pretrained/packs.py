@@ -57,15 +57,15 @@ def filled_up(prompts: list[Tensor], filler: int) -> dict[str, Tensor]:
     [[5, 6, 7], [8, 0, 0]]
     """
     ids = nn.utils.rnn.pad_sequence(prompts, batch_first=True, padding_value=filler)
-    there = nn.utils.rnn.pad_sequence([torch.ones_like(each) for each in prompts], batch_first=True)
+    there = nn.utils.rnn.pad_sequence([torch.ones_like(prompt) for prompt in prompts], batch_first=True)
     return {"input_ids": ids, "attention_mask": there}
 
 
 def filler_of(network: Any) -> int:
     """Return the token that stands behind the end of a shorter prompt: some networks count positions by it."""
     config = getattr(network, "config", None)
-    found, vocabulary = getattr(config, "pad_token_id", None), getattr(config, "vocab_size", 1)
-    return found if isinstance(found, int) and 0 <= found < vocabulary else 0
+    token, vocabulary = getattr(config, "pad_token_id", None), getattr(config, "vocab_size", 1)
+    return token if isinstance(token, int) and 0 <= token < vocabulary else 0
 
 
 def _run(network: nn.Module, arguments: Mapping[str, Any]) -> Tensor | None:
@@ -79,11 +79,11 @@ def _run(network: nn.Module, arguments: Mapping[str, Any]) -> Tensor | None:
 def _agree(together: Tensor | None, alone: list[Tensor | None]) -> bool:
     if together is None or together.shape[0] != len(alone):
         return False
-    for row, own in zip(together, alone, strict=True):
-        if own is None or own.ndim != together.ndim or own.shape[0] != 1:
+    for row, row_alone in zip(together, alone, strict=True):
+        if row_alone is None or row_alone.ndim != together.ndim or row_alone.shape[0] != 1:
             return False
-        mine = row[: own.shape[1]] if own.ndim > 2 else row
-        if not float((mine - own[0]).abs().max()) <= _SAME * float(own.abs().max()):
+        in_both = row[: row_alone.shape[1]] if row_alone.ndim > 2 else row
+        if not float((in_both - row_alone[0]).abs().max()) <= _SAME * float(row_alone.abs().max()):
             return False
     return True
 
@@ -137,13 +137,13 @@ def fewest_packs(
     [(0, 2), (1,)]
     """
     groups: dict[Hashable, list[int]] = {}
-    for place, each in enumerate(several):
+    for place, arguments in enumerate(several):
         if packing == "none":
             kind: Hashable = place
-        elif packing.startswith("any lengths") and set(each) == {"input_ids"}:
-            kind = ("prompts", class_of(each["input_ids"].shape[1]))
+        elif packing.startswith("any lengths") and set(arguments) == {"input_ids"}:
+            kind = ("prompts", class_of(arguments["input_ids"].shape[1]))
         else:
-            kind = _shape_of(each, place)
+            kind = _shape_of(arguments, place)
         groups.setdefault(kind, []).append(place)
     packs = []
     for places in groups.values():
@@ -175,7 +175,7 @@ def packs_of(
     if packing == "none":
         return alone
     packs: list[Pack] = []
-    prompts = {place: each["input_ids"][0] for place, each in enumerate(several) if set(each) == {"input_ids"}}
+    prompts = {place: entry["input_ids"][0] for place, entry in enumerate(several) if set(entry) == {"input_ids"}}
     if packing.startswith("any lengths"):
         classes: dict[Hashable, list[int]] = {}
         for place in sorted(prompts, key=lambda place: len(prompts[place])):

@@ -115,9 +115,9 @@ class PositionsOnly:
             -1
         )
         gradient = gradient - _behind_first(along_mean)[..., None, :]
-        own = (values.centred * values.residual(columns.mean_own)).matmul(self.law).sum(-1)[..., None]
-        own = own + (columns.mean_own[..., None] - columns.own) * energy
-        change = -own - energy * columns.own
+        on_previous = (values.centred * values.residual(columns.mean_own)).matmul(self.law).sum(-1)[..., None]
+        on_previous = on_previous + (columns.mean_own[..., None] - columns.own) * energy
+        change = -on_previous - energy * columns.own
         return 2.0 * (_behind_first(gradient[..., :, 1:]) + _above_diagonal(change))
 
     def _gradient_v(self, columns: _Columns, values: _Values) -> Tensor:
@@ -168,12 +168,12 @@ class _Columns:
     @classmethod
     def of(cls, attention: Tensor) -> _Columns:
         counted = attention[..., :, 1:]
-        sums, own = counted.sum(-2), attention.diagonal(1, -2, -1)
-        others = (counted - _above_diagonal(own)[..., :, 1:]).square().sum((-1, -2))
-        mean_sum, mean_own = sums.mean(-1), own.mean(-1)
+        sums, on_previous = counted.sum(-2), attention.diagonal(1, -2, -1)
+        others = (counted - _above_diagonal(on_previous)[..., :, 1:]).square().sum((-1, -2))
+        mean_sum, mean_own = sums.mean(-1), on_previous.mean(-1)
         sum_scatter = (sums - mean_sum[..., None]).square().sum(-1)
-        own_scatter = (own - mean_own[..., None]).square().sum(-1)
-        return cls(attention, sums, own, others, mean_sum, mean_own, sum_scatter, own_scatter)
+        own_scatter = (on_previous - mean_own[..., None]).square().sum(-1)
+        return cls(attention, sums, on_previous, others, mean_sum, mean_own, sum_scatter, own_scatter)
 
 
 @dataclass(frozen=True)
@@ -192,9 +192,9 @@ class _Values:
         target = torch.eye(law.shape[0], dtype=torch.float64) - law[:, None]
         return cls(mean, centred, centred.square().matmul(law).sum(-1), target)
 
-    def residual(self, own: Tensor) -> Tensor:
-        """Return what remains of the previous category, about its mean, if `own` of it is sent."""
-        return self.target - own[..., None, None] * self.centred
+    def residual(self, sent: Tensor) -> Tensor:
+        """Return what remains of the previous category, about its mean, if the weight `sent` of it is sent."""
+        return self.target - sent[..., None, None] * self.centred
 
 
 def _above_diagonal(entries: Tensor) -> Tensor:

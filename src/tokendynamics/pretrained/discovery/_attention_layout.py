@@ -67,13 +67,13 @@ def attention_layout(
     Raises:
         LayoutNotFoundError: Something does not match.
     """
-    own = next(call for call in calls if call.module is attention.module and call.start < time < call.end)
-    start, norm = _start(own, block, calls, time, attention.query.shape)
+    attending = next(call for call in calls if call.module is attention.module and call.start < time < call.end)
+    start, norm = _start(attending, block, calls, time, attention.query.shape)
     width = block.y.shape[-1]
     if start.shape[-1] != width:
         raise LayoutNotFoundError(f"it reads {start.shape[-1]} features of a token, and a state has {width}")
-    inside = [call for call in calls if own.start < call.start and call.end < time]
-    numbers = [each for each in vars(own.module).values() if isinstance(each, float)]
+    inside = [call for call in calls if attending.start < call.start and call.end < time]
+    numbers = [number for number in vars(attending.module).values() if isinstance(number, float)]
     tracer = Tracer(inside, start, f"{block.name}.", numbers)
     parts = {
         name: tracer.parts(tensor.transpose(1, 2).flatten(2), words, first_token=name != "value")
@@ -89,8 +89,8 @@ def attention_layout(
     if not unturned(plain, attention.query):
         rotation, angles = rotation_of(fitted_matrices(plain, attention.query), tables)
     projection, storage = _output_projection(attention, time, block, calls)
-    found = AttentionLayout(
-        module=_within(own, block),
+    layout = AttentionLayout(
+        module=_within(attending, block),
         heads=attention.query.shape[1],
         kv_heads=attention.key.shape[1],
         d_head=attention.query.shape[-1],
@@ -107,7 +107,7 @@ def attention_layout(
         norm=None if norm is None else (_within(norm[0], block), norm[1]),
         error=0.0,
     )
-    return FoundAttention(found, own, start, angles, projection.end)
+    return FoundAttention(layout, attending, start, angles, projection.end)
 
 
 def _is_causal(attention: AttentionCall) -> bool:
@@ -136,23 +136,25 @@ def _within(call: ModuleCall, block: ModuleCall) -> str:
 
 
 def _start(
-    own: ModuleCall, block: ModuleCall, calls: Sequence[ModuleCall], time: int, shape: Sequence[int]
+    attending: ModuleCall, block: ModuleCall, calls: Sequence[ModuleCall], time: int, shape: Sequence[int]
 ) -> tuple[Tensor, tuple[ModuleCall, Norm] | None]:
     """Return what the attention projects from, and the norm that gave it.
 
     An attention module reads it; a block that attends by itself has a norm of its own inside.
     """
-    norm = _norm_before(own, block, calls)
-    x = own.x
-    if own is block:
+    norm = _norm_before(attending, block, calls)
+    x = attending.x
+    if attending is block:
         inner = (
             (call, norm_of(call.module, call.x, call.y)) for call in calls if block.start < call.start < call.end < time
         )
-        norm = next(((call, found) for call, found in inner if found is not None and call.x is not None), None)
+        norm = next(
+            ((call, seen_norm) for call, seen_norm in inner if seen_norm is not None and call.x is not None), None
+        )
         x = x if norm is None else norm[0].y
     start = as_features(x, shape[0], shape[2])
     if start is None:
-        raise LayoutNotFoundError(f"{own.name} reads no states")
+        raise LayoutNotFoundError(f"{attending.name} reads no states")
     return start, norm
 
 
@@ -191,15 +193,15 @@ def recomputed_error(
         (tensors["value"], seen.value),
         (output, seen.output),
     )
-    return max(relative_error(mine, theirs) for mine, theirs in pairs)
+    return max(relative_error(values, reference) for values, reference in pairs)
 
 
-def relative_error(mine: Tensor, theirs: Tensor) -> float:
+def relative_error(values: Tensor, reference: Tensor) -> float:
     """Return max|a − b| / max|b|, infinite where the shapes differ."""
-    if mine.shape != theirs.shape:
+    if values.shape != reference.shape:
         return float("inf")
-    size = theirs.abs().max().clamp_min(torch.finfo(theirs.dtype).tiny)
-    error = float((mine.double() - theirs.double()).abs().max() / size)
+    size = reference.abs().max().clamp_min(torch.finfo(reference.dtype).tiny)
+    error = float((values.double() - reference.double()).abs().max() / size)
     return error if error == error else float("inf")
 
 
@@ -233,7 +235,7 @@ def _output_projection(
 ) -> tuple[ModuleCall, Storage]:
     wanted = attention.output.flatten(2)
     batch, tokens = wanted.shape[:2]
-    for call in sorted(calls, key=lambda each: -each.end):
+    for call in sorted(calls, key=lambda candidate: -candidate.end):
         if not (time < call.start and call.end <= block.end):
             continue
         x = as_features(call.x, batch, tokens)
@@ -244,10 +246,17 @@ def _output_projection(
     raise LayoutNotFoundError("no module reads the heads' outputs side by side (a gate may change them before)")
 
 
-def _norm_before(own: ModuleCall, block: ModuleCall, calls: Sequence[ModuleCall]) -> tuple[ModuleCall, Norm] | None:
-    given = own.given
+def _norm_before(
+    attending: ModuleCall, block: ModuleCall, calls: Sequence[ModuleCall]
+) -> tuple[ModuleCall, Norm] | None:
+    given = attending.given
     for call in calls:
-        if given is not None and block.start < call.start and call.end < own.start and call.y.shape == given.shape:
+        if (
+            given is not None
+            and block.start < call.start
+            and call.end < attending.start
+            and call.y.shape == given.shape
+        ):
             norm = norm_of(call.module, call.x, call.y) if torch.equal(call.y, given) else None
             if norm is not None:
                 return call, norm

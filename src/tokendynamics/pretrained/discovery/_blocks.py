@@ -28,7 +28,7 @@ class BlockCall:
     attentions: tuple[tuple[int, AttentionCall], ...]
 
 
-def block_calls(network: nn.Module, found: Pass, is_residual: Callable[[ModuleCall], bool]) -> list[BlockCall]:
+def block_calls(network: nn.Module, recorded: Pass, is_residual: Callable[[ModuleCall], bool]) -> list[BlockCall]:
     """Return the calls of the blocks, in the order in which they ran.
 
     A block is a member of a list of modules. The lists are those with an attention in a member; the other members of
@@ -37,28 +37,28 @@ def block_calls(network: nn.Module, found: Pass, is_residual: Callable[[ModuleCa
 
     Args:
         network: The one that ran.
-        found: Its pass.
+        recorded: Its pass.
         is_residual: Whether a block's output is its input plus outputs of its modules. Asked for members of an
             nn.Sequential, which may also hold embeddings and heads.
 
     Raises:
         LayoutNotFoundError: There is no list of blocks.
     """
-    if not found.attentions:
-        return [BlockCall(call, ()) for call in _chained(network, found)]
+    if not recorded.attentions:
+        return [BlockCall(call, ()) for call in _chained(network, recorded)]
     members = _members(network)
-    around = (_block_around(time, found, members) for time, _ in found.attentions)
+    around = (_block_around(time, recorded, members) for time, _ in recorded.attentions)
     attending = {id(call): call for call in around if call is not None}
     if not attending:
-        seen = found.attentions[0][1].module
+        seen = recorded.attentions[0][1].module
         name = next((name for name, module in network.named_modules() if module is seen), type(network).__name__)
         wanted = "a list of blocks (an nn.ModuleList) with one attention in each"
         raise LayoutNotFoundError(expected(name, wanted, "an attention that stands in none"))
-    lists = {id(each): each for call in attending.values() for each in members[call.module]}
+    lists = {id(members_list): members_list for call in attending.values() for members_list in members[call.module]}
     like = next(iter(attending.values())).y.shape
     calls = list(attending.values())
-    for call in found.calls:
-        owners = [each for each in members.get(call.module, ()) if id(each) in lists]
+    for call in recorded.calls:
+        owners = [members_list for members_list in members.get(call.module, ()) if id(members_list) in lists]
         if id(call) in attending or not owners or next(call.module.children(), None) is None:
             continue
         if (
@@ -70,44 +70,44 @@ def block_calls(network: nn.Module, found: Pass, is_residual: Callable[[ModuleCa
         if isinstance(owners[0], nn.ModuleList) or is_residual(call):
             calls.append(call)
     outermost = [call for call in calls if not any(_inside(call, other) for other in calls)]
-    return [BlockCall(call, _inside_of(call, found)) for call in sorted(outermost, key=lambda each: each.start)]
+    return [BlockCall(call, _inside_of(call, recorded)) for call in sorted(outermost, key=lambda outer: outer.start)]
 
 
 def _members(network: nn.Module) -> dict[nn.Module, list[nn.Module]]:
     """Return, for each member of a list of modules, the lists that hold it."""
-    found: dict[nn.Module, list[nn.Module]] = {}
+    lists: dict[nn.Module, list[nn.Module]] = {}
     for module in network.modules():
         if isinstance(module, nn.ModuleList | nn.Sequential):
             for child in module.children():
-                found.setdefault(child, []).append(module)
-    return found
+                lists.setdefault(child, []).append(module)
+    return lists
 
 
-def _block_around(time: int, found: Pass, members: dict[nn.Module, list[nn.Module]]) -> ModuleCall | None:
+def _block_around(time: int, recorded: Pass, members: dict[nn.Module, list[nn.Module]]) -> ModuleCall | None:
     """Return the outermost call of a member of a list in which one attention module alone ran, at this time."""
-    around = sorted((call for call in found.calls if call.start < time < call.end), key=lambda each: each.start)
+    around = sorted((call for call in recorded.calls if call.start < time < call.end), key=lambda outer: outer.start)
     for call in around:
-        if call.module in members and len({seen.module for _, seen in _inside_of(call, found)}) == 1:
+        if call.module in members and len({seen.module for _, seen in _inside_of(call, recorded)}) == 1:
             return call
     return None  # such as a pooling attention behind the blocks
 
 
-def _inside_of(call: ModuleCall, found: Pass) -> tuple[tuple[int, AttentionCall], ...]:
-    return tuple((time, seen) for time, seen in found.attentions if call.start < time < call.end)
+def _inside_of(call: ModuleCall, recorded: Pass) -> tuple[tuple[int, AttentionCall], ...]:
+    return tuple((time, seen) for time, seen in recorded.attentions if call.start < time < call.end)
 
 
 def _inside(call: ModuleCall, other: ModuleCall) -> bool:
     return other.start < call.start and call.end < other.end
 
 
-def leaves_out_cross_attention(block: BlockCall, found: Pass) -> bool:
+def leaves_out_cross_attention(block: BlockCall, recorded: Pass) -> bool:
     """Return whether a block has a second module of its attention's kind that did not run: a cross-attention.
 
     Args:
         block: Its call.
-        found: The pass.
+        recorded: The pass.
     """
-    inside = [call for call in found.calls if _inside(call, block.call)]
+    inside = [call for call in recorded.calls if _inside(call, block.call)]
     ran = {call.module for call in inside}
     attending = {type(call.module) for call in inside for time, _ in block.attentions if call.start < time < call.end}
     return any(type(module) in attending and module not in ran for module in block.call.module.modules())
@@ -123,18 +123,18 @@ def streams_of(blocks: Sequence[BlockCall]) -> int:
     for before, after in pairwise(block.call for block in blocks):
         positional, named = after.arguments
         read = [*positional, *named.values()]
-        counts.append(1 + sum(any(each is other for each in read) for other in before.beside))
+        counts.append(1 + sum(any(tensor is other for tensor in read) for other in before.beside))
     return max(counts)
 
 
-def _chained(network: nn.Module, found: Pass) -> list[ModuleCall]:
+def _chained(network: nn.Module, recorded: Pass) -> list[ModuleCall]:
     """Return the calls of the longest list of modules each of which reads what the one before it gave."""
     best: list[ModuleCall] = []
     for name, module in network.named_modules():
         if isinstance(module, nn.ModuleList):
             prefix = f"{name}." if name else ""
             children = {f"{prefix}{child}" for child, _ in module.named_children()}
-            calls = sorted((call for call in found.calls if call.name in children), key=lambda call: call.start)
+            calls = sorted((call for call in recorded.calls if call.name in children), key=lambda call: call.start)
             chained = all(
                 after.x is not None and after.x.shape == before.y.shape and torch.equal(after.x, before.y)
                 for before, after in pairwise(calls)
@@ -144,7 +144,7 @@ def _chained(network: nn.Module, found: Pass) -> list[ModuleCall]:
     if not best:
         wanted = "a list of blocks (an nn.ModuleList whose modules read what the one before them gave)"
         raise LayoutNotFoundError(expected(type(network).__name__, wanted, "none"))
-    outside = _alike_outside(network, found, best)
+    outside = _alike_outside(network, recorded, best)
     if outside:
         wanted = "all blocks in one list (an nn.ModuleList), with the same tokens in each"
         came = f"{len(best)} of {len(best) + outside} {type(best[0].module).__name__} in the longest"
@@ -152,14 +152,14 @@ def _chained(network: nn.Module, found: Pass) -> list[ModuleCall]:
     return best
 
 
-def _alike_outside(network: nn.Module, found: Pass, blocks: Sequence[ModuleCall]) -> int:
+def _alike_outside(network: nn.Module, recorded: Pass, blocks: Sequence[ModuleCall]) -> int:
     """Return how many calls of blocks of the same class stand in other lists: Funnel and CANINE pool tokens between."""
     kind = type(blocks[0].module)
     if next(blocks[0].module.children(), None) is None:
         return 0
-    listed = {each for module in network.modules() if isinstance(module, nn.ModuleList) for each in module.children()}
-    calls = [call for call in found.calls if type(call.module) is kind and call.module in listed]
-    return sum(not any(call is each or _inside(call, each) for each in blocks) for call in calls)
+    listed = {child for module in network.modules() if isinstance(module, nn.ModuleList) for child in module.children()}
+    calls = [call for call in recorded.calls if type(call.module) is kind and call.module in listed]
+    return sum(not any(call is block or _inside(call, block) for block in blocks) for call in calls)
 
 
 def block_list(network: nn.Module) -> str:
@@ -171,5 +171,5 @@ def block_list(network: nn.Module) -> str:
     sizes: dict[str, int] = {}
     for name, module in network.named_modules():
         if isinstance(module, nn.ModuleList) and not any(name.startswith(f"{outer}.") for outer in sizes):
-            sizes[name] = sum(each.numel() for each in module.parameters())
+            sizes[name] = sum(parameter.numel() for parameter in module.parameters())
     return max(sizes, key=lambda name: sizes[name]) if sizes else ""

@@ -35,7 +35,7 @@ def states_given(output: Any) -> Tensor | None:
     if isinstance(named, Tensor):
         return named
     if isinstance(output, tuple | list):
-        return next((each for each in cast("list[Any]", output) if isinstance(each, Tensor)), None)
+        return next((entry for entry in cast("list[Any]", output) if isinstance(entry, Tensor)), None)
     return None
 
 
@@ -44,8 +44,8 @@ def all_states_given(output: Any) -> list[Tensor]:
     states = states_given(output)
     if states is None or not isinstance(output, tuple | list):
         return [] if states is None else [states]
-    tensors = [each for each in cast("list[Any]", output) if isinstance(each, Tensor)]
-    return [each for each in tensors if each.shape == states.shape and each.is_floating_point()]
+    tensors = [entry for entry in cast("list[Any]", output) if isinstance(entry, Tensor)]
+    return [tensor for tensor in tensors if tensor.shape == states.shape and tensor.is_floating_point()]
 
 
 def with_states_given(output: Any, states: Tensor) -> Any:
@@ -59,7 +59,7 @@ def with_states_given(output: Any, states: Tensor) -> Any:
     if isinstance(output, Tensor) or former is None:
         return states
     if isinstance(output, tuple | list):
-        several = [states if each is former else each for each in cast("list[Any]", output)]
+        several = [states if entry is former else entry for entry in cast("list[Any]", output)]
         if isinstance(output, list):
             return several
         return type(output)(*several) if hasattr(output, "_fields") else tuple(several)
@@ -213,7 +213,7 @@ class _Recorder(ExitStack):
         name, _ = self.running.pop()
         y = states_given(output)
         if y is not None and y.is_floating_point():
-            beside = tuple(each for each in all_states_given(output) if each is not y)
+            beside = tuple(tensor for tensor in all_states_given(output) if tensor is not y)
             call = ModuleCall(name, module, given, x, y.clone(), arguments, start, self._tick(), beside)
             self.found.calls.append(call)
 
@@ -233,7 +233,7 @@ class _Recorder(ExitStack):
 def state_of(positional: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor | None:
     """Return the first argument of real numbers: the states that a module reads."""
     candidates = (*positional[:1], *(named.get(name) for name in _STATE_NAMES))
-    return next((each for each in candidates if isinstance(each, Tensor) and each.is_floating_point()), None)
+    return next((entry for entry in candidates if isinstance(entry, Tensor) and entry.is_floating_point()), None)
 
 
 def with_state(

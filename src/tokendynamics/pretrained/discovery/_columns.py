@@ -91,12 +91,12 @@ class Tracer:
             )
         return tuple(self._part(candidates[index][0], owner == index, row, factor) for index in owner.unique())
 
-    def _part(self, call: ModuleCall, mine: Tensor, row: Tensor, factor: Tensor) -> Part:
-        columns = mine.nonzero()[:, 0]
+    def _part(self, call: ModuleCall, chosen: Tensor, row: Tensor, factor: Tensor) -> Part:
+        columns = chosen.nonzero()[:, 0]
         name = call.name.removeprefix(self.prefix)
         does = norm_of(call.module, call.x, call.y) or stored_how(call)
         if does is None:
-            coarse = [each for each in call.module.parameters() if not each.is_floating_point()]
+            coarse = [parameter for parameter in call.module.parameters() if not parameter.is_floating_point()]
             if coarse:
                 kind = str(coarse[0].dtype).removeprefix("torch.")
                 raise LayoutNotFoundError(f"{name} holds its weights as {kind}, without real numbers to read")
@@ -111,7 +111,9 @@ class Tracer:
         middle = float(factor.median())
         if float((factor - middle).abs().max()) > self.tolerance * abs(middle):
             return factor
-        exact = next((each for each in self.numbers if abs(each - middle) <= self.tolerance * abs(middle)), middle)
+        exact = next(
+            (number for number in self.numbers if abs(number - middle) <= self.tolerance * abs(middle)), middle
+        )
         return torch.full_like(factor, exact, dtype=torch.float64)
 
     def _reads(self, call: ModuleCall, name: str) -> tuple[Part, ...] | None:
@@ -120,7 +122,7 @@ class Tracer:
             raise LayoutNotFoundError(f"{name} reads no states")
         if x.shape == self.start.shape and torch.allclose(x, self.start, rtol=1e-5, atol=1e-6 * float(x.abs().max())):
             return None
-        earlier = [each for each in self.calls if each.end < call.start]  # ever fewer: this comes to an end
+        earlier = [other for other in self.calls if other.end < call.start]  # ever fewer: this comes to an end
         return self._parts(x, earlier, f"input of {name}", False)
 
 
@@ -140,18 +142,18 @@ def _matched(
     unit = _unit(wanted).mT
     cosines, rows, factors = [], [], []
     for _, features in candidates:  # one at a time: all columns against all columns of a large layer would be gigabytes
-        own = samples(features)
-        found = (unit @ _unit(own)).abs().max(dim=1)
-        chosen = own[:, found.indices]
-        cosines.append(found.values)
-        rows.append(found.indices)
+        responses = samples(features)
+        largest = (unit @ _unit(responses)).abs().max(dim=1)
+        chosen = responses[:, largest.indices]
+        cosines.append(largest.values)
+        rows.append(largest.indices)
         factors.append((wanted * chosen).sum(dim=0) / chosen.square().sum(dim=0))
     best = torch.stack(cosines).max(dim=0).values
     fits = torch.stack(cosines) >= best - tolerance / 10
     end = torch.tensor([[call.end] for call, _ in candidates])
     as_it_stands = (torch.stack(factors) - 1).abs() < tolerance
     owner = torch.where(fits, end + as_it_stands * (end.max() + 1), -1).argmax(dim=0)[None]
-    row, factor = (torch.stack(each).gather(0, owner)[0] for each in (rows, factors))
+    row, factor = (torch.stack(by_candidate).gather(0, owner)[0] for by_candidate in (rows, factors))
     return owner[0], row, factor, float((1 - best).max())
 
 
@@ -184,7 +186,7 @@ def width_read(module: nn.Module) -> int | None:
     >>> width_read(nn.Sequential(nn.Dropout(), nn.Linear(4, 6), nn.Linear(6, 5)))
     4
     """
-    widths = (getattr(each, "in_features", None) for each in module.modules())
+    widths = (getattr(inner, "in_features", None) for inner in module.modules())
     return next((width for width in widths if isinstance(width, int)), None)
 
 
@@ -194,7 +196,7 @@ def _is_affine(module: nn.Module, x: Tensor) -> bool:
             plus, minus, zero, double = (module(factor * x) for factor in (1.0, -1.0, 0.0, 2.0))
     except Exception:  # it reads more than one tensor, or other shapes: no projection
         return False
-    if not all(isinstance(each, Tensor) for each in (plus, minus, zero, double)):
+    if not all(isinstance(output, Tensor) for output in (plus, minus, zero, double)):
         return False
     size = 1e-3 * float(plus.abs().max())
     return torch.allclose(plus + minus, 2 * zero, atol=size) and torch.allclose(
@@ -234,11 +236,11 @@ def composed(parts: tuple[Part, ...] | None, dim: int, read: Callable[[Part], Af
 
 
 def _composed_part(part: Part, dim: int, read: Callable[[Part], Affine]) -> Affine:
-    own, before, rows, norm = read(part), composed(part.reads, dim, read), list(part.rows), part.does
-    factor = own.weight.new_tensor(part.factor)
+    affine, before, rows, norm = read(part), composed(part.reads, dim, read), list(part.rows), part.does
+    factor = affine.weight.new_tensor(part.factor)
     if not isinstance(norm, Norm):
-        weight = own.weight[:, rows]
-        bias = None if own.bias is None else own.bias[rows]
+        weight = affine.weight[:, rows]
+        bias = None if affine.bias is None else affine.bias[rows]
         if before is not None:
             through = None if before.bias is None else before.bias @ weight
             bias = through if bias is None else bias if through is None else bias + through
@@ -248,9 +250,9 @@ def _composed_part(part: Part, dim: int, read: Callable[[Part], Affine]) -> Affi
     else:
         columns = before.weight.unflatten(-1, (-1, norm.width))
         centred = columns - columns.mean(dim=-1, keepdim=True) if norm.kind == "layer" else columns
-        weight = (centred * own.weight[0]).flatten(-2)[:, rows]
+        weight = (centred * affine.weight[0]).flatten(-2)[:, rows]
         bias = before.bias
-        bias = None if bias is None else (bias.unflatten(0, (-1, norm.width)) * own.weight[0]).flatten()[rows]
+        bias = None if bias is None else (bias.unflatten(0, (-1, norm.width)) * affine.weight[0]).flatten()[rows]
     return Affine(factor * weight, None if bias is None else factor * bias)
 
 
@@ -260,11 +262,11 @@ def evaluated(parts: tuple[Part, ...] | None, x: Tensor, read: Callable[[Part], 
         return x
     whole = x.new_zeros(*x.shape[:-1], sum(len(part.columns) for part in parts))
     for part in parts:
-        own, z = read(part), evaluated(part.reads, x, read)
+        affine, z = read(part), evaluated(part.reads, x, read)
         if isinstance(part.does, Norm):
-            y = Norm(part.does.kind, "weight", part.does.eps, part.does.width).apply(z, own.weight[0], own.bias)
+            y = Norm(part.does.kind, "weight", part.does.eps, part.does.width).apply(z, affine.weight[0], affine.bias)
         else:
-            y = z @ own.weight.to(z)
-            y = y if own.bias is None else y + own.bias.to(z)
+            y = z @ affine.weight.to(z)
+            y = y if affine.bias is None else y + affine.bias.to(z)
         whole[..., list(part.columns)] = y.new_tensor(part.factor) * y[..., list(part.rows)]
     return whole

@@ -52,7 +52,7 @@ def block_norms(
     """
     prefix = f"{block.name}."
     state = as_features(block.y, *shape)
-    found: list[str] = []
+    norms: list[str] = []
     for call in calls:
         name = call.name.removeprefix(prefix)
         if not (block.start < call.start and call.end < block.end) or next(call.module.children(), None) is not None:
@@ -63,8 +63,8 @@ def block_norms(
         if x is None or state is None or x.shape != state.shape or call.y.shape != getattr(call.x, "shape", None):
             continue
         if norm_of(call.module, call.x, call.y) is not None:
-            found.append(name)
-    return tuple(dict.fromkeys(found))
+            norms.append(name)
+    return tuple(dict.fromkeys(norms))
 
 
 _SEED = 20
@@ -119,10 +119,10 @@ def discover(
     """
     with torch.no_grad(), as_before(network):
         try:
-            found = _discovered(network, inputs, _INPUTS, found_on)
+            discovery = _discovered(network, inputs, _INPUTS, found_on)
         except TooFewInputsError:
-            found = _discovered(network, inputs, None, found_on)
-    return replace(found, layout=replace(found.layout, decoder_alone=True)) if decoder else found
+            discovery = _discovered(network, inputs, None, found_on)
+    return replace(discovery, layout=replace(discovery.layout, decoder_alone=True)) if decoder else discovery
 
 
 def _discovered(
@@ -136,8 +136,8 @@ def _discovered(
         queries = [call.query.shape for _, call in first.attentions]
         count = max(2 + int(1.5 * shape[-1] / shape[1]) for shape in queries)
     generator = torch.Generator().manual_seed(_SEED)
-    found = record(network, inputs(count), attending, generator) if attending else first
-    blocks, quiet_blocks = _blocks(network, found), _blocks(network, first)
+    recorded = record(network, inputs(count), attending, generator) if attending else first
+    blocks, quiet_blocks = _blocks(network, recorded), _blocks(network, first)
     start = quiet_blocks[0].call
     if start.y.ndim == 3:
         shape, wanted = tuple(start.y.shape), "states of shape (input, token, feature)"
@@ -147,13 +147,13 @@ def _discovered(
         if shape[1] < 2:
             raise LayoutNotFoundError(expected(start.name, wanted, f"{shape}", "make inputs of at least two tokens"))
     tables = [(name, table) for name, table in network.named_buffers() if table.ndim == 1]
-    layers = [_layer(block, quiet, found, first, tables) for block, quiet in zip(blocks, quiet_blocks, strict=True)]
+    layers = [_layer(block, quiet, recorded, first, tables) for block, quiet in zip(blocks, quiet_blocks, strict=True)]
     attentions = [layer.attention for layer, _ in layers]
     names, streams = tuple(block.call.name for block in blocks), streams_of(quiet_blocks)
     if streams > 1:
         several = f"its blocks hand on {streams} streams of states"
         for place, (layer, seen) in enumerate(layers):
-            known = [each for each in layer.problem.split("; ") if each and "output" not in each]
+            known = [problem for problem in layer.problem.split("; ") if problem and "output" not in problem]
             layers[place] = replace(layer, residual=None, problem="; ".join([*known, several])), seen
     positions = _positions(attentions, network, inputs)
     layout = Layout(
@@ -172,21 +172,21 @@ def _discovered(
 
 
 def _layer(
-    block: BlockCall, quiet: BlockCall, found: Pass, first: Pass, tables: list[tuple[str, Tensor]]
+    block: BlockCall, quiet: BlockCall, recorded: Pass, first: Pass, tables: list[tuple[str, Tensor]]
 ) -> tuple[BlockLayout, Seen | None]:
     """Return the layout of one block.
 
     Args:
         block: Its call in the pass with noise, on which its attention is read.
         quiet: Its call in the pass without, on which its sum is.
-        found: The pass with noise.
+        recorded: The pass with noise.
         first: The pass without.
         tables: The network's tables.
     """
     shape = _shape(first, quiet.call)
-    if found.attentions and not block.attentions:
+    if recorded.attentions and not block.attentions:
         return _without_attention(quiet.call, first, shape), None
-    attention, seen, projected, problem = _attention(block, found, tables)
+    attention, seen, projected, problem = _attention(block, recorded, tables)
     time = quiet.attentions[0][0] if quiet.attentions else None
     residual, other = _residual(quiet.call, first, quiet.call.start if projected is None else projected, time)
     inside = None if attention is None or projected is None else (attention.module, projected)
@@ -197,33 +197,33 @@ def _layer(
     return BlockLayout(attention=attention, residual=residual, norms=norms, problem=problems, mixing=mixing), seen
 
 
-def _without_attention(block: ModuleCall, found: Pass, shape: tuple[int, int]) -> BlockLayout:
+def _without_attention(block: ModuleCall, recorded: Pass, shape: tuple[int, int]) -> BlockLayout:
     """Return the layout of a block without attention among others that have one."""
-    residual, problem = _residual(block, found, block.start)
+    residual, problem = _residual(block, recorded, block.start)
     mixing = mixing_of(block)
     if residual is not None and mixing == "none" and residual.feed_forward is None:
         residual = replace(residual, attention=None, feed_forward=residual.attention,
                            feed_forward_factor=residual.attention_factor,
                            attention_norm=None, feed_forward_norm=residual.attention_norm)  # fmt: skip
     words = NO_ATTENTION if not problem else f"{NO_ATTENTION}; {problem}"
-    norms = block_norms(block, found.calls, None, shape)
+    norms = block_norms(block, recorded.calls, None, shape)
     return BlockLayout(attention=None, residual=residual, norms=norms, problem=words, attends=False, mixing=mixing)
 
 
-def _blocks(network: nn.Module, found: Pass) -> list[BlockCall]:
+def _blocks(network: nn.Module, recorded: Pass) -> list[BlockCall]:
     """Return the calls of the blocks, in the order in which they ran."""
-    return block_calls(network, found, lambda call: _residual(call, found, call.start)[0] is not None)
+    return block_calls(network, recorded, lambda call: _residual(call, recorded, call.start)[0] is not None)
 
 
-def _shape(found: Pass, block: ModuleCall) -> tuple[int, int]:
-    if found.attentions:
-        query = found.attentions[0][1].query
+def _shape(recorded: Pass, block: ModuleCall) -> tuple[int, int]:
+    if recorded.attentions:
+        query = recorded.attentions[0][1].query
         return query.shape[0], query.shape[2]
     return block.y.shape[0], block.y.shape[1]
 
 
 def _attention(
-    block_call: BlockCall, found: Pass, tables: list[tuple[str, Tensor]]
+    block_call: BlockCall, recorded: Pass, tables: list[tuple[str, Tensor]]
 ) -> tuple[AttentionLayout | None, Seen | None, int | None, str]:
     """Return a block's attention, what it was called with, when its output projection ended, and what is wrong."""
     if not block_call.attentions:
@@ -232,7 +232,7 @@ def _attention(
         return None, None, None, f"its attention runs {len(block_call.attentions)} times"
     (time, call), block, projected = next(iter(block_call.attentions)), block_call.call, None
     try:
-        seen = attention_layout(time, call, block, found.calls, tables)
+        seen = attention_layout(time, call, block, recorded.calls, tables)
         projected = seen.projected
         error = recomputed_error(seen.layout, seen.start, seen.angles, live_reader(block.module), call)
         if not error <= TRUSTED:
@@ -241,23 +241,25 @@ def _attention(
         raise
     except LayoutNotFoundError as problem:
         return None, None, projected, str(problem)
-    own = seen.call
-    shape = torch.Size(()) if own.x is None else own.x.shape
-    kept = Seen(shape, own.arguments, dict(own.module.named_buffers()), seen.angles)
+    attending = seen.call
+    shape = torch.Size(()) if attending.x is None else attending.x.shape
+    kept = Seen(shape, attending.arguments, dict(attending.module.named_buffers()), seen.angles)
     return replace(seen.layout, error=error), kept, projected, ""
 
 
-def _residual(block: ModuleCall, found: Pass, projected: int, time: int | None = None) -> tuple[Residual | None, str]:
+def _residual(
+    block: ModuleCall, recorded: Pass, projected: int, time: int | None = None
+) -> tuple[Residual | None, str]:
     try:
-        return residual_of(block, found.calls, projected, _shape(found, block), time), ""
+        return residual_of(block, recorded.calls, projected, _shape(recorded, block), time), ""
     except LayoutNotFoundError as problem:
         return None, str(problem)
 
 
-def _final_norm(last: ModuleCall, found: Pass) -> tuple[str, Norm] | None:
-    shape = _shape(found, last)
+def _final_norm(last: ModuleCall, recorded: Pass) -> tuple[str, Norm] | None:
+    shape = _shape(recorded, last)
     y = as_features(last.y, *shape)
-    for call in found.calls:
+    for call in recorded.calls:
         x = as_features(call.x, *shape) if call.start > last.end else None
         if x is not None and y is not None and x.shape == y.shape and torch.equal(x, y):
             norm = norm_of(call.module, call.x, call.y)
@@ -278,13 +280,13 @@ def _positions(
         return "rotary"
     # The same token everywhere: what differs between its states can only come from where it stands.
     alike = {name: torch.full_like(value, value.flatten()[0].item()) for name, value in inputs(1).items()}
-    found = record(network, alike)
-    block = _blocks(network, found)[0].call
+    recorded = record(network, alike)
+    block = _blocks(network, recorded)[0].call
     if block.x is None or float((block.x[:, -1] - block.x[:, -2]).abs().max()) == 0.0:
         return "none"
     normed = any(
         call.y.shape == block.x.shape and torch.equal(call.y, block.x) and norm_of(call.module, call.x, call.y)
-        for call in found.calls
+        for call in recorded.calls
         if call.end < block.start
     )
     return "absolute" if normed else "learned"

@@ -35,9 +35,9 @@ def mixing_of(block: ModuleCall) -> Mixing:
         if token is not None:
             state[:, token] = state[:, token].roll(1, dims=-1) + x.std()
         positional, named = block.arguments
-        tensors = (each for each in (*positional, *named.values()) if isinstance(each, Tensor))
+        tensors = (argument for argument in (*positional, *named.values()) if isinstance(argument, Tensor))
         positional, named = with_state(
-            state, next(each for each in tensors if each.shape == x.shape), positional, named
+            state, next(tensor for tensor in tensors if tensor.shape == x.shape), positional, named
         )
         given = block.module(*positional, **named)
         states = states_given(given)
@@ -87,6 +87,6 @@ def ignores_later_tokens(network: nn.Module, vocabulary: int, last_block: str, n
                 network(input_ids=ids.to(device))
     # A block that runs again (shared weights) leaves one state for each of its runs: the last one counts.
     before, after = states[len(states) // 2 - 1], states[-1]
-    before, after = (each.reshape(-1, each.shape[-1])[: _TOKENS - 1].double() for each in (before, after))
+    before, after = (of_pass.reshape(-1, of_pass.shape[-1])[: _TOKENS - 1].double() for of_pass in (before, after))
     scale = float(before.abs().max())
     return float((after - before).abs().max()) <= 100 * torch.finfo(states[0].dtype).eps * scale

@@ -60,10 +60,10 @@ def norm_of(module: nn.Module, x: Tensor | None, y: Tensor) -> Norm | None:
     if x is None or x.shape != y.shape or float(x.std()) == 0.0:
         return None
     given = (getattr(module, name, None) for name in ("weight", "bias"))  # of some modules "bias" is a switch
-    weight, bias = (each if isinstance(each, Tensor) else None for each in given)
-    width, found = x.shape[-1], (getattr(module, name, None) for name in _EPS_NAMES)
-    eps = next((float(each) for each in found if isinstance(each, float)), 0.0)
-    if any(each is not None and each.shape != (width,) for each in (weight, bias)):
+    weight, bias = (parameter if isinstance(parameter, Tensor) else None for parameter in given)
+    width, numbers = x.shape[-1], (getattr(module, name, None) for name in _EPS_NAMES)
+    eps = next((float(number) for number in numbers if isinstance(number, float)), 0.0)
+    if any(parameter is not None and parameter.shape != (width,) for parameter in (weight, bias)):
         return None
     gains = ("none",) if weight is None else ("weight", "1 + weight")
     candidates = (Norm(kind, gain, eps, width) for kind in ("rms", "layer") for gain in gains)

@@ -17,9 +17,9 @@ _LARGEST_LOG = 600.0
 def plain_attention(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor]]:
     """Return the plain attention of the file that defines the module's class."""
     for kind in type(module).__mro__:
-        found = getattr(sys.modules[kind.__module__], "eager_attention_forward", None)
-        if found is not None:
-            return found
+        function = getattr(sys.modules[kind.__module__], "eager_attention_forward", None)
+        if function is not None:
+            return function
     return recomputed_plainly
 
 
@@ -50,9 +50,9 @@ def attend_multiplied(
     scale = named.get("scaling")
     logits = (query @ key.mT).double() * (query.shape[-1] ** -0.5 if scale is None else scale)
     added = torch.zeros_like(logits)
-    for each in (mask, named.get("position_bias")):
-        if each is not None:
-            added = added + each.double()
+    for addend in (mask, named.get("position_bias")):
+        if addend is not None:
+            added = added + addend.double()
     hidden = added < torch.finfo(query.dtype).min / 2
     below = logits - logits.masked_fill(hidden, -torch.inf).amax(dim=-1, keepdim=True)
     factor = torch.exp(log_factors.to(logits).clamp(max=_LARGEST_LOG)).reshape(-1, 1, 1, 1)

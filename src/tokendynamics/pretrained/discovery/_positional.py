@@ -46,8 +46,8 @@ def positional_parts(
     if positions in ("learned", "absolute"):
         return tuple(PositionalPart(name, "table") for name in _tables(network, inputs, blocks))
     does: Literal["rotation", "bias"] = "rotation" if positions == "rotary" else "bias"
-    found = _giving(network, inputs, _is_rotation if does == "rotation" else _is_table) if positions != "none" else []
-    around = {name: next((block for block in blocks if name.startswith(f"{block}.")), None) for name in found}
+    givers = _giving(network, inputs, _is_rotation if does == "rotation" else _is_table) if positions != "none" else []
+    around = {name: next((block for block in blocks if name.startswith(f"{block}.")), None) for name in givers}
     names = (name if block is None else "*" + name.removeprefix(block) for name, block in around.items())
     return tuple(PositionalPart(name, does) for name in dict.fromkeys(names))
 
@@ -62,7 +62,7 @@ def _is_rotation(module: nn.Module, given: Any, output: Any) -> bool:
     if not isinstance(output, tuple | list) or len(output) != 2:
         return False
     one, other = output
-    if not all(isinstance(each, Tensor) and each.is_floating_point() for each in output) or one.shape != other.shape:
+    if not all(isinstance(entry, Tensor) and entry.is_floating_point() for entry in output) or one.shape != other.shape:
         return False
     radius = one.double().square() + other.double().square()
     return bool(radius.max() > 0 and radius.max() - radius.min() <= _CONSTANT * radius.max())
@@ -78,17 +78,17 @@ def _giving(
     network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], wanted: Callable[[nn.Module, Any, Any], bool]
 ) -> list[str]:
     """Return the innermost modules whose output is what is wanted."""
-    found: list[str] = []
+    names: list[str] = []
     with ExitStack() as stack, torch.no_grad(), silenced(), without_cache(network):
         for name, module in network.named_modules():
 
             def hook(module: nn.Module, given: Any, output: Any, name: str = name) -> None:
-                if wanted(module, given, output) and not any(each.startswith(f"{name}.") for each in found):
-                    found.append(name)
+                if wanted(module, given, output) and not any(inner.startswith(f"{name}.") for inner in names):
+                    names.append(name)
 
             stack.callback(module.register_forward_hook(hook).remove)
         network(**inputs(2))
-    return found
+    return names
 
 
 def _tables(network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], blocks: tuple[str, ...]) -> Iterator[str]:
@@ -101,7 +101,7 @@ def _tables(network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], bloc
         if inside or tensor.ndim < 2 or not tensor.is_floating_point():
             continue
         with zeroed([tensor]):
-            same, other = (_embedded(network, blocks[0], each) for each in (alike, some))
+            same, other = (_embedded(network, blocks[0], ids) for ids in (alike, some))
         if _two_equal(same) and not _two_equal(other):
             yield name
 

@@ -84,11 +84,13 @@ class _Block:
 
     def whole(self, call: ModuleCall) -> str:
         """Return the name of the outermost module that gives what this one gives."""
-        mine = self.states(call.y)
+        states = self.states(call.y)
         same = [
-            each for each, y in self.outputs if torch.equal(y, mine) and any(True for _ in each.module.parameters())
+            other
+            for other, y in self.outputs
+            if torch.equal(y, states) and any(True for _ in other.module.parameters())
         ]
-        return self.name(max(same, key=lambda each: each.end, default=call))
+        return self.name(max(same, key=lambda candidate: candidate.end, default=call))
 
     def fit(self, target: Tensor, parts: Sequence[Tensor]) -> tuple[float, list[float]]:
         """Return the misfit of target ≈ Σ factor · part, and the factors.
@@ -105,7 +107,7 @@ class _Block:
         doubt = (_TOLERANCE * size / given.norm(dim=0).clamp_min(1e-300)).clamp(10 * _TOLERANCE, 0.1)
         # Whole numbers, within what a factor is known to.
         pairs = zip(factors[:, 0].tolist(), doubt.tolist(), strict=True)
-        cleaned = [round(each) * 1.0 if abs(each - round(each)) < known else each for each, known in pairs]
+        cleaned = [round(factor) * 1.0 if abs(factor - round(factor)) < known else factor for factor, known in pairs]
         return float(misfit.norm() / size.clamp_min(1e-300)), cleaned
 
     def reading(self, states: Tensor) -> ModuleCall | None:
@@ -125,10 +127,10 @@ class _Block:
             time: When the attention ran; None if that is not known, and everything may come from it.
             projected: When its output projection ended.
         """
-        mine = self.states(call.y)
+        states = self.states(call.y)
         if time is None or call.end == projected:
             return True
-        if any(each.start < time < each.end and torch.equal(y, mine) for each, y in self.outputs):
+        if any(other_call.start < time < other_call.end and torch.equal(y, states) for other_call, y in self.outputs):
             return True
         x = self._alike(call.x)
 
@@ -136,12 +138,12 @@ class _Block:
             """Return whether each feature of x is that of y times a factor, as layer scales are."""
             if x is None:
                 return False
-            mine, other = x.flatten(0, 1).double(), y.flatten(0, 1).double()
-            factor = (mine * other).sum(dim=0) / other.square().sum(dim=0).clamp_min(1e-300)
-            return bool((mine - factor * other).norm() <= 10 * _TOLERANCE * mine.norm())
+            given, other = x.flatten(0, 1).double(), y.flatten(0, 1).double()
+            factor = (given * other).sum(dim=0) / other.square().sum(dim=0).clamp_min(1e-300)
+            return bool((given - factor * other).norm() <= 10 * _TOLERANCE * given.norm())
 
-        earlier = [(each, y) for each, y in self.outputs if time < each.end < call.start]
-        return any(scaled(y) and self.carries(each, time, projected) for each, y in earlier)
+        earlier = [(earlier_call, y) for earlier_call, y in self.outputs if time < earlier_call.end < call.start]
+        return any(scaled(y) and self.carries(earlier_call, time, projected) for earlier_call, y in earlier)
 
     def norm_giving(self, states: Tensor) -> tuple[ModuleCall, Norm] | None:
         """Return a norm whose output these states are."""
@@ -169,12 +171,12 @@ def residual_of(
     """
     inside = _Block(block, calls, shape)
     # A norm that scales all tokens alike can be written as a sum, but no sum gives what a norm gives.
-    found = _norm_after(inside, projected) or _added(inside, projected, time)
-    if found is None:
+    residual = _norm_after(inside, projected) or _added(inside, projected, time)
+    if residual is None:
         raise LayoutNotFoundError(
             "the block's output is no sum of its input, its attention and the output of one other module"
         )
-    return found
+    return residual
 
 
 def _added(inside: _Block, projected: int, time: int | None) -> Residual | None:
@@ -199,7 +201,7 @@ def _added(inside: _Block, projected: int, time: int | None) -> Residual | None:
     state = inside.x + a * inside.states(attention.y)
     reader = inside.reading(state)
     parallel = other is not None and reader is None
-    own = inside.norm_giving(inside.states(attention.y))
+    norm_call = inside.norm_giving(inside.states(attention.y))
     last = None if other is None else inside.norm_giving(inside.states(calls[other].y))
     return Residual(
         kind="added",
@@ -208,8 +210,8 @@ def _added(inside: _Block, projected: int, time: int | None) -> Residual | None:
         feed_forward=None if other is None else inside.whole(calls[other]),
         feed_forward_factor=1.0 if other is None else factors[other],
         parallel=parallel,
-        attention_norm=None if own is None else inside.name(own[0]),
-        norm=None if own is None else own[1],
+        attention_norm=None if norm_call is None else inside.name(norm_call[0]),
+        norm=None if norm_call is None else norm_call[1],
         feed_forward_norm=None if last is None else inside.name(last[0]),
         after_attention=(inside.whole(attention), "sum") if reader is None else (inside.name(reader), "input"),
     )
@@ -263,5 +265,5 @@ def _best_one(inside: _Block, target: Tensor, after: int, before: int) -> tuple[
     ]
     if not fits:
         return 1.0, None, [0.0]
-    error, factors, call = min(fits, key=lambda each: each[0])
+    error, factors, call = min(fits, key=lambda candidate: candidate[0])
     return error, call, factors

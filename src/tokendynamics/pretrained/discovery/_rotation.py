@@ -73,7 +73,7 @@ def fitted_matrices(
     Raises:
         LayoutNotFoundError: No matrix does.
     """
-    rows, targets = (each.double().permute(2, 0, 1, 3).flatten(1, 2) for each in (plain, seen))
+    rows, targets = (tensor.double().permute(2, 0, 1, 3).flatten(1, 2) for tensor in (plain, seen))
     if rows.shape[1] < 1.5 * rows.shape[2]:
         raise TooFewInputsError("too few inputs to fit what positions do")
     matrices = torch.linalg.lstsq(rows, targets).solution
@@ -99,9 +99,9 @@ def rotation_of(matrices: Tensor, tables: Iterable[tuple[str, Tensor]]) -> tuple
     width = matrices.shape[-1]
     if float((matrices - torch.eye(width, dtype=matrices.dtype)).abs().max()) <= _TOLERANCE:
         return None, None
-    found = min(_by_table(matrices, tables), key=lambda each: each[0], default=(1.0, None))
-    if found[1] is not None and found[0] <= _TOLERANCE:
-        rotation = found[1]
+    best = min(_by_table(matrices, tables), key=lambda candidate: candidate[0], default=(1.0, None))
+    if best[1] is not None and best[0] <= _TOLERANCE:
+        rotation = best[1]
         steps = torch.arange(len(matrices), dtype=torch.float64)
         return rotation, steps[:, None] * torch.tensor(rotation.frequencies, dtype=torch.float64)
     return _fitted(matrices)
@@ -139,7 +139,7 @@ def _fitted(matrices: Tensor) -> tuple[Rotation, Tensor]:
     ]
     if not pairs:
         raise LayoutNotFoundError("positions change queries and keys, but turn no pairs of features")
-    first, second = (tuple(each) for each in zip(*pairs, strict=True))
+    first, second = (tuple(features) for features in zip(*pairs, strict=True))
     a, b = list(first), list(second)
     angles = torch.atan2(matrices[:, a, b], matrices[:, a, a])
     one = Rotation(first, second, None, None)

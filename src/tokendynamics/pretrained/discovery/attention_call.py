@@ -265,11 +265,11 @@ class AttentionCall:
 
     def kept(self) -> AttentionCall:
         """Return the same with tensors of its own, of a short input."""
-        own = {name: getattr(self, name).clone() for name in ("query", "key", "value", "output")}
+        copies = {name: getattr(self, name).clone() for name in ("query", "key", "value", "output")}
         weights, mask, receivers = self.weights, self.mask, self.query.shape[2]
         return replace(
             self,
-            **own,
+            **copies,
             weights_of=lambda rows: weights[:, :, rows],
             mask_of=lambda rows: rows_of(mask, rows, receivers),
         )

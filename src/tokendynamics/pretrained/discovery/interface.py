@@ -146,14 +146,14 @@ def _shown(configurations: list[Any]) -> Iterator[None]:
 
 def configurations(network: nn.Module) -> list[Any]:
     """Return every configuration that chooses an attention, each once."""
-    found: dict[int, Any] = {}
+    by_id: dict[int, Any] = {}
     waiting = [module.config for module in network.modules() if hasattr(module, "config")]
     while waiting:
         config = waiting.pop()
-        if id(config) not in found and hasattr(config, "_attn_implementation"):
-            found[id(config)] = config
+        if id(config) not in by_id and hasattr(config, "_attn_implementation"):
+            by_id[id(config)] = config
             waiting += [getattr(config, name, None) for name in getattr(config, "sub_configs", {})]
-    return list(found.values())
+    return list(by_id.values())
 
 
 def _attend(
@@ -194,7 +194,7 @@ def _plain_call(
     mask_of: Callable[[slice], Tensor | None],
     named: dict[str, Any],
 ) -> AttentionCall:
-    query, key, value = (each.detach() for each in given)
+    query, key, value = (tensor.detach() for tensor in given)
     scale = named.get("scaling")
 
     def weights_of(rows: slice) -> Tensor:

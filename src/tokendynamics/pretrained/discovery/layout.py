@@ -187,13 +187,13 @@ class Layout:
 
 def _short(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _short(each) for name, each in value.items()}
+        return {name: _short(entry) for name, entry in value.items()}
     if isinstance(value, tuple | list):
-        if len(value) > 2 and all(isinstance(each, int) for each in value):
+        if len(value) > 2 and all(isinstance(entry, int) for entry in value):
             return as_ranges(value)
-        if len(value) > 2 and all(isinstance(each, float) for each in value) and len(set(value)) == 1:
+        if len(value) > 2 and all(isinstance(entry, float) for entry in value) and len(set(value)) == 1:
             return value[0]
-        return [_short(each) for each in value]
+        return [_short(entry) for entry in value]
     return value
 
 

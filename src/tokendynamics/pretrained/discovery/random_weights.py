@@ -39,11 +39,11 @@ def discover_in(config: Any, network: nn.Module, half: str | None, origin: str) 
     Raises:
         LayoutNotFoundError: It has no list of blocks, or reads something unusual.
     """
-    own: Any = getattr(network, "config", config)
+    network_config: Any = getattr(network, "config", config)
     name = block_list(network)
     blocks = list(network.get_submodule(name).children()) if name else []
-    kinds = layer_kinds(own, blocks)
-    copy, chosen = _small_copy(config, own, blocks, name, sorted(set(kinds)), half, origin)
+    kinds = layer_kinds(network_config, blocks)
+    copy, chosen = _small_copy(config, network_config, blocks, name, sorted(set(kinds)), half, origin)
     filled = fill_randomly(copy)
     # What it reads from a file besides (running variances) is 1.
     kept = {
@@ -57,20 +57,26 @@ def discover_in(config: Any, network: nn.Module, half: str | None, origin: str) 
         if buffer.is_floating_point():
             buffer.nan_to_num_(nan=1.0)
     with refusing(lambda words: LayoutNotFoundError(expected(origin, "a network whose small copy runs", words))):
-        found = discover(filled, random_inputs(filled), found_on="a small random copy", decoder=half == "decoder")
+        discovery = discover(filled, random_inputs(filled), found_on="a small random copy", decoder=half == "decoder")
     if chosen is None:
-        return found
-    if found.layout.blocks != tuple(f"{name}.{number}" for number in range(len(chosen))):
-        came = f"calls of {', '.join(found.layout.blocks[:4])}"
+        return discovery
+    if discovery.layout.blocks != tuple(f"{name}.{number}" for number in range(len(chosen))):
+        came = f"calls of {', '.join(discovery.layout.blocks[:4])}"
         wanted = f"a network whose blocks are {name}.0, {name}.1 and so on, each of which runs once"
         raise LayoutNotFoundError(expected(origin, wanted, came, "load the network and pass it itself"))
     names, places = tuple(f"{name}.{number}" for number in range(len(blocks))), [chosen.index(kind) for kind in kinds]
-    layout = found.layout.with_blocks(names, tuple(places))
-    return Discovery(layout, tuple(found.seen[place] for place in places), found.dim)
+    layout = discovery.layout.with_blocks(names, tuple(places))
+    return Discovery(layout, tuple(discovery.seen[place] for place in places), discovery.dim)
 
 
 def _small_copy(
-    config: Any, own: Any, blocks: Sequence[nn.Module], name: str, first: Sequence[int], half: str | None, origin: str
+    config: Any,
+    network_config: Any,
+    blocks: Sequence[nn.Module],
+    name: str,
+    first: Sequence[int],
+    half: str | None,
+    origin: str,
 ) -> tuple[nn.Module, Sequence[int] | None]:
     """Return a small empty copy that has a block of each kind, and which blocks of the network its own are.
 
@@ -97,7 +103,7 @@ def _small_copy(
         if choices:
             wanted = "a network whose small copy has the same kinds of blocks"
             raise LayoutNotFoundError(expected(origin, wanted, problem, "load the network and pass it itself"))
-    depth = int(own.num_hidden_layers)
+    depth = int(network_config.num_hidden_layers)
     return _empty_copy(config, range(depth), depth, half, origin), None
 
 
@@ -140,7 +146,7 @@ def small_config(config: Any, layers: Sequence[int], depth: int) -> Any:
     """
     small = copy.deepcopy(config)
     inner = (getattr(small, name, None) for name in getattr(small, "sub_configs", {}))
-    for part in (small, *(each for each in inner if each is not None)):
+    for part in (small, *(inner_config for inner_config in inner if inner_config is not None)):
         other = getattr(part, "num_hidden_layers", None)  # of the other half of a network with two
         for name, value in _lists(part):
             if len(value) == depth:
@@ -191,7 +197,7 @@ def _modules_in(block: nn.Module) -> tuple[tuple[str, str], ...]:
 
 def fill_randomly(network: nn.Module, seed: int = 0) -> nn.Module:
     """Give every parameter of an empty network random values: no two columns, gains or biases are alike."""
-    needed = sum(each.numel() * each.element_size() for each in network.parameters())
+    needed = sum(weight.numel() * weight.element_size() for weight in network.parameters())
     check_fits(needed, "a small copy of the network", "its layout is found on it")
     generator = torch.Generator().manual_seed(seed)
     for module in network.modules():
@@ -299,12 +305,12 @@ def discover_in_network(
             break
         try:
             with _changed(network, random), refusing(refusal):
-                found = discover(network, inputs, found_on="the network itself", decoder=decoder)
+                discovery = discover(network, inputs, found_on="the network itself", decoder=decoder)
         except LayoutNotFoundError as error:
             problem = error
             continue
-        if best is None or _parts_found(found) > _parts_found(best):
-            best = found
+        if best is None or _parts_found(discovery) > _parts_found(best):
+            best = discovery
         if _parts_found(best) == 2 * len(best.layout.layers):
             break
     if best is None:
@@ -312,8 +318,8 @@ def discover_in_network(
     return best
 
 
-def _parts_found(found: Discovery) -> int:
-    layers = found.layout.layers
+def _parts_found(discovery: Discovery) -> int:
+    layers = discovery.layout.layers
     return sum((layer.attention is not None or not layer.attends) + (layer.residual is not None) for layer in layers)
 
 

@@ -49,14 +49,14 @@ def whole_in_words(layout: Layout) -> list[tuple[str, str]]:
 def kinds_in_words(layout: Layout) -> list[tuple[str, list[tuple[str, str]]]]:
     """Return, for each kind of layer, which layers have it (counted from 1) and its facts."""
     kinds = list(dict.fromkeys(layout.layers))
-    found = []
+    described = []
     for kind in kinds:
         layers = [number for number, layer in enumerate(layout.layers, 1) if layer == kind]
         words = f"layers {layers[0]}–{layers[-1]}" if layers[1:] else f"layer {layers[0]}"
         if layers != list(range(layers[0], layers[-1] + 1)):
             words = "layers " + ", ".join(map(str, layers))
-        found.append((words, block_in_words(kind)))
-    return found
+        described.append((words, block_in_words(kind)))
+    return described
 
 
 def block_in_words(block: BlockLayout) -> list[tuple[str, str]]:
@@ -91,38 +91,41 @@ def form_in_words(attention: AttentionLayout) -> str:
     return f"{which} are normalized after their projection: the forms are those on normalized tokens, gains included"
 
 
-def _attention(found: AttentionLayout) -> list[tuple[str, str]]:
-    mask = "a token sees itself and earlier ones" if found.causal else "every token sees every token"
-    heads = f"{found.heads} of width {found.d_head}"
-    if found.kv_heads != found.heads:
-        heads += f", {found.kv_heads} of keys and values"
-    if found.d_value != found.d_head:
-        heads += f", values of width {found.d_value}"
+def _attention(attention: AttentionLayout) -> list[tuple[str, str]]:
+    mask = "a token sees itself and earlier ones" if attention.causal else "every token sees every token"
+    heads = f"{attention.heads} of width {attention.d_head}"
+    if attention.kv_heads != attention.heads:
+        heads += f", {attention.kv_heads} of keys and values"
+    if attention.d_value != attention.d_head:
+        heads += f", values of width {attention.d_value}"
     facts = [
-        ("attention", found.module or "the block itself"),
-        ("reads", "the state" if found.norm is None else f"{found.norm[0]}, {norm_in_words(found.norm[1])}"),
+        ("attention", attention.module or "the block itself"),
+        (
+            "reads",
+            "the state" if attention.norm is None else f"{attention.norm[0]}, {norm_in_words(attention.norm[1])}",
+        ),
         ("heads", heads),
-        ("query", _parts(found.query)),
-        ("key", _parts(found.key)),
-        ("value", _parts(found.value)),
-        ("output", found.output[0]),
-        ("form", form_in_words(found)),
-        ("scale", f"{found.scale:.6g}"),
-        ("mask", mask if found.window is None else f"{mask}, in a window of {found.window}"),
+        ("query", _parts(attention.query)),
+        ("key", _parts(attention.key)),
+        ("value", _parts(attention.value)),
+        ("output", attention.output[0]),
+        ("form", form_in_words(attention)),
+        ("scale", f"{attention.scale:.6g}"),
+        ("mask", mask if attention.window is None else f"{mask}, in a window of {attention.window}"),
     ]
-    if found.rotation is not None:
-        first, second, frequencies = found.rotation.first, found.rotation.second, found.rotation.frequencies
+    if attention.rotation is not None:
+        first, second, frequencies = attention.rotation.first, attention.rotation.second, attention.rotation.frequencies
         how = "neighbours" if second[0] == first[0] + 1 else f"features {len(first)} apart"
         source = "by place in the image, not by distance"
         if frequencies is not None:
-            source = f"frequencies {'fitted' if found.rotation.table is None else f'of {found.rotation.table}'}"
-        facts.append(("rotation", f"{2 * len(first)} of {found.d_head} features, pairs of {how}; {source}"))
-    for name, value in (("soft cap", found.soft_cap), ("sinks", found.sinks)):
+            source = f"frequencies {'fitted' if attention.rotation.table is None else f'of {attention.rotation.table}'}"
+        facts.append(("rotation", f"{2 * len(first)} of {attention.d_head} features, pairs of {how}; {source}"))
+    for name, value in (("soft cap", attention.soft_cap), ("sinks", attention.sinks)):
         if value is not None:
             facts.append((name, str(value)))
-    if found.relative_bias:
+    if attention.relative_bias:
         facts.append(("bias", "by distance, added to the logits; no part of the factors"))
-    return [*facts, ("recomputed", f"to {found.error:.1g} of the largest entry")]
+    return [*facts, ("recomputed", f"to {attention.error:.1g} of the largest entry")]
 
 
 def _parts(parts: Iterable[Part]) -> str:
@@ -139,17 +142,19 @@ def _parts(parts: Iterable[Part]) -> str:
     return " and ".join(map(words, parts))
 
 
-def _residual(found: Residual) -> list[tuple[str, str]]:
+def _residual(residual: Residual) -> list[tuple[str, str]]:
     def part(name: str, factor: float) -> str:
         return name if factor == 1.0 else f"{factor:.6g} · {name}"
 
-    attention = "" if found.attention is None else part(found.attention, found.attention_factor)
-    if found.feed_forward is None:
+    attention = "" if residual.attention is None else part(residual.attention, residual.attention_factor)
+    if residual.feed_forward is None:
         return [("sum", f"state + {attention}")]
-    if found.attention is None:
-        return [("sum", f"state + {part(found.feed_forward, found.feed_forward_factor)}")]
-    feed_forward = part(found.feed_forward, found.feed_forward_factor)
-    if found.kind == "norm after":
-        return [("sum", f"{found.feed_forward_norm}({found.attention_norm}(state + {attention}) + {feed_forward})")]
-    order = "both read the same state" if found.parallel else "one after the other"
+    if residual.attention is None:
+        return [("sum", f"state + {part(residual.feed_forward, residual.feed_forward_factor)}")]
+    feed_forward = part(residual.feed_forward, residual.feed_forward_factor)
+    if residual.kind == "norm after":
+        return [
+            ("sum", f"{residual.feed_forward_norm}({residual.attention_norm}(state + {attention}) + {feed_forward})")
+        ]
+    order = "both read the same state" if residual.parallel else "one after the other"
     return [("sum", f"state + {attention} + {feed_forward}, {order}")]

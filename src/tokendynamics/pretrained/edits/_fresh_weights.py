@@ -195,14 +195,16 @@ class FreshBlocks(ExitStack):
             self._check_used_once()
         skipped = {block: set(self._maps[block]) for block in self._blocks}
         self._whole = {
-            block: [each for each in parameters[block] if each not in skipped[block]] for block in parameters
+            block: [inner for inner in parameters[block] if inner not in skipped[block]] for block in parameters
         }
-        matrices = ((block, each) for block in dict.fromkeys(self._blocks) for each in self._whole[block])
+        matrices = ((block, inner) for block in dict.fromkeys(self._blocks) for inner in self._whole[block])
         self.drawn_whole = tuple(
-            dict.fromkeys(each for block, each in matrices if how == "law" and self._laws[f"{block}.{each}"].varies)
+            dict.fromkeys(inner for block, inner in matrices if how == "law" and self._laws[f"{block}.{inner}"].varies)
         )
         self._generator = torch.Generator()  # on the processor: the same draws on every device
-        self._device = next((each.device for each in shell.parameters() if not each.is_meta), torch.device("cpu"))
+        self._device = next(
+            (parameter.device for parameter in shell.parameters() if not parameter.is_meta), torch.device("cpu")
+        )
         self._used: set[str] = set()
 
     def __enter__(self) -> FreshBlocks:
@@ -229,12 +231,12 @@ class FreshBlocks(ExitStack):
         """Return the weights, within a block, of linear maps with a normal law of mean 0; none where all are drawn."""
         if self._how == "resample":
             return []
-        found = []
+        names = []
         for inner, module in self.network.get_submodule(block).named_modules():
             law = self._laws.get(f"{block}.{inner}.weight")
             if is_linear_map(module) and law is not None and law.is_normal:
-                found.append(f"{inner}.weight")
-        return found
+                names.append(f"{inner}.weight")
+        return names
 
     def _check_used_once(self) -> None:
         twice = next((block for block in self._blocks if self._blocks.count(block) > 1), None)

@@ -104,7 +104,7 @@ def check_by_token(states: Tensor) -> None:
 
 def arguments_for(network: nn.Module, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a forward pass where the network is; real numbers in its dtype."""
-    first = next(each for each in network.parameters() if not each.is_meta)
+    first = next(parameter for parameter in network.parameters() if not parameter.is_meta)
     return {name: moved(value, first) for name, value in arguments.items()}
 
 

@@ -109,7 +109,7 @@ class GatedNetwork(Hooks):
     @property
     def dtype(self) -> torch.dtype:
         """Number format of its forward pass."""
-        return next(each.dtype for each in self.running.parameters() if each.is_floating_point())
+        return next(parameter.dtype for parameter in self.running.parameters() if parameter.is_floating_point())
 
     def run(
         self, pack: Pack, gates: Float[Tensor, "layer part"], heads: Float[Tensor, "layer head"] | None = None
@@ -141,11 +141,11 @@ class GatedNetwork(Hooks):
             ids = arguments.get("input_ids")
             known = self.vocabulary is not None and isinstance(ids, Tensor)
             logits = logits_of(output, ids, self.vocabulary) if known else None  # pyright: ignore[reportArgumentType]
-            states = [by_prompt(each, prompts) for each in self._states]
+            states = [by_prompt(states_of_layer, prompts) for states_of_layer in self._states]
             if len(states[0]) != prompts:
                 raise ArgumentValueError(several_inputs(f"a batch of {len(states[0])}"))
-            own = tokens.places(arguments)
-            return GatedPass(tuple(state[:, own] for state in states), logits)
+            prompt_places = tokens.places(arguments)
+            return GatedPass(tuple(state[:, prompt_places] for state in states), logits)
         finally:
             self._gates, self._head_gates, self._states = None, None, []
 

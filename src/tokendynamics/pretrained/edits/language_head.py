@@ -80,13 +80,13 @@ def with_language_head(model: Any, stored: Callable[[nn.Module, str], Tensor | N
     if not prefix or type(base) is not type(model):
         return None
     tied = {id(parameter): name for name, parameter in base.named_parameters(remove_duplicate=False)}
-    own = dict(model.named_parameters(remove_duplicate=False))
+    by_name = dict(model.named_parameters(remove_duplicate=False))
     first = next(model.parameters())
     untied = False
     for name, parameter in list(whole.named_parameters(remove_duplicate=False)):
         if name.startswith(prefix):
             continue
-        values, shared = stored(whole, name), own.get(tied.get(id(parameter), ""))
+        values, shared = stored(whole, name), by_name.get(tied.get(id(parameter), ""))
         if values is not None:
             values = values.detach().to(first)
         if shared is not None and (values is None or torch.equal(values, shared)):
@@ -96,9 +96,9 @@ def with_language_head(model: Any, stored: Callable[[nn.Module, str], Tensor | N
             return None
         put(whole, name, values.detach())
     setattr(whole, prefix.removesuffix("."), model)
-    for each in (whole.config, whole.config.get_text_config()) if untied else ():
-        if getattr(each, "tie_word_embeddings", None):  # the embedding and the head are two matrices
-            each.tie_word_embeddings = False
+    for configuration in (whole.config, whole.config.get_text_config()) if untied else ():
+        if getattr(configuration, "tie_word_embeddings", None):  # the embedding and the head are two matrices
+            configuration.tie_word_embeddings = False
     return None if any(buffer.is_meta for buffer in whole.buffers()) else whole.eval()
 
 
@@ -108,11 +108,11 @@ def logits_of(output: Any, ids: Tensor, vocabulary: int) -> Tensor | None:
     >>> logits_of((torch.zeros(1, 3, 7),), torch.zeros(1, 3), vocabulary=7).shape
     torch.Size([1, 3, 7])
     """
-    found = getattr(output, "logits", None)
-    if found is None:
-        found = output if isinstance(output, Tensor) or not isinstance(output, tuple) else output[0]
+    logits = getattr(output, "logits", None)
+    if logits is None:
+        logits = output if isinstance(output, Tensor) or not isinstance(output, tuple) else output[0]
     # A classifier's logits have other sizes, and so have states.
-    return found if isinstance(found, Tensor) and found.shape == (*ids.shape, vocabulary) else None
+    return logits if isinstance(logits, Tensor) and logits.shape == (*ids.shape, vocabulary) else None
 
 
 class LanguageHead(Hooks):
@@ -164,10 +164,10 @@ class LanguageHead(Hooks):
                 output = self._whole(**self._arguments)
         finally:
             self._states = None
-        found = logits_of(output, self._arguments["input_ids"], self._vocabulary)
-        if found is None:
+        logits = logits_of(output, self._arguments["input_ids"], self._vocabulary)
+        if logits is None:
             raise CheckpointError(no_head(self._name))
-        return found
+        return logits
 
     def _replaced(self, former: Tensor) -> Tensor | None:
         return None if self._states is None else self._states.reshape(former.shape).to(former)

@@ -131,7 +131,7 @@ class Stack(Hooks):
             self._given = None
         # A block that runs several times shows each time; the last time is the end, with the norm after it.
         ends = self._seen[-2:] if self._layout.final_norm is not None else self._seen[-1:] * 2
-        before, after = (self._by_prompt(each) for each in ends)
+        before, after = (self._by_prompt(end) for end in ends)
         return Passed(before, after)
 
     def _run(self, arguments: dict[str, Any]) -> None:
@@ -231,8 +231,8 @@ class _PackStates:
             # The network has tokens of its own beside those of the prompt.
             self.start = stack.own_places().start or 0
         if padded:
-            for states, own in zip(self.states, self.own_lengths, strict=True):
-                states[self.start + own :] = 0.0
+            for states, length in zip(self.states, self.own_lengths, strict=True):
+                states[self.start + length :] = 0.0
 
     def counted(self, lengths: Sequence[int]) -> list[Float[Tensor, "token dim"]]:
         """Return the states of the first tokens of each prompt."""
@@ -273,16 +273,16 @@ class RepeatedStack(Hooks):
             network = self._fresh.network
         variant = replace(how.variant, positions=False) if how.positions == "never" else how.variant
         if how.positions == "each" and ckpt.layout.positions == "learned":
-            for each in self._packs:  # the embedding with positions less the one without
-                tables = [self._embedded(each.pack, network, positions) for positions in (True, False)]
-                each.added = tables[0] - tables[1]
+            for part in self._packs:  # the embedding with positions less the one without
+                tables = [self._embedded(part.pack, network, positions) for positions in (True, False)]
+                part.added = tables[0] - tables[1]
         self._varied = self.enter_context(ckpt.varied(variant, network))
         self.not_scaled = why_not_scaled(ckpt.layout, variant)
         if not self.not_scaled:
             self._scaled = self.enter_context(ScaledBlocks(self._varied.network, ckpt.layout))
-        for each in self._packs:
-            stack = Stack(self._varied.network, ckpt.layout, each.pack, ckpt.name)
-            each.embed(self.enter_context(stack), how.pad_to is not None)
+        for part in self._packs:
+            stack = Stack(self._varied.network, ckpt.layout, part.pack, ckpt.name)
+            part.embed(self.enter_context(stack), how.pad_to is not None)
 
     def _embedded(self, pack: Pack, network: nn.Module | None, positions: bool) -> Tensor:
         with (
@@ -299,18 +299,18 @@ class RepeatedStack(Hooks):
     @property
     def own_lengths(self) -> list[int]:
         """Tokens of each prompt."""
-        return self._in_order([each.own_lengths for each in self._packs])
+        return self._in_order([part.own_lengths for part in self._packs])
 
     @property
     def states(self) -> Float[Tensor, "prompt token dim"]:
         """The states after the passes so far, as the next one reads them; behind the shorter ones zeros."""
-        return self._side_by_side([each.states for each in self._packs])
+        return self._side_by_side([part.states for part in self._packs])
 
     @property
     def normed(self) -> Float[Tensor, "prompt token dim"] | None:
         """The states after the last pass and the final norm; None before the first pass."""
-        found = [each.normed for each in self._packs]
-        return self._side_by_side([each for each in found if each is not None]) if self._number else None
+        by_pack = [part.normed for part in self._packs]
+        return self._side_by_side([of_pack for of_pack in by_pack if of_pack is not None]) if self._number else None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -320,13 +320,13 @@ class RepeatedStack(Hooks):
     @property
     def log_scale(self) -> Float64[Tensor, " prompt"]:
         """Logarithm of what the states of each prompt are divided by."""
-        return torch.stack(self._in_order([each.log_scale.unbind() for each in self._packs]))
+        return torch.stack(self._in_order([part.log_scale.unbind() for part in self._packs]))
 
     def fingerprint(self) -> str:
         """Return a digest of the tokens as they are embedded and of some entries of every weight."""
         digest = hashlib.sha256()
-        for each in self._packs:
-            digest.update(_bytes_of(each.states))
+        for part in self._packs:
+            digest.update(_bytes_of(part.states))
         for parameter in self._varied.network.parameters():
             if not parameter.is_meta:
                 digest.update(_bytes_of(parameter.detach().flatten()[:: max(1, parameter.numel() // _SAMPLED)]))
@@ -337,15 +337,15 @@ class RepeatedStack(Hooks):
     ) -> None:
         """Go on from where another run of the same kind stood after a number of passes."""
         self._number = number
-        for each in self._packs:
-            places, tokens = list(each.pack.places), each.states.shape[1]
-            each.states = states[places, :tokens].to(each.states)
-            each.log_scale = log_scale[places]
+        for part in self._packs:
+            places, tokens = list(part.pack.places), part.states.shape[1]
+            part.states = states[places, :tokens].to(part.states)
+            part.log_scale = log_scale[places]
 
     def prompts(self) -> list[Float[Tensor, "token dim"]]:
         """Return the states of the tokens that count; before the first pass those of the prompts' own tokens."""
         return self._in_order(
-            [each.counted(each.lengths if self._number else each.own_lengths) for each in self._packs]
+            [part.counted(part.lengths if self._number else part.own_lengths) for part in self._packs]
         )
 
     def advance(self) -> None:
@@ -359,18 +359,18 @@ class RepeatedStack(Hooks):
         without_scale = (
             normed and self._ckpt.layout.final_norm and self._how.variant.final_norm
         )  # the norm takes it off
-        for each in self._packs:
+        for part in self._packs:
             if self._fresh is not None:
                 self._fresh.begin(self._number)  # of the same numbers for every pack
             if self._scaled is not None:
-                self._scaled.log_scale = each.log_scale
+                self._scaled.log_scale = part.log_scale
             again = self._how.positions == "each" and self._number > 1
-            passed = each.stack.run(self._with_positions(each) if again else each.states)
-            each.normed = passed.normed
-            each.states = passed.normed if normed else passed.states
+            passed = part.stack.run(self._with_positions(part) if again else part.states)
+            part.normed = passed.normed
+            part.states = passed.normed if normed else passed.states
             if self._scaled is not None:
                 scale = self._scaled.log_scale
-                each.log_scale = torch.zeros_like(scale) if without_scale else scale
+                part.log_scale = torch.zeros_like(scale) if without_scale else scale
 
     def _with_positions(self, pack: _PackStates) -> Tensor:
         if pack.added is not None:
@@ -381,17 +381,19 @@ class RepeatedStack(Hooks):
 
     def _in_order(self, by_pack: Sequence[Sequence[_Kept]]) -> list[_Kept]:
         """Return what there is of each prompt, given by packs, in the order of the prompts."""
-        found = {
+        by_place = {
             place: kept
-            for each, own in zip(self._packs, by_pack, strict=True)
-            for place, kept in zip(each.pack.places, own, strict=True)
+            for part, of_pack in zip(self._packs, by_pack, strict=True)
+            for place, kept in zip(part.pack.places, of_pack, strict=True)
         }
-        return [found[place] for place in sorted(found)]
+        return [by_place[place] for place in sorted(by_place)]
 
     def _side_by_side(self, by_pack: Sequence[Float[Tensor, "_ _ dim"]]) -> Float[Tensor, "prompt token dim"]:
         if len(by_pack) == 1:
             return by_pack[0]
-        return torch.nn.utils.rnn.pad_sequence(self._in_order([each.unbind() for each in by_pack]), batch_first=True)
+        return torch.nn.utils.rnn.pad_sequence(
+            self._in_order([of_pack.unbind() for of_pack in by_pack]), batch_first=True
+        )
 
 
 def _bytes_of(values: Tensor) -> bytes:
@@ -457,7 +459,7 @@ def states_on_inputs_of(
                 hooks.callback(block.register_forward_pre_hook(lent_to(lent), with_kwargs=True).remove)
             tokens = hooks.enter_context(OwnTokens(first.model, first.layout))
             run(first.model, pack.arguments)
-            own = tokens.places(pack.arguments)
-            return torch.stack(watch.attention)[:, :, own], torch.stack(watch.feed_forward[1:])[:, :, own]
+            places = tokens.places(pack.arguments)
+            return torch.stack(watch.attention)[:, :, places], torch.stack(watch.feed_forward[1:])[:, :, places]
     except CheckpointError:
         return None

@@ -140,8 +140,8 @@ def scaled_states(ckpt: Checkpoint, prompts: Sequence[Tensor]) -> Iterator[Scale
             scaled = ScaledBlocks(network, ckpt.layout, len(pack.places)) if scaling else None
             # The scale is taken out by a hook on each block, and must be before the watch's own sees the states.
             with refusing(refusal), scaled or nullcontext(), _Watch(ckpt, pack, scaled) as watch:
-                found = watch.run(network)
-            yield found
+                states = watch.run(network)
+            yield states
 
 
 class _Watch(Hooks):

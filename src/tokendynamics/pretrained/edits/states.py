@@ -103,12 +103,12 @@ class ReceivedAttention:
         Args:
             attends: For each layer, whether it has an attention; NaN stands in the others.
         """
-        if len(self.received) != sum(attends) or len({each.shape for each in self.received}) != 1:
+        if len(self.received) != sum(attends) or len({received.shape for received in self.received}) != 1:
             return None
         shown = torch.stack([torch.stack(self.received), torch.stack(self.uniform)])
-        found = shown.new_full((2, len(attends), *shown.shape[2:]), torch.nan)
-        found[:, [layer for layer, own in enumerate(attends) if own]] = shown
-        return found
+        of_layers = shown.new_full((2, len(attends), *shown.shape[2:]), torch.nan)
+        of_layers[:, [layer for layer, attending in enumerate(attends) if attending]] = shown
+        return of_layers
 
 
 def _receivers(mask: Tensor | None, rows: slice, there: Bool[Tensor, "prompt token"], shape: torch.Size) -> _Receivers:
@@ -239,11 +239,11 @@ class StateWatch(Hooks):
         attention_seen = ReceivedAttention(pack.lengths)
         with noticing(attention_seen), OwnTokens(self._network, self._layout) as tokens:
             _run(network, pack.arguments)
-        own = tokens.places(pack.arguments)
+        places = tokens.places(pack.arguments)
         check_by_token(self.feed_forward[0])
-        attention = _joined([torch.full_like(self.feed_forward[0], torch.nan), *self.attention])[:, :, own]
-        feed_forward = _joined(self.feed_forward)[:, :, own]
-        final = self.final[-1][:, own].clone() if self.final else None
+        attention = _joined([torch.full_like(self.feed_forward[0], torch.nan), *self.attention])[:, :, places]
+        feed_forward = _joined(self.feed_forward)[:, :, places]
+        final = self.final[-1][:, places].clone() if self.final else None
         prompts, longest = feed_forward.shape[1:3]
         if prompts != len(pack.places):
             raise ArgumentValueError(several_inputs(f"a batch of {prompts}"))
@@ -252,7 +252,7 @@ class StateWatch(Hooks):
                 states[:, number, length:] = states[:, number, :1]
         lengths = pack.lengths or (longest,) * len(pack.places)
         received = attention_seen.by_layer([layer.attends for layer in self._layout.layers])
-        if own != slice(None) and pack.lengths is None:
+        if places != slice(None) and pack.lengths is None:
             received = None  # what the network put around the prompt attends too
         return PackStates(pack.places, lengths, attention, feed_forward, final, received)
 

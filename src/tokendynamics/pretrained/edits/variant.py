@@ -185,18 +185,18 @@ class Variant:
         Raises:
             ArgumentValueError: A layer or a part that there is not.
         """
-        found = torch.tensor([self.attention, self.feed_forward], dtype=torch.float64).repeat(len(exists), 1)
+        gates = torch.tensor([self.attention, self.feed_forward], dtype=torch.float64).repeat(len(exists), 1)
         if self.feed_forward != 1 and not bool(exists[:, 1].any()):
             raise ArgumentValueError(expected("variant", f"parts of {name}", "feed_forward, which no layer has"))
-        found[~exists] = 1.0
+        gates[~exists] = 1.0
         for (layer, part), value in self.gates.items():
             place = PARTS.index(part)
             if not 1 <= layer <= len(exists):
                 raise ArgumentValueError(expected("variant", f"layers from 1 to {len(exists)}", f"layer {layer}"))
             if not exists[layer - 1, place]:
                 raise ArgumentValueError(expected("variant", f"parts of {name}", f"{part} of layer {layer}: none"))
-            found[layer - 1, place] = value
-        return found
+            gates[layer - 1, place] = value
+        return gates
 
     def head_gates_of(self, exists: Bool[Tensor, "layer head"], name: str) -> Float64[Tensor, "layer head"]:
         """Return the gate on each head of each layer.

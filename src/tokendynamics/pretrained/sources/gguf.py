@@ -81,17 +81,17 @@ def remembered_digest(path: Path, root: Path) -> str:
             return former["sha256"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass  # nothing known of this file, or a damaged note
-    found = digest(path)
+    checksum = digest(path)
     if time.time() - max(stamp[1:3]) / 1e9 > _SETTLED_SECONDS and _stamp(path) == stamp:
         # A cache that cannot be written to costs time and nothing else.
         with suppress(OSError, TokenDynamicsError), whole_file(note) as made:
-            made.write_text(json.dumps({"stamp": stamp, "sha256": found}), encoding="utf-8")
-    return found
+            made.write_text(json.dumps({"stamp": stamp, "sha256": checksum}), encoding="utf-8")
+    return checksum
 
 
 def _stamp(path: Path) -> list[int]:
-    found = path.stat()
-    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev]
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev]
 
 
 def converted(path: Path, cache: Path | str | None, report: Progress) -> Path:
