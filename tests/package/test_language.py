@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -65,6 +67,49 @@ def test_every_phrase_is_recognised_in_any_case_and_over_the_end_of_a_line(phras
 )
 def test_words_that_only_resemble_a_phrase_are_allowed(text: str) -> None:
     assert phrases_in(text) == []
+
+
+VAGUE = {"found", "each", "own", "said", "told", "moved", "ours", "theirs", "mine"}
+MOST_VAGUE = {"circuits": 2, "cli": 18, "diagnosis": 266, "figures": 12, "observables": 1, "report": 94, "training": 1}
+"""How often a package gives a variable, an argument or a field one of these names; other packages never do.
+
+Those of circuits, observables and training are fields.
+"""
+
+
+def vague_names_in(source: str) -> list[tuple[int, str]]:
+    """Return line and name wherever a variable, argument or field is given a name that does not say what it holds."""
+    named = [
+        (node.lineno, node.arg if isinstance(node, ast.arg) else node.id)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.arg) or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    ]
+    return sorted((line, name) for line, name in named if name in VAGUE)
+
+
+def test_names_that_do_not_say_what_they_hold_become_fewer() -> None:
+    library = ROOT / "src" / "tokendynamics"
+    counts: Counter[str] = Counter()
+    for path in sorted(library.rglob("*.py")):
+        counts[path.relative_to(library).parts[0]] += len(vague_names_in(path.read_text(encoding="utf-8")))
+    more = {package: count for package, count in counts.items() if count > MOST_VAGUE.get(package, 0)}
+    assert not more, f"names such as {', '.join(sorted(VAGUE))}: {more}, at most {MOST_VAGUE}"
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("found = 1\nfound += 1", [1, 2]),
+        ("def f(own, *, told=0, **said): pass", [1, 1, 1]),
+        ("[each for each in x]\nlambda each: each", [1, 2]),
+        ("for place, (mine, theirs) in x: pass", [1, 1]),
+        ("if (ours := x): pass", [1]),
+        ("class A:\n    moved: float = 0.0", [2]),
+        ("print(found)\nx.found = 1\ndef found(): pass\nf(own=1)\nfounder = 'each'", []),
+    ],
+)
+def test_names_are_counted_where_they_are_given(source: str, lines: list[int]) -> None:
+    assert [line for line, _ in vague_names_in(source)] == lines
 
 
 def test_commits_are_checked_by_what_make_lint_runs() -> None:

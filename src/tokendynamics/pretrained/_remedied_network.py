@@ -142,7 +142,7 @@ def remedies_in(network: nn.Module) -> list[tuple[nn.Module, LambdaColumns]]:
 IN_CONFIGURATION = "tokendynamics_remedy"
 """What the configuration of a network with a remedy calls its kind."""
 
-_CHOSEN_BEFORE = {ours: theirs for theirs, ours in WITH_REMEDY.items()}
+_CHOSEN_BEFORE = {with_remedy: plain for plain, with_remedy in WITH_REMEDY.items()}
 
 
 def attach(network: Any, columns: Mapping[nn.Module, LambdaColumns], name: str) -> None:
@@ -161,9 +161,9 @@ def attach(network: Any, columns: Mapping[nn.Module, LambdaColumns], name: str) 
     from transformers import AttentionInterface, AttentionMaskInterface
 
     functions, masks = AttentionInterface(), AttentionMaskInterface()
-    for plain, with_columns_name in WITH_REMEDY.items():
-        AttentionInterface.register(with_columns_name, partial(_attend, functions.get(plain)))
-        AttentionMaskInterface.register(with_columns_name, masks[plain])
+    for plain, with_remedy in WITH_REMEDY.items():
+        AttentionInterface.register(with_remedy, partial(_attend, functions.get(plain)))
+        AttentionMaskInterface.register(with_remedy, masks[plain])
     try:
         for module, of_module in columns.items():
             module.add_module(REMEDY, of_module)

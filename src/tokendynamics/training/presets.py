@@ -35,8 +35,8 @@ _IMAGENET = Recipe(
 _DIGITS = Recipe(300, 64, 3e-3, warmup=30, lowest=0.02, weight_decay=0.05, averaging=0.99)
 
 PRESETS: dict[str, Experiment] = {
-    each.name: each
-    for each in (
+    preset.name: preset
+    for preset in (
         Experiment(
             "enwik8", "bytes", "enwik8", _decoder(512, 6, 8, 2048), _ENWIK8, {"context": 1024, "held_out": 0.05}
         ),
