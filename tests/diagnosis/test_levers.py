@@ -492,7 +492,12 @@ def test_the_advice_says_the_same_without_symbols() -> None:
     assert "falls by 0.45, and" in _advice(0.4, 0.4, _trial(-0.45, 0.01))  # more than all of it is no share
     unclear = _trial(-0.05, 0.01, resolved=False)
     assert _advice(0.3, 0.3, unclear) == f"{needless} {change} does not lower similarity significantly."
-    assert _advice(0.3, 0.3, _trial(-0.2, 0.5)) == needless  # what is not affordable is no advice
+    dear = _advice(0.3, 0.3, _trial(-0.2, 0.5))  # what is not affordable is no advice
+    assert dear == f"{needless} Turning down the one part tried costs more than 0.02 nats of loss."
+    unsure = _advice(0.3, 0.3, _trial(-0.2, 0.05))
+    assert unsure == f"{needless} The one part tried is not shown to cost at most 0.02 nats of loss when turned down."
+    two = _advice(0.3, 0.3, _trial(-0.2, 0.5), replace(_trial(-0.2, 0.5), layer=2))
+    assert two == f"{needless} Turning down each of the 2 parts tried costs more than 0.02 nats of loss."
     assert _advice(0.3, 0.3, _trial(-0.05, float("nan"))) == (
         f"{needless} The most effective change tried, the attention of layer 1 scaled by 0.5, lowers similarity by "
         "17 % at an unknown cost."

@@ -225,8 +225,10 @@ class LeverWords:
             return self._advice_on(best)
         if answer in (ALL_LAYERS, SOME_LAYERS):
             return f"{self._contributors(answer)}{self._what_else(answer)}"
-        if best is None or self.relative.value < LITTLE:
+        if self.relative.value < LITTLE or not self.tried:
             return _NOTHING_NEEDED.strip()
+        if best is None:
+            return f"{_NOTHING_NEEDED}{self._too_dear()}"
         unknown = np.isnan(best.loss_change.value)
         strongest = f"The most effective {'change tried' if unknown else 'affordable change'}, {_scaled(best)},"
         if not best.lowers:
@@ -288,11 +290,11 @@ class LeverWords:
 
     def _strongest(self, best: Trial | None) -> str:
         """Say what the best of the affordable trials did; without one, whether that is because of their cost."""
-        parts = len({(trial.layer, trial.part) for trial in self.tried})
+        parts = self._parts
         if not parts:
             return "To first order, turning down a part lowers it nowhere."
         if best is None:
-            return self._without_best(parts)
+            return f"{self._too_dear()}{self._cheapest()}"
         which = f"The most effective of {parts} parts tried" if parts > 1 else "The one part tried"
         which += f" at an estimated cost of at most {CHEAP:g} nats" if best.loss_change.value <= CHEAP else ""
         cost = f"and the loss by {_change(best.loss_change)} nats"
@@ -301,20 +303,34 @@ class LeverWords:
         change = f"changes it by {_change(best.kappa_change)}"
         return f"{which}, {_named(best)} at α = {best.alpha:g}, {change} {cost}."
 
-    def _without_best(self, parts: int) -> str:
-        known = [trial for trial in self.tried if trial.defined]
+    def _too_dear(self) -> str:
+        """Say that no trial is affordable; whether because of its cost, or because that is uncertain."""
+        known, parts = self._defined, self._parts
         which = f"each of the {parts} parts tried" if parts > 1 else "the one part tried"
         if not known:
-            return f"With {which} turned down, κ is undefined."
+            return f"With {which} turned down, similarity is undefined."
         if all(trial.loss_change.low > CHEAP for trial in known):
             return f"Turning down {which} costs more than {CHEAP:g} nats of loss."
-        cheapest = min(known, key=lambda trial: trial.loss_change.value)
-        subject = f"None of the {parts} parts tried" if parts > 1 else "The one part tried"
-        verb = "is shown" if parts > 1 else "is not shown"
+        subject, verb = (f"None of the {parts} parts tried", "is") if parts > 1 else ("The one part tried", "is not")
+        return f"{subject} {verb} shown to cost at most {CHEAP:g} nats of loss when turned down."
+
+    def _cheapest(self) -> str:
+        """Name the cheapest trial where it is not shown that all cost too much."""
+        if all(trial.loss_change.low > CHEAP for trial in self._defined):
+            return ""
+        cheapest = min(self._defined, key=lambda trial: trial.loss_change.value)
         return (
-            f"{subject} {verb} to cost at most {CHEAP:g} nats of loss when turned down. The smallest estimate is "
-            f"{_change(cheapest.loss_change)}, for {_named(cheapest)} at α = {cheapest.alpha:g}."
+            f" The smallest estimate is {_change(cheapest.loss_change)}, for {_named(cheapest)} at α = "
+            f"{cheapest.alpha:g}."
         )
+
+    @property
+    def _parts(self) -> int:
+        return len({(trial.layer, trial.part) for trial in self.tried})
+
+    @property
+    def _defined(self) -> list[Trial]:
+        return [trial for trial in self.tried if trial.defined]
 
     def _measured_on(self) -> str:
         names = self.halves.measuring
