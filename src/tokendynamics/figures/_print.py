@@ -14,12 +14,13 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
 from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 
 from tokendynamics.figures.axes import MOST_TICKS, Axis, Parameter, depth_axis
 from tokendynamics.figures.curves import Curve, Curves
 from tokendynamics.figures.matrix import Panel, Side
 from tokendynamics.figures.outcomes import OutcomeCurves, OutcomeMap
-from tokendynamics.figures.palette import GRID, INK, MUTED, NEGATIVE, ORANGE, POSITIONS, POSITIVE, PRINTED
+from tokendynamics.figures.palette import GRID, INK, MUTED, NEGATIVE, ORANGE, PAPER, POSITIONS, POSITIVE, PRINTED
 
 SIGNED = LinearSegmentedColormap.from_list("signed", [NEGATIVE, "#ffffff", POSITIVE])
 SHARES = LinearSegmentedColormap.from_list("share", ["#ffffff", *POSITIONS[::2]]).with_extremes(bad=GRID)
@@ -97,7 +98,10 @@ def _(drawn: OutcomeMap, panel: Axes) -> None:
     cells = np.ma.masked_invalid(drawn.shares.fraction.T)
     panel.pcolormesh(across.edges, up.edges, cells, cmap=SHARES, norm=Normalize(0, 1))
     for dashed, line in drawn.borders:
-        panel.add_collection(LineCollection([line], colors=ORANGE, **BORDERS[dashed]))
+        look = BORDERS[dashed]
+        # The paper below, or the line would be lost on dark cells.
+        paper = withStroke(linewidth=look["lw"] + 1.3, foreground=PAPER)
+        panel.add_collection(LineCollection([line], colors=ORANGE, path_effects=[paper], **look))
     panel.set_facecolor(GRID)
     panel.set(xlabel=across.name, ylabel=up.name, xscale=_scale(across), yscale=_scale(up))
     _name_values(panel.xaxis, across)
