@@ -10,7 +10,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tokendynamics.diagnosis.tracing.layer_states import ANISOTROPIC, CONSENSUS, LINE_EXCESS, SPREAD, State, state_of
+from tokendynamics.diagnosis.tracing.layer_states import (
+    ANISOTROPIC,
+    CONSENSUS,
+    LINE_EXCESS,
+    ONE_POINT,
+    SPREAD,
+    State,
+    state_of,
+)
 from tokendynamics.training.monitor.changes import LARGE, ROOM, settled, states_in
 from tokendynamics.training.monitor.looks import Look
 from tokendynamics.training.monitor.series import Series
@@ -69,17 +77,18 @@ _MEASURE = st.floats(-0.1, 1.0)
 
 @given(st.tuples(_MEASURE, _MEASURE, _MEASURE), st.floats(0.0, 0.6))
 @example((ANISOTROPIC - ROOM, SPREAD - ROOM, LINE_EXCESS), 0.0)
+@example((1.0, 0.0, 0.0), 0.0)
 @settings(max_examples=60, deadline=None)
 def test_a_layer_changes_only_where_nothing_around_its_measures_makes_its_state(
     numbers: tuple[float, float, float], half: float
 ) -> None:
-    """Held against every point of a fine grid around the measures."""
-    width = max(half, ROOM)
-    thresholds = (SPREAD, CONSENSUS, LINE_EXCESS, ANISOTROPIC)
+    """Compared with every point of a fine grid around the measures."""
+    thresholds = (SPREAD, CONSENSUS, LINE_EXCESS, ANISOTROPIC, 1 - ONE_POINT)
     lines = []
     for value in numbers:
+        width = max(half, min(ROOM, (1 - value) / 2))
         within = [each for each in thresholds if value - width <= each <= value + width]
-        near = [each - 1e-9 for each in within if each - 1e-9 >= value - width]
+        near = [each + side for each in within for side in (-1e-9, 1e-9) if abs(each + side - value) <= width]
         lines.append(np.unique([*np.linspace(value - width, value + width, 9), *within, *near]))
     possible = {state_of(*each) for each in product(*lines)}
     values = look(1, numbers, half=half).values

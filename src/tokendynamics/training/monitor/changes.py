@@ -122,7 +122,8 @@ def settled(former: Sequence[State], values: Values) -> list[State]:
     """Return the states that layers are taken to be in, after one more look.
 
     A layer keeps its state as long as measures anywhere within their intervals, or within `ROOM` of the measured
-    value, make that state. Neither noise about a threshold nor too few texts make a layer change back and forth.
+    value and half of its distance from 1, make that state. Neither noise about a threshold nor too few texts make a
+    layer change back and forth.
 
     Args:
         former: The states before.
