@@ -79,11 +79,11 @@ def test_one_damaged_tensor_is_found_whatever_noise_there_is(family: str, name: 
     first = found.first_difference
     assert first is not None
     assert (first.layer, first.part) == (2, TENSORS[family][name])
-    assert f"Tensors of this layer that differ more than in other layers: {name}" in str(found)
+    assert f"Tensors of this layer that differ unlike those of other layers: {name}" in str(found)
     words = said_of_tensors(found)
     kind = " (a bias or norm)" if name.endswith("bias") or "orm" in name or "ln_" in name else ""
     assert f"{name}{kind} in layer 2, by " in words
-    assert ("differ in every layer. More than in other layers: " in words) == (size > 0)
+    assert ("differ in every layer. Unlike those of other layers: " in words) == (size > 0)
     assert ("differ only in layer 2: " in words) == (size == 0)
     assert (first.beside > 0) == (size > 0)
     assert ("the median of the same part in neighbouring layers is " in str(found)) == (size > 0)
@@ -100,7 +100,7 @@ def test_noise_on_every_layer_names_none(family: str, embedding: bool) -> None:
     assert found.first_part == ("embedding" if embedding else None)
     assert "No layer stands out" in str(found)
     words = said_of_tensors(found)
-    assert words.endswith("of their norm in the median; none differs more than in other layers.")
+    assert words.endswith("of their norm in the median; none differs unlike those of other layers.")
 
 
 def test_a_change_of_every_layer_names_no_first_one() -> None:
@@ -170,14 +170,35 @@ def test_a_network_in_another_format_has_no_differences_on_the_same_inputs() -> 
     assert bool(found.gaps.own_difference.isnull().all())
 
 
+def table_of(differences: np.ndarray, scales: np.ndarray | None = None, elements: int = 100) -> xr.Dataset:
+    """Differences of tensors over layers, as `block_differences` returns them; by default none changes its scale."""
+    dims = ("layer", "tensor")
+    scales = np.ones_like(differences) if scales is None else scales
+    sizes = ("tensor", np.full(differences.shape[1], elements))
+    return xr.Dataset(
+        {"tensor_difference": (dims, differences), "tensor_scale": (dims, scales), "tensor_elements": sizes}
+    )
+
+
 def test_tensors_stand_out_against_those_of_their_name() -> None:
     alike = np.array([[0.01, 0.3], [0.012, 0.31], [0.011, 0.29], [0.013, 0.28]])
-    assert standing_out(alike) == []
+    assert standing_out(table_of(alike)) == []
     alike[2, 0] = 0.2
-    assert standing_out(alike) == [(2, 0)]
+    assert standing_out(table_of(alike)) == [(2, 0)]
     alike[3, 1] = np.nan
-    assert standing_out(alike) == [(2, 0)]
-    assert standing_out(np.array([[0.5, 0.1]])) == []  # one layer has nothing to be compared with
+    assert standing_out(table_of(alike)) == [(2, 0)]
+    assert standing_out(table_of(np.array([[0.5, 0.1]]))) == []  # one layer has nothing to be compared with
+
+
+def test_a_factor_as_large_as_the_noise_stands_out_by_the_scale() -> None:
+    """Noise of 1 % changes the scale of 100 elements by 0.001; a factor of 1.01 by ten times that."""
+    differences, scales = np.full((4, 1), 0.01), np.array([[1.001], [0.999], [1.0], [1.01]])
+    assert standing_out(table_of(differences, scales)) == [(3, 0)]
+    assert standing_out(table_of(differences, scales, elements=4)) == []  # there noise alone gives 0.005
+    spread = np.array([[1.008], [0.992], [1.0], [1.01]])  # layers whose scales differ anyway, as after training
+    assert standing_out(table_of(differences, spread)) == []
+    many = np.array([[1.006], [0.994], [1.004], [0.996], [1.0], [1.002], [0.998], [1.01]])
+    assert standing_out(table_of(np.full((8, 1), 0.01), many)) == []
 
 
 @pytest.mark.parametrize(("others", "words"), [(7, "and 1 more part."), (8, "and 2 more parts."), (6, "(3×).")])

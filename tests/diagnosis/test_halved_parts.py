@@ -16,7 +16,7 @@ from diagnosis.damaged_networks import llama_like, louder_attention, silenced_he
 from diagnosis.planted_damage import network
 from report.reading import page_of
 from tokendynamics.diagnosis import Comparison
-from tokendynamics.diagnosis.comparing.halved_parts import HalvedParts, halved_finding, halved_parts
+from tokendynamics.diagnosis.comparing.effects import HalvedParts, halved_finding, halved_parts
 from tokendynamics.diagnosis.gating.sensitivities import sensitivities
 from tokendynamics.pretrained.inputs import prepared
 from tokendynamics.provenance.progress import silent
@@ -118,7 +118,7 @@ def test_the_largest_gradient_of_consensus_is_elsewhere(whole: Any, texts: dict[
 def noise(seed: int, parts: int = 60, texts: int = 14) -> HalvedParts:
     """Of two networks whose changes differ by chance alone."""
     draws = torch.randn(texts, parts // 2, 2, generator=torch.Generator().manual_seed(seed)).double()
-    from tokendynamics.diagnosis.comparing.halved_parts import _difference, _Losses
+    from tokendynamics.diagnosis.comparing.effects import _difference, _Losses
 
     plain = torch.full((texts,), 3.0).double()
     row = _difference(

@@ -52,8 +52,9 @@ def _of_0_1_0(value: Any) -> Any:
     """Return nested values without fields that 0.1.0 did not have, which must then be empty."""
     if not isinstance(value, dict):
         return [_of_0_1_0(item) for item in value] if isinstance(value, list | tuple) else value
-    assert not value.get("norms")
-    return {name: _of_0_1_0(item) for name, item in value.items() if name != "norms"}
+    later = ("norms", "heads", "missing")
+    assert not any(value.get(name) for name in later)
+    return {name: _of_0_1_0(item) for name, item in value.items() if name not in later}
 
 
 def _of_verdict(verdict: Any) -> dict[str, Any]:
@@ -64,7 +65,9 @@ def _of_verdict(verdict: Any) -> dict[str, Any]:
 
 
 def of_comparison(found: Any) -> dict[str, Any]:
-    """Return everything that a comparison has."""
+    """Return everything that a comparison of 0.1.0 has; it had no stored tensors, and no effects of heads."""
+    assert found.tensors is None
+    assert found.heads is None
     tables = {"table": found.table, "difference": found.difference, "gaps": found.gaps, "weights": found.weights}
     tables |= {f"trace {place}": each for place, each in enumerate(found.traces)}
     return {

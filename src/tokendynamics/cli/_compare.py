@@ -65,6 +65,7 @@ class Comparing:
         dtypes: Precision of the forward passes: one for all models, one for each, or several for one model.
         weights: Whether to compare the weights too.
         halved: Also halve every part, and compare the changes of the loss.
+        heads: Whether to name the heads that bring a model closer to collapse, where that is significant.
     """
 
     baseline: Literal["untrained"] | None = None
@@ -73,6 +74,7 @@ class Comparing:
     dtypes: str = "float32"
     weights: bool = True
     halved: bool = False
+    heads: bool = True
 
 
 @command("compare", _EPILOG)

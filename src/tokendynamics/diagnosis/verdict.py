@@ -36,7 +36,7 @@ from tokendynamics.words import Finding, estimate, fixed, in_layers, listing, nu
 
 FigureName = Literal[
     "shares", "agreement", "norms", "updates", "attention", "components", "levers", "deeper", "weights", "paths",
-    "halved", "directions",
+    "halved", "directions", "heads",
 ]  # fmt: skip
 """Names of the figures that findings stand beside."""
 

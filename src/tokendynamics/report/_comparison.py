@@ -15,6 +15,7 @@ from tokendynamics.figures.axes import Axis
 from tokendynamics.figures.curves import Curve, Curves, drawable
 from tokendynamics.figures.figure import Figure, Section, Table, cells
 from tokendynamics.figures.lines import styled, table
+from tokendynamics.figures.maps import SignedMap, Tile
 from tokendynamics.report._page import render
 from tokendynamics.report._registry import page_of
 from tokendynamics.words import duration, moment, number, written
@@ -142,6 +143,56 @@ def _differences(comparison: Comparison, halved: xr.Dataset, part: str) -> Figur
     )
 
 
+def heads_section(comparison: Comparison) -> Section | None:
+    """Return the section; None where κ′ differs significantly in no model, or heads were left out.
+
+    Args:
+        comparison: From `tokendynamics.compare`.
+    """
+    sentences = tuple(finding.text for finding in comparison.sentences if finding.figure == "heads")
+    if not sentences:
+        return None
+    figures = []
+    for place, name in enumerate(comparison.models[1:]):
+        if comparison.heads is None or bool(comparison.heads.sel(model=name).consensus_sensitivity.isnull().all()):
+            continue
+        effects = comparison.heads.consensus_sensitivity
+        change = effects.sel(model=name) - effects.sel(model=comparison.models[0])
+        figures.append(
+            _head_map(
+                f"heads-effect-{place}",
+                f"Which heads of {name} raise similarity more?",
+                "Change of the effect",
+                f"∂κ/∂a after the last layer by a gate a = 1 on the output of a head, {name} less "
+                f"{comparison.models[0]}.",
+                change.values,
+            )
+        )
+    return Section("heads", "Which heads make tokens more alike?", sentences, figures=tuple(figures))
+
+
+def _head_map(
+    ident: str, question: str, name: str, caption: str, values: np.ndarray, signs: np.ndarray | None = None
+) -> Figure:
+    """Return a map layers × heads; `signs` colour values that have none."""
+    largest = float(np.nanmax(np.abs(values), initial=0.0)) or 1.0
+    coloured = values if signs is None else np.where(signs < 0, -values, values)
+    rows = [(layer + 1, head, float(values[layer, head])) for layer, head in np.ndindex(values.shape)]
+    tiles = [
+        Tile(layer, head, float(coloured[layer - 1, head]), f"Layer {layer}, head {head}: {number(value)}")
+        for layer, head, value in rows
+    ]
+    return Figure(
+        ident,
+        question,
+        caption,
+        SignedMap(tiles, "Head", list(range(values.shape[1])), largest),
+        Table(name, ("Layer", "Head", name), tuple(cells(row) for row in rows)),
+        title=f"{question} {name}, layers × heads",
+        description=f"{name}: largest {number(largest)}. The table below holds every value.",
+    )
+
+
 _LAYER, _DEPTH = "Layer (0 = embedding)", "Relative depth (0: embedding, 1: last layer)"
 
 
@@ -157,8 +208,8 @@ def comparison_page(comparison: Comparison) -> str:
     """
     names = ", ".join(comparison.models)
     sections = (
-        _states(comparison), _shares(comparison), _parting(comparison), halved_section(comparison),
-        _weights(comparison), _texts(comparison),
+        _states(comparison), _shares(comparison), heads_section(comparison), _parting(comparison),
+        halved_section(comparison), _weights(comparison), _texts(comparison),
     )  # fmt: skip
     return render(
         "comparison.html.jinja",
@@ -289,6 +340,7 @@ def _weights(comparison: Comparison) -> Section:
         caption = f"√Σ ‖·‖² over the {what} of each layer, with the gain of the preceding norm folded in."
         question = f"How large is {'the ' * (name == 'ff')}{circuit}?"
         figures.append(curves_figure(f"{name}-norm", question, f"‖{circuit}‖", caption, norms, "Layer", log=True))
+    figures += _head_differences(weights)
     columns = ["Layer"]
     columns += [f"{other}: {what}" for other in weights.other.values for what in _HEADINGS]
     rows = []
@@ -301,7 +353,52 @@ def _weights(comparison: Comparison) -> Section:
         return Section("weights", "How do their weights differ?", sentences, figures=tuple(figures))
     caption = "Differences of products and matrices, relative to their norm, and angles of leading subspaces in degrees"
     differences = Table(caption, tuple(columns), tuple(rows))
-    return Section("weights", "How do their weights differ?", sentences, tables=(differences,), figures=tuple(figures))
+    tables = (differences, *_tensors(comparison))
+    return Section("weights", "How do their weights differ?", sentences, tables=tables, figures=tuple(figures))
+
+
+def _head_differences(weights: xr.Dataset) -> list[Figure]:
+    """Draw by how much the circuits of each head differ; nothing for results of versions without heads."""
+    figures = []
+    for place, other in enumerate(weights.other.values.tolist() if "head_ov_difference" in weights else ()):
+        for circuit in ("ov", "qk"):
+            values, scales = (weights[f"head_{circuit}_{kind}"][place].values for kind in ("difference", "scale"))
+            if not np.nan_to_num(values).any():
+                continue  # equal, or not compared: a sentence says which
+            name = circuit.upper()
+            figures.append(
+                _head_map(
+                    f"heads-{circuit}-{place}",
+                    f"In which heads does {name} of {other} differ?",
+                    f"Difference of {name}",
+                    f"‖{name}_b − {name}_a‖ / ‖{name}_a‖ of matched heads, by those of the first model. A dash marks a "
+                    "product that became smaller.",
+                    values,
+                    scales - 1,
+                )
+            )
+    return figures
+
+
+def _tensors(comparison: Comparison) -> tuple[Table, ...]:
+    """Return for each stored tensor of a block by how much it differs, over layers."""
+    tables: list[Table] = []
+    if comparison.tensors is None:
+        return ()
+    for name in comparison.tensors.other.values.tolist():
+        pair = comparison.tensors.sel(other=name)
+        rows = []
+        for tensor in pair.tensor.values.tolist():
+            differences, scales = (pair[f"tensor_{kind}"].sel(tensor=tensor).values for kind in ("difference", "scale"))
+            if not np.nan_to_num(differences).any():
+                continue
+            at = int(np.nanargmax(differences))
+            median = float(np.nanmedian(differences))
+            rows.append(cells([tensor, median, float(differences[at]), int(pair.layer[at]), float(scales[at])]))
+        columns = ("Tensor", "Median over layers", "Largest", "In layer", "Scale there")
+        caption = f"Stored tensors of {name} that differ: difference relative to their norm"
+        tables += [Table(caption, columns, tuple(rows))] if rows else []
+    return tuple(tables)
 
 
 def _texts(comparison: Comparison) -> Section:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import compress
 from typing import Any, Literal
 
 import numpy as np
 import torch
 import xarray as xr
+from jaxtyping import Float64
 from torch import nn
 
 from tokendynamics.diagnosis.comparing._first_difference import (
@@ -18,12 +20,18 @@ from tokendynamics.diagnosis.comparing._first_difference import (
     ROUNDINGS,
     TIMES_NEIGHBOURS,
     Parting,
+    by_weights,
     parting_of,
+    weights_standing_out,
+    with_heads,
     with_norms_alone,
+    without_layers,
 )
 from tokendynamics.diagnosis.comparing._tensors import (
     TIMES_OTHERS,
+    MissingLayers,
     TensorDifferences,
+    missing_layers,
     tensor_differences,
     tensors_of_layer,
 )
@@ -34,11 +42,21 @@ from tokendynamics.diagnosis.comparing._weights import (
     feed_forward_differences,
     weight_differences,
 )
-from tokendynamics.diagnosis.comparing.halved_parts import HalvedParts, halved_convention, halved_finding, halved_parts
+from tokendynamics.diagnosis.comparing.effects import (
+    HalvedParts,
+    HeadEffects,
+    halved_convention,
+    halved_finding,
+    halved_parts,
+    head_effects_of,
+    heads_convention,
+    heads_finding,
+)
 from tokendynamics.diagnosis.comparing.result import Comparison
 from tokendynamics.diagnosis.comparing.words import (
     end_finding,
     feed_forward_finding,
+    missing_finding,
     not_compared,
     parting_finding,
     tensors_finding,
@@ -73,7 +91,10 @@ class Measured:
         products: Differences of their attention weights, and reasons where there are none; None if not requested.
         feed_forward: Likewise of their feed-forward weights.
         tensors: Likewise of the stored tensors of their blocks, for all but the first.
+        missing: For all but the first, the layers that it or the first lacks; None where that is unknown.
         halved: The effect of halving each part on their losses; None if not requested.
+        differences: From `paired_differences`.
+        heads: First-order effects of heads where κ′ differs significantly; None if not requested.
         coarsest: For all but the first, the coarser of its dtype and the first's.
     """
 
@@ -81,7 +102,10 @@ class Measured:
     products: tuple[xr.Dataset, tuple[str, ...]] | None
     feed_forward: FeedForwardDifferences | None
     tensors: tuple[TensorDifferences, ...] | None
+    missing: tuple[MissingLayers | None, ...]
     halved: HalvedParts | None
+    differences: xr.Dataset
+    heads: HeadEffects | None
     coarsest: tuple[torch.dtype, ...]
 
     @property
@@ -101,6 +125,7 @@ def compare(
     seed: int = 0,
     weights: bool = True,
     halved: bool = False,
+    heads: bool = True,
     sinks: str | Sequence[int] = "detect",
     sink_ratio: float = SINK_RATIO,
     truncate: bool = False,
@@ -123,6 +148,8 @@ def compare(
         weights: Whether the weights are compared as well.
         halved: Whether each part of each layer is also halved and the changes of the loss are compared; one more pass
             per part and model.
+        heads: Whether the heads are named that bring a model closer to collapse, where κ′ differs significantly; one
+            forward and one backward pass of all texts for each of these models and the first.
         sinks: Which tokens are excluded; see `tokendynamics.trace`, also for `sink_ratio` and `truncate`.
         sink_ratio: Likewise.
         truncate: Likewise.
@@ -148,23 +175,47 @@ def compare(
         ckpts = _loaded(models, dtypes, device, allow_pickle, report, seed if baseline else None)
         called, prompts = _names(ckpts, names), named_prompts(default_texts() if texts is None else texts, ckpts[0])
         together = run_together(ckpts, prompts, sinks, sink_ratio, truncate, report)
-        measured = _measured(ckpts, together, weights, halved, report)
+        differences = paired_differences(together.traces, together.estimates, called[1:])
+        options = weights, halved, (sink_ratio, sinks) if heads else None
+        measured = _measured(ckpts, together, differences, options, report)
     parameters, drawn = _parameters(ckpts, together, truncate, baseline), seed if baseline else ckpts[0].random_seed
     command = command or f"td.compare({', '.join(repr(ckpt.name) for ckpt in ckpts)})"
     record = manifest(command, parameters, seed=drawn, started=started, threads=in_force)
     return _comparison(ckpts, called, measured, record)
 
 
-def _measured(ckpts: Sequence[Checkpoint], found: Together, weights: bool, halved: bool, report: Progress) -> Measured:
-    different = found.traces[0].repeats.values < 0
+def _measured(
+    ckpts: Sequence[Checkpoint],
+    together: Together,
+    differences: xr.Dataset,
+    options: tuple[bool, bool, tuple[float, str | Sequence[int]] | None],
+    report: Progress,
+) -> Measured:
+    weights, halved, sinks = options
+    different = together.traces[0].repeats.values < 0
+    heads = None
+    if sinks is not None:
+        given = [list(compress(inputs, different)) for inputs in together.given]
+        significant = ~np.isnan(_significant_gaps(differences))
+        heads = head_effects_of(ckpts, given, significant.tolist(), sinks, report)
     return Measured(
-        found,
+        together,
         weight_differences(ckpts, report) if weights else None,
         feed_forward_differences(ckpts, report) if weights else None,
         tensor_differences(ckpts, report) if weights else None,
-        halved_parts(ckpts, found.given, found.tokens_shared, report, different) if halved else None,
-        tuple(max(ckpts[0].dtype, ckpt.dtype, key=lambda each: torch.finfo(each).eps) for ckpt in ckpts[1:]),
+        tuple(missing_layers(ckpts[0], ckpt) if weights else None for ckpt in ckpts[1:]),
+        halved_parts(ckpts, together.given, together.tokens_shared, report, different) if halved else None,
+        differences,
+        heads,
+        tuple(max(ckpts[0].dtype, ckpt.dtype, key=lambda dtype: torch.finfo(dtype).eps) for ckpt in ckpts[1:]),
     )
+
+
+def _significant_gaps(differences: xr.Dataset) -> Float64[np.ndarray, " other"]:
+    """Return the difference of κ′ after the last layer, NaN where its interval contains 0 or there is no interval."""
+    end = differences.sel(site="feed_forward").isel(layer=-1)
+    low, high = (end.consensus_relative_interval.sel(bound=bound).values for bound in ("low", "high"))
+    return np.where((low > 0) | (high < 0), end.consensus_relative.values, np.nan)
 
 
 def _parameters(ckpts: Sequence[Checkpoint], found: Together, truncate: bool, baseline: str | None) -> dict[str, Any]:
@@ -237,15 +288,13 @@ def _comparison(
     ckpts: Sequence[Checkpoint], names: tuple[str, ...], measured: Measured, record: dict[str, Any]
 ) -> Comparison:
     found = measured.together
-    partings = tuple(
-        with_norms_alone(None if gaps is None else parting_of(gaps, torch.finfo(dtype).eps), ckpts[0], other)
-        for gaps, dtype, other in zip(found.gaps, measured.coarsest, ckpts[1:], strict=True)
-    )
-    differences = paired_differences(found.traces, found.estimates, names[1:])
+    partings = tuple(_parting(ckpts[0], other, measured, place) for place, other in enumerate(ckpts[1:]))
+    differences = measured.differences
     verdicts = tuple(judge(None, trace) for trace in found.traces)
     paired = {name: gaps for name, gaps in zip(names[1:], found.gaps, strict=True) if gaps is not None}
     gaps = xr.concat(list(paired.values()), dim="other", join="outer") if paired else None
     weights, halved = measured.weights, measured.halved
+    effects = None if measured.heads is None else measured.heads.table
     labels = {"model": list(names), "other": list(names[1:])}
     prompts = found.traces[0].prompt.values.tolist()
     return Comparison(
@@ -258,11 +307,38 @@ def _comparison(
         gaps=None if gaps is None else gaps.assign_coords(other=list(paired)),
         partings=partings,
         weights=None if weights is None else weights.assign_coords(labels),
+        tensors=_tensors_table(measured, names[1:]),
         halved=None if halved is None else halved.table.assign_coords(labels | {"prompt": prompts}),
-        sentences=sentences_of(names, measured, verdicts, partings, differences),
+        heads=None if effects is None else effects.assign_coords(model=list(names)),
+        sentences=sentences_of(names, measured, verdicts, partings),
         conventions=conventions_in(measured),
         manifest=record,
     )
+
+
+def _tensors_table(measured: Measured, others: Sequence[str]) -> xr.Dataset | None:
+    """Return the differences of stored tensors of all networks that have some, over ``other``."""
+    named = zip(others, measured.tensors or (), strict=False)
+    tables = {name: compared.table.drop_vars("tensor_scale_error") for name, compared in named if not compared.why}
+    if not tables:
+        return None
+    return xr.concat(list(tables.values()), dim="other", join="outer").assign_coords(other=list(tables))
+
+
+def _parting(first: Checkpoint, other: Checkpoint, measured: Measured, place: int) -> Parting | None:
+    """Return how one network parts from the first: by the states, by the weights where those do not show it."""
+    gaps, weights = measured.together.gaps[place], measured.weights
+    if gaps is None:
+        return None
+    eps = torch.finfo(measured.coarsest[place]).eps
+    parting, missing = parting_of(gaps, eps), measured.missing[place]
+    if missing is not None:
+        return without_layers(parting, gaps, eps, missing.layers)
+    if weights is None or measured.tensors is None:
+        return with_norms_alone(parting, first, other)
+    pair = weights.isel(other=place)
+    places = weights_standing_out(measured.tensors[place], pair, first)
+    return with_heads(with_norms_alone(by_weights(parting, gaps, eps, places), first, other), pair, first)
 
 
 def sentences_of(
@@ -270,7 +346,6 @@ def sentences_of(
     measured: Measured,
     verdicts: Sequence[Verdict],
     partings: Sequence[Parting | None],
-    differences: xr.Dataset,
 ) -> tuple[Finding, ...]:
     """Return the sentences of a comparison, those on one network after those on another.
 
@@ -279,25 +354,32 @@ def sentences_of(
         measured: On them.
         verdicts: Of each.
         partings: Of all but the first; see `parting_of`.
-        differences: From `paired_differences`.
     """
     together = measured.together
+    depths = [trace.sizes["layer"] - 1 for trace in together.traces]
     ends = [float(trace.consensus_relative.sel(site="feed_forward")[-1]) for trace in together.traces]
     sentences: list[Finding | None] = []
     for place, other in enumerate(names[1:]):
-        pair, difference, dtype = (names[0], other), differences.isel(other=place), measured.coarsest[place]
+        pair, dtype = (names[0], other), measured.coarsest[place]
+        difference = measured.differences.isel(other=place)
         both = (verdicts[0], verdicts[place + 1])
         sentences.append(end_finding(pair, both, (ends[0], ends[place + 1]), difference))
+        if measured.heads is not None:
+            gap = float(_significant_gaps(measured.differences)[place])
+            sentences.append(heads_finding(pair, measured.heads, place, gap))
         in_words = str(dtype).removeprefix("torch.")
         parting, through = partings[place], []
         if parting is not None and parting.first is not None and parting.first.layer >= 1 and measured.tensors:
             through = tensors_of_layer(measured.tensors[place], parting.first.layer)
-        sentences.append(parting_finding(pair, parting, together.unpaired[place], in_words, through))
+        weights = None if measured.products is None else measured.products[0].isel(other=place)
+        if missing := measured.missing[place]:
+            sentences.append(missing_finding(pair if depths[0] > depths[place + 1] else (other, names[0]), missing))
+        else:
+            sentences.append(parting_finding(pair, parting, together.unpaired[place], in_words, through, weights))
         sentences.append(updates_finding(pair, difference))
         if measured.halved is not None:
             sentences.append(halved_finding(pair, measured.halved, place, torch.finfo(dtype).eps))
         sentences += _weights_findings(pair, measured, place)
-    depths = [trace.sizes["layer"] - 1 for trace in together.traces]
     trace = together.traces[0]
     repeated = [str(name) for name, first in zip(trace.prompt.values, trace.repeats.values, strict=True) if first >= 0]
     counts = trace.token_count  # of excluded tokens over all prompts, in the layer where they are most
@@ -372,4 +454,6 @@ def conventions_in(measured: Measured) -> tuple[Convention, ...]:
         ]
     if measured.halved is not None:
         chosen.append(Convention(*halved_convention()))
+    if measured.heads is not None and measured.heads.table is not None:
+        chosen.append(Convention(*heads_convention()))
     return tuple(chosen)

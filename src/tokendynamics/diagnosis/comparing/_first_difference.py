@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from math import nan
 from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
+from jaxtyping import Bool
 
-from tokendynamics.diagnosis.comparing._tensors import STORED, block_differences, outlying_from, standing_out
+from tokendynamics.diagnosis.comparing._tensors import (
+    SCALE_DEVIATIONS,
+    STORED,
+    TensorDifferences,
+    block_differences,
+    outlying,
+    outlying_from,
+    standing_out,
+)
+from tokendynamics.diagnosis.comparing._weights import CIRCUITS, WEIGHTS_DIFFER
 from tokendynamics.diagnosis.tracing._together import GAPS, OWN_DIFFERENCE
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.pretrained import Checkpoint
@@ -36,9 +47,20 @@ SIZE_CHANGED = 2.0
 
 Part = Literal["embedding", "attention", "feed-forward part", "block", "final norm"]
 
-Kind = Literal["equal", "rounding", "located", "from the start", "gradual"]
-"""Equal to the last bit; equal up to rounding; one part stands out; different embeddings and no part stands out after
-them; gradual divergence without a part that stands out."""
+_FEW_LAYERS = 0.25
+"""Share of all layers, at least one layer, up to which weights that stand out locate a difference: beyond that the
+weights of many layers differ unlike their neighbours, as after training."""
+
+_HEAD_DEVIATIONS = 6.0
+"""Standard deviations from which the scale of one of many heads locates a difference by itself."""
+
+_REPARAMETERISED = 5.0
+"""Stored matrices of a part that differ by this many times more than what they compute, relative to the other layers,
+are the same in another basis or order: they locate nothing."""
+
+Kind = Literal["equal", "rounding", "located", "by weights", "from the start", "gradual"]
+"""Equal to the last bit; equal up to rounding; one part stands out; the weights of one part stand out, its updates do
+not; different embeddings and no part stands out after them; gradual divergence without a part that stands out."""
 
 
 _NAMES: dict[tuple[str, bool], Part] = {
@@ -61,6 +83,7 @@ class Difference:
         own: ‖Δ_b − Δ_a‖/‖Δ_a‖ of both parts on the first network's states; NaN where not measured.
         beside: The median of `own` of the neighbours; NaN likewise.
         norms: Stored tensors of the layer's norms, where only norms differ in this part; empty otherwise.
+        heads: Heads of the first network whose circuits stand out, where some of this attention do and others do not.
     """
 
     layer: int
@@ -72,6 +95,7 @@ class Difference:
     own: float = nan
     beside: float = nan
     norms: tuple[str, ...] = ()
+    heads: tuple[int, ...] = ()
 
     @property
     def exact(self) -> bool:
@@ -91,7 +115,8 @@ class Difference:
     def __str__(self) -> str:
         if self.part in ("embedding", "final norm"):
             return f"the {self.part}"
-        return f"the {self.part} of layer {self.layer}"
+        head = f"head {self.heads[0]} of " if len(self.heads) == 1 else ""
+        return f"{head}the {self.part} of layer {self.layer}"
 
 
 @dataclass(frozen=True)
@@ -106,7 +131,8 @@ class Parting:
         largest: The part whose updates differ most; None where nothing differs.
         resized: Parts whose updates are larger or smaller by `SIZE_CHANGED`, in order.
         early: Relative difference of the states after layer 1.
-        late: Relative difference of the states after the last layer.
+        late: Relative difference of the states after the last layer that both have.
+        missing: Layers, from 1, that only the deeper network has, where all other blocks are the same.
     """
 
     kind: Kind
@@ -116,6 +142,7 @@ class Parting:
     resized: tuple[Difference, ...]
     early: float
     late: float
+    missing: tuple[int, ...] = ()
 
     def plain(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -212,6 +239,151 @@ def _stands_out(part: Difference, parts: list[Difference]) -> bool:
     return part.excess >= JUMP * max(1.0, float(np.median([each.excess for each in moved])) if moved else 1.0)
 
 
+def by_weights(parting: Parting, gaps: xr.Dataset, eps: float, places: Sequence[tuple[int, Part]]) -> Parting:
+    """Locate the first difference by the weights, where no part before it stands out by what it does to the states.
+
+    Args:
+        parting: From `parting_of`, also the next two.
+        gaps: Likewise.
+        eps: Likewise.
+        places: Layers and parts whose weights stand out, in order; see `weights_standing_out`.
+    """
+    layers = {layer for layer, _ in places}
+    if not places or len(layers) > max(1, int(_FEW_LAYERS * (gaps.sizes["layer"] - 1))):
+        return parting
+    layer, name = places[0]
+    first = next((part for part in _parts(gaps, eps) if part.layer == layer and part.part in (name, "block")), None)
+    if first is None or parting.kind in ("equal", "rounding"):
+        return parting
+    if parting.kind == "located":
+        # The feed-forward part reads what a damaged attention gives, and stands out for that alone.
+        behind = parting.first is not None and parting.first.layer == layer and parting.first.part != first.part
+        return replace(parting, first=first) if behind and places == [(layer, "attention")] else parting
+    return replace(parting, kind="by weights", first=first)
+
+
+def without_layers(parting: Parting, gaps: xr.Dataset, eps: float, missing: Sequence[int]) -> Parting:
+    """Locate the first difference at the first layer that one of two networks lacks.
+
+    Args:
+        parting: From `parting_of`, also the next two.
+        gaps: Likewise.
+        eps: Likewise.
+        missing: Layers of the deeper network, from 1; see `missing_layers`.
+    """
+    first = next((part for part in _parts(gaps, eps) if part.layer == missing[0]), None)
+    if first is None:  # behind the last layer that both have: there is no update to compare with
+        first = Difference(missing[0], "attention", parting.late, 1.0, 0.0, eps)
+    return replace(parting, kind="located", first=first, missing=tuple(missing))
+
+
+def weights_standing_out(tensors: TensorDifferences, weights: xr.Dataset, first: Checkpoint) -> list[tuple[int, Part]]:
+    """Return layers and parts with weights that differ unlike those around them, in order.
+
+    Those are stored tensors unlike those of their name in other layers, and heads unlike the heads around them.
+    Matrices in another basis or order compute the same. So tensors of a part do not count where its stored matrices
+    differ by far more than its products, relative to the other layers.
+
+    Args:
+        tensors: From `tensor_differences`.
+        weights: Differences of products and feed-forward matrices, of one network.
+        first: The network compared with.
+    """
+    if tensors.why:
+        return []
+    layers = range(1, first.architecture.layers + 1)
+    found: set[tuple[int, Part]] = {
+        (layer, "attention") for layer in layers if heads_standing_out(weights, layer, first)
+    }
+    names = tensors.table.tensor.values.astype(str).tolist()
+    parts: list[list[Part]] = [[_part_of(name, layer) for name in names] for layer in first.layout.layers]
+    alike = _same_parameters(tensors, weights, parts)
+    for row, place in standing_out(tensors.table):
+        part = parts[row][place]
+        if alike[part][row]:
+            found.add((row + 1, part))
+    return sorted(found)
+
+
+def _part_of(tensor: str, layout: BlockLayout) -> Part:
+    """Return the part that a tensor of a block belongs to; a norm to the part that it stands before or after."""
+    residual, attention = layout.residual, layout.attention
+    if _inside(tensor, layout.norms):
+        norms = [] if attention is None or attention.norm is None else [attention.norm[0]]
+        norms += [] if residual is None or residual.attention_norm is None else [residual.attention_norm]
+        return "attention" if _inside(tensor, norms) else "feed-forward part"
+    return "attention" if _inside(tensor, _attention_modules(layout)) else "feed-forward part"
+
+
+def _same_parameters(
+    tensors: TensorDifferences, weights: xr.Dataset, parts: Sequence[Sequence[Part]]
+) -> dict[Part, Bool[np.ndarray, " layer"]]:
+    """Return in which layers the stored matrices of a part differ by about as much as what they compute."""
+    stored = tensors.table.tensor_difference.values
+    matrices = ~np.isin(tensors.table.tensor.values.astype(str), tensors.vectors)
+    computed: dict[Part, np.ndarray] = {
+        "attention": np.fmax(weights.qk_difference.values, weights.ov_difference.values),
+        "feed-forward part": weights.ff_difference.values,
+    }
+    alike: dict[Part, Bool[np.ndarray, " layer"]] = {}
+    for part, products in computed.items():
+        chosen = (np.array(parts) == part) & matrices & np.isfinite(stored)
+        largest = np.where(chosen, stored, 0.0).max(axis=1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            excess = np.where(largest > STORED, largest / products, 1.0)
+        usual = [float(np.median(np.delete(excess, row))) if len(excess) > 1 else 1.0 for row in range(len(excess))]
+        alike[part] = np.isfinite(products) & (excess <= _REPARAMETERISED * np.array(usual))
+    return alike
+
+
+def with_heads(parting: Parting | None, weights: xr.Dataset, first: Checkpoint) -> Parting | None:
+    """Record in a difference located in an attention the heads whose circuits stand out, if at most half of them do.
+
+    Args:
+        parting: From `parting_of`; None where nothing was measured.
+        weights: From `weight_differences`, of one network.
+        first: The network compared with.
+    """
+    if parting is None or parting.first is None or parting.first.part != "attention" or parting.first.norms:
+        return parting
+    heads = heads_standing_out(weights, parting.first.layer, first)
+    count = int(np.isfinite(weights.head_ov_difference.sel(layer=parting.first.layer)).sum())
+    return replace(parting, first=replace(parting.first, heads=heads if len(heads) <= count // 2 else ()))
+
+
+def heads_standing_out(
+    weights: xr.Dataset, layer: int, first: Checkpoint, deviations: float = SCALE_DEVIATIONS
+) -> tuple[int, ...]:
+    """Return the heads of a layer of which one product differs unlike those of the other heads in and around it.
+
+    Scales are relative to the median over the heads of their layer.
+
+    Args:
+        weights: From `weight_differences`, of one network.
+        layer: From 1.
+        first: The network compared with.
+        deviations: From how many standard deviations the scale of a product differs.
+    """
+    layout = first.layout.layers[layer - 1].attention
+    if layout is None:
+        return ()
+    near = weights.sel(layer=slice(layer - NEIGHBOURS, layer + NEIGHBOURS))
+    row, count = near.layer.values.tolist().index(layer), weights.sizes["head"]
+    heads: set[int] = set()
+    for name, width in zip(CIRCUITS, (layout.d_head, layout.d_value), strict=True):
+        differences, scales = (near[f"head_{name}_{kind}"] for kind in ("difference", "scale"))
+        # What scales all heads of a layer, such as its norm, is the matter of no single head.
+        differences, scales = differences.values, (scales - scales.median("head")).values
+        for head in np.flatnonzero(differences[row] > WEIGHTS_DIFFER).tolist():
+            value = float(differences[row, head]), float(scales[row, head])
+            others, around = (np.delete(of_heads.ravel(), row * count + head) for of_heads in (differences, scales))
+            known = np.isfinite(others)
+            noise = float(np.median(others[known])) / (first.architecture.dim * width) ** 0.5 if known.any() else np.inf
+            if known.any() and outlying(value, others[known], around[known], noise, deviations=deviations):
+                heads.add(head)
+    return tuple(sorted(heads))
+
+
 def with_norms_alone(parting: Parting | None, first: Checkpoint, other: Checkpoint) -> Parting | None:
     """Record in a located first difference the norms that cause it, where nothing else of the part differs.
 
@@ -246,7 +418,7 @@ def _norms_alone(difference: Difference, first: Checkpoint, other: Checkpoint) -
     layout = first.layout.layers[difference.layer - 1]
     in_part = np.array([_belongs(name, difference, layout) for name in names])
     differing = set(np.flatnonzero(in_part & (np.nan_to_num(values[row], nan=0.0) > STORED)).tolist())
-    unusual = {place for layer, place in standing_out(values) if layer == row} & differing
+    unusual = {place for layer, place in standing_out(compared.table) if layer == row} & differing
     causes = [str(names[place]) for place in sorted(unusual or differing)]
     return tuple(causes) if all(_inside(name, layout.norms) for name in causes) else ()
 
@@ -255,10 +427,12 @@ def _belongs(tensor: str, difference: Difference, layout: BlockLayout) -> bool:
     """Whether a tensor of a block may change a part; a norm may change either."""
     if difference.part == "block" or _inside(tensor, layout.norms):
         return True
+    return _inside(tensor, _attention_modules(layout)) == (difference.part == "attention")
+
+
+def _attention_modules(layout: BlockLayout) -> list[str]:
     modules = [] if layout.parts[0] is None else [layout.parts[0]]
-    if layout.attention is not None:
-        modules += [layout.attention.module, *layout.attention.modules]
-    return _inside(tensor, modules) == (difference.part == "attention")
+    return modules if layout.attention is None else [*modules, layout.attention.module, *layout.attention.modules]
 
 
 def _inside(tensor: str, modules: list[str] | tuple[str, ...]) -> bool:

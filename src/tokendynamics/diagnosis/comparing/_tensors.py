@@ -20,6 +20,17 @@ TIMES_OTHERS = 5.0
 """A tensor stands out if it differs by this many times the median over the same tensor of the other layers, plus as
 many median deviations."""
 
+SCALE_DEVIATIONS = 5.0
+"""A tensor also stands out if its scale is this many standard deviations from the median of the others."""
+
+_TO_DEVIATION = 1.4826
+"""Standard deviation of a normal distribution over its median absolute deviation."""
+
+_ENOUGH = 6
+"""Tensors of other layers from which their scales show how much scales vary; of fewer, those of all names do."""
+
+_SAME_BLOCK = 0.5
+"""Median relative difference of its matrices up to which a block is the same one, changed; others differ by 1."""
 
 STORED = 1e-5
 """Relative difference from which a tensor differs by more than rounding in single precision."""
@@ -31,7 +42,9 @@ class TensorDifferences:
 
     Attributes:
         table: Over ``layer`` (from 1) and ``tensor`` (its name in the block): ``tensor_difference``, ‖B − A‖ over ‖A‖,
-            or over the median of ‖A‖ over layers where A is zero; NaN where either has no such tensor of this shape.
+            or over the median of ‖A‖ over layers where A is zero, and ``tensor_scale``, ⟨B, A⟩/⟨A, A⟩; NaN where either
+            has no such tensor of this shape. ``tensor_scale_error``, √Σ((B − A) A)²/⟨A, A⟩, is the standard error of
+            the scale if the elements of B − A are independent noise.
         vectors: Names of the tensors of one axis: biases, and gains and biases of norms.
         unmatched: Names of tensors that only one network has in this shape, in the first layer that has them.
         why: Why nothing was compared; empty otherwise.
@@ -77,26 +90,78 @@ def outlying_from(others: Sequence[float] | np.ndarray, times: float) -> float:
     return max(times * median, median + times * float(np.median(np.abs(np.asarray(others) - median))))
 
 
-def standing_out(differences: Float64[np.ndarray, "layer tensor"]) -> list[tuple[int, int]]:
+def outlying(
+    value: tuple[float, float],
+    differences: Float64[np.ndarray, " other"],
+    scales: Float64[np.ndarray, " other"],
+    noise: float,
+    few: float = 1.0,
+    deviations: float = SCALE_DEVIATIONS,
+) -> bool:
+    """Return whether a tensor differs unlike others: by more, or by another scale.
+
+    Noise of relative size d changes the scale of a tensor of n elements only by about d/√n. So a scale shows a small
+    factor beneath noise that is as large.
+
+    Args:
+        value: ‖B − A‖/‖A‖ and ⟨B, A⟩/⟨A, A⟩ of the tensor.
+        differences: Likewise of the others, finite; at least one.
+        scales: Likewise.
+        noise: Standard deviation of the scales if the differences are noise.
+        few: How many times more scales vary than by noise, where there are fewer others than show it.
+        deviations: From how many standard deviations a scale is another one.
+
+    >>> others = np.array([0.01, 0.011, 0.009])
+    >>> outlying((0.05, 1.0), others, 1 + others / 30, 0.0003), outlying((0.014, 1.01), others, 1 + others / 30, 0.0003)
+    (True, True)
+    >>> outlying((0.014, 1.0), others, 1 + others / 30, 0.0003)
+    False
+    """
+    difference, scale = value
+    if difference >= outlying_from(differences, TIMES_OTHERS):
+        return True
+    median = float(np.median(scales))
+    if len(scales) < _ENOUGH:
+        deviation = noise * max(few, 1.0)
+    else:
+        deviation = max(noise, _TO_DEVIATION * float(np.median(np.abs(scales - median))))
+    return abs(scale - median) >= deviations * deviation  # NaN of a tensor that is zero compares false
+
+
+def standing_out(table: xr.Dataset) -> list[tuple[int, int]]:
     """Return layer and tensor, from 0, of those that differ unlike the tensors of their name in other layers.
 
     Args:
-        differences: See `TensorDifferences.table`.
-
-    >>> standing_out(np.array([[0.01, 0.0], [0.012, 0.5], [0.9, 0.0], [0.011, 0.0]]))
-    [(1, 1), (2, 0)]
+        table: See `TensorDifferences.table`.
     """
-    outlying = []
-    for layer, place in np.argwhere(differences > 0).tolist():
-        others = np.delete(differences[:, place], layer)
-        others = others[np.isfinite(others)]
-        if len(others) and differences[layer, place] >= outlying_from(others, TIMES_OTHERS):
-            outlying.append((layer, place))
-    return outlying
+    places = []
+    differences, scales, errors = (table[f"tensor_{name}"].values for name in ("difference", "scale", "scale_error"))
+    few = _variation(scales, errors)
+    for layer, place in np.argwhere(differences > STORED).tolist():
+        columns = [np.delete(column[:, place], layer) for column in (differences, scales, errors)]
+        known = np.isfinite(columns[0])
+        value = float(differences[layer, place]), float(scales[layer, place])
+        if not known.any():
+            continue
+        others, their_scales, their_errors = (column[known] for column in columns)
+        if outlying(value, others, their_scales, float(np.median(their_errors)), few):
+            places.append((layer, place))
+    return places
+
+
+def _variation(scales: np.ndarray, errors: np.ndarray) -> float:
+    """Return how many times more scales vary over layers than by noise, in the median over all tensors."""
+    ratios: list[float] = []
+    for scale, error in zip(scales.T, errors.T, strict=True):
+        known = np.isfinite(scale) & (error > 0)
+        if known.any():
+            ratios += (np.abs(scale[known] - np.median(scale[known])) / np.median(error[known])).tolist()
+    return _TO_DEVIATION * float(np.median(ratios)) if ratios else 1.0
 
 
 def _nothing(why: str) -> TensorDifferences:
-    table = xr.Dataset({"tensor_difference": (("layer", "tensor"), np.empty((0, 0)))})
+    empty = (("layer", "tensor"), np.empty((0, 0)))
+    table = xr.Dataset({"tensor_difference": empty, "tensor_scale": empty, "tensor_scale_error": empty})
     return TensorDifferences(table, (), (), why)
 
 
@@ -107,7 +172,7 @@ def block_differences(pairs: Sequence[tuple[dict[str, Tensor], dict[str, Tensor]
         pairs: The tensors of each block of the first network and of the other one, by name; layers count from 1.
     """
     names = list(dict.fromkeys(name for pair in pairs for each in pair for name in each))
-    gaps, sizes = (np.full((len(pairs), len(names)), np.nan) for _ in range(2))
+    gaps, sizes, products, errors = (np.full((len(pairs), len(names)), np.nan) for _ in range(4))
     vectors, unmatched = [], []
     for layer, (one, two) in enumerate(pairs):
         for place, name in enumerate(names):
@@ -120,12 +185,19 @@ def block_differences(pairs: Sequence[tuple[dict[str, Tensor], dict[str, Tensor]
             vectors += [name] if a.ndim == 1 else []
             sizes[layer, place] = float(torch.linalg.vector_norm(a, dtype=torch.float64))
             equal = a.dtype == b.dtype and torch.equal(a, b)
-            gaps[layer, place] = 0.0 if equal else float(torch.linalg.vector_norm(b.double() - a.double()))
+            gap = torch.zeros((), dtype=torch.float64) if equal else b.double() - a.double()
+            gaps[layer, place] = float(torch.linalg.vector_norm(gap))
+            products[layer, place] = float((gap * a).sum())
+            errors[layer, place] = float(torch.linalg.vector_norm(gap * a))
     positive = np.where(sizes > 0, sizes, np.nan)
     typical = np.array([np.nanmedian(column) if np.isfinite(column).any() else 1.0 for column in positive.T])
     values = gaps / np.where(sizes > 0, sizes, typical[None])
     table = xr.Dataset(
-        {"tensor_difference": (("layer", "tensor"), values)},
+        {
+            "tensor_difference": (("layer", "tensor"), values),
+            "tensor_scale": (("layer", "tensor"), 1 + products / positive**2),
+            "tensor_scale_error": (("layer", "tensor"), errors / positive**2),
+        },
         coords={"layer": np.arange(1, len(pairs) + 1), "tensor": names},
     )
     why = "" if np.isfinite(values).any() else "they have no tensor of the same name and shape"
@@ -142,8 +214,58 @@ def tensors_of_layer(compared: TensorDifferences, layer: int) -> list[str]:
     if compared.why:
         return []
     values = compared.table.tensor_difference.values
-    places = [place for row, place in standing_out(values) if row == layer - 1 and values[row, place] > STORED]
+    places = [place for row, place in standing_out(compared.table) if row == layer - 1]
     return [
         str(compared.table.tensor.values[place])
         for place in sorted(places, key=lambda place: -values[layer - 1, place])
     ]
+
+
+@dataclass(frozen=True)
+class MissingLayers:
+    """Layers that one of two networks has and the other one lacks, where all other blocks are the same.
+
+    Attributes:
+        layers: Their numbers in the deeper network, from 1.
+        rest: The median relative difference of the matrices of the other blocks.
+    """
+
+    layers: tuple[int, ...]
+    rest: float
+
+
+def missing_layers(first: Checkpoint, other: Checkpoint) -> MissingLayers | None:
+    """Return the layers that the shallower of two networks lacks; None unless all its blocks are in the deeper one.
+
+    Args:
+        first: The network compared with.
+        other: Of the same width.
+    """
+    deep, shallow = sorted((first, other), key=lambda ckpt: -ckpt.architecture.layers)
+    depth, count = shallow.architecture.layers, deep.architecture.layers - shallow.architecture.layers
+    if not count or sizes_differ(first, other, "widths"):
+        return None
+    distance = np.full((depth, count + 1), np.inf)  # of a block from those that many layers deeper
+    try:
+        for row, shift in np.ndindex(distance.shape):
+            pair = deep.block_tensors(row + shift + 1), shallow.block_tensors(row + 1)
+            compared = block_differences([pair])
+            matrices = compared.table.drop_sel(tensor=list(compared.vectors)).tensor_difference.values
+            if not compared.unmatched and matrices.size:
+                distance[row, shift] = float(np.median(matrices))
+    except CheckpointError:
+        return None
+    total = distance.copy()  # of the best assignment of all blocks up to one; shifts never decrease
+    for row in range(1, depth):
+        total[row] += np.minimum.accumulate(total[row - 1])
+    shifts = [int(np.argmin(total[-1]))]
+    for row in range(depth - 2, -1, -1):
+        shifts.insert(0, int(np.argmin(total[row, : shifts[0] + 1])))
+    chosen = distance[range(depth), shifts]
+    others = distance.copy()
+    others[range(depth), shifts] = np.inf
+    if not bool((chosen < _SAME_BLOCK).all()) or bool((others < _SAME_BLOCK).any()):
+        return None
+    present = {row + shift for row, shift in enumerate(shifts)}
+    layers = tuple(layer + 1 for layer in range(depth + count) if layer not in present)
+    return MissingLayers(layers, float(np.median(chosen)))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,11 +41,19 @@ _EXACT = 1e-10
 
 CIRCUITS = ("qk", "ov")
 
-_KINDS = ("difference", "angle")
+_DIFFERENCES = (
+    *(f"{name}_{kind}" for name in CIRCUITS for kind in ("difference", "angle")),
+    *(f"head_{name}_{kind}" for name in CIRCUITS for kind in ("difference", "scale")),
+    "head_matched",
+)
+"""Variables over layers, and over layers and heads; see `weight_differences`."""
 
-_REORDERED = 1e-4
-"""Hidden units are matched in another order if their sorted sizes differ by less than this although the unsorted ones
-do not; sizes of independently drawn networks differ by more."""
+_REORDERED = 0.05
+"""Hidden units are matched in another order only if their sorted sizes differ by less than this."""
+
+_ANOTHER_UNIT = 0.5
+"""Relative difference of a hidden unit from which it may be another one; also the factor by which another order has to
+reduce the difference of all units."""
 
 
 def leading_subspace(apply: Apply, transposed: Apply, rows: int) -> Float64[Tensor, "row direction"]:
@@ -109,8 +118,10 @@ def weight_differences(ckpts: Sequence[Checkpoint], report: Progress) -> tuple[x
         Dataset over ``model`` (all), ``other`` (all but the first) and ``layer`` (from 1): ``qk_norm`` and ``ov_norm``
         (model, layer), √Σ_h ‖·‖²; ``qk_difference`` and ``ov_difference`` (other, layer), √Σ_h ‖W_a − W_b‖² relative
         to it; ``qk_angle`` and ``ov_angle`` (other, layer), degrees between the subspaces of the `LEADING` left
-        singular vectors of Σ_h W: arcsin of the root mean square sine. And for each other why its differences are NaN,
-        in some layers or in all; empty where they are not.
+        singular vectors of Σ_h W: arcsin of the root mean square sine. Over (other, layer, head): of each head
+        ``head_qk_difference`` and ``head_ov_difference``, ‖W_a − W_b‖ relative to ‖W_a‖, ``head_qk_scale`` and
+        ``head_ov_scale``, ⟨W_b, W_a⟩/‖W_a‖², and ``head_matched``, the head of the other that goes with it. And for
+        each other why its differences are NaN, in some layers or in all; empty where they are not.
 
     Raises:
         CheckpointError: A tensor cannot be read.
@@ -119,7 +130,11 @@ def weight_differences(ckpts: Sequence[Checkpoint], report: Progress) -> tuple[x
     unlike = [""] + [sizes_differ(ckpts[0], other, "widths", "depths", "heads") for other in ckpts[1:]]
     unread: list[list[str]] = [[] for _ in ckpts]
     norms = {name: np.full((len(ckpts), max(depths)), np.nan) for name in CIRCUITS}
-    found = {f"{n}_{kind}": np.full((len(ckpts), max(depths)), np.nan) for n in CIRCUITS for kind in _KINDS}
+    heads = max([1, *(each.attention.heads for each in ckpts[0].layout.layers if each.attention is not None)])
+    found = {
+        name: np.full((len(ckpts), max(depths), heads)[: 3 if name.startswith("head") else 2], np.nan)
+        for name in _DIFFERENCES
+    }
     for layer in tracked(range(1, max(depths) + 1), report, "comparing the weights"):
         first: _Circuits | None = None
         for number, ckpt in enumerate(ckpts):
@@ -137,13 +152,13 @@ def weight_differences(ckpts: Sequence[Checkpoint], report: Progress) -> tuple[x
                 norms[name][number, layer - 1] = _norm(getattr(own, name))
             if number > 0 and first is not None and not unlike[number]:
                 for name, values in _differences(first, own).items():
-                    found[name][number, layer - 1] = values
+                    found[name][(number, layer - 1, slice(np.size(values)))[: found[name].ndim]] = values
     reasons = tuple(
         why or "; ".join(dict.fromkeys(unread[0] + own)) for why, own in zip(unlike[1:], unread[1:], strict=True)
     )
     variables = {f"{name}_norm": (("model", "layer"), values) for name, values in norms.items()}
-    variables |= {name: (("other", "layer"), values[1:]) for name, values in found.items()}
-    return xr.Dataset(variables, coords={"layer": np.arange(1, max(depths) + 1)}), reasons
+    variables |= {name: (("other", "layer", "head")[: each.ndim], each[1:]) for name, each in found.items()}
+    return xr.Dataset(variables, coords={"layer": np.arange(1, max(depths) + 1), "head": np.arange(heads)}), reasons
 
 
 def _circuits(weights: AttentionWeights) -> _Circuits:
@@ -156,31 +171,53 @@ def _circuits(weights: AttentionWeights) -> _Circuits:
     return _Circuits((weights.scale * query, key), (value, weights.output.double().mT))
 
 
-def _differences(a: _Circuits, b: _Circuits) -> dict[str, float]:
+def _differences(a: _Circuits, b: _Circuits) -> dict[str, Any]:
+    """Return `_DIFFERENCES` of a layer: numbers, and arrays over heads."""
     pairs = {name: (getattr(a, name), getattr(b, name)) for name in CIRCUITS}
+    heads = np.arange(len(a.qk[0]))
     if all(torch.equal(one, two) for pair in pairs.values() for one, two in zip(*pair, strict=True)):
-        return {f"{name}_{kind}": 0.0 for name in CIRCUITS for kind in _KINDS}
-    squares = {name: _squared_distances(*pair) for name, pair in pairs.items()}
-    order = _matched(squares)
-    found = {}
+        equal = {name: heads * 0.0 if name.startswith("head") else 0.0 for name in _DIFFERENCES}
+        return equal | {f"head_{name}_scale": heads * 0.0 + 1 for name in CIRCUITS} | {"head_matched": heads}
+    products = {name: _inner_products(*pair) for name, pair in pairs.items()}
+    order = _matched({name: _squared_distances(*each) for name, each in products.items()})
+    found: dict[str, Any] = {"head_matched": np.array(order)}
     for name, (one, two) in pairs.items():
         two = two[0][order], two[1][order]
-        square = float(squares[name][range(len(order)), order].sum())
-        if square > _EXACT:
-            gap = square**0.5
-        else:  # of A − B the factors are those of both side by side, the sign in one of them
-            gap = _norm((torch.cat([one[0], two[0]], dim=-1), torch.cat([one[1], -two[1]], dim=-1)))
-            norm = _norm(one)
-            gap = gap / norm if norm else (np.inf if gap else 0.0)
-        found[f"{name}_difference"] = gap
+        inner, squares, _ = products[name]
+        gaps, norms = _gaps(one, two, products[name], order).numpy(), squares.sqrt().numpy()
+        gap, total = float(np.linalg.norm(gaps)), float(np.linalg.norm(norms))
+        found[f"{name}_difference"] = gap / total if total else (np.inf if gap else 0.0)
         found[f"{name}_angle"] = degrees_of(squared_sine(_leading(one), _leading(two)))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found[f"head_{name}_difference"] = np.where(gaps > 0, gaps / norms, 0.0)
+            found[f"head_{name}_scale"] = inner[heads, order].numpy() / norms**2
     return found
+
+
+def _gaps(
+    one: tuple[Tensor, Tensor], two: tuple[Tensor, Tensor], products: tuple[Tensor, Tensor, Tensor], order: list[int]
+) -> Float64[Tensor, " head"]:
+    """Return ‖A_h − B_h‖ of matched heads, without loss of digits where they nearly agree."""
+    inner, squares, others = products
+    square = squares + others[order] - 2 * inner[range(len(order)), order]
+    close = square <= _EXACT * squares
+    same = (one[0] == two[0]).flatten(1).all(dim=1) & (one[1] == two[1]).flatten(1).all(dim=1)
+    gaps = square.clamp_min(0).sqrt()
+    if bool(close.any()):  # of A − B the factors are those of both side by side, the sign in one of them
+        left, right = torch.cat([one[0], two[0]], dim=-1)[close], torch.cat([one[1], -two[1]], dim=-1)[close]
+        gaps[close] = torch.linalg.vector_norm(_triangular(left, right), dim=(-2, -1))
+    return torch.where(same, 0.0, gaps)
 
 
 def _norm(factors: tuple[Tensor, Tensor]) -> float:
     """Return √Σ_h ‖left rightᵀ‖², through triangular factors: a sum of traces would lose half of the digits."""
-    left, right = (torch.linalg.qr(each, mode="r").R for each in factors)
-    return float(torch.linalg.vector_norm(left @ right.mT))
+    return float(torch.linalg.vector_norm(_triangular(*factors)))
+
+
+def _triangular(left: Tensor, right: Tensor) -> Tensor:
+    """Return a matrix of the singular values of left rightᵀ, head by head."""
+    one, two = (torch.linalg.qr(each, mode="r").R for each in (left, right))
+    return one @ two.mT
 
 
 def _matched(squares: Mapping[str, Float64[Tensor, "head other"]]) -> list[int]:
@@ -194,8 +231,8 @@ def _matched(squares: Mapping[str, Float64[Tensor, "head other"]]) -> list[int]:
     return [int(each) for each in linear_sum_assignment(cost)[1]]
 
 
-def _squared_distances(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> Float64[Tensor, "head other"]:
-    """Return ‖A_h − B_k‖² over Σ_h ‖A_h‖², from ⟨A, B⟩ = Σ (A_leftᵀ B_left) ∘ (A_rightᵀ B_right)."""
+def _inner_products(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return ⟨A_h, B_k⟩ (head, other), ‖A_h‖² and ‖B_k‖², from ⟨A, B⟩ = Σ (A_leftᵀ B_left) ∘ (A_rightᵀ B_right)."""
     heads, others = len(a[0]), len(b[0])
     left, right = (
         (one.movedim(0, 1).flatten(1).mT @ two.movedim(0, 1).flatten(1))
@@ -203,8 +240,12 @@ def _squared_distances(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> Fl
         .unflatten(2, (others, -1))
         for one, two in zip(a, b, strict=True)
     )
-    inner = (left * right).sum(dim=(1, 3))
     own, other = (((each[0].mT @ each[0]) * (each[1].mT @ each[1])).sum(dim=(-2, -1)) for each in (a, b))
+    return (left * right).sum(dim=(1, 3)), own, other
+
+
+def _squared_distances(inner: Tensor, own: Tensor, other: Tensor) -> Float64[Tensor, "head other"]:
+    """Return ‖A_h − B_k‖² over Σ_h ‖A_h‖²."""
     total = own.sum()
     return (own[:, None] + other - 2 * inner) / (total if float(total) else 1.0)
 
@@ -334,12 +375,15 @@ def _in_order(ones: dict[str, Tensor], twos: dict[str, Tensor], a: FeedForwardWe
     if any(matrix.shape[1] % width for name, matrix in ones.items() if a.roles[name] == "reads"):
         return twos
     one, two = (torch.cat([_units(each[name], a.roles[name], width) for name in ones], dim=1) for each in (ones, twos))
-    sizes = [torch.linalg.vector_norm(each, dim=1).sort().values for each in (one, two)]
-    scale = float(sizes[0].norm())
-    if float((sizes[0] - sizes[1]).norm()) > _REORDERED * scale or float((one - two).norm()) <= _REORDERED * scale:
+    sizes = [torch.linalg.vector_norm(units, dim=1) for units in (one, two)]
+    ranked = [each.sort().values for each in sizes]
+    gaps = torch.linalg.vector_norm(one - two, dim=1)
+    if float((ranked[0] - ranked[1]).norm()) > _REORDERED * float(sizes[0].norm()):
         return twos
-    order = (one @ two.mT).argmax(dim=1)
-    if len(order.unique()) < width or float((one - two[order]).norm()) >= float((one - two).norm()):
+    if not bool((gaps > _ANOTHER_UNIT * sizes[0]).any()):
+        return twos
+    order = (one @ (two / sizes[1].clamp_min(torch.finfo(two.dtype).tiny)[:, None]).mT).argmax(dim=1)
+    if len(order.unique()) < width or float((one - two[order]).norm()) > _ANOTHER_UNIT * float(gaps.norm()):
         return twos
     return {
         name: matrix[order] if a.roles[name] == "writes" else matrix.unflatten(1, (-1, width))[..., order].flatten(1)

@@ -35,7 +35,7 @@ WRITER = "tokendynamics compare"
 SUMMARY = "comparison.json"
 
 
-TABLES = ("table", "difference", "gaps", "weights", "halved")
+TABLES = ("table", "difference", "gaps", "weights", "tensors", "halved", "heads")
 
 _WANTED = "a saved comparison"
 
@@ -59,6 +59,8 @@ _TABLE_DIMS: dict[str, Dims] = {
         **{f"{part}_norm": ("model", "layer") for part in ("qk", "ov", "ff")},
         **{f"{part}_{kind}": ("other", "layer") for part in ("qk", "ov", "ff") for kind in ("difference", "angle")},
     },
+    "tensors": {f"tensor_{kind}": ("other", "layer", "tensor") for kind in ("difference", "scale")},
+    "heads": {"consensus_sensitivity": ("model", "layer", "head")},
     "halved": {
         "loss": ("model", "prompt"),
         "loss_change": ("model", "prompt", "layer", "part"),
@@ -93,8 +95,10 @@ class Comparison(StoredResult):
         gaps: How far states and updates of each part differ, token by token, over (other, prompt, layer, component);
             None where no two networks have states that can be paired.
         partings: Of all but the first: where it parts from the first; None where `gaps` has nothing of it.
-        weights: How far their weights differ; None if not requested.
+        weights: How far their weights differ, by layer and head; None if not requested.
+        tensors: How far the stored tensors of their blocks differ, by name; None if not requested, or none compares.
         halved: What halving each part does to the loss; None if not requested.
+        heads: First-order effects of their heads on κ; None if not requested, or κ′ differs significantly in none.
         sentences: What is found, the most important first.
         conventions: Every choice that the numbers depend on.
         manifest: Command, parameters, versions, hardware, seed, start and duration.
@@ -118,7 +122,9 @@ class Comparison(StoredResult):
     gaps: xr.Dataset | None
     partings: tuple[Parting | None, ...]
     weights: xr.Dataset | None
+    tensors: xr.Dataset | None
     halved: xr.Dataset | None
+    heads: xr.Dataset | None
     sentences: tuple[Finding, ...]
     conventions: tuple[Convention, ...]
     manifest: dict[str, Any]
@@ -157,6 +163,12 @@ class Comparison(StoredResult):
         if first is None:
             return None
         return "norm" if first.norms else names.get(first.part, first.part)
+
+    @property
+    def first_head(self) -> int | None:
+        """The head, counted from 0, that differs alone in the attention of `first_layer`; None otherwise."""
+        first = self.first_difference
+        return first.heads[0] if first is not None and len(first.heads) == 1 else None
 
     @property
     def tables(self) -> dict[str, xr.Dataset]:
@@ -208,8 +220,10 @@ def summary(comparison: Comparison) -> dict[str, Any]:
         "tables": [name for name in TABLES if getattr(comparison, name) is not None],
         "table": _values(comparison.table),
         "difference": _values(comparison.difference),
-        "weights": None if comparison.weights is None else _values(comparison.weights),
-        "halved": None if comparison.halved is None else _values(comparison.halved),
+        **{
+            name: None if (table := getattr(comparison, name)) is None else _values(table)
+            for name in ("weights", "tensors", "halved", "heads")
+        },
         "prompts": dict(zip(trace.prompt.values.tolist(), trace.text.values.tolist(), strict=True)),
         "conventions": [asdict(convention) for convention in comparison.conventions],
         "manifest": plain(comparison.manifest),
@@ -265,6 +279,7 @@ def _parting(values: Any) -> Parting | None:
         resized=tuple(each for each in resized if each is not None),
         early=_number(values["early"]),
         late=_number(values["late"]),
+        missing=tuple(as_integer(layer, "missing") for layer in values.get("missing", ())),
     )
 
 
@@ -275,9 +290,10 @@ def _difference(values: Any) -> Difference | None:
     # JSON has no infinity; one rounding of a part that adds nothing is infinitely much beside it, and never undefined.
     numbers["rounding"] = math.inf if math.isnan(numbers["rounding"]) else numbers["rounding"]
     numbers |= {name: _number(values.get(name)) for name in ("own", "beside")}  # absent before they were measured
-    norms = tuple(as_text(each, "norms") for each in values.get("norms", ()))  # likewise
+    norms = tuple(as_text(each, "norms") for each in values.get("norms", ()))  # likewise, as are heads
+    heads = tuple(as_integer(each, "heads") for each in values.get("heads", ()))
     part = one_of(Part, values["part"], "part")
-    return Difference(as_integer(values["layer"], "layer"), part, **numbers, norms=norms)
+    return Difference(as_integer(values["layer"], "layer"), part, **numbers, norms=norms, heads=heads)
 
 
 def _number(value: Any) -> float:
@@ -287,7 +303,7 @@ def _number(value: Any) -> float:
 def _tables(folder: Path, listed: Any, models: tuple[str, ...]) -> dict[str, Any]:
     unknown = next((each for each in listed if each not in TABLES), None)
     if unknown is not None or not set(_ALWAYS) <= set(listed):
-        wanted = f"{' and '.join(_ALWAYS)}, and no others than {', '.join(TABLES)}"
+        wanted = f"{' and '.join(_ALWAYS)}, and no others than this version has"
         raise ArgumentValueError(expected("tables", wanted, shown(listed)))
     found: dict[str, Any] = dict.fromkeys(TABLES)
     found |= {name: open_table(folder, name, _TABLE_DIMS[name], _WANTED, LABELS) for name in listed}

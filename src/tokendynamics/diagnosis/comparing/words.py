@@ -7,25 +7,20 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis.comparing._first_difference import (
-    SIZE_CHANGED,
-    Difference,
-    Parting,
-)
-from tokendynamics.diagnosis.comparing._tensors import (
-    STORED,
-    TensorDifferences,
-    standing_out,
-)
-from tokendynamics.diagnosis.comparing._weights import WEIGHTS_DIFFER
+from tokendynamics.diagnosis.comparing._first_difference import NEIGHBOURS, SIZE_CHANGED, Difference, Parting
+from tokendynamics.diagnosis.comparing._tensors import STORED, MissingLayers, TensorDifferences, standing_out
+from tokendynamics.diagnosis.comparing._weights import CIRCUITS, WEIGHTS_DIFFER
 from tokendynamics.diagnosis.network import PART_NAMES
 from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE
 from tokendynamics.diagnosis.verdict import Verdict
-from tokendynamics.words import Finding, factor, fixed, in_layers, listing, number, plural
+from tokendynamics.words import Finding, factor, fixed, in_layers, listing, number, plural, ranges
 from tokendynamics.words import interval as interval_of
 
 MOST_NAMED = 6
 """Parts, tensors or texts that are named; the others are counted."""
+
+SCALE_NAMED = 0.005
+"""Relative change of a product's scale from which it is named."""
 
 SMALL = 0.1
 """Relative difference of the last states up to which networks with different embeddings count as close: rounding all
@@ -105,7 +100,12 @@ def _gap(gap: float, interval: np.ndarray) -> str:
 
 
 def parting_finding(
-    names: tuple[str, str], parting: Parting | None, why: str, dtype: str, tensors: Sequence[str] = ()
+    names: tuple[str, str],
+    parting: Parting | None,
+    why: str,
+    dtype: str,
+    tensors: Sequence[str] = (),
+    weights: xr.Dataset | None = None,
 ) -> Finding:
     """Say where two networks first differ, and in which part.
 
@@ -114,7 +114,8 @@ def parting_finding(
         parting: From `parting_of`; None where states have no pairs.
         why: The reason in that case.
         dtype: The coarser of their dtypes.
-        tensors: Stored tensors of that layer that differ more than those of other layers.
+        tensors: Stored tensors of that layer that differ unlike those of other layers.
+        weights: From `weight_differences`, of the other one; None where not compared.
     """
     if parting is None:
         text = f"{names[1]} vs {names[0]}: the first difference is not located because {why}."
@@ -122,12 +123,12 @@ def parting_finding(
     slight = ", which is typical of weights that were rounded or trained slightly further"
     texts = {
         "equal": "all states are equal to the last bit.",
-        "rounding": f"the states differ by rounding only ({dtype}; {_ends(parting)}). No layer stands out.",
-        "from the start": f"the states differ from the embedding on ({_ends(parting)}). No layer stands out"
+        "rounding": f"the states differ only by rounding in {dtype}: {_ends(parting)}. No layer stands out.",
+        "from the start": f"the states differ from the embedding on: {_ends(parting)}. No layer stands out"
         f"{slight if parting.late <= SMALL else ''}.",
-        "gradual": f"the states diverge gradually ({_ends(parting)}). No layer stands out.",
+        "gradual": f"the states diverge gradually: {_ends(parting)}. No layer stands out.",
     }
-    text = texts.get(parting.kind) or _located(parting, tensors)
+    text = texts.get(parting.kind) or _located(parting, tensors, weights)
     # The numbers of a sentence, without those that are undefined or infinite.
     values = {name: value for name, value in parting.plain().items() if value is not None}
     for part in (*(values.get(name, {}) for name in ("first", "start", "largest")), *values["resized"]):
@@ -135,50 +136,90 @@ def parting_finding(
     return Finding(f"{names[1]} vs {names[0]}: {text}", "updates", values)
 
 
+def missing_finding(names: tuple[str, str], missing: MissingLayers) -> Finding:
+    """Say which layers one of two networks lacks.
+
+    Args:
+        names: Of the deeper network and the shallower one.
+        missing: From `missing_layers`.
+    """
+    rest = "equal" if missing.rest == 0 else f"the same up to {of_norm(missing.rest, 'their')} in the median"
+    text = f"{names[1]} lacks {in_layers(missing.layers)} of {names[0]}; the matrices of its other blocks are {rest}."
+    return Finding(text, "updates", {"missing": list(missing.layers), "rest": missing.rest})
+
+
 def _ends(parting: Parting) -> str:
-    start = "" if parting.start is None else f"{number(parting.start.update, 2)} at the embedding, "
-    early, late = number(parting.early, 2), number(parting.late, 2)
-    return f"difference relative to their norm: {start}{early} after layer 1, {late} at the end"
+    places = [] if parting.start is None else [(parting.start.update, "at the embedding")]
+    places += [(parting.early, "after layer 1"), (parting.late, "at the end")]
+    sizes = [f"{of_norm(size, 'their')} {place}" for size, place in places]
+    return f"by {listing(sizes)}"
 
 
-def _located(parting: Parting, tensors: Sequence[str]) -> str:
+def _located(parting: Parting, tensors: Sequence[str], weights: xr.Dataset | None) -> str:
     first = parting.first
     if first is None:
         return "the states differ."
-    text = _first(parting, first)
-    if first.beside > 0:
+    text = _first(parting, first) if parting.kind == "located" else _by_weights(parting, first)
+    if first.heads and weights is not None:
+        text += f" {_heads_standing_out(first, weights)}"
+    elif first.beside > 0 and parting.kind == "located":
         text += (
             f" On identical inputs its update differs by {of_norm(first.own)}; the median of the same part in "
             f"neighbouring layers is {number(first.beside, 2)}."
         )
     if tensors:
-        text += f" Tensors of this layer that differ more than in other layers: {listing(tensors, most=MOST_NAMED)}."
+        text += f" Tensors of this layer that differ unlike those of other layers: {listing(tensors, most=MOST_NAMED)}."
     others = [part for part in parting.resized if (part.layer, part.part) != (first.layer, first.part)]
     if others:
         named = [f"{part} ({factor(part.size)})" for part in others[:MOST_NAMED]]
         if len(others) > MOST_NAMED:
             named.append(plural(len(others) - MOST_NAMED, "more part"))
         text += f" Later updates that change at least twofold: {listing(named)}."
-    if parting.largest is not None and str(parting.largest) != str(first):
-        update = number(parting.largest.update, 2)
-        text += f" The largest difference, relative to the norm, is {update}, in the update of {parting.largest}."
+    if parting.largest is not None and (parting.largest.layer, parting.largest.part) != (first.layer, first.part):
+        text += f" The largest difference is in the update of {parting.largest}: {of_norm(parting.largest.update)}."
     return text
 
 
 def _first(parting: Parting, first: Difference) -> str:
     """Say how the first part that stands out differs, and what precedes it."""
-    subject = "states" if first.part == "final norm" else "update"
     verb = "differ" if first.part == "final norm" else "differs"
+    subject = "states" if first.part == "final norm" else "update"
+    whose = "the update of this attention" if first.heads else f"its {subject}"
     size = f" and is {_times(first.size)}" if abs(np.log(max(first.size, 1e-9))) > 0.05 else ""
     if first.exact:
         equal = "to the last bit" if first.before == 0 else "except for rounding"
-        change = f"its {subject} {verb} by {of_norm(first.update)}{size}"
+        change = f"{whose} {verb} by {of_norm(first.update)}{size}"
         return f"the first difference is in {first}: {change}. All earlier states are equal {equal}."
-    earlier = f"earlier parts changed as well ({_ends(parting)})"
-    before = f"although its input differs by only {of_norm(first.before)}; {earlier}"
+    before = f"although its input differs by only {of_norm(first.before)}"
+    earlier = f"Earlier parts changed as well: the states differ {_ends(parting)}."
+    whose = whose[0].upper() + whose[1:]
     if first.part != "final norm" and first.size >= SIZE_CHANGED:
-        return f"{first} stands out. Its update is {_times(first.size)} {before}."
-    return f"{first} stands out. Its {subject} {verb} by {of_norm(first.update)}{size} {before}."
+        return f"{first} stands out. {whose} is {_times(first.size)} {before}. {earlier}"
+    return f"{first} stands out. {whose} {verb} by {of_norm(first.update)}{size} {before}. {earlier}"
+
+
+def _by_weights(parting: Parting, first: Difference) -> str:
+    """Say which part stands out by its weights alone."""
+    start = "diverge gradually" if parting.start is None else "differ from the embedding on"
+    return f"{first} stands out by its weights. Its updates do not stand out: the states {start}, {_ends(parting)}."
+
+
+def _heads_standing_out(first: Difference, weights: xr.Dataset) -> str:
+    """Say by how much the circuits of the heads that stand out differ, and those of the heads around them."""
+    near = weights.sel(layer=slice(first.layer - NEIGHBOURS, first.layer + NEIGHBOURS))
+    here = weights.sel(layer=first.layer, head=list(first.heads))
+    name = max(CIRCUITS, key=lambda circuit: float(here[f"head_{circuit}_difference"].max()))
+    differences = here[f"head_{name}_difference"].values
+    place = int(np.argmax(differences))
+    scale, around = float(here[f"head_{name}_scale"][place]), float(near[f"head_{name}_difference"].median())
+    size = f" ({number(scale)}× as large)" if abs(scale - 1) >= SCALE_NAMED else ""
+    numbers = f"{of_norm(differences[place])}{size}, theirs by {number(around, 2)} in the median"
+    if len(first.heads) > 1:
+        which = f"Heads {ranges(first.heads)} differ unlike the heads around them"
+        return f"{which}: {name.upper()} of head {first.heads[place]} by {numbers}."
+    head, other = first.heads[place], int(here.head_matched[place])
+    matched = f" (head {other} in the other network)" if other != head else ""
+    return f"Head {head}{matched} alone differs unlike the heads around it: {name.upper()} by {numbers}."
 
 
 def _times(size: float) -> str:
@@ -219,11 +260,12 @@ def weights_finding(names: tuple[str, str], weights: xr.Dataset, why: str) -> Fi
         text = f"The QK and OV products of {names[1]} and {names[0]} are equal in all compared layers."
         return Finding(text + some, "weights", values)
     most = {name: int(np.nanargmax(sizes)) for name, sizes in largest.items() if np.nanmax(sizes) > WEIGHTS_DIFFER}
-    parts = [f"{number(largest[name][at], 2)} for {name.upper()} in layer {layers[at]}" for name, at in most.items()]
+    parts = [
+        f"{name.upper()} in layer {layers[at]} (by {of_norm(float(largest[name][at]))})" for name, at in most.items()
+    ]
     text = (
-        f"The attention weights of {names[1]} and {names[0]} differ {where_differing(differing, known)}. The largest "
-        f"{'difference' if len(parts) == 1 else 'differences'}, relative to the norm of the product, "
-        f"{'is' if len(parts) == 1 else 'are'} {listing(parts)}."
+        f"The attention weights of {names[1]} and {names[0]} differ {where_differing(differing, known)}, most for "
+        f"{listing(parts)}."
     )
     return Finding(text + some, "weights", values)
 
@@ -345,7 +387,7 @@ def part_named(difference: Difference | None) -> str:
 
 
 def tensors_finding(names: tuple[str, str], compared: TensorDifferences) -> Finding:
-    """Say which stored tensors differ and, if all layers differ, which more than in other layers.
+    """Say which stored tensors differ and, if all layers differ, which unlike those of other layers.
 
     Args:
         names: Of the first network and the other one.
@@ -361,31 +403,32 @@ def tensors_finding(names: tuple[str, str], compared: TensorDifferences) -> Find
     if not differing.any():
         text = f"All stored tensors of the blocks of {names[1]} and {names[0]} are equal, including biases and norms."
         return Finding(text + rest, "weights", {"tensors": []})
-    outliers = [(layer, place) for layer, place in standing_out(values) if differing[layer, place]]
+    outliers = standing_out(compared.table)
     known = np.isfinite(values).any(axis=1)
     changed = layers[differing.any(axis=1)]
     everywhere = bool(differing.any(axis=1)[known].all()) and int(known.sum()) > 1
     named = outliers or ([] if everywhere else [(int(row), int(place)) for row, place in np.argwhere(differing)])
-    words = _named(values, named, tensors, layers, compared.vectors)
+    words = _named(values, compared.table.tensor_scale.values, named, tensors, layers, compared.vectors)
     subject = f"Stored tensors of {names[1]} and {names[0]} differ {where_differing(changed, int(known.sum()))}"
     if named and everywhere:
-        text = f"{subject}. More than in other layers: {words}."
+        text = f"{subject}. Unlike those of other layers: {words}."
     elif named:
         text = f"{subject}: {words}."
     else:
         median = of_norm(float(np.median(values[differing])), "their")
-        text = f"{subject}, by {median} in the median; none differs more than in other layers."
+        text = f"{subject}, by {median} in the median; none differs unlike those of other layers."
     return Finding(text + rest, "weights", {"tensors": [f"{layers[layer]} {tensors[place]}" for layer, place in named]})
 
 
 def _named(
     values: np.ndarray,
+    scales: np.ndarray,
     chosen: list[tuple[int, int]],
     tensors: np.ndarray,
     layers: np.ndarray,
     vectors: tuple[str, ...],
 ) -> str:
-    """Write tensors by name, each with its layers and its largest difference, in decreasing order."""
+    """Write tensors by name, each with its layers, its largest difference and scale, in decreasing order."""
     places = sorted(
         {place for _, place in chosen}, key=lambda place: -max(values[at] for at in chosen if at[1] == place)
     )
@@ -394,6 +437,8 @@ def _named(
         rows = [row for row, column in chosen if column == place]
         kind = " (a bias or norm)" if tensors[place] in vectors else ""
         size = f"by {'up to ' * (len(rows) > 1)}{of_norm(max(values[row, place] for row in rows))}"
+        if len(rows) == 1 and abs(scales[rows[0], place] - 1) >= SCALE_NAMED:
+            size += f" ({number(scales[rows[0], place])}× as large)"
         words.append(f"{tensors[place]}{kind} in {in_layers(layers[rows].tolist())}, {size}")
     more = f"; and {plural(len(places) - TENSORS_NAMED, 'more tensor')}" if len(places) > TENSORS_NAMED else ""
     return "; ".join(words) + more

@@ -1,4 +1,4 @@
-"""The importance of each part of several networks: the change of their losses when its update is halved."""
+"""The effects of parts and heads of several networks: of halving each part on the loss, of each head on similarity."""
 
 from __future__ import annotations
 
@@ -13,17 +13,26 @@ from jaxtyping import Bool, Float64
 from torch import Tensor
 
 from tokendynamics.diagnosis.comparing._first_difference import ROUNDINGS
+from tokendynamics.diagnosis.gating.sensitivities import sensitivities
 from tokendynamics.diagnosis.gating.trials import NO_HEAD, read_losses, why_without_loss
-from tokendynamics.diagnosis.network import part_of_layer
+from tokendynamics.diagnosis.network import part_of_layer, sizes_differ
 from tokendynamics.diagnosis.tracing._together import nearest_layers
 from tokendynamics.diagnosis.tracing.prompt_shares import BOUNDS, CONFIDENCE, mean_with_interval
+from tokendynamics.numerics import ArgumentValueError, CheckpointError
 from tokendynamics.pretrained import Checkpoint
+from tokendynamics.pretrained.edits.gates import HeadGates
 from tokendynamics.pretrained.edits.variant import PARTS
 from tokendynamics.pretrained.inputs import Prepared
 from tokendynamics.provenance.progress import Progress, tracked
-from tokendynamics.words import Finding, number, percent, plural, signed
+from tokendynamics.words import Finding, listing, number, percent, plural, signed
 
 HALF = 0.5
+
+_HEADS_NAMED = 3
+"""Heads that are named; the others are counted."""
+
+_AMONG_THE_LARGEST = 0.25
+"""Share of the largest change of an effect from which a head is named beside it."""
 
 
 @dataclass(frozen=True)
@@ -248,4 +257,116 @@ def halved_convention() -> tuple[str, str, str]:
         f"cross-entropy of the next token; {percent(CONFIDENCE)} intervals over texts, in the sentence simultaneous "
         "for all parts",
         "at 0, parts that stabilise others stand out more; separate intervals miss one part in ten",
+    )
+
+
+@dataclass(frozen=True)
+class HeadEffects:
+    """First-order effects of the heads of several networks on the similarity of tokens after the last layer.
+
+    Attributes:
+        table: Dims ``model``, ``layer`` (from 1), ``head``: ``consensus_sensitivity``, ∂κ/∂a by a gate a = 1 on the
+            output of the head. NaN for networks that were not measured; None where none was.
+        unknown: For all but the first, why its effects were not compared; empty where they were, and where κ′ does not
+            differ significantly.
+    """
+
+    table: xr.Dataset | None
+    unknown: tuple[str, ...]
+
+
+def head_effects_of(
+    ckpts: Sequence[Checkpoint],
+    given: Sequence[Sequence[Prepared]],
+    differing: Sequence[bool],
+    sinks: tuple[float, str | Sequence[int]],
+    report: Progress,
+) -> HeadEffects:
+    """Differentiate κ after the last layer by a gate on every head, of the first network and of those that differ.
+
+    Takes one forward and one backward pass of every text for each of these networks.
+
+    Args:
+        ckpts: The first is the one that the others are compared with.
+        given: The prompts of each that count.
+        differing: For all but the first, whether κ′ differs significantly; the others are not measured.
+        sinks: From which ratio a token is massive, and which tokens are excluded; see `tokendynamics.trace`.
+        report: Called after each pass.
+    """
+    unlike = [_why_without_heads(ckpts[0], other) for other in ckpts[1:]]
+    wanted = [place for place, one in enumerate(differing, 1) if one and not unlike[place - 1]]
+    values: dict[int, np.ndarray] = {}
+    problems = {place: why for place, (one, why) in enumerate(zip(differing, unlike, strict=True), 1) if one and why}
+    for place in [0, *wanted] if wanted else ():
+        try:
+            values[place] = _head_sensitivities(ckpts[place], given[place], sinks, report)
+        except (ArgumentValueError, CheckpointError) as error:
+            problems |= dict.fromkeys([place] if place else wanted, str(error))
+    unknown = tuple(problems.get(place, "") for place in range(1, len(ckpts)))
+    if len(values) < 2 or 0 not in values:
+        return HeadEffects(None, unknown)
+    rows = [values.get(place, np.full_like(values[0], np.nan)) for place in range(len(ckpts))]
+    coords = {"layer": np.arange(1, len(values[0]) + 1), "head": np.arange(values[0].shape[1])}
+    table = xr.Dataset({"consensus_sensitivity": (("model", "layer", "head"), np.stack(rows))}, coords=coords)
+    return HeadEffects(table, unknown)
+
+
+def _why_without_heads(first: Checkpoint, other: Checkpoint) -> str:
+    if why := sizes_differ(first, other, "depths", "heads"):
+        return why
+    for ckpt in (first, other):
+        if not any(layer.attention is not None for layer in ckpt.layout.layers):
+            return f"the heads of {ckpt.name} are not known"
+    return ""
+
+
+def _head_sensitivities(
+    ckpt: Checkpoint, given: Sequence[Prepared], sinks: tuple[float, str | Sequence[int]], report: Progress
+) -> Float64[np.ndarray, "layer head"]:
+    ratio, excluded = sinks
+    with ckpt.gated() as gated:
+        packs = ckpt.packs([each.inputs for each in given])
+        return sensitivities(HeadGates(gated), packs, ratio, report, ckpt.architecture.layers, excluded).kappa
+
+
+def heads_finding(names: tuple[str, str], effects: HeadEffects, place: int, gap: float) -> Finding | None:
+    """Say which of two networks is closer to collapse, and by which heads; None where κ′ does not differ significantly.
+
+    Args:
+        names: Of the first network and the other one.
+        effects: From `head_effects_of`.
+        place: Index of the other one.
+        gap: Significant difference of κ′ after the last layer; NaN where it is not significant.
+    """
+    if np.isnan(gap):
+        return None
+    closer = f"{names[1]} is {'closer to' if gap > 0 else 'further from'} collapse than {names[0]}"
+    if effects.unknown[place] or effects.table is None:
+        text = f"{closer}. Which heads cause this is unknown because {effects.unknown[place]}."
+        return Finding(text, "heads", {"why": effects.unknown[place]})
+    values = effects.table.consensus_sensitivity.values
+    change = np.nan_to_num(values[place + 1] - values[0])
+    towards, total = change * np.sign(gap), float(change.sum())
+    if total * gap <= 0:
+        text = f"{closer}. First-order effects of heads do not explain this: they change by {signed(total, 2)} in sum."
+        return Finding(text, "heads", {"heads": [], "change": total})
+    most = float(towards.max())
+    order = np.argsort(-towards, axis=None, kind="stable")[:_HEADS_NAMED]
+    chosen = [np.unravel_index(each, change.shape) for each in order if towards.flat[each] >= _AMONG_THE_LARGEST * most]
+    heads = [(int(effects.table.layer[layer]), int(head)) for layer, head in chosen]
+    named = [f"layer {layer} head {head} ({signed(change[layer - 1, head], 2)})" for layer, head in heads]
+    text = (
+        f"{closer}. To first order, the effect on κ {'rises' if gap > 0 else 'falls'} most for {listing(named)}. Over "
+        f"all heads it changes by {signed(total, 2)}."
+    )
+    return Finding(text, "heads", {"heads": [list(place) for place in heads], "change": total})
+
+
+def heads_convention() -> tuple[str, str, str]:
+    """Return name, choice and alternative of the convention."""
+    return (
+        "Effects of heads",
+        "derivative of κ after the last layer by a gate on the output of each head, on all texts, in models whose κ′ "
+        "differs significantly",
+        "the effect of removing a head may differ from its derivative",
     )
