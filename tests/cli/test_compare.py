@@ -70,11 +70,11 @@ def test_json_goes_to_standard_output_alone(model: str, capsys: pytest.CaptureFi
 
 @pytest.mark.usefixtures("undrawn")
 def test_one_model_in_two_formats(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["compare", model, "--dtypes", "float32,bfloat16", *TEXTS, "--no-weights", "--json", "--out", "out"]
-    assert call(arguments) == 0
+    arguments = ["compare", model, "--dtypes", "float32,bfloat16", *TEXTS, "--no-weights", "--no-heads", "--json"]
+    assert call([*arguments, "--out", "out"]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert [name.rpartition(" ")[2] for name in summary["models"]] == ["(float32)", "(bfloat16)"]
-    assert summary["weights"] is None
+    assert summary["weights"] is summary["tensors"] is summary["heads"] is None
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -28,6 +28,7 @@ from tokendynamics.diagnosis.comparing._first_difference import (
     without_layers,
 )
 from tokendynamics.diagnosis.comparing._tensors import (
+    SCALE_DEVIATIONS,
     TIMES_OTHERS,
     MissingLayers,
     TensorDifferences,
@@ -418,7 +419,8 @@ def conventions_in(measured: Measured) -> tuple[Convention, ...]:
             f"the first part whose updates differ by more than {factor(ROUNDINGS)} rounding although all earlier parts "
             f"agree, or that on identical inputs differs by {factor(TIMES_NEIGHBOURS)} the median of the same part in "
             f"{NEIGHBOURS} layers on either side plus as many median deviations. If blocks of one model cannot run on "
-            f"states of the other: by {factor(JUMP)} the difference of its input, relative to the median of the others",
+            f"states of the other: by {factor(JUMP)} the difference of its input, relative to the median of others; "
+            "if none does, the part whose weights differ unlike those of other layers",
             "relative to zero, layer 1 is the first difference of any two networks with the same embedding",
         ),
         Convention(
@@ -448,7 +450,8 @@ def conventions_in(measured: Measured) -> tuple[Convention, ...]:
             Convention(
                 "Stored tensors",
                 "all tensors of a block compared by name, with biases and norms, as stored; one stands out from "
-                f"{factor(TIMES_OTHERS)} the median over the same tensor of the other layers plus as many deviations",
+                f"{factor(TIMES_OTHERS)} the median over the same tensor of the other layers plus as many deviations, "
+                f"or if its scale is {number(SCALE_DEVIATIONS, 1)} standard deviations from theirs",
                 "stored tensors may differ although the network computes the same",
             ),
         ]

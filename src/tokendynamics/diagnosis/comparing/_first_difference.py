@@ -18,6 +18,7 @@ from tokendynamics.diagnosis.comparing._tensors import (
     block_differences,
     outlying,
     outlying_from,
+    spread_of,
     standing_out,
 )
 from tokendynamics.diagnosis.comparing._weights import CIRCUITS, WEIGHTS_DIFFER
@@ -52,7 +53,7 @@ _FEW_LAYERS = 0.25
 weights of many layers differ unlike their neighbours, as after training."""
 
 _HEAD_DEVIATIONS = 6.0
-"""Standard deviations from which the scale of one of many heads locates a difference by itself."""
+"""Standard deviations from which the scale of one of many heads locates a difference without its stored tensors."""
 
 _REPARAMETERISED = 5.0
 """Stored matrices of a part that differ by this many times more than what they compute, relative to the other layers,
@@ -280,9 +281,9 @@ def without_layers(parting: Parting, gaps: xr.Dataset, eps: float, missing: Sequ
 def weights_standing_out(tensors: TensorDifferences, weights: xr.Dataset, first: Checkpoint) -> list[tuple[int, Part]]:
     """Return layers and parts with weights that differ unlike those around them, in order.
 
-    Those are stored tensors unlike those of their name in other layers, and heads unlike the heads around them.
-    Matrices in another basis or order compute the same. So tensors of a part do not count where its stored matrices
-    differ by far more than its products, relative to the other layers.
+    Those are stored tensors unlike those of their name in other layers. Matrices in another basis or order compute the
+    same. So tensors of a part do not count where its stored matrices differ by far more than its products, relative to
+    the other layers; in such an attention, heads unlike the heads around them count instead.
 
     Args:
         tensors: From `tensor_differences`.
@@ -291,13 +292,13 @@ def weights_standing_out(tensors: TensorDifferences, weights: xr.Dataset, first:
     """
     if tensors.why:
         return []
-    layers = range(1, first.architecture.layers + 1)
-    found: set[tuple[int, Part]] = {
-        (layer, "attention") for layer in layers if heads_standing_out(weights, layer, first)
-    }
     names = tensors.table.tensor.values.astype(str).tolist()
     parts: list[list[Part]] = [[_part_of(name, layer) for name in names] for layer in first.layout.layers]
     alike = _same_parameters(tensors, weights, parts)
+    rewritten = (np.flatnonzero(~alike["attention"]) + 1).tolist()
+    found: set[tuple[int, Part]] = {
+        (layer, "attention") for layer in rewritten if heads_standing_out(weights, layer, first, _HEAD_DEVIATIONS)
+    }
     for row, place in standing_out(tensors.table):
         part = parts[row][place]
         if alike[part][row]:
@@ -378,8 +379,11 @@ def heads_standing_out(
             value = float(differences[row, head]), float(scales[row, head])
             others, around = (np.delete(of_heads.ravel(), row * count + head) for of_heads in (differences, scales))
             known = np.isfinite(others)
-            noise = float(np.median(others[known])) / (first.architecture.dim * width) ** 0.5 if known.any() else np.inf
-            if known.any() and outlying(value, others[known], around[known], noise, deviations=deviations):
+            if not known.any():
+                continue
+            noise = float(np.median(others[known])) / (first.architecture.dim * width) ** 0.5
+            noise = max(noise, spread_of(np.delete(scales[row], head)))  # a norm spreads those of one layer
+            if outlying(value, others[known], around[known], noise, deviations=deviations):
                 heads.add(head)
     return tuple(sorted(heads))
 

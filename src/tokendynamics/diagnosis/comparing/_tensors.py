@@ -26,6 +26,8 @@ SCALE_DEVIATIONS = 5.0
 _TO_DEVIATION = 1.4826
 """Standard deviation of a normal distribution over its median absolute deviation."""
 
+_LEAST = float(np.finfo(np.float64).tiny)
+
 _ENOUGH = 6
 """Tensors of other layers from which their scales show how much scales vary; of fewer, those of all names do."""
 
@@ -43,8 +45,8 @@ class TensorDifferences:
     Attributes:
         table: Over ``layer`` (from 1) and ``tensor`` (its name in the block): ``tensor_difference``, ‖B − A‖ over ‖A‖,
             or over the median of ‖A‖ over layers where A is zero, and ``tensor_scale``, ⟨B, A⟩/⟨A, A⟩; NaN where either
-            has no such tensor of this shape. ``tensor_scale_error``, √Σ((B − A) A)²/⟨A, A⟩, is the standard error of
-            the scale if the elements of B − A are independent noise.
+            has no such tensor of this shape. ``tensor_scale_error``, √Σ((B − sA) A)²/⟨A, A⟩ for a scale s, is its
+            standard error if the elements of B − sA are independent noise.
         vectors: Names of the tensors of one axis: biases, and gains and biases of norms.
         unmatched: Names of tensors that only one network has in this shape, in the first layer that has them.
         why: Why nothing was compared; empty otherwise.
@@ -121,11 +123,18 @@ def outlying(
     if difference >= outlying_from(differences, TIMES_OTHERS):
         return True
     median = float(np.median(scales))
-    if len(scales) < _ENOUGH:
-        deviation = noise * max(few, 1.0)
-    else:
-        deviation = max(noise, _TO_DEVIATION * float(np.median(np.abs(scales - median))))
+    deviation = noise * max(few, 1.0) if len(scales) < _ENOUGH else max(noise, spread_of(scales))
     return abs(scale - median) >= deviations * deviation  # NaN of a tensor that is zero compares false
+
+
+def spread_of(values: np.ndarray) -> float:
+    """Return the standard deviation of values as their median absolute deviation shows it; 0 without any.
+
+    >>> round(spread_of(np.array([1.0, 2.0, 3.0, 40.0, np.nan])), 2)
+    1.48
+    """
+    known = values[np.isfinite(values)]
+    return _TO_DEVIATION * float(np.median(np.abs(known - np.median(known)))) if len(known) else 0.0
 
 
 def standing_out(table: xr.Dataset) -> list[tuple[int, int]]:
@@ -144,7 +153,8 @@ def standing_out(table: xr.Dataset) -> list[tuple[int, int]]:
         if not known.any():
             continue
         others, their_scales, their_errors = (column[known] for column in columns)
-        if outlying(value, others, their_scales, float(np.median(their_errors)), few):
+        noise = np.fmax(errors[layer, place], np.median(their_errors))
+        if outlying(value, others, their_scales, float(noise), few):
             places.append((layer, place))
     return places
 
@@ -188,7 +198,9 @@ def block_differences(pairs: Sequence[tuple[dict[str, Tensor], dict[str, Tensor]
             gap = torch.zeros((), dtype=torch.float64) if equal else b.double() - a.double()
             gaps[layer, place] = float(torch.linalg.vector_norm(gap))
             products[layer, place] = float((gap * a).sum())
-            errors[layer, place] = float(torch.linalg.vector_norm(gap * a))
+            # Of what another scale leaves of the difference, so that a factor is no noise.
+            rest = gap - products[layer, place] / max(sizes[layer, place] ** 2, _LEAST) * a
+            errors[layer, place] = float(torch.linalg.vector_norm(rest * a))
     positive = np.where(sizes > 0, sizes, np.nan)
     typical = np.array([np.nanmedian(column) if np.isfinite(column).any() else 1.0 for column in positive.T])
     values = gaps / np.where(sizes > 0, sizes, typical[None])
