@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bench.measure import Comparison, overhead, rounds_of
 from tokendynamics.diagnosis import compare, diagnose
-from tokendynamics.diagnosis.comparing.halved_parts import halved_parts
+from tokendynamics.diagnosis.comparing.effects import halved_parts
 from tokendynamics.pretrained import Checkpoint, load
 from tokendynamics.pretrained.inputs import prepared
 from tokendynamics.provenance.progress import silent

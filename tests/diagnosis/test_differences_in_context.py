@@ -172,12 +172,9 @@ def test_a_network_in_another_format_has_no_differences_on_the_same_inputs() -> 
 
 def table_of(differences: np.ndarray, scales: np.ndarray | None = None, elements: int = 100) -> xr.Dataset:
     """Differences of tensors over layers, as `block_differences` returns them; by default none changes its scale."""
-    dims = ("layer", "tensor")
-    scales = np.ones_like(differences) if scales is None else scales
-    sizes = ("tensor", np.full(differences.shape[1], elements))
-    return xr.Dataset(
-        {"tensor_difference": (dims, differences), "tensor_scale": (dims, scales), "tensor_elements": sizes}
-    )
+    values = {"difference": differences, "scale": np.ones_like(differences) if scales is None else scales}
+    values["scale_error"] = differences / elements**0.5
+    return xr.Dataset({f"tensor_{name}": (("layer", "tensor"), array) for name, array in values.items()})
 
 
 def test_tensors_stand_out_against_those_of_their_name() -> None:

@@ -15,6 +15,7 @@ from diagnosis.located_damage import (
     BACKGROUNDS,
     DAMAGES,
     FAMILIES,
+    HEADS,
     LAYERS,
     PROMPTS,
     Planted,
@@ -85,7 +86,7 @@ def test_the_head_that_differs_alone_is_named_by_its_circuits() -> None:
         (value - value.mean(dim=-2, keepdim=True)) @ weights.output.double()
         for value, weights in zip(values, (one, two), strict=True)
     ]
-    for head in range(6):
+    for head in range(HEADS):
         a, b = (product[head] for product in products)
         own = found.weights.isel(other=0).sel(layer=case.layer, head=head)
         assert float(own.head_ov_difference) == pytest.approx(float((b - a).norm() / a.norm()), rel=1e-8)
