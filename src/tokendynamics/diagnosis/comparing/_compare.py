@@ -140,17 +140,14 @@ def compare(
     """Compare several models with the first on the same texts, and locate the first difference and its cause.
 
     Args:
-        models: Anything `tokendynamics.load` takes, or checkpoints already loaded; at least two, counting the baseline
-            and `dtypes`.
+        models: Anything `tokendynamics.load` takes, or checkpoints; at least two, counting the baseline and `dtypes`.
         texts: Prompts, see `tokendynamics.trace`; None for the fourteen default texts.
         names: Names of the models, in order; None for their own.
         baseline: "untrained" adds a model with the architecture of the first and initial weights.
         seed: Random seed of these weights.
         weights: Whether the weights are compared as well.
-        halved: Whether each part of each layer is also halved and the changes of the loss are compared; one more pass
-            per part and model.
-        heads: Whether the heads are named that bring a model closer to collapse, where κ′ differs significantly; one
-            forward and one backward pass of all texts for each of these models and the first.
+        halved: Whether each part is also halved and the loss compared; one more pass per part and model.
+        heads: Whether to name the heads that bring a model closer to collapse; two more passes where κ′ differs.
         sinks: Which tokens are excluded; see `tokendynamics.trace`, also for `sink_ratio` and `truncate`.
         sink_ratio: Likewise.
         truncate: Likewise.
@@ -176,9 +173,7 @@ def compare(
         ckpts = _loaded(models, dtypes, device, allow_pickle, report, seed if baseline else None)
         called, prompts = _names(ckpts, names), named_prompts(default_texts() if texts is None else texts, ckpts[0])
         together = run_together(ckpts, prompts, sinks, sink_ratio, truncate, report)
-        differences = paired_differences(together.traces, together.estimates, called[1:])
-        options = weights, halved, (sink_ratio, sinks) if heads else None
-        measured = _measured(ckpts, together, differences, options, report)
+        measured = _measured(ckpts, together, called, (weights, halved, (sink_ratio, sinks) if heads else None), report)
     parameters, drawn = _parameters(ckpts, together, truncate, baseline), seed if baseline else ckpts[0].random_seed
     command = command or f"td.compare({', '.join(repr(ckpt.name) for ckpt in ckpts)})"
     record = manifest(command, parameters, seed=drawn, started=started, threads=in_force)
@@ -188,11 +183,12 @@ def compare(
 def _measured(
     ckpts: Sequence[Checkpoint],
     together: Together,
-    differences: xr.Dataset,
+    names: Sequence[str],
     options: tuple[bool, bool, tuple[float, str | Sequence[int]] | None],
     report: Progress,
 ) -> Measured:
     weights, halved, sinks = options
+    differences = paired_differences(together.traces, together.estimates, names[1:])
     different = together.traces[0].repeats.values < 0
     heads = None
     if sinks is not None:

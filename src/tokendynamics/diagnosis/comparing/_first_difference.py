@@ -296,14 +296,14 @@ def weights_standing_out(tensors: TensorDifferences, weights: xr.Dataset, first:
     parts: list[list[Part]] = [[_part_of(name, layer) for name in names] for layer in first.layout.layers]
     alike = _same_parameters(tensors, weights, parts)
     rewritten = (np.flatnonzero(~alike["attention"]) + 1).tolist()
-    found: set[tuple[int, Part]] = {
+    places: set[tuple[int, Part]] = {
         (layer, "attention") for layer in rewritten if heads_standing_out(weights, layer, first, _HEAD_DEVIATIONS)
     }
     for row, place in standing_out(tensors.table):
         part = parts[row][place]
         if alike[part][row]:
-            found.add((row + 1, part))
-    return sorted(found)
+            places.add((row + 1, part))
+    return sorted(places)
 
 
 def _part_of(tensor: str, layout: BlockLayout) -> Part:

@@ -130,7 +130,7 @@ def weight_differences(ckpts: Sequence[Checkpoint], report: Progress) -> tuple[x
     unlike = [""] + [sizes_differ(ckpts[0], other, "widths", "depths", "heads") for other in ckpts[1:]]
     unread: list[list[str]] = [[] for _ in ckpts]
     norms = {name: np.full((len(ckpts), max(depths)), np.nan) for name in CIRCUITS}
-    heads = max([1, *(each.attention.heads for each in ckpts[0].layout.layers if each.attention is not None)])
+    heads = max([1, *(layer.attention.heads for layer in ckpts[0].layout.layers if layer.attention is not None)])
     found = {
         name: np.full((len(ckpts), max(depths), heads)[: 3 if name.startswith("head") else 2], np.nan)
         for name in _DIFFERENCES
@@ -157,7 +157,7 @@ def weight_differences(ckpts: Sequence[Checkpoint], report: Progress) -> tuple[x
         why or "; ".join(dict.fromkeys(unread[0] + own)) for why, own in zip(unlike[1:], unread[1:], strict=True)
     )
     variables = {f"{name}_norm": (("model", "layer"), values) for name, values in norms.items()}
-    variables |= {name: (("other", "layer", "head")[: each.ndim], each[1:]) for name, each in found.items()}
+    variables |= {name: (("other", "layer", "head")[: table.ndim], table[1:]) for name, table in found.items()}
     return xr.Dataset(variables, coords={"layer": np.arange(1, max(depths) + 1), "head": np.arange(heads)}), reasons
 
 
@@ -179,19 +179,19 @@ def _differences(a: _Circuits, b: _Circuits) -> dict[str, Any]:
         equal = {name: heads * 0.0 if name.startswith("head") else 0.0 for name in _DIFFERENCES}
         return equal | {f"head_{name}_scale": heads * 0.0 + 1 for name in CIRCUITS} | {"head_matched": heads}
     products = {name: _inner_products(*pair) for name, pair in pairs.items()}
-    order = _matched({name: _squared_distances(*each) for name, each in products.items()})
-    found: dict[str, Any] = {"head_matched": np.array(order)}
+    order = _matched({name: _squared_distances(*triple) for name, triple in products.items()})
+    values: dict[str, Any] = {"head_matched": np.array(order)}
     for name, (one, two) in pairs.items():
         two = two[0][order], two[1][order]
         inner, squares, _ = products[name]
         gaps, norms = _gaps(one, two, products[name], order).numpy(), squares.sqrt().numpy()
         gap, total = float(np.linalg.norm(gaps)), float(np.linalg.norm(norms))
-        found[f"{name}_difference"] = gap / total if total else (np.inf if gap else 0.0)
-        found[f"{name}_angle"] = degrees_of(squared_sine(_leading(one), _leading(two)))
+        values[f"{name}_difference"] = gap / total if total else (np.inf if gap else 0.0)
+        values[f"{name}_angle"] = degrees_of(squared_sine(_leading(one), _leading(two)))
         with np.errstate(divide="ignore", invalid="ignore"):
-            found[f"head_{name}_difference"] = np.where(gaps > 0, gaps / norms, 0.0)
-            found[f"head_{name}_scale"] = inner[heads, order].numpy() / norms**2
-    return found
+            values[f"head_{name}_difference"] = np.where(gaps > 0, gaps / norms, 0.0)
+            values[f"head_{name}_scale"] = inner[heads, order].numpy() / norms**2
+    return values
 
 
 def _gaps(
@@ -216,7 +216,7 @@ def _norm(factors: tuple[Tensor, Tensor]) -> float:
 
 def _triangular(left: Tensor, right: Tensor) -> Tensor:
     """Return a matrix of the singular values of left rightᵀ, head by head."""
-    one, two = (torch.linalg.qr(each, mode="r").R for each in (left, right))
+    one, two = (torch.linalg.qr(matrix, mode="r").R for matrix in (left, right))
     return one @ two.mT
 
 
@@ -240,14 +240,14 @@ def _inner_products(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> tuple
         .unflatten(2, (others, -1))
         for one, two in zip(a, b, strict=True)
     )
-    own, other = (((each[0].mT @ each[0]) * (each[1].mT @ each[1])).sum(dim=(-2, -1)) for each in (a, b))
-    return (left * right).sum(dim=(1, 3)), own, other
+    squares = [((x.mT @ x) * (y.mT @ y)).sum(dim=(-2, -1)) for x, y in (a, b)]
+    return (left * right).sum(dim=(1, 3)), squares[0], squares[1]
 
 
-def _squared_distances(inner: Tensor, own: Tensor, other: Tensor) -> Float64[Tensor, "head other"]:
+def _squared_distances(inner: Tensor, squares: Tensor, others: Tensor) -> Float64[Tensor, "head other"]:
     """Return ‖A_h − B_k‖² over Σ_h ‖A_h‖²."""
-    total = own.sum()
-    return (own[:, None] + other - 2 * inner) / (total if float(total) else 1.0)
+    total = squares.sum()
+    return (squares[:, None] + others - 2 * inner) / (total if float(total) else 1.0)
 
 
 def _leading(factors: tuple[Tensor, Tensor]) -> Float64[Tensor, "dim direction"]:
@@ -376,7 +376,7 @@ def _in_order(ones: dict[str, Tensor], twos: dict[str, Tensor], a: FeedForwardWe
         return twos
     one, two = (torch.cat([_units(each[name], a.roles[name], width) for name in ones], dim=1) for each in (ones, twos))
     sizes = [torch.linalg.vector_norm(units, dim=1) for units in (one, two)]
-    ranked = [each.sort().values for each in sizes]
+    ranked = [size.sort().values for size in sizes]
     gaps = torch.linalg.vector_norm(one - two, dim=1)
     if float((ranked[0] - ranked[1]).norm()) > _REORDERED * float(sizes[0].norm()):
         return twos

@@ -325,7 +325,7 @@ def _head_sensitivities(
 ) -> Float64[np.ndarray, "layer head"]:
     ratio, excluded = sinks
     with ckpt.gated() as gated:
-        packs = ckpt.packs([each.inputs for each in given])
+        packs = ckpt.packs([prompt.inputs for prompt in given])
         return sensitivities(HeadGates(gated), packs, ratio, report, ckpt.architecture.layers, excluded).kappa
 
 
@@ -352,7 +352,8 @@ def heads_finding(names: tuple[str, str], effects: HeadEffects, place: int, gap:
         return Finding(text, "heads", {"heads": [], "change": total})
     most = float(towards.max())
     order = np.argsort(-towards, axis=None, kind="stable")[:_HEADS_NAMED]
-    chosen = [np.unravel_index(each, change.shape) for each in order if towards.flat[each] >= _AMONG_THE_LARGEST * most]
+    least = _AMONG_THE_LARGEST * most
+    chosen = [np.unravel_index(place, change.shape) for place in order if towards.flat[place] >= least]
     heads = [(int(effects.table.layer[layer]), int(head)) for layer, head in chosen]
     named = [f"layer {layer} head {head} ({signed(change[layer - 1, head], 2)})" for layer, head in heads]
     text = (

@@ -291,7 +291,7 @@ def _difference(values: Any) -> Difference | None:
     numbers["rounding"] = math.inf if math.isnan(numbers["rounding"]) else numbers["rounding"]
     numbers |= {name: _number(values.get(name)) for name in ("own", "beside")}  # absent before they were measured
     norms = tuple(as_text(each, "norms") for each in values.get("norms", ()))  # likewise, as are heads
-    heads = tuple(as_integer(each, "heads") for each in values.get("heads", ()))
+    heads = tuple(as_integer(head, "heads") for head in values.get("heads", ()))
     part = one_of(Part, values["part"], "part")
     return Difference(as_integer(values["layer"], "layer"), part, **numbers, norms=norms, heads=heads)
 
