@@ -276,8 +276,8 @@ def test_a_plateau_has_no_single_worst_layer(measured: xr.Dataset) -> None:
     """Equal as written, or within the interval; a layer outside it, or of another state, is not named."""
     table = with_end(measured, consensus_relative=0.9)
     for values, layers, where in (
-        ([0.0, 0.904, 0.9, 0.9], (1, 2, 3), "is highest after layers 1–3 of 3 (0.90)"),
-        ([0.0, 0.9, 0.8, 0.904], (1, 3), "is highest after layers 1, 3 of 3 (0.90)"),
+        ([0.0, 0.904, 0.9, 0.9], (1, 2, 3), "is highest after layers 1–3 of 3, equal to within the interval (0.90)"),
+        ([0.0, 0.9, 0.8, 0.904], (1, 3), "is highest after layers 1, 3 of 3, equal to within the interval (0.90)"),
         ([0.0, 0.8, 0.95, 0.9], (2,), "peaks after layer 2 of 3 (0.95)"),
         ([0.0, 0.8, 0.9, 0.95], (3,), "peaks after the last layer (0.95)"),
     ):
@@ -289,6 +289,15 @@ def test_a_plateau_has_no_single_worst_layer(measured: xr.Dataset) -> None:
         assert verdict.worst.layers == layers
         assert verdict.worst.layer == 1 + int(np.argmax(values[1:]))
         assert f"Similarity {where}" in verdict.sentences[1].text
+    for site in ("attention", "feed_forward"):
+        table.consensus_relative.loc[{"site": site}] = [0.0, 0.95, 0.2, 0.949]
+    few = table.assign(consensus_relative_interval=table.consensus_relative_interval * np.nan)
+    text = judge(None, few).sentences[1].text
+    assert "Similarity is highest after layers 1, 3 of 3, equal when rounded (0.95)" in text
+    narrow = table.assign(consensus_relative_interval=table.consensus_relative_interval * 0.0 + 0.95)
+    assert "layers 1, 3 of 3, equal when rounded" in judge(None, narrow).sentences[1].text
+    for site in ("attention", "feed_forward"):
+        table.consensus_relative.loc[{"site": site}] = [0.0, 0.8, 0.9, 0.95]
     table["consensus_relative_interval"] = table.consensus_relative_interval + np.array([-0.1, 0.1])
     table["kappa_of_prompt"] = table.kappa_of_prompt * 0.0
     assert judge(None, table).worst.layers == (2, 3)  # 0.8 is drawing together, whatever the interval holds
@@ -303,7 +312,7 @@ def test_a_collapse_to_a_line_has_a_plateau_too(measured: xr.Dataset) -> None:
     table.line_excess.loc[{"layer": [2, 3]}] = 0.9
     verdict = judge(None, table)
     assert (verdict.worst.layers, str(verdict.worst)) == ((2, 3), "rank collapse, layers 2–3")
-    assert "The line excess is highest after layers 2–3 of 3 (0.90)" in verdict.sentences[1].text
+    assert "The line excess is highest after layers 2–3 of 3, equal when rounded (0.90)" in verdict.sentences[1].text
     common = judge(None, with_end(measured, common=0.97, width=0.0))
     assert "The common share peaks after the last layer (0.97)" in common.sentences[1].text
     assert str(common.worst) == "anisotropic, layer 3"

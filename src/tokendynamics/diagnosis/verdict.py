@@ -308,17 +308,20 @@ def _where(trace: xr.Dataset, states: tuple[State, ...], worst: Worst, further_c
         return Finding(text, "shares", numbers)
     causes = _causes(_steps(trace, worst))
     causes += f" {further_causes}" if further_causes and name in _PLAIN else ""
-    measure = f"{_PLAIN.get(name, name)} {fixed(value)}"
+    measure, where = f"{_PLAIN.get(name, name)} {fixed(value)}", _after(worst.layers, depth)
+    if len(worst.layers) > 1:
+        low, high = intervals[worst.layer]
+        plateau = values[list(worst.layers)]
+        where += (
+            f", equal {'to within the interval' if ((plateau >= low) & (plateau <= high)).all() else 'when rounded'}"
+        )
     if worst.state == states[-1]:
         subject = _SUBJECTS.get(name, "Similarity")
         verb = "peaks" if len(worst.layers) == 1 else "is highest"
-        text = f"{subject} {verb} {_after(worst.layers, depth)} ({fixed(value)}).{causes}"
+        text = f"{subject} {verb} {where} ({fixed(value)}).{causes}"
     else:
         earlier = "An earlier layer is worse" if len(worst.layers) == 1 else "Earlier layers are worse"
-        text = (
-            f"{earlier}: {worst.state} {_after(worst.layers, depth)} ({measure}; "
-            f"{fixed(float(values[-1]))} after the last layer).{causes}"
-        )
+        text = f"{earlier}: {worst.state} {where} ({measure}; {fixed(float(values[-1]))} after the last layer).{causes}"
     return Finding(text, "shares", numbers)
 
 
