@@ -118,8 +118,8 @@ def directions_and_sources(
         except CheckpointError as error:
             writing, unknown = {}, str(error)
         of_texts = [(text, shared.of(place)) for place, text in enumerate(shared.texts)]
-        of_sources = [_of_text(*each, factors) for each in of_texts]
-        of_heads = [heads_of(*each, writing) for each in of_texts] if writing else []
+        of_sources = [_of_text(*text, factors) for text in of_texts]
+        of_heads = [heads_of(*text, writing) for text in of_texts] if writing else []
         acts = [[act] for _, act in of_sources]
         for both, (_, act) in zip(acts, of_heads, strict=False):
             both.append(act)

@@ -56,12 +56,12 @@ def writers_of(directions: xr.Dataset, text: bool) -> list[Writer]:
         directions.written.sel(component="attention") != 0
     )
     split = known.any(["direction", "layer"])  # elsewhere the attention was not read, and the layer is one part
-    found = [
+    writers = [
         Writer(source, _part_name(str(part), source, bool(split.sel(source=source))), float(share))
         for source in shares.source.values.tolist()
         for part, share in zip(shares.component.values, shares.sel(source=source).values, strict=True)
     ]
-    return sorted((each for each in found if each.share), key=lambda writer: -writer.share)
+    return sorted((writer for writer in writers if writer.share), key=lambda writer: -writer.share)
 
 
 def _part_name(part: str, source: int, split: bool) -> str:
@@ -78,12 +78,12 @@ def heads_of_direction(directions: xr.Dataset, text: bool) -> list[Writer]:
     if "written_by_head" not in directions:
         return []
     shares = _after_last(directions.written_by_head, text).transpose("source", "head").values
-    found = [
+    writers = [
         Writer(source, f"layer {source} head {head}", float(shares[source, head]))
         for source, head in np.argwhere(np.isfinite(shares)).tolist()
         if source > 0
     ]
-    return sorted(found, key=lambda writer: -writer.share)
+    return sorted(writers, key=lambda writer: -writer.share)
 
 
 def _after_last(values: xr.DataArray, text: bool) -> xr.DataArray:
@@ -164,19 +164,19 @@ def _writers(directions: xr.Dataset, text: bool, name: str) -> Finding:
     writers, heads = writers_of(directions, text), heads_of_direction(directions, text)
     shares = np.array([writer.share for writer in writers])
     enough = int(np.searchsorted(np.cumsum(shares), 0.5)) + 1
-    values: dict[str, Any] = {"parts": {each.name: each.share for each in writers[:MOST_WRITERS]}}
+    values: dict[str, Any] = {"parts": {writer.name: writer.share for writer in writers[:MOST_WRITERS]}}
     if enough > min(MOST_WRITERS, max(1, len(writers) // 4)):
         largest = writers[0]
         words = f"No small set of parts writes {name}; {largest.name} writes most ({fixed(largest.share, sign=True)})."
     else:
         chosen, total = writers[:enough], float(shares[:enough].sum())
-        named = listing([f"{each.name} ({fixed(each.share, sign=True)})" for each in chosen])
+        named = listing([f"{writer.name} ({fixed(writer.share, sign=True)})" for writer in chosen])
         verb = "writes" if enough == 1 else "write"
         words = f"{named[0].upper()}{named[1:]} {verb} most of {name}."
         words += f" The other parts undo {fixed(total - 1)} of it." if round(total - 1, 2) > 0 else ""
     if heads and heads[0].share >= HEAD_NAMED:
         words += f" Of single heads, {heads[0].name} writes most of it ({fixed(heads[0].share, sign=True)})."
-        values["heads"] = {each.name: each.share for each in heads[:MOST_WRITERS]}
+        values["heads"] = {writer.name: writer.share for writer in heads[:MOST_WRITERS]}
     return Finding(words, "directions", values)
 
 

@@ -209,6 +209,7 @@ def trace_dataset(
         "sinks": list(SINK_HANDLING),
         "component": list(COMPONENTS),
         "distance": variables.pop("distance"),
+        "cosine": variables.pop("cosine"),
         "share": ("share", list(SHARES)),
         "bound": list(BOUNDS),
     }

@@ -38,6 +38,9 @@ SAME_EMBEDDING = 0.95
 """κ of the embedding from which κ′ is undefined: the tokens of a prompt already agree before the first layer, as with
 one repeated word, and the denominator 1 − κ is nearly 0."""
 
+BINS = 40
+"""Of the cosines of pairs of tokens, between −1 and 1."""
+
 _REMOVED = SINK_HANDLING.index("removed")
 
 _FEED_FORWARD = SITES.index("feed_forward")
@@ -105,7 +108,8 @@ def place_variables(rows: Sequence[PromptTrace]) -> dict[str, Any]:
 
     Returns:
         (layer, site): ``share_position`` with its interval, ``cosine_elsewhere``; (layer, distance):
-        ``cosine_at_distance``; and the coordinate ``distance``: 1, 2, 4 … up to the longest prompt.
+        ``cosine_at_distance``; (layer, cosine): ``pair_share``; and the coordinates ``distance``: 1, 2, 4 … up to the
+        longest prompt, and ``cosine``: the middles of the bins.
     """
     longest = max(len(row.counted[0]) for row in rows)
     distances = [2**power for power in range(max(1, (longest - 1).bit_length()))]
@@ -113,6 +117,7 @@ def place_variables(rows: Sequence[PromptTrace]) -> dict[str, Any]:
     without = torch.full((len(rows), len(places.layers)), torch.nan).double()
     share, elsewhere = without.new_full((2, len(places.layers)), torch.nan)
     cosines = without.new_full((max(places.layers) + 1, len(distances)), torch.nan)
+    pairs_at = cosines.new_full((len(cosines), BINS), torch.nan)
     blocks = set(places.of("feed_forward"))
     for state, (directions, counts) in enumerate(_directions(rows, longest)):
         same, other = cosines_by_place(directions, counts)
@@ -121,14 +126,18 @@ def place_variables(rows: Sequence[PromptTrace]) -> dict[str, Any]:
         pairs = known.sum() - 2 * known.sum(dim=0)
         without[:, state] = (excess.nansum() - 2 * excess.nansum(dim=0)) / torch.where(pairs > 0, pairs, torch.nan)
         if state in blocks:
-            cosines[places.layers[state]] = torch.stack([_cosine_at(directions, counts, each) for each in distances])
+            layer = places.layers[state]
+            cosines[layer] = torch.stack([_cosine_at(directions, counts, each) for each in distances])
+            pairs_at[layer] = _pairs_in_bins(directions, counts)
     interval = jackknife_interval(share, without, CONFIDENCE)
     return {
         "share_position": (("layer", "site"), places.grid(share)),
         "share_position_interval": (("layer", "site", "bound"), places.grid(interval)),
         "cosine_elsewhere": (("layer", "site"), places.grid(elsewhere)),
         "cosine_at_distance": (("layer", "distance"), cosines.numpy()),
+        "pair_share": (("layer", "cosine"), pairs_at.numpy()),
         "distance": distances,
+        "cosine": (np.arange(BINS) + 0.5) * 2 / BINS - 1,
     }
 
 
@@ -154,6 +163,22 @@ def _cosine_at(
     pairs = (counts[:, distance:] & counts[:, :-distance]).sum(dim=-1)
     cosines = torch.linalg.vecdot(directions[:, distance:], directions[:, :-distance]).sum(dim=-1, dtype=torch.float64)
     return (cosines / torch.where(pairs > 0, pairs, torch.nan)).nanmean()
+
+
+def _pairs_in_bins(
+    directions: Float[Tensor, "prompt token dim"], counts: Bool[Tensor, "prompt token"]
+) -> Float64[Tensor, " bin"]:
+    """Return the share of pairs of different tokens of one prompt whose cosine is in each bin, each prompt alike."""
+    shares = []
+    for rows, there in zip(directions, counts, strict=True):
+        units, number_in = rows[there], torch.zeros(BINS, dtype=torch.long)
+        for some in units.split(max(1, _PIECE_BYTES // (4 * max(1, len(units))))):
+            places = (((some @ units.mT).flatten() + 1) * (BINS / 2)).long().clamp(0, BINS - 1)
+            number_in += places.bincount(minlength=BINS)
+        number_in[-1] -= len(units)  # each token with itself
+        if len(units) > 1:
+            shares.append(number_in.double() / number_in.sum())
+    return torch.stack(shares).mean(dim=0) if shares else torch.full((BINS,), torch.nan, dtype=torch.float64)
 
 
 def _repeats(rows: Sequence[PromptTrace]) -> np.ndarray:

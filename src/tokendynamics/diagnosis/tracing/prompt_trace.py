@@ -246,7 +246,20 @@ def slower_observables(
     return {name: known[name] for name in extra} | {name: _checked(name, each) for name, each in (own or {}).items()}
 
 
-_COORDINATES = ("prompt", "text", "layer", "site", "sinks", "component", "share", "bound", "token", "distance", "")
+_COORDINATES = (
+    "prompt",
+    "text",
+    "layer",
+    "site",
+    "sinks",
+    "component",
+    "share",
+    "bound",
+    "token",
+    "distance",
+    "cosine",
+    "",
+)
 
 
 def _checked(name: str, function: Observable) -> Observable:

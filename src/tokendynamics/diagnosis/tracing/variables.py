@@ -68,6 +68,8 @@ DESCRIPTIONS: dict[str, str] = {
     "place gives",
     "cosine_at_distance": "mean cosine over pairs of tokens of one prompt that stand that many places apart, each "
     "prompt alike; NaN where none do",
+    "pair_share": "share of the pairs of different tokens of one prompt whose cosine is in a bin around `cosine`, each "
+    "prompt alike; sums to 1",
     "consensus_within": "κ, consensus: prompt share / (1 - common share); NaN where all directions are one",
     "consensus_relative": "κ′ = (κ - κ_0) / (1 - κ_0), κ_0 that of the embedding; NaN where κ_0 is nearly 1",
     "kappa_of_prompt": "consensus of each prompt alone; their mean is kappa",

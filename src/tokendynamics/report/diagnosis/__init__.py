@@ -8,6 +8,7 @@ from tokendynamics.report.diagnosis import (
     _levers,
     _measures,
     _norms,
+    _pairs,
     _parts,
     _shares,
     _sinks,
@@ -16,7 +17,20 @@ from tokendynamics.report.diagnosis import (
     _weights,
 )
 
-_FILES = (_shares, _parts, _directions, _levers, _deeper, _updates, _norms, _sinks, _measures, _weights, _tokens)
+_FILES = (
+    _shares,
+    _parts,
+    _directions,
+    _levers,
+    _deeper,
+    _updates,
+    _norms,
+    _sinks,
+    _pairs,
+    _measures,
+    _weights,
+    _tokens,
+)
 """In the order of the page."""
 
 

@@ -108,7 +108,7 @@ def _writers_figure(directions: xr.Dataset, kind: str) -> Figure:
     names = (("attention", ATTENTION, (-0.38, -0.02)), ("feed-forward", FEED_FORWARD, (0.02, 0.38)))
     over = "" if kind == "common" else f" Mean over {plural(directions.sizes['direction'] - 1, 'prompt')}."
     writers = writers_of(directions, kind == "text")
-    named = listing([f"{each.name} ({signed(each.share)})" for each in writers[:3]])
+    named = listing([f"{writer.name} ({signed(writer.share)})" for writer in writers[:3]])
 
     def text(place: int, layer: int) -> str:
         attention, feed_forward = (signed(share) for share in shares[layer])
@@ -140,10 +140,10 @@ def _writers_figure(directions: xr.Dataset, kind: str) -> Figure:
 
 def _writers_table(directions: xr.Dataset) -> Table:
     rows = [
-        cells([_KINDS[kind], each.name, each.share])
+        cells([_KINDS[kind], writer.name, writer.share])
         for kind in _KINDS
         for several in (writers_of(directions, kind == "text"), heads_of_direction(directions, kind == "text"))
-        for each in several[:_MOST]
+        for writer in several[:_MOST]
     ]
     return Table(
         "Parts and heads that write most of the shared directions after the last layer; the share of a head is part of "
