@@ -193,6 +193,26 @@ def test_one_head_has_the_effect_of_its_attention() -> None:
         assert float(effects["consensus_effect"].sel(layer=layer, head=0)) == pytest.approx(-alone[layer], abs=1e-9)
 
 
+def test_a_loss_that_is_passed_is_that_of_the_network_without_the_head() -> None:
+    network, prompts = network_of("llama"), ids_of()
+    ids = torch.tensor([prompts[0]])
+
+    def loss(given: Any) -> torch.Tensor:
+        return given(ids).logits.square().mean()
+
+    plain = td.head_effects(network, prompts, candidates=2, sink_ratio=1e6)
+    effects = td.head_effects(network, prompts, candidates=2, sink_ratio=1e6, loss=loss)
+    np.testing.assert_allclose(effects.consensus_effect, plain.consensus_effect, atol=1e-12)
+    assert bool(effects.loss_sensitivity.isnull().all())
+    assert bool(effects.loss_effect_interval.isnull().all())
+    for place, head in np.argwhere(effects.loss_effect.notnull().values):
+        with torch.no_grad():
+            gap = float(loss(network)) - float(loss(without_head("llama", network, int(place) + 1, int(head))))
+        assert float(effects.loss_effect[place, head]) == pytest.approx(gap, abs=1e-9)
+    with pytest.raises(ArgumentTypeError, match="one number"):
+        td.head_effects(network, prompts, loss=lambda network: torch.ones(2))
+
+
 def test_the_network_is_as_before() -> None:
     network, ids = network_of("gpt2"), torch.tensor([ids_of()[0]])
     before = network(ids).logits

@@ -7,6 +7,7 @@ import pickle
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from tokendynamics.diagnosis.gating._result import (
     qualified,
 )
 from tokendynamics.diagnosis.gating.sensitivities import Sensitivities, reading_layer, sensitivities
-from tokendynamics.diagnosis.gating.trials import EffectEstimate, Trial, Trials, jackknife_t
+from tokendynamics.diagnosis.gating.trials import Costs, EffectEstimate, Trial, Trials, jackknife_t
 from tokendynamics.diagnosis.result import levers_in_words
 from tokendynamics.diagnosis.verdict import Verdict, Worst
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
@@ -67,6 +68,12 @@ def _network(family: str, *, head: bool = True, dtype: torch.dtype = torch.float
         for parameter in network.parameters():
             parameter.data += 0.1 * torch.randn_like(parameter)
     return network
+
+
+@cache
+def _costs(budget: float = CHEAP) -> Costs:
+    """Of the cross-entropy of any network."""
+    return Costs(load(_network("gpt2")), None, budget)
 
 
 def _first_order(ckpt: Checkpoint, prompts: list[list[int]], where: int | None = None) -> tuple[Sensitivities, Any]:
@@ -382,7 +389,7 @@ def _trial(change: float, cost: float, *, resolved: bool = True) -> Trial:
 
 
 def _says(kappa: float, relative: float, *tried: Trial) -> str:
-    return _levers._answer(EffectEstimate(kappa, 0, 1), EffectEstimate(relative, 0, 1), tried)[0]
+    return _levers._answer(EffectEstimate(kappa, 0, 1), EffectEstimate(relative, 0, 1), tried, _costs())[0]
 
 
 def test_each_answer_has_its_opposite() -> None:
@@ -408,17 +415,19 @@ def _answered(
     where: int = 6,
     normed: bool = True,
     layers: tuple[int, ...] | None = None,
+    costs: Costs | None = None,
 ) -> tuple[str, str]:
     """Return the answer in sentences, and as advice."""
+    costs = _costs() if costs is None else costs
     estimates = (
         EffectEstimate(kappa, kappa - 0.1, kappa + 0.1),
         EffectEstimate(relative, relative - 0.1, relative + 0.1),
     )
-    answer, best = _levers._answer(*estimates, tried)
+    answer, best = _levers._answer(*estimates, tried, costs)
     halves = Halves(["e", "f"], ["a", "b", "c", "d"], "text")
     making = tuple(range(1, where + 1)) if layers is None else layers
     answer = qualified(answer, best, making, where)
-    words = LeverWords(where, *estimates, tried, halves, normed, making)
+    words = LeverWords(where, *estimates, tried, halves, normed, making, costs)
     return words.of(answer, best), words.advice(answer, best)
 
 
@@ -428,6 +437,59 @@ def _sentences(kappa: float, relative: float, *tried: Trial, **facts: Any) -> st
 
 def _advice(kappa: float, relative: float, *tried: Trial, **facts: Any) -> str:
     return _answered(kappa, relative, *tried, **facts)[1]
+
+
+def test_a_loss_that_was_passed_has_no_unit_and_no_interval() -> None:
+    costs = _costs(0.5)
+    costs.unit, costs.of_loss = "", " in the loss that was passed"
+    cheap, dear = (replace(_trial(-0.1, 0.0), loss_change=EffectEstimate(cost, np.nan, np.nan)) for cost in (0.1, 0.7))
+    best = _sentences(0.4, 0.4, cheap, dear, costs=costs)
+    assert "at an estimated cost of at most 0.5, the attention of layer 2 at α = 0.5, " in best
+    assert "and the loss by +0.100." in best
+    assert "lowers similarity by 25 % at +0.100 in the loss that was passed." in _advice(0.4, 0.4, cheap, costs=costs)
+    words = "Turning down the one part tried costs more than 0.5 in the loss that was passed."
+    assert words in _sentences(0.4, 0.4, dear, costs=costs)
+    assert not any("nats" in words for words in (best, _sentences(0.4, 0.4, dear, costs=costs)))
+
+
+def test_a_loss_that_is_passed_decides_which_part_helps() -> None:
+    network, prompts = _network("llama"), _ids(8)
+    ids = torch.tensor([prompts[0]])
+
+    def loss(given: Any) -> torch.Tensor:
+        return given(ids).logits.square().mean()
+
+    plain = levers_of(network, prompts)
+    found = levers_of(network, prompts, loss=loss, budget=1e6)
+    np.testing.assert_allclose(found.kappa_change, plain.kappa_change, atol=1e-12)
+    assert bool(found.loss_sensitivity.isnull().all())
+    assert bool(found.loss_interval.isnull().all())
+    assert (plain.table.attrs["loss_unit"], found.table.attrs["loss_unit"]) == ("nats", "")
+    for place in range(found.table.sizes["candidate"]):
+        row = found.table.isel(candidate=place)
+        block = (changed := copy.deepcopy(network)).model.layers[int(row.candidate_layer) - 1]
+        part = block.self_attn.o_proj if row.candidate_part.item() == "attention" else block.mlp.down_proj
+        with torch.no_grad():
+            part.weight.mul_(float(row.alpha))
+            assert float(row.loss_change) == pytest.approx(float(loss(changed)) - float(loss(network)), abs=1e-9)
+
+
+def levers_of(network: Any, prompts: list[list[int]], **chosen: Any) -> Levers:
+    return td.levers(network, prompts, candidates=2, sink_ratio=1e6, **chosen)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "error", "words"),
+    [
+        ({"loss": lambda network: float("nan")}, ArgumentValueError, "a finite number for the network as it is"),
+        ({"loss": lambda network: torch.ones(3)}, ArgumentTypeError, "one number"),
+        ({"budget": -1.0}, ArgumentValueError, "budget"),
+        ({"budget": float("inf")}, ArgumentValueError, "budget"),
+    ],
+)
+def test_what_is_no_loss_and_no_budget_is_refused(chosen: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        levers_of(_network("llama"), _ids(5), **chosen)
 
 
 def test_each_sentence_says_what_was_measured() -> None:

@@ -171,7 +171,14 @@ MODELS: dict[str, Callable[[], Call]] = {
     ),
     "what_if": lambda: _texts(td.what_if, changes=({"attention": 0.5}, "any"), **_SINKS, **_PROGRESS),
     "levers": lambda: _model(
-        td.levers, texts=(_FIVE, "any"), candidates=(1, "integer"), **_SINKS, packed=(True, "flag"), **_PROGRESS
+        td.levers,
+        texts=(_FIVE, "any"),
+        candidates=(1, "integer"),
+        loss=(None, "any"),
+        budget=(0.02, "number"),
+        **_SINKS,
+        packed=(True, "flag"),
+        **_PROGRESS,
     ),
     "deeper": lambda: _texts(
         td.deeper,

@@ -10,11 +10,10 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis.auditing._words import FEWEST, STRONG, SURE, p_value_in_words, rank_correlation
-from tokendynamics.diagnosis.gating._levers import CANDIDATES as PARTS_TRIED
 from tokendynamics.diagnosis.gating._levers import halves_of, try_parts, with_effect
 from tokendynamics.diagnosis.gating._result import Halves, Levers
 from tokendynamics.diagnosis.gating.sensitivities import Sensitivities, sensitivities
-from tokendynamics.diagnosis.gating.trials import CONFIDENCE, Trial, Trials
+from tokendynamics.diagnosis.gating.trials import CONFIDENCE, Costs, Loss, Trial, Trials
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.numerics.errors import expected
@@ -41,10 +40,10 @@ SMALLEST = 0.001
 
 _DESCRIPTIONS = {
     "consensus_sensitivity": "derivative of κ by a gate on the head's output, at gate 1; positive: the head raises κ",
-    "loss_sensitivity": "derivative of the loss by the same gate, in nats",
+    "loss_sensitivity": "derivative of the cross-entropy by the same gate, in nats; NaN where a loss was passed",
     "consensus_effect": "κ of the network minus κ without the head, measured on other texts; NaN: not run without it",
     "consensus_effect_interval": "interval of consensus_effect over texts",
-    "loss_effect": "loss of the network minus loss without the head, in nats; negative: the head lowers the loss",
+    "loss_effect": "loss of the network minus loss without the head; negative: the head lowers the loss",
     "loss_effect_interval": "interval of loss_effect over texts",
 }
 
@@ -55,6 +54,7 @@ def head_effects(
     texts: Any,
     *,
     candidates: int = CANDIDATES,
+    loss: Loss | None = None,
     sinks: str | Sequence[int] = "detect",
     sink_ratio: float = SINK_RATIO,
     truncate: bool = False,
@@ -71,6 +71,7 @@ def head_effects(
         ckpt: Anything `tokendynamics.load` takes, or a checkpoint already loaded; a network in memory.
         texts: At least five different prompts of one kind, as `tokendynamics.trace` takes them.
         candidates: Number of heads that are removed, the most promising first.
+        loss: Function of the network that returns one number; see `tokendynamics.levers`.
         sinks: Which tokens are excluded; see `tokendynamics.trace`. Detection by norm uses the whole network.
         sink_ratio: Likewise.
         truncate: Whether a prompt longer than the context is cut.
@@ -84,7 +85,8 @@ def head_effects(
         of its attention, but for what the bias of the output projection adds.
 
     Raises:
-        ArgumentTypeError, ArgumentValueError: Too few texts, equal ones, or some that this network does not read.
+        ArgumentTypeError, ArgumentValueError: Too few texts, equal ones, or some that this network does not read; a
+            loss that is not one finite number.
         CheckpointError: The heads of no layer are known, a block's parts are not found, or the network is streamed.
 
     >>> texts = ["one fish", "two red birds", "it rains again", "who goes there", "a long way home"]
@@ -94,11 +96,12 @@ def head_effects(
     """
     ckpt = as_checkpoint(ckpt)
     _, halves, find, measure = halves_of(ckpt, texts, candidates, sink_ratio, truncate=truncate, packed=packed)
+    costs = Costs(ckpt, loss, 0.0)
     with reporting(progress) as report, ckpt.gated() as gated:
         heads = _gates_of(gated, ckpt)
         first = sensitivities(heads, find, sink_ratio, report, sinks=sinks)
         trials = Trials(heads, measure, first.where, sink_ratio, sinks)
-        return _removed(ckpt.name, first, trials, halves, candidates, report)
+        return _removed(ckpt.name, first, trials, halves, costs, report, candidates)
 
 
 def levers_and_heads(
@@ -108,16 +111,20 @@ def levers_and_heads(
     sinks: str | Sequence[int],
     sink_ratio: float,
     truncate: bool,
+    loss: Loss | None,
+    budget: float,
     report: Progress,
 ) -> tuple[Levers, xr.Dataset | Refused]:
     """Return what `levers` and `head_effects` measure, from the same derivatives: one forward and two backward passes.
 
     Args:
         ckpt: A network in memory.
-        texts: See `levers`, also for the next three.
+        texts: See `levers`, also for the next five.
         sinks: Likewise.
         sink_ratio: Likewise.
         truncate: Likewise.
+        loss: Likewise.
+        budget: Likewise.
         report: Told how far the work is.
 
     Returns:
@@ -127,6 +134,7 @@ def levers_and_heads(
         ArgumentTypeError, ArgumentValueError, CheckpointError: As `levers` does.
     """
     prompts, halves, find, measure = halves_of(ckpt, texts, CANDIDATES, sink_ratio, truncate=truncate, packed=True)
+    costs = Costs(ckpt, loss, budget)
     with ckpt.gated() as gated:
         try:
             heads = _gates_of(gated, ckpt)
@@ -134,11 +142,11 @@ def levers_and_heads(
             first = _columns(both, slice(len(PARTS)))
             trials = Trials(heads, measure, both.where, sink_ratio, sinks)
             of_heads = _columns(both, slice(len(PARTS), None))
-            effects = _removed(ckpt.name, of_heads, trials, halves, CANDIDATES, report)
+            effects = _removed(ckpt.name, of_heads, trials, halves, costs, report)
         except CheckpointError as error:
             effects, first = Refused(str(error)), sensitivities(gated, find, sink_ratio, report, sinks=sinks)
         trials = Trials(gated, measure, first.where, sink_ratio, sinks)
-        tried = try_parts(ckpt, first, trials, halves, PARTS_TRIED, report)
+        tried = try_parts(ckpt, first, trials, halves, costs, report)
     counting = {"sinks": sinks, "sink_ratio": sink_ratio, "truncate": truncate}
     return with_effect(tried, ckpt, prompts, halves, counting), effects
 
@@ -149,12 +157,20 @@ def _columns(first: Sensitivities, chosen: slice) -> Sensitivities:
 
 
 def _removed(
-    name: str, first: Sensitivities, trials: Trials, halves: Halves, candidates: int, report: Progress
+    name: str,
+    first: Sensitivities,
+    trials: Trials,
+    halves: Halves,
+    costs: Costs,
+    report: Progress,
+    candidates: int = CANDIDATES,
 ) -> xr.Dataset:
     """Remove the strongest heads one at a time, and return all numbers."""
     strongest = _strongest(first, candidates)
     removed = [trials.of(layer, head, 0.0) for layer, head in tracked(strongest, report, "removing heads")]
-    return _as_dataset(name, first, trials, removed, halves)
+    removed = costs.charged(removed, lambda trial: f"layer {trial.layer} head {trial.part}")
+    first = replace(first, loss=np.full_like(first.loss, np.nan)) if costs.given else first
+    return _as_dataset(name, first, trials, removed, halves, costs)
 
 
 def heads_findings(
@@ -280,7 +296,7 @@ def _strongest(first: Sensitivities, count: int) -> list[tuple[int, int]]:
 
 
 def _as_dataset(
-    name: str, first: Sensitivities, trials: Trials, removed: Sequence[Trial], halves: Halves
+    name: str, first: Sensitivities, trials: Trials, removed: Sequence[Trial], halves: Halves, costs: Costs
 ) -> xr.Dataset:
     measured = {key: np.full((*first.kappa.shape, 3), np.nan) for key in ("consensus_effect", "loss_effect")}
     for trial in removed:
@@ -300,6 +316,7 @@ def _as_dataset(
         "model": name,
         "where": first.where,
         "kappa": trials.kappa.value,
+        "loss_unit": costs.unit.strip(),
         "prompts_measured": len(halves.measuring),
         "intervals": f"{percent(CONFIDENCE)} over {halves.noun}s, each by itself: jackknife-t for κ, Student's t of "
         "paired differences for the loss",

@@ -13,12 +13,10 @@ import xarray as xr
 from tokendynamics.diagnosis.gating._levers import ALPHAS, MUCH, halves_of
 from tokendynamics.diagnosis.gating._result import CHEAP, LITTLE, Halves
 from tokendynamics.diagnosis.gating.sensitivities import Sensitivities, sensitivities
-from tokendynamics.diagnosis.gating.trials import CONFIDENCE, EffectEstimate, Loss, OwnLoss, Reading, Trials
+from tokendynamics.diagnosis.gating.trials import CONFIDENCE, Costs, EffectEstimate, Loss, Reading, Trials
 from tokendynamics.diagnosis.network import part_of_layer
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
-from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_count
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained.edits.gates import PartAndHeadGates
 from tokendynamics.pretrained.edits.variant import PARTS
@@ -127,31 +125,30 @@ def joint_levers(
     """
     ckpt = as_checkpoint(ckpt)
     as_count(most, "most")
-    if not 0 <= budget < math.inf:
-        raise ArgumentValueError(expected("budget", "a finite number of at least 0", budget))
     _, halves, find, measure = halves_of(ckpt, texts, candidates, sink_ratio, truncate=truncate, packed=packed)
+    costs = Costs(ckpt, loss, budget)
     with reporting(progress) as report, ckpt.gated() as gated:
         gates = PartAndHeadGates(gated)
         first = sensitivities(gates, find, sink_ratio, report, sinks=sinks)
-        search = _Search(Trials(gates, find, first.where, sink_ratio, sinks), OwnLoss(ckpt, loss), budget)
+        search = _Search(Trials(gates, find, first.where, sink_ratio, sinks), costs)
         chain = search.greedy(_candidates(first, candidates), most, report)
         trials = Trials(gates, measure, first.where, sink_ratio, sinks)
-        return _answered(ckpt.name, trials, _measured(trials, chain, search.own_loss), search, halves)
+        return _answered(ckpt.name, trials, _measured(trials, chain, costs), search, halves)
 
 
 class _Search:
     """A greedy search over measured effects.
 
     Attributes:
-        own_loss: The user's.
+        costs: Of changes.
         singles: Single changes measured so far.
         sets: Larger sets measured so far.
         much: Whether κ′ is so large that a change counts at any cost.
         little: Whether κ′ is so small that nothing needs a change.
     """
 
-    def __init__(self, trials: Trials, own_loss: OwnLoss, budget: float) -> None:
-        self._trials, self.own_loss, self.budget = trials, own_loss, budget
+    def __init__(self, trials: Trials, costs: Costs) -> None:
+        self._trials, self.costs = trials, costs
         self.singles = self.sets = 0
         self.much, self.little = trials.relative_kappa.value >= MUCH, trials.relative_kappa.value < LITTLE
 
@@ -184,16 +181,12 @@ class _Search:
                     effects[place] = effect
         return chain
 
-    def affordable(self, cost: float) -> bool:
-        """Return whether a change of the loss is within the budget; an unknown one has no cost."""
-        return self.much or not cost > self.budget
-
     def _effect(self, values: Values) -> float:
         """Return how a set changes κ; infinity where κ is undefined or the cost is above the budget."""
         reading = self._trials.reading(values)
         kappa, cost = self._trials.change(reading, self._trials.plain)
-        costs = self.own_loss.change(_named(values)).value if self.own_loss.given else cost.value
-        return kappa.value if math.isfinite(kappa.value) and self.affordable(costs) else math.inf
+        cost = self.costs.change(_named(values)) if self.costs.given else cost
+        return kappa.value if math.isfinite(kappa.value) and self.costs.allow(cost.value, self.much) else math.inf
 
 
 @dataclass(frozen=True)
@@ -237,15 +230,15 @@ def _candidates(first: Sensitivities, count: int) -> list[tuple[int, int]]:
     return chosen
 
 
-def _measured(trials: Trials, chain: Sequence[Values], own_loss: OwnLoss) -> list[_Step]:
+def _measured(trials: Trials, chain: Sequence[Values], costs: Costs) -> list[_Step]:
     steps: list[_Step] = []
     before: Reading = trials.plain
     for number, values in enumerate(chain):
         reading = trials.reading(values)
         kappa, cost = trials.change(reading, trials.plain)
         gain, _ = trials.change(reading, before)
-        if own_loss.given:
-            cost = own_loss.change(_named(values))
+        if costs.given:
+            cost = costs.change(_named(values))
         (added,) = set(values) - set(chain[number - 1] if number else {})
         steps.append(_Step(values, added, kappa, gain, cost))
         before = reading
@@ -256,7 +249,8 @@ def _answered(name: str, trials: Trials, steps: Sequence[_Step], search: _Search
     reported = 0
     for step in steps:
         # Of an unknown loss no advice follows.
-        if not step.gain.high < 0 or math.isnan(step.cost.value) or not search.affordable(step.cost.value):
+        affordable = search.costs.allow(step.cost.value, search.much) and not math.isnan(step.cost.value)
+        if not step.gain.high < 0 or not affordable:
             break
         reported += 1
     changes = _named(steps[reported - 1].values) if reported else {}
@@ -273,7 +267,7 @@ def _words(
 ) -> str:
     similarity = f"similarity κ after layer {trials.where}"
     plain = estimate(kappa.value, (kappa.low, kappa.high), CONFIDENCE)
-    unit = search.own_loss.unit
+    unit = search.costs.unit
     if search.little:
         return (
             f"No change is needed to avoid consensus: κ′ is below {LITTLE:g} ({similarity}: {plain}). None was tried."
@@ -283,7 +277,7 @@ def _words(
         f"{plural(len(halves.finding), halves.noun)}; the sets found were measured on {len(halves.measuring)} others."
     )
     if not steps:
-        within = "" if search.much else f" at a cost of at most {search.budget:g}{unit}"
+        within = "" if search.much else f" at a cost of at most {search.costs.budget:g}{unit}"
         return f"No part or head tried lowers {similarity} ({plain}){within}. {tried}"
     step = steps[max(reported - 1, 0)]
     names = listing([f"{_part(*place)} (α = {value:g})" for place, value in step.values.items()])
@@ -327,7 +321,7 @@ def _as_dataset(name: str, steps: Sequence[_Step], reported: int, where: int, ha
 
 def _conventions(search: _Search, halves: Halves) -> tuple[Convention, ...]:
     nouns = f"{halves.noun}s"
-    unit = "of the loss that was given" if search.own_loss.given else "nats per token"
+    unit = "of the loss that was given" if search.costs.given else "nats per token"
     return (
         Convention(
             "greedy search",
@@ -344,7 +338,7 @@ def _conventions(search: _Search, halves: Halves) -> tuple[Convention, ...]:
         Convention(
             "what is reported",
             f"the largest set of which every change adds a significant one ({percent(CONFIDENCE)} interval of the gain "
-            f"below 0) at a cost of at most {search.budget:g} {unit}; from κ′ = {MUCH:g} on at any cost",
+            f"below 0) at a cost of at most {search.costs.budget:g} {unit}; from κ′ = {MUCH:g} on at any cost",
             "another budget or confidence changes the set, not the numbers",
         ),
     )

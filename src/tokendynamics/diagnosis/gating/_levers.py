@@ -24,7 +24,7 @@ from tokendynamics.diagnosis.gating._result import (
 )
 from tokendynamics.diagnosis.gating._what_if import what_if
 from tokendynamics.diagnosis.gating.sensitivities import HIGHEST, LOWEST, Sensitivities, sensitivities
-from tokendynamics.diagnosis.gating.trials import CONFIDENCE, EffectEstimate, Trial, Trials
+from tokendynamics.diagnosis.gating.trials import CONFIDENCE, Costs, EffectEstimate, Loss, Trial, Trials
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
 from tokendynamics.diagnosis.tracing.prompts import NamedPrompts, named_prompts, noun_of
 from tokendynamics.numerics import ArgumentValueError
@@ -63,6 +63,8 @@ def levers(
     texts: Any,
     *,
     candidates: int = CANDIDATES,
+    loss: Loss | None = None,
+    budget: float = CHEAP,
     sinks: str | Sequence[int] = "detect",
     sink_ratio: float = SINK_RATIO,
     truncate: bool = False,
@@ -80,6 +82,9 @@ def levers(
         ckpt: Anything `tokendynamics.load` takes, or a checkpoint already loaded; a network in memory.
         texts: At least five different prompts of one kind, as `tokendynamics.trace` takes them.
         candidates: Number of parts that are tried, the most promising first.
+        loss: Function of the network, with its language head where there is one, that returns one number; lower is
+            better. It is called with each gate in force. None for the cross-entropy of the next token, in nats.
+        budget: Largest rise of the loss at which a part is named. It does not count where κ′ ≥ 0.55.
         sinks: Which tokens are excluded; see `tokendynamics.trace`. Detection by norm uses the network without gates.
         sink_ratio: Likewise.
         truncate: Whether a prompt longer than the context is cut.
@@ -87,11 +92,12 @@ def levers(
         progress: True for a progress bar, or a function; see `progress`.
 
     Returns:
-        Levers. The loss is the mean cross-entropy of the next token in nats; NaN where the network is not known to be
-        causal, or has no language head.
+        Levers. The cross-entropy is NaN where the network is not known to be causal, or has no language head; a loss
+        that was passed has neither derivatives nor intervals.
 
     Raises:
-        ArgumentTypeError, ArgumentValueError: Too few texts, equal ones, or some that this network does not read.
+        ArgumentTypeError, ArgumentValueError: Too few texts, equal ones, or some that this network does not read; a
+            loss that is not one finite number.
         CheckpointError: The parts of a layer are not found, or the network is streamed.
 
     >>> from tokendynamics.pretrained import load
@@ -102,16 +108,23 @@ def levers(
     """
     ckpt = as_checkpoint(ckpt)
     prompts, halves, find, measure = halves_of(ckpt, texts, candidates, sink_ratio, truncate=truncate, packed=packed)
+    costs = Costs(ckpt, loss, budget)
     with reporting(progress) as report, ckpt.gated() as gated:
         first = sensitivities(gated, find, sink_ratio, report, sinks=sinks)
         trials = Trials(gated, measure, first.where, sink_ratio, sinks)
-        tried = try_parts(ckpt, first, trials, halves, candidates, report)
+        tried = try_parts(ckpt, first, trials, halves, costs, report, candidates)
     counting = {"sinks": sinks, "sink_ratio": sink_ratio, "truncate": truncate}
     return with_effect(tried, ckpt, prompts, halves, counting)
 
 
 def try_parts(
-    ckpt: Checkpoint, first: Sensitivities, trials: Trials, halves: Halves, candidates: int, report: Progress
+    ckpt: Checkpoint,
+    first: Sensitivities,
+    trials: Trials,
+    halves: Halves,
+    costs: Costs,
+    report: Progress,
+    candidates: int = CANDIDATES,
 ) -> Levers:
     """Measure the parts that lower κ most to first order, and answer; `with_effect` adds the effect on all measures.
 
@@ -120,12 +133,15 @@ def try_parts(
         first: What the gates on its parts do to first order.
         trials: Of the same gates, on other prompts.
         halves: Which prompts are which.
-        candidates: Number of parts that are tried.
+        costs: Of changes.
         report: Told how far the work is.
+        candidates: Number of parts that are tried.
     """
     chosen = [(*each, alpha) for each in _candidates(first, candidates) for alpha in ALPHAS]
     tried = [trials.of(*each) for each in tracked(chosen, report, "trying candidates")]
-    return _answered(ckpt, first, trials, tried, halves)
+    tried = costs.charged(tried, lambda trial: f"layer {trial.layer} {PARTS[trial.part]}")
+    first = replace(first, loss=np.full_like(first.loss, np.nan)) if costs.given else first
+    return _answered(ckpt, first, trials, tried, halves, costs)
 
 
 def with_effect(
@@ -138,14 +154,16 @@ def with_effect(
     return replace(tried, effect=what_if(ckpt, measuring, tried.changes, **counting))
 
 
-def _answered(ckpt: Checkpoint, first: Sensitivities, trials: Trials, tried: Sequence[Trial], halves: Halves) -> Levers:
+def _answered(
+    ckpt: Checkpoint, first: Sensitivities, trials: Trials, tried: Sequence[Trial], halves: Halves, costs: Costs
+) -> Levers:
     kappa, relative = trials.kappa, trials.relative_kappa
-    answer, best = _answer(kappa, relative, tried)
+    answer, best = _answer(kappa, relative, tried, costs)
     layers = contributing_layers(first.consensus, first.where)
     answer = qualified(answer, best, layers, first.where)
     normed = any(layer.norms for layer in ckpt.layout.layers)
-    words = LeverWords(first.where, kappa, relative, tried, halves, normed, layers)
-    table, conventions = _as_dataset(ckpt, first, tried, halves), _conventions(first, halves)
+    words = LeverWords(first.where, kappa, relative, tried, halves, normed, layers, costs)
+    table, conventions = _as_dataset(ckpt, first, tried, halves, costs), _conventions(first, halves, costs)
     named = answer != NOTHING or relative.value >= LITTLE
     index = tried.index(best) if best is not None and named else None
     text, advice = words.of(answer, best), words.advice(answer, best)
@@ -206,11 +224,12 @@ def _candidates(first: Sensitivities, count: int) -> list[tuple[int, int]]:
     return [(layer + 1, part) for layer, part in places if first.kappa[layer, part] > 0]
 
 
-def _answer(kappa: EffectEstimate, relative: EffectEstimate, tried: Sequence[Trial]) -> tuple[Answer, Trial | None]:
+def _answer(
+    kappa: EffectEstimate, relative: EffectEstimate, tried: Sequence[Trial], costs: Costs
+) -> tuple[Answer, Trial | None]:
     """Return the answer and its trial: the part that is the cause, or else the most effective affordable one."""
     much = relative.value >= MUCH
-    # What has no loss has no cost that could be too high.
-    fair = [each for each in tried if each.defined and (much or not each.loss_change.value > CHEAP)]
+    fair = [each for each in tried if each.defined and costs.allow(each.loss_change.value, much)]
     best = min(fair, key=lambda each: each.kappa_change.value, default=None)
     helping = [each for each in fair if each.lowers and -each.kappa_change.value >= SHARE * kappa.value]
     if relative.value >= LITTLE and helping:
@@ -218,7 +237,9 @@ def _answer(kappa: EffectEstimate, relative: EffectEstimate, tried: Sequence[Tri
     return ("all layers do it and no single part helps" if much else NOTHING), best
 
 
-def _as_dataset(ckpt: Checkpoint, first: Sensitivities, tried: Sequence[Trial], halves: Halves) -> xr.Dataset:
+def _as_dataset(
+    ckpt: Checkpoint, first: Sensitivities, tried: Sequence[Trial], halves: Halves, costs: Costs
+) -> xr.Dataset:
     def column(name: str) -> np.ndarray:
         return np.array([getattr(each, name).value for each in tried], dtype=np.float64)
 
@@ -248,10 +269,11 @@ def _as_dataset(ckpt: Checkpoint, first: Sensitivities, tried: Sequence[Trial], 
         "depth": np.arange(layers + 1),
         "bound": ["low", "high"],
     }
-    return xr.Dataset(variables, coords=coords, attrs={"model": ckpt.name, "where": first.where})
+    attrs = {"model": ckpt.name, "where": first.where, "loss_unit": costs.unit.strip()}
+    return xr.Dataset(variables, coords=coords, attrs=attrs)
 
 
-def _conventions(first: Sensitivities, halves: Halves) -> tuple[Convention, ...]:
+def _conventions(first: Sensitivities, halves: Halves, costs: Costs) -> tuple[Convention, ...]:
     nouns = f"{halves.noun}s"
     last = first.where == len(first.consensus) - 1
     why = "the last" if last else f"where κ′ is largest, because κ at the end is outside {LOWEST:g} … {HIGHEST:g}"
@@ -292,7 +314,7 @@ def _conventions(first: Sensitivities, halves: Halves) -> tuple[Convention, ...]
         Convention(
             "verdict",
             f"one part does it: κ′ ≥ {LITTLE:g}, κ falls by at least {percent(SHARE)}, and for κ′ < {MUCH:g} the loss "
-            f"rises by at most {CHEAP:g} nats",
+            f"rises by at most {costs.budget:g}{costs.unit}",
             "other thresholds change the answers, not the numbers",
         ),
         Convention(

@@ -14,13 +14,12 @@ import xarray as xr
 from tokendynamics.diagnosis.gating._levers import MUCH, halves_of
 from tokendynamics.diagnosis.gating._result import CHEAP, LITTLE, Halves, why_no_advice
 from tokendynamics.diagnosis.gating.sensitivities import kappa_of, reading_layer
-from tokendynamics.diagnosis.gating.trials import CONFIDENCE, EffectEstimate, Loss, OwnLoss, Trials
+from tokendynamics.diagnosis.gating.trials import CONFIDENCE, Costs, EffectEstimate, Loss, Trials
 from tokendynamics.diagnosis.tracing._directions import directions_of
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
 from tokendynamics.diagnosis.tracing.prompts import NamedPrompts
 from tokendynamics.diagnosis.verdict import Verdict
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.observables import relative_kappa
 from tokendynamics.pretrained import Checkpoint
@@ -86,9 +85,9 @@ class _Tried:
     cost: EffectEstimate
     status: str
 
-    def advised(self, much: bool, budget: float) -> bool:
+    def advised(self, much: bool, costs: Costs) -> bool:
         """Whether it lowers κ significantly at a known cost within the budget, or at any cost where κ′ is large."""
-        return self.kappa.high < 0 and (self.cost.value <= budget or (much and not math.isnan(self.cost.value)))
+        return self.kappa.high < 0 and not math.isnan(self.cost.value) and costs.allow(self.cost.value, much)
 
 
 @typed_arguments
@@ -139,19 +138,16 @@ def remedies(
     (14, 11)
     """
     ckpt = as_checkpoint(ckpt)
-    if not 0 <= budget < math.inf:
-        raise ArgumentValueError(expected("budget", "a finite number of at least 0", budget))
     prompts, halves, _, measure = halves_of(ckpt, texts, 1, sink_ratio, truncate=truncate, packed=packed)
-    counting = {"sinks": sinks, "sink_ratio": sink_ratio, "truncate": truncate}
+    counting, costs = {"sinks": sinks, "sink_ratio": sink_ratio, "truncate": truncate}, Costs(ckpt, loss, budget)
     with reporting(progress) as report:
         finding = NamedPrompts({name: prompts[name] for name in halves.finding})
         where, direction = _shared_direction(ckpt, finding, counting, report)
-        own_loss = OwnLoss(ckpt, loss)
         with ckpt.gated() as gated:
             trials = Trials(gated, measure, where, sink_ratio, sinks)
         chosen = [*_remedies(), direction]
-        tried = [_tried(ckpt, remedy, trials, own_loss) for remedy in tracked(chosen, report, "trying remedies")]
-    return _as_dataset(ckpt.name, trials, tried, (own_loss, budget), halves)
+        tried = [_tried(ckpt, remedy, trials, costs) for remedy in tracked(chosen, report, "trying remedies")]
+    return _as_dataset(ckpt.name, trials, tried, costs, halves)
 
 
 def _remedies() -> list[_Remedy]:
@@ -180,7 +176,7 @@ def _shared_direction(
     return reading_layer(kappa), _Remedy(f"common direction of layer {worst}", 0.0, Variant(removed=removed), problem)
 
 
-def _tried(ckpt: Checkpoint, remedy: _Remedy, trials: Trials, own_loss: OwnLoss) -> _Tried:
+def _tried(ckpt: Checkpoint, remedy: _Remedy, trials: Trials, costs: Costs) -> _Tried:
     unknown = EffectEstimate(math.nan, math.nan, math.nan)
     if remedy.problem:
         return _Tried(remedy, unknown, unknown, remedy.problem)
@@ -192,16 +188,13 @@ def _tried(ckpt: Checkpoint, remedy: _Remedy, trials: Trials, own_loss: OwnLoss)
     kappa, cost = trials.change(reading, trials.plain)
     if math.isnan(kappa.value):
         return _Tried(remedy, unknown, unknown, "κ is undefined with it")
-    return _Tried(remedy, kappa, own_loss.change(remedy.variant) if own_loss.given else cost, MEASURED)
+    return _Tried(remedy, kappa, costs.change(remedy.variant) if costs.given else cost, MEASURED)
 
 
-def _as_dataset(
-    name: str, trials: Trials, tried: Sequence[_Tried], costs: tuple[OwnLoss, float], halves: Halves
-) -> xr.Dataset:
-    own_loss, budget = costs
+def _as_dataset(name: str, trials: Trials, tried: Sequence[_Tried], costs: Costs, halves: Halves) -> xr.Dataset:
     relative = trials.relative_kappa
     much, little = relative.value >= MUCH, not relative.value >= LITTLE
-    advised = [not little and trial.advised(much, budget) for trial in tried]
+    advised = [not little and trial.advised(much, costs) for trial in tried]
     variables: dict[str, Any] = {
         "name": np.array([trial.remedy.name for trial in tried], dtype=np.str_),
         "strength": np.array([trial.remedy.strength for trial in tried]),
@@ -223,8 +216,8 @@ def _as_dataset(
         "where": trials.where,
         "kappa": trials.kappa.value,
         "relative_kappa": relative.value,
-        "budget": float(budget),
-        "loss_unit": own_loss.unit.strip(),
+        "budget": costs.budget,
+        "loss_unit": costs.unit.strip(),
         "prompts_measured": len(halves.measuring),
         "intervals": f"{percent(CONFIDENCE)} over {halves.noun}s, each by itself: jackknife-t for κ, Student's t of "
         "paired differences for the loss",
@@ -238,11 +231,9 @@ def _as_dataset(
     return table
 
 
-def _summary(
-    tried: Sequence[_Tried], advised: Sequence[bool], trials: Trials, costs: tuple[OwnLoss, float], halves: Halves
-) -> str:
+def _summary(tried: Sequence[_Tried], advised: Sequence[bool], trials: Trials, costs: Costs, halves: Halves) -> str:
     """Say which remedies help; none is recommended where there is nothing to lower, or at an unknown cost."""
-    (own_loss, budget), relative = costs, trials.relative_kappa
+    relative = trials.relative_kappa
     similarity = f"similarity κ after layer {trials.where}"
     measured = [trial for trial in tried if trial.status == MEASURED]
     good = [trial for trial, chosen in zip(tried, advised, strict=True) if chosen]
@@ -260,7 +251,7 @@ def _summary(
         )
     else:
         much = relative.value >= MUCH
-        at = "" if much else f" at an estimated cost of at most {budget:g}{own_loss.unit}"
+        at = "" if much else f" at an estimated cost of at most {costs.budget:g}{costs.unit}"
         words = f"No remedy tried lowers {similarity} significantly{at}."
         if good:
             best = min(good, key=lambda trial: trial.kappa.value)
@@ -268,7 +259,7 @@ def _summary(
             words = (
                 f"{count(len(good))} {lower} {similarity} significantly{at}. The most effective, "
                 f"{_label(best.remedy)}, changes κ by {best.kappa.as_change} and the loss by {best.cost.as_change}"
-                f"{own_loss.unit}."
+                f"{costs.unit}."
             )
     were = "was" if len(measured) == 1 else "were"
     texts = plural(len(halves.measuring), halves.noun)

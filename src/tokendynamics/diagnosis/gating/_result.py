@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float64
 
-from tokendynamics.diagnosis.gating.trials import CONFIDENCE, EffectEstimate, Trial
+from tokendynamics.diagnosis.gating.trials import CONFIDENCE, Costs, EffectEstimate, Trial
 from tokendynamics.diagnosis.network import part_of_layer
 from tokendynamics.diagnosis.tracing.layer_states import COLLAPSES, State
 from tokendynamics.diagnosis.verdict import Verdict
@@ -195,6 +195,7 @@ class LeverWords:
         halves: The texts.
         normed: Whether the layers have norms.
         layers: From `contributing_layers`.
+        costs: Of changes.
     """
 
     where: int
@@ -204,6 +205,7 @@ class LeverWords:
     halves: Halves
     normed: bool
     layers: Sequence[int]
+    costs: Costs
 
     def of(self, answer: Answer, best: Trial | None) -> str:
         """Return the sentences for an answer and the trial that it is about."""
@@ -233,7 +235,7 @@ class LeverWords:
         strongest = f"The most effective {'change tried' if unknown else 'affordable change'}, {_scaled(best)},"
         if not best.lowers:
             return f"{_NOTHING_NEEDED}{strongest} does not lower similarity significantly."
-        cost = "an unknown cost" if unknown else f"{fixed(best.loss_change.value, 3, sign=True)} nats of loss"
+        cost = "an unknown cost" if unknown else f"{fixed(best.loss_change.value, 3, sign=True)}{self.costs.of_loss}"
         return f"{_NOTHING_NEEDED}{strongest} lowers similarity by {self._fall(best)} at {cost}."
 
     def _advice_on(self, best: Trial) -> str:
@@ -246,7 +248,7 @@ class LeverWords:
             )
         return (
             f"A single part causes most of the similarity: {_named(best)}. {lowers}, and the loss changes by "
-            f"{_change(best.loss_change)} nats."
+            f"{best.loss_change.as_change}{self.costs.unit}."
         )
 
     def _fall(self, best: Trial) -> str:
@@ -260,13 +262,13 @@ class LeverWords:
         share = f", by {self._fall(best)}" if round(after, 2) >= 0 else ""
         from_to = f"{fixed(self.kappa.value)} to {fixed(after)}"
         lowers = f"Scaled to α = {best.alpha:g}, it lowers similarity κ after layer {self.where} from {from_to}{share}."
-        change = f"κ changes by {_change(best.kappa_change)}"
+        change = f"κ changes by {best.kappa_change.as_change}"
         if np.isnan(best.loss_change.value):
             return (
                 f"A single part causes most of the similarity, at an unknown cost: {_named(best)}. {lowers} {change}. "
                 "Whether that helps is not measured because the network has no head that predicts the next token."
             )
-        loss = f"the loss by {_change(best.loss_change)} nats"
+        loss = f"the loss by {best.loss_change.as_change}{self.costs.unit}"
         return f"A single part causes most of the similarity: {_named(best)}. {lowers} {change}, {loss}."
 
     def _contributors(self, answer: Answer) -> str:
@@ -296,11 +298,12 @@ class LeverWords:
         if best is None:
             return f"{self._too_dear()}{self._cheapest()}"
         which = f"The most effective of {parts} parts tried" if parts > 1 else "The one part tried"
-        which += f" at an estimated cost of at most {CHEAP:g} nats" if best.loss_change.value <= CHEAP else ""
-        cost = f"and the loss by {_change(best.loss_change)} nats"
+        limit, cheap = f"{self.costs.budget:g}{self.costs.unit}", best.loss_change.value <= self.costs.budget
+        which += f" at an estimated cost of at most {limit}" if cheap else ""
+        cost = f"and the loss by {best.loss_change.as_change}{self.costs.unit}"
         if np.isnan(best.loss_change.value):
             cost = "at an unknown cost, because the network has no head that predicts the next token"
-        change = f"changes it by {_change(best.kappa_change)}"
+        change = f"changes it by {best.kappa_change.as_change}"
         return f"{which}, {_named(best)} at α = {best.alpha:g}, {change} {cost}."
 
     def _too_dear(self) -> str:
@@ -309,20 +312,27 @@ class LeverWords:
         which = f"each of the {parts} parts tried" if parts > 1 else "the one part tried"
         if not known:
             return f"With {which} turned down, similarity is undefined."
-        if all(trial.loss_change.low > CHEAP for trial in known):
-            return f"Turning down {which} costs more than {CHEAP:g} nats of loss."
+        limit = f"{self.costs.budget:g}{self.costs.of_loss}"
+        if self._all_dear:
+            return f"Turning down {which} costs more than {limit}."
         subject, verb = (f"None of the {parts} parts tried", "is") if parts > 1 else ("The one part tried", "is not")
-        return f"{subject} {verb} shown to cost at most {CHEAP:g} nats of loss when turned down."
+        return f"{subject} {verb} shown to cost at most {limit} when turned down."
 
     def _cheapest(self) -> str:
         """Name the cheapest trial where it is not shown that all cost too much."""
-        if all(trial.loss_change.low > CHEAP for trial in self._defined):
+        if self._all_dear:
             return ""
         cheapest = min(self._defined, key=lambda trial: trial.loss_change.value)
         return (
-            f" The smallest estimate is {_change(cheapest.loss_change)}, for {_named(cheapest)} at α = "
+            f" The smallest estimate is {cheapest.loss_change.as_change}, for {_named(cheapest)} at α = "
             f"{cheapest.alpha:g}."
         )
+
+    @property
+    def _all_dear(self) -> bool:
+        """Whether every trial is shown to cost more than the budget; a loss that was passed has no interval."""
+        changes = [trial.loss_change for trial in self._defined]
+        return all((change.value if np.isnan(change.low) else change.low) > self.costs.budget for change in changes)
 
     @property
     def _parts(self) -> int:
@@ -400,7 +410,3 @@ def _named(trial: Trial) -> str:
 
 def _plain(measured: EffectEstimate) -> str:
     return estimate(measured.value, (measured.low, measured.high), CONFIDENCE, at_most=1.0)
-
-
-def _change(measured: EffectEstimate) -> str:
-    return estimate(measured.value, (measured.low, measured.high), CONFIDENCE, places=3, sign=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -192,23 +192,30 @@ class Trials:
         return Reading(torch.cat(means), torch.cat(within), torch.cat(losses), gated.dtype)
 
 
-class OwnLoss:
-    """A loss that the user passes: a function of the network, called with a change in force.
+class Costs:
+    """What changes cost: by a loss that the user passes, called with a change in force, or by the cross-entropy.
 
     Attributes:
-        given: Whether there is one.
-        unit: What follows its numbers: nothing, or " nats" for the cross-entropy in its place.
+        given: Whether a loss was passed; `Trials` measures the cross-entropy of the next token.
+        budget: Largest rise of the loss that a change may cost.
+        unit: What follows a number of the loss: " nats", or nothing for one that was passed.
+        of_loss: What follows an amount of it.
 
     Args:
         ckpt: The network.
-        loss: The function; None for the cross-entropy of the next token, which `Trials` measures.
+        loss: The function; None for the cross-entropy.
+        budget: See there.
 
     Raises:
-        ArgumentTypeError, ArgumentValueError: Of the network as it is, it is not one finite number.
+        ArgumentTypeError: Of the network as it is, the loss is not one number.
+        ArgumentValueError: It is not finite, or the budget is not a finite number of at least 0.
     """
 
-    def __init__(self, ckpt: Checkpoint, loss: Loss | None) -> None:
-        self.given, self.unit = loss is not None, " nats" if loss is None else ""
+    def __init__(self, ckpt: Checkpoint, loss: Loss | None, budget: float) -> None:
+        if not 0 <= budget < math.inf:
+            raise ArgumentValueError(expected("budget", "a finite number of at least 0", budget))
+        self.given, self.budget = loss is not None, float(budget)
+        self.unit, self.of_loss = (" nats", " nats of loss") if loss is None else ("", " in the loss that was passed")
         self._ckpt, self._loss = ckpt, loss
         self._plain = self._of(Variant()) if self.given else math.nan
 
@@ -220,6 +227,26 @@ class OwnLoss:
         """
         value = self._of(Variant.of(changes)) - self._plain if self.given else math.nan
         return EffectEstimate(value, math.nan, math.nan)
+
+    def charged(self, tried: Sequence[Trial], name: Callable[[Trial], str]) -> list[Trial]:
+        """Return trials with what they cost by the loss that was passed; as they are without one.
+
+        Args:
+            tried: Of single gates.
+            name: Returns the name of a trial's gate, as `Variant.of` reads it.
+        """
+        if not self.given:
+            return list(tried)
+        return [replace(trial, loss_change=self.change({name(trial): trial.alpha})) for trial in tried]
+
+    def allow(self, cost: float, much: bool) -> bool:
+        """Return whether a change of the loss is within the budget; an unknown one has no cost.
+
+        Args:
+            cost: The change; NaN for an unknown one.
+            much: Whether κ′ is so large that a change counts at any cost.
+        """
+        return much or not cost > self.budget
 
     def _of(self, variant: Variant) -> float:
         if self._loss is None:
