@@ -17,6 +17,7 @@ from tokendynamics.cli._loading import Loading
 ABSENT: dict[str, dict[str, str]] = {
     "diagnose": {
         "texts": "--prompt, --text-file, --prompts and --images",
+        "loss": "a function of Python",
         "command": "the command line itself",
         "progress": "a bar where standard error is a terminal",
     },

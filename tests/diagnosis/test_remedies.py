@@ -13,7 +13,7 @@ import xarray as xr
 
 import tokendynamics as td
 from diagnosis.test_heads import ids_of, kappa_of, loss_of, network_of
-from tokendynamics.diagnosis.gating._remedies import AFTER_TRAINING, remedies_in_view_of
+from tokendynamics.diagnosis.gating._remedies import AFTER_TRAINING, advised_in_view_of
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.pretrained import apply_remedy
 
@@ -239,13 +239,16 @@ def test_after_training_is_what_the_page_on_the_remedy_says(table: xr.Dataset) -
 def test_no_remedy_is_recommended_in_a_state_that_speaks_against_it(table: xr.Dataset) -> None:
     verdict = td.diagnose(network_of("llama"), PROMPTS, baseline=None, levers=False, heads=False).verdict
     assert table.recommended.any()
-    assert remedies_in_view_of(table, as_state(verdict, "drawing together")) is table
+    assert advised_in_view_of(table, as_state(verdict, "drawing together")) is table
     for state, words in (
-        ("spread", "No remedy is recommended because the tokens are spread after layer 4. 14 remedies were measured."),
+        (
+            "spread",
+            "No remedy is recommended because the tokens are spread after layer 4. 14 remedies were measured on ",
+        ),
         ("anisotropic", "No remedy is recommended because κ does not measure the direction that all prompts share."),
         ("rank collapse", "because κ does not measure a collapse onto a line in both directions."),
     ):
-        changed = remedies_in_view_of(table, as_state(verdict, state))
+        changed = advised_in_view_of(table, as_state(verdict, state))
         assert not changed.recommended.any()
         assert words in changed.attrs["summary"]
         xr.testing.assert_identical(changed.consensus_change, table.consensus_change)

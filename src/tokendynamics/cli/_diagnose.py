@@ -54,6 +54,9 @@ class Measuring:
         heads: Remove attention heads one at a time to measure which of them make the tokens agree.
         directions: Measure which directions the tokens share, what writes them and which tokens attention brings them
             from: about one pass of each prompt.
+        remedies: Also try remedies without training: scaled updates and attention logits, λA, a direction removed.
+        joint: Also try sets of parts and heads together: about 40 passes of each prompt.
+        budget: Largest rise of the loss in nats at which a change is recommended.
         baseline: Also trace the same architecture with initial weights on the same prompts, to say whether the
             similarity is usual.  [default: where there is such a network]
         passes: Also run the blocks this many times on their own output.
@@ -68,6 +71,9 @@ class Measuring:
     levers: bool = True
     heads: bool = True
     directions: bool = True
+    remedies: bool = False
+    joint: bool = False
+    budget: Annotated[float, Option(type=click.FloatRange(min=0.0))] = 0.02
     baseline: Annotated[Any, Option("--baseline/--no-baseline", is_flag=True, callback=_as_baseline)] = None
     passes: Positive | None = None
     weights: Literal["fixed", "resample", "law"] = "fixed"

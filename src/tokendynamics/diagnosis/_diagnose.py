@@ -13,8 +13,12 @@ from tokendynamics.diagnosis.deepening._deeper import VARIANTS, checked_deeper
 from tokendynamics.diagnosis.deepening._deeper import deeper as find_deeper
 from tokendynamics.diagnosis.deepening.result import Deeper
 from tokendynamics.diagnosis.gating._heads import head_effects, heads_findings, levers_and_heads, strongest_heads
+from tokendynamics.diagnosis.gating._joint import joint_levers
 from tokendynamics.diagnosis.gating._levers import levers as find_levers
-from tokendynamics.diagnosis.gating._result import Levers, advice_finding, in_view_of
+from tokendynamics.diagnosis.gating._remedies import advised_in_view_of
+from tokendynamics.diagnosis.gating._remedies import remedies as find_remedies
+from tokendynamics.diagnosis.gating._result import CHEAP, Levers, advice_finding, in_view_of
+from tokendynamics.diagnosis.gating.trials import Costs, Loss
 from tokendynamics.diagnosis.network import describe, parts_there
 from tokendynamics.diagnosis.result import Diagnosis
 from tokendynamics.diagnosis.texts import default_texts
@@ -121,19 +125,14 @@ def diagnose(
     model: Model,
     texts: Any = None,
     *,
-    value: ValueMap = "VO",
-    fold_norms: bool | None = None,
-    singular: Singular = "undefined",
+    value: ValueMap = "VO", fold_norms: bool | None = None, singular: Singular = "undefined",
     layers: Sequence[int] | None = None,
-    sinks: str | Sequence[int] = "detect",
-    sink_ratio: float = SINK_RATIO,
-    truncate: bool = False,
+    sinks: str | Sequence[int] = "detect", sink_ratio: float = SINK_RATIO, truncate: bool = False,
     dtype: str = "float32", device: str = "cpu", threads: int | None = None, allow_pickle: bool = False,
-    levers: bool = True, heads: bool = True, directions: bool = True,
+    levers: bool = True, heads: bool = True, directions: bool = True, remedies: bool = False, joint: bool = False,
+    loss: Loss | None = None, budget: float = CHEAP,
     baseline: Baseline | None = "auto",
-    passes: int | None = None,
-    weights: str = "fixed",
-    variants: Sequence[str] = VARIANTS,
+    passes: int | None = None, weights: str = "fixed", variants: Sequence[str] = VARIANTS,
     command: str | None = None,
     progress: bool | Progress = False,
 ) -> Diagnosis:  # fmt: skip
@@ -156,6 +155,10 @@ def diagnose(
         levers: Whether parts are turned down as well, about 15 passes per text; see `tokendynamics.levers`.
         heads: Whether heads are removed as well, about 9 passes per text; see `tokendynamics.head_effects`.
         directions: Whether shared directions and their sources are measured as well; see `tokendynamics.source_tokens`.
+        remedies: Whether remedies are tried as well, about 8 passes per text; see `tokendynamics.remedies`.
+        joint: Whether sets of parts and heads are, about 40 passes per text; see `tokendynamics.joint_levers`.
+        loss: Function of the network that says what all these cost; None for the cross-entropy. See `levers`.
+        budget: Largest rise of the loss at which any of these is recommended; likewise.
         baseline: "untrained" also traces the same architecture with initial weights; "auto" only where that can be.
         passes: Number of passes of the blocks on their own output, for each variant; None for none.
         weights: The weights of these passes; see `tokendynamics.deeper`.
@@ -172,7 +175,8 @@ def diagnose(
     started = datetime.now(UTC)
     tokens = {"sinks": sinks, "sink_ratio": sink_ratio, "truncate": truncate}
     further = None if passes is None else {"passes": passes, "weights": weights, "variants": variants}
-    chosen = (further, {"levers": levers, "heads": heads, "directions": directions}, baseline)
+    requested = {"levers": levers, "heads": heads, "directions": directions, "remedies": remedies, "joint": joint}
+    chosen = (further, requested, baseline, {"loss": loss, "budget": budget})
     with limited_threads(threads) as in_force, reporting(progress) as report:
         ckpt = as_checkpoint(model, "model", dtype=dtype, device=device, allow_pickle=allow_pickle, progress=report)
         parts = _parts(ckpt, texts, tokens, (value, fold_norms, singular, layers), chosen, report)
@@ -209,7 +213,10 @@ def _judged(
         further=(*of_directions, *of_heads, *(() if unmeasured is None else (unmeasured,))),
     )
     if isinstance(parts["levers"], Levers):
-        parts["levers"] = in_view_of(parts["levers"], verdict)
+        parts["levers"] = in_view_of(parts["levers"], verdict, sets=isinstance(parts["joint"], xr.Dataset))
+    for name in ("remedies", "joint"):
+        if isinstance(parts[name], xr.Dataset):
+            parts[name] = advised_in_view_of(parts[name], verdict)
     verdict = verdict.advised(advice_finding(parts["levers"], verdict))
     conventions = conventions_of(weights, parts["trace"])
     return Diagnosis(describe(ckpt), verdict=verdict, conventions=conventions, manifest=record, **parts)
@@ -220,15 +227,17 @@ def _parts(
     texts: Any,
     counting: dict[str, Any],
     auditing: tuple[ValueMap, bool | None, Singular, Sequence[int] | None],
-    chosen: tuple[dict[str, Any] | None, dict[str, bool], Baseline | None],
+    chosen: tuple[dict[str, Any] | None, dict[str, bool], Baseline | None, dict[str, Any]],
     report: Progress,
 ) -> dict[str, Any]:
     """Return all measurements by the fields of a `Diagnosis`; wrong arguments are refused before any work."""
-    (*how, layers), (further, requested, baseline) = auditing, chosen
+    (*how, layers), (further, requested, baseline, charging) = auditing, chosen
     layers = as_layers(layers, ckpt.architecture.layers, default=ckpt.layout.attending)
     prompts = named_prompts(default_texts() if texts is None else texts, ckpt)
     if further is not None:
         checked_deeper(further["passes"], further["variants"], further["weights"], len(prompts), "passes")
+    if not ckpt.streamed:
+        Costs(ckpt, **charging)  # what is no loss is refused, not reported
     measured_networks()  # a damaged table is refused before the work
     # The trace comes first: it runs all weights and refuses damaged ones of any layout.
     table, given, rows = traced(ckpt, prompts, report, (*counting.values(),))
@@ -239,7 +248,7 @@ def _parts(
         **shared,
         "audit": _audited(ckpt, how, layers, report),
         "paths": token_paths(ckpt, next(iter(prompts.values())), **counting),
-        **_gated(ckpt, prompts, counting, requested, report),
+        **_gated(ckpt, prompts, counting, requested, charging, report),
         "baseline": untrained_measures(ckpt, prompts, table, baseline, counting, report),
         "deeper": None if further is None else _deeper(ckpt, prompts, further, counting, report),
     }
@@ -273,21 +282,32 @@ def _shared(
 
 
 def _gated(
-    ckpt: Checkpoint, texts: Any, counting: dict[str, Any], requested: dict[str, bool], report: Progress
+    ckpt: Checkpoint,
+    texts: Any,
+    counting: dict[str, Any],
+    requested: dict[str, bool],
+    charging: dict[str, Any],
+    report: Progress,
 ) -> dict[str, Any]:
-    """Return levers and effects of heads; refused for too few or unsuitable prompts, and for a streamed network."""
+    """Return what changes of the network do; refused for too few or unsuitable prompts, and for a streamed network."""
     measured: dict[str, Any] = dict.fromkeys(requested, Refused("it was not requested"))
+    both = requested["levers"] and requested["heads"]
     try:
-        if all(requested.values()):
-            measured["levers"], measured["heads"] = levers_and_heads(ckpt, texts, **counting, report=report)
+        if both:
+            measured["levers"], measured["heads"] = levers_and_heads(ckpt, texts, **counting, **charging, report=report)
         elif requested["levers"]:
-            measured["levers"] = find_levers(ckpt, texts, **counting, progress=report)
+            measured["levers"] = find_levers(ckpt, texts, **counting, **charging, progress=report)
         elif requested["heads"]:
-            measured["heads"] = head_effects(ckpt, texts, **counting, progress=report)
+            measured["heads"] = head_effects(ckpt, texts, **counting, loss=charging["loss"], progress=report)
+        if requested["remedies"]:
+            measured["remedies"] = find_remedies(ckpt, texts, **counting, **charging, progress=report)
+        if requested["joint"]:
+            measured["joint"] = joint_levers(ckpt, texts, **counting, **charging, progress=report).table
     except (ArgumentValueError, CheckpointError) as error:
         # The argument name `texts` does not help a reader of the report, and would be wrong for images.
         refused = Refused(str(error).removeprefix("texts: "))
-        measured |= {name: refused for name, wanted in requested.items() if wanted}
+        missing = {name for name, wanted in requested.items() if wanted and isinstance(measured[name], Refused)}
+        measured |= dict.fromkeys(missing, refused)
     return measured
 
 

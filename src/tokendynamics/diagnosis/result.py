@@ -43,12 +43,15 @@ from tokendynamics.words import Convention, Finding
 
 WRITER = "tokendynamics diagnose"
 SUMMARY = "diagnosis.json"
-TABLES = ("audit", "trace", "paths", "levers", "what_if", "deeper", "baseline", "heads", "directions", "sources")
+TABLES = (
+    "audit", "trace", "paths", "levers", "what_if", "deeper", "baseline", "heads", "directions", "sources", "remedies",
+    "joint",
+)  # fmt: skip
 
 
 _WANTED = "a saved diagnosis"
 
-_REFUSABLE = ("audit", "levers", "deeper", "baseline", "heads", "directions", "sources")
+_REFUSABLE = ("audit", "levers", "deeper", "baseline", "heads", "directions", "sources", "remedies", "joint")
 
 DIMS: dict[str, Dims] = {
     "audit": {
@@ -102,6 +105,15 @@ DIMS: dict[str, Dims] = {
         "by_position": ("kind", "layer", "token"),
         "token_text": ("prompt", "token"),
     },
+    "remedies": {
+        **dict.fromkeys(("name", "strength", "status", "after_training", "recommended"), ("trial",)),
+        **dict.fromkeys(("consensus_change", "loss_change"), ("trial",)),
+        **dict.fromkeys(("consensus_change_interval", "loss_change_interval"), ("trial", "bound")),
+    },
+    "joint": {
+        **dict.fromkeys(("change", "alpha", "kappa_change", "gain", "loss_change", "reported"), ("step",)),
+        **dict.fromkeys(("kappa_change_interval", "gain_interval", "loss_change_interval"), ("step", "bound")),
+    },
 }
 """Variables that every reader of a diagnosis asks for; the rest stands and falls with them."""
 
@@ -136,6 +148,9 @@ class Diagnosis(StoredResult):
         directions: The directions that tokens share, and what writes them; see `shared_directions`. Those after the
             last layer alone are read as vocabulary entries. Likewise.
         sources: Which tokens attention brings them from; see `source_tokens`. Likewise.
+        remedies: Remedies tried on the network as it is; see `remedies`. Likewise.
+        joint: Sets of parts and heads that lower consensus: the table of `joint_levers`, its sentences in the attribute
+            ``summary``. Likewise.
 
     >>> from tokendynamics.diagnosis import diagnose
     >>> found = diagnose("random:distilgpt2", "a short text", layers=[1])
@@ -160,6 +175,8 @@ class Diagnosis(StoredResult):
     heads: xr.Dataset | Refused | None = None
     directions: xr.Dataset | Refused | None = None
     sources: xr.Dataset | Refused | None = None
+    remedies: xr.Dataset | Refused | None = None
+    joint: xr.Dataset | Refused | None = None
 
     @property
     def audit_refused(self) -> str:
@@ -195,6 +212,16 @@ class Diagnosis(StoredResult):
     def sources_refused(self) -> str:
         """Why no source tokens were measured; empty otherwise."""
         return reason_of(self.sources)
+
+    @property
+    def remedies_refused(self) -> str:
+        """Why no remedies were tried; empty otherwise."""
+        return reason_of(self.remedies)
+
+    @property
+    def joint_refused(self) -> str:
+        """Why no sets of parts and heads were tried; empty otherwise."""
+        return reason_of(self.joint)
 
     @property
     def headline(self) -> str:
@@ -254,7 +281,7 @@ def data_file_names(format: Format = "zarr", *, tables: Collection[str] = TABLES
 
     >>> data_file_names("netcdf")
     ('audit.nc', 'trace.nc', 'paths.nc', 'levers.nc', 'what_if.nc', 'deeper.nc', 'baseline.nc', 'heads.nc',
-    'directions.nc', 'sources.nc', 'diagnosis.json')
+    'directions.nc', 'sources.nc', 'remedies.nc', 'joint.nc', 'diagnosis.json')
 
     Raises:
         ArgumentValueError: An unknown format, or one that cannot be written here.
@@ -269,7 +296,8 @@ def tables_of(diagnosis: Diagnosis) -> dict[str, xr.Dataset]:
         tables |= {"levers": diagnosis.levers.table, "what_if": diagnosis.levers.effect}
     if isinstance(diagnosis.deeper, Deeper):
         tables["deeper"] = diagnosis.deeper.table
-    tables |= {name: getattr(diagnosis, name) for name in ("baseline", "heads", "directions", "sources")}
+    names = ("baseline", "heads", "directions", "sources", "remedies", "joint")
+    tables |= {name: getattr(diagnosis, name) for name in names}
     return {name: table for name, table in tables.items() if isinstance(table, xr.Dataset)}
 
 
@@ -299,7 +327,7 @@ def summary(diagnosis: Diagnosis) -> dict[str, Any]:
     if isinstance(diagnosis.baseline, xr.Dataset):
         values["baseline"] = plain(dict(diagnosis.baseline.attrs))
         values["baseline"]["consensus_relative"] = plain(diagnosis.baseline.consensus_relative.values)
-    for name in ("heads", "directions", "sources"):
+    for name in ("heads", "directions", "sources", "remedies", "joint"):
         if isinstance(table := getattr(diagnosis, name), xr.Dataset):
             values[name] = plain(dict(table.attrs))
     trace = {str(name): plain(variable.values) for name, variable in averaged.items()}
@@ -320,6 +348,10 @@ def summary(diagnosis: Diagnosis) -> dict[str, Any]:
         "directions_refused": diagnosis.directions_refused,
         "sources": values["sources"],
         "sources_refused": diagnosis.sources_refused,
+        "remedies": values["remedies"],
+        "remedies_refused": diagnosis.remedies_refused,
+        "joint": values["joint"],
+        "joint_refused": diagnosis.joint_refused,
         "trace_spread": {str(name): plain(variable.values) for name, variable in spread.items()},
         "trace_mean": {"dims": {str(k): list(v.dims) for k, v in averaged.items()}, **trace},
         "prompts": dict(zip(diagnosis.trace.prompt.values.tolist(), diagnosis.trace.text.values.tolist(), strict=True)),
@@ -339,10 +371,21 @@ def levers_in_words(diagnosis: Diagnosis) -> str:
     return f"{levers.text} κ does not measure {other}, so nothing was tried for it."
 
 
+def tried_in_words(diagnosis: Diagnosis) -> tuple[str, ...]:
+    """Return what remedies and sets of parts and heads do, or why they were not tried although that was requested."""
+    sentences = []
+    for words, tried in (("No remedy was", diagnosis.remedies), ("No set of parts and heads was", diagnosis.joint)):
+        if isinstance(tried, xr.Dataset):
+            sentences.append(str(tried.attrs["summary"]))
+        elif tried is not None and tried.reason not in ("it was not requested", diagnosis.levers_refused):
+            sentences.append(f"{words} tried: {tried.reason}.")
+    return tuple(sentences)
+
+
 def further_in_words(diagnosis: Diagnosis) -> tuple[str, ...]:
-    """Return what follows the first screen: the answer of the levers if any were tried, and the details."""
+    """Return what follows the first screen: what was tried, and the details."""
     levers = (levers_in_words(diagnosis),) if isinstance(diagnosis.levers, Levers) else ()
-    return (*levers, *(finding.text for finding in diagnosis.verdict.details))
+    return (*levers, *tried_in_words(diagnosis), *(finding.text for finding in diagnosis.verdict.details))
 
 
 def deeper_in_words(diagnosis: Diagnosis) -> tuple[str, ...]:

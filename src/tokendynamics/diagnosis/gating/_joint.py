@@ -256,7 +256,9 @@ def _answered(name: str, trials: Trials, steps: Sequence[_Step], search: _Search
     changes = _named(steps[reported - 1].values) if reported else {}
     kappa = trials.kappa
     text = _words(kappa, trials, steps, reported, search, halves)
-    table = _as_dataset(name, steps, reported, trials.where, halves)
+    words = {"kappa": kappa.value, "singles": search.singles, "sets": search.sets, "summary": text}
+    words |= {"tried": _tried(search, halves), "loss_unit": search.costs.unit.strip()}
+    table = _as_dataset(name, steps, reported, trials.where, halves).assign_attrs(words)
     return JointLevers(
         table, kappa.value, trials.where, changes, search.singles, search.sets, text, _conventions(search, halves)
     )
@@ -272,10 +274,7 @@ def _words(
         return (
             f"No change is needed to avoid consensus: κ′ is below {LITTLE:g} ({similarity}: {plain}). None was tried."
         )
-    tried = (
-        f"{plural(search.singles, 'single change')} and {plural(search.sets, 'larger set')} were tried on "
-        f"{plural(len(halves.finding), halves.noun)}; the sets found were measured on {len(halves.measuring)} others."
-    )
+    tried = _tried(search, halves)
     if not steps:
         within = "" if search.much else f" at a cost of at most {search.costs.budget:g}{unit}"
         return f"No part or head tried lowers {similarity} ({plain}){within}. {tried}"
@@ -296,6 +295,13 @@ def _words(
     if not step.gain.high < 0:
         why = "which is not significant"
     return f"No change is shown to lower {similarity} ({plain}). {best}, {why}. {tried}"
+
+
+def _tried(search: _Search, halves: Halves) -> str:
+    return (
+        f"{plural(search.singles, 'single change')} and {plural(search.sets, 'larger set')} were tried on "
+        f"{plural(len(halves.finding), halves.noun)}; the sets found were measured on {len(halves.measuring)} others."
+    )
 
 
 def _as_dataset(name: str, steps: Sequence[_Step], reported: int, where: int, halves: Halves) -> xr.Dataset:

@@ -223,7 +223,8 @@ def _as_dataset(name: str, trials: Trials, tried: Sequence[_Tried], costs: Costs
         "paired differences for the loss",
         "proposed_on": ", ".join(halves.finding),
         "measured_on": ", ".join(halves.measuring),
-        "summary": _summary(tried, advised, trials, costs, halves),
+        "tried": (counted := _counted(tried, halves)),
+        "summary": f"{_summary(tried, advised, trials, costs, halves)} {counted}",
     }
     table = xr.Dataset(variables, coords={"trial": np.arange(len(tried)), "bound": ["low", "high"]}, attrs=attrs)
     for key, description in _DESCRIPTIONS.items():
@@ -261,25 +262,29 @@ def _summary(tried: Sequence[_Tried], advised: Sequence[bool], trials: Trials, c
                 f"{_label(best.remedy)}, changes κ by {best.kappa.as_change} and the loss by {best.cost.as_change}"
                 f"{costs.unit}."
             )
-    were = "was" if len(measured) == 1 else "were"
-    texts = plural(len(halves.measuring), halves.noun)
-    return f"{words} {plural(len(measured), 'remedy', 'remedies')} {were} measured on {texts}."
+    return words
 
 
-def remedies_in_view_of(table: xr.Dataset, verdict: Verdict) -> xr.Dataset:
-    """Return remedies as a diagnosis reports them: recommended only in states that κ measures.
+def _counted(tried: Sequence[_Tried], halves: Halves) -> str:
+    measured = sum(trial.status == MEASURED for trial in tried)
+    were = "was" if measured == 1 else "were"
+    return f"{plural(measured, 'remedy', 'remedies')} {were} measured on {plural(len(halves.measuring), halves.noun)}."
+
+
+def advised_in_view_of(table: xr.Dataset, verdict: Verdict) -> xr.Dataset:
+    """Return remedies or joint levers as a diagnosis reports them: none recommended in a state that κ does not measure.
 
     Args:
-        table: From `remedies`.
+        table: From `remedies`, or of `joint_levers`.
         verdict: Of the same network.
     """
+    flag, what = ("recommended", "remedy") if "recommended" in table else ("reported", "set of parts and heads")
     why = why_no_advice(verdict, table.attrs["where"])
-    if not why or not bool(table.recommended.any()):
+    if not why or not bool(table[flag].any()):
         return table
-    measured = int((table.status == MEASURED).sum())
-    summary = f"No remedy is recommended because {why}. {plural(measured, 'remedy', 'remedies')} were measured."
-    table = table.assign(recommended=table.recommended.copy(data=np.zeros(table.sizes["trial"], dtype=bool)))
-    return table.assign_attrs(summary=summary)
+    summary = f"No {what} is recommended because {why}. {table.attrs['tried']}"
+    withdrawn = table[flag].copy(data=np.zeros(table[flag].shape, dtype=bool))
+    return table.assign({flag: withdrawn}).assign_attrs(summary=summary)
 
 
 def _label(remedy: _Remedy) -> str:

@@ -45,6 +45,8 @@ logarithm weighs changes far from one point and near it alike; layers built to d
 _NAMED = 3
 """Prompts that are named before the rest is counted."""
 
+_NO_SETS = " Combinations of parts were not tried."
+
 _NOTHING_NEEDED = "No change is needed to avoid consensus. "
 
 _NOTHING_NEEDED_BEFORE = "Nothing needs doing about consensus: "
@@ -283,7 +285,7 @@ class LeverWords:
 
     def _what_else(self, answer: Answer) -> str:
         if answer == SOME_LAYERS:
-            return " Combinations of parts were not tried."
+            return _NO_SETS
         norms = ", or the position of the norms" if self.normed else ""
         return (
             " Training can change what all layers share: the scale of the residual updates or of their initial "
@@ -348,13 +350,17 @@ class LeverWords:
         return f"Measured on {texts}; candidates were chosen on {len(self.halves.finding)} others."
 
 
-def in_view_of(levers: Levers, verdict: Verdict) -> Levers:
+def in_view_of(levers: Levers, verdict: Verdict, sets: bool = False) -> Levers:
     """Return levers as a diagnosis reports them: "nothing needs doing" is withdrawn in states that κ does not measure.
 
     Args:
         levers: From `tokendynamics.levers`.
         verdict: Of the same network.
+        sets: Whether combinations of parts were tried as well.
     """
+    if sets:
+        text, advice = (words.replace(_NO_SETS, "") for words in (levers.text, levers.advice))
+        levers = replace(levers, text=text, advice=advice)
     worst, depth = verdict.worst, len(verdict.layers)
     ends = ((verdict.state, (depth,)), (worst.state, worst.layers or (worst.layer,)))
     unmeasured = [end for end in ends if end[0] in UNMEASURED or end[0] in COLLAPSES]

@@ -9,7 +9,7 @@ import xarray as xr
 
 from tokendynamics.diagnosis import Diagnosis, Levers
 from tokendynamics.diagnosis.network import PART_NAMES
-from tokendynamics.diagnosis.result import levers_in_words
+from tokendynamics.diagnosis.result import levers_in_words, tried_in_words
 from tokendynamics.figures.curves import Curve, Curves, Rule
 from tokendynamics.figures.figure import Cell, Figure, Section, Table, cells, columns_table
 from tokendynamics.figures.maps import SignedMap, Tile
@@ -52,11 +52,14 @@ _HEADS = {
 
 def section(diagnosis: Diagnosis) -> Section:
     """Return the section: the answer, what was measured, and the derivatives that chose it."""
-    levers, sentences, effects = diagnosis.levers, (levers_in_words(diagnosis),), diagnosis.heads
+    levers, effects = diagnosis.levers, diagnosis.heads
+    sentences = (levers_in_words(diagnosis), *tried_in_words(diagnosis))
+    tried = ((_remedies, diagnosis.remedies, "trial"), (_sets, diagnosis.joint, "step"))
+    further = tuple(rows(each) for rows, each, axis in tried if isinstance(each, xr.Dataset) and each.sizes[axis])
     figures = tuple(_heads_map(effects, name) for name in _HEADS) if isinstance(effects, xr.Dataset) else ()
     if not isinstance(levers, Levers):
-        return Section(_IDENT, _TITLE, sentences, figures=figures)
-    table, tables = levers.table, ()
+        return Section(_IDENT, _TITLE, sentences, further, figures)
+    table, tables, unit = levers.table, (), levers.table.attrs.get("loss_unit", "nats")
     if table.sizes["candidate"]:
         tables = (_trials(table), *(() if levers.effect is None else (_effect(levers.effect, levers.where),)))
     variants = (
@@ -68,10 +71,12 @@ def section(diagnosis: Diagnosis) -> Section:
         _levers_figure(
             table.loss_sensitivity, "levers-loss", "∂loss/∂α (nats)", "Loss",
             f"{_FIRST_ORDER}Below zero, the network predicts worse when the part is turned down.",
-            "Not plotted because there is no loss: no head that predicts the next token was found.",
+            "Not plotted because there is no loss: no head that predicts the next token was found."
+            if unit else "Not plotted because a loss that is passed has no derivative here.",
         ),
     )  # fmt: skip
-    return Section(_IDENT, _TITLE, sentences, tables, figures, variants, notes=(_TRIED,) if tables else ())
+    notes = (_TRIED,) if tables or further else ()
+    return Section(_IDENT, _TITLE, sentences, (*tables, *further), figures, variants, notes=notes)
 
 
 def _heads_map(effects: xr.Dataset, variable: str) -> Figure:
@@ -149,10 +154,66 @@ def _levers_figure(values: xr.DataArray, ident: str, axis: str, label: str, capt
     )
 
 
+_CHANGES = ("Change of κ", "from", "to")
+
+
+def _remedies(remedies: xr.Dataset) -> Table:
+    """Return what each remedy does; behind a remedy that the network cannot have stands the reason."""
+    rows = []
+    for place in range(remedies.sizes["trial"]):
+        row = remedies.isel(trial=place)
+        name, status = str(row["name"].item()), str(row.status.item())
+        chosen = ("yes" if bool(row.recommended) else "no") if status == "measured" else f"not measured: {status}"
+        effects = (*_effect_cells(row, "consensus_change"), *_effect_cells(row, "loss_change"))
+        rows.append((*cells([name, float(row.strength)]), *effects, *cells([chosen, str(row.after_training.item())])))
+    return Table(
+        f"Remedies tried without training: change of κ after layer {remedies.attrs['where']} and of the loss"
+        f"{_in_unit(remedies)}, with 95 % confidence intervals over prompts",
+        ("Remedy", "Strength", *_CHANGES, "Change of loss", "from", "to", "Recommended", "After training"),
+        tuple(rows),
+    )
+
+
+def _sets(joint: xr.Dataset) -> Table:
+    """Return the sets of the greedy search, each with one change more, and what that gains against the one before."""
+    rows = []
+    for place in range(joint.sizes["step"]):
+        row = joint.isel(step=place)
+        effects = [cell for name in ("kappa_change", "gain", "loss_change") for cell in _effect_cells(row, name)]
+        part = "yes" if bool(row.reported) else "no"
+        rows.append((*cells([str(row.change.item()), float(row.alpha)]), *effects, *cells([part])))
+    return Table(
+        f"Sets of parts and heads, one change added a row: change of κ after layer {joint.attrs['where']} and of the "
+        f"loss{_in_unit(joint)}, with 95 % confidence intervals over prompts",
+        (
+            "Change added",
+            "α",
+            *_CHANGES,
+            "Gain",
+            "from",
+            "to",
+            "Change of loss",
+            "from",
+            "to",
+            "Recommended",
+        ),
+        tuple(rows),
+    )
+
+
+def _in_unit(table: xr.Dataset) -> str:
+    return " in nats" if table.attrs.get("loss_unit", "nats") else ""
+
+
+def _effect_cells(row: xr.Dataset, name: str) -> tuple[Cell, ...]:
+    return tuple(_change(value) for value in (float(row[name]), *map(float, row[f"{name}_interval"].values)))
+
+
 def _trials(table: xr.Dataset) -> Table:
     columns = ("Part turned down", "α", "Change of κ", "from", "to", "Change of loss", "from", "to", "κ falls")
     return Table(
-        "Effect of turning one part down on κ and on the loss in nats, with 95 % confidence intervals over prompts",
+        f"Effect of turning one part down on κ and on the loss{_in_unit(table)}, with 95 % confidence intervals over "
+        "prompts",
         columns,
         tuple(_trial(table.isel(candidate=place)) for place in range(table.sizes["candidate"])),
     )

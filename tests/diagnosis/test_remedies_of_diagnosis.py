@@ -1,0 +1,121 @@
+"""Remedies and joint levers in a diagnosis: the numbers of their functions, in words, on the page and in files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import xarray as xr
+
+import tokendynamics as td
+from diagnosis.test_heads import ids_of, network_of
+from report.reading import page_of
+from tokendynamics.diagnosis import Diagnosis, Levers
+from tokendynamics.diagnosis.result import further_in_words
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+
+PROMPTS = ids_of(9)
+SMALL: dict[str, Any] = {"baseline": None, "heads": False}
+
+
+@pytest.fixture(scope="module")
+def network() -> Any:
+    return network_of("llama")
+
+
+@pytest.fixture(scope="module")
+def found(network: Any) -> Diagnosis:
+    return td.diagnose(network, PROMPTS, remedies=True, joint=True, **SMALL)
+
+
+def tables_of(found: Diagnosis) -> tuple[xr.Dataset, xr.Dataset]:
+    assert isinstance(found.remedies, xr.Dataset)
+    assert isinstance(found.joint, xr.Dataset)
+    return found.remedies, found.joint
+
+
+def test_the_numbers_are_those_of_the_functions(network: Any, found: Diagnosis) -> None:
+    remedies, joint = tables_of(found)
+    alone, sets = td.remedies(network, PROMPTS), td.joint_levers(network, PROMPTS)
+    xr.testing.assert_allclose(remedies.drop_vars("recommended"), alone.drop_vars("recommended"), rtol=0, atol=1e-9)
+    xr.testing.assert_allclose(joint.drop_vars("reported"), sets.table.drop_vars("reported"), rtol=0, atol=1e-9)
+    assert (joint.attrs["singles"], joint.attrs["sets"]) == (sets.singles, sets.sets)
+
+
+def test_words_and_page_have_them(found: Diagnosis) -> None:
+    remedies, joint = tables_of(found)
+    assert bool(remedies.recommended.any()) == (found.verdict.state in ("drawing together", "consensus"))
+    for sentence in (remedies.attrs["summary"], joint.attrs["summary"]):
+        assert sentence in further_in_words(found)
+    assert f"{joint.attrs['singles']} single changes and {joint.attrs['sets']} larger sets" in joint.attrs["summary"]
+    page = page_of(found)
+    for words in ("Remedies tried without training", "Sets of parts and heads, one change added a row"):
+        assert words in page
+    assert isinstance(found.levers, Levers)
+    assert "Combinations of parts were not tried" not in page + found.levers.text + found.levers.advice
+
+
+def test_they_are_not_tried_unless_requested(network: Any) -> None:
+    without = td.diagnose(network, PROMPTS[:2], levers=False, **SMALL)
+    assert without.remedies_refused == without.joint_refused == "it was not requested"
+    assert not any("No remedy" in words or "No set" in words for words in further_in_words(without))
+    few = td.diagnose(network, PROMPTS[:2], levers=False, remedies=True, **SMALL)
+    assert "at least 5 prompts" in few.remedies_refused
+    assert any(words.startswith("No remedy was tried: expected at least 5 ") for words in further_in_words(few))
+
+
+@pytest.mark.parametrize("format", ["zarr", "netcdf"])
+def test_they_are_saved_and_older_folders_open(found: Diagnosis, tmp_path: Path, format: Any) -> None:
+    found.save(tmp_path, format=format)
+    for opened, table in zip(tables_of(td.Diagnosis.open(tmp_path)), tables_of(found), strict=True):
+        xr.testing.assert_identical(opened, table)
+    summary = json.loads((tmp_path / "diagnosis.json").read_text())
+    for name in ("remedies", "joint"):
+        del summary[name], summary[f"{name}_refused"]
+    (tmp_path / "diagnosis.json").write_text(json.dumps(summary))
+    older = td.Diagnosis.open(tmp_path)
+    assert older.remedies is older.joint is None
+
+
+def test_a_search_without_a_set_is_saved(tmp_path: Path) -> None:
+    network = network_of("llama")
+    with torch.no_grad():
+        for block in network.model.layers:
+            block.self_attn.o_proj.weight.zero_()
+            block.mlp.down_proj.weight.mul_(1e-3)
+    found = td.diagnose(network, PROMPTS, levers=False, joint=True, **SMALL)
+    assert isinstance(found.joint, xr.Dataset)
+    assert found.joint.sizes["step"] == 0
+    found.save(tmp_path)
+    opened = td.Diagnosis.open(tmp_path).joint
+    assert isinstance(opened, xr.Dataset)
+    assert opened.attrs["summary"].startswith("No change is needed to avoid consensus")
+    assert opened.attrs["summary"] in page_of(found)
+
+
+def test_a_loss_that_is_passed_reaches_everything(network: Any) -> None:
+    found = td.diagnose(network, PROMPTS, remedies=True, joint=True, loss=lambda network: 1.0, baseline=None)
+    assert isinstance(found.levers, Levers)
+    assert isinstance(found.heads, xr.Dataset)
+    remedies, joint = tables_of(found)
+    for changes in (found.levers.loss_change, remedies.loss_change, joint.loss_change, found.heads.loss_effect):
+        assert bool((changes.dropna(changes.dims[0], how="all").fillna(0.0) == 0).all())
+    for table in (found.levers.table, remedies, joint, found.heads):
+        assert table.attrs["loss_unit"] == ""
+    assert "a loss that is passed has no derivative" in page_of(found)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "error", "words"),
+    [
+        ({"loss": lambda network: float("nan")}, ArgumentValueError, "a finite number for the network as it is"),
+        ({"loss": lambda network: torch.ones(3)}, ArgumentTypeError, "one number"),
+        ({"budget": -1.0}, ArgumentValueError, "budget"),
+    ],
+)
+def test_what_is_no_loss_is_refused(network: Any, chosen: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        td.diagnose(network, PROMPTS, **SMALL, **chosen)
