@@ -27,7 +27,9 @@ from tokendynamics.numerics.errors import ArgumentValueError
 def found(tmp_path_factory: pytest.TempPathFactory) -> Diagnosis:
     texts = ["a cat sat", "xy", "one two three", "it rains", "no more"]
     config = write_config(tmp_path_factory.mktemp("tiny") / "llama", "llama")
-    made = diagnose(f"random:{config}:0", texts, command="a test", passes=3, baseline="untrained")
+    made = diagnose(
+        f"random:{config}:0", texts, command="a test", passes=3, baseline="untrained", remedies=True, joint=True
+    )
     assert isinstance(made.levers, Levers)
     assert made.levers.table.sizes["candidate"]
     levers = replace(made.levers, best=0)  # as if the answer named it
