@@ -18,7 +18,7 @@ from tokendynamics.diagnosis.result import further_in_words
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 
 PROMPTS = ids_of(9)
-SMALL: dict[str, Any] = {"baseline": None, "heads": False}
+SMALL: dict[str, Any] = {"baseline": None, "heads": False, "directions": False}
 
 
 @pytest.fixture(scope="module")
