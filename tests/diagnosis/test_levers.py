@@ -444,7 +444,7 @@ def test_a_loss_that_was_passed_has_no_unit_and_no_interval() -> None:
     costs.unit, costs.of_loss = "", " in the loss that was passed"
     cheap, dear = (replace(_trial(-0.1, 0.0), loss_change=EffectEstimate(cost, np.nan, np.nan)) for cost in (0.1, 0.7))
     best = _sentences(0.4, 0.4, cheap, dear, costs=costs)
-    assert "at an estimated cost of at most 0.5, the attention of layer 2 at α = 0.5, " in best
+    assert "at an estimated cost of at most 0.5, the attention of layer 1 at α = 0.5, " in best
     assert "and the loss by +0.100." in best
     assert "lowers similarity by 25 % at +0.100 in the loss that was passed." in _advice(0.4, 0.4, cheap, costs=costs)
     words = "Turning down the one part tried costs more than 0.5 in the loss that was passed."
