@@ -210,7 +210,7 @@ def _judged(
         reason_of(parts["audit"]),
         usual=yardstick_finding(parts["trace"], parts["baseline"], ckpt, measured_networks()),
         causes=" ".join(filter(None, (strongest_heads(parts["heads"]), source_in_short(parts["sources"])))),
-        further=(*of_directions, *of_heads, *(() if unmeasured is None else (unmeasured,))),
+        further=(*(() if unmeasured is None else (unmeasured,)), *of_heads, *of_directions),
     )
     if isinstance(parts["levers"], Levers):
         parts["levers"] = in_view_of(parts["levers"], verdict, sets=isinstance(parts["joint"], xr.Dataset))
