@@ -85,6 +85,16 @@ def test_a_checkpoint_under_a_variant_is_one_more_model() -> None:
     assert page.first_part == "feed_forward"
 
 
+def test_a_change_of_a_changed_network_keeps_what_was_changed() -> None:
+    ckpt, texts = td.load(_with_head("llama")), _texts()
+    table = td.what_if(ckpt.under({"layer 1 feed_forward": 0.5}), texts, {"feed_forward": 0.5})
+    both = {"layer 1 feed_forward": 0.25, "layers 2-3 feed_forward": 0.5}
+    for model, changes in (("as it is", {"layer 1 feed_forward": 0.5}), ("changed", both)):
+        expected = td.trace(ckpt.under(changes), texts).consensus_within
+        np.testing.assert_allclose(table.consensus_within.sel(model=model), expected, atol=1e-6)
+    assert table.attrs["changes"] == "feed_forward × 0.5"
+
+
 def test_gates_weight_a_variant_and_not_the_network() -> None:
     ckpt = td.load(_with_head("llama"))
     ids = torch.arange(3, 14)

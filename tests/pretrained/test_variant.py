@@ -15,7 +15,7 @@ from pretrained.families import FAMILIES, half_of_network, inputs_of, most_slow,
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.pretrained import apply_remedy, remove_remedy
 from tokendynamics.pretrained.edits.gates import HeadGates
-from tokendynamics.pretrained.edits.variant import NAMED, Variant
+from tokendynamics.pretrained.edits.variant import NAMED, Variant, basis_of
 
 RESTORED = ("gpt2", "gpt_neox", "llama", "gemma3", "mixtral", "bert", "albert", "modernbert", "t5", "whisper", "vit")
 QUICK = ("gpt2", "bert", "t5")
@@ -349,6 +349,32 @@ def test_factors_on_logits_inside_each_other_are_multiplied() -> None:
     with ckpt.varied({"logits": 0.5}):
         both = ckpt.under({"logits": 0.6}).states(inputs).feed_forward
     torch.testing.assert_close(both, ckpt.under({"logits": 0.3}).states(inputs).feed_forward)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"attention": 0.5}, {"layer 2 attention": 0.5, "feed_forward": 0.7}),
+        ({"layer 2 attention": 0.5, "layer 1 head 0": 0.3}, {"attention": 0.2, "layer 1 head 0": 0.5}),
+        ({"logits": 0.5, "remedy": -0.1}, {"logits": 0.6}),
+        ({"norms": 0}, {"final_norm": 0, "feed_forward": 0}),
+    ],
+)
+def test_a_change_after_another_is_both_inside_each_other(first: dict[str, float], second: dict[str, float]) -> None:
+    ckpt, _, inputs = _loaded("llama")
+    with ckpt.varied(first):
+        nested = ckpt.under(second).states(inputs).feed_forward
+    both = Variant.of(second).after(Variant.of(first))
+    torch.testing.assert_close(ckpt.under(both).states(inputs).feed_forward, nested)
+    assert not torch.allclose(ckpt.under(second).states(inputs).feed_forward, nested)
+
+
+def test_directions_removed_after_others_are_removed_with_them() -> None:
+    ckpt, _, inputs = _loaded("llama")
+    rows = torch.randn(2, ckpt.architecture.dim, generator=torch.Generator().manual_seed(2)).double()
+    one, other = (Variant(removed={1: basis_of(row[None])}) for row in rows)
+    state = ckpt.under(other.after(one)).states(inputs).feed_forward[1].double()
+    assert float((state @ rows.T).abs().max()) < 1e-5 * float(state.abs().max())
 
 
 def test_lambda_is_that_of_the_remedy_and_is_taken_off_again() -> None:

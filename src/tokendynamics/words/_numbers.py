@@ -7,6 +7,9 @@ import math
 UNDEFINED = "undefined"
 """What stands where a value does not exist; no text shows a NaN."""
 
+_ROUNDING = 1e-9
+"""Distance from 1 below which a share is all."""
+
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -63,13 +66,15 @@ def count(value: int) -> str:
 
 
 def percent(share: float | None, digits: int = 2) -> str:
-    """Write a share as a percentage; a share below 1 never reads 100 %.
+    """Write a share as a percentage; a share below 1 by more than rounding never reads 100 %.
 
-    >>> percent(0.123), percent(1.0), percent(0.0004), percent(0.99998), percent(None)
-    ('12 %', '100 %', '0.04 %', '99.998 %', 'undefined')
+    >>> percent(0.123), percent(1.0), percent(0.0004), percent(0.99998), percent(1 - 1e-10), percent(None)
+    ('12 %', '100 %', '0.04 %', '99.998 %', '100 %', 'undefined')
     """
     if share is None or math.isnan(share):
         return UNDEFINED
+    if abs(1 - share) < _ROUNDING:
+        share = 1.0
     if 0.99 < share < 1.0:
         digits += math.ceil(-math.log10(1 - share) - 1e-9)
     return f"{number(100 * share, digits if share < 1 else max(digits, 3))} %"

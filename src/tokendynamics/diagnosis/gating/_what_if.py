@@ -25,7 +25,7 @@ from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.intervals import jackknife_interval
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
-from tokendynamics.pretrained.edits.variant import Variant, VariantLike
+from tokendynamics.pretrained.edits.variant import Variant, VariantLike, basis_of
 from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.provenance.progress import Progress, reporting
 
@@ -36,9 +36,6 @@ _LEAST_FOR_AN_INTERVAL = 3
 
 _DIMS = {"shares": ("layer", "site", "share"), "kappa_change_sum": ("component",)}
 
-
-_SAME_DIRECTION = 1e-6
-"""Singular value of unit rows up to which a direction lies in the space of the others."""
 
 MODELS = ("as it is", "changed")
 
@@ -185,7 +182,7 @@ def what_if(
         advice = "name a part and a number, or a direction to project out"
         raise ArgumentValueError(expected("changes", "at least one", "none", advice))
     prompts = named_prompts(texts, ckpt)
-    ckpts = [ckpt, ckpt.under(variant)]
+    ckpts = [ckpt, ckpt.under(variant.after(ckpt.variant))]
     with reporting(progress) as report:
         found = run_together(ckpts, prompts, sinks, sink_ratio, truncate, report)
     losses = [losses_of_prompts(each, given) for each, given in zip(ckpts, found.given, strict=True)]
@@ -208,11 +205,9 @@ def _bases(project_out: object, ckpt: Checkpoint) -> dict[int, tuple[tuple[float
         rows = rows[None] if rows.ndim == 1 else rows
         if rows.ndim != 2 or rows.shape[1] != dim or not len(rows):
             raise ArgumentValueError(expected(name, f"directions of {dim} features", f"shape {tuple(rows.shape)}"))
-        sizes = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-        if bool((sizes == 0).any()):
+        if bool((rows == 0).all(dim=1).any()):
             raise ArgumentValueError(expected(name, "directions other than zero", "a zero vector"))
-        _, singular, axes = torch.linalg.svd(rows / sizes, full_matrices=False)
-        bases[number] = tuple(map(tuple, axes[singular > _SAME_DIRECTION].tolist()))
+        bases[number] = basis_of(rows)
     return bases
 
 

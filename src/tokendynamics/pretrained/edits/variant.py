@@ -40,6 +40,11 @@ PARTS = ("attention", "feed_forward")
 SWITCHES = ("norms", "final_norm", "positions")
 _OF_ATTENTION = {"logits": 1.0, "remedy": 0.0}
 """Numbers that change every attention, and their values where nothing is changed."""
+_BY_PLACE = ("gates", "heads", "removed")
+
+_SAME_DIRECTION = 1e-6
+"""Singular value of unit rows up to which a direction lies in the space of the others."""
+
 _LAYERS = re.compile(r"layers? (\d+)(?:\s*-\s*(\d+))? (attention|feed_forward|head (\d+))")
 _GRAMMAR = (
     "'attention', 'feed_forward', 'layer 12 attention', 'layers 3-9 feed_forward', 'layer 2 head 0', 'logits', "
@@ -150,6 +155,26 @@ class Variant:
                     heads |= {(layer, head): number for layer in layers}
         return cls(**whole, **switched, gates=gates, heads=heads, removed={})
 
+    def after(self, first: Variant) -> Variant:
+        """Return this change of a network that is already changed: gates and factors multiply, λ adds up.
+
+        Args:
+            first: What is already changed.
+
+        >>> Variant.of({"attention": 0.5}).after(Variant.of({"layer 2 attention": 0.5, "logits": 2})).words
+        'attention × 0.5, layer 2 attention × 0.25, logits × 2'
+        """
+        both = (first, self)
+        gates, heads, removed = ({place: None for one in both for place in getattr(one, name)} for name in _BY_PLACE)
+        return Variant(
+            **{name: math.prod(getattr(one, name) for one in both) for name in (*PARTS, "logits")},
+            **{name: all(getattr(one, name) for one in both) for name in SWITCHES},
+            remedy=first.remedy + self.remedy,
+            gates={place: math.prod(one.gates.get(place, getattr(one, place[1])) for one in both) for place in gates},
+            heads={place: math.prod(one.heads.get(place, 1.0) for one in both) for place in heads},
+            removed={layer: basis_of([row for one in both for row in one.removed.get(layer, ())]) for layer in removed},
+        )
+
     @property
     def words(self) -> str:
         """What is changed, in words; "as it is" where nothing is."""
@@ -218,6 +243,18 @@ class Variant:
                 raise ArgumentValueError(expected("variant", f"{wanted} of {name}", f"head {head} of layer {layer}"))
             gates[layer - 1, head] = value
         return gates
+
+
+def basis_of(rows: Any) -> tuple[tuple[float, ...], ...]:
+    """Return orthonormal rows of the space that directions span.
+
+    Args:
+        rows: Of shape (direction, dim), none of them zero.
+    """
+    directions = torch.as_tensor(rows, dtype=torch.float64)
+    sizes = torch.linalg.vector_norm(directions, dim=1, keepdim=True)
+    _, singular, axes = torch.linalg.svd(directions / sizes, full_matrices=False)
+    return tuple(map(tuple, axes[singular > _SAME_DIRECTION].tolist()))
 
 
 def _place(name: object, argument: str) -> tuple[range, str, int | None]:
