@@ -13,12 +13,12 @@ from jaxtyping import Bool, Float64, Int
 from torch import Tensor, nn
 
 from tokendynamics.diagnosis.gating.sensitivities import kappa_of, lengths_of, losses_of, sums_of, tokens_that_count
-from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.intervals import jackknife_interval
 from tokendynamics.observables import relative_kappa
 from tokendynamics.pretrained import Checkpoint
-from tokendynamics.pretrained.edits.gates import GatedNetwork, Gates
+from tokendynamics.pretrained.edits.gates import GatedNetwork, GatedPass, Gates
 from tokendynamics.pretrained.edits.variant import Variant, VariantLike
 from tokendynamics.pretrained.inputs import Prepared
 from tokendynamics.pretrained.not_finite import check_gated_pass
@@ -129,6 +129,8 @@ class Trials:
         self._gated, self._packs, self.where = gated, packs, where
         self._counts: list[Bool[Tensor, "depth prompt token"]] = []
         self._ratio, self._sinks = ratio, sinks
+        self._passes: list[GatedPass] = []
+        self._begins: dict[int, bool] = {}
         self.plain = self.reading({})
         self._count = len(self.plain.losses)
         if math.isnan(self.kappa.value):
@@ -176,11 +178,14 @@ class Trials:
         means, within, losses = [], [], []
         depths = (0, self.where)
         first = not self._counts
+        unchanged = min((layer for layer, _ in values), default=1) - 1 if changed is None else 0
         for number, pack in enumerate(self._packs):
             with torch.inference_mode():
-                passed = gated.run(pack, gates)
+                passed = gated.run(pack, gates, known=self._outputs(number, unchanged))
                 if first:
                     check_gated_pass(gated, passed)
+                    # Of further packs only what blocks return is needed.
+                    self._passes.append(passed if number == 0 else replace(passed, states=(), logits=None))
                     lengths = lengths_of(passed, pack)
                     self._counts.append(tokens_that_count(passed.states, lengths, self._ratio, self._sinks))
                 sums = [sums_of(passed.states[depth], self._counts[number][depth]) for depth in depths]
@@ -190,6 +195,25 @@ class Trials:
             missing = torch.full((len(pack.places),), torch.nan, dtype=torch.float64)
             losses.append(missing if loss is None else loss)
         return Reading(torch.cat(means), torch.cat(within), torch.cat(losses), gated.dtype)
+
+    def _outputs(self, pack: int, blocks: int) -> Sequence[Any]:
+        """Return what the first blocks return of a pack without gates; nothing where a pass cannot begin behind them.
+
+        It can where a pass without gates that begins there equals the whole one to the last bit, seen on the first
+        pack: blocks then pass on nothing but what they return. A pass with gates goes before it, so that nothing that
+        modules may keep from pass to pass is that of a pass without.
+        """
+        if blocks < 1 or not self._passes[pack].outputs:
+            return ()
+        if blocks not in self._begins:
+            plain, gates = self._passes[0], torch.ones(self._gated.exists.shape, dtype=torch.float64)
+            try:
+                self._gated.run(self._packs[0], gates / 2)
+                again = self._gated.run(self._packs[0], gates, known=plain.outputs[:blocks])
+                self._begins[blocks] = again.equals(plain)
+            except CheckpointError:
+                self._begins[blocks] = False
+        return self._passes[pack].outputs[:blocks] if self._begins[blocks] else ()
 
 
 class Costs:

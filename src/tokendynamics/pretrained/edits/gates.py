@@ -7,9 +7,10 @@ projection reads of it, as scaling these columns of its weight does.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from typing import Any, TypeAlias
 
 import torch
@@ -37,10 +38,19 @@ class GatedPass:
     Attributes:
         states: Index 0: the input of the first block; index l: the output of block l, before the final norm.
         logits: None without a language head, or where no logits were asked for.
+        outputs: Copies of what each block returned, for passes that begin behind blocks without gates, see
+            `GatedNetwork.run`; empty where gradients are on, or where a block returns what cannot be copied.
     """
 
     states: tuple[Float[Tensor, "prompt token dim"], ...]
     logits: Float[Tensor, "prompt token vocabulary"] | None
+    outputs: tuple[Any, ...]
+
+    def equals(self, other: GatedPass) -> bool:
+        """Return whether another pass left the same numbers, to the last bit."""
+        mine, others = ((*passed.states, *filter(torch.is_tensor, [passed.logits])) for passed in (self, other))
+        same = len(mine) == len(others) and all(map(torch.equal, mine, others))
+        return same and (self.logits is None) == (other.logits is None)
 
 
 class GatedNetwork(Hooks):
@@ -83,6 +93,8 @@ class GatedNetwork(Hooks):
         self._head_gates: Tensor | None = None
         self._gated_heads: set[int] = set()
         self._states: list[Tensor] = []
+        self._outputs: list[Any] = []
+        self._known: Sequence[Any] = ()
         self._calls: dict[nn.Module, int] = {}
 
     def _prepare(self) -> None:
@@ -94,6 +106,7 @@ class GatedNetwork(Hooks):
                 self.callback(parameter.requires_grad_, True)
         for name, layer in dict(zip(self.layout.blocks, self.layout.layers, strict=True)).items():
             block = self.network.get_submodule(name)
+            self._intercept(block)
             self.callback(block.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
             of_module: dict[nn.Module, list[int]] = {}  # BEiT gives both parts by one module, one after the other
             for part, module in enumerate(layer.parts):
@@ -112,7 +125,11 @@ class GatedNetwork(Hooks):
         return next(parameter.dtype for parameter in self.running.parameters() if parameter.is_floating_point())
 
     def run(
-        self, pack: Pack, gates: Float[Tensor, "layer part"], heads: Float[Tensor, "layer head"] | None = None
+        self,
+        pack: Pack,
+        gates: Float[Tensor, "layer part"],
+        heads: Float[Tensor, "layer head"] | None = None,
+        known: Sequence[Any] = (),
     ) -> GatedPass:
         """Run the network once; states and logits are differentiable by the gates where gradients are on.
 
@@ -120,12 +137,15 @@ class GatedNetwork(Hooks):
             pack: What goes through it.
             gates: One for each part of each layer; those that do not exist change nothing.
             heads: One for each head of each layer; None for no gates on heads. Likewise.
+            known: What the first blocks return for this pack, from a pass without gates: they are not run again. The
+                result is the same where blocks pass on nothing but what they return, which the caller checks.
 
         Raises:
             CheckpointError: It does not run, or an attention does not call its output projection.
         """
         self._layer, self._gates, self._states = -1, gates, []
-        self._head_gates, self._gated_heads = heads, set()
+        self._head_gates, self._gated_heads = heads, set(range(len(known)))
+        self._outputs, self._known = [], known
         arguments, prompts = arguments_for(self.running, pack.arguments), len(pack.places)
         try:
             with (
@@ -139,15 +159,35 @@ class GatedNetwork(Hooks):
                     wanted = "an attention that calls its output projection as a module"
                     raise CheckpointError(expected(f"{self.name}: layer {layer + 1}", wanted, "one that does not"))
             ids = arguments.get("input_ids")
-            known = self.vocabulary is not None and isinstance(ids, Tensor)
-            logits = logits_of(output, ids, self.vocabulary) if known else None  # pyright: ignore[reportArgumentType]
+            reads_ids = self.vocabulary is not None and isinstance(ids, Tensor)
+            logits = logits_of(output, ids, self.vocabulary) if reads_ids else None  # pyright: ignore[reportArgumentType]
             states = [by_prompt(states_of_layer, prompts) for states_of_layer in self._states]
             if len(states[0]) != prompts:
                 raise ArgumentValueError(several_inputs(f"a batch of {len(states[0])}"))
             prompt_places = tokens.places(arguments)
-            return GatedPass(tuple(state[:, prompt_places] for state in states), logits)
+            outputs = () if any(output is _UNKNOWN for output in self._outputs) else tuple(self._outputs)
+            return GatedPass(tuple(state[:, prompt_places] for state in states), logits, outputs)
         finally:
-            self._gates, self._head_gates, self._states = None, None, []
+            self._gates, self._head_gates, self._states, self._outputs, self._known = None, None, [], [], ()
+
+    def _intercept(self, block: nn.Module) -> None:
+        """Let a block return what is known of it, and record what it returns."""
+        forward, of_instance = block.forward, vars(block).get("forward")
+
+        @wraps(forward)
+        def recorded(*positional: Any, **named: Any) -> Any:
+            if self._gates is None:  # a pass of somebody else's
+                return forward(*positional, **named)
+            if self._layer < len(self._known):
+                output = _copied(self._known[self._layer])
+            else:
+                output = forward(*positional, **named)
+            if not torch.is_grad_enabled():
+                self._outputs.append(_copied(output))
+            return output
+
+        block.forward = recorded
+        self.callback(_restore_forward, block, of_instance)
 
     def _enter(self, module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
         del module
@@ -157,11 +197,11 @@ class GatedNetwork(Hooks):
         self._layer += 1  # a block that runs again is a layer of its own, and has gates of its own
         state = state_of(positional, named)
         if not self._states and state is not None:
-            self._states.append(state)
+            self._states.append(state.clone())  # a block may write into its input
 
     def _leave(self, states: Tensor) -> None:
         if self._gates is not None:
-            self._states.append(states)
+            self._states.append(states.clone())
 
     def _gated(self, module: nn.Module, parts: list[int], states: Tensor) -> Tensor | None:
         if self._gates is None:
@@ -175,6 +215,27 @@ class GatedNetwork(Hooks):
             return None
         self._gated_heads.add(self._layer)
         return state * self._head_gates[self._layer, :heads].to(state).repeat_interleave(width)
+
+
+def _restore_forward(block: nn.Module, of_instance: Any) -> None:
+    if of_instance is None:
+        del block.forward
+    else:
+        block.forward = of_instance
+
+
+_UNKNOWN = object()
+"""In the place of an output that holds more than tensors."""
+
+
+def _copied(output: Any) -> Any:
+    """Return a copy of what a block returned, since later blocks may write into it; `_UNKNOWN` for other things."""
+    if isinstance(output, Tensor):
+        return output.clone()
+    if type(output) is tuple:
+        copies = tuple(map(_copied, output))
+        return _UNKNOWN if any(copy is _UNKNOWN for copy in copies) else copies
+    return None if output is None else _UNKNOWN
 
 
 class HeadGates:
@@ -192,9 +253,9 @@ class HeadGates:
         self.name, self.dtype, self.config = gated.name, gated.dtype, gated.config
         self._parts = torch.ones(gated.exists.shape, dtype=torch.float64)
 
-    def run(self, pack: Pack, gates: Float[Tensor, "layer head"]) -> GatedPass:
+    def run(self, pack: Pack, gates: Float[Tensor, "layer head"], known: Sequence[Any] = ()) -> GatedPass:
         """Run the network once with a gate on every head; see `GatedNetwork.run`."""
-        return self._gated.run(pack, self._parts, gates)
+        return self._gated.run(pack, self._parts, gates, known=known)
 
 
 class PartAndHeadGates:
@@ -211,10 +272,11 @@ class PartAndHeadGates:
         self._gated, self.exists = gated, torch.cat((gated.exists, gated.heads), dim=-1)
         self.name, self.dtype, self.config = gated.name, gated.dtype, gated.config
 
-    def run(self, pack: Pack, gates: Float[Tensor, "layer gate"]) -> GatedPass:
+    def run(self, pack: Pack, gates: Float[Tensor, "layer gate"], known: Sequence[Any] = ()) -> GatedPass:
         """Run the network once with a gate on every part and every head; see `GatedNetwork.run`."""
         parts = self._gated.exists.shape[1]
-        return self._gated.run(pack, gates[:, :parts], gates[:, parts:] if self._gated.heads.any() else None)
+        of_heads = gates[:, parts:] if self._gated.heads.any() else None
+        return self._gated.run(pack, gates[:, :parts], of_heads, known=known)
 
 
 Gates: TypeAlias = GatedNetwork | HeadGates | PartAndHeadGates

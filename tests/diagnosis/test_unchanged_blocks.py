@@ -1,0 +1,113 @@
+"""Passes that begin behind blocks without gates leave the numbers of whole passes, or are not taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from diagnosis.test_heads import ids_of, network_of
+from diagnosis.test_levers import Averaging, _Block, _Mean, _prompts
+from tokendynamics.diagnosis.gating.trials import Reading, Trials
+from tokendynamics.pretrained import Checkpoint, load
+from tokendynamics.pretrained.edits.gates import GatedNetwork, Gates, HeadGates, PartAndHeadGates
+
+
+def assert_the_same(one: Reading, other: Reading) -> None:
+    for name in ("means", "within", "losses"):
+        torch.testing.assert_close(getattr(one, name), getattr(other, name), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("kind", [GatedNetwork, HeadGates, PartAndHeadGates])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "bert", "albert"])
+def test_they_leave_the_same_numbers(family: str, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    ckpt = load(network_of(family, **({"embedding_size": 16} if family == "albert" else {})))
+    packs = ckpt.packs([torch.tensor(ids) for ids in ids_of(5)])
+    with ckpt.gated() as gated:
+        gates: Gates = gated if kind is GatedNetwork else kind(gated)
+        trials = Trials(gates, packs, 4, 1e6)
+        readings = [trials.reading({(layer, 0): 0.5}) for layer in (4, 3, 2, 1)]
+        assert trials._begins == {3: True, 2: True, 1: True}
+        monkeypatch.setattr(Trials, "_outputs", lambda trials, pack, blocks: ())
+        for layer, reading in zip((4, 3, 2, 1), readings, strict=True):
+            assert_the_same(reading, trials.reading({(layer, 0): 0.5}))
+
+
+def test_blocks_in_front_are_not_run_again() -> None:
+    network = network_of("llama")
+    calls: list[int] = []
+    ckpt = load(network)
+    packs = ckpt.packs([torch.tensor(ids) for ids in ids_of(5)])
+    with ckpt.gated() as gated:
+        trials = Trials(gated, packs, 4, 1e6)
+        trials.reading({(3, 0): 0.5})
+        hooks = [
+            layer.mlp.register_forward_hook(lambda *_, place=place: calls.append(place))
+            for place, layer in enumerate(network.model.layers, start=1)
+        ]
+        trials.reading({(3, 0): 0.2, (4, 1): 0.0})
+        for hook in hooks:
+            hook.remove()
+    assert calls == [3, 4] * len(packs)
+    assert not any("forward" in vars(layer) for layer in network.model.layers)
+
+
+class _Remembering(_Mean):
+    """An attention that also reads what that of another block left on it, past what blocks return."""
+
+    other: Any = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        object.__setattr__(self, "left", y.mean())
+        return y if self.other is None else y * (1 + self.other.left)
+
+
+def _remembering() -> Checkpoint:
+    network = Averaging([0.1] * 4)
+    for block in network.blocks:
+        block.attention = _Remembering(0.1, 32)
+    object.__setattr__(network.blocks[2].attention, "other", network.blocks[1].attention)
+    return load(network, inputs=lambda count: {"idx": torch.randint(0, 500, (count, 7))})
+
+
+@pytest.mark.parametrize("texts", [1, 5])
+def test_where_blocks_pass_on_more_than_they_return_every_pass_is_whole(
+    texts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ckpt = _remembering()
+    packs = ckpt.packs(_prompts(5)) if texts == 1 else [pack for one in _prompts(5) for pack in ckpt.packs([one])]
+    with ckpt.gated() as gated:
+        trials = Trials(gated, packs, 4, 1e6)
+        order = [(4, 0), (1, 0), (3, 0), (4, 1)]
+        readings = [trials.reading({place: 0.5}) for place in order]
+        assert trials._begins[2] is False
+        monkeypatch.setattr(Trials, "_outputs", lambda trials, pack, blocks: ())
+        for place, reading in zip(order, readings, strict=True):
+            assert_the_same(reading, trials.reading({place: 0.5}))
+
+
+def test_an_output_that_a_later_block_writes_into_is_kept_as_it_was() -> None:
+    class Writing(_Block):
+        def forward(self, x: Tensor) -> Tensor:
+            x += self.attention(x)
+            return x + self.feed_forward(x)
+
+    network = Averaging([0.1] * 4)
+    network.blocks = nn.ModuleList(Writing(0.1, 32) for _ in range(4))
+    ckpt = load(network, inputs=lambda count: {"idx": torch.randint(0, 500, (count, 7))})
+    packs = ckpt.packs(_prompts(5))
+    with ckpt.gated() as gated:
+        trials = Trials(gated, packs, 4, 1e6)
+        first, second = (trials.reading({(3, 1): 0.5}) for _ in range(2))
+    assert trials._begins[2]
+    assert_the_same(first, second)
+
+
+@pytest.mark.parametrize("output", [{"x": torch.ones(2)}, [torch.ones(2)], (torch.ones(2), {"more": 1})])
+def test_other_outputs_than_tensors_are_not_kept(output: Any) -> None:
+    from tokendynamics.pretrained.edits import gates
+
+    assert gates._copied(output) is gates._UNKNOWN
