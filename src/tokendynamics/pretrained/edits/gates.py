@@ -48,9 +48,10 @@ class GatedPass:
 
     def equals(self, other: GatedPass) -> bool:
         """Return whether another pass left the same numbers, to the last bit."""
-        mine, others = ((*passed.states, *filter(torch.is_tensor, [passed.logits])) for passed in (self, other))
-        same = len(mine) == len(others) and all(map(torch.equal, mine, others))
-        return same and (self.logits is None) == (other.logits is None)
+        if len(self.states) != len(other.states) or (self.logits is None) != (other.logits is None):
+            return False
+        pairs = [*zip(self.states, other.states, strict=True), (self.logits, other.logits)]
+        return all(torch.equal(one, another) for one, another in pairs if one is not None and another is not None)
 
 
 class GatedNetwork(Hooks):
