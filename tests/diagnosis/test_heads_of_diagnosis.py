@@ -52,7 +52,7 @@ def test_levers_are_the_same_with_and_without_heads(network: Any, found: Diagnos
     xr.testing.assert_allclose(found.levers.table, without.levers.table, rtol=0, atol=1e-12)
     assert (found.levers.text, found.levers.answer) == (without.levers.text, without.levers.answer)
     assert without.heads_refused == "it was not requested"
-    assert not [each for each in without.verdict.details if "head" in each.text and each.figure == "levers"]
+    assert not [each for each in without.verdict.details if "head" in each.text and each.figure == "components"]
 
 
 def effects_of(significant: dict[tuple[int, int], float], layers: int = 3, heads: int = 4) -> xr.Dataset:

@@ -114,3 +114,14 @@ def test_what_consensus_does_not_measure_is_not_said_to_need_nothing(found: Diag
 def test_a_refusal_stands_where_the_answer_would(found: Diagnosis) -> None:
     refused = replace(found, levers=Refused(f"too few {HOSTILE}"))
     assert section(refused) == Section("levers", "What can you try?", (f"Nothing was tried: too few {HOSTILE}.",))
+
+
+def test_columns_of_an_unknown_loss_are_left_out(found: Diagnosis) -> None:
+    assert isinstance(found.levers, Levers)
+    unknown = {name: found.levers.table[name] * np.nan for name in ("loss_change", "loss_interval")}
+    (table,) = section(_with_table(found, **unknown)).tables
+    assert table.columns == ("Part turned down", "α", "Change of κ", "from", "to", "κ falls")
+    assert [cell.text for cell in table.rows[0]] == [
+        "feed-forward part, layer 2", "0.5", "−0.123", "−0.200", "−0.050", "yes",
+    ]  # fmt: skip
+    assert "Change of loss" in section(found).tables[0].columns

@@ -187,7 +187,7 @@ def heads_findings(
     if isinstance(effects, Refused):
         if effects.reason == "it was not requested" or effects == levers:
             return ()
-        return (Finding(f"No single head was removed: {effects.reason}.", "levers", {}),)
+        return (Finding(f"No single head was removed: {effects.reason}.", "components", {}),)
     prediction = () if audit is None else prediction_of_heads(effects, audit)
     return (_effects_in_words(effects, noun), *prediction)
 
@@ -251,7 +251,7 @@ def _effects_in_words(effects: xr.Dataset, noun: str) -> Finding:
         "effects": [float(effect[tuple(place)]) for place in order],
         "removed": removed,
     }
-    return Finding(" ".join(texts), "levers", values)
+    return Finding(" ".join(texts), "components", values)
 
 
 def prediction_of_heads(effects: xr.Dataset, audit: xr.Dataset) -> tuple[Finding, ...]:
@@ -276,7 +276,7 @@ def prediction_of_heads(effects: xr.Dataset, audit: xr.Dataset) -> tuple[Finding
     numbers = f"Spearman ρ = {fixed(correlation)}, p {p_value_in_words(p)}, {plural(int(known.sum()), 'head')}"
     compared = "Compared are the product of both balances and the derivative of κ."
     text = f"The QK and OV balances of a head {verb}its effect ({numbers}). {compared}"
-    return (Finding(text, "levers", {"rank_correlation": correlation, "p_value": p}),)
+    return (Finding(text, "components", {"rank_correlation": correlation, "p_value": p}),)
 
 
 def _gates_of(gated: GatedNetwork, ckpt: Checkpoint) -> HeadGates:

@@ -12,9 +12,8 @@ from tokendynamics.diagnosis.network import PART_NAMES
 from tokendynamics.diagnosis.result import levers_in_words, tried_in_words
 from tokendynamics.figures.curves import Curve, Curves, Rule
 from tokendynamics.figures.figure import Cell, Figure, Section, Table, cells, columns_table
-from tokendynamics.figures.maps import SignedMap, Tile
 from tokendynamics.report.diagnosis._states import LOOKS, extremes, layer_columns
-from tokendynamics.words import UNDEFINED, fixed, number, plural
+from tokendynamics.words import UNDEFINED, fixed, number
 
 _QUESTION = "What is the first-order effect of each part?"
 _IDENT, _TITLE = "levers", "What can you try?"
@@ -29,36 +28,14 @@ _TRIED = (
 )
 
 
-_HEADS = {
-    "consensus_sensitivity": (
-        "heads-kappa",
-        "Which heads make the tokens alike, to first order?",
-        "∂κ/∂a",
-        "Derivative of κ with respect to a gate a on the output of each head, at a = 1. Positive: the head makes the "
-        "tokens of a prompt more alike; negative: less alike. × marks layers without such a head. The QK and OV "
-        "balances of the same heads are in the section on the weights.",
-    ),
-    "consensus_effect": (
-        "heads-effect",
-        "Which heads make the tokens alike, when removed?",
-        "Effect on κ",
-        "κ of the network minus κ without the head, for the heads that were removed one at a time, on prompts that did "
-        "not choose them. Positive: the head makes the tokens of a prompt more alike. × marks heads that were not "
-        "removed. The table gives 95 % confidence intervals, not corrected for the number of heads.",
-    ),
-}
-"""Identifier, question, name and caption of the map of each variable of the effects of heads."""
-
-
 def section(diagnosis: Diagnosis) -> Section:
     """Return the section: the answer, what was measured, and the derivatives that chose it."""
-    levers, effects = diagnosis.levers, diagnosis.heads
+    levers = diagnosis.levers
     sentences = (levers_in_words(diagnosis), *tried_in_words(diagnosis))
     tried = ((_remedies, diagnosis.remedies, "trial"), (_sets, diagnosis.joint, "step"))
     further = tuple(rows(each) for rows, each, axis in tried if isinstance(each, xr.Dataset) and each.sizes[axis])
-    figures = tuple(_heads_map(effects, name) for name in _HEADS) if isinstance(effects, xr.Dataset) else ()
     if not isinstance(levers, Levers):
-        return Section(_IDENT, _TITLE, sentences, further, figures)
+        return Section(_IDENT, _TITLE, sentences, further)
     table, tables, unit = levers.table, (), levers.table.attrs.get("loss_unit", "nats")
     if table.sizes["candidate"]:
         tables = (_trials(table), *(() if levers.effect is None else (_effect(levers.effect, levers.where),)))
@@ -76,44 +53,7 @@ def section(diagnosis: Diagnosis) -> Section:
         ),
     )  # fmt: skip
     notes = (_TRIED,) if tables or further else ()
-    return Section(_IDENT, _TITLE, sentences, (*tables, *further), figures, variants, notes=notes)
-
-
-def _heads_map(effects: xr.Dataset, variable: str) -> Figure:
-    """Draw a number of each head, layers × heads; the table of measured effects has those that were removed."""
-    ident, question, name, caption = _HEADS[variable]
-    values, where = effects[variable].transpose("layer", "head").values, effects.attrs["where"]
-    layers, heads = (effects[axis].values for axis in ("layer", "head"))
-    places, known = list(np.ndindex(values.shape)), np.isfinite(values)
-    if not known.any():
-        return Figure(ident, question, f"Not plotted because {name} is undefined for every head.")
-    tiles = [
-        Tile(int(layers[i]), int(heads[j]), float(values[i, j]), f"Layer {layers[i]}, head {heads[j]}: {_text(value)}")
-        for i, j in places
-        for value in (float(values[i, j]),)
-    ]
-    shown = [place for place in places if known[place]]
-    columns: list[tuple[str, Sequence[float]]] = [(name, [float(values[place]) for place in shown])]
-    if f"{variable}_interval" in effects:
-        bounds = effects[f"{variable}_interval"].transpose("layer", "head", "bound").values
-        columns += [(end, [float(bounds[place][k]) for place in shown]) for k, end in enumerate(("from", "to"))]
-    of = (("Layer", [int(layers[i]) for i, _ in shown]), ("Head", [int(heads[j]) for _, j in shown]))
-    high, low = (max(shown, key=lambda place: sign * values[place]) for sign in (1, -1))
-    return Figure(
-        ident,
-        question,
-        f"{caption} κ is read after layer {where}.",
-        SignedMap(tiles, "Head", heads.tolist(), float(np.nanmax(np.abs(values))) or 1.0),
-        columns_table(f"{name} of each head, κ after layer {where}", [*of, *columns]),
-        title=f"{question} {name}, layers × heads",
-        description=f"{name} of {plural(len(shown), 'head')} is largest for layer {layers[high[0]]} head "
-        f"{heads[high[1]]} ({number(float(values[high]))}) and smallest for layer {layers[low[0]]} head "
-        f"{heads[low[1]]} ({number(float(values[low]))}). The table below holds every value.",
-    )
-
-
-def _text(value: float) -> str:
-    return "not available" if np.isnan(value) else number(value)
+    return Section(_IDENT, _TITLE, sentences, (*tables, *further), variants=variants, notes=notes)
 
 
 def _levers_figure(values: xr.DataArray, ident: str, axis: str, label: str, caption: str, undefined: str) -> Figure:
@@ -166,11 +106,11 @@ def _remedies(remedies: xr.Dataset) -> Table:
         chosen = ("yes" if bool(row.recommended) else "no") if status == "measured" else f"not measured: {status}"
         effects = (*_effect_cells(row, "consensus_change"), *_effect_cells(row, "loss_change"))
         rows.append((*cells([name, float(row.strength)]), *effects, *cells([chosen, str(row.after_training.item())])))
-    return Table(
+    return _with_known_columns(
         f"Remedies tried without training: change of κ after layer {remedies.attrs['where']} and of the loss"
         f"{_in_unit(remedies)}, with 95 % confidence intervals over prompts",
         ("Remedy", "Strength", *_CHANGES, "Change of loss", "from", "to", "Recommended", "After training"),
-        tuple(rows),
+        rows,
     )
 
 
@@ -182,7 +122,7 @@ def _sets(joint: xr.Dataset) -> Table:
         effects = [cell for name in ("kappa_change", "gain", "loss_change") for cell in _effect_cells(row, name)]
         part = "yes" if bool(row.reported) else "no"
         rows.append((*cells([str(row.change.item()), float(row.alpha)]), *effects, *cells([part])))
-    return Table(
+    return _with_known_columns(
         f"Sets of parts and heads, one change added a row: change of κ after layer {joint.attrs['where']} and of the "
         f"loss{_in_unit(joint)}, with 95 % confidence intervals over prompts",
         (
@@ -197,8 +137,14 @@ def _sets(joint: xr.Dataset) -> Table:
             "to",
             "Recommended",
         ),
-        tuple(rows),
+        rows,
     )
+
+
+def _with_known_columns(caption: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
+    """Return a table without the columns in which every cell is undefined, such as those of an unknown loss."""
+    known = [place for place in range(len(columns)) if not all(row[place].undefined for row in rows)]
+    return Table(caption, tuple(columns[place] for place in known), tuple(tuple(row[k] for k in known) for row in rows))
 
 
 def _in_unit(table: xr.Dataset) -> str:
@@ -211,11 +157,11 @@ def _effect_cells(row: xr.Dataset, name: str) -> tuple[Cell, ...]:
 
 def _trials(table: xr.Dataset) -> Table:
     columns = ("Part turned down", "α", "Change of κ", "from", "to", "Change of loss", "from", "to", "κ falls")
-    return Table(
+    return _with_known_columns(
         f"Effect of turning one part down on κ and on the loss{_in_unit(table)}, with 95 % confidence intervals over "
         "prompts",
         columns,
-        tuple(_trial(table.isel(candidate=place)) for place in range(table.sizes["candidate"])),
+        [_trial(table.isel(candidate=place)) for place in range(table.sizes["candidate"])],
     )
 
 

@@ -10,18 +10,41 @@ import xarray as xr
 
 from tokendynamics.diagnosis import Diagnosis
 from tokendynamics.figures.figure import Figure, Given, Section, Table, columns_table
+from tokendynamics.figures.maps import SignedMap, Tile
 from tokendynamics.figures.palette import ATTENTION, FEED_FORWARD, NORM
 from tokendynamics.figures.parts import Bar, Bars
 from tokendynamics.report.diagnosis._states import Band, layer_columns, over_prompts, steps_of, undrawn, unshared
 from tokendynamics.words import UNDEFINED, number, plural, signed
 
-_QUESTION = "Which parts cause it?"
+_QUESTION = "Which parts and heads cause it?"
 _PARTS = {
     "attention": ("attention", ATTENTION, (-0.38, -0.02)),
     "feed_forward": ("feed-forward", FEED_FORWARD, (0.02, 0.38)),
     "final_norm": ("final norm", NORM, (0.46, 0.82)),
 }
 """Name, colour and horizontal extent relative to its layer of each part's bar, in the order in which the parts run."""
+
+_HEADS = {
+    "consensus_sensitivity": (
+        "heads-kappa",
+        "Which heads make the tokens alike, to first order?",
+        "∂κ/∂a",
+        "Derivative of κ with respect to a gate a on the output of each head, at a = 1. Positive: the head makes the "
+        "tokens of a prompt more alike; negative: less alike. × marks layers without such a head. The QK and OV "
+        "balances of the same heads are in the section on the weights.",
+        "Heads, first order",
+    ),
+    "consensus_effect": (
+        "heads-effect",
+        "Which heads make the tokens alike, when removed?",
+        "Effect on κ",
+        "κ of the network minus κ without the head, for the heads that were removed one at a time, on prompts that did "
+        "not choose them. Positive: the head makes the tokens of a prompt more alike. × marks heads that were not "
+        "removed. The table gives 95 % confidence intervals, not corrected for the number of heads.",
+        "Heads, removed",
+    ),
+}
+"""Identifier, question, name, caption and label of the map of each variable of the effects of heads."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +76,43 @@ def section(diagnosis: Diagnosis) -> Section:
         "layer, so that all layers compare the same tokens. A direction common to all prompts counts here but not in "
         "κ.",
     )  # fmt: skip
-    return Section("components", _QUESTION, variants=tuple(sorted((kappa, cosine), key=lambda each: not each.drawn)))
+    heads = [_heads_map(diagnosis.heads, name) for name in _HEADS] if isinstance(diagnosis.heads, xr.Dataset) else []
+    variants = sorted((kappa, cosine, *heads), key=lambda figure: not figure.drawn)
+    return Section("components", _QUESTION, variants=tuple(variants))
+
+
+def _heads_map(effects: xr.Dataset, variable: str) -> Figure:
+    """Draw a number of each head, layers × heads; the table of measured effects has those that were removed."""
+    ident, question, name, caption, label = _HEADS[variable]
+    values, where = effects[variable].transpose("layer", "head").values, effects.attrs["where"]
+    layers, heads = (effects[axis].values for axis in ("layer", "head"))
+    places, known = list(np.ndindex(values.shape)), np.isfinite(values)
+    if not known.any():
+        return Figure(ident, question, f"Not plotted because {name} is undefined for every head.", label=label)
+    texts = np.where(known, np.vectorize(number, otypes=[object])(values), "not available")
+    tiles = [
+        Tile(int(layers[i]), int(heads[j]), float(values[i, j]), f"Layer {layers[i]}, head {heads[j]}: {texts[i, j]}")
+        for i, j in places
+    ]
+    shown = [place for place in places if known[place]]
+    columns: list[tuple[str, Sequence[float]]] = [(name, [float(values[place]) for place in shown])]
+    if f"{variable}_interval" in effects:
+        bounds = effects[f"{variable}_interval"].transpose("layer", "head", "bound").values
+        columns += [(end, [float(bounds[place][k]) for place in shown]) for k, end in enumerate(("from", "to"))]
+    of = (("Layer", [int(layers[i]) for i, _ in shown]), ("Head", [int(heads[j]) for _, j in shown]))
+    high, low = (max(shown, key=lambda place: sign * values[place]) for sign in (1, -1))
+    return Figure(
+        ident,
+        question,
+        f"{caption} κ is read after layer {where}.",
+        SignedMap(tiles, "Head", heads.tolist(), float(np.nanmax(np.abs(values))) or 1.0),
+        columns_table(f"{name} of each head, κ after layer {where}", [*of, *columns]),
+        title=f"{question} {name}, layers × heads",
+        description=f"{name} of {plural(len(shown), 'head')} is largest for layer {layers[high[0]]} head "
+        f"{heads[high[1]]} ({number(float(values[high]))}) and smallest for layer {layers[low[0]]} head "
+        f"{heads[low[1]]} ({number(float(values[low]))}). The table below holds every value.",
+        label=label,
+    )
 
 
 def _of_kappa(trace: xr.Dataset) -> dict[str, Band]:
