@@ -201,11 +201,13 @@ def _gaps(
     inner, squares, others = products
     square = squares + others[order] - 2 * inner[range(len(order)), order]
     close = square <= _EXACT * squares
-    same = (one[0] == two[0]).flatten(1).all(dim=1) & (one[1] == two[1]).flatten(1).all(dim=1)
     gaps = square.clamp_min(0).sqrt()
     if bool(close.any()):  # of A − B the factors are those of both side by side, the sign in one of them
         left, right = torch.cat([one[0], two[0]], dim=-1)[close], torch.cat([one[1], -two[1]], dim=-1)[close]
         gaps[close] = torch.linalg.vector_norm(_triangular(left, right), dim=(-2, -1))
+    if any(first.shape != second.shape for first, second in zip(one, two, strict=True)):
+        return gaps  # factors of other widths: a remedy adds columns to those of one network
+    same = (one[0] == two[0]).flatten(1).all(dim=1) & (one[1] == two[1]).flatten(1).all(dim=1)
     return torch.where(same, 0.0, gaps)
 
 

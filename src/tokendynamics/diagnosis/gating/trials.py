@@ -231,13 +231,15 @@ class Costs:
         budget: See there.
 
     Raises:
-        ArgumentTypeError: Of the network as it is, the loss is not one number.
+        ArgumentTypeError: The loss is no function, or of the network as it is not one number.
         ArgumentValueError: It is not finite, or the budget is not a finite number of at least 0.
     """
 
     def __init__(self, ckpt: Checkpoint, loss: Loss | None, budget: float) -> None:
         if not 0 <= budget < math.inf:
             raise ArgumentValueError(expected("budget", "a finite number of at least 0", budget))
+        if loss is not None and (not callable(loss) or isinstance(loss, type)):
+            raise ArgumentTypeError(expected("loss", "a function of the network that returns one number", shown(loss)))
         self.given, self.budget = loss is not None, float(budget)
         self.unit, self.of_loss = (" nats", " nats of loss") if loss is None else ("", " in the loss that was passed")
         self._ckpt, self._loss = ckpt, loss

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis import Diagnosis
+from tokendynamics.diagnosis.network import parts_there
 from tokendynamics.diagnosis.tracing.direction_words import (
     amounts_of,
     entries_of,
@@ -15,10 +18,11 @@ from tokendynamics.diagnosis.tracing.direction_words import (
 )
 from tokendynamics.figures.curves import Curve, Curves
 from tokendynamics.figures.figure import Figure, Section, Table, cells, columns_table
-from tokendynamics.figures.palette import ATTENTION, BLUE, FEED_FORWARD, ORANGE
+from tokendynamics.figures.palette import BLUE, ORANGE
 from tokendynamics.figures.parts import Bar, Bars
 from tokendynamics.figures.rows import Intervals, Row
 from tokendynamics.numerics.printable import shortened, token_label
+from tokendynamics.report.diagnosis._parts import PARTS
 from tokendynamics.report.diagnosis._states import layer_columns
 from tokendynamics.results.result import reason_of
 from tokendynamics.words import fixed, listing, number, plural, signed
@@ -48,7 +52,8 @@ def section(diagnosis: Diagnosis) -> Section | None:
         notes.append(f"Heads are not shown: {why}.")
     if why := str(directions.attrs["no_reading"]):
         notes.append(f"The directions are not read as vocabulary entries: {why}.")
-    writers = [_writers_figure(directions, kind) for kind in _KINDS]
+    existing = [name for name, layers in parts_there(diagnosis.trace).items() if layers.any()]
+    writers = [_writers_figure(directions, kind, existing) for kind in _KINDS]
     from_tokens = [_sources_figure(sources, kind) for kind in _KINDS] if isinstance(sources, xr.Dataset) else []
     tables = (_writers_table(directions), *((_readings(directions),) if "token_text" in directions else ()))
     figures = (_amount_figure(directions),)
@@ -95,9 +100,10 @@ def _last(values: xr.DataArray, kind: str) -> xr.DataArray:
     return last.isel(direction=0) if kind == "common" else last.isel(direction=slice(1, None)).mean("direction")
 
 
-def _writers_figure(directions: xr.Dataset, kind: str) -> Figure:
-    """Draw the signed share that each part has written of a direction after the last layer."""
-    shares = _last(directions.written, kind).transpose("source", "component").values
+def _writers_figure(directions: xr.Dataset, kind: str, existing: Sequence[str]) -> Figure:
+    """Draw the signed share that each existing part has written of a direction after the last layer."""
+    written = _last(directions.written, kind).transpose("source", "component")
+    shares, parts = written.values, [name for name in written.component.values.tolist() if name in existing]
     ident, label = f"{_IDENT}-writers-{kind}", f"Writers, {_KINDS[kind]}"
     if not np.isfinite(shares).any():
         return Figure(
@@ -105,14 +111,14 @@ def _writers_figure(directions: xr.Dataset, kind: str) -> Figure:
         )
     layers, embedding, totals = list(range(1, len(shares))), float(shares[0].sum()), shares[1:].sum(axis=1)
     none = np.full(len(layers), np.nan)
-    names = (("attention", ATTENTION, (-0.38, -0.02)), ("feed-forward", FEED_FORWARD, (0.02, 0.38)))
+    by_part = {PARTS[name][0]: written.sel(component=name).values for name in parts}
     over = "" if kind == "common" else f" Mean over {plural(directions.sizes['direction'] - 1, 'prompt')}."
     writers = writers_of(directions, kind == "text")
     named = listing([f"{writer.name} ({signed(writer.share)})" for writer in writers[:3]])
 
     def text(place: int, layer: int) -> str:
-        attention, feed_forward = (signed(share) for share in shares[layer])
-        return f"Layer {layer}: {signed(totals[place])}\nattention: {attention}\nfeed-forward: {feed_forward}"
+        lines = (f"{name}: {signed(part[layer])}" for name, part in by_part.items())
+        return "\n".join([f"Layer {layer}: {signed(totals[place])}", *lines])
 
     return Figure(
         ident,
@@ -123,14 +129,14 @@ def _writers_figure(directions: xr.Dataset, kind: str) -> Figure:
         "state.",
         Bars(
             layers,
-            [Bar(name, colour, span, shares[1:, n], none, none) for n, (name, colour, span) in enumerate(names)],
+            [Bar(*PARTS[name], by_part[PARTS[name][0]][1:], none, none) for name in parts],
             totals,
             "Share of the direction",
             layer_columns(layers, text),
         ),
         columns_table(
             f"Signed shares of the {_KINDS[kind].removeprefix('a ')} after the last layer; layer 0 is the embedding",
-            [("Layer", [0, *layers]), ("Attention", shares[:, 0]), ("Feed-forward", shares[:, 1])],
+            [("Layer", [0, *layers]), *((name.capitalize(), part) for name, part in by_part.items())],
         ),
         title=f"{_WRITERS} Signed share of each part, {_KINDS[kind]}",
         description=f"The largest shares are those of {named}. The table below holds every value.",

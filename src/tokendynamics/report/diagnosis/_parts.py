@@ -17,7 +17,7 @@ from tokendynamics.report.diagnosis._states import Band, layer_columns, over_pro
 from tokendynamics.words import UNDEFINED, number, plural, signed
 
 _QUESTION = "Which parts and heads cause it?"
-_PARTS = {
+PARTS = {
     "attention": ("attention", ATTENTION, (-0.38, -0.02)),
     "feed_forward": ("feed-forward", FEED_FORWARD, (0.02, 0.38)),
     "final_norm": ("final norm", NORM, (0.46, 0.82)),
@@ -58,7 +58,7 @@ class _Changes:
     @property
     def sums(self) -> dict[str, float]:
         """The change by each part over all layers, by the part's name."""
-        return {_PARTS[name][0]: sum(np.nan_to_num(band.values).tolist()) for name, band in self.parts.items()}
+        return {PARTS[name][0]: sum(np.nan_to_num(band.values).tolist()) for name, band in self.parts.items()}
 
 
 def section(diagnosis: Diagnosis) -> Section:
@@ -122,7 +122,7 @@ def _of_kappa(trace: xr.Dataset) -> dict[str, Band]:
             trace.kappa_change.sel(component=name).values,
             *(bounds.sel(component=name, bound=end).values for end in ("low", "high")),
         )
-        for name in _PARTS
+        for name in PARTS
     }
 
 
@@ -130,7 +130,7 @@ def _of_cosine(trace: xr.Dataset) -> dict[str, Band]:
     """Return means over prompts: unlike medians, the means of the parts add up to the mean of the total."""
     change = trace.component_change.transpose("component", "layer", "prompt")
     none = np.full(trace.sizes["layer"], np.nan)
-    return {name: Band(over_prompts(change.sel(component=name).values).values, none, none) for name in _PARTS}
+    return {name: Band(over_prompts(change.sel(component=name).values).values, none, none) for name in PARTS}
 
 
 def _changes(trace: xr.Dataset, parts: Mapping[str, Band]) -> _Changes:
@@ -159,7 +159,7 @@ def _figure(ident: str, label: str, axis: str, changes: _Changes, undefined: str
     known = np.flatnonzero(np.isfinite(totals))
     most, least = (int(known[place(totals[known])]) for place in (np.argmax, np.argmin))
     counts = ", ".join(
-        f"{_PARTS[name][0]} draws together in {int((band.values > 0).sum())}"
+        f"{PARTS[name][0]} draws together in {int((band.values > 0).sum())}"
         for name, band in changes.parts.items()
         if name != "final_norm"
     )
@@ -171,7 +171,7 @@ def _figure(ident: str, label: str, axis: str, changes: _Changes, undefined: str
         f"add up to its diamond, and the diamonds to {signed(sum(sums.values()))} over all layers ({parts}). {caption}",
         Bars(
             changes.layers,
-            [Bar(*_PARTS[name], band.values, band.low, band.high) for name, band in changes.parts.items()],
+            [Bar(*PARTS[name], band.values, band.low, band.high) for name, band in changes.parts.items()],
             totals,
             axis,
             layer_columns(changes.layers, lambda place, layer: _text(changes, place, layer)),
@@ -194,7 +194,7 @@ def _text(changes: _Changes, place: int, layer: int) -> str:
         if np.isfinite(band.values[place]):
             low, high = float(band.low[place]), float(band.high[place])
             interval = f" (90 % CI {number(low)} to {number(high)})" if np.isfinite(low) else ""
-            lines.append(f"{_PARTS[name][0]}: {signed(float(band.values[place]))}{interval}")
+            lines.append(f"{PARTS[name][0]}: {signed(float(band.values[place]))}{interval}")
     return "\n".join(lines)
 
 
@@ -208,6 +208,6 @@ def _table(caption: str, changes: _Changes) -> Table:
     columns: list[tuple[str, Sequence[Given] | np.ndarray]] = [("Layer", changes.layers)]
     known = any(band.has_ends for band in changes.parts.values())
     for name, band in changes.parts.items():
-        columns.append((_PARTS[name][0].capitalize(), blanked(band.values)))
+        columns.append((PARTS[name][0].capitalize(), blanked(band.values)))
         columns += [("from", blanked(band.low)), ("to", blanked(band.high))] if known else []
     return columns_table(caption, [*columns, ("Total", changes.totals)])
