@@ -26,9 +26,10 @@ def test_a_norm_that_alone_was_changed_is_named(family: str, name: str, weights:
     assert first is not None
     assert len(first.norms) == 1
     assert first.part == ("attention" if name.startswith("attention") else "feed-forward part")
-    comparison.save(tmp_path / "saved")
-    opened = Comparison.open(tmp_path / "saved")
-    assert (opened.first_part, opened.first_difference) == ("norm", first)
+    if (family, name) == (FAMILIES[0], NORMS[0]):  # a result of hundreds of files is written slowly
+        comparison.save(tmp_path / "saved")
+        opened = Comparison.open(tmp_path / "saved")
+        assert (opened.first_part, opened.first_difference) == ("norm", first)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -146,7 +146,7 @@ def _added(implementation: str, what: str, tokens: int) -> int:
 @pytest.mark.parametrize(
     ("implementation", "what"),
     [
-        ("sdpa", "trace"),
+        pytest.param("sdpa", "trace", marks=pytest.mark.slow),
         pytest.param("eager", "trace", marks=pytest.mark.slow),
         pytest.param("sdpa", "seen", marks=pytest.mark.slow),
     ],

@@ -82,6 +82,9 @@ KINDS: dict[str, tuple[Callable[[Path], tuple[Any, Any]], Callable[[Path], Any]]
     "series": (series, Monitor.open),
 }
 
+_MANY_FILES = ("comparison", "diagnosis")
+"""Results of hundreds of files, which take more than 20 seconds to be stopped behind each."""
+
 
 def break_off(save: Callable[[], Any], steps: int) -> None:
     """Replace a result entry by entry, and be killed after some steps."""
@@ -109,7 +112,9 @@ def break_off(save: Callable[[], Any], steps: int) -> None:
             save()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind in _MANY_FILES else kind for kind in KINDS]
+)
 def test_a_result_half_replaced_opens_as_the_newer_one(kind: str, tmp_path: Path) -> None:
     results, read = KINDS[kind]
     old, new = results(tmp_path)
