@@ -55,8 +55,9 @@ def test_the_diagnosis_has_the_trace_and_the_reason(found: Diagnosis) -> None:
 @pytest.mark.parametrize("format", FORMATS)
 def test_what_is_saved_has_no_audit_and_says_why(found: Diagnosis, format: Any, tmp_path: Path) -> None:
     paths = found.save(tmp_path, format=format)
-    baseline = () if isinstance(found.baseline, Refused) else ("baseline",)
-    names = data_file_names(format, tables=("trace", "paths", *baseline))
+    further = tuple(found.tables)
+    assert {"trace", "paths"} <= set(further) <= {"trace", "paths", "baseline", "directions"}
+    names = data_file_names(format, tables=further)
     assert tuple(path.name for path in paths) == names
     assert {path.name for path in tmp_path.iterdir()} == {*names, "manifest.json"}
     text = (tmp_path / "diagnosis.json").read_text()

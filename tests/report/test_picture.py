@@ -39,11 +39,12 @@ def test_the_words_are_those_of_the_picture_and_readme_shows_it(picture: Any) ->
     assert "report.png" in (DOCS.parent / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.pretrained
 def test_the_picture_shows_the_verdict_of_today(picture: Any) -> None:
     """Word for word; the last decimal of a number may differ between processors."""
     shown = json.loads(picture.WORDS.read_text(encoding="utf-8"))
-    today = picture.words_of(td.diagnose("smollm2", levers=False, layers=[1]).verdict)
+    today = picture.words_of(td.diagnose("smollm2", layers=[1]).verdict)
     number = re.compile(r"\d+\.\d+")
     assert shown.keys() - {"picture"} == today.keys()
     assert (shown["state"], shown["layers"]) == (today["state"], today["layers"]), "run make docs"

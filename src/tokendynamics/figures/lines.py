@@ -129,7 +129,7 @@ def table(
 
 
 def _places(curves: Sequence[Curve]) -> np.ndarray:
-    return np.unique(np.concatenate([curve.x for curve in curves])) if curves else np.array([])
+    return np.unique(np.concatenate([np.asarray(curve.x, dtype=float) for curve in curves])) if curves else np.array([])
 
 
 def _with_band(curve: Curve, at: int) -> str:
