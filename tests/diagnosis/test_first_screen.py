@@ -22,7 +22,7 @@ from tokendynamics.words import fixed
 
 
 @pytest.fixture(scope="module")
-def found() -> Diagnosis:
+def diagnosis() -> Diagnosis:
     return td.diagnose(network_of("llama"), ids_of(), sinks=[])
 
 
@@ -31,19 +31,25 @@ def plain(text: str) -> str:
     return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", "", text)))
 
 
-def test_every_surface_has_the_same_three_lines(found: Diagnosis, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = found.verdict.lines
+def test_every_surface_has_the_same_three_lines(diagnosis: Diagnosis, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = diagnosis.verdict.lines
     assert [name for name, _ in lines] == ["What", "Why", "What to do"]
-    Output(as_json=False).show(found, None)
-    surfaces = [page_of(found), found._repr_html_(), found.summary(), found.markdown(), capsys.readouterr().out]
+    Output(as_json=False).show(diagnosis, None)
+    surfaces = [
+        page_of(diagnosis),
+        diagnosis._repr_html_(),
+        diagnosis.summary(),
+        diagnosis.markdown(),
+        capsys.readouterr().out,
+    ]
     for surface in map(plain, surfaces):
         places = [plain(surface.replace("\\", "")).find(plain(text)) for _, text in lines]
         assert -1 < places[0] < places[1] < places[2]
 
 
-def test_the_first_screen_has_no_symbol(found: Diagnosis) -> None:
-    assert not re.search(r"[καβλΔ∂σρ′]", " ".join(text for _, text in found.verdict.lines))
-    assert "κ′" in found.verdict.details[0].text  # where it is defined
+def test_the_first_screen_has_no_symbol(diagnosis: Diagnosis) -> None:
+    assert not re.search(r"[καβλΔ∂σρ′]", " ".join(text for _, text in diagnosis.verdict.lines))
+    assert "κ′" in diagnosis.verdict.details[0].text  # where it is defined
 
 
 def kappa_of(states: list[np.ndarray]) -> float:
@@ -76,17 +82,17 @@ def states_of(network: Any, prompts: list[list[int]]) -> list[list[np.ndarray]]:
     return [list(site) for site in zip(*by_site, strict=True)]
 
 
-def test_each_number_is_that_of_the_hidden_states(found: Diagnosis) -> None:
+def test_each_number_is_that_of_the_hidden_states(diagnosis: Diagnosis) -> None:
     network, prompts = network_of("llama"), ids_of()
     kappa = np.array([kappa_of(site) for site in states_of(network, prompts)])
     relative = (kappa - kappa[0]) / (1 - kappa[0])
-    (_, what), (_, why), (_, advice) = found.verdict.lines
+    (_, what), (_, why), (_, advice) = diagnosis.verdict.lines
     assert f"Within-text similarity after the last layer is {fixed(relative[-1])} (90 % CI " in what
     worst = int(np.argmax(relative[2::2])) + 1
     assert (
         f" ({fixed(relative[2 * worst])}). The attention of layer 1 contributes {fixed(relative[1], sign=True)} " in why
     )
-    assert f" of the total {fixed(relative[2 * min(found.verdict.worst.layers)], sign=True)}." in why
+    assert f" of the total {fixed(relative[2 * min(diagnosis.verdict.worst.layers)], sign=True)}." in why
     assert "2 of 4 layers contribute (layers 1–2)" in advice
     finding = np.array([kappa_of(site) for site in states_of(network, prompts[1::2])])[::2]
     falls = -np.diff(np.log(1 - finding))
@@ -100,7 +106,7 @@ def test_each_number_of_smollm2_is_that_of_its_hidden_states() -> None:
 
     ckpt = td.load("smollm2")
     texts = dict(list(default_texts().items())[:6])
-    found = td.diagnose(ckpt, texts, sinks=[0], baseline=None)
+    diagnosis = td.diagnose(ckpt, texts, sinks=[0], baseline=None)
     prompts = [ckpt.encode(text).ids.flatten().tolist() for text in texts.values()]
     network = ckpt.model
 
@@ -110,11 +116,11 @@ def test_each_number_of_smollm2_is_that_of_its_hidden_states() -> None:
 
     kappa = kappas(network, prompts)
     relative = (kappa - kappa[0]) / (1 - kappa[0])
-    (_, what), (_, why), (_, advice) = found.verdict.lines
+    (_, what), (_, why), (_, advice) = diagnosis.verdict.lines
     assert f"Within-text similarity after the last layer is {fixed(relative[-1])} (90 % CI " in what
     steps = np.diff(relative)
     assert f"the largest contribution is {fixed(steps.max(), sign=True)} (" in why
-    where = found.levers.where
+    where = diagnosis.levers.where
     measuring = prompts[0::2]
     whole = kappas(network, measuring)[2 * where]
     for layer, head, value in re.findall(r"layer (\d+) head (\d+) \(([+−][0-9.]+)\)", why):

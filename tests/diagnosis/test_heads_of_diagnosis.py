@@ -28,29 +28,29 @@ def network() -> Any:
 
 
 @pytest.fixture(scope="module")
-def found(network: Any) -> Diagnosis:
+def diagnosis(network: Any) -> Diagnosis:
     return td.diagnose(network, ids_of(), baseline=None)
 
 
-def table_of(found: Diagnosis) -> xr.Dataset:
-    assert isinstance(found.heads, xr.Dataset)
-    return found.heads
+def table_of(diagnosis: Diagnosis) -> xr.Dataset:
+    assert isinstance(diagnosis.heads, xr.Dataset)
+    return diagnosis.heads
 
 
-def test_the_numbers_are_those_of_head_effects(network: Any, found: Diagnosis) -> None:
+def test_the_numbers_are_those_of_head_effects(network: Any, diagnosis: Diagnosis) -> None:
     alone = td.head_effects(network, ids_of())
-    xr.testing.assert_allclose(table_of(found), alone, rtol=0, atol=1e-9)
-    assert table_of(found).attrs == pytest.approx(alone.attrs)
+    xr.testing.assert_allclose(table_of(diagnosis), alone, rtol=0, atol=1e-9)
+    assert table_of(diagnosis).attrs == pytest.approx(alone.attrs)
     without = td.diagnose(network, ids_of(), baseline=None, levers=False)
     xr.testing.assert_allclose(table_of(without), alone, rtol=0, atol=1e-9)
 
 
-def test_levers_are_the_same_with_and_without_heads(network: Any, found: Diagnosis) -> None:
+def test_levers_are_the_same_with_and_without_heads(network: Any, diagnosis: Diagnosis) -> None:
     without = td.diagnose(network, ids_of(), baseline=None, heads=False)
-    assert isinstance(found.levers, Levers)
+    assert isinstance(diagnosis.levers, Levers)
     assert isinstance(without.levers, Levers)
-    xr.testing.assert_allclose(found.levers.table, without.levers.table, rtol=0, atol=1e-12)
-    assert (found.levers.text, found.levers.answer) == (without.levers.text, without.levers.answer)
+    xr.testing.assert_allclose(diagnosis.levers.table, without.levers.table, rtol=0, atol=1e-12)
+    assert (diagnosis.levers.text, diagnosis.levers.answer) == (without.levers.text, without.levers.answer)
     assert without.heads_refused == "it was not requested"
     assert not [each for each in without.verdict.details if "head" in each.text and each.figure == "components"]
 
@@ -137,32 +137,32 @@ def test_whether_the_balances_predict_is_said_as_it_is() -> None:
     assert prediction_of_heads(effects, audit) == ()  # four heads, of one audited layer
 
 
-def test_the_details_and_the_page_have_them(found: Diagnosis) -> None:
-    texts = [each.text for each in found.verdict.details]
+def test_the_details_and_the_page_have_them(diagnosis: Diagnosis) -> None:
+    texts = [each.text for each in diagnosis.verdict.details]
     assert any("of 12 heads were removed one at a time on 4 " in text for text in texts)
     assert any(text.startswith("The QK and OV balances of a head ") for text in texts)
-    page = page_of(found)
+    page = page_of(diagnosis)
     assert "Which heads make the tokens alike, to first order?" in page
     assert "Which heads make the tokens alike, when removed?" in page
 
 
 def test_too_few_texts_are_refused_once(network: Any) -> None:
-    found = td.diagnose(network, ids_of()[:2], baseline=None)
-    assert found.heads_refused == found.levers_refused
-    assert "at least 5 prompts" in found.heads_refused
-    assert not any("removed" in each.text for each in found.verdict.details)
+    diagnosis = td.diagnose(network, ids_of()[:2], baseline=None)
+    assert diagnosis.heads_refused == diagnosis.levers_refused
+    assert "at least 5 prompts" in diagnosis.heads_refused
+    assert not any("removed" in each.text for each in diagnosis.verdict.details)
 
 
 def test_without_known_heads_parts_are_tried_alone(
-    network: Any, found: Diagnosis, monkeypatch: pytest.MonkeyPatch
+    network: Any, diagnosis: Diagnosis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         "tokendynamics.pretrained.edits.gates.existing_heads", lambda layout: table_heads(len(layout.layers))
     )
     other = td.diagnose(network, ids_of(), baseline=None)
     assert isinstance(other.levers, Levers)
-    assert isinstance(found.levers, Levers)
-    xr.testing.assert_allclose(other.levers.table, found.levers.table, rtol=0, atol=1e-12)
+    assert isinstance(diagnosis.levers, Levers)
+    xr.testing.assert_allclose(other.levers.table, diagnosis.levers.table, rtol=0, atol=1e-12)
     assert "an attention whose heads are known" in other.heads_refused
     assert any(each.text.startswith("No single head was removed: ") for each in other.verdict.details)
 
@@ -174,17 +174,17 @@ def table_heads(layers: int) -> Any:
 
 
 @pytest.mark.parametrize("format", ["zarr", "netcdf"])
-def test_they_are_saved_and_older_folders_open(found: Diagnosis, tmp_path: Path, format: Any) -> None:
-    found.save(tmp_path, format=format)
-    xr.testing.assert_identical(table_of(td.Diagnosis.open(tmp_path)), table_of(found))
+def test_they_are_saved_and_older_folders_open(diagnosis: Diagnosis, tmp_path: Path, format: Any) -> None:
+    diagnosis.save(tmp_path, format=format)
+    xr.testing.assert_identical(table_of(td.Diagnosis.open(tmp_path)), table_of(diagnosis))
     summary = json.loads((tmp_path / "diagnosis.json").read_text())
     del summary["heads"], summary["heads_refused"]
     (tmp_path / "diagnosis.json").write_text(json.dumps(summary))
     assert td.Diagnosis.open(tmp_path).heads is None
 
 
-def test_a_folder_without_their_file_is_refused(found: Diagnosis, tmp_path: Path) -> None:
-    found.save(tmp_path)
+def test_a_folder_without_their_file_is_refused(diagnosis: Diagnosis, tmp_path: Path) -> None:
+    diagnosis.save(tmp_path)
     shutil.rmtree(tmp_path / "heads.zarr")
     with pytest.raises(ArgumentValueError, match=r"without heads\.zarr"):
         td.Diagnosis.open(tmp_path)

@@ -33,13 +33,13 @@ def original(family: str) -> tuple[Any, Diagnosis]:
 
 
 def assert_the_same(family: str, changes: list[str], seed: int) -> None:
-    network, mine = original(family)
+    network, plain_diagnosis = original(family)
     for place, change in enumerate(changes):
         network = CHANGES[change][0](network, seed + place)
-    theirs = diagnose(network, prompts(), levers=False, heads=False)
+    changed_diagnosis = diagnose(network, prompts(), levers=False, heads=False)
     # LLaMA's norm takes its mean square in float32, and a turn changes how that rounds.
     rounding = 1e-4 if "residual stream rotated" in changes else 1e-7
-    for name, values in mine.trace.items():
+    for name, values in plain_diagnosis.trace.items():
         if values.dtype.kind == "f":
             # What stands behind the final norm has its gain, which may as well stand in the head: it is in no sentence.
             here = {"site": ["attention", "feed_forward"], "component": ["attention", "feed_forward"]}
@@ -48,9 +48,13 @@ def assert_the_same(family: str, changes: list[str], seed: int) -> None:
                 continue
             scale = np.nanmax(np.abs(values.values), initial=1.0)
             np.testing.assert_allclose(
-                theirs.trace[name].sel(here), values.sel(here), rtol=0, atol=rounding * scale, err_msg=str(name)
+                changed_diagnosis.trace[name].sel(here),
+                values.sel(here),
+                rtol=0,
+                atol=rounding * scale,
+                err_msg=str(name),
             )
-    one, other = mine.verdict, theirs.verdict
+    one, other = plain_diagnosis.verdict, changed_diagnosis.verdict
     assert (one.state, one.worst, one.layers) == (other.state, other.worst, other.layers)
     assert [each.text for each in one.sentences] == [each.text for each in other.sentences]
     assert without_heads(one) == without_heads(other)
@@ -78,10 +82,10 @@ def test_nor_after_several_changes(data: Any, family: str, seed: int) -> None:
 
 def test_what_changes_the_function_changes_numbers() -> None:
     """The check can fail: the attention of one layer doubled."""
-    network, mine = original("llama")
+    network, plain_diagnosis = original("llama")
     import copy
 
     changed = copy.deepcopy(network)
     changed.model.layers[2].self_attn.o_proj.weight.data *= 2
-    theirs = diagnose(changed, prompts(), levers=False, heads=False)
-    assert float(np.abs(theirs.trace.consensus_within - mine.trace.consensus_within).max()) > 1e-3
+    changed_diagnosis = diagnose(changed, prompts(), levers=False, heads=False)
+    assert float(np.abs(changed_diagnosis.trace.consensus_within - plain_diagnosis.trace.consensus_within).max()) > 1e-3

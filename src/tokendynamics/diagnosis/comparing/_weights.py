@@ -131,7 +131,7 @@ def weight_differences(ckpts: Sequence[Checkpoint], report: Progress) -> tuple[x
     unread: list[list[str]] = [[] for _ in ckpts]
     norms = {name: np.full((len(ckpts), max(depths)), np.nan) for name in CIRCUITS}
     heads = max([1, *(layer.attention.heads for layer in ckpts[0].layout.layers if layer.attention is not None)])
-    found = {
+    by_name = {
         name: np.full((len(ckpts), max(depths), heads)[: 3 if name.startswith("head") else 2], np.nan)
         for name in _DIFFERENCES
     }
@@ -152,12 +152,12 @@ def weight_differences(ckpts: Sequence[Checkpoint], report: Progress) -> tuple[x
                 norms[name][number, layer - 1] = _norm(getattr(own, name))
             if number > 0 and first is not None and not unlike[number]:
                 for name, values in _differences(first, own).items():
-                    found[name][(number, layer - 1, slice(np.size(values)))[: found[name].ndim]] = values
+                    by_name[name][(number, layer - 1, slice(np.size(values)))[: by_name[name].ndim]] = values
     reasons = tuple(
         why or "; ".join(dict.fromkeys(unread[0] + own)) for why, own in zip(unlike[1:], unread[1:], strict=True)
     )
     variables = {f"{name}_norm": (("model", "layer"), values) for name, values in norms.items()}
-    variables |= {name: (("other", "layer", "head")[: table.ndim], table[1:]) for name, table in found.items()}
+    variables |= {name: (("other", "layer", "head")[: table.ndim], table[1:]) for name, table in by_name.items()}
     return xr.Dataset(variables, coords={"layer": np.arange(1, max(depths) + 1), "head": np.arange(heads)}), reasons
 
 

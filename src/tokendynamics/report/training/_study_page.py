@@ -177,10 +177,10 @@ def _tuning_curves(result: StudyResult, lines: Mapping[str, Curve]) -> Curves:
     means, tried, chosen = [], [], []
     rates = np.asarray(next(iter(lines.values())).x)
     for arm, line in lines.items():
-        each = result.dataset["tuning"].sel(arm=arm, rate=rates).transpose("tuning_seed", "rate").values
+        losses = result.dataset["tuning"].sel(arm=arm, rate=rates).transpose("tuning_seed", "rate").values
         at = rates == float(result.dataset["learning_rate"].sel(arm=arm))
         means.append(replace(line, mark=""))
-        tried.append(Curve("", np.tile(rates, len(each)), each.ravel(), line.colour, width=0, mark="ring"))
+        tried.append(Curve("", np.tile(rates, len(losses)), losses.ravel(), line.colour, width=0, mark="ring"))
         chosen.append(Curve("", rates[at], np.asarray(line.values)[at], line.colour, width=0, mark="diamond"))
     ends = (rates[0] / _MARGIN, rates[-1] * _MARGIN)
     axis = Axis("Learning rate (log scale)", ends, log=True, at=rates.tolist(), form="~g")
