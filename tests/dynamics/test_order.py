@@ -116,23 +116,26 @@ def test_the_error_of_step_control_follows_the_tolerance(space):
 
 
 @pytest.mark.parametrize(
-    ("space", "engine"),
+    ("space", "engine", "horizon"),
     [
-        ("ellipsoid", "batched"),
-        ("ellipsoid", "compiled"),
-        ("ellipsoid", "stiff"),
-        ("sphere", "stiff"),
-        pytest.param("sphere", "batched", marks=pytest.mark.slow),
+        ("ellipsoid", "batched", 300.0),
+        ("ellipsoid", "compiled", 300.0),
+        ("ellipsoid", "stiff", 1e4),
+        ("sphere", "stiff", 300.0),
+        pytest.param("ellipsoid", "batched", 1e4, marks=pytest.mark.slow),
+        pytest.param("ellipsoid", "compiled", 1e4, marks=pytest.mark.slow),
+        pytest.param("sphere", "batched", 1e4, marks=pytest.mark.slow),
+        pytest.param("sphere", "stiff", 1e4, marks=pytest.mark.slow),
     ],
 )
-def test_the_constraint_holds_at_every_time_over_a_horizon_of_ten_thousand(space, engine):
+def test_the_constraint_holds_at_every_time_over_a_long_horizon(space, engine, horizon):
     generator = torch.Generator().manual_seed(2)
     drawn = torch.randn(3, 3, dtype=torch.float64, generator=generator)
     ov = torch.stack([-EYE, EYE, torch.diag(torch.tensor([1.0, 0.2, -0.5])), -drawn @ drawn.T, drawn / 20])
     flow_space = Sphere() if space == "sphere" else Ellipsoid(torch.diag(torch.tensor([0.3, 1.0, 4.0])).double())
     flow = Flow(Attention(EYE, ov.double().unsqueeze(1)), flow_space)
     start = flow_space.sample(4, 3, (len(ov),), seed=4)
-    times = np.concatenate([[0.0], np.geomspace(0.01, 1e4, 60)])
+    times = np.concatenate([[0.0], np.geomspace(0.01, horizon, 60)])
     run = simulate(flow, start, times, rtol=1e-3, atol=1e-5, engine=engine)
     assert set(run.status) == {"reached the horizon"}
     metric = torch.eye(3, dtype=torch.float64) if flow_space.metric is None else flow_space.metric
