@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -20,6 +21,7 @@ import typecheck
 from other_rounding import OtherRounding
 
 typecheck.install()
+gc.disable()  # until all tests are known: none of the million objects that they are goes away
 
 
 @pytest.fixture
@@ -71,6 +73,51 @@ def another_processor(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(Thread, "run", run)
     with OtherRounding():
         yield
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave to the slow tests what `every_value_once` leaves out."""
+    products: dict[object, list[pytest.Function]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("every_value_once"):
+            products.setdefault((item.path, item.originalname), []).append(item)
+    for product in products.values():
+        quick = [item for item in product if not item.get_closest_marker("slow")]
+        for item in set(quick).difference(_each_value(quick)):
+            item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is imported by now out of every later search for garbage, which would take most of a second."""
+    gc.freeze()
+    gc.enable()
+
+
+def _each_value(product: list[pytest.Function]) -> list[pytest.Function]:
+    """Return few calls of a test in which each argument has each of its values, taken along the diagonal."""
+    values: dict[str, list[object]] = {}
+    places: list[dict[str, int]] = []
+    for item in product:
+        place = {}
+        for name, value in item.callspec.params.items():
+            known = values.setdefault(name, [])
+            if not any(value is other for other in known):
+                known.append(value)
+            place[name] = next(number for number, other in enumerate(known) if value is other)
+        places.append(place)
+    longest = max(values, key=lambda name: len(values[name]))
+
+    def beside(number: int) -> bool:
+        return any(place != places[number][longest] % len(values[name]) for name, place in places[number].items())
+
+    seen: set[tuple[str, int]] = set()
+    kept = []
+    for number in sorted(range(len(product)), key=beside):
+        if not seen.issuperset(places[number].items()):
+            seen.update(places[number].items())
+            kept.append(product[number])
+    return kept
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

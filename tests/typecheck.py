@@ -20,7 +20,7 @@ from jaxtyping import jaxtyped
 PACKAGES = ("tokendynamics", "reproductions")
 COMPILED = ("tokendynamics.dynamics.engines.compiled.",)
 """numba compiles the functions of these as they stand in their files."""
-CALLS = 200
+CALLS = 100
 # An int is a float, as in every type checker.
 _checked = partial(jaxtyped, typechecker=beartype(conf=BeartypeConf(is_pep484_tower=True)))
 

@@ -15,6 +15,7 @@ PROMPTS = {"one": [5, 9, 33, 21, 7, 50], "two": [12, 3, 44, 18, 40], "three": [2
 NORMS = ("attention norm × 10", "feed-forward norm × 10")
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize("weights", [True, False])
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("name", NORMS)
@@ -32,6 +33,7 @@ def test_a_norm_that_alone_was_changed_is_named(family: str, name: str, weights:
         assert (opened.first_part, opened.first_difference) == ("norm", first)
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("name", NORMS)
 def test_it_is_named_among_networks_that_differ_everywhere(family: str, name: str) -> None:

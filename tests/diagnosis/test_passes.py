@@ -87,6 +87,7 @@ BY_HAND: dict[str, tuple[Callable[[Any, Tensor], Tensor], str | None]] = {
 }
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize("feed_back", ["after_norm", "before_norm"])
 @pytest.mark.parametrize("family", BY_HAND)
 def test_a_pass_is_the_blocks_applied_by_hand(family: str, feed_back: str) -> None:

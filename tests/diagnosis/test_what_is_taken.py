@@ -16,14 +16,15 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import tokendynamics as td
 from tokendynamics.numerics.errors import ArgumentTypeError
 
-PROMPTS = [torch.arange(3 + place, 13 + 2 * place) for place in range(6)]
+PROMPTS = [torch.arange(3 + place, 13 + 2 * place) for place in range(5)]
+ALONE: dict[str, Any] = {"levers": False, "heads": False, "directions": False, "baseline": None}
 READS: dict[str, Callable[[Any], Any]] = {
     "audit": lambda model: td.audit(model).W_inertia.values,
     "trace": lambda model: td.trace(model, PROMPTS).consensus_within.values,
     "levers": lambda model: td.levers(model, PROMPTS, candidates=1).table.consensus_sensitivity.values,
     "head_effects": lambda model: td.head_effects(model, PROMPTS, candidates=1).consensus_sensitivity.values,
     "joint_levers": lambda model: (
-        td.joint_levers(model, PROMPTS, candidates=2, most=2, budget=9.0).table.kappa_change.values
+        td.joint_levers(model, PROMPTS, candidates=1, most=1, budget=9.0).table.kappa_change.values
     ),
     "remedies": lambda model: td.remedies(model, PROMPTS).consensus_change.values,
     "shared_directions": lambda model: td.shared_directions(model, PROMPTS).written.values,
@@ -38,7 +39,7 @@ READS: dict[str, Callable[[Any], Any]] = {
     "token_clusters": lambda model: td.token_clusters(model, PROMPTS[0])["count"].values,
     "flow_of": lambda model: td.flow_of(model).velocity(torch.eye(3, 16, dtype=torch.float64)).numpy(),
     "apply_remedy": lambda model: td.apply_remedy(model, start=-0.5)(input_ids=PROMPTS[0][None])[0].detach().numpy(),
-    "diagnose": lambda model: td.diagnose(model, PROMPTS, levers=False).trace.consensus_within.values,
+    "diagnose": lambda model: td.diagnose(model, PROMPTS, **ALONE).trace.consensus_within.values,
     "compare": lambda model: td.compare(model, model, texts=PROMPTS, weights=False).table.consensus_within.values,
 }
 

@@ -93,8 +93,8 @@ def test_without_logits_free_tokens_move_with_their_mean(engine):
 @pytest.mark.parametrize("causal", [False, True])
 def test_one_free_token_is_the_exponential_whatever_it_attends_with(causal, engine):
     rng = np.random.default_rng(7)
-    qk, ov, start = rng.normal(size=(2, 4, 4)), rng.normal(size=(2, 4, 4)), rng.normal(size=(1, 4))
-    rotary = RotaryPositions(rng.normal(size=(4, 4)), rng.normal(size=(4, 4)))
+    qk, ov, start = rng.normal(size=(2, 3, 3)), rng.normal(size=(2, 3, 3)), rng.normal(size=(1, 3))
+    rotary = RotaryPositions(rng.normal(size=(3, 4)), rng.normal(size=(3, 4)))
     flow = Flow(Attention(qk, ov, causal=causal, positions=rotary), Free())
     wanted = np.array([expm(t * ov.sum(axis=0)) @ start[0] for t in TIMES])
     np.testing.assert_allclose(states(flow, start, engine=engine)[:, 0], wanted, rtol=0, atol=1e-10 * wanted.max())

@@ -15,7 +15,7 @@ HORIZON, RTOL = 2.0, 1e-8
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("space", [Free(), Sphere()], ids=["free", "sphere"])
-@pytest.mark.parametrize(("tokens", "dim"), [(5, 3), (3, 6)])
+@pytest.mark.parametrize(("tokens", "dim"), [(5, 3), pytest.param(3, 6, marks=pytest.mark.slow)])
 def test_compiled_takes_the_steps_of_the_plain_loop(space: Free | Sphere, causal: bool, tokens: int, dim: int):
     rng = np.random.default_rng(tokens)
     qk, ov, sphere = rng.normal(size=(dim, dim)), 0.6 * rng.normal(size=(dim, dim)), isinstance(space, Sphere)

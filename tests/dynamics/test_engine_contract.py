@@ -83,6 +83,7 @@ def test_the_layers_engine_repeats_the_plain_layer(choice: Choice):
         close(found, np.array([states[0], states[1], states[3]]), 1e-12)
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize("choice", choices(256, 260), ids=str)
 @pytest.mark.parametrize("engine", ["batched", "compiled", "stiff", "layers", "fixed"])
 def test_float32_runs_are_those_of_float64_to_single_precision(engine: str, choice: Choice, unchecked: None):

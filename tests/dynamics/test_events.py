@@ -199,6 +199,7 @@ class InterruptAfter:
         return torch.ones(len(x), dtype=torch.float64)
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize("engine", [*ENGINES, "layers", "fixed"])
 @pytest.mark.parametrize("schedule", ["constant", "periodic"])
 @pytest.mark.parametrize("calls", [0, 1, 7])

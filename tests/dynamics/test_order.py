@@ -74,6 +74,7 @@ def test_dormand_prince_is_of_order_5_with_and_without_retraction(space, retract
     assert slope(HORIZON / steps, errors) == pytest.approx(5, abs=0.3)
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize(("method", "order", "tolerance"), [("rk4", 4, 0.3), ("bosh3", 3, 0.3), ("euler", 1, 0.05)])
 @pytest.mark.parametrize("space", ["free", "sphere"])
 def test_the_other_methods_have_their_orders(space, method, order, tolerance):

@@ -59,6 +59,7 @@ def of_system(part, index, axes):
 QUICK = ("phase over the second axis", "matrix and gates along different axes")
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize(
     ("engine", "name"),
     [
@@ -83,6 +84,7 @@ def test_gates_of_systems_are_the_systems_one_by_one(engine, name):
         np.testing.assert_allclose(together.states[index], alone.states, rtol=0, atol=1e-6)
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("kind", ["periodic", "callable", "factored", "absolute"])
 def test_any_schedule_stands_beside_matrices_of_systems(engine, kind):
@@ -148,6 +150,7 @@ def test_a_list_has_one_schedule_for_each_head(name):
         np.testing.assert_allclose(attention.logits(START, t), whole.logits(START), rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", HEAD_LISTS)
 def test_a_list_of_schedules_runs_in_every_engine(engine, name):

@@ -35,6 +35,7 @@ def root_of(name):
     return np.diag(1 / np.array(SEMI_AXES[name]))
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize("engine", ["batched", "compiled", "stiff"])
 @pytest.mark.parametrize("name", SEMI_AXES)
 def test_an_ellipsoid_is_the_sphere_in_other_coordinates(engine, name):

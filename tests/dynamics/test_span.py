@@ -43,6 +43,7 @@ def problem_of(flow: Flow, start: np.ndarray = START) -> Problem:
     )
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize("space", SPACES)
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("kind", ["constant", "factored", "sinusoidal", "absolute", "periodic", "callable"])

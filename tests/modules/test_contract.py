@@ -155,6 +155,7 @@ def assert_one_network(kind: str, regime: str, form: str, optimizer: str, folder
         assert all(torch.equal(signs[name], buffer) for name, buffer in frozen(other).items())
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize("kind", ["language", "vision"])
 @pytest.mark.parametrize(
     ("regime", "form", "optimizer"),
@@ -315,6 +316,7 @@ def test_compiled_networks_give_the_same(regime: str, kind: str) -> None:
         torch.testing.assert_close(logits(compiled, batch), logits(network, batch))
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize("regime", REGIMES)
 @pytest.mark.parametrize("form", FORMS)
 def test_exported_layers_give_the_same(regime: str, form: str) -> None:
@@ -597,6 +599,7 @@ def real_parts(matrix: Tensor) -> np.ndarray:
 PLACED = [*SPECTRA, *(Regime(w=w, spectrum=half) for w in ("positive", "half") for half in ("negative", "positive"))]
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("regime", PLACED)
 @pytest.mark.parametrize("form", FORMS)

@@ -46,6 +46,7 @@ _QUICK = ("jamba", "nemotron_h", "zamba2", "falcon_h1")
 _EVERY = [pytest.param(name, marks=() if name in _QUICK else pytest.mark.slow) for name in HYBRIDS]
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize("stored", [False, True])
 @pytest.mark.parametrize("name", _EVERY)
 def test_every_block_is_a_layer_with_its_own_state(name: str, stored: bool, tmp_path: Path) -> None:

@@ -327,6 +327,7 @@ def queries_of(family: str, network: Any) -> list[Tensor]:
     ]
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize("family", ["gpt2", "llama", "mistral", "qwen2", "bert", "t5"])
 @pytest.mark.parametrize("factor", [0.0, 0.5, 2.0])
 def test_a_factor_on_logits_is_one_on_the_weights_of_queries(family: str, factor: float) -> None:

@@ -40,6 +40,7 @@ def one_over(t: float) -> np.ndarray:
     return EYE / t
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("space", SPACES, ids=repr)
 def test_a_check_asks_a_function_within_the_times_only(place: str, space: td.Space) -> None:

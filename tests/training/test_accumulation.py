@@ -83,7 +83,13 @@ def largest_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tens
     return max(float((value - other[name]).abs().max()) for name, value in one.items())
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+_LOSS_OF_ANOTHER = {f"decoder, {regime}" for regime in REGIMES if regime not in ("baseline", "divergence")}
+"""Their loss is that of the two regimes that stay; each is two more runs of a trainer."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in _LOSS_OF_ANOTHER else ()) for name in NETWORKS]
+)
 def test_several_batches_of_a_step_are_one_large_batch(name: str, tmp_path: Path) -> None:
     make, items = NETWORKS[name]
     whole, parts = (trained(make, items(), batch, tmp_path) for batch in (4, 1))

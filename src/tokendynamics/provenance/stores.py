@@ -93,9 +93,13 @@ def check_files(store: Path, argument: str) -> None:
         ArgumentValueError: The file is named.
         MemoryLimitError: A chunk is larger than the memory.
     """
-    for path in _files(store):
-        described = path.name == "zarr.json" or path.name.startswith(".z")
-        check_fits(check_regular(path, argument, described=described), argument, f"{path} has that size")
+    sizes = {
+        path: check_regular(path, argument, described=path.name == "zarr.json" or path.name.startswith(".z"))
+        for path in _files(store)
+    }
+    if sizes:
+        largest = max(sizes, key=lambda path: sizes[path])
+        check_fits(sizes[largest], argument, f"{largest} has that size")
 
 
 def _files(folder: Path) -> Iterator[Path]:

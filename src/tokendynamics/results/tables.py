@@ -60,10 +60,22 @@ def save_tables(tables: Mapping[str, xr.Dataset], made: Path, format: Format) ->
         }
         written, path = _replaced(table, texts), made / f"{name}{SUFFIXES[format]}"
         if format == "zarr":
-            # Version 3 has no settled form for words; version 2 has, and every reader takes it.
-            written.to_zarr(path, mode="w", zarr_format=2)
+            _write_zarr(written, path)
         else:
             written.to_netcdf(path, engine="h5netcdf")
+
+
+def _write_zarr(table: xr.Dataset, path: Path) -> None:
+    """Write a Zarr store of many small arrays: laid out in memory, as Zarr takes a thread for each file."""
+    from zarr.storage import MemoryStore
+
+    files: dict[str, Any] = {}
+    # Version 3 has no settled form for words; version 2 has, and every reader takes it.
+    table.to_zarr(MemoryStore(files), mode="w", zarr_format=2)
+    for folder in {path.joinpath(name).parent for name in files}:
+        folder.mkdir(parents=True, exist_ok=True)
+    for name, contents in files.items():
+        path.joinpath(name).write_bytes(contents.to_bytes())
 
 
 def open_table(

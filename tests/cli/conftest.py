@@ -1,0 +1,12 @@
+"""Commands write their pages with empty drawings: `tests/report` and `tests/figures` see pages drawn."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def without_drawings(request: pytest.FixtureRequest) -> None:
+    """Leave out the drawings of pages that are written in this process, unless the test is marked `drawn`."""
+    if request.node.get_closest_marker("drawn") is None:
+        request.getfixturevalue("undrawn")
