@@ -13,7 +13,9 @@ from tokendynamics.cli._interrupted import NO_RESULTS, NOTHING
 
 PROMPTS = ("--prompt", "a cat sat", "--prompt", "xy")
 COMMANDS: dict[str, tuple[str, ...]] = {
-    "diagnose": ("diagnose", "random:./tiny", *PROMPTS, "--no-levers", "--out", "out"),
+    "diagnose": (
+        "diagnose", "random:./tiny", *PROMPTS, "--no-levers", "--no-baseline", "--no-directions", "--out", "out",
+    ),
     "compare": ("compare", "random:./tiny:0", "random:./tiny:1", *PROMPTS, "--no-weights", "--out", "out"),
     "simulate": ("simulate", "flow.toml", "--out", "out"),
     "circuits build": ("circuits", "build", "solution-2", "-N", "2", "--out", "out"),

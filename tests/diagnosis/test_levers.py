@@ -45,6 +45,9 @@ from tokendynamics.results import Refused
 
 ALL_LAYERS = "all layers do it and no single part helps"
 
+ALONE: Any = {"heads": False, "directions": False, "baseline": None}
+"""Options of a diagnosis that is looked at for its levers alone."""
+
 
 def _ids(count: int, lengths: tuple[int, ...] = (9, 12, 7, 9, 10), seed: int = 1) -> list[list[int]]:
     generator = torch.Generator().manual_seed(seed)
@@ -292,7 +295,7 @@ def test_more_than_all_of_kappa_is_no_share_of_it() -> None:
 @pytest.mark.parametrize(("name", "needed"), [("line, width 16", True), ("nothing, width 16, short prompts", False)])
 def test_nothing_is_said_to_need_nothing_beside_a_collapse_that_kappa_does_not_see(name: str, needed: bool) -> None:
     built = next(each for each in BUILT if each.name == name)
-    found = td.diagnose(built.checkpoint(), built.prompts())
+    found = td.diagnose(built.checkpoint(), built.prompts(), **ALONE)
     assert (found.verdict.state == "rank collapse") == needed
     assert isinstance(found.levers, Levers)
     assert (found.levers.answer == "not tried for this state") == needed
@@ -685,10 +688,11 @@ def test_a_layer_whose_parts_are_not_found_is_refused(monkeypatch: pytest.Monkey
 
 def test_a_diagnosis_has_the_levers_or_says_why_not() -> None:
     network, prompts = _network("llama", head=False), _ids(5)
-    found = td.diagnose(network, prompts, sinks=[0])
+    found = td.diagnose(network, prompts, sinks=[0], **ALONE)
     assert str(found.levers) == str(td.levers(load(network), prompts, sinks=[0]))
     assert found.levers_refused == ""
-    few, unasked = td.diagnose(network, prompts[:2]), td.diagnose(network, prompts, levers=False)
+    few = td.diagnose(network, prompts[:2], **ALONE)
+    unasked = td.diagnose(network, prompts, levers=False, **ALONE)
     assert isinstance(few.levers, Refused)
     assert few.levers_refused.startswith("expected at least 5 prompts")
     assert isinstance(unasked.levers, Refused)
@@ -711,7 +715,7 @@ def test_what_has_no_derivative_is_refused_in_one_line() -> None:
     network.layers[2].register_forward_hook(lambda module, given, output: output.detach())
     network.layers[3].register_forward_hook(lambda module, given, output: output.detach().requires_grad_())
     network.layers[4].register_forward_hook(lambda module, given, output: output.detach())
-    found = td.diagnose(network, _ids(5))
+    found = td.diagnose(network, _ids(5), **ALONE)
     assert isinstance(found.levers, Refused)
     assert "expected a network that has derivatives, got" in found.levers_refused
 

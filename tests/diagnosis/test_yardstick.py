@@ -21,12 +21,13 @@ from tokendynamics.results import Refused
 from tokendynamics.words import fixed
 
 PROMPTS = {"one": [5, 9, 33, 21, 8], "two": [7, 12, 4], "three": [40, 41, 3, 17], "four": [11, 30, 25, 50]}
+ALONE: Any = {"levers": False, "heads": False, "directions": False}
 
 
 @pytest.fixture(scope="module")
 def found() -> Diagnosis:
     """A diagnosis of a network whose weights differ from their initialisation."""
-    return td.diagnose(network_of("llama")[0], PROMPTS, levers=False)
+    return td.diagnose(network_of("llama")[0], PROMPTS, **ALONE)
 
 
 def test_the_untrained_network_is_traced_on_the_same_texts(found: Diagnosis) -> None:
@@ -45,24 +46,24 @@ def test_the_untrained_network_is_traced_on_the_same_texts(found: Diagnosis) -> 
 
 def test_a_network_under_a_change_is_compared_with_an_untrained_one_under_it() -> None:
     ckpt = td.load(network_of("llama")[0])
-    found = td.diagnose(ckpt.under({"layer 1 attention": 0}), PROMPTS, levers=False)
+    found = td.diagnose(ckpt.under({"layer 1 attention": 0}), PROMPTS, **ALONE)
     traced = td.trace(untrained_twin(ckpt, 0).under({"layer 1 attention": 0}), PROMPTS)
     assert isinstance(found.baseline, xr.Dataset)
     np.testing.assert_array_equal(found.baseline.shares.values, traced.shares.values)
 
 
 def test_nothing_is_traced_where_that_was_not_requested() -> None:
-    found = td.diagnose(network_of("llama")[0], PROMPTS, levers=False, baseline=None)
+    found = td.diagnose(network_of("llama")[0], PROMPTS, **ALONE, baseline=None)
     assert found.baseline == Refused("it was not requested")
     assert "untrained" not in str(found).lower()
 
 
 def test_an_untrained_network_has_no_baseline_unless_it_is_asked_for(tiny: Callable[..., Checkpoint]) -> None:
     ckpt = tiny("llama", 4)
-    found = td.diagnose(ckpt, PROMPTS, levers=False)
+    found = td.diagnose(ckpt, PROMPTS, **ALONE)
     assert found.baseline_refused == "this network is itself untrained"
     assert "No untrained network was measured for comparison: this network is itself untrained." in found.summary()
-    other = td.diagnose(ckpt, PROMPTS, levers=False, baseline="untrained")
+    other = td.diagnose(ckpt, PROMPTS, **ALONE, baseline="untrained")
     assert isinstance(other.baseline, xr.Dataset)
     assert other.baseline.attrs["random_seed"] == 5
 
@@ -70,24 +71,24 @@ def test_an_untrained_network_has_no_baseline_unless_it_is_asked_for(tiny: Calla
 def test_a_network_without_a_configuration_says_so() -> None:
     ckpt = td.load(network_of("llama")[0])
     ckpt.config = None
-    found = td.diagnose(ckpt, PROMPTS, levers=False)
+    found = td.diagnose(ckpt, PROMPTS, **ALONE)
     assert found.baseline_refused.startswith("expected a model with a transformers configuration")
     assert "No untrained network was measured for comparison: expected a model with" in found.summary()
     with pytest.raises(CheckpointError, match="baseline: expected a model with a transformers configuration"):
-        td.diagnose(ckpt, PROMPTS, levers=False, baseline="untrained")
+        td.diagnose(ckpt, PROMPTS, **ALONE, baseline="untrained")
 
 
 def test_a_configuration_of_another_network_is_no_baseline() -> None:
     network = network_of("llama")[0]
     network.config.num_hidden_layers += 1
     ckpt = td.load(network)
-    assert "their depths differ" in td.diagnose(ckpt, PROMPTS, levers=False).baseline_refused
+    assert "their depths differ" in td.diagnose(ckpt, PROMPTS, **ALONE).baseline_refused
     with pytest.raises(CheckpointError, match="their depths differ"):
-        td.diagnose(ckpt, PROMPTS, levers=False, baseline="untrained")
+        td.diagnose(ckpt, PROMPTS, **ALONE, baseline="untrained")
 
 
 def test_one_text_has_nothing_to_compare() -> None:
-    found = td.diagnose(network_of("llama")[0], [5, 9, 33, 21], levers=False)
+    found = td.diagnose(network_of("llama")[0], [5, 9, 33, 21], **ALONE)
     assert found.baseline_refused == "κ′ of this network is undefined"
 
 

@@ -37,6 +37,7 @@ def save_a_model(folder: Path) -> None:
 MARKS = {"diagnose.md": [pytest.mark.slow], "remedy.md": [pytest.mark.slow, pytest.mark.pretrained]}
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in BLOCKS])
 def test_the_python_of_a_document_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -52,6 +53,7 @@ def test_the_python_of_a_document_runs(
             assert said in printed
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_first_command_of_readme_writes_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     save_a_model(tmp_path / "path/to/model")

@@ -31,7 +31,9 @@ TASK = PairTask([[0.3, -1.0], [0.5, 0.2]], positions=3)
 
 def diagnoses(folder: Path) -> tuple[Any, Any]:
     config = write_config(folder / "llama", "llama")
-    return tuple(td.diagnose(f"random:{config}:{seed}", ["a cat sat", "it rains", "no more"]) for seed in (0, 1))
+    few: dict[str, Any] = {"levers": False, "heads": False, "directions": False, "baseline": None}
+    texts = ["a cat sat", "it rains", "no more"]
+    return tuple(td.diagnose(f"random:{config}:{seed}", texts, **few) for seed in (0, 1))
 
 
 def comparisons(folder: Path) -> tuple[Any, Any]:
