@@ -21,7 +21,7 @@ import typecheck
 from other_rounding import OtherRounding
 
 typecheck.install()
-gc.disable()  # until all tests are known: none of the million objects that they are goes away
+gc.set_threshold(100_000)  # of a million objects that the tests are, none goes away while they are collected
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Leave what is imported by now out of every later search for garbage, which would take most of a second."""
     gc.freeze()
-    gc.enable()
+    gc.set_threshold(700)
 
 
 def _each_value(product: list[pytest.Function]) -> list[pytest.Function]:
