@@ -67,7 +67,9 @@ def _said(family: str, folder: Path, *options: str) -> str:
         ("whisper", ["× 0.288675"]),
         ("dinov3", ["by place in the image"]),
         ("cohere", ["pairs of neighbours"]),
-        ("bloom", ["not found", "does not use transformers' attention interface"]),
+        ("bloom", ["a bias of the logits by distance"]),
+        ("deberta-v2", ["terms of tokens and positions", "further terms"]),
+        ("fnet", ["not found", "no softmax attention was seen in it"]),
     ],
 )
 def test_what_was_found_is_said(family: str, said: list[str], tmp_path: Path) -> None:

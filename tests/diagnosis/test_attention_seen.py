@@ -104,7 +104,7 @@ def test_prompts_of_other_lengths_are_padded_with_nothing() -> None:
 
 def test_a_network_whose_attention_does_not_show_is_refused() -> None:
     with pytest.raises(CheckpointError, match="whose attention shows, once a layer, got 0 attentions in 3 layers"):
-        td.attention_seen(load(network_of("bloom")[0]), [IDS])
+        td.attention_seen(load(network_of("mamba")[0]), [IDS])
 
 
 def test_patterns_that_do_not_fit_are_refused_before_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:

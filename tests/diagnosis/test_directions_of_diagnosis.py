@@ -94,7 +94,7 @@ def test_what_is_not_requested_is_not_measured(network: Any) -> None:
 
 
 def test_without_known_heads_sources_alone_are_refused() -> None:
-    model = network_of("bloom", n_layer=2, n_head=3)
+    model = network_of("deberta")
     part = td.diagnose(model, ids_of(), **ALONE)
     assert isinstance(part.directions, xr.Dataset)
     assert "heads are known" in part.sources_refused

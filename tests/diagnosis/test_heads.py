@@ -32,7 +32,7 @@ def network_of(family: str, *, heads: int = HEADS, groups: int | None = None, **
     else:
         sizes |= {"hidden_size": dim, "intermediate_size": 40, "num_hidden_layers": 4, "num_attention_heads": heads}
         sizes |= {} if groups is None else {"num_key_value_heads": groups}
-    kind = AutoModel if family in ("bert", "albert") else AutoModelForCausalLM
+    kind = AutoModel if family in ("bert", "albert", "deberta") else AutoModelForCausalLM
     with silenced(), torch.random.fork_rng():
         torch.manual_seed(3)
         network = kind.from_config(AutoConfig.for_model(family, **sizes)).double().eval()
@@ -233,5 +233,7 @@ def test_wrong_input_is_named() -> None:
         td.head_effects(network, ids_of(), sink_ratio=0.5)
     with pytest.raises(ArgumentTypeError, match="candidates"):
         td.head_effects(network, ids_of(), candidates=1.5)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(CheckpointError, match=r"an attention whose heads are known, got .*attention interface"):
-        td.head_effects(network_of("bloom", n_layer=2, n_head=3), ids_of())
+    with pytest.raises(
+        CheckpointError, match=r"an attention whose heads are known, got .*no module gives every column of the queries"
+    ):
+        td.head_effects(network_of("deberta"), ids_of())

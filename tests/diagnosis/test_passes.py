@@ -540,7 +540,7 @@ def test_a_final_norm_reads_what_has_grown_beyond_its_squares(growth: tuple[floa
     [
         ("qwen3", "attention-only", "are not a form of its states"),
         ("gemma2", "attention-only", "are not a form of its states"),
-        ("gptj", "attention-only", "is not read"),
+        ("deberta", "attention-only", "is not read"),
         ("llama", "no-norm", "are there"),
         ("llama", {"norms": 0, "feed_forward": 0, "layer 2 feed_forward": 1}, "are there"),
     ],

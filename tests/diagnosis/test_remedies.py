@@ -213,7 +213,7 @@ def test_at_an_unknown_cost_no_remedy_is_recommended() -> None:
     [
         ("gpt2", {}, "λA", "rotary positions, to which the remedy is added, got positions of the kind 'learned'"),
         ("bert", {}, "λA", "expected an attention that sees no later token"),
-        ("gptj", {"n_embd": 24, "n_head": 3, "n_layer": 4, "rotary_dim": 4}, "attention logits", "attention interface"),
+        ("gptj", {"n_embd": 24, "n_head": 3, "n_layer": 4, "rotary_dim": 4}, "λA", "attention interface"),
     ],
 )
 def test_a_remedy_that_a_network_cannot_have_has_a_reason(

@@ -186,7 +186,7 @@ def test_words_are_a_count() -> None:
 
 
 def test_without_heads_parts_are_measured_and_sources_refused() -> None:
-    model = network_of("bloom", n_layer=2, n_head=3)
+    model = network_of("deberta")
     table = td.shared_directions(model, ids_of())
     assert table.attrs["no_heads"]
     np.testing.assert_allclose(table.written.sum(["source", "component"]), 1, atol=1e-6)

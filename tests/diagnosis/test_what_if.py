@@ -132,7 +132,7 @@ def test_what_is_no_change_is_refused(changes: Any, error: type[Exception], word
 
 
 def test_a_variant_that_the_layout_cannot_express_is_refused() -> None:
-    network, _ = network_of("gptj")
+    network, _ = network_of("deberta")
     with pytest.raises(CheckpointError, match="positions that can be taken away"):
         td.what_if(td.load(network), _texts(3), {"positions": 0})
 

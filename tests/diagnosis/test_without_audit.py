@@ -23,12 +23,12 @@ from tokendynamics.numerics import extras as extras
 from tokendynamics.results import Refused
 
 PROMPTS = {"one": [5, 9, 33, 21, 7, 50], "other": [12, 3, 44]}
-REASON = "layer 1: its attention does not use transformers' attention interface"
+REASON = "layer 1: no softmax attention was seen in it"
 WORDS = f"The weights were not audited ({REASON}), so nothing is predicted from them"
 FORMATS = ["zarr", pytest.param("netcdf", marks=pytest.mark.skipif(bool(extras.missing("netcdf")), reason="no extra"))]
 
 
-@pytest.fixture(scope="module", params=["bloom", "mamba", "gptj"])
+@pytest.fixture(scope="module", params=["mamba", "fnet"])
 def found(request: pytest.FixtureRequest) -> Diagnosis:
     return td.diagnose(network_of(request.param)[0], PROMPTS)
 
@@ -96,20 +96,20 @@ def test_the_command_prints_the_reason_once_and_replaces_an_older_audit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for family in ("llama", "gptj"):
+    for family in ("llama", "fnet"):
         (tmp_path / family).mkdir()
         network_of(family)[0].config.save_pretrained(tmp_path / family)
     assert call(["diagnose", "random:llama", "--prompt", "a cat", "--out", "out"]) == 0
     assert "not audited" not in capsys.readouterr().out
     assert (tmp_path / "out" / "audit.zarr").is_dir()
-    assert call(["diagnose", "random:gptj", "--prompt", "a cat", "--out", "out"]) == 0
+    assert call(["diagnose", "random:fnet", "--prompt", "a cat", "--out", "out"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert printed.count(WORDS) == 1
     assert "3 layers × dim 48" in printed
     assert "audit.zarr" not in printed
     assert not (tmp_path / "out" / "audit.zarr").exists()
     assert "audit.zarr" not in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    assert call(["diagnose", "random:gptj", "--prompt", "a cat", "--out", "out", "--json"]) == 0
+    assert call(["diagnose", "random:fnet", "--prompt", "a cat", "--out", "out", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["audit_refused"] == REASON
 
 

@@ -127,18 +127,43 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], str | None]] = {
 }
 """Name → model type, settings, half."""
 
-WITHOUT_INTERFACE: dict[str, tuple[str, dict[str, Any], str | None]] = {
+BY_FUNCTIONS: dict[str, tuple[str, dict[str, Any], str | None]] = {
     "bloom": ("bloom", {"vocab_size": 61, "hidden_size": 48, "n_layer": 3, "n_head": 4}, None),
+    "codegen": ("codegen", _GPT | {"rotary_dim": 8}, None),
+    "ctrl": ("ctrl", _GPT | {"dff": 40}, None),
     "deberta-v2": ("deberta-v2", _TEXT | {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}, None),
     "falcon": ("falcon", _TEXT, None),
+    "gpt_neo": (
+        "gpt_neo",
+        {"vocab_size": 61, "hidden_size": 48, "num_layers": 2, "num_heads": 4, "intermediate_size": 40}
+        | {"max_position_embeddings": 64, "attention_types": [[["global", "local"], 1]]},
+        None,
+    ),
     "gptj": ("gptj", _GPT | {"rotary_dim": 8}, None),
     "mpnet": ("mpnet", _TEXT, None),
+    "mpt": ("mpt", {"vocab_size": 61, "d_model": 48, "n_layers": 3, "n_heads": 4, "max_seq_len": 64}, None),
+    "openai-gpt": ("openai-gpt", _GPT, None),
+    "persimmon": ("persimmon", _TEXT, None),
+    "roformer": ("roformer", _TEXT | {"embedding_size": 48}, None),
+}
+"""Those whose attention does not use transformers' interface, and is seen by the functions that compute it."""
+
+UNREAD: dict[str, tuple[str, dict[str, Any], str | None]] = {
+    "deberta": ("deberta", _TEXT | {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}, None),
+}
+"""Those whose attention is seen, and whose queries are no output of a module: biases are added to them by hand."""
+
+UNSEEN: dict[str, tuple[str, dict[str, Any], str | None]] = {
+    "fnet": ("fnet", _TEXT | {"use_tpu_fourier_optimizations": False}, None),
     "mamba": ("mamba", {"vocab_size": 61, "hidden_size": 48, "num_hidden_layers": 3}, None),
 }
+"""Those that have no softmax attention at all."""
+
+ALL = FAMILIES | BY_FUNCTIONS | UNREAD | UNSEEN
 
 FEW = (
     "gpt2", "gpt_neox", "opt-post-norm", "llama", "mixtral", "gemma3", "olmo2", "gpt_oss", "deepseek_v3", "granite",
-    "cohere", "bert", "albert", "modernbert", "t5", "whisper", "vit", "dinov2", "clip-text", "mamba",
+    "cohere", "bert", "bloom", "albert", "modernbert", "t5", "whisper", "vit", "dinov2", "clip-text", "mamba",
 )  # fmt: skip
 """Families that have every form of a block between them: norms before, after and on branches, parallel parts, experts,
 scaled branches, blocks that run again, encoders and decoders, words, images and sounds, with and without factors."""
@@ -153,12 +178,13 @@ def network_of(family: str) -> tuple[Any, str | None]:
     """A network of the family with random weights, gains and biases, and which half of it is meant."""
     from transformers import AutoConfig, AutoModel
 
-    model_type, settings, half = (FAMILIES | WITHOUT_INTERFACE)[family]
+    model_type, settings, half = ALL[family]
     torch.manual_seed(11)
     with silenced():
         network = AutoModel.from_config(AutoConfig.for_model(model_type, **settings)).eval()
-    for parameter in network.parameters():
-        parameter.data += 0.1 * torch.randn_like(parameter)
+    for name, parameter in network.named_parameters():
+        if "embed_positions" not in name or family != "roformer":  # a table of angles, which no training changes
+            parameter.data += 0.1 * torch.randn_like(parameter)
     return network, half
 
 

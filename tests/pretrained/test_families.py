@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import tokendynamics as td
-from pretrained.families import FAMILIES, WITHOUT_INTERFACE, half_of_network, inputs_of, network_of
+from pretrained.families import ALL, BY_FUNCTIONS, FAMILIES, UNSEEN, half_of_network, inputs_of, network_of
 from pretrained.test_attention_factors import _attention_by_hand
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
 from tokendynamics.pretrained import Checkpoint, load
@@ -43,7 +43,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return case
 
 
-@pytest.mark.parametrize("family", [name for name in FAMILIES | WITHOUT_INTERFACE if name != "mamba"])
+@pytest.mark.parametrize("family", [name for name in ALL if name != "mamba"])
 def test_states_are_those_that_the_network_returns_bit_for_bit(cases: Any, family: str) -> None:
     case = cases(family)
     with torch.inference_mode(), silenced():
@@ -86,10 +86,10 @@ def _seen(case: Case, layer: int) -> tuple[Tensor, Tensor]:
 
 def _plain(layout: Any) -> bool:
     """Whether softmax of a bilinear form is all there is."""
-    return not (layout.normed or layout.soft_cap or layout.sinks or layout.relative_bias)
+    return not (layout.normed or layout.soft_cap or layout.sinks or layout.relative_bias or layout.token_bias)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES | BY_FUNCTIONS)
 def test_factors_give_the_attention_of_the_network(cases: Any, family: str) -> None:
     case = cases(family)
     checkpoint: Checkpoint = case.checkpoint
@@ -108,11 +108,13 @@ def test_factors_give_the_attention_of_the_network(cases: Any, family: str) -> N
 def test_what_is_not_a_plain_softmax_is_known_to_be_none(cases: Any) -> None:
     facts = {
         family: cases(family).checkpoint.layout.layers[0].attention
-        for family in ("gemma2", "gpt_oss", "t5", "qwen3", "deepseek_v3", "dinov3", "llama", "mistral")
+        for family in ("gemma2", "gpt_oss", "t5", "qwen3", "deepseek_v3", "dinov3", "llama", "mistral", *BY_FUNCTIONS)
     }
     assert facts["gemma2"].soft_cap == 50.0
     assert facts["gpt_oss"].sinks == "self_attn.sinks"
-    assert facts["t5"].relative_bias
+    for family in ("t5", *BY_FUNCTIONS):
+        assert facts[family].relative_bias is (family in ("t5", "bloom", "mpt", "mpnet")), family
+        assert facts[family].token_bias is (family == "deberta-v2"), family
     assert facts["qwen3"].normed == ("query", "key")
     assert facts["deepseek_v3"].normed == ("query", "key", "value")
     assert facts["dinov3"].rotation.frequencies is None
@@ -173,14 +175,12 @@ def test_balances_and_inertia_are_those_of_the_weights_by_hand(cases: Any, famil
     assert table.W_inertia[0].values.tolist() == [(signs > 0).sum(), (signs < 0).sum(), 0]
 
 
-@pytest.mark.parametrize("family", WITHOUT_INTERFACE)
-def test_without_the_attention_interface_the_audit_is_refused_in_one_line_and_the_trace_runs(
+@pytest.mark.parametrize("family", UNSEEN)
+def test_where_no_attention_is_seen_the_audit_is_refused_in_one_line_and_the_trace_runs(
     cases: Any, family: str
 ) -> None:
     case = cases(family)
-    with pytest.raises(
-        CheckpointError, match=r"layer 1: .* does not use transformers' attention interface.* trace"
-    ) as told:
+    with pytest.raises(CheckpointError, match=r"layer 1: .* no softmax attention was seen in it.* trace") as told:
         td.audit(case.checkpoint)
     assert "\n" not in str(told.value)
     facts = case.checkpoint.architecture
@@ -233,7 +233,9 @@ def test_a_layer_without_positions_reads_every_distance_alike(cases: Any) -> Non
         ("gpt_oss", "sinks"),
         ("t5", "a bias by distance"),
         ("dinov3", "rotations by place"),
-        ("bloom", "does not use transformers' attention interface"),
+        ("bloom", "a bias by distance"),
+        ("deberta-v2", "further terms of tokens and positions"),
+        ("mamba", "no softmax attention was seen in it"),
     ],
 )
 def test_what_is_no_softmax_of_a_bilinear_form_is_no_flow(cases: Any, family: str, what: str) -> None:

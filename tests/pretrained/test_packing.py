@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import tokendynamics as td
-from pretrained.families import FAMILIES, WITHOUT_INTERFACE, half_of_network, most_slow, network_of
+from pretrained.families import ALL, half_of_network, most_slow, network_of
 from tokendynamics.pretrained.other_libraries import silenced
 from tokendynamics.pretrained.packs import _PASS, _cheapest, filled_up, packing_of, packs_of
 
@@ -30,7 +30,7 @@ IMAGES_AND_SOUNDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("family", most_slow(FAMILIES | WITHOUT_INTERFACE))
+@pytest.mark.parametrize("family", most_slow(ALL))
 def test_states_in_company_are_those_alone(family: str) -> None:
     network = half_of_network(*network_of(family))
     checkpoint = td.load(network)

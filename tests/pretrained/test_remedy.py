@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from pretrained.families import FAMILIES, WITHOUT_INTERFACE, most_slow
+from pretrained.families import ALL, FAMILIES, most_slow
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.pretrained import apply_remedy, load, remedy_coefficients, remedy_parameters, remove_remedy
 from tokendynamics.pretrained._remedied_network import LambdaColumns
@@ -28,7 +28,7 @@ def language_model(family: str, dtype: torch.dtype = torch.float64, **changes: A
     """A causal language model of the family with random weights, gains and biases."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    model_type, sizes, _ = (FAMILIES | WITHOUT_INTERFACE)[family]
+    model_type, sizes, _ = ALL[family]
     with silenced(), torch.random.fork_rng():
         torch.manual_seed(11)
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **sizes | changes)).eval()
@@ -309,8 +309,9 @@ def test_a_folder_that_does_not_fit_is_refused(tmp_path: Path) -> None:
 
 REFUSED = [
     ("gpt2", "expected rotary positions, to which the remedy is added, got positions of the kind 'learned'"),
-    ("falcon", "layer 1: expected an attention whose queries and keys are found, got its attention does not use"),
-    ("gptj", "layer 1: .* got its attention does not use transformers' attention interface"),
+    ("mamba", "layer 1: expected an attention whose queries and keys are found, got no softmax attention was seen"),
+    ("gptj", "expected attentions that use transformers' attention interface, got 3 that do not, the first a GPTJ"),
+    ("falcon", "expected attentions that use transformers' attention interface, got 3 that do not, the first a Falcon"),
 ]
 
 

@@ -64,8 +64,8 @@ def test_the_language_head_is_saved_with_it(tmp_path: Path) -> None:
         ("mixtral", {"feed_forward": 0.5}, CheckpointError, "one matrix that writes"),
         ("albert", {"layer 2 attention": 0.5}, CheckpointError, "several layers of different gates"),
         ("albert", {"layer 2 head 1": 0.5}, CheckpointError, "several layers of different gates"),
-        ("gptj", {"layer 2 attention": 0.5}, CheckpointError, "output projection"),
-        ("gptj", {"layer 2 head 1": 0.5}, ArgumentValueError, "heads are known"),
+        ("deberta", {"layer 2 attention": 0.5}, CheckpointError, "output projection"),
+        ("deberta", {"layer 2 head 1": 0.5}, ArgumentValueError, "heads are known"),
     ],
 )
 def test_what_no_weight_says_is_refused(

@@ -308,7 +308,7 @@ def _first_block(ckpt: td.Checkpoint, inputs: dict[str, Tensor]) -> tuple[Tensor
 
 
 def test_positions_that_were_not_found_are_not_taken_away() -> None:
-    for family, words in (("beit", "found nowhere"), ("gptj", "whose attention is not read")):
+    for family, words in (("beit", "found nowhere"), ("deberta", "whose attention is not read")):
         ckpt, network, _ = _loaded(family)
         before = _hooks(network)
         with pytest.raises(CheckpointError, match=words), ckpt.varied({"positions": 0}):
@@ -405,7 +405,8 @@ def test_lambda_is_that_of_the_remedy_and_is_taken_off_again() -> None:
     [
         ("gpt2", {"remedy": -0.1}, "rotary positions"),
         ("bert", {"remedy": -0.1}, "sees no later token"),
-        ("gptj", {"logits": 0.5}, "layer 1: expected logits that are products of queries and keys alone"),
+        ("deberta", {"logits": 0.5}, "layer 1: expected logits that are products of queries and keys alone"),
+        ("deberta-v2", {"logits": 0.5}, "got further terms of tokens and positions"),
         ("gemma2", {"logits": 0.5}, "got a soft cap"),
         ("gpt_oss", {"logits": 0.5}, "got a learned logit of a sink"),
     ],

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import tokendynamics as td
-from pretrained.families import FAMILIES, WITHOUT_INTERFACE, half_of_network, network_of
+from pretrained.families import ALL, half_of_network, network_of
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.other_libraries import silenced
 
@@ -86,10 +86,8 @@ CHANGES: dict[str, Callable[[Any, Any], None]] = {
 }
 
 
-_QUICK = ("llama", "opt-post-norm", "gemma3")
-_EVERY = [
-    pytest.param(family, marks=() if family in _QUICK else pytest.mark.slow) for family in FAMILIES | WITHOUT_INTERFACE
-]
+_QUICK = ("llama", "opt-post-norm", "gemma3", "bloom")
+_EVERY = [pytest.param(family, marks=() if family in _QUICK else pytest.mark.slow) for family in ALL]
 
 
 @pytest.mark.parametrize("family", _EVERY)

@@ -150,6 +150,7 @@ def _plain_layers(checkpoint: Checkpoint, several: Iterable[int] | None) -> list
             "a soft cap": found.soft_cap is not None,
             "sinks": found.sinks is not None,
             "a bias by distance": found.relative_bias,
+            "further terms of tokens and positions": found.token_bias,
             "rotations by place in an image": found.rotation is not None and found.rotation.frequencies is None,
         }
         came = [what for what, there in besides.items() if there]

@@ -220,9 +220,11 @@ def _double(affine: Affine) -> Affine:
 
 
 def _in_double(arguments: tuple[tuple[Any, ...], dict[str, Any]], device: torch.device) -> Any:
+    changed: dict[int, Tensor] = {}  # what stands in several places (query, key and value) is one tensor after it too
+
     def change(value: Any) -> Any:
         if isinstance(value, Tensor) and value.is_floating_point():
-            return value.to(device, torch.float64)
+            return changed.setdefault(id(value), value.to(device, torch.float64))
         return tuple(change(entry) for entry in value) if isinstance(value, tuple) else value
 
     positional, named = arguments

@@ -305,7 +305,7 @@ def _kind(ckpt: Checkpoint, layer: int) -> dict[str, bool]:
     found = ckpt.layout.layers[layer - 1].attention
     if found is None:  # reading its factors says why
         return {"causal": False, "positions": False}
-    return {"causal": found.causal, "positions": found.rotation is not None or found.relative_bias}
+    return {"causal": found.causal, "positions": found.rotation is not None or found.relative_bias or found.token_bias}
 
 
 def _offsets(ckpt: Checkpoint, offsets: Sequence[int]) -> tuple[int, ...]:

@@ -318,10 +318,11 @@ def attention_bytes(ckpt: Checkpoint, tokens: int, *, watched: bool = False) -> 
     in_configuration = getattr(ckpt.config, "num_attention_heads", 0)
     heads = ckpt.architecture.heads or (in_configuration if isinstance(in_configuration, int) else 0)
     weights = heads * tokens**2 * max(4, ckpt.dtype.itemsize)  # 0 where neither layout nor configuration says it
-    if not fused and any(layer.attends and not layer.shows for layer in attending):
-        return _ARRAYS_OF_PAIRS * weights
     read = [layer.attention for layer in attending if layer.attention is not None]
-    if any(each.relative_bias for each in read):
+    unseen = not fused and any(layer.attends and not layer.shows for layer in attending)
+    if unseen or any(each.explicit for each in read):
+        return _ARRAYS_OF_PAIRS * weights
+    if any(each.relative_bias or each.token_bias for each in read):
         return 2 * weights
     windows = fused and any(each.window is not None and each.window < tokens for each in read)
     # PyTorch takes a boolean mask to the format of the weights.

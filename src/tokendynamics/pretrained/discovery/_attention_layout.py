@@ -19,6 +19,7 @@ from tokendynamics.pretrained.discovery._columns import (
     stored_how,
     width_read,
 )
+from tokendynamics.pretrained.discovery._functions import LOWEST_BIAS
 from tokendynamics.pretrained.discovery._norms import Norm, norm_of
 from tokendynamics.pretrained.discovery._plain_attention import attend
 from tokendynamics.pretrained.discovery._rotation import fitted_matrices, rotation_of, turned, unturned
@@ -100,7 +101,9 @@ def attention_layout(
         scale=attention.scale,
         causal=_is_causal(attention),
         rotation=rotation,
-        relative_bias=attention.bias is not None or _biases(attention.mask),
+        relative_bias=attention.bias is not None or (_biases(attention.mask) and not _by_token(attention.mask)),
+        token_bias=_by_token(attention.mask),
+        explicit=attention.explicit,
         soft_cap=attention.soft_cap,
         sinks=_name_of(attention.sinks, block.module),
         window=attention.window,
@@ -119,7 +122,16 @@ def _is_causal(attention: AttentionCall) -> bool:
 
 def _biases(mask: Tensor | None) -> bool:
     """Whether a mask adds to logits that it does not hide."""
-    return mask is not None and mask.is_floating_point() and bool((mask[mask > -1e4] != 0).any())
+    return mask is not None and mask.is_floating_point() and bool((mask[mask > LOWEST_BIAS] != 0).any())
+
+
+def _by_token(mask: Tensor | None) -> bool:
+    """Whether what a mask adds differs between inputs of other tokens, where neither hides a token."""
+    if mask is None or mask.ndim < 4 or len(mask) < 2:
+        return False
+    both = (mask > LOWEST_BIAS).all(dim=0)
+    difference = (mask - mask[:1]).masked_fill(~both, 0.0).abs().max()
+    return bool(difference > TRUSTED * mask.masked_fill(~both, 0.0).abs().max().clamp_min(1.0))
 
 
 def _name_of(tensor: Tensor | None, module: nn.Module) -> str | None:

@@ -239,11 +239,11 @@ def state_of(positional: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor | 
 def with_state(
     x: Tensor, given: Tensor, positional: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a module with other states."""
-    if positional and positional[0] is given:
-        return (x, *positional[1:]), named
-    name = next(name for name in _STATE_NAMES if named.get(name) is given)
-    return positional, {**named, name: x}
+    """Return the arguments of a module with other states: wherever the former ones stand, as query, key and value."""
+    return (
+        tuple(x if value is given else value for value in positional),
+        {name: x if value is given else value for name, value in named.items()},
+    )
 
 
 def as_features(states: Tensor | None, batch: int, tokens: int) -> Tensor | None:

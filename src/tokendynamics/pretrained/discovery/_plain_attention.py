@@ -54,11 +54,22 @@ def attend_multiplied(
         if addend is not None:
             added = added + addend.double()
     hidden = added < torch.finfo(query.dtype).min / 2
-    below = logits - logits.masked_fill(hidden, -torch.inf).amax(dim=-1, keepdim=True)
-    factor = torch.exp(log_factors.to(logits).clamp(max=_LARGEST_LOG)).reshape(-1, 1, 1, 1)
-    logits = torch.where(hidden, -torch.inf, below * factor + added)
-    weights = logits.softmax(dim=-1).to(value)
+    weights = multiplied(logits, added, hidden, log_factors).softmax(dim=-1).to(value)
     return (weights @ value).transpose(1, 2), weights
+
+
+def multiplied(scaled: Tensor, added: Tensor, hidden: Tensor, log_factors: Float[Tensor, " batch"]) -> Tensor:
+    """Return logits of which the scaled products are multiplied, less what a softmax does not see.
+
+    Args:
+        scaled: The products (batch, …), in double precision.
+        added: What is added to them.
+        hidden: Where no token is seen.
+        log_factors: Logarithm of the factor of each input.
+    """
+    below = scaled - scaled.masked_fill(hidden, -torch.inf).amax(dim=-1, keepdim=True)
+    factor = torch.exp(log_factors.to(scaled).clamp(max=_LARGEST_LOG)).reshape(-1, *(1,) * (scaled.ndim - 1))
+    return torch.where(hidden, -torch.inf, below * factor + added)
 
 
 def attend(

@@ -200,6 +200,7 @@ class AttentionCall:
         sinks: A learned logit for each head that takes part in the softmax and carries no value; None without.
         bias: Added to the logits by position, (…, head, query, key); None without.
         window: Width of the sliding window; None without.
+        explicit: Whether the network itself holds the weights of all pairs of tokens while it runs.
     """
 
     module: nn.Module | None
@@ -214,6 +215,7 @@ class AttentionCall:
     sinks: Float[Tensor, " head"] | None = None
     bias: Tensor | None = None
     window: int | None = None
+    explicit: bool = False
 
     @property
     def weights(self) -> Float[Tensor, "batch head token token"]:

@@ -7,13 +7,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol, runtime_checkable
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
-from torch.overrides import TorchFunctionMode
 
-from tokendynamics.pretrained.discovery._plain_attention import attend_multiplied, attention_weights, plain_attention
+from tokendynamics.pretrained.discovery._functions import LOG_FACTORS, WATCHER, AttentionFunctions, seen_elsewhere
+from tokendynamics.pretrained.discovery._plain_attention import attend_multiplied, plain_attention
 from tokendynamics.pretrained.discovery.attention_call import (
     Attend,
     AttentionCall,
@@ -33,8 +31,6 @@ WITH_REMEDY = {"sdpa": "tokendynamics-remedy-sdpa", "eager": "tokendynamics-reme
 REMEDY = "remedy"
 """What an attention module calls the columns of its remedy."""
 
-_log_factors: ContextVar[Callable[[], Tensor] | None] = ContextVar("_log_factors", default=None)
-_watcher: ContextVar[Callable[[AttentionCall], None] | None] = ContextVar("_watcher", default=None)
 _of_w: ContextVar[bool] = ContextVar("_of_w", default=False)
 
 
@@ -104,27 +100,27 @@ def multiplied_logits(network: nn.Module, log_factors: Callable[[], Float[Tensor
     """Multiply every attention's logits by exp(log_factors()) inside the block; nested factors are multiplied.
 
     Args:
-        network: One whose attentions use transformers' interface, without soft cap and sinks.
+        network: One whose attentions are seen, without soft cap and sinks.
         log_factors: Returns the logarithm of the factor of each input of the batch.
     """
-    outer = _log_factors.get()
-    token = _log_factors.set(log_factors if outer is None else lambda: outer() + log_factors())
+    outer = LOG_FACTORS.get()
+    token = LOG_FACTORS.set(log_factors if outer is None else lambda: outer() + log_factors())
     try:
-        with _shown(configurations(network)):
+        with _shown(configurations(network)), AttentionFunctions():
             yield
     finally:
-        _log_factors.reset(token)
+        LOG_FACTORS.reset(token)
 
 
 @contextmanager
 def noticing(watch: Callable[[AttentionCall], None]) -> Iterator[None]:
-    """Give to `watch` what runs in this thread inside the block: fused attentions, and plain ones that are shown."""
-    token = _watcher.set(watch)
+    """Give to `watch` what runs in this thread inside the block: attentions by functions, and those that are shown."""
+    token = WATCHER.set(watch)
     try:
-        with _FusedAttention():
+        with AttentionFunctions():
             yield
     finally:
-        _watcher.reset(token)
+        WATCHER.reset(token)
 
 
 @contextmanager
@@ -159,7 +155,7 @@ def configurations(network: nn.Module) -> list[Any]:
 def _attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None, **named: Any
 ) -> tuple[Tensor, Tensor | None]:
-    log_factors, columns, seen_by = _log_factors.get(), getattr(module, REMEDY, None), module
+    log_factors, columns, seen_by = LOG_FACTORS.get(), getattr(module, REMEDY, None), module
     columns = columns if isinstance(columns, FurtherColumns) else None
     if columns is not None and _of_w.get():
         columns.drop()
@@ -174,12 +170,13 @@ def _attend(
 
     def compute(rows: slice) -> tuple[Tensor, Tensor]:
         given, some = named_rows(named, rows, receivers, senders), query[:, :, rows]
-        if factors is not None:
-            return attend_multiplied(some, key, value, mask_of(rows), factors, given)
-        return plain_attention(module)(seen_by, some, key, value, mask_of(rows), **given)
+        with seen_elsewhere():
+            if factors is not None:
+                return attend_multiplied(some, key, value, mask_of(rows), factors, given)
+            return plain_attention(module)(seen_by, some, key, value, mask_of(rows), **given)
 
     output, weights = attended(compute, row_blocks(query, key))
-    watch = _watcher.get()
+    watch = WATCHER.get()
     if watch is not None:
         watch(_plain_call(module, (query, key, value), output, weights, compute, mask_of, named))
     return output, weights
@@ -213,55 +210,4 @@ def _plain_call(
         sinks=named.get("s_aux"),
         bias=named.get("position_bias"),
         window=named.get("sliding_window"),
-    )
-
-
-class _FusedAttention(TorchFunctionMode):
-    """Sees torch's own fused attention, which networks call that do not use transformers' interface."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        output = func(*args, **(kwargs or {}))
-        watch = _watcher.get()
-        if func is scaled_dot_product_attention and watch is not None:
-            watch(_fused_call(output, *args, **(kwargs or {})))
-        return output
-
-
-def _fused_call(
-    output: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> AttentionCall:
-    del dropout_p, enable_gqa
-    query, key = query.detach(), key.detach()
-    receivers, factor = query.shape[-2], float(query.shape[-1] ** -0.5 if scale is None else scale)
-
-    def mask_of(rows: slice) -> Tensor | None:
-        mask = rows_of(attn_mask, rows, receivers)
-        if is_causal:
-            places = torch.arange(max(rows.stop, key.shape[-2]), device=query.device)
-            mask = places[: key.shape[-2]] <= places[rows, None]
-        if mask is not None and mask.dtype == torch.bool:
-            mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, torch.finfo(query.dtype).min)
-        return mask
-
-    def weights_of(rows: slice) -> Tensor:
-        with torch.no_grad():
-            return attention_weights(query[:, :, rows], key, mask=mask_of(rows), scale=factor)
-
-    return AttentionCall(
-        module=None,
-        query=query,
-        key=key,
-        value=value.detach(),
-        output=output.detach().transpose(1, 2),
-        weights_of=weights_of,
-        mask_of=mask_of,
-        scale=factor,
     )

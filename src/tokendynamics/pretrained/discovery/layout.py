@@ -20,7 +20,7 @@ the embeddings, without or with a norm behind it; nothing but the mask."""
 
 NO_ATTENTION = "it has no attention"
 
-NOT_SHOWN = "its attention does not use transformers' attention interface"
+NOT_SHOWN = "no softmax attention was seen in it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +46,9 @@ class AttentionLayout:
         window: Width of a sliding window; None without. It is a mask, no part of the factors.
         norm: The norm whose output the attention reads, and what it is; None if it reads the state itself.
         error: Largest relative difference of the attention recomputed from these facts, where they were found.
+        token_bias: Whether something is added to the logits that depends on the tokens, such as products of queries or
+            keys with vectors of positions.
+        explicit: Whether the network itself holds the weights of all pairs of tokens while it runs.
     """
 
     module: str
@@ -66,6 +69,8 @@ class AttentionLayout:
     window: int | None
     norm: tuple[str, Norm] | None
     error: float
+    token_bias: bool = False
+    explicit: bool = False
 
     @property
     def normed(self) -> tuple[str, ...]:

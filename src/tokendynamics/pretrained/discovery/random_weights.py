@@ -202,8 +202,20 @@ def fill_randomly(network: nn.Module, seed: int = 0) -> nn.Module:
     generator = torch.Generator().manual_seed(seed)
     for module in network.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
-            put(module, name, random_values(parameter.shape, generator))
+            values = _table_of_angles(network, module, parameter.shape)
+            put(module, name, random_values(parameter.shape, generator) if values is None else values)
     return network.eval()
+
+
+def _table_of_angles(network: Any, module: nn.Module, shape: torch.Size) -> Tensor | None:
+    """Return the parameter of an empty module that transformers computes as sines and cosines; None for any other."""
+    if not isinstance(module, nn.Embedding) or type(module) is nn.Embedding or not hasattr(network, "_init_weights"):
+        return None
+    module.weight = nn.Parameter(torch.zeros(shape), requires_grad=False)
+    with silenced():
+        network._init_weights(module)
+    values = module.weight.detach()
+    return values if _is_table_of_angles(values) else None
 
 
 _TOKENS = 7
@@ -323,6 +335,20 @@ def _parts_found(discovery: Discovery) -> int:
     return sum((layer.attention is not None or not layer.attends) + (layer.residual is not None) for layer in layers)
 
 
+def _is_table_of_angles(values: Tensor) -> bool:
+    """Return whether each row is sines and cosines of the same angles: a table that is computed and not trained.
+
+    >>> angles = torch.outer(torch.arange(3.0), torch.tensor([1.0, 0.1]))
+    >>> _is_table_of_angles(torch.cat((angles.sin(), angles.cos()), dim=1)), _is_table_of_angles(torch.eye(4))
+    (True, False)
+    """
+    if values.ndim != 2 or values.shape[1] % 2 or values.is_meta:
+        return False
+    rows = values[:8].double()
+    halves, neighbours = rows.unflatten(1, (2, -1)).square().sum(dim=1), rows.unflatten(1, (-1, 2)).square().sum(dim=2)
+    return any(bool((squares - 1).abs().max() < 1e-3) for squares in (halves, neighbours))
+
+
 @contextmanager
 def _changed(network: nn.Module, random: Literal["all", "zeros", "none"]) -> Iterator[None]:
     """Let parameters, or their zeros, be random inside the block; blocks of one kind share theirs, to save memory."""
@@ -331,6 +357,8 @@ def _changed(network: nn.Module, random: Literal["all", "zeros", "none"]) -> Ite
     try:
         for name, parameter in network.named_parameters() if random != "none" else ():
             if type(parameter.data) is not Tensor or not parameter.is_floating_point() or parameter.is_meta:
+                continue
+            if _is_table_of_angles(parameter.data):
                 continue
             kind = (re.sub(r"\d+", "*", name), parameter.shape, parameter.dtype)
             if kind not in drawn:

@@ -85,6 +85,7 @@ def form_in_words(attention: AttentionLayout) -> str:
     if not attention.normed:
         besides = ", softly capped" if attention.soft_cap is not None else ""
         besides += ", plus a bias by distance" if attention.relative_bias else ""
+        besides += ", plus terms of tokens and positions" if attention.token_bias else ""
         return f"logits are a bilinear form of what the attention reads{besides}"
     several = " and ".join((", ".join(attention.normed[:-1]), attention.normed[-1])) if attention.normed[1:] else None
     which = several or attention.normed[0]
@@ -125,6 +126,8 @@ def _attention(attention: AttentionLayout) -> list[tuple[str, str]]:
             facts.append((name, str(value)))
     if attention.relative_bias:
         facts.append(("bias", "by distance, added to the logits; no part of the factors"))
+    if attention.token_bias:
+        facts.append(("further terms", "of tokens and positions, added to the logits; no part of the factors"))
     return [*facts, ("recomputed", f"to {attention.error:.1g} of the largest entry")]
 
 

@@ -44,7 +44,8 @@ def why_not_scaled(layout: Layout, variant: Variant) -> str:
             return f"layer {number} has no attention"
         if attention is None:
             return f"the attention of layer {number} is not read"
-        if attention.normed or attention.soft_cap is not None or attention.sinks is not None:
+        unlike = attention.normed or attention.soft_cap is not None or attention.sinks is not None
+        if unlike or attention.token_bias:
             return f"the logits of layer {number} are not a form of its states"
     return ""
 

@@ -330,8 +330,13 @@ class VariedNetwork(Hooks):
         for number in self._layout.attending:
             attention = self._layout.layers[number - 1].attention
             came = self._layout.layers[number - 1].problem if attention is None else ""
-            if attention is not None and (attention.soft_cap is not None or attention.sinks is not None):
-                came = "a soft cap" if attention.soft_cap is not None else "a learned logit of a sink"
+            if attention is not None:
+                further = (
+                    ("a soft cap", attention.soft_cap is not None),
+                    ("a learned logit of a sink", attention.sinks is not None),
+                    ("further terms of tokens and positions", attention.token_bias),
+                )
+                came = next((what for what, there in further if there), "")
             if came:
                 wanted = "logits that are products of queries and keys alone"
                 raise CheckpointError(expected(f"{self._name}: layer {number}", wanted, came))
@@ -346,7 +351,7 @@ class VariedNetwork(Hooks):
         def check(*_: object) -> None:
             wanted, came = len(self._layout.attending), self._calls.get("logits", 0)
             if came < wanted:
-                words = "attentions that use transformers' attention interface"
+                words = "attentions whose logits are seen"
                 raise CheckpointError(expected(self._name, words, f"{wanted - came} that do not"))
 
         self.callback(self.network.register_forward_hook(check).remove)

@@ -1,0 +1,512 @@
+"""Sees the attentions that a network computes by PyTorch's functions, without transformers' attention interface.
+
+A product of queries and keys is followed through scaling, adding and reshaping to a softmax, and the weights from there
+to their product with the values. What was added on the way (a mask, a bias by distance, a second product) is what the
+logits are beyond the scaled product. Whatever else happens to logits ends the following: such an attention is not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from tokendynamics.pretrained.discovery._plain_attention import attend_multiplied, attention_weights, multiplied
+from tokendynamics.pretrained.discovery.attention_call import AttentionCall, rows_of
+
+LOWEST_BIAS = -1e3
+"""What is added to the logit of a token that must not be seen is below this; so is no bias that leaves it a weight."""
+
+_ROUNDINGS = 64.0
+"""By how many roundings of the largest logit the logits may differ from the scaled product where nothing is added."""
+
+WATCHER: ContextVar[Callable[[AttentionCall], None] | None] = ContextVar("WATCHER", default=None)
+"""What is given every attention that runs; None for nothing."""
+
+LOG_FACTORS: ContextVar[Callable[[], Tensor] | None] = ContextVar("LOG_FACTORS", default=None)
+"""Returns the logarithm of what multiplies all logits of each input; None for nothing."""
+
+_seen_elsewhere: ContextVar[bool] = ContextVar("_seen_elsewhere", default=False)
+
+
+@contextmanager
+def seen_elsewhere() -> Iterator[None]:
+    """Leave out the functions inside the block, which compute an attention that is seen in another way."""
+    token = _seen_elsewhere.set(True)
+    try:
+        yield
+    finally:
+        _seen_elsewhere.reset(token)
+
+
+@dataclass(frozen=True, eq=False)
+class _Logits:
+    """Of a tensor (…, receiver, sender) that is a factor times a product, plus something.
+
+    Attributes:
+        query: (…, receiver, feature).
+        key: (…, sender, feature), with the same axes in front.
+        scale: The factor.
+    """
+
+    query: Tensor
+    key: Tensor
+    scale: float
+
+    def reshaped(self, shape: torch.Size) -> _Logits | None:
+        """Return the same for the tensor in another shape; None where receivers or senders are no axis any more."""
+        query, key = self.query, self.key
+        if len(shape) < 2 or shape[-1] != key.shape[-2]:
+            return None
+        if shape.numel() != query.shape[:-1].numel() * shape[-1]:  # expanded
+            lead = shape[:-2]
+            expanded = query.expand(*lead, *query.shape[-2:]), key.expand(*lead, *key.shape[-2:])
+            return replace(self, query=expanded[0], key=expanded[1])
+        lead, former = shape[:-2], key.shape[:-2]
+        if lead.numel() == former.numel():
+            key = key.reshape(*lead, *key.shape[-2:])
+        elif lead[: len(former)] == former:  # heads that share keys stood one below the other
+            key = key.reshape(*former, *(1 for _ in lead[len(former) :]), *key.shape[-2:])
+            key = key.expand(*lead, *key.shape[-2:])
+        else:
+            return None
+        return replace(self, query=query.reshape(*shape[:-1], -1), key=key)
+
+
+@dataclass(frozen=True, eq=False)
+class _Weights:
+    """Of attention weights: what the softmax was given, and what is known of that."""
+
+    logits: Tensor
+    source: _Logits
+
+
+class AttentionFunctions(TorchFunctionMode):
+    """Gives every attention that runs in this thread inside the block to the watcher, and multiplies its logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: Any = WeakTensorKeyDictionary()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named: dict[str, Any] = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if _seen_elsewhere.get():
+            return func(*args, **named)
+        handle = _HANDLED.get(name)
+        if handle is not None:
+            return handle(self, func, name, args, named)
+        output = func(*args, **named)
+        if isinstance(output, Tensor) and output in self._known:  # written into in a way that is not followed
+            del self._known[output]
+        return output
+
+    def _of(self, value: Any) -> _Logits | _Weights | None:
+        return self._known.get(value) if isinstance(value, Tensor) else None
+
+    def _fused(self, func: Any, name: str, args: Any, named: dict[str, Any]) -> Any:
+        del name
+        factors, watch = LOG_FACTORS.get(), WATCHER.get()
+        if func is not functional.scaled_dot_product_attention or (factors is None and watch is None):
+            return func(*args, **named)
+        given = _FusedArguments.of(*args, **named)
+        with seen_elsewhere():
+            if factors is None:
+                output, weights = func(*args, **named), None
+            else:
+                output, weights = given.multiplied(factors())
+            if watch is not None:
+                watch(given.call(output, weights))
+        return output
+
+    def _product(self, func: Any, name: str, args: Any, named: dict[str, Any]) -> Any:
+        output = func(*args, **named)
+        operands = _factors(name, args, named)
+        if len(operands) != 2 or not isinstance(output, Tensor):
+            return output
+        weights = self._of(operands[0])
+        of_weights = isinstance(weights, _Weights)
+        if name == "einsum":
+            product = _einsum(args[0], *operands, of_weights=of_weights)
+        else:
+            product = _matmul(*operands, float(named.get("alpha", 1.0)))
+        if product is None:
+            return output
+        if isinstance(weights, _Weights):
+            watch = WATCHER.get()
+            call = product.attention(weights, output) if watch is not None else None
+            if watch is not None and call is not None:
+                with seen_elsewhere():
+                    watch(call)
+        elif weights is None and (logits := product.logits()) is not None:
+            self._known[output] = logits
+        return output
+
+    def _scaled(self, func: Any, name: str, args: Any, named: dict[str, Any]) -> Any:
+        output = func(*args, **named)
+        tensor, other = _operands(args, named)
+        known = self._of(tensor)
+        if known is None and "div" not in name:
+            tensor, other = other, tensor
+            known = self._of(tensor)
+        if known is None or not isinstance(output, Tensor):
+            return output
+        factor = _number(other)
+        if isinstance(known, _Logits) and factor is not None:
+            self._keep(output, replace(known, scale=known.scale / factor if "div" in name else known.scale * factor))
+        elif "div" not in name and _is_mask(other):  # what it hides is hidden for good by what is added next
+            self._keep(output, known)
+        else:
+            self._known.pop(output, None)
+        return output
+
+    def _added(self, func: Any, name: str, args: Any, named: dict[str, Any]) -> Any:
+        first, second = _operands(args, named)
+        known, factor = self._of(first), 1.0
+        if not isinstance(known, _Logits):
+            known, factor = self._of(second), float(named.get("alpha", 1.0)) * (-1.0 if "sub" in name else 1.0)
+        if name == "__rsub__":
+            factor = -factor
+        output = func(*args, **named)
+        if isinstance(known, _Logits) and isinstance(output, Tensor):
+            self._keep(output, replace(known, scale=factor * known.scale))
+        return output
+
+    def _hidden(self, func: Any, name: str, args: Any, named: dict[str, Any]) -> Any:
+        """Entries take other values: of logits those of tokens that must not be seen, of weights those without any."""
+        several = (*args, *named.values())
+        known = next((known for value in several if (known := self._of(value)) is not None), None)
+        output = func(*args, **named)
+        if known is not None and isinstance(output, Tensor):
+            bounds = [value for value in several if isinstance(value, Tensor | float | int) and self._of(value) is None]
+            lowest = all(float(torch.as_tensor(bound).max()) < LOWEST_BIAS for bound in bounds if bound is not None)
+            if name in ("masked_fill", "masked_fill_", "where") or (isinstance(known, _Logits) and lowest):
+                self._keep(output, known)
+            else:
+                self._known.pop(output, None)
+        return output
+
+    def _same(self, func: Any, name: str, args: Any, named: dict[str, Any]) -> Any:
+        del name
+        output = func(*args, **named)
+        known = self._of(args[0]) if args else None
+        if known is not None and isinstance(output, Tensor):
+            self._keep(output, known)
+        return output
+
+    def _softmax(self, func: Any, name: str, args: Any, named: dict[str, Any]) -> Any:
+        del name
+        tensor = args[0] if args else named.get("input")
+        known, factors = self._of(tensor), LOG_FACTORS.get()
+        axis = named.get("dim", args[1] if len(args) > 1 else None)
+        if not isinstance(known, _Logits) or not isinstance(tensor, Tensor) or axis not in (-1, tensor.ndim - 1):
+            return func(*args, **named)
+        if factors is None:
+            output = func(*args, **named)
+            if output.shape == tensor.shape:
+                # What runs next may write into the logits; the softmax itself does not.
+                self._known[output] = _Weights(tensor.detach(), known)
+            return output
+        with seen_elsewhere():
+            return self._multiplied_softmax(tensor, known, factors(), args, named)
+
+    def _multiplied_softmax(
+        self, logits: Tensor, known: _Logits, factors: Tensor, args: Any, named: dict[str, Any]
+    ) -> Tensor:
+        scaled = (known.query @ known.key.mT).double() * known.scale
+        added = logits.double() - scaled
+        hidden = added < LOWEST_BIAS
+        of_row = factors.repeat_interleave(logits.shape[0] // len(factors))  # heads may stand below each other
+        changed = multiplied(scaled, added, hidden, of_row)
+        wanted = named.get("dtype", args[2] if len(args) > 2 and isinstance(args[2], torch.dtype) else None)
+        output = changed.softmax(dim=-1).to(wanted or logits.dtype)
+        self._known[output] = _Weights(changed, replace(known, query=known.query.double(), key=known.key.double()))
+        return output
+
+    def _keep(self, output: Tensor, known: _Logits | _Weights) -> None:
+        if isinstance(known, _Weights):
+            fits = output.ndim >= 2 and output.shape[-1] == known.logits.shape[-1]
+            kept = known if fits and output.numel() == known.logits.numel() else None
+        elif output.shape[:-1] == known.query.shape[:-1]:
+            kept = known
+        else:
+            kept = known.reshaped(output.shape)
+        if kept is None:
+            self._known.pop(output, None)
+        else:
+            self._known[output] = kept
+
+
+_Handle: TypeAlias = Callable[[AttentionFunctions, Any, str, Any, dict[str, Any]], Any]
+
+
+_HANDLED: Mapping[str, _Handle] = {
+    "scaled_dot_product_attention": AttentionFunctions._fused,
+    "softmax": AttentionFunctions._softmax,
+    **dict.fromkeys(("matmul", "__matmul__", "bmm", "baddbmm", "baddbmm_", "einsum"), AttentionFunctions._product),
+    **dict.fromkeys(
+        (
+            *("mul", "mul_", "multiply", "__mul__", "__rmul__", "__imul__", "div", "div_", "divide", "true_divide"),
+            *("__truediv__", "__itruediv__"),
+        ),
+        AttentionFunctions._scaled,
+    ),
+    **dict.fromkeys(
+        (
+            *("add", "add_", "__add__", "__radd__", "__iadd__", "sub", "sub_", "subtract", "__sub__", "__rsub__"),
+            "__isub__",
+        ),
+        AttentionFunctions._added,
+    ),
+    **dict.fromkeys(
+        ("masked_fill", "masked_fill_", "where", "max", "maximum", "clamp", "clamp_", "clamp_min", "clip"),
+        AttentionFunctions._hidden,
+    ),
+    **dict.fromkeys(
+        (
+            *("to", "type", "type_as", "float", "double", "half", "bfloat16", "contiguous", "clone", "detach"),
+            *("dropout", "dropout_", "view", "view_as", "reshape", "reshape_as", "unflatten", "flatten", "squeeze"),
+            *("unsqueeze", "expand", "expand_as", "nan_to_num"),
+        ),
+        AttentionFunctions._same,
+    ),
+}
+"""What is done about each function; any other one that writes into a tensor ends its following."""
+
+
+def _operands(args: Any, named: Mapping[str, Any]) -> tuple[Any, Any]:
+    return args[0] if args else named.get("input"), args[1] if len(args) > 1 else named.get("other")
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, int | float):
+        return float(value)
+    return float(value) if isinstance(value, Tensor) and value.numel() == 1 and value.dtype != torch.bool else None
+
+
+def _is_mask(value: Any) -> bool:
+    return isinstance(value, Tensor) and bool(((value == 0) | (value == 1)).all())
+
+
+@dataclass(frozen=True, eq=False)
+class _Product:
+    """A product of two tensors.
+
+    Attributes:
+        first: The one as (…, row, inner).
+        second: The other as (…, column, inner).
+        factor: What multiplies the product.
+        of_output: The axes of the result in the order (…, row, column).
+    """
+
+    first: Tensor
+    second: Tensor
+    factor: float
+    of_output: tuple[int, ...]
+
+    def logits(self) -> _Logits | None:
+        """Return what it is if its rows are queries and its columns keys."""
+        if self.of_output != tuple(range(len(self.of_output))) or not self.first.is_floating_point():
+            return None
+        lead = torch.broadcast_shapes(self.first.shape[:-2], self.second.shape[:-2])
+        query, key = (tensor.expand(*lead, *tensor.shape[-2:]).detach() for tensor in (self.first, self.second))
+        return _Logits(query, key, self.factor)
+
+    def attention(self, weights: _Weights, output: Tensor) -> AttentionCall | None:
+        """Return the attention whose weights it multiplies with values; None if these stand in another order."""
+        logits, source = weights.logits, weights.source
+        lead, width = logits.shape[:-2], self.second.shape[-2]
+        if self.first.shape[-1] != logits.shape[-1] or self.first.numel() != logits.numel():
+            return None
+        value, summed = self.second.mT, output.permute(self.of_output)
+        if summed.numel() != lead.numel() * logits.shape[-2] * width:
+            return None
+        if value.shape[:-2].numel() == lead.numel():
+            value = value.reshape(*lead, *value.shape[-2:])
+        elif value.ndim > 2 and lead[: value.ndim - 2] == value.shape[:-2]:
+            value = value.reshape(*value.shape[:-2], *(1,) * (len(lead) - value.ndim + 2), *value.shape[-2:])
+            value = value.expand(*lead, *value.shape[-2:])
+        else:
+            value = value.expand(*lead, *value.shape[-2:])
+        return _call(logits, source, self.first.reshape(logits.shape), value, summed.reshape(*lead, -1, width))
+
+
+def _call(logits: Tensor, source: _Logits, weights: Tensor, value: Tensor, output: Tensor) -> AttentionCall:
+    logits, weights, query, key, value, output = (
+        _by_head(tensor.detach()) for tensor in (logits, weights, source.query, source.key, value, output)
+    )
+
+    def mask_of(rows: slice) -> Tensor | None:
+        given, scaled = logits[:, :, rows], source.scale * (query[:, :, rows].to(logits) @ key.mT.to(logits))
+        added, hidden = given - scaled, (weights[:, :, rows] == 0) & (given - scaled < LOWEST_BIAS)
+        highest = added.masked_fill(hidden, -torch.inf).amax(dim=-1, keepdim=True)
+        added = (added - torch.where(highest.isfinite(), highest, 0.0)).masked_fill(
+            hidden, 0.0
+        )  # softmax sees no shift
+        size = scaled.abs().amax().clamp_min(1.0)
+        if not bool((added.abs() > _ROUNDINGS * torch.finfo(logits.dtype).eps * size).any()):
+            added = torch.zeros_like(added)
+        elif not bool(hidden.any()):
+            return added
+        return added.masked_fill(hidden, torch.finfo(logits.dtype).min) if bool(hidden.any() | added.any()) else None
+
+    return AttentionCall(
+        module=None,
+        query=query.to(value.dtype),  # some networks have their logits in another format
+        key=_shared(key).to(value.dtype),
+        value=_shared(value),
+        output=output.transpose(1, 2),
+        weights_of=lambda rows: weights[:, :, rows],
+        mask_of=mask_of,
+        scale=source.scale,
+        explicit=True,
+    )
+
+
+def _by_head(tensor: Tensor) -> Tensor:
+    """Return a tensor (…, head, token, feature) as (batch, head, token, feature); one without heads has one."""
+    return tensor[:, None] if tensor.ndim == 3 else tensor.flatten(0, -4)
+
+
+def _shared(tensor: Tensor) -> Tensor:
+    """Return one head of keys or values that all heads share."""
+    return tensor[:, :1] if tensor.stride(1) == 0 and tensor.shape[1] > 1 else tensor
+
+
+def _factors(name: str, args: Any, named: Mapping[str, Any]) -> tuple[Tensor, ...]:
+    """Return the tensors that a function multiplies."""
+    if name == "einsum":
+        several = args[1] if len(args) == 2 and isinstance(args[1], list | tuple) else args[1:]
+        return tuple(several) if isinstance(args[0], str) else ()
+    first, labels = (1, ("batch1", "batch2")) if name.startswith("baddbmm") else (0, ("other", "mat2"))
+    return (*args[first : first + 2], *(named[label] for label in labels if label in named))
+
+
+def _matmul(left: Tensor, right: Tensor, factor: float) -> _Product | None:
+    if min(left.ndim, right.ndim) < 2 or max(left.ndim, right.ndim) < 3:
+        return None
+    return _Product(left, right.mT, factor, tuple(range(max(left.ndim, right.ndim))))
+
+
+def _einsum(equation: str, left: Tensor, right: Tensor, *, of_weights: bool) -> _Product | None:
+    """Return a product with one inner axis, one axis of rows and one of columns; None for another one.
+
+    Heads that share keys or values have an axis in one of the two tensors alone, as rows and columns have.
+    """
+    terms, arrow, result = equation.replace(" ", "").partition("->")
+    names = terms.split(",")
+    if not arrow or len(names) != 2:
+        return None
+    first, second = (_axes(term, tensor.ndim) for term, tensor in zip(names, (left, right), strict=True))
+    several = max(first, second, key=lambda axes: sum(axis.isdigit() for axis in axes))
+    out = _axes(result, len(result.replace("...", "")) + sum(axis.isdigit() for axis in several if "..." in result))
+    inner = [axis for axis in first if axis in second and axis not in out]
+    columns = [axis for axis in second if axis not in first and axis in out]
+    rows = [axis for axis in first if axis not in second and axis in out]
+    if not inner or not columns or not rows:
+        return None
+    column = out[-1] if out[-1] in columns else columns[-1]
+    row = first[-2] if of_weights else out[-2]
+    if row not in rows:
+        return None
+    lead = [axis for axis in (*first, *second) if axis in out and axis not in (row, column)]
+    lead = list(dict.fromkeys(lead))
+    once = all(len(set(axes)) == len(axes) for axes in (first, second, out))
+    if len(inner) != 1 or not once or len({*first, *second, *out}) != len(lead) + 3:
+        return None
+    one, other = _arranged(left, first, [*lead, row, *inner]), _arranged(right, second, [*lead, column, *inner])
+    return _Product(one, other, 1.0, tuple(out.index(axis) for axis in (*lead, row, column)))
+
+
+def _axes(term: str, count: int) -> list[str]:
+    """Return the axes of a term by name; those that an ellipsis stands for are numbers, counted from the right."""
+    before, dots, after = term.partition("...")
+    missing = count - len(before) - len(after)
+    return [*before, *(str(number) for number in reversed(range(missing if dots else 0))), *after]
+
+
+def _arranged(tensor: Tensor, names: list[str], wanted: list[str]) -> Tensor:
+    """Return a tensor with its axes in an order; one that it has not is of length 1."""
+    there = tensor.permute([names.index(name) for name in wanted if name in names])
+    for place, name in enumerate(wanted):
+        if name not in names:
+            there = there.unsqueeze(place)
+    return there
+
+
+@dataclass(frozen=True, eq=False)
+class _FusedArguments:
+    """What PyTorch's fused attention is given; see `torch.nn.functional.scaled_dot_product_attention`."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+    causal: bool
+    scale: float
+
+    @staticmethod
+    def of(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> _FusedArguments:
+        """Return the arguments by name; each tensor as (batch, head, token, feature)."""
+        del dropout_p, enable_gqa
+        factor = float(query.shape[-1] ** -0.5 if scale is None else scale)
+        mask = attn_mask if attn_mask is None or attn_mask.ndim in (2, 4) else _by_head(attn_mask)
+        return _FusedArguments(_by_head(query), _by_head(key), _by_head(value), mask, is_causal, factor)
+
+    def mask_of(self, rows: slice) -> Tensor | None:
+        """Return what is added to the logits of some receivers; None for nothing."""
+        mask = rows_of(self.mask, rows, self.query.shape[-2])
+        if self.causal:
+            senders = self.key.shape[-2]
+            places = torch.arange(max(rows.stop, senders), device=self.query.device)
+            mask = places[:senders] <= places[rows, None]
+        if mask is not None and mask.dtype == torch.bool:
+            like = torch.zeros_like(mask, dtype=self.query.dtype)
+            mask = like.masked_fill(~mask, torch.finfo(self.query.dtype).min)
+        return mask
+
+    def multiplied(self, factors: Tensor) -> tuple[Tensor, Tensor]:
+        """Return output and weights with multiplied logits."""
+        everything = slice(0, self.query.shape[-2])
+        named = {"scaling": self.scale}
+        output, weights = attend_multiplied(self.query, self.key, self.value, self.mask_of(everything), factors, named)
+        return output.transpose(1, 2), weights
+
+    def call(self, output: Tensor, weights: Tensor | None) -> AttentionCall:
+        """Return the attention that gave an output; its weights are computed where they were not."""
+
+        def weights_of(rows: slice) -> Tensor:
+            if weights is not None:
+                return weights[:, :, rows].detach()
+            with torch.no_grad(), seen_elsewhere():
+                return attention_weights(
+                    self.query[:, :, rows].detach(), self.key.detach(), mask=self.mask_of(rows), scale=self.scale
+                )
+
+        return AttentionCall(
+            module=None,
+            query=self.query.detach(),
+            key=self.key.detach(),
+            value=self.value.detach(),
+            output=_by_head(output).detach().transpose(1, 2),
+            weights_of=weights_of,
+            mask_of=self.mask_of,
+            scale=self.scale,
+        )
