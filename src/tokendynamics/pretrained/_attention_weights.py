@@ -157,7 +157,7 @@ def verified_scale(tensors: LayerTensors, seen: Seen, name: str, number: int) ->
     if len(calls) != 1:
         message = expected(where, "an attention that runs once", f"{len(calls)} times")
         raise AttentionFactorsError(message, f"layer {number}: its attention runs {len(calls)} times")
-    recorded = calls[0]
+    recorded = calls[0].sharing(layout.kv_heads)
     if not bool(torch.isfinite(recorded.output).all()):
         came = "a NaN or an infinity in its attention"
         raise CheckpointError(expected(where, "finite numbers", came, "the weights are damaged"))

@@ -22,7 +22,7 @@ from tokendynamics.pretrained.discovery._columns import (
 from tokendynamics.pretrained.discovery._functions import LOWEST_BIAS
 from tokendynamics.pretrained.discovery._norms import Norm, norm_of
 from tokendynamics.pretrained.discovery._plain_attention import attend
-from tokendynamics.pretrained.discovery._rotation import fitted_matrices, rotation_of, turned, unturned
+from tokendynamics.pretrained.discovery._rotation import Rotation, fitted_matrices, rotation_of, turned, unturned
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.layout import AttentionLayout
 
@@ -68,6 +68,7 @@ def attention_layout(
     Raises:
         LayoutNotFoundError: Something does not match.
     """
+    attention = attention.sharing(_key_heads(attention))
     attending = next(call for call in calls if call.module is attention.module and call.start < time < call.end)
     start, norm = _start(attending, block, calls, time, attention.query.shape)
     width = block.y.shape[-1]
@@ -84,11 +85,7 @@ def attention_layout(
             ("value", "values", attention.value),
         )
     }
-    plain = evaluated(parts["query"], start, live_reader(block.module))
-    plain = plain.unflatten(-1, (attention.query.shape[1], -1)).transpose(1, 2)
-    rotation, angles = None, None
-    if not unturned(plain, attention.query):
-        rotation, angles = rotation_of(fitted_matrices(plain, attention.query), tables)
+    rotation, angles = _rotation(evaluated(parts["query"], start, live_reader(block.module)), attention.query, tables)
     projection, storage = _output_projection(attention, time, block, calls)
     layout = AttentionLayout(
         module=_within(attending, block),
@@ -111,6 +108,27 @@ def attention_layout(
         error=0.0,
     )
     return FoundAttention(layout, attending, start, angles, projection.end)
+
+
+def _rotation(
+    projected: Tensor, query: Tensor, tables: Iterable[tuple[str, Tensor]]
+) -> tuple[Rotation | None, Tensor | None]:
+    """Return what positions do to queries (batch, token, column), and its angles; None for nothing."""
+    plain = projected.unflatten(-1, (query.shape[1], -1)).transpose(1, 2)
+    return (None, None) if unturned(plain, query) else rotation_of(fitted_matrices(plain, query), tables)
+
+
+def _key_heads(attention: AttentionCall) -> int:
+    """Return how many heads have keys and values of their own, where copies of them stand side by side."""
+    heads = attention.key.shape[1]
+
+    def shared(tensor: Tensor, copies: int) -> bool:
+        groups = tensor.unflatten(1, (-1, copies))
+        return bool((groups == groups[:, :, :1]).all())
+
+    several = (attention.key, attention.value)
+    copies = [count for count in range(heads, 0, -1) if heads % count == 0]
+    return heads // next(count for count in copies if all(shared(tensor, count) for tensor in several))
 
 
 def _is_causal(attention: AttentionCall) -> bool:

@@ -234,7 +234,8 @@ def _attention(
     try:
         seen = attention_layout(time, call, block, recorded.calls, tables)
         projected = seen.projected
-        error = recomputed_error(seen.layout, seen.start, seen.angles, live_reader(block.module), call)
+        shared = call.sharing(seen.layout.kv_heads)
+        error = recomputed_error(seen.layout, seen.start, seen.angles, live_reader(block.module), shared)
         if not error <= TRUSTED:
             raise LayoutNotFoundError(f"the attention recomputed from its factors misses by {error:.1g}")
     except TooFewInputsError:

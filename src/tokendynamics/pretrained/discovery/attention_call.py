@@ -265,6 +265,17 @@ class AttentionCall:
             mask_of=mask_of,
         )
 
+    def sharing(self, heads: int) -> AttentionCall:
+        """Return the same with one key and value for all heads that have copies of them.
+
+        Args:
+            heads: How many keys and values there are; where they are not copies, so many are there already.
+        """
+        if self.key.shape[1] == self.value.shape[1] == heads:
+            return self
+        key, value = (tensor[:, :: max(1, tensor.shape[1] // heads)] for tensor in (self.key, self.value))
+        return replace(self, key=key, value=value)
+
     def kept(self) -> AttentionCall:
         """Return the same with tensors of its own, of a short input."""
         copies = {name: getattr(self, name).clone() for name in ("query", "key", "value", "output")}

@@ -1,0 +1,147 @@
+"""Networks that people write themselves: attention by hand, in the usual ways, is read like that of transformers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import tokendynamics as td
+
+DIM, HEADS, VOCABULARY = 24, 4, 40
+
+
+class Attention(nn.Module):
+    """As in minimal GPTs: one projection for queries, keys and values."""
+
+    def __init__(self, kv_heads: int, form: str) -> None:
+        super().__init__()
+        width = DIM // HEADS
+        self.c_attn, self.c_proj = nn.Linear(DIM, DIM + 2 * kv_heads * width), nn.Linear(DIM, DIM)
+        self.register_buffer("bias", torch.ones(64, 64).tril().view(1, 1, 64, 64))
+        self.kv_heads, self.form = kv_heads, form
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens, width = x.shape[1], DIM // HEADS
+        q, k, v = self.c_attn(x).split([DIM, self.kv_heads * width, self.kv_heads * width], dim=2)
+        q, k, v = (tensor.unflatten(-1, (-1, width)).transpose(1, 2) for tensor in (q, k, v))
+        k, v = (tensor.repeat_interleave(HEADS // self.kv_heads, dim=1) for tensor in (k, v))
+        if self.form == "fused":
+            y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        elif self.form == "einsum":
+            hidden = self.bias[:, :, :tokens, :tokens] == 0
+            weights = (torch.einsum("bhqd,bhkd->bhqk", q, k) / math.sqrt(width)).masked_fill(hidden, -1e30).softmax(-1)
+            y = torch.einsum("bhqk,bhkd->bhqd", weights, v)
+        else:
+            logits = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(width))
+            logits = logits.masked_fill(self.bias[:, :, :tokens, :tokens] == 0, float("-inf"))
+            y = functional.softmax(logits, dim=-1) @ v
+        return self.c_proj(y.transpose(1, 2).contiguous().view(*x.shape))
+
+
+class Block(nn.Module):
+    def __init__(self, kv_heads: int, form: str) -> None:
+        super().__init__()
+        self.ln_1, self.ln_2 = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
+        self.attn = Attention(kv_heads, form)
+        self.mlp = nn.Sequential(nn.Linear(DIM, 32), nn.GELU(), nn.Linear(32, DIM))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attn(self.ln_1(x))
+        return x + self.mlp(self.ln_2(x))
+
+
+class SmallGPT(nn.Module):
+    def __init__(self, kv_heads: int = HEADS, form: str = "plain") -> None:
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(VOCABULARY, DIM), nn.Embedding(64, DIM)
+        self.h = nn.ModuleList([Block(kv_heads, form) for _ in range(3)])
+        self.ln_f = nn.LayerNorm(DIM)
+        self.head = nn.Linear(DIM, VOCABULARY, bias=False)
+
+    def forward(self, idx: Tensor) -> Tensor:
+        x = self.wte(idx) + self.wpe(torch.arange(idx.shape[1]))
+        for block in self.h:
+            x = block(x)
+        return self.head(self.ln_f(x))
+
+
+def loaded(network: nn.Module) -> Any:
+    return td.load(network, inputs=lambda count: {"idx": torch.randint(0, VOCABULARY, (count, 7))})
+
+
+def network_of(kv_heads: int = HEADS, form: str = "plain") -> SmallGPT:
+    torch.manual_seed(5)
+    network = SmallGPT(kv_heads, form).eval()
+    for parameter in network.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    return network
+
+
+@pytest.mark.parametrize("form", ["plain", "einsum", "fused"])
+@pytest.mark.parametrize("kv_heads", [HEADS, 2, 1])
+def test_the_factors_are_those_of_the_fused_projection(form: str, kv_heads: int) -> None:
+    network, width = network_of(kv_heads, form), DIM // HEADS
+    ckpt = loaded(network)
+    layout = ckpt.layout.layers[1]
+    assert layout.attention is not None, layout.problem
+    assert (layout.attention.heads, layout.attention.kv_heads, layout.attention.causal) == (HEADS, kv_heads, True)
+    assert layout.parts == ("attn", "mlp")
+    weights = ckpt.attention(2)
+    rows = network.h[1].attn.c_attn.weight.detach()
+    gain = network.h[1].ln_1.weight.detach()
+    assert weights.norm_gain is not None
+    torch.testing.assert_close(weights.norm_gain, gain)
+    for head in range(HEADS):
+        torch.testing.assert_close(weights.query[head], rows[head * width : (head + 1) * width].mT)
+        group, first = head // (HEADS // kv_heads), DIM
+        torch.testing.assert_close(weights.key_per_head[head], rows[first + group * width :][:width].mT)
+        first += kv_heads * width
+        torch.testing.assert_close(weights.value_per_head[head], rows[first + group * width :][:width].mT)
+        output = network.h[1].attn.c_proj.weight.detach()[:, head * width : (head + 1) * width].mT
+        torch.testing.assert_close(weights.output[head], output)
+
+
+def test_three_ways_of_writing_it_are_one_network() -> None:
+    prompts = [[5, 9, 33, 21, 7], [12, 3, 38, 2], [1, 30, 4, 4, 4, 9]]
+    audits, traces, patterns = [], [], []
+    for form in ("plain", "einsum", "fused"):
+        ckpt = loaded(network_of(2, form))
+        audits.append(td.audit(ckpt))
+        traces.append(td.trace(ckpt, prompts))
+        patterns.append(td.attention_seen(ckpt, prompts, patterns=True).pattern)
+    for audit, trace, pattern in zip(audits[1:], traces[1:], patterns[1:], strict=True):
+        for name, values in audits[0].data_vars.items():
+            if values.dtype.kind == "f":
+                np.testing.assert_allclose(audit[name], values, rtol=1e-6, atol=1e-6, err_msg=str(name))
+        np.testing.assert_allclose(trace.consensus_first, traces[0].consensus_first, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(trace.attention_received, traces[0].attention_received, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(pattern, patterns[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["plain", "einsum", "fused"])
+def test_a_head_without_effect_is_one_whose_columns_are_zero(form: str) -> None:
+    network, width, prompts = network_of(form=form), DIM // HEADS, [[5, 9, 33, 21, 7], [12, 3, 38, 2]]
+    with loaded(network).varied({"layer 2 head 1": 0}):
+        pass
+    without = loaded(network).under({"layer 2 head 1": 0})
+    network.h[1].attn.c_proj.weight.data[:, width : 2 * width] = 0
+    for prompt in prompts:
+        by_hand, gated = loaded(network).states(torch.tensor(prompt)), without.states(torch.tensor(prompt))
+        torch.testing.assert_close(gated.feed_forward, by_hand.feed_forward)
+
+
+@pytest.mark.parametrize("form", ["plain", "einsum", "fused"])
+def test_a_factor_on_the_logits_is_one_on_the_queries(form: str) -> None:
+    network, prompt = network_of(form=form), torch.tensor([5, 9, 33, 21, 7])
+    hotter = loaded(network).under({"logits": 0.5}).states(prompt)
+    changed = network_of(form=form)
+    for block in changed.h:
+        block.attn.c_attn.weight.data[:DIM] *= 0.5
+        block.attn.c_attn.bias.data[:DIM] *= 0.5
+    torch.testing.assert_close(hotter.feed_forward, loaded(changed).states(prompt).feed_forward)
