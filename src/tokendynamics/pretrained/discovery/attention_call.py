@@ -269,7 +269,7 @@ class AttentionCall:
         """Return the same with one key and value for all heads that have copies of them.
 
         Args:
-            heads: How many keys and values there are; where they are not copies, so many are there already.
+            heads: How many keys and values there are; nothing changes where these are all there are.
         """
         if self.key.shape[1] == self.value.shape[1] == heads:
             return self
