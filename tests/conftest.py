@@ -89,8 +89,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave what is imported by now out of every later search for garbage, which would take most of a second."""
-    gc.freeze()
     gc.set_threshold(700)
 
 
