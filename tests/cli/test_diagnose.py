@@ -19,6 +19,9 @@ TINY = {
     "model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 8, "n_positions": 256, "vocab_size": 300,
 }  # fmt: skip
 
+FEW = ("--no-levers", "--no-heads", "--no-directions", "--no-baseline")
+"""Options of a diagnosis that measures what it traces, and no more."""
+
 
 def run(*arguments: str, cwd: Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -55,7 +58,7 @@ def test_json_goes_to_standard_output_alone(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    arguments = ["--json", "--out", "out", "--format", "netcdf", "--layers", "2", "--no-levers"]
+    arguments = ["--json", "--out", "out", "--format", "netcdf", "--layers", "2", *FEW]
     assert call(["diagnose", model, *arguments]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert list(summary["prompts"]) == list(NAMES)
@@ -68,7 +71,7 @@ def test_markdown_goes_to_standard_output_alone(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert call(["diagnose", model, "--markdown", "--out", "out", "--no-levers"]) == 0
+    assert call(["diagnose", model, "--markdown", "--out", "out", "--no-levers", "--no-baseline", "--no-heads"]) == 0
     assert capsys.readouterr().out == td.Diagnosis.open("out").markdown() + "\n"
     assert call(["diagnose", model, "--markdown", "--json", "--out", "other"]) == 2
     assert "either --json or --markdown" in capsys.readouterr().err
@@ -83,7 +86,10 @@ def test_prompts_come_from_files_and_standard_input(
     Path("stdin").write_text("from a pipe")
     with Path("stdin").open() as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
-        assert call(["diagnose", model, "--text-file", "text.txt", "--text-file", "-", "--json", "--out", "out"]) == 0
+        assert (
+            call(["diagnose", model, "--text-file", "text.txt", "--text-file", "-", "--json", "--out", "out", *FEW])
+            == 0
+        )
     prompts = json.loads(capsys.readouterr().out)["prompts"]
     assert prompts == {"text.txt": "from a file", "standard input": "from a pipe"}
 
@@ -196,7 +202,7 @@ def test_passes_that_are_interrupted_leave_nothing(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("tokendynamics.diagnosis.deepening._deeper.passes", stopped)
-    assert call(["diagnose", model, "--prompt", "a cat sat", "--no-levers", "--passes", "4"]) == 130
+    assert call(["diagnose", model, "--prompt", "a cat sat", *FEW, "--passes", "4"]) == 130
     assert "interrupted: nothing was written" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
@@ -206,7 +212,7 @@ def test_a_failed_run_leaves_an_earlier_report_as_it_was(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert call(["diagnose", model, "--prompt", "a cat", "--out", "out"]) == 0
+    assert call(["diagnose", model, "--prompt", "a cat", "--out", "out", *FEW]) == 0
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
     assert call(["diagnose", model, "--prompt", "", "--out", "out"]) == 2
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before

@@ -15,9 +15,9 @@ from command_line import FREE_FLOW, LEARN_LITTLE, TINY_GPT2, call
 
 _CIRCUIT = ["--out", "o"]
 COMMANDS = {
-    "diagnose": ["diagnose", "random:./tiny", "--prompt", "κ → é", "--prompt", "b", "--out", "o"],
-    "diagnose json": ["diagnose", "random:./tiny", "--prompt", "κ → é", "--out", "o", "--json"],
-    "compare": ["compare", "random:./tiny", "random:./tiny:1", "--prompt", "é", "--out", "o"],
+    "diagnose": ["diagnose", "random:./tiny", "--prompt", "κ → é", "--prompt", "b", "--out", "o", "--no-baseline"],
+    "diagnose json": ["diagnose", "random:./tiny", "--prompt", "κ → é", "--out", "o", "--json", "--no-baseline"],
+    "compare": ["compare", "random:./tiny", "random:./tiny:1", "--prompt", "é", "--out", "o", "--no-weights"],
     "inspect": ["inspect", "random:./tiny"],
     "simulate": ["simulate", "spec.toml", "--out", "o"],
     "simulate example": ["simulate", "--example", "fig3"],

@@ -36,7 +36,7 @@ def summary(out: str, name: str = "diagnosis.json") -> dict:
 def test_a_state_that_must_not_be_is_exit_code_3_and_results_are_written(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["diagnose", model, *PROMPTS, "--no-levers", "--quiet"]
+    arguments = ["diagnose", model, *PROMPTS, "--no-levers", "--no-baseline", "--no-directions", "--quiet"]
     assert call([*arguments, "--out", "plain"]) == 0
     state = summary("plain")["verdict"]["state"]
     kappa = summary("plain")["trace_mean"]["consensus_relative"][-1][1]
@@ -58,7 +58,18 @@ def test_a_state_that_must_not_be_is_exit_code_3_and_results_are_written(
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_similarity_that_is_not_defined_is_not_below_a_bound(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["diagnose", model, "--prompt", "only one", "--no-levers", "--quiet", "--json", "--out", "one"]
+    arguments = [
+        "diagnose",
+        model,
+        "--prompt",
+        "only one",
+        "--no-levers",
+        "--no-baseline",
+        "--quiet",
+        "--json",
+        "--out",
+        "one",
+    ]
     assert call([*arguments, "--max-similarity", "1"]) == NOT_MET
     out, err = capsys.readouterr()
     assert "κ′ is undefined, so it cannot be compared with 1" in err

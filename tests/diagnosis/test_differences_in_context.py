@@ -68,6 +68,7 @@ def said_of_tensors(found: Comparison) -> str:
     return next(each.text for each in found.sentences if "tored tensor" in each.text)
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize("size", [0.0, 1e-3])
 @pytest.mark.parametrize(
     ("family", "name"), [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in ALL]

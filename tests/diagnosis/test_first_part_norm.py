@@ -43,17 +43,22 @@ def test_it_is_named_among_networks_that_differ_everywhere(family: str, name: st
     assert (comparison.first_layer, comparison.first_part) == (2, "norm")
 
 
+CHANGES = [
+    (NORMS[0], "o_proj × 6", "attention"),
+    (NORMS[1], "o_proj × 6", "attention"),
+    (NORMS[1], "down_proj × 3", "feed_forward"),
+]
+
+
+@pytest.mark.every_value_once
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_part_whose_matrix_was_changed_as_well_is_no_norm(family: str) -> None:
+@pytest.mark.parametrize("changed", CHANGES)
+def test_a_part_whose_matrix_was_changed_as_well_is_no_norm(family: str, changed: tuple[str, str, str]) -> None:
+    norm, matrix, part = changed
     whole = network(family)
-    for norm, matrix, part in (
-        (NORMS[0], "o_proj × 6", "attention"),
-        (NORMS[1], "o_proj × 6", "attention"),
-        (NORMS[1], "down_proj × 3", "feed_forward"),
-    ):
-        other = damaged(damaged(whole, norm, (2,)), matrix, (2,))
-        comparison = td.compare(whole, other, texts=PROMPTS, weights=False)
-        assert (comparison.first_layer, comparison.first_part) == (2, part)
+    other = damaged(damaged(whole, norm, (2,)), matrix, (2,))
+    comparison = td.compare(whole, other, texts=PROMPTS, weights=False)
+    assert (comparison.first_layer, comparison.first_part) == (2, part)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -210,6 +210,7 @@ def test_weights_by_law_give_what_drawn_ones_give() -> None:
         assert ks_2samp(_drawn()[:, place], by_law[:, place]).pvalue > 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_another_law_is_told_apart() -> None:
     """The same test on weights that are 1.3 times as large, so that passing it means something."""

@@ -64,6 +64,7 @@ def slope(sizes: np.ndarray, errors: list[float]) -> float:
     return float(np.polyfit(np.log(sizes), np.log(errors), 1)[0])
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize("retraction", [True, False])
 @pytest.mark.parametrize("space", ["free", "ellipsoid", pytest.param("sphere", marks=pytest.mark.slow)])
 def test_dormand_prince_is_of_order_5_with_and_without_retraction(space, retraction):
