@@ -8,10 +8,12 @@ import os
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pkgutil import walk_packages
 from threading import Thread
+from types import ModuleType
 
 import pytest
 from jaxtyping import config
@@ -47,17 +49,22 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
     For tests of what is said and written where others see the same page drawn.
     """
-    from tokendynamics import figures, report
 
     def blank(make: object, *, ident: str, **_: object) -> Markup:
         return Markup('<svg id="{}-svg"></svg>').format(ident)
 
-    # All are imported first: one that was imported from a patched one would keep the empty drawings.
+    for module in _that_draw():
+        monkeypatch.setattr(module, "draw_for_screens", blank)
+
+
+@cache
+def _that_draw() -> list[ModuleType]:
+    """Import all that draws first: a module imported from a patched one would keep the empty drawings."""
+    from tokendynamics import figures, report
+
     packages = [found for each in (figures, report) for found in walk_packages(each.__path__, f"{each.__name__}.")]
     modules = [import_module(found.name) for found in packages]
-    for module in modules:
-        if "draw_for_screens" in vars(module):
-            monkeypatch.setattr(module, "draw_for_screens", blank)
+    return [module for module in modules if "draw_for_screens" in vars(module)]
 
 
 @pytest.fixture(autouse=os.environ.get("OTHER_ROUNDING") == "1")
