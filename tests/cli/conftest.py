@@ -6,7 +6,5 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def without_drawings(request: pytest.FixtureRequest) -> None:
-    """Leave out the drawings of pages that are written in this process, unless the test is marked `drawn`."""
-    if request.node.get_closest_marker("drawn") is None:
-        request.getfixturevalue("undrawn")
+def without_drawings(undrawn: None) -> None:
+    """Leave out the drawings of pages that are written in this process."""

@@ -66,7 +66,6 @@ def test_every_solution_is_exact_on_every_pair(name: str, said: Callable[..., An
     assert result["wrong_pairs"] == []
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_softmax_solution_2_says_how_far_off_it_is(inside: Path, said: Callable[..., Any]) -> None:
     result = said("build", "softmax-2", "-M", "50", "--q-true", "positive:3", "--law", "zipf", "--out", "out")
     assert result["exact"] is False
@@ -120,7 +119,6 @@ def test_matrices_and_page_are_written(inside: Path, said: Callable[..., Any]) -
     assert "solution 2" in (inside / "out" / "report.html").read_text()
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_what_is_replaced_is_said(capsys: pytest.CaptureFixture[str], inside: Path) -> None:
     assert call("build", "linear", "--out", "out") == 0
     assert "replaced" not in capsys.readouterr().err
@@ -200,7 +198,6 @@ def test_a_base_is_that_of_the_numbers_asked_for(said: Callable[..., Any]) -> No
     assert said("build", "linear", *result["manifest"]["command"].split()[4:8])["q_true"] == result["q_true"]
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_what_is_no_number_is_not_exact(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (inside / "huge.json").write_text("[[1e308, -1e308], [1e308, 3]]")
     arguments = ("build", "solution-1-printed", "--q-true", "huge.json", "--x", "1,2", "--out", "out")
@@ -233,7 +230,6 @@ def test_a_scale_beyond_rounding_is_named(capsys: pytest.CaptureFixture[str]) ->
     assert "take a smaller K" not in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_a_single_position_has_nothing_to_check(capsys: pytest.CaptureFixture[str], said: Callable[..., Any]) -> None:
     assert call("build", "solution-2", "-M", "1", "--out", "out") == 0
     told = " ".join(capsys.readouterr().out.split())
@@ -329,7 +325,6 @@ def test_learning_writes_records_and_page_and_is_not_done_twice(
     assert "has the median loss" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_another_task_in_the_same_folder_is_refused(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("learn", "solution-1", *TINY, "--out", "out") == 0
     before = {path: path.read_bytes() for path in (inside / "out").rglob("*") if path.is_file()}
@@ -341,7 +336,6 @@ def test_another_task_in_the_same_folder_is_refused(inside: Path, capsys: pytest
     assert {path: path.read_bytes() for path in (inside / "out").rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_an_interrupted_run_goes_on_and_ends_the_same(
     inside: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -417,7 +411,6 @@ def test_too_few_samples_are_refused_before_the_training(
     assert list(inside.iterdir()) == []
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_results_of_another_command_are_not_replaced(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("learn", "solution-1", *TINY, "--seeds", "1", "--out", "out") == 0
     before = (inside / "out" / "manifest.json").read_bytes()

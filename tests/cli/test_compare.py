@@ -60,7 +60,6 @@ def test_a_comparison_leaves_report_data_and_summary(
     assert len(idents) == len(set(idents))
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_json_goes_to_standard_output_alone(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(["compare", model, "--baseline", "untrained", "--seed", "4", *TEXTS, "--json", "--out", "out"]) == 0
     summary = json.loads(capsys.readouterr().out)
@@ -68,7 +67,6 @@ def test_json_goes_to_standard_output_alone(model: str, capsys: pytest.CaptureFi
     assert summary["manifest"]["seed"] == 4
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_one_model_in_two_formats(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["compare", model, "--dtypes", "float32,bfloat16", *TEXTS, "--no-weights", "--no-heads", "--json"]
     assert call([*arguments, "--out", "out"]) == 0
@@ -77,7 +75,6 @@ def test_one_model_in_two_formats(model: str, capsys: pytest.CaptureFixture[str]
     assert summary["weights"] is summary["tensors"] is summary["heads"] is None
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_prompts_of_a_file_sinks_and_parts_at_a_half(model: str, tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text("a cat sat on a mat\n\n0123456789\n  \nA cat sat on\ta mat\n")
     arguments = ["--prompts", "texts.txt", "--sinks", "0", "--sink-ratio", "8", "--halved", "--out", "out"]
@@ -90,7 +87,6 @@ def test_prompts_of_a_file_sinks_and_parts_at_a_half(model: str, tmp_path: Path)
     assert any("halving" in each.text.lower() for each in found.sentences)
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_texts_that_repeat_each_other_are_noted(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     twice = ["--prompt", "a cat sat on a mat", "--prompt", "A cat sat on a mat", "--no-weights", "--out", "out"]
     assert call(["compare", f"{model}:0", f"{model}:1", *twice]) == 0

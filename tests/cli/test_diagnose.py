@@ -53,7 +53,6 @@ def test_a_diagnosis_leaves_report_data_and_summary(model: str, tmp_path: Path) 
     assert xr.open_zarr(out / "trace.zarr").sizes["layer"] == 3
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_json_goes_to_standard_output_alone(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,7 +65,6 @@ def test_json_goes_to_standard_output_alone(
     assert xr.open_dataset(tmp_path / "out" / "audit.nc", engine="h5netcdf").layer.values.tolist() == [2]
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_markdown_goes_to_standard_output_alone(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -77,7 +75,6 @@ def test_markdown_goes_to_standard_output_alone(
     assert "either --json or --markdown" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_prompts_come_from_files_and_standard_input(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,7 +160,6 @@ def test_failures_are_one_line_with_their_code(
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_passes_are_told_written_and_on_the_page(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -207,7 +203,6 @@ def test_passes_that_are_interrupted_leave_nothing(
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_a_failed_run_leaves_an_earlier_report_as_it_was(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

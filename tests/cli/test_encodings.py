@@ -42,7 +42,7 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("tiny/config.json").write_text(json.dumps(TINY_GPT2))
 
 
-@pytest.mark.usefixtures("inputs", "undrawn")
+@pytest.mark.usefixtures("inputs")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_prints_what_the_encoding_has_and_escapes_for_the_rest(
     command: str, monkeypatch: pytest.MonkeyPatch
@@ -76,7 +76,7 @@ def test_json_says_the_same_in_every_encoding(monkeypatch: pytest.MonkeyPatch) -
     assert found == [{"name": "κ → é\x9b"}] * 3
 
 
-@pytest.mark.usefixtures("inputs", "undrawn")
+@pytest.mark.usefixtures("inputs")
 @pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
 def test_a_stream_may_be_closed(stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as replaced:
@@ -125,7 +125,6 @@ def test_a_panic_of_a_library_is_one_line(
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="names of files are bytes on Linux")
-@pytest.mark.usefixtures("undrawn")
 def test_a_folder_whose_name_is_not_utf_8_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     out, spec = os.fsdecode(b"o\xff"), os.fsdecode(b"s\xfe.toml")

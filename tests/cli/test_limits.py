@@ -32,7 +32,6 @@ def summary(out: str, name: str = "diagnosis.json") -> dict:
     return json.loads((Path(out) / name).read_text())
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_a_state_that_must_not_be_is_exit_code_3_and_results_are_written(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -56,7 +55,6 @@ def test_a_state_that_must_not_be_is_exit_code_3_and_results_are_written(
         assert (Path(folder) / "report.html").exists()
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_a_similarity_that_is_not_defined_is_not_below_a_bound(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [
         "diagnose",
@@ -76,7 +74,6 @@ def test_a_similarity_that_is_not_defined_is_not_below_a_bound(model: str, capsy
     assert json.loads(out)["verdict"]["state"] == "undetermined"  # JSON is what was asked for
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_limits_of_a_comparison_are_for_all_models_but_the_first(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -115,7 +115,6 @@ def test_without_any_there_are_none() -> None:
     assert named_prompts((), (), ()) is None
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_the_command_follows_the_lines_and_names_those_that_repeat_each_other(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
