@@ -28,7 +28,7 @@ from tokendynamics.diagnosis.comparing._first_difference import (
     without_layers,
 )
 from tokendynamics.diagnosis.comparing._tensors import (
-    SCALE_DEVIATIONS,
+    FALSE_ALARMS,
     TIMES_OTHERS,
     MissingLayers,
     TensorDifferences,
@@ -37,6 +37,7 @@ from tokendynamics.diagnosis.comparing._tensors import (
     tensors_of_layer,
 )
 from tokendynamics.diagnosis.comparing._weights import (
+    CIRCUITS,
     LEADING,
     WEIGHTS_DIFFER,
     FeedForwardDifferences,
@@ -291,6 +292,8 @@ def _comparison(
     paired = {name: gaps for name, gaps in zip(names[1:], found.gaps, strict=True) if gaps is not None}
     gaps = xr.concat(list(paired.values()), dim="other", join="outer") if paired else None
     weights, halved = measured.weights, measured.halved
+    if weights is not None:
+        weights = weights.drop_vars([f"head_{circuit}_scale_error" for circuit in CIRCUITS])
     effects = None if measured.heads is None else measured.heads.table
     labels = {"model": list(names), "other": list(names[1:])}
     prompts = found.traces[0].prompt.values.tolist()
@@ -334,8 +337,9 @@ def _parting(first: Checkpoint, other: Checkpoint, measured: Measured, place: in
     if weights is None or measured.tensors is None:
         return with_norms_alone(parting, first, other)
     pair = weights.isel(other=place)
-    places = weights_standing_out(measured.tensors[place], pair, first)
-    return with_heads(with_norms_alone(by_weights(parting, gaps, eps, places), first, other), pair, first)
+    tensors = measured.tensors[place]
+    parting = by_weights(parting, gaps, eps, weights_standing_out(tensors, pair, first))
+    return with_heads(with_norms_alone(parting, first, other, tensors), pair)
 
 
 def sentences_of(
@@ -447,7 +451,8 @@ def conventions_in(measured: Measured) -> tuple[Convention, ...]:
                 "Stored tensors",
                 "all tensors of a block compared by name, with biases and norms, as stored; one stands out from "
                 f"{factor(TIMES_OTHERS)} the median over the same tensor of the other layers plus as many deviations, "
-                f"or if its scale is {number(SCALE_DEVIATIONS, 1)} standard deviations from theirs",
+                f"or if its scale differs by more than noise on all weights explains, in {number(FALSE_ALARMS, 1)} of "
+                "comparisons by chance",
                 "stored tensors may differ although the network computes the same",
             ),
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from math import nan
@@ -12,14 +13,17 @@ import xarray as xr
 from jaxtyping import Bool
 
 from tokendynamics.diagnosis.comparing._tensors import (
-    SCALE_DEVIATIONS,
     STORED,
+    TIMES_OTHERS,
     TensorDifferences,
+    beyond_noise,
     block_differences,
-    outlying,
+    final_norm_stands_out,
+    from_chance,
     outlying_from,
-    spread_of,
+    scales_standing_out,
     standing_out,
+    with_median_of,
 )
 from tokendynamics.diagnosis.comparing._weights import CIRCUITS, WEIGHTS_DIFFER
 from tokendynamics.diagnosis.tracing._together import GAPS, OWN_DIFFERENCE
@@ -52,12 +56,12 @@ _FEW_LAYERS = 0.25
 """Share of all layers, at least one layer, up to which weights that stand out locate a difference: beyond that the
 weights of many layers differ unlike their neighbours, as after training."""
 
-_HEAD_DEVIATIONS = 6.0
-"""Standard deviations from which the scale of one of many heads locates a difference without its stored tensors."""
+_REWRITTEN = 0.1
+"""Relative difference of stored matrices from which they may be the same in another basis, order or scale."""
 
 _REPARAMETERISED = 5.0
-"""Stored matrices of a part that differ by this many times more than what they compute, relative to the other layers,
-are the same in another basis or order: they locate nothing."""
+"""Stored matrices of a part that differ by this many times more than what they compute, or that many times more than
+those of the other layers do, are the same in another basis or order: they locate nothing."""
 
 Kind = Literal["equal", "rounding", "located", "by weights", "from the start", "gradual"]
 """Equal to the last bit; equal up to rounding; one part stands out; the weights of one part stand out, its updates do
@@ -281,9 +285,9 @@ def without_layers(parting: Parting, gaps: xr.Dataset, eps: float, missing: Sequ
 def weights_standing_out(tensors: TensorDifferences, weights: xr.Dataset, first: Checkpoint) -> list[tuple[int, Part]]:
     """Return layers and parts with weights that differ unlike those around them, in order.
 
-    Those are stored tensors unlike those of their name in other layers. Matrices in another basis or order compute the
-    same. So tensors of a part do not count where its stored matrices differ by far more than its products, relative to
-    the other layers; in such an attention, heads unlike the heads around them count instead.
+    Those are heads whose products differ unlike the heads around them, stored tensors unlike those of their name in
+    other layers, and a final norm unlike the norms of the blocks. Tensors locate nothing where the part may compute
+    the same, see `_same_parameters` and `_changing_the_function`.
 
     Args:
         tensors: From `tensor_differences`.
@@ -295,15 +299,41 @@ def weights_standing_out(tensors: TensorDifferences, weights: xr.Dataset, first:
     names = tensors.table.tensor.values.astype(str).tolist()
     parts: list[list[Part]] = [[_part_of(name, layer) for name in names] for layer in first.layout.layers]
     alike = _same_parameters(tensors, weights, parts)
-    rewritten = (np.flatnonzero(~alike["attention"]) + 1).tolist()
     places: set[tuple[int, Part]] = {
-        (layer, "attention") for layer in rewritten if heads_standing_out(weights, layer, first, _HEAD_DEVIATIONS)
+        (layer, "attention") for layer in weights.layer.values.tolist() if heads_standing_out(weights, layer)
     }
+    chosen: dict[tuple[int, Part], list[int]] = {}
     for row, place in standing_out(tensors.table):
         part = parts[row][place]
         if alike[part][row]:
-            places.add((row + 1, part))
+            chosen.setdefault((row + 1, part), []).append(place)
+    scales = scales_standing_out(tensors.table)
+    for (layer, part), outliers in chosen.items():
+        if _changing_the_function(outliers, scales[layer - 1], tensors.table, layer):
+            places.add((layer, part))
+    if final_norm_stands_out(tensors, first.layout.layers[-1].norms):
+        places.add((first.architecture.layers, "final norm"))
     return sorted(places)
+
+
+def _changing_the_function(outliers: Sequence[int], scales: np.ndarray, table: xr.Dataset, layer: int) -> bool:
+    """Return whether the tensors of a part that stand out cannot leave what it computes as it is.
+
+    A factor may move from a matrix or norm to the next one, and a constant from one bias to the next.
+    """
+    errors = table.tensor_scale_error.values[layer - 1]
+    limit = from_chance(table.tensor_scale_error.size)
+    left = [
+        place
+        for place in outliers
+        if not any(
+            scales[place] * scales[other] < 0
+            and abs(scales[place] + scales[other]) <= limit * float(np.hypot(errors[place], errors[other]))
+            for other in outliers
+        )
+    ]
+    biases = [place for place in left if str(table.tensor.values[place]).endswith("bias")]
+    return bool(left) and not (len(biases) == len(left) > 1)
 
 
 def _part_of(tensor: str, layout: BlockLayout) -> Part:
@@ -319,7 +349,10 @@ def _part_of(tensor: str, layout: BlockLayout) -> Part:
 def _same_parameters(
     tensors: TensorDifferences, weights: xr.Dataset, parts: Sequence[Sequence[Part]]
 ) -> dict[Part, Bool[np.ndarray, " layer"]]:
-    """Return in which layers the stored matrices of a part differ by about as much as what they compute."""
+    """Return in which layers the stored matrices of a part differ by about as much as what they compute.
+
+    Matrices in another basis or order compute the same.
+    """
     stored = tensors.table.tensor_difference.values
     matrices = ~np.isin(tensors.table.tensor.values.astype(str), tensors.vectors)
     computed: dict[Part, np.ndarray] = {
@@ -333,88 +366,97 @@ def _same_parameters(
         with np.errstate(divide="ignore", invalid="ignore"):
             excess = np.where(largest > STORED, largest / products, 1.0)
         usual = [float(np.median(np.delete(excess, row))) if len(excess) > 1 else 1.0 for row in range(len(excess))]
-        alike[part] = np.isfinite(products) & (excess <= _REPARAMETERISED * np.array(usual))
+        rewritten = (excess > _REPARAMETERISED) & (largest > _REWRITTEN)
+        alike[part] = np.isfinite(products) & (excess <= _REPARAMETERISED * np.array(usual)) & ~rewritten
     return alike
 
 
-def with_heads(parting: Parting | None, weights: xr.Dataset, first: Checkpoint) -> Parting | None:
+def with_heads(parting: Parting | None, weights: xr.Dataset) -> Parting | None:
     """Record in a difference located in an attention the heads whose circuits stand out, if at most half of them do.
 
     Args:
         parting: From `parting_of`; None where nothing was measured.
         weights: From `weight_differences`, of one network.
-        first: The network compared with.
     """
     if parting is None or parting.first is None or parting.first.part != "attention" or parting.first.norms:
         return parting
-    heads = heads_standing_out(weights, parting.first.layer, first)
+    heads = heads_standing_out(weights, parting.first.layer)
     count = int(np.isfinite(weights.head_ov_difference.sel(layer=parting.first.layer)).sum())
     return replace(parting, first=replace(parting.first, heads=heads if len(heads) <= count // 2 else ()))
 
 
-def heads_standing_out(
-    weights: xr.Dataset, layer: int, first: Checkpoint, deviations: float = SCALE_DEVIATIONS
-) -> tuple[int, ...]:
-    """Return the heads of a layer of which one product differs unlike those of the other heads in and around it.
+def heads_standing_out(weights: xr.Dataset, layer: int) -> tuple[int, ...]:
+    """Return the heads of a layer of which one product differs unlike those of the heads in and around it.
 
-    Scales are relative to the median over the heads of their layer.
+    They differ by more than those of `NEIGHBOURS` layers, or by another scale than the heads of their layer.
 
     Args:
         weights: From `weight_differences`, of one network.
         layer: From 1.
-        first: The network compared with.
-        deviations: From how many standard deviations the scale of a product differs.
     """
-    layout = first.layout.layers[layer - 1].attention
-    if layout is None:
-        return ()
-    near = weights.sel(layer=slice(layer - NEIGHBOURS, layer + NEIGHBOURS))
-    row, count = near.layer.values.tolist().index(layer), weights.sizes["head"]
+    row = weights.layer.values.tolist().index(layer)
+    near = slice(max(row - NEIGHBOURS, 0), row + NEIGHBOURS + 1)
     heads: set[int] = set()
-    for name, width in zip(CIRCUITS, (layout.d_head, layout.d_value), strict=True):
-        differences, scales = (near[f"head_{name}_{kind}"] for kind in ("difference", "scale"))
-        # What scales all heads of a layer, such as its norm, is the matter of no single head.
-        differences, scales = differences.values, (scales - scales.median("head")).values
-        for head in np.flatnonzero(differences[row] > WEIGHTS_DIFFER).tolist():
-            value = float(differences[row, head]), float(scales[row, head])
-            others, around = (np.delete(of_heads.ravel(), row * count + head) for of_heads in (differences, scales))
-            known = np.isfinite(others)
-            if not known.any():
+    for name in CIRCUITS:
+        differences, scales, errors = (
+            weights[f"head_{name}_{kind}"].values for kind in ("difference", "scale", "scale_error")
+        )
+        different = differences > WEIGHTS_DIFFER
+        scaled = _scales_of_heads(scales, np.where(different, errors, np.nan))[row]
+        for head in np.flatnonzero(different[row]).tolist():
+            others = np.delete(differences[near].ravel(), (row - near.start) * weights.sizes["head"] + head)
+            others = others[np.isfinite(others)]
+            if not len(others):
                 continue
-            noise = float(np.median(others[known])) / (first.architecture.dim * width) ** 0.5
-            noise = max(noise, spread_of(np.delete(scales[row], head)))  # a norm spreads those of one layer
-            if outlying(value, others[known], around[known], noise, deviations=deviations):
+            if scaled[head] or differences[row, head] >= outlying_from(others, TIMES_OTHERS):
                 heads.add(head)
     return tuple(sorted(heads))
 
 
-def with_norms_alone(parting: Parting | None, first: Checkpoint, other: Checkpoint) -> Parting | None:
+def _scales_of_heads(scales: np.ndarray, errors: np.ndarray) -> Bool[np.ndarray, "layer head"]:
+    """Return which heads differ by another scale than the others of their layer, by more than chance."""
+    limit = from_chance(len(CIRCUITS) * int(np.isfinite(errors).sum()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # layers without heads, and errors of zero
+        # What scales all heads of a layer, such as its norm, is the matter of no single head.
+        usual = np.nanmedian(scales, axis=1, keepdims=True)
+        others = np.isfinite(scales).sum(axis=1, keepdims=True) - 1
+        deviations = np.abs(scales - usual) / errors / with_median_of(others)
+    return beyond_noise(deviations.T).T >= limit
+
+
+def with_norms_alone(
+    parting: Parting | None, first: Checkpoint, other: Checkpoint, tensors: TensorDifferences | None = None
+) -> Parting | None:
     """Record in a located first difference the norms that cause it, where nothing else of the part differs.
 
     Args:
         parting: From `parting_of`; None where nothing was measured.
         first: The network compared with.
         other: The network that differs.
+        tensors: From `tensor_differences`; None to compare those of neighbouring layers.
     """
     if parting is None or parting.first is None:
         return parting
-    return replace(parting, first=replace(parting.first, norms=_norms_alone(parting.first, first, other)))
+    return replace(parting, first=replace(parting.first, norms=_norms_alone(parting.first, first, other, tensors)))
 
 
-def _norms_alone(difference: Difference, first: Checkpoint, other: Checkpoint) -> tuple[str, ...]:
+def _norms_alone(
+    difference: Difference, first: Checkpoint, other: Checkpoint, tensors: TensorDifferences | None
+) -> tuple[str, ...]:
     """Return the tensors of norms that differ in a part, if no other tensor of the part does.
 
-    Where other layers differ as well, tensors count that differ unlike those of their name in neighbouring layers.
+    Where other layers differ as well, tensors count that differ unlike those of their name in other layers.
     """
     depth = first.architecture.layers
     if difference.layer < 1 or difference.part == "final norm" or other.architecture.layers != depth:
         return ()
-    start, stop = max(difference.layer - NEIGHBOURS, 1), min(difference.layer + NEIGHBOURS, depth)
+    start, stop = (1, depth) if tensors else (max(difference.layer - NEIGHBOURS, 1), difference.layer + NEIGHBOURS)
+    layers = range(start, min(stop, depth) + 1)
     try:
-        pairs = [(first.block_tensors(layer), other.block_tensors(layer)) for layer in range(start, stop + 1)]
+        compared = tensors or block_differences([(first.block_tensors(at), other.block_tensors(at)) for at in layers])
     except CheckpointError:
         return ()
-    compared = block_differences(pairs)
     if compared.why or compared.unmatched:
         return ()
     row, values = difference.layer - start, compared.table.tensor_difference.values

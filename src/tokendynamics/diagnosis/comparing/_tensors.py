@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,16 +22,31 @@ TIMES_OTHERS = 5.0
 """A tensor stands out if it differs by this many times the median over the same tensor of the other layers, plus as
 many median deviations."""
 
-SCALE_DEVIATIONS = 5.0
-"""A tensor also stands out if its scale is this many standard deviations from the median of the others."""
+FALSE_ALARMS = 1e-3
+"""Share of comparisons in which noise on all weights alone makes the scale of some tensor or head stand out."""
+
+_WAYS = 3
+"""Ways in which a scale stands out: a tensor's from those of all tensors or of its name, a head's in its layer."""
+
+_UNLIKE = 3.0
+"""Standard errors by which a scale that differs from those of all tensors also differs from those of its name."""
 
 _TO_DEVIATION = 1.4826
 """Standard deviation of a normal distribution over its median absolute deviation."""
 
+_OF_MEDIAN = np.pi / 2
+"""Variance of a median of normal values over that of their mean."""
+
 _LEAST = float(np.finfo(np.float64).tiny)
 
-_ENOUGH = 6
-"""Tensors of other layers from which their scales show how much scales vary; of fewer, those of all names do."""
+_FEWEST = 16
+"""Elements from which the scale of a tensor and its standard error are known well enough to compare."""
+
+_ENOUGH = 7
+"""Scales of one name, or heads of one layer, that show how much these vary; of fewer, all together do."""
+
+_WIDER = 2.0
+"""How many times more than by noise the scales of one name vary where that is no chance."""
 
 _SAME_BLOCK = 0.5
 """Median relative difference of its matrices up to which a block is the same one, changed; others differ by 1."""
@@ -45,8 +62,11 @@ class TensorDifferences:
     Attributes:
         table: Over ``layer`` (from 1) and ``tensor`` (its name in the block): ``tensor_difference``, ‖B − A‖ over ‖A‖,
             or over the median of ‖A‖ over layers where A is zero, and ``tensor_scale``, ⟨B, A⟩/⟨A, A⟩; NaN where either
-            has no such tensor of this shape. ``tensor_scale_error``, √Σ((B − sA) A)²/⟨A, A⟩ for a scale s, is its
-            standard error if the elements of B − sA are independent noise.
+            has no such tensor of this shape. ``tensor_scale_error`` is its standard error if the n elements of the
+            rest R = B − sA are independent noise, ‖R‖/(√(n − 1) ‖A‖) for a scale s; times the median over layers of
+            √n ‖R ∘ A‖/(‖R‖ ‖A‖) where that is above 1, as for noise in proportion to the elements. NaN for fewer than
+            `_FEWEST` elements.
+        final_norm: Likewise of the norm after the last block, as layer 1; None without one.
         vectors: Names of the tensors of one axis: biases, and gains and biases of norms.
         unmatched: Names of tensors that only one network has in this shape, in the first layer that has them.
         why: Why nothing was compared; empty otherwise.
@@ -56,6 +76,7 @@ class TensorDifferences:
     vectors: tuple[str, ...]
     unmatched: tuple[str, ...]
     why: str
+    final_norm: xr.Dataset | None = None
 
 
 def tensor_differences(ckpts: Sequence[Checkpoint], report: Progress) -> tuple[TensorDifferences, ...]:
@@ -74,12 +95,23 @@ def tensor_differences(ckpts: Sequence[Checkpoint], report: Progress) -> tuple[T
             continue
         try:
             layers = tracked(range(1, other.architecture.layers + 1), report, "comparing the stored tensors")
-            found.append(
-                block_differences([(ckpts[0].block_tensors(each), other.block_tensors(each)) for each in layers])
-            )
+            blocks = block_differences([(ckpts[0].block_tensors(each), other.block_tensors(each)) for each in layers])
+            found.append(replace(blocks, final_norm=_final_norm_differences(ckpts[0], other)))
         except CheckpointError as error:
             found.append(_nothing(str(error)))
     return tuple(found)
+
+
+def _final_norm_differences(first: Checkpoint, other: Checkpoint) -> xr.Dataset | None:
+    ends = first.layout.final_norm, other.layout.final_norm
+    if ends[0] is None or ends[1] is None:
+        return None
+    modules = first.model.get_submodule(ends[0][0]), other.model.get_submodule(ends[1][0])
+    one, two = (
+        {name: tensor.detach() for name, tensor in module.named_parameters() if not tensor.is_meta}
+        for module in modules
+    )
+    return block_differences([(one, two)]).table if one.keys() & two.keys() else None
 
 
 def outlying_from(others: Sequence[float] | np.ndarray, times: float) -> float:
@@ -92,81 +124,127 @@ def outlying_from(others: Sequence[float] | np.ndarray, times: float) -> float:
     return max(times * median, median + times * float(np.median(np.abs(np.asarray(others) - median))))
 
 
-def outlying(
-    value: tuple[float, float],
-    differences: Float64[np.ndarray, " other"],
-    scales: Float64[np.ndarray, " other"],
-    noise: float,
-    few: float = 1.0,
-    deviations: float = SCALE_DEVIATIONS,
-) -> bool:
-    """Return whether a tensor differs unlike others: by more, or by another scale.
+def from_chance(count: int) -> float:
+    """Return from how many standard errors a scale stands out among so many, at the rate `FALSE_ALARMS`.
 
-    Noise of relative size d changes the scale of a tensor of n elements only by about d/√n. So a scale shows a small
-    factor beneath noise that is as large.
+    >>> round(from_chance(1), 2), round(from_chance(1000), 2)
+    (3.59, 5.1)
+    """
+    from scipy.special import ndtri
+
+    return -float(ndtri(FALSE_ALARMS / (2 * _WAYS * max(count, 1))))
+
+
+def beyond_noise(deviations: Float64[np.ndarray, "place kind"]) -> Float64[np.ndarray, "place kind"]:
+    """Return deviations in standard errors, relative to how many of these they vary by where that is more than one.
+
+    Noise varies them by one. Training varies them by more, and those of one kind by more than those of another.
 
     Args:
-        value: ‖B − A‖/‖A‖ and ⟨B, A⟩/⟨A, A⟩ of the tensor.
-        differences: Likewise of the others, finite; at least one.
-        scales: Likewise.
-        noise: Standard deviation of the scales if the differences are noise.
-        few: How many times more scales vary than by noise, where there are fewer others than show it.
-        deviations: From how many standard deviations a scale is another one.
+        deviations: Absolute values; NaN for what does not count.
 
-    >>> others = np.array([0.01, 0.011, 0.009])
-    >>> outlying((0.05, 1.0), others, 1 + others / 30, 0.0003), outlying((0.014, 1.01), others, 1 + others / 30, 0.0003)
-    (True, True)
-    >>> outlying((0.014, 1.0), others, 1 + others / 30, 0.0003)
-    False
+    >>> beyond_noise(np.array([[0.5], [0.7], [9.0]])).ravel().round(1).tolist()
+    [0.5, 0.7, 8.7]
     """
-    difference, scale = value
-    if difference >= outlying_from(differences, TIMES_OTHERS):
-        return True
-    median = float(np.median(scales))
-    deviation = noise * max(few, 1.0) if len(scales) < _ENOUGH else max(noise, spread_of(scales))
-    return abs(scale - median) >= deviations * deviation  # NaN of a tensor that is zero compares false
+    counted = np.isfinite(deviations)
+    if not counted.any():
+        return deviations
+    together = max(1.0, _TO_DEVIATION * float(np.median(deviations[counted])))
+    by_kind = [
+        _TO_DEVIATION * float(np.median(kind[known])) if known.sum() >= _ENOUGH else 0.0
+        for kind, known in zip(deviations.T, counted.T, strict=True)
+    ]
+    return deviations / np.array([max(together, wide if wide > _WIDER else 1.0) for wide in by_kind])
 
 
-def spread_of(values: np.ndarray) -> float:
-    """Return the standard deviation of values as their median absolute deviation shows it; 0 without any.
+def with_median_of(others: Any) -> Any:
+    """Return the standard error of a value less the median of so many others, relative to that of one value.
 
-    >>> round(spread_of(np.array([1.0, 2.0, 3.0, 40.0, np.nan])), 2)
-    1.48
+    >>> round(with_median_of(1e9), 2), round(with_median_of(3), 2)
+    (1.0, 1.23)
     """
-    known = values[np.isfinite(values)]
-    return _TO_DEVIATION * float(np.median(np.abs(known - np.median(known)))) if len(known) else 0.0
+    return (1 + _OF_MEDIAN / np.maximum(others, 1)) ** 0.5
 
 
 def standing_out(table: xr.Dataset) -> list[tuple[int, int]]:
     """Return layer and tensor, from 0, of those that differ unlike the tensors of their name in other layers.
 
+    They differ by more, or by another scale. Noise of relative size d changes the scale of n elements only by d/√n, so
+    that a scale shows a small factor beneath noise that is as large.
+
     Args:
         table: See `TensorDifferences.table`.
     """
+    differences = table.tensor_difference.values
+    scaled = scales_standing_out(table) != 0
     places = []
-    differences, scales, errors = (table[f"tensor_{name}"].values for name in ("difference", "scale", "scale_error"))
-    few = _variation(scales, errors)
     for layer, place in np.argwhere(differences > STORED).tolist():
-        columns = [np.delete(column[:, place], layer) for column in (differences, scales, errors)]
-        known = np.isfinite(columns[0])
-        value = float(differences[layer, place]), float(scales[layer, place])
-        if not known.any():
+        others = np.delete(differences[:, place], layer)
+        others = others[np.isfinite(others)]
+        if not len(others):
             continue
-        others, their_scales, their_errors = (column[known] for column in columns)
-        noise = np.fmax(errors[layer, place], np.median(their_errors))
-        if outlying(value, others, their_scales, float(noise), few):
+        if scaled[layer, place] or differences[layer, place] >= outlying_from(others, TIMES_OTHERS):
             places.append((layer, place))
     return places
 
 
-def _variation(scales: np.ndarray, errors: np.ndarray) -> float:
-    """Return how many times more scales vary over layers than by noise, in the median over all tensors."""
-    ratios: list[float] = []
-    for scale, error in zip(scales.T, errors.T, strict=True):
-        known = np.isfinite(scale) & (error > 0)
-        if known.any():
-            ratios += (np.abs(scale[known] - np.median(scale[known])) / np.median(error[known])).tolist()
-    return _TO_DEVIATION * float(np.median(ratios)) if ratios else 1.0
+def final_norm_stands_out(compared: TensorDifferences, norms: Sequence[str]) -> bool:
+    """Return whether the norm after the last block differs unlike the norms of the blocks, as if it were one of these.
+
+    Args:
+        compared: From `tensor_differences`.
+        norms: Modules of the norms of a block.
+    """
+    table, last = compared.table, compared.final_norm
+    if last is None:
+        return False
+    depth, names = table.sizes["layer"], table.tensor.values.astype(str)
+    for name in last.tensor.values:
+        alike = [inner for inner in names if inner in {f"{norm}.{name}" for norm in norms}]
+        if alike:
+            row = last.sel(tensor=[name]).assign_coords(tensor=alike[:1], layer=[depth + 1])
+            extended = xr.concat([table, row.reindex(tensor=names)], dim="layer")
+            if any(layer == depth for layer, _ in standing_out(extended)):
+                return True
+    return False
+
+
+def scales_standing_out(table: xr.Dataset) -> Float64[np.ndarray, "layer tensor"]:
+    """Return the logarithm of each scale, relative to those it is compared with, where it stands out; elsewhere 0.
+
+    A scale is compared with the common scale of all tensors, which is known best. Where the tensors of a name have a
+    scale of their own, as after weight decay, scales vary widely about the common one, and those of the name count.
+
+    Args:
+        table: See `TensorDifferences.table`.
+    """
+    differences, scales, errors = (table[f"tensor_{name}"].values for name in ("difference", "scale", "scale_error"))
+    if len(scales) < 2 or not np.isfinite(scales).any():
+        return np.zeros(scales.shape)
+    common = _common_scale(scales, errors)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # medians without a value, and errors of zero
+        usual, noise = (
+            np.stack([np.nanmedian(np.delete(each, layer, axis=0), axis=0) for layer in range(len(scales))])
+            for each in (scales, errors)
+        )
+        noise = np.where(differences > STORED, np.fmax(errors, noise), np.nan)
+        of_name = np.abs(scales - usual) / noise / with_median_of(np.isfinite(scales).sum(axis=0) - 1)
+        of_all = beyond_noise(np.abs(scales - common) / noise)
+        limit = from_chance(int(np.isfinite(noise).sum()))
+        unlike_all = (of_all >= limit) & (of_name >= _UNLIKE)
+        unlike_name = beyond_noise(of_name) >= limit
+        relative = np.log(np.abs(scales / np.where(unlike_all, common, usual)))
+    return np.where(unlike_all | unlike_name, relative, 0.0)
+
+
+def _common_scale(scales: np.ndarray, errors: np.ndarray) -> float:
+    """Return the median of scales, weighted by how well each is known."""
+    known = np.isfinite(scales) & (errors > 0)
+    values, weights = scales[known], 1 / errors[known]
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(reached, reached[-1] / 2)]) if len(values) else 1.0
 
 
 def _nothing(why: str) -> TensorDifferences:
@@ -182,7 +260,7 @@ def block_differences(pairs: Sequence[tuple[dict[str, Tensor], dict[str, Tensor]
         pairs: The tensors of each block of the first network and of the other one, by name; layers count from 1.
     """
     names = list(dict.fromkeys(name for pair in pairs for each in pair for name in each))
-    gaps, sizes, products, errors = (np.full((len(pairs), len(names)), np.nan) for _ in range(4))
+    gaps, sizes, products, errors, excess = (np.full((len(pairs), len(names)), np.nan) for _ in range(5))
     vectors, unmatched = [], []
     for layer, (one, two) in enumerate(pairs):
         for place, name in enumerate(names):
@@ -200,15 +278,20 @@ def block_differences(pairs: Sequence[tuple[dict[str, Tensor], dict[str, Tensor]
             products[layer, place] = float((gap * a).sum())
             # Of what another scale leaves of the difference, so that a factor is no noise.
             rest = gap - products[layer, place] / max(sizes[layer, place] ** 2, _LEAST) * a
-            errors[layer, place] = float(torch.linalg.vector_norm(rest * a))
+            noise = float(torch.linalg.vector_norm(rest))
+            errors[layer, place] = noise / (a.numel() - 1) ** 0.5 if a.numel() >= _FEWEST else np.nan
+            if noise > 0 and sizes[layer, place] > 0:
+                together = float(torch.linalg.vector_norm(rest * a))
+                excess[layer, place] = a.numel() ** 0.5 * together / (noise * sizes[layer, place])
     positive = np.where(sizes > 0, sizes, np.nan)
     typical = np.array([np.nanmedian(column) if np.isfinite(column).any() else 1.0 for column in positive.T])
     values = gaps / np.where(sizes > 0, sizes, typical[None])
+    factors = [max(1.0, float(np.nanmedian(column))) if np.isfinite(column).any() else 1.0 for column in excess.T]
     table = xr.Dataset(
         {
             "tensor_difference": (("layer", "tensor"), values),
             "tensor_scale": (("layer", "tensor"), 1 + products / positive**2),
-            "tensor_scale_error": (("layer", "tensor"), errors / positive**2),
+            "tensor_scale_error": (("layer", "tensor"), errors / positive * np.array(factors)),
         },
         coords={"layer": np.arange(1, len(pairs) + 1), "tensor": names},
     )

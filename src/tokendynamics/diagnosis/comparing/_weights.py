@@ -43,7 +43,7 @@ CIRCUITS = ("qk", "ov")
 
 _DIFFERENCES = (
     *(f"{name}_{kind}" for name in CIRCUITS for kind in ("difference", "angle")),
-    *(f"head_{name}_{kind}" for name in CIRCUITS for kind in ("difference", "scale")),
+    *(f"head_{name}_{kind}" for name in CIRCUITS for kind in ("difference", "scale", "scale_error")),
     "head_matched",
 )
 """Variables over layers, and over layers and heads; see `weight_differences`."""
@@ -120,8 +120,9 @@ def weight_differences(ckpts: Sequence[Checkpoint], report: Progress) -> tuple[x
         to it; ``qk_angle`` and ``ov_angle`` (other, layer), degrees between the subspaces of the `LEADING` left
         singular vectors of Σ_h W: arcsin of the root mean square sine. Over (other, layer, head): of each head
         ``head_qk_difference`` and ``head_ov_difference``, ‖W_a − W_b‖ relative to ‖W_a‖, ``head_qk_scale`` and
-        ``head_ov_scale``, ⟨W_b, W_a⟩/‖W_a‖², and ``head_matched``, the head of the other that goes with it. And for
-        each other why its differences are NaN, in some layers or in all; empty where they are not.
+        ``head_ov_scale``, ⟨W_b, W_a⟩/‖W_a‖², ``head_qk_scale_error`` and ``head_ov_scale_error``, its standard error if
+        the elements of a factor differ by independent noise, and ``head_matched``, the head of the other that goes
+        with it. And for each other why its differences are NaN, in some layers or in all; empty where they are not.
 
     Raises:
         CheckpointError: A tensor cannot be read.
@@ -191,7 +192,24 @@ def _differences(a: _Circuits, b: _Circuits) -> dict[str, Any]:
         with np.errstate(divide="ignore", invalid="ignore"):
             values[f"head_{name}_difference"] = np.where(gaps > 0, gaps / norms, 0.0)
             values[f"head_{name}_scale"] = inner[heads, order].numpy() / norms**2
+            rest = (np.square(gaps / norms) - np.square(values[f"head_{name}_scale"] - 1)).clip(0.0) ** 0.5
+            values[f"head_{name}_scale_error"] = rest * _alignment(one, two) / norms
     return values
+
+
+def _alignment(one: tuple[Tensor, Tensor], two: tuple[Tensor, Tensor]) -> Float64[np.ndarray, " head"]:
+    """Return how much of noise in a factor changes the scale of a product A, the most over the factors of two networks.
+
+    Noise of a factor x of y gives x yᵀ, and of its inner product with A the standard deviation is ‖A y‖/(√d ‖y‖) of its
+    norm, for d rows of x.
+    """
+    left, right = one
+    found = []
+    for x, y in (one, two):
+        for product, factor in ((left @ (right.mT @ y), y), (right @ (left.mT @ x), x)):
+            sizes = [torch.linalg.vector_norm(each, dim=(-2, -1)) for each in (product, factor)]
+            found.append(sizes[0] / (sizes[1] * product.shape[-2] ** 0.5))
+    return torch.stack(found).amax(0).numpy()
 
 
 def _gaps(
