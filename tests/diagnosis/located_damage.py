@@ -14,7 +14,7 @@ from diagnosis.test_heads import WIDTH, network_of
 
 FAMILIES = ("gpt2", "llama", "bert")
 LAYERS, HEADS = 4, 12
-"""Of 96 features: beneath noise of 1 %, the scale of a vector of fewer is too uncertain for a factor of 1.01."""
+"""Of 96 features: beneath noise of 1 %, the best test locates a factor of 1.01 of a vector of 38 in 95 %."""
 PROMPTS = {
     "one": [5, 9, 33, 21, 7, 50], "two": [12, 3, 44, 18, 40],
     "three": [20, 31, 8, 6, 11, 2, 55], "four": [9, 9, 41, 30],
@@ -25,7 +25,10 @@ Background = Callable[[nn.Module, torch.Generator], None]
 
 @dataclass(frozen=True)
 class Planted:
-    """A damaged copy, and where the damage is: the layer from 1, `Comparison.first_part`, and the head where one is."""
+    """A damaged copy, and where the damage is: the layer from 1, `Comparison.first_part`, and the head where one is.
+
+    That of a norm after the last block is the last layer.
+    """
 
     whole: Any
     other: Any
@@ -146,6 +149,22 @@ def scale_norm(factor: float) -> Callable[[Any, int, int], tuple[str, int | None
     return damage
 
 
+def scale_final_norm(factor: float) -> Callable[[Any, int, int], tuple[str, int | None]]:
+    """Of the norm after the last block; of BERT, which has none, of the norm that ends it."""
+
+    def damage(network: Any, layer: int, seed: int) -> tuple[str, int | None]:
+        del layer, seed
+        last = {
+            "gpt2": "transformer.ln_f",
+            "llama": "model.norm",
+            "bert": f"encoder.layer.{LAYERS - 1}.output.LayerNorm",
+        }
+        network.get_submodule(last[network.config.model_type]).weight.data.mul_(factor)
+        return "norm", None
+
+    return damage
+
+
 def scale_bias(factor: float) -> Callable[[Any, int, int], tuple[str, int | None]]:
     """One bias of a projection; not of the keys alone, which softmax ignores. LLaMA has none: its norms instead."""
 
@@ -191,6 +210,7 @@ DAMAGES: dict[str, Callable[[Any, int, int], tuple[str, int | None]]] = {
     **{f"part × {factor}": scale_part(factor) for factor in (1.01, 1.1, 3.0)},
     **{f"norm × {factor}": scale_norm(factor) for factor in (1.01, 1.1, 3.0)},
     **{f"bias × {factor}": scale_bias(factor) for factor in (1.01, 1.1, 3.0)},
+    **{f"final norm × {factor}": scale_final_norm(factor) for factor in (1.01, 1.1, 3.0)},
     "head silenced": silence_head,
     "part in int4": round_part,
     "layers swapped": swap_layers,
@@ -204,7 +224,7 @@ def planted(family: str, damage: str, background: str, seed: int) -> Planted:
     layer = 1 + int(torch.randint(LAYERS - (damage == "layers swapped"), (), generator=draw))
     BACKGROUNDS[background](other, draw)
     part, head = DAMAGES[damage](other, layer, seed)
-    return Planted(whole, other, layer, part, head)
+    return Planted(whole, other, LAYERS if damage.startswith("final norm") else layer, part, head)
 
 
 def without_layer(network: Any, layer: int) -> Any:

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
+from scipy.stats import norm as normal
 
 import tokendynamics as td
 from diagnosis.planted_damage import FAMILIES, LAYERS, blocks_of, network
 from tokendynamics.diagnosis import Comparison
 from tokendynamics.diagnosis.comparing._first_difference import Difference, Parting
-from tokendynamics.diagnosis.comparing._tensors import standing_out
+from tokendynamics.diagnosis.comparing._tensors import FALSE_ALARMS, standing_out
 from tokendynamics.diagnosis.comparing.words import parting_finding, updates_finding
 
 PROMPTS = {
@@ -198,6 +199,57 @@ def test_a_factor_as_large_as_the_noise_stands_out_by_the_scale() -> None:
     assert standing_out(table_of(differences, spread)) == []
     many = np.array([[1.006], [0.994], [1.004], [0.996], [1.0], [1.002], [0.998], [1.01]])
     assert standing_out(table_of(np.full((8, 1), 0.01), many)) == []
+
+
+NOISE, NAMES, DEPTH = 0.01, 12, 4
+
+
+def drawn_table(generator: np.random.Generator, elements: int) -> xr.Dataset:
+    """Tensors of so many elements that differ by independent noise alone: what `block_differences` makes of them."""
+    shape, error = (DEPTH, NAMES), NOISE / elements**0.5
+    sizes = (generator.chisquare(elements - 1, shape) / (elements - 1)) ** 0.5
+    table = table_of(NOISE * sizes, 1 + error * generator.standard_normal(shape), elements)
+    return table.assign(tensor_scale_error=(("layer", "tensor"), error * sizes))
+
+
+def damaged_table(table: xr.Dataset, factor: float) -> xr.Dataset:
+    scales = table.tensor_scale.values.copy()
+    scales[2, 5] *= factor
+    return table.assign(tensor_scale=(("layer", "tensor"), scales))
+
+
+def best_power(elements: int, places: int) -> float:
+    """Share in which the likelihood ratio of a factor of 1.01 beneath noise of 1 %, both known, locates it.
+
+    At one false alarm in 1,000 comparisons of so many places.
+    """
+    return float(normal.sf(normal.isf(FALSE_ALARMS / (2 * places)) - elements**0.5 * 0.01 / NOISE))
+
+
+def test_noise_alone_names_a_tensor_in_at_most_one_of_1000_comparisons() -> None:
+    generator = np.random.default_rng(0)
+    alarms = sum(bool(standing_out(drawn_table(generator, elements))) for elements in (16, 48) for _ in range(400))
+    assert alarms <= 4  # at most one is expected; five or more are in one of 250 runs
+
+
+@pytest.mark.parametrize(("elements", "least"), [(96, 0.99), (48, 0.9), (24, 0.3)])
+def test_a_small_factor_is_located_nearly_as_often_as_the_best_test_does(elements: int, least: float) -> None:
+    """Beneath noise that is as large it shows from about 38 elements on, whatever the test."""
+    generator = np.random.default_rng(1)
+    found = [standing_out(damaged_table(drawn_table(generator, elements), 1.01)) for _ in range(150)]
+    share, best = found.count([(2, 5)]) / len(found), best_power(elements, DEPTH * NAMES)
+    assert least <= share <= best + 0.05, (share, best)
+    assert share >= best - 0.4
+    assert best_power(37, 144) < 0.95 < best_power(38, 144)
+
+
+def test_names_with_a_scale_of_their_own_are_compared_among_themselves() -> None:
+    """As after weight decay of matrices alone: it is no damage, and hides none."""
+    generator, decayed = np.random.default_rng(2), np.where(np.arange(NAMES) < 6, 0.99, 1.0)
+    tables = [drawn_table(generator, 400) for _ in range(60)]
+    tables = [table.assign(tensor_scale=table.tensor_scale * xr.DataArray(decayed, dims="tensor")) for table in tables]
+    assert not any(standing_out(table) for table in tables)
+    assert all(standing_out(damaged_table(table, 1.01)) == [(2, 5)] for table in tables)
 
 
 @pytest.mark.parametrize(("others", "words"), [(7, "and 1 more part."), (8, "and 2 more parts."), (6, "(3×).")])

@@ -121,6 +121,70 @@ def test_one_layer_in_another_basis_is_no_damage(family: str) -> None:
     assert td.compare(whole, other, texts=PROMPTS, heads=False).first_part == "embedding"
 
 
+def move_value_biases(network: Any, seed: int) -> Any:
+    """Move what the values' biases give to the output's: attention adds up to 1."""
+    del seed
+    changed = copy.deepcopy(network)
+    for layer in changed.encoder.layer:
+        value, output = layer.attention.self.value, layer.attention.output.dense
+        output.bias.data += output.weight.data @ value.bias.data
+        value.bias.data.zero_()
+    return changed
+
+
+def move_factors(network: Any, seed: int) -> Any:
+    """Move a factor of 1.02 from the values to the output in one layer, and one of a half beside the gates."""
+    changed = copy.deepcopy(network)
+    layer = changed.model.layers[seed % LAYERS]
+    for module, factor in (
+        (layer.self_attn.v_proj, 1.02), (layer.self_attn.o_proj, 1 / 1.02),
+        (layer.mlp.up_proj, 0.5), (layer.mlp.down_proj, 2.0),
+    ):  # fmt: skip
+        module.weight.data *= factor
+        if module.bias is not None and module is layer.self_attn.v_proj:
+            module.bias.data *= factor
+    return changed
+
+
+PRESERVING = {name: change for name, (change, _) in function_preserving.CHANGES.items()} | {
+    "values' biases": move_value_biases, "factors": move_factors,
+}  # fmt: skip
+PRESERVED = [(name, family) for name, (_, families) in function_preserving.CHANGES.items() for family in families]
+PRESERVED += [("values' biases", "bert"), ("factors", "llama")]
+ONCE = [("signs of heads", "bert", 1), ("W_Q R, W_K R^-T", "gpt2", 0), ("gains moved", "llama", 1)]
+ONCE += [("values' biases", "bert", 2), ("factors", "llama", 0)]
+
+
+@pytest.mark.parametrize(
+    ("change", "family", "seed"),
+    ONCE + [pytest.param(*case, seed, marks=pytest.mark.slow) for case in PRESERVED for seed in range(3)],
+)
+def test_what_keeps_the_function_is_no_damage_beneath_noise(change: str, family: str, seed: int) -> None:
+    whole = function_preserving.network_of(family, seed, LAYERS).float()
+    other = copy.deepcopy(whole)
+    noise(0.01)(other, torch.Generator().manual_seed(1000 + seed))
+    other = PRESERVING[change](other.double(), seed).float()
+    found = td.compare(whole, other, texts=PROMPTS, heads=False)
+    assert found.first_part in (None, "embedding")
+    assert "No layer stands out" in str(found)
+
+
+def test_damage_is_located_beside_what_keeps_the_function() -> None:
+    whole = function_preserving.network_of("bert", 1, LAYERS).float()
+    other = copy.deepcopy(whole)
+    noise(0.01)(other, torch.Generator().manual_seed(3))
+    other = PRESERVING["signs of heads"](other.double(), 1).float()
+    other.encoder.layer[2].output.dense.weight.data *= 1.05
+    assert located(td.compare(whole, other, texts=PROMPTS, heads=False)) == (3, "feed_forward", None)
+
+
+def test_a_final_norm_is_located_by_its_weights() -> None:
+    case = planted("gpt2", "final norm × 1.01", "noise of 1 %", 1)
+    found = compared(case)
+    assert located(found) == (LAYERS, "norm", None)
+    assert "the final norm stands out by its weights. Its output does not stand out: the states differ" in str(found)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("background", BACKGROUNDS)
 def test_changes_of_all_weights_alone_name_no_layer(background: str) -> None:

@@ -56,6 +56,10 @@ _FEW_LAYERS = 0.25
 """Share of all layers, at least one layer, up to which weights that stand out locate a difference: beyond that the
 weights of many layers differ unlike their neighbours, as after training."""
 
+_UNDONE = 2.0
+"""How many times less a product's scale changes than that of a matrix whose factor is undone in another one; the square
+of it where no other one is seen."""
+
 _REWRITTEN = 0.1
 """Relative difference of stored matrices from which they may be the same in another basis, order or scale."""
 
@@ -236,7 +240,7 @@ def _stands_out(part: Difference, parts: list[Difference]) -> bool:
         return True
     others = _neighbours(part, parts)
     if np.isfinite(part.own) and others:
-        return part.own >= max(outlying_from(others, TIMES_NEIGHBOURS), ROUNDINGS * part.rounding)
+        return bool(part.own >= max(outlying_from(others, TIMES_NEIGHBOURS), ROUNDINGS * part.rounding))
     moved = [each for each in parts if each.update > 0 and each is not part]
     if part.exact:  # its input says nothing: what others add to what came before them is what it is compared with
         beside = [(max(each.update**2 - 4 * each.before**2, 0.0)) ** 0.5 for each in moved if each.layer > 0]
@@ -287,7 +291,8 @@ def weights_standing_out(tensors: TensorDifferences, weights: xr.Dataset, first:
 
     Those are heads whose products differ unlike the heads around them, stored tensors unlike those of their name in
     other layers, and a final norm unlike the norms of the blocks. Tensors locate nothing where the part may compute
-    the same, see `_same_parameters` and `_changing_the_function`.
+    the same: where its matrices are in another basis, see `_same_parameters`, a factor moved from a matrix or norm to
+    the next one, or a constant from one bias to the next.
 
     Args:
         tensors: From `tensor_differences`.
@@ -302,38 +307,48 @@ def weights_standing_out(tensors: TensorDifferences, weights: xr.Dataset, first:
     places: set[tuple[int, Part]] = {
         (layer, "attention") for layer in weights.layer.values.tolist() if heads_standing_out(weights, layer)
     }
+    # Matrices in another basis are no others to compare with either.
+    comparable = np.array([[alike[part][row] for part in of_layer] for row, of_layer in enumerate(parts)])
+    table = tensors.table.where(xr.DataArray(comparable, dims=("layer", "tensor")))
     chosen: dict[tuple[int, Part], list[int]] = {}
-    for row, place in standing_out(tensors.table):
-        part = parts[row][place]
-        if alike[part][row]:
-            chosen.setdefault((row + 1, part), []).append(place)
-    scales = scales_standing_out(tensors.table)
+    for row, place in standing_out(table):
+        chosen.setdefault((row + 1, parts[row][place]), []).append(place)
+    scales, of_products = scales_standing_out(table), _scales_of_products(weights)
     for (layer, part), outliers in chosen.items():
-        if _changing_the_function(outliers, scales[layer - 1], tensors.table, layer):
+        left = _without_moved_factors(outliers, scales[layer - 1], table.tensor_scale_error.values[layer - 1])
+        matrices = [place for place in left if names[place] not in tensors.vectors]
+        if part == "attention":  # a fused matrix shows a factor of its values only in part
+            least = of_products[layer - 1] * (_UNDONE if len(matrices) > 1 else _UNDONE**2)
+            undone = {place for place in matrices if least < abs(scales[layer - 1, place])}
+            left = [place for place in left if place not in undone]
+        constants = len(left) > 1 and all(names[place].endswith("bias") for place in left)
+        if left and not constants:  # one constant, of a value say, may move to the next bias
             places.add((layer, part))
-    if final_norm_stands_out(tensors, first.layout.layers[-1].norms):
+    if final_norm_stands_out(replace(tensors, table=table), first.layout.layers[-1].norms):
         places.add((first.architecture.layers, "final norm"))
     return sorted(places)
 
 
-def _changing_the_function(outliers: Sequence[int], scales: np.ndarray, table: xr.Dataset, layer: int) -> bool:
-    """Return whether the tensors of a part that stand out cannot leave what it computes as it is.
+def _scales_of_products(weights: xr.Dataset) -> np.ndarray:
+    """Return the logarithm of the scale of each layer's heads, relative to the other layers; of the larger product."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # layers without heads
+        scales = [np.nanmedian(weights[f"head_{name}_scale"].values, axis=1) for name in CIRCUITS]
+        logarithms = np.log(np.abs(scales).clip(WEIGHTS_DIFFER))
+        return np.abs(logarithms - np.nanmedian(logarithms, axis=1, keepdims=True)).max(axis=0)
 
-    A factor may move from a matrix or norm to the next one, and a constant from one bias to the next.
-    """
-    errors = table.tensor_scale_error.values[layer - 1]
-    limit = from_chance(table.tensor_scale_error.size)
-    left = [
+
+def _without_moved_factors(outliers: Sequence[int], scales: np.ndarray, errors: np.ndarray) -> list[int]:
+    """Return the tensors that stand out but for those of which another one has the reciprocal scale, up to noise."""
+    limit = from_chance(errors.size)
+    moved = {
         place
         for place in outliers
-        if not any(
-            scales[place] * scales[other] < 0
-            and abs(scales[place] + scales[other]) <= limit * float(np.hypot(errors[place], errors[other]))
-            for other in outliers
-        )
-    ]
-    biases = [place for place in left if str(table.tensor.values[place]).endswith("bias")]
-    return bool(left) and not (len(biases) == len(left) > 1)
+        for other in outliers
+        if scales[place] * scales[other] < 0
+        and abs(scales[place] + scales[other]) <= limit * float(np.hypot(errors[place], errors[other]))
+    }
+    return [place for place in outliers if place not in moved]
 
 
 def _part_of(tensor: str, layout: BlockLayout) -> Part:
@@ -421,8 +436,8 @@ def _scales_of_heads(scales: np.ndarray, errors: np.ndarray) -> Bool[np.ndarray,
         # What scales all heads of a layer, such as its norm, is the matter of no single head.
         usual = np.nanmedian(scales, axis=1, keepdims=True)
         others = np.isfinite(scales).sum(axis=1, keepdims=True) - 1
-        deviations = np.abs(scales - usual) / errors / with_median_of(others)
-    return beyond_noise(deviations.T).T >= limit
+        deviations = beyond_noise((np.abs(scales - usual) / errors / with_median_of(others)).T).T
+    return deviations >= limit
 
 
 def with_norms_alone(

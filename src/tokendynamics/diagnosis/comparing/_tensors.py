@@ -31,8 +31,15 @@ _WAYS = 3
 _UNLIKE = 3.0
 """Standard errors by which a scale that differs from those of all tensors also differs from those of its name."""
 
+_ROUNDING = 1e-7
+"""Standard error below which no scale of numbers in single precision is known."""
+
 _TO_DEVIATION = 1.4826
 """Standard deviation of a normal distribution over its median absolute deviation."""
+
+_MOST, _QUANTILE = 0.7, 1.0364
+"""Share of all scales that show how much scales vary, and the quantile of |z| that it is for normal z: matrices, a third
+or more of the tensors of a block, may have another scale than the rest."""
 
 _OF_MEDIAN = np.pi / 2
 """Variance of a median of normal values over that of their mean."""
@@ -114,14 +121,19 @@ def _final_norm_differences(first: Checkpoint, other: Checkpoint) -> xr.Dataset 
     return block_differences([(one, two)]).table if one.keys() & two.keys() else None
 
 
-def outlying_from(others: Sequence[float] | np.ndarray, times: float) -> float:
-    """Return from where a value stands out: a number of times the median of others, plus as many deviations.
+def outlying_from(others: Any, times: float) -> Any:
+    """Return from where values stand out: a number of times the median of others, plus as many median deviations.
 
-    >>> outlying_from([1.0, 1.1, 0.9], 5.0), outlying_from([1.0, 1.0, 9.0], 2.0)
+    Args:
+        others: Over the first axis; NaN does not count.
+        times: Of the median, and of the median absolute deviation.
+
+    >>> float(outlying_from([1.0, 1.1, 0.9], 5.0)), float(outlying_from([1.0, 1.0, 9.0], 2.0))
     (5.0, 2.0)
     """
-    median = float(np.median(others))
-    return max(times * median, median + times * float(np.median(np.abs(np.asarray(others) - median))))
+    others = np.asarray(others)
+    median = _median(others)
+    return np.maximum(times * median, median + times * _median(np.abs(others - median)))
 
 
 def from_chance(count: int) -> float:
@@ -143,13 +155,13 @@ def beyond_noise(deviations: Float64[np.ndarray, "place kind"]) -> Float64[np.nd
     Args:
         deviations: Absolute values; NaN for what does not count.
 
-    >>> beyond_noise(np.array([[0.5], [0.7], [9.0]])).ravel().round(1).tolist()
-    [0.5, 0.7, 8.7]
+    >>> beyond_noise(np.array([[0.5], [0.7], [0.9], [1.1], [9.0]])).ravel().round(1).tolist()
+    [0.5, 0.7, 0.9, 1.1, 8.8]
     """
     counted = np.isfinite(deviations)
     if not counted.any():
         return deviations
-    together = max(1.0, _TO_DEVIATION * float(np.median(deviations[counted])))
+    together = max(1.0, float(np.quantile(deviations[counted], _MOST)) / _QUANTILE)
     by_kind = [
         _TO_DEVIATION * float(np.median(kind[known])) if known.sum() >= _ENOUGH else 0.0
         for kind, known in zip(deviations.T, counted.T, strict=True)
@@ -160,7 +172,7 @@ def beyond_noise(deviations: Float64[np.ndarray, "place kind"]) -> Float64[np.nd
 def with_median_of(others: Any) -> Any:
     """Return the standard error of a value less the median of so many others, relative to that of one value.
 
-    >>> round(with_median_of(1e9), 2), round(with_median_of(3), 2)
+    >>> round(float(with_median_of(1e9)), 2), round(float(with_median_of(3)), 2)
     (1.0, 1.23)
     """
     return (1 + _OF_MEDIAN / np.maximum(others, 1)) ** 0.5
@@ -176,20 +188,16 @@ def standing_out(table: xr.Dataset) -> list[tuple[int, int]]:
         table: See `TensorDifferences.table`.
     """
     differences = table.tensor_difference.values
-    scaled = scales_standing_out(table) != 0
-    places = []
-    for layer, place in np.argwhere(differences > STORED).tolist():
-        others = np.delete(differences[:, place], layer)
-        others = others[np.isfinite(others)]
-        if not len(others):
-            continue
-        if scaled[layer, place] or differences[layer, place] >= outlying_from(others, TIMES_OTHERS):
-            places.append((layer, place))
-    return places
+    unlike = scales_standing_out(table) != 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of names in one layer alone: nothing to compare with
+        for layer, own in enumerate(differences):
+            unlike[layer] |= own >= outlying_from(np.delete(differences, layer, axis=0), TIMES_OTHERS)
+    return [(int(layer), int(place)) for layer, place in np.argwhere(unlike & (differences > STORED))]
 
 
 def final_norm_stands_out(compared: TensorDifferences, norms: Sequence[str]) -> bool:
-    """Return whether the norm after the last block differs unlike the norms of the blocks, as if it were one of these.
+    """Return whether the norm after the last block differs unlike all tensors and unlike the norms of the blocks.
 
     Args:
         compared: From `tensor_differences`.
@@ -198,14 +206,18 @@ def final_norm_stands_out(compared: TensorDifferences, norms: Sequence[str]) -> 
     table, last = compared.table, compared.final_norm
     if last is None:
         return False
-    depth, names = table.sizes["layer"], table.tensor.values.astype(str)
+    depth, names = table.sizes["layer"], table.tensor.values.astype(str).tolist()
     for name in last.tensor.values:
         alike = [inner for inner in names if inner in {f"{norm}.{name}" for norm in norms}]
-        if alike:
-            row = last.sel(tensor=[name]).assign_coords(tensor=alike[:1], layer=[depth + 1])
-            extended = xr.concat([table, row.reindex(tensor=names)], dim="layer")
-            if any(layer == depth for layer, _ in standing_out(extended)):
-                return True
+        own, others = last.tensor_difference.sel(tensor=name).item(), table.tensor_difference.sel(tensor=alike).values
+        others = others[np.isfinite(others)]
+        if own <= STORED or not len(others):
+            continue
+        row = last.sel(tensor=[name]).assign_coords(tensor=alike[:1], layer=[depth + 1])
+        extended = xr.concat([table, row.reindex(tensor=names)], dim="layer")
+        unlike = _unlike_scales(extended)[0][depth, names.index(alike[0])]
+        if unlike or own >= outlying_from(others, TIMES_OTHERS):
+            return True
     return False
 
 
@@ -218,24 +230,35 @@ def scales_standing_out(table: xr.Dataset) -> Float64[np.ndarray, "layer tensor"
     Args:
         table: See `TensorDifferences.table`.
     """
+    of_all, of_name, logarithms = _unlike_scales(table)
+    return np.where(of_all | of_name, logarithms, 0.0)
+
+
+def _unlike_scales(table: xr.Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return which scales stand out from all and which from those of their name, and `scales_standing_out` of each."""
     differences, scales, errors = (table[f"tensor_{name}"].values for name in ("difference", "scale", "scale_error"))
     if len(scales) < 2 or not np.isfinite(scales).any():
-        return np.zeros(scales.shape)
+        none = np.zeros(scales.shape, dtype=bool)
+        return none, none, np.zeros(scales.shape)
     common = _common_scale(scales, errors)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # medians without a value, and errors of zero
         usual, noise = (
-            np.stack([np.nanmedian(np.delete(each, layer, axis=0), axis=0) for layer in range(len(scales))])
+            np.stack([_median(np.delete(each, layer, axis=0)) for layer in range(len(scales))])
             for each in (scales, errors)
         )
-        noise = np.where(differences > STORED, np.fmax(errors, noise), np.nan)
-        of_name = np.abs(scales - usual) / noise / with_median_of(np.isfinite(scales).sum(axis=0) - 1)
-        of_all = beyond_noise(np.abs(scales - common) / noise)
+        noise = np.where(differences > STORED, np.fmax(errors, noise).clip(_ROUNDING), np.nan)
+        from_name = np.abs(scales - usual) / noise / with_median_of(np.isfinite(scales).sum(axis=0) - 1)
+        from_all = beyond_noise(np.abs(scales - common) / noise)
         limit = from_chance(int(np.isfinite(noise).sum()))
-        unlike_all = (of_all >= limit) & (of_name >= _UNLIKE)
-        unlike_name = beyond_noise(of_name) >= limit
-        relative = np.log(np.abs(scales / np.where(unlike_all, common, usual)))
-    return np.where(unlike_all | unlike_name, relative, 0.0)
+        of_all = (from_all >= limit) & (from_name >= _UNLIKE)
+        ratios = scales / np.where(of_all, common, usual)
+        return of_all, beyond_noise(from_name) >= limit, np.log(np.abs(ratios).clip(STORED))
+
+
+def _median(values: np.ndarray) -> np.ndarray:
+    """Return medians over the first axis, without NaN."""
+    return np.median(values, axis=0) if np.isfinite(values).all() else np.nanmedian(values, axis=0)
 
 
 def _common_scale(scales: np.ndarray, errors: np.ndarray) -> float:

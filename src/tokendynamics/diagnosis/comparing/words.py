@@ -201,7 +201,8 @@ def _first(parting: Parting, first: Difference) -> str:
 def _by_weights(parting: Parting, first: Difference) -> str:
     """Say which part stands out by its weights alone."""
     start = "diverge gradually" if parting.start is None else "differ from the embedding on"
-    return f"{first} stands out by its weights. Its updates do not stand out: the states {start}, {_ends(parting)}."
+    its = "Its output does" if first.part == "final norm" else "Its updates do"
+    return f"{first} stands out by its weights. {its} not stand out: the states {start}, {_ends(parting)}."
 
 
 def _heads_standing_out(first: Difference, weights: xr.Dataset) -> str:
