@@ -38,8 +38,8 @@ _TO_DEVIATION = 1.4826
 """Standard deviation of a normal distribution over its median absolute deviation."""
 
 _MOST, _QUANTILE = 0.7, 1.0364
-"""Share of all scales that show how much scales vary, and the quantile of |z| that it is for normal z: matrices, a third
-or more of the tensors of a block, may have another scale than the rest."""
+"""Share of all scales that show how much scales vary, and that quantile of |z| for normal z: matrices, a third or more
+of the tensors of a block, may have another scale than the rest."""
 
 _OF_MEDIAN = np.pi / 2
 """Variance of a median of normal values over that of their mean."""
@@ -256,7 +256,7 @@ def _unlike_scales(table: xr.Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarra
         return of_all, beyond_noise(from_name) >= limit, np.log(np.abs(ratios).clip(STORED))
 
 
-def _median(values: np.ndarray) -> np.ndarray:
+def _median(values: np.ndarray) -> Any:
     """Return medians over the first axis, without NaN."""
     return np.median(values, axis=0) if np.isfinite(values).all() else np.nanmedian(values, axis=0)
 
