@@ -137,7 +137,7 @@ def outlying_from(others: Any, times: float) -> Any:
 
 
 def from_chance(count: int) -> float:
-    """Return from how many standard errors a scale stands out among so many, at the rate `FALSE_ALARMS`.
+    """Return from how many standard errors a scale stands out among a number of scales, at the rate `FALSE_ALARMS`.
 
     >>> round(from_chance(1), 2), round(from_chance(1000), 2)
     (3.59, 5.1)
@@ -170,7 +170,7 @@ def beyond_noise(deviations: Float64[np.ndarray, "place kind"]) -> Float64[np.nd
 
 
 def with_median_of(others: Any) -> Any:
-    """Return the standard error of a value less the median of so many others, relative to that of one value.
+    """Return the standard error of a value less the median of a number of others, relative to that of one value.
 
     >>> round(float(with_median_of(1e9)), 2), round(float(with_median_of(3)), 2)
     (1.0, 1.23)
