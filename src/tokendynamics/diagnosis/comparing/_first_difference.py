@@ -436,7 +436,9 @@ def _scales_of_heads(scales: np.ndarray, errors: np.ndarray) -> Bool[np.ndarray,
         # What scales all heads of a layer, such as its norm, is the matter of no single head.
         usual = np.nanmedian(scales, axis=1, keepdims=True)
         others = np.isfinite(scales).sum(axis=1, keepdims=True) - 1
-        deviations = beyond_noise((np.abs(scales - usual) / errors / with_median_of(others)).T).T
+        # Noise of the gain that all share moves a scale by up to as much as noise of a head's factors.
+        deviations = np.abs(scales - usual) / (2**0.5 * errors) / with_median_of(others)
+        deviations = beyond_noise(deviations.T).T
     return deviations >= limit
 
 
