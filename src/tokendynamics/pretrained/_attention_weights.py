@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tokendynamics.numerics import AttentionFactorsError, CheckpointError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained._dispatch import without_hooks
+from tokendynamics.pretrained._torch_attention import apart
 from tokendynamics.pretrained.discovery._attention_layout import TRUSTED, affine_of, recomputed_error, start_for
 from tokendynamics.pretrained.discovery._calls import as_features, with_state
 from tokendynamics.pretrained.discovery._columns import Affine, Part, composed
@@ -152,7 +153,8 @@ def verified_scale(tensors: LayerTensors, seen: Seen, name: str, number: int) ->
         if isinstance(argument, Tensor) and argument.shape == shape
     )
     positional, named = with_state(x, given, positional, named)
-    with watching(module, lambda call: calls.append(call.kept()), of_w=True), torch.no_grad(), silenced():
+    watched = watching(module, lambda call: calls.append(call.kept()), of_w=True)
+    with watched, apart(module), torch.no_grad(), silenced():
         module(*positional, **named)
     if len(calls) != 1:
         message = expected(where, "an attention that runs once", f"{len(calls)} times")

@@ -24,6 +24,7 @@ from tokendynamics.numerics import ArgumentValueError, CheckpointError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits, free_memory, give_back
 from tokendynamics.pretrained._dispatch import Placement
+from tokendynamics.pretrained._torch_attention import apart
 from tokendynamics.pretrained.network import at_least_single, copied_without_values, without_cache
 from tokendynamics.pretrained.other_libraries import silenced
 
@@ -319,6 +320,7 @@ class _Passes(ExitStack):
         self.turn, self.table = Semaphore(1), Lock()
         network = streamed.network
         self.enter_context(without_cache(network))
+        self.enter_context(apart(network))
         self.enter_context(silenced())
         for name in self.left:
             block = network.get_submodule(name)

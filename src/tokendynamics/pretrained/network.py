@@ -13,6 +13,7 @@ from torch import nn
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.pretrained._torch_attention import apart
 from tokendynamics.pretrained.other_libraries import refusing, silenced
 
 _BY_NAME = {
@@ -131,11 +132,12 @@ def without_cache(network: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def evaluating(network: nn.Module) -> Iterator[None]:
-    """Switch a network to evaluation inside the block; each module's own mode is put back after."""
+    """Switch a network to evaluation inside the block, its attentions `apart`; each module's mode is put back after."""
     former = [module for module in network.modules() if module.training]
     try:
         network.eval()
-        yield
+        with apart(network):
+            yield
     finally:
         for module in former:
             module.training = True

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
+from tokendynamics.pretrained._torch_attention import Projection, projection_of
 from tokendynamics.pretrained.discovery._calls import ModuleCall, as_features
 from tokendynamics.pretrained.discovery._columns import (
     Affine,
@@ -104,6 +107,7 @@ def attention_layout(
         soft_cap=attention.soft_cap,
         sinks=_name_of(attention.sinks, block.module),
         window=attention.window,
+        further_senders=0 if attention.further is None else attention.further[0].shape[2],
         norm=None if norm is None else (_within(norm[0], block), norm[1]),
         error=0.0,
     )
@@ -172,7 +176,9 @@ def _start(
 
     An attention module reads it; a block that attends by itself has a norm of its own inside.
     """
-    norm = _norm_before(attending, block, calls)
+    if attending.reads_several:
+        raise LayoutNotFoundError("its keys or values are projected from another tensor than its queries")
+    norm = _norm_before(attending, block, calls, (shape[0], shape[2]))
     x = attending.x
     if attending is block:
         inner = (
@@ -207,11 +213,15 @@ def recomputed_error(
     }
     if layout.rotation is not None and angles is not None:
         tensors |= {name: turned(tensors[name], angles, layout.rotation) for name in ("query", "key")}
+    key, value, mask = tensors["key"], tensors["value"], seen.mask
+    if seen.further is not None:
+        key, value = (torch.cat(pair, dim=2) for pair in zip((key, value), seen.further, strict=True))
+        mask = None if mask is None else pad(mask, (0, seen.further[0].shape[2]))
     output, _ = attend(
         tensors["query"],
-        tensors["key"],
-        tensors["value"],
-        mask=seen.mask,
+        key,
+        value,
+        mask=mask,
         scale=layout.scale,
         soft_cap=layout.soft_cap,
         sinks=seen.sinks,
@@ -237,6 +247,9 @@ def relative_error(values: Tensor, reference: Tensor) -> float:
 
 def affine_of(module: nn.Module, does: Storage | Norm) -> Affine:
     """Return the map of a live module that was found to do this: for a norm its gain as (1, width) and its bias."""
+    if isinstance(module, nn.MultiheadAttention) and not isinstance(does, Norm):
+        weight, bias = projection_of(module, cast("Projection", does))
+        return Affine(weight.detach().mT, _detached(bias))
     weight, bias = (getattr(module, name, None) for name in ("weight", "bias"))
     if isinstance(does, Norm):
         like = weight if weight is not None else torch.ones(does.width, dtype=torch.float64)
@@ -277,17 +290,13 @@ def _output_projection(
 
 
 def _norm_before(
-    attending: ModuleCall, block: ModuleCall, calls: Sequence[ModuleCall]
+    attending: ModuleCall, block: ModuleCall, calls: Sequence[ModuleCall], shape: tuple[int, int]
 ) -> tuple[ModuleCall, Norm] | None:
-    given = attending.given
+    given = as_features(attending.given, *shape)
     for call in calls:
-        if (
-            given is not None
-            and block.start < call.start
-            and call.end < attending.start
-            and call.y.shape == given.shape
-        ):
-            norm = norm_of(call.module, call.x, call.y) if torch.equal(call.y, given) else None
+        if given is not None and block.start < call.start and call.end < attending.start:
+            y = as_features(call.y, *shape)
+            norm = norm_of(call.module, call.x, call.y) if y is not None and torch.equal(y, given) else None
             if norm is not None:
                 return call, norm
     return None

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
+from tokendynamics.pretrained._torch_attention import projections_apart
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.interface import watching
 from tokendynamics.pretrained.length_dependence import as_before
@@ -67,7 +68,7 @@ def with_states_given(output: Any, states: Tensor) -> Any:
     return output
 
 
-_STATE_NAMES = ("hidden_states", "x", "inputs_embeds", "hidden_state")
+_STATE_NAMES = ("hidden_states", "x", "inputs_embeds", "hidden_state", "query")
 
 
 Act: TypeAlias = Callable[[Tensor], Tensor | None]
@@ -146,6 +147,11 @@ class ModuleCall:
     end: int
     beside: tuple[Tensor, ...] = ()
 
+    @property
+    def reads_several(self) -> bool:
+        """Whether it is an attention of PyTorch whose keys or values come from another tensor than its queries."""
+        return _reads_several(self.module, *self.arguments)
+
 
 @dataclass(frozen=True)
 class Pass:
@@ -180,6 +186,8 @@ class _Recorder(ExitStack):
         self.names: dict[nn.Module, list[str]] = {}
         for name, module in network.named_modules(remove_duplicate=False):
             self.names.setdefault(module, []).append(name)
+            for projection in projections_apart(module):
+                self.names.setdefault(projection, []).append(name)
         self.found = Pass([], [])
         self.clock = 0
         self.open: list[tuple[int, Tensor | None, Tensor | None, Any]] = []
@@ -200,7 +208,7 @@ class _Recorder(ExitStack):
     def _before(self, module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
         x = given = state_of(positional, named)
         changed = None
-        if given is not None and module in self.noise:
+        if given is not None and module in self.noise and not _reads_several(module, positional, named):
             x = given + given.std() * torch.randn(given.shape, generator=self.generator).to(given)
             changed = positional, named = with_state(x, given, positional, named)
         self.running.append((self._name(module), module))
@@ -230,6 +238,22 @@ class _Recorder(ExitStack):
         return names[0]
 
 
+def _reads_several(module: nn.Module, positional: tuple[Any, ...], named: Mapping[str, Any]) -> bool:
+    """Whether PyTorch's attention projects keys or values from another tensor than queries."""
+    if not isinstance(module, nn.MultiheadAttention):
+        return False
+    query, key, value = (*positional[:3], *(named.get(name) for name in ("query", "key", "value")[len(positional) :]))
+    return not all(isinstance(other, Tensor) and _is_same(other, query) for other in (key, value))
+
+
+def _is_same(value: Any, tensor: Any) -> bool:
+    """Whether a value is a tensor, or another view of the same memory in the same shape."""
+    if not isinstance(value, Tensor) or value is tensor:
+        return value is tensor
+    views = [(view.data_ptr(), view.dtype, view.shape, view.stride()) for view in (value, tensor)]
+    return value.device.type != "meta" and views[0] == views[1]
+
+
 def state_of(positional: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor | None:
     """Return the first argument of real numbers: the states that a module reads."""
     candidates = (*positional[:1], *(named.get(name) for name in _STATE_NAMES))
@@ -241,8 +265,8 @@ def with_state(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of a module with other states: wherever the former ones stand, as query, key and value."""
     return (
-        tuple(x if value is given else value for value in positional),
-        {name: x if value is given else value for name, value in named.items()},
+        tuple(x if _is_same(value, given) else value for value in positional),
+        {name: x if _is_same(value, given) else value for name, value in named.items()},
     )
 
 
@@ -253,11 +277,15 @@ def as_features(states: Tensor | None, batch: int, tokens: int) -> Tensor | None
     torch.Size([2, 3, 4])
     >>> as_features(torch.zeros(2, 5, 3, 4), batch=2, tokens=3).shape
     torch.Size([2, 3, 20])
+    >>> as_features(torch.zeros(3, 2, 4), batch=2, tokens=3).shape  # tokens first
+    torch.Size([2, 3, 4])
     """
     if states is None or states.ndim < 2:
         return None
     if states.shape[:2] == (batch, tokens):
         return states.reshape(batch, tokens, -1)
+    if states.ndim == 3 and states.shape[:2] == (tokens, batch):
+        return states.transpose(0, 1)
     if states.ndim <= 3 and states.shape[0] == batch * tokens:
         return states.reshape(batch, tokens, -1)
     if states.ndim == 4 and (states.shape[0], states.shape[2]) == (batch, tokens):

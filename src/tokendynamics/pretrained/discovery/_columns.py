@@ -11,10 +11,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from tokendynamics.numerics import CheckpointError
+from tokendynamics.pretrained._torch_attention import InProjection, Projection
 from tokendynamics.pretrained.discovery._calls import ModuleCall, as_features
 from tokendynamics.pretrained.discovery._norms import Norm, norm_of
 
-Storage: TypeAlias = Literal["out x in", "in x out", "probed"]
+Storage: TypeAlias = Literal["out x in", "in x out", "probed", Projection]
 
 
 class LayoutNotFoundError(CheckpointError):
@@ -31,7 +32,8 @@ class Part:
         rows: Which of the module's outputs, one for each column.
         factor: What multiplies each of them.
         does: The normalization that it is; or, for an affine map, how its weight is stored: as ``weight[out, in]``, as
-            ``weight[in, out]``, or not at all in one piece ("probed": an adapter's, read by its action).
+            ``weight[in, out]``, not at all in one piece ("probed": an adapter's, read by its action), or in an
+            `nn.MultiheadAttention` (a `Projection` of it).
         reads: What the module reads, column by column; None for what the attention itself reads.
     """
 
@@ -176,7 +178,7 @@ def stored_how(call: ModuleCall) -> Storage | None:
         if matrix.shape == (call.x.shape[-1], call.y.shape[-1]):
             y = call.x @ matrix.to(call.x) + (0.0 if bias is None else bias.to(call.x))
             if torch.allclose(y, call.y, rtol=1e-4, atol=1e-4 * float(call.y.abs().max())):
-                return storage
+                return call.module.which if isinstance(call.module, InProjection) else storage
     return None
 
 

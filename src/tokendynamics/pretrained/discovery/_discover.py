@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tokendynamics.numerics.errors import expected
+from tokendynamics.pretrained._torch_attention import apart
 from tokendynamics.pretrained.discovery._attention_layout import (
     TRUSTED,
     attention_layout,
@@ -117,7 +118,7 @@ def discover(
     Raises:
         LayoutNotFoundError: It has no list of blocks.
     """
-    with torch.no_grad(), as_before(network):
+    with torch.no_grad(), as_before(network), apart(network):
         try:
             discovery = _discovered(network, inputs, _INPUTS, found_on)
         except TooFewInputsError:
@@ -135,6 +136,8 @@ def _discovered(
         # How many inputs overdetermine the matrices of positions: with the heads, 1.5 times a head's width.
         queries = [call.query.shape for _, call in first.attentions]
         count = max(2 + int(1.5 * shape[-1] / shape[1]) for shape in queries)
+    if first.attentions and first.attentions[0][1].query.shape[2] == count:
+        count += 1  # only their lengths distinguish the axes of inputs and tokens
     generator = torch.Generator().manual_seed(_SEED)
     recorded = record(network, inputs(count), attending, generator) if attending else first
     blocks, quiet_blocks = _blocks(network, recorded), _blocks(network, first)

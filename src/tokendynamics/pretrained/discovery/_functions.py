@@ -19,6 +19,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from tokendynamics.pretrained._torch_attention import FURTHER_SENDERS
 from tokendynamics.pretrained.discovery._plain_attention import attend_multiplied, attention_weights, multiplied
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall, rows_of
 
@@ -124,7 +125,7 @@ class AttentionFunctions(TorchFunctionMode):
             else:
                 output, weights = given.multiplied(factors())
             if watch is not None:
-                watch(given.call(output, weights))
+                watch(given.call(output, weights).without(FURTHER_SENDERS.get()))
         return output
 
     def _product(self, func: Any, name: str, args: Any, named: dict[str, Any]) -> Any:
@@ -145,7 +146,7 @@ class AttentionFunctions(TorchFunctionMode):
             call = product.attention(weights, output) if watch is not None else None
             if watch is not None and call is not None:
                 with seen_elsewhere():
-                    watch(call)
+                    watch(call.without(FURTHER_SENDERS.get()))
         elif weights is None and (logits := product.logits()) is not None:
             self._known[output] = logits
         return output

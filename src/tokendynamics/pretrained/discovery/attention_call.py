@@ -201,12 +201,14 @@ class AttentionCall:
         bias: Added to the logits by position, (…, head, query, key); None without.
         window: Width of the sliding window; None without.
         explicit: Whether the network itself holds the weights of all pairs of tokens while it runs.
+        further: Keys and values that come from no token and take part in the softmax; None without. Queries attend to
+            them beside `key`; their weights are left out.
     """
 
     module: nn.Module | None
     query: Float[Tensor, "batch head token d_head"]
-    key: Float[Tensor, "batch kv_head token d_head"]
-    value: Float[Tensor, "batch kv_head token d_value"]
+    key: Float[Tensor, "batch kv_head sender d_head"]
+    value: Float[Tensor, "batch kv_head sender d_value"]
     output: Float[Tensor, "batch token head d_value"]
     weights_of: Callable[[slice], Tensor]
     mask_of: Callable[[slice], Tensor | None]
@@ -216,9 +218,10 @@ class AttentionCall:
     bias: Tensor | None = None
     window: int | None = None
     explicit: bool = False
+    further: tuple[Tensor, Tensor] | None = None
 
     @property
-    def weights(self) -> Float[Tensor, "batch head token token"]:
+    def weights(self) -> Float[Tensor, "batch head token sender"]:
         """The attention weights of all receivers."""
         return self.weights_of(self._all)
 
@@ -263,6 +266,29 @@ class AttentionCall:
             output=self.output[one, :tokens],
             weights_of=lambda rows: self.weights_of(rows)[one, :, :, :tokens],
             mask_of=mask_of,
+        )
+
+    def without(self, further: int) -> AttentionCall:
+        """Return the same with some of the last senders, which are no tokens, apart from the others.
+
+        Args:
+            further: How many; nothing changes for 0.
+        """
+        if not further:
+            return self
+        tokens = self.key.shape[2] - further
+
+        def mask_of(rows: slice) -> Tensor | None:
+            mask = self.mask_of(rows)
+            return None if mask is None else mask[..., :tokens]
+
+        return replace(
+            self,
+            key=self.key[:, :, :tokens],
+            value=self.value[:, :, :tokens],
+            weights_of=lambda rows: self.weights_of(rows)[..., :tokens],
+            mask_of=mask_of,
+            further=(self.key[:, :, tokens:], self.value[:, :, tokens:]),
         )
 
     def sharing(self, heads: int) -> AttentionCall:

@@ -49,6 +49,8 @@ class AttentionLayout:
         token_bias: Whether something is added to the logits that depends on the tokens, such as products of queries or
             keys with vectors of positions.
         explicit: Whether the network itself holds the weights of all pairs of tokens while it runs.
+        further_senders: How many keys and values come from no token (`add_bias_kv` and `add_zero_attn` of
+            `nn.MultiheadAttention`). They are no part of the factors.
     """
 
     module: str
@@ -71,6 +73,7 @@ class AttentionLayout:
     error: float
     token_bias: bool = False
     explicit: bool = False
+    further_senders: int = 0
 
     @property
     def normed(self) -> tuple[str, ...]:

@@ -124,6 +124,8 @@ def _attention(attention: AttentionLayout) -> list[tuple[str, str]]:
     for name, value in (("soft cap", attention.soft_cap), ("sinks", attention.sinks)):
         if value is not None:
             facts.append((name, str(value)))
+    if attention.further_senders:
+        facts.append(("further senders", f"{attention.further_senders}, from no token; no part of the factors"))
     if attention.relative_bias:
         facts.append(("bias", "by distance, added to the logits; no part of the factors"))
     if attention.token_bias:

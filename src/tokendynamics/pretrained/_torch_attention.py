@@ -1,0 +1,238 @@
+"""Lets PyTorch's own attention modules, which are one function each, run as the functions and modules they stand for.
+
+`nn.MultiheadAttention` calls neither of its projections as a module, and in evaluation an encoder layer may run as one
+fused function. Inside `apart` each such module projects, attends and calls ``out_proj``, with the same functions on the
+same numbers in the same order, and the fused ways are off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from threading import Lock
+from typing import Any, Literal, TypeAlias
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+Projection: TypeAlias = Literal["packed", "query", "key", "value", "key and value"]
+"""Which rows of an attention's own projection; "packed" for all of them."""
+
+_THIRDS: dict[Projection, tuple[int, int]] = {
+    "packed": (0, 3),
+    "query": (0, 1),
+    "key": (1, 2),
+    "value": (2, 3),
+    "key and value": (1, 3),
+}
+
+
+def projection_of(attention: nn.Module, which: Projection) -> tuple[Tensor, Tensor | None]:
+    """Return weight (out, in) and bias of an attention's own projection.
+
+    >>> attention = nn.MultiheadAttention(4, 2)
+    >>> torch.equal(projection_of(attention, "key")[0], attention.in_proj_weight[4:8])
+    True
+
+    Args:
+        attention: An `nn.MultiheadAttention`.
+        which: Which one.
+    """
+    parts: Any = attention
+    rows = slice(*(third * parts.embed_dim for third in _THIRDS[which]))
+    packed = parts.in_proj_weight
+    weight = getattr(parts, f"{which[0]}_proj_weight") if packed is None else packed[rows]
+    return weight, None if parts.in_proj_bias is None else parts.in_proj_bias[rows]
+
+
+FURTHER_SENDERS: ContextVar[int] = ContextVar("FURTHER_SENDERS", default=0)
+"""How many of the last keys and values of the attention that runs come from no token."""
+
+
+class InProjection(nn.Module):
+    """Some rows of an attention's own projection, called as a module.
+
+    Attributes:
+        which: Which ones.
+
+    Args:
+        attention: Whose.
+        which: Which ones.
+    """
+
+    def __init__(self, attention: nn.Module, which: Projection) -> None:
+        super().__init__()
+        vars(self)["attention"] = attention  # no child: it is the other way round
+        self.which: Projection = which
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight as it is now."""
+        return projection_of(vars(self)["attention"], self.which)[0]
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The bias as it is now; None without."""
+        return projection_of(vars(self)["attention"], self.which)[1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x (input, token, in) projected, token by token as PyTorch does."""
+        return functional.linear(x.transpose(0, 1), self.weight, self.bias).transpose(0, 1)
+
+
+class _Forward:
+    """What an attention runs in the place of its own forward pass.
+
+    Args:
+        attention: An `nn.MultiheadAttention`.
+    """
+
+    def __init__(self, attention: Any) -> None:
+        self.attention = attention
+        self.projections = {which: InProjection(attention, which) for which in _THIRDS}
+
+    def __call__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        attention = self.attention
+        if query.ndim != 3 or query.is_nested or (is_causal and attn_mask is None):  # no batch, or an error
+            given: dict[str, Any] = {"key_padding_mask": key_padding_mask, "need_weights": need_weights}
+            given |= {"average_attn_weights": average_attn_weights, "is_causal": is_causal}
+            return nn.MultiheadAttention.forward(attention, query, key, value, attn_mask=attn_mask, **given)
+        hinted = is_causal and key_padding_mask is None and not need_weights
+        q, k, v = self._projected(query, key, value)
+        mask = None if hinted else self._mask(attn_mask, key_padding_mask, q, k.shape[2])
+        dropout = attention.dropout if attention.training else 0.0
+        token = FURTHER_SENDERS.set(k.shape[2] - key.shape[1 if attention.batch_first else 0])
+        try:
+            if need_weights:
+                output, weights = _attend(q, k, v, mask, dropout)
+                weights = weights.mean(dim=1) if average_attn_weights else weights
+            else:
+                output, weights = functional.scaled_dot_product_attention(q, k, v, mask, dropout, hinted), None
+        finally:
+            FURTHER_SENDERS.reset(token)
+        output = attention.out_proj(output.transpose(1, 2).flatten(2))
+        return output if attention.batch_first else output.transpose(0, 1), weights
+
+    def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values, (input, head, token, feature); further senders come last."""
+        by_name, packed = self.projections, self.attention.in_proj_weight is not None
+        turned: dict[int, Tensor] = {}  # what is one tensor stays one
+
+        def given(tensor: Tensor) -> Tensor:
+            return turned.setdefault(id(tensor), tensor if self.attention.batch_first else tensor.transpose(0, 1))
+
+        if packed and key is value and query is key:
+            q, k, v = by_name["packed"](given(query)).chunk(3, dim=-1)
+        elif packed and key is value:
+            q, (k, v) = by_name["query"](given(query)), by_name["key and value"](given(key)).chunk(2, dim=-1)
+        else:
+            q, k, v = (by_name[which](given(x)) for which, x in (("query", query), ("key", key), ("value", value)))
+        if self.attention.bias_k is not None:
+            k, v = (_extended(x, end) for x, end in ((k, self.attention.bias_k), (v, self.attention.bias_v)))
+        q, k, v = (x.unflatten(-1, (self.attention.num_heads, -1)).transpose(1, 2) for x in (q, k, v))
+        if self.attention.add_zero_attn:
+            k, v = (torch.cat([x, torch.zeros_like(x[:, :, :1])], dim=2) for x in (k, v))
+        return q, k, v
+
+    def _mask(self, mask: Tensor | None, padding: Tensor | None, q: Tensor, senders: int) -> Tensor | None:
+        """Return what is added to the logits, (…, receiver, sender); None for nothing."""
+        added = [] if mask is None else [_added(mask, q)]
+        if mask is not None and mask.ndim == 3:
+            added = [added[0].unflatten(0, (len(q), -1))]
+        added += [] if padding is None else [_added(padding, q)[:, None, None]]
+        if not added:
+            return None
+        return functional.pad(sum(added[1:], added[0]), (0, senders - added[0].shape[-1]))
+
+
+def _extended(x: Tensor, end: Tensor) -> Tensor:
+    """Return keys or values (input, token, feature) with one more behind them, token by token in memory."""
+    return torch.cat([x.transpose(0, 1), end.expand(-1, len(x), -1)]).transpose(0, 1)
+
+
+def _added(mask: Tensor, like: Tensor) -> Tensor:
+    return torch.zeros_like(mask, dtype=like.dtype).masked_fill(mask, -torch.inf) if mask.dtype == torch.bool else mask
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float) -> tuple[Tensor, Tensor]:
+    """Attend as PyTorch does where the weights are asked for: inputs and heads stand below each other."""
+    shape = (*q.shape[:3], k.shape[2])
+    query, key, value = (x.flatten(0, 1) for x in (q * math.sqrt(1.0 / q.shape[-1]), k, v))
+    if mask is None:
+        logits = torch.bmm(query, key.mT)
+    else:
+        logits = torch.baddbmm(mask.expand(shape).flatten(0, 1), query, key.mT)
+    weights = logits.view(shape).softmax(dim=-1)
+    weights = functional.dropout(weights, dropout) if dropout > 0.0 else weights
+    return torch.bmm(weights.flatten(0, 1), value).unflatten(0, shape[:2]), weights
+
+
+def projections_apart(module: nn.Module) -> list[InProjection]:
+    """Return what a module calls inside `apart` in the place of its own projection; empty for all but attentions."""
+    forward = vars(module).get("forward")
+    return list(forward.projections.values()) if isinstance(forward, _Forward) else []
+
+
+_changing = Lock()
+
+_held: WeakKeyDictionary[nn.Module, tuple[int, dict[str, Any]]] = WeakKeyDictionary()
+"""How many open blocks need a changed module, and what its attributes were."""
+
+
+@contextmanager
+def apart(network: nn.Module) -> Iterator[None]:
+    """Let every `nn.MultiheadAttention` of a network run in parts inside the block, by the same functions.
+
+    Outputs are those of the module's own forward pass to rounding. The network is as before after it; several such
+    blocks may be open at a time, in several threads.
+
+    Args:
+        network: Any; one without such modules is not touched.
+    """
+    changes = [(module, change) for module in network.modules() if (change := _change_of(module))]
+    with _changing:
+        for module, change in changes:
+            users, former = _held.get(module, (0, {}))
+            if not users:
+                former = {name: vars(module)[name] for name in change if name != "forward"}
+                vars(module).update(change)
+            _held[module] = users + 1, former
+    try:
+        yield
+    finally:
+        with _changing:
+            for module, change in changes:
+                users, former = _held[module]
+                if users > 1:
+                    _held[module] = users - 1, former
+                    continue
+                del _held[module]
+                for name in change:
+                    del vars(module)[name]
+                vars(module).update(former)
+
+
+def _change_of(module: nn.Module) -> dict[str, Any]:
+    """Return which attributes of a module are others inside `apart`: a forward pass, or what allows a fused one."""
+    given: dict[str, Any] = vars(module)
+    if isinstance(module, nn.MultiheadAttention):
+        plain = type(module).forward is nn.MultiheadAttention.forward
+        return {"forward": _Forward(module)} if plain and isinstance(given.get("forward"), _Forward | None) else {}
+    switches = {"activation_relu_or_gelu": 0} if isinstance(module, nn.TransformerEncoderLayer) else {}
+    if isinstance(module, nn.TransformerEncoder):
+        switches = {"use_nested_tensor": False}
+    return {name: value for name, value in switches.items() if name in given}

@@ -1,0 +1,337 @@
+"""PyTorch's own attention is read like any other: `nn.MultiheadAttention` and the layers and networks made with it."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tokendynamics as td
+from tokendynamics.numerics import AttentionFactorsError
+from tokendynamics.pretrained._torch_attention import apart
+from tokendynamics.pretrained.network import evaluating
+
+DIM, HEADS, VOCABULARY, WIDTH = 24, 4, 40, 6
+PROMPTS = [[5, 9, 33, 21, 7], [12, 3, 38, 2], [1, 30, 4, 4, 4, 9]]
+
+
+def shaken(network: nn.Module) -> Any:
+    """Return it in evaluation, with biases and gains that are neither 0 nor 1."""
+    generator = torch.Generator().manual_seed(2)
+    for parameter in network.parameters():
+        parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator)
+    return network.eval()
+
+
+class Encoder(nn.Module):
+    """`nn.TransformerEncoder` behind an embedding; a token 0 is padding where `padded`."""
+
+    def __init__(self, *, causal: bool = False, padded: bool = False, final: bool = True, **layer: Any) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(VOCABULARY, DIM), nn.Embedding(16, DIM)
+        self.causal, self.padded = causal, padded
+        layers = nn.TransformerEncoderLayer(DIM, HEADS, 32, dropout=0.3, batch_first=True, **layer)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # which of its shortcuts are off
+            self.encoder = nn.TransformerEncoder(layers, 3, nn.LayerNorm(DIM) if final else None)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        tokens = ids.shape[1]
+        x = self.words(ids) + self.places(torch.arange(tokens))
+        mask = torch.ones(tokens, tokens, dtype=torch.bool).triu(1) if self.causal else None
+        return self.encoder(x, mask=mask, src_key_padding_mask=ids == 0 if self.padded else None)
+
+
+class Block(nn.Module):
+    """As in vision transformers that people write with `nn.MultiheadAttention`."""
+
+    def __init__(self, form: str, **attention: Any) -> None:
+        super().__init__()
+        self.norm1, self.norm2, self.form = nn.LayerNorm(DIM), nn.LayerNorm(DIM), form
+        self.attn = nn.MultiheadAttention(DIM, HEADS, **{"batch_first": True} | attention)
+        self.mlp = nn.Sequential(nn.Linear(DIM, 32), nn.GELU(), nn.Linear(32, DIM))
+        self.reduced = nn.Linear(DIM, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm1(x)
+        if self.form == "by name":
+            z = self.attn(query=y, key=y, value=y)[0]
+        elif self.form == "tokens first":
+            z = self.attn(y.transpose(0, 1), y.transpose(0, 1), y.transpose(0, 1), need_weights=False)[0].transpose(
+                0, 1
+            )
+        elif self.form == "other widths":
+            z = self.attn(y, self.reduced(y), self.reduced(y), need_weights=False)[0]
+        else:
+            z = self.attn(y, y, y, need_weights=self.form == "weights")[0]
+        x = x + z
+        return x + self.mlp(self.norm2(x))
+
+
+class Stacked(nn.Module):
+    def __init__(self, form: str = "plain", **attention: Any) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(VOCABULARY, DIM), nn.Embedding(16, DIM)
+        self.blocks = nn.Sequential(*(Block(form, **attention) for _ in range(2)))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.blocks(self.words(ids) + self.places(torch.arange(ids.shape[1])))
+
+
+def network_of(kind: type[nn.Module], *form: str, **named: Any) -> Any:
+    torch.manual_seed(5)
+    return shaken(kind(*form, **named))
+
+
+def loaded(network: nn.Module) -> Any:
+    return td.load(network, inputs=lambda count: {"ids": torch.randint(1, VOCABULARY, (count, 7))})
+
+
+def by_hand(attention: Any, x: Tensor, hidden: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return output and weights of one input (token, dim) from the attention's own tensors, head by head."""
+    outputs, weights = [], []
+    bias = torch.zeros(3 * DIM) if attention.in_proj_bias is None else attention.in_proj_bias
+    for head in range(HEADS):
+        rows = [slice(third * DIM + head * WIDTH, third * DIM + (head + 1) * WIDTH) for third in range(3)]
+        q, k, v = (x @ attention.in_proj_weight[some].T + bias[some] for some in rows)
+        if attention.bias_k is not None:
+            k, v = (torch.cat([k, attention.bias_k[0, :, rows[0]]]), torch.cat([v, attention.bias_v[0, :, rows[0]]]))
+        if attention.add_zero_attn:
+            k, v = torch.cat([k, torch.zeros(1, WIDTH)]), torch.cat([v, torch.zeros(1, WIDTH)])
+        logits = q @ k.T / math.sqrt(WIDTH)
+        if hidden is not None:
+            logits[:, : len(x)] = logits[:, : len(x)].masked_fill(hidden, -torch.inf)
+        weights.append(logits.softmax(dim=-1)[:, : len(x)])
+        outputs.append(logits.softmax(dim=-1) @ v)
+    return attention.out_proj(torch.cat(outputs, dim=-1)), torch.stack(weights)
+
+
+MASKS: dict[str, Callable[[int, int], dict[str, Any]]] = {
+    "none": lambda inputs, tokens: {},
+    "bool": lambda inputs, tokens: {"attn_mask": torch.ones(tokens, tokens, dtype=torch.bool).triu(1)},
+    "float": lambda inputs, tokens: {"attn_mask": torch.randn(tokens, tokens)},
+    "of each head": lambda inputs, tokens: {"attn_mask": torch.randn(inputs * HEADS, tokens, tokens)},
+    "hint": lambda inputs, tokens: {
+        "attn_mask": nn.Transformer.generate_square_subsequent_mask(tokens),
+        "is_causal": True,
+    },
+    "padding": lambda inputs, tokens: {"key_padding_mask": torch.arange(tokens).expand(inputs, -1) >= tokens - 2},
+    "both": lambda inputs, tokens: {
+        "key_padding_mask": torch.arange(tokens).expand(inputs, -1) >= tokens - 2,
+        "attn_mask": torch.ones(tokens, tokens, dtype=torch.bool).triu(1),
+    },
+}
+
+
+@pytest.mark.parametrize("masks", MASKS)
+@pytest.mark.parametrize(
+    "named",
+    [{}, {"bias": False, "batch_first": False}, {"add_bias_kv": True, "add_zero_attn": True}, {"kdim": 12, "vdim": 10}],
+    ids=str,
+)
+def test_an_attention_apart_gives_what_it_gives_whole(named: dict[str, Any], masks: str) -> None:
+    attention = shaken(nn.MultiheadAttention(DIM, HEADS, dropout=0.5, **{"batch_first": True} | named))
+    for inputs, tokens in ((1, 9), (3, 5)):
+        masked = MASKS[masks](inputs, tokens)
+        x, key, value = (torch.randn(inputs, tokens, width) for width in (DIM, attention.kdim, attention.vdim))
+        given = [(x, key, value), (x, x, x), (x, key, key)] if attention.kdim == DIM else [(x, key, value)]
+        for several in given:
+            if not attention.batch_first:
+                turned = {id(each): each.transpose(0, 1) for each in several}
+                several = tuple(turned[id(each)] for each in several)
+            for wanted in ({"need_weights": False}, {}, {"average_attn_weights": False}):
+                whole = attention(*several, **masked, **wanted)  # with gradients: no fused path
+                calls: list[Tensor] = []
+                hook = attention.out_proj.register_forward_pre_hook(lambda module, x, calls=calls: calls.append(x[0]))
+                with apart(attention):
+                    in_parts = attention(*several, **masked, **wanted)
+                hook.remove()
+                assert len(calls) == 1
+                assert calls[0].shape[:2] == (inputs, tokens)
+                for one, other in zip(whole, in_parts, strict=True):
+                    if one is None:
+                        assert other is None
+                    elif inputs == 1:
+                        assert torch.equal(one, other)
+                    else:  # the output projection takes the rows in another order
+                        torch.testing.assert_close(one, other)
+
+
+def test_a_network_is_as_it_was_after_an_error_and_with_several_threads() -> None:
+    network = network_of(Encoder, padded=True)
+    before = [dict(vars(module)) for module in network.modules()]
+    with pytest.raises(RuntimeError, match="within"), apart(network), apart(network):
+        raise RuntimeError("within")
+    ids = torch.tensor([PROMPTS[0]])
+    with torch.no_grad():
+        expected = network(ids)
+
+    def run(number: int) -> Tensor:
+        del number
+        with apart(network), torch.no_grad():
+            return network(ids)
+
+    with ThreadPoolExecutor(4) as pool:
+        for output in pool.map(run, range(20)):
+            torch.testing.assert_close(output, expected)
+    for module, attributes in zip(network.modules(), before, strict=True):
+        assert vars(module).keys() == attributes.keys()
+        assert all(vars(module)[name] is value for name, value in attributes.items())
+
+
+def test_a_subclass_with_its_own_forward_pass_keeps_it() -> None:
+    class Doubled(nn.MultiheadAttention):
+        def forward(self, *positional: Any, **named: Any) -> Any:
+            output, weights = super().forward(*positional, **named)
+            return 2 * output, weights
+
+    x, attention = torch.randn(1, 4, DIM), Doubled(DIM, HEADS, batch_first=True)
+    with apart(attention):
+        torch.testing.assert_close(attention(x, x, x)[0], attention(x, x, x)[0])
+        assert "forward" not in vars(attention)
+
+
+def test_no_fused_path_runs_while_a_network_is_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, ids = network_of(Encoder, padded=True), torch.tensor([[*PROMPTS[0], 0, 0]])
+    fused: list[Any] = []
+    whole = torch._transformer_encoder_layer_fwd  # pyright: ignore[reportPrivateImportUsage]
+    monkeypatch.setattr(torch, "_transformer_encoder_layer_fwd", lambda *a: (fused.append(a), whole(*a))[1])
+    with torch.no_grad():
+        by_itself = network(ids)
+        assert len(fused) == 3
+        assert fused[0][0].is_nested
+        with evaluating(network):
+            output = network(ids)
+    assert len(fused) == 3
+    torch.testing.assert_close(output[:, :5], by_itself[:, :5])
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "norm last": {},
+    "norm first": {"norm_first": True, "final": False},
+    "no bias": {"bias": False, "activation": nn.SiLU()},
+    "causal": {"causal": True, "norm_first": True, "activation": "gelu"},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_encoder_is_read_by_its_own_tensors(case: str) -> None:
+    network = network_of(Encoder, **CASES[case]).train()
+    ckpt, layers = loaded(network), network.encoder.layers
+    first, causal = CASES[case].get("norm_first", False), case == "causal"
+    layout = ckpt.layout.layers[1]
+    assert layout.attention is not None, layout.problem
+    assert (layout.attention.module, layout.attention.causal, layout.parts) == (
+        "self_attn",
+        causal,
+        ("self_attn", "linear2"),
+    )
+    assert layout.residual is not None
+    assert layout.residual.kind == ("added" if first else "norm after")
+    assert (layout.attention.norm is not None) is first
+    assert ckpt.layout.end == ("encoder.layers.2" if case == "norm first" else "encoder.norm")
+    weights, attention = ckpt.attention(2), layers[1].self_attn
+    assert (weights.query_bias is None) is (case == "no bias")
+    for head in range(HEADS):
+        for third, factor in enumerate((weights.query, weights.key, weights.value)):
+            rows = slice(third * DIM + head * WIDTH, third * DIM + (head + 1) * WIDTH)
+            torch.testing.assert_close(factor[head], attention.in_proj_weight.detach()[rows].T)
+        columns = attention.out_proj.weight.detach()[:, head * WIDTH : (head + 1) * WIDTH]
+        torch.testing.assert_close(weights.output[head], columns.T)
+    ids = torch.tensor(PROMPTS[0])
+    pattern = td.attention_seen(ckpt, [PROMPTS[0]], patterns=True).pattern
+    states = ckpt.states(ids)
+    assert network.training
+    assert all(module.training for module in network.modules())
+    x = network.words.weight[ids] + network.places.weight[: len(ids)]
+    hidden = torch.ones(len(ids), len(ids), dtype=torch.bool).triu(1) if causal else None
+    network.eval()
+    for number, layer in enumerate(layers):
+        torch.testing.assert_close(states.feed_forward[number], x.detach())
+        output, by_head = by_hand(layer.self_attn, layer.norm1(x) if first else x, hidden)
+        np.testing.assert_allclose(pattern[0, number], by_head.detach(), atol=2e-6)
+        x = x + output if first else layer.norm1(x + output)
+        torch.testing.assert_close(states.attention[number + 1], x.detach())
+        wide = layer.linear2(layer.activation(layer.linear1(layer.norm2(x) if first else x)))
+        x = x + wide if first else layer.norm2(x + wide)
+    torch.testing.assert_close(states.feed_forward[3], x.detach())
+
+
+def test_a_head_and_the_logits_of_an_encoder_are_changed_where_they_are() -> None:
+    network, ids = network_of(Encoder), torch.tensor(PROMPTS[0])
+    without = loaded(network).under({"layer 2 head 1": 0}).states(ids)
+    hotter = loaded(network).under({"logits": 0.5}).states(ids)
+    for layer in network.encoder.layers:
+        for name in ("in_proj_weight", "in_proj_bias"):
+            getattr(layer.self_attn, name).data[:DIM] *= 0.5
+    torch.testing.assert_close(hotter.feed_forward, loaded(network).states(ids).feed_forward)
+    network = network_of(Encoder)
+    network.encoder.layers[1].self_attn.out_proj.weight.data[:, WIDTH : 2 * WIDTH] = 0
+    torch.testing.assert_close(without.feed_forward, loaded(network).states(ids).feed_forward)
+
+
+def test_weights_trained_in_place_are_those_that_are_read() -> None:
+    network = network_of(Encoder)
+    ckpt = loaded(network)
+    former = ckpt.attention(1).query.clone()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.5)
+    network(torch.tensor([PROMPTS[0]])).square().mean().backward()
+    optimizer.step()
+    again = loaded(network)
+    assert not torch.equal(former, ckpt.attention(1).query)
+    torch.testing.assert_close(ckpt.attention(1).query, again.attention(1).query, rtol=0, atol=0)
+    ids = torch.tensor(PROMPTS[1])
+    torch.testing.assert_close(ckpt.states(ids).feed_forward, again.states(ids).feed_forward, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("form", ["weights", "by name", "tokens first"])
+def test_blocks_of_ones_own_are_read_however_they_call_it(form: str) -> None:
+    network, plain = network_of(Stacked, form, batch_first=form != "tokens first"), network_of(Stacked)
+    ckpt, other = loaded(network), loaded(plain)
+    layout = ckpt.layout.layers[0]
+    assert layout.attention is not None, layout.problem
+    assert layout.attention.norm is not None
+    assert layout.attention.norm[0] == "norm1"
+    assert layout.attention.explicit is (form != "tokens first")
+    assert layout.parts == ("attn", "mlp")
+    audit, expected = td.audit(ckpt), td.audit(other)
+    for name, values in expected.data_vars.items():
+        if values.dtype.kind == "f":
+            np.testing.assert_allclose(audit[name], values, rtol=1e-6, atol=1e-6, err_msg=str(name))
+    seen, by_other = td.attention_seen(ckpt, PROMPTS), td.attention_seen(other, PROMPTS)
+    np.testing.assert_allclose(seen.received, by_other.received, atol=1e-6)
+    gated = ckpt.under({"layer 1 head 2": 0}).states(torch.tensor(PROMPTS[0]))
+    expected = other.under({"layer 1 head 2": 0}).states(torch.tensor(PROMPTS[0]))
+    torch.testing.assert_close(gated.feed_forward, expected.feed_forward)
+
+
+@pytest.mark.parametrize("named", [{"add_bias_kv": True}, {"add_zero_attn": True}], ids=str)
+@pytest.mark.parametrize("form", ["plain", "weights"])
+def test_a_sender_that_is_no_token_is_named_and_takes_its_weight(form: str, named: dict[str, bool]) -> None:
+    network = network_of(Stacked, form, **named)
+    ckpt = loaded(network)
+    layout = ckpt.layout.layers[0].attention
+    assert layout is not None
+    assert layout.further_senders == 1
+    assert not layout.causal
+    assert ckpt.attention(1).query.shape == (HEADS, DIM, WIDTH)
+    seen = td.attention_seen(ckpt, [PROMPTS[0]], patterns=True)
+    x = network.words.weight[PROMPTS[0]] + network.places.weight[:5]
+    _, weights = by_hand(network.blocks[0].attn, network.blocks[0].norm1(x))
+    np.testing.assert_allclose(seen.pattern[0, 0], weights.detach(), atol=2e-6)
+    np.testing.assert_allclose(seen.to_sink[0, 0], 1 - weights.detach().sum(dim=-1).mean(dim=-1), atol=2e-6)
+    assert float(seen.to_sink.min()) > 0.01
+
+
+def test_keys_of_another_width_are_traced_and_not_audited() -> None:
+    ckpt = loaded(network_of(Stacked, "other widths", kdim=12, vdim=12))
+    assert td.trace(ckpt, PROMPTS).sizes["layer"] == 3
+    with pytest.raises(AttentionFactorsError, match="projected from another tensor than its queries"):
+        td.audit(ckpt)
