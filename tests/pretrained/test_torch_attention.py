@@ -335,3 +335,61 @@ def test_keys_of_another_width_are_traced_and_not_audited() -> None:
     assert td.trace(ckpt, PROMPTS).sizes["layer"] == 3
     with pytest.raises(AttentionFactorsError, match="projected from another tensor than its queries"):
         td.audit(ckpt)
+
+
+class PostNorm(nn.Module):
+    """BERT's layers with the weights of a `BertModel`, by `nn.TransformerEncoder` or by hand."""
+
+    def __init__(self, bert: Any, *, by_hand: bool) -> None:
+        super().__init__()
+        self.embeddings = bert.embeddings
+        self.layers = nn.ModuleList(_ByHand(layer) if by_hand else _encoder_layer(layer) for layer in bert.encoder.layer)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embeddings(input_ids=ids)
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def _encoder_layer(bert: Any) -> nn.TransformerEncoderLayer:
+    layer = nn.TransformerEncoderLayer(DIM, HEADS, 32, activation="gelu", batch_first=True, layer_norm_eps=1e-12)
+    attention, output = bert.attention.self, bert.attention.output
+    for name in ("weight", "bias"):
+        packed = torch.cat([getattr(part, name).data for part in (attention.query, attention.key, attention.value)])
+        getattr(layer.self_attn, f"in_proj_{name}").data = packed
+    layer.self_attn.out_proj.load_state_dict(output.dense.state_dict())
+    layer.linear1, layer.linear2 = bert.intermediate.dense, bert.output.dense
+    layer.norm1, layer.norm2 = output.LayerNorm, bert.output.LayerNorm
+    return layer
+
+
+class _ByHand(nn.Module):
+    def __init__(self, bert: Any) -> None:
+        super().__init__()
+        self.projections = nn.ModuleDict({name: getattr(bert.attention.self, name) for name in ("query", "key", "value")})
+        self.out, self.norm1 = bert.attention.output.dense, bert.attention.output.LayerNorm
+        self.wide, self.back, self.norm2 = bert.intermediate.dense, bert.output.dense, bert.output.LayerNorm
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (project(x).unflatten(-1, (HEADS, -1)) for project in self.projections.values())
+        weights = (torch.einsum("bihd,bjhd->bhij", q, k) * WIDTH**-0.5).softmax(-1)
+        x = self.norm1(x + self.out(torch.einsum("bhij,bjhd->bihd", weights, v).flatten(2)))
+        return self.norm2(x + self.back(nn.functional.gelu(self.wide(x))))
+
+
+def test_three_ways_of_writing_a_network_give_the_same_results() -> None:
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(3)
+    sizes: dict[str, Any] = {"hidden_size": DIM, "num_hidden_layers": 3, "num_attention_heads": HEADS}
+    config = BertConfig(**sizes, intermediate_size=32, vocab_size=VOCABULARY, max_position_embeddings=16)
+    bert = shaken(BertModel(config, add_pooling_layer=False))
+    networks = [td.load(bert), *(loaded(PostNorm(bert, by_hand=by_hand).eval()) for by_hand in (False, True))]
+    audits, traces = [td.audit(ckpt) for ckpt in networks], [td.trace(ckpt, PROMPTS, packed=False) for ckpt in networks]
+    for results in (audits, traces):
+        for other in results[1:]:
+            assert set(other.data_vars) == set(results[0].data_vars)
+            for name, values in results[0].data_vars.items():
+                if values.dtype.kind == "f":
+                    np.testing.assert_allclose(other[name], values, rtol=1e-5, atol=1e-6, err_msg=str(name))
