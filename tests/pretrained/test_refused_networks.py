@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -16,28 +17,30 @@ from tokendynamics.pretrained.other_libraries import silenced
 
 
 class _Encoder(nn.Module):
-    """PyTorch's own encoder behind an embedding."""
+    """Layers of PyTorch's own encoder behind an embedding."""
 
     def __init__(self, batch_first: bool) -> None:
         super().__init__()
         self.embed, self.batch_first = nn.Embedding(31, 16), batch_first
         layer = nn.TransformerEncoderLayer(16, 2, 24, batch_first=batch_first)
-        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.layers = nn.ModuleList(copy.deepcopy(layer) for _ in range(2))
 
     def forward(self, ids: Tensor) -> Tensor:
-        x = self.embed(ids)
-        return self.encoder(x) if self.batch_first else self.encoder(x.transpose(0, 1)).transpose(0, 1)
+        x = self.embed(ids) if self.batch_first else self.embed(ids).transpose(0, 1)
+        for layer in self.layers:
+            x = layer(x)
+        return x if self.batch_first else x.transpose(0, 1)
 
 
 def _ids(count: int, tokens: int = 7) -> dict[str, Tensor]:
     return {"ids": torch.randint(0, 31, (count, tokens))}
 
 
-def test_an_encoder_with_tokens_first_is_refused_and_one_with_inputs_first_is_read() -> None:
+def test_layers_with_tokens_first_are_refused_and_those_with_inputs_first_are_read() -> None:
     network = _Encoder(batch_first=True).eval()
     found = td.load(network, inputs=_ids)
     outputs: list[Tensor] = []
-    hooks = [layer.register_forward_hook(lambda m, a, y: outputs.append(y[0])) for layer in network.encoder.layers]
+    hooks = [layer.register_forward_hook(lambda m, a, y: outputs.append(y[0])) for layer in network.layers]
     ids = torch.randint(0, 31, (1, 9))
     with torch.inference_mode():
         network(ids)

@@ -37,7 +37,9 @@ class Encoder(nn.Module):
         super().__init__()
         self.words, self.places = nn.Embedding(VOCABULARY, DIM), nn.Embedding(16, DIM)
         self.causal, self.padded = causal, padded
-        layers = nn.TransformerEncoderLayer(DIM, HEADS, 32, dropout=0.3, batch_first=True, **layer)
+        named: Any = {"batch_first": True, **layer}
+        layers = nn.TransformerEncoderLayer(DIM, HEADS, 32, dropout=0.3, **named)
+        self.first = layer.get("batch_first", True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # which of its shortcuts are off
             self.encoder = nn.TransformerEncoder(layers, 3, nn.LayerNorm(DIM) if final else None)
@@ -46,7 +48,10 @@ class Encoder(nn.Module):
         tokens = ids.shape[1]
         x = self.words(ids) + self.places(torch.arange(tokens))
         mask = torch.ones(tokens, tokens, dtype=torch.bool).triu(1) if self.causal else None
-        return self.encoder(x, mask=mask, src_key_padding_mask=ids == 0 if self.padded else None)
+        padding = ids == 0 if self.padded else None
+        if self.first:
+            return self.encoder(x, mask=mask, src_key_padding_mask=padding)
+        return self.encoder(src=x.transpose(0, 1), mask=mask, src_key_padding_mask=padding).transpose(0, 1)
 
 
 class Block(nn.Module):
@@ -164,12 +169,13 @@ def test_an_attention_apart_gives_what_it_gives_whole(named: dict[str, Any], mas
                         torch.testing.assert_close(one, other)
 
 
-def test_a_network_is_as_it_was_after_an_error_and_with_several_threads() -> None:
-    network = network_of(Encoder, padded=True)
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_a_network_is_as_it_was_after_an_error_and_with_several_threads(batch_first: bool) -> None:
+    network = network_of(Encoder, padded=True, batch_first=batch_first)
     before = [dict(vars(module)) for module in network.modules()]
     with pytest.raises(RuntimeError, match="within"), apart(network), apart(network):
         raise RuntimeError("within")
-    ids = torch.tensor([PROMPTS[0]])
+    ids = torch.tensor([PROMPTS[0], PROMPTS[2][:5]])
     with torch.no_grad():
         expected = network(ids)
 
@@ -218,6 +224,8 @@ CASES: dict[str, dict[str, Any]] = {
     "norm first": {"norm_first": True, "final": False},
     "no bias": {"bias": False, "activation": nn.SiLU()},
     "causal": {"causal": True, "norm_first": True, "activation": "gelu"},
+    "tokens first": {"batch_first": False},
+    "tokens first, causal": {"batch_first": False, "causal": True, "norm_first": True},
 }
 
 
@@ -225,7 +233,7 @@ CASES: dict[str, dict[str, Any]] = {
 def test_an_encoder_is_read_by_its_own_tensors(case: str) -> None:
     network = network_of(Encoder, **CASES[case]).train()
     ckpt, layers = loaded(network), network.encoder.layers
-    first, causal = CASES[case].get("norm_first", False), case == "causal"
+    first, causal = CASES[case].get("norm_first", False), CASES[case].get("causal", False)
     layout = ckpt.layout.layers[1]
     assert layout.attention is not None, layout.problem
     assert (layout.attention.module, layout.attention.causal, layout.parts) == (
@@ -343,7 +351,7 @@ class PostNorm(nn.Module):
     def __init__(self, bert: Any, *, by_hand: bool) -> None:
         super().__init__()
         self.embeddings = bert.embeddings
-        self.layers = nn.ModuleList(_ByHand(layer) if by_hand else _encoder_layer(layer) for layer in bert.encoder.layer)
+        self.layers = nn.ModuleList(map(_ByHand if by_hand else _encoder_layer, bert.encoder.layer))
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self.embeddings(input_ids=ids)
@@ -367,7 +375,8 @@ def _encoder_layer(bert: Any) -> nn.TransformerEncoderLayer:
 class _ByHand(nn.Module):
     def __init__(self, bert: Any) -> None:
         super().__init__()
-        self.projections = nn.ModuleDict({name: getattr(bert.attention.self, name) for name in ("query", "key", "value")})
+        names = ("query", "key", "value")
+        self.projections = nn.ModuleDict({name: getattr(bert.attention.self, name) for name in names})
         self.out, self.norm1 = bert.attention.output.dense, bert.attention.output.LayerNorm
         self.wide, self.back, self.norm2 = bert.intermediate.dense, bert.output.dense, bert.output.LayerNorm
 

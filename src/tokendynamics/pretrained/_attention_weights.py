@@ -140,6 +140,8 @@ def verified_scale(tensors: LayerTensors, seen: Seen, name: str, number: int) ->
     layout, shape = tensors.layout, seen.shape
     # On the CPU, where its arguments were recorded, wherever the weights are.
     module = _double_when_used(tensors.block.get_submodule(layout.module))
+    if isinstance(module, nn.MultiheadAttention) and seen.batch_first is not None:
+        module.batch_first = seen.batch_first
     for label, buffer in list(module.named_buffers()):
         if buffer.is_meta:
             owner, _, leaf = label.rpartition(".")

@@ -2,15 +2,17 @@
 
 `nn.MultiheadAttention` calls neither of its projections as a module, and in evaluation an encoder layer may run as one
 fused function. Inside `apart` each such module projects, attends and calls ``out_proj``, with the same functions on the
-same numbers in the same order, and the fused ways are off.
+same numbers in the same order, and the fused ways are off. Encoders and decoders whose states have the tokens first
+turn them: what runs inside such a list of layers has the inputs first.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Literal, TypeAlias
 from weakref import WeakKeyDictionary
@@ -187,10 +189,51 @@ def projections_apart(module: nn.Module) -> list[InProjection]:
     return list(forward.projections.values()) if isinstance(forward, _Forward) else []
 
 
-_changing = Lock()
+class _Turned:
+    """What an encoder or a decoder with tokens first runs: its own forward pass, inputs first.
 
-_held: WeakKeyDictionary[nn.Module, tuple[int, dict[str, Any]]] = WeakKeyDictionary()
-"""How many open blocks need a changed module, and what its attributes were."""
+    Args:
+        layers: An `nn.TransformerEncoder` or `nn.TransformerDecoder`.
+    """
+
+    def __init__(self, layers: nn.Module) -> None:
+        self.layers = layers
+
+    def __call__(self, *positional: Any, **named: Any) -> Tensor:
+        states = _STATES[isinstance(self.layers, nn.TransformerDecoder)]
+        count = len(states)
+        positional = (*map(_swapped, positional[:count]), *positional[count:])
+        named |= {name: _swapped(named[name]) for name in states if name in named}
+        return _swapped(type(self.layers).forward(self.layers, *positional, **named))
+
+
+_STATES = (("src",), ("tgt", "memory"))
+"""What an encoder and a decoder call the states that they read."""
+
+
+def _swapped(states: Any) -> Any:
+    """Return states with tokens and inputs in the other order; those without an axis of inputs as they are."""
+    return states.transpose(0, 1) if isinstance(states, Tensor) and states.ndim == 3 else states
+
+
+@dataclass
+class _Held:
+    """What is other about a module inside `apart`.
+
+    Attributes:
+        names: Of its attributes.
+        former: Those of them that it had itself.
+        users: How many open blocks need it.
+    """
+
+    names: tuple[str, ...]
+    former: dict[str, Any]
+    users: int = 0
+
+
+_held: WeakKeyDictionary[nn.Module, _Held] = WeakKeyDictionary()
+
+_changing = Lock()
 
 
 @contextmanager
@@ -203,36 +246,67 @@ def apart(network: nn.Module) -> Iterator[None]:
     Args:
         network: Any; one without such modules is not touched.
     """
-    changes = [(module, change) for module in network.modules() if (change := _change_of(module))]
     with _changing:
-        for module, change in changes:
-            users, former = _held.get(module, (0, {}))
-            if not users:
-                former = {name: vars(module)[name] for name in change if name != "forward"}
-                vars(module).update(change)
-            _held[module] = users + 1, former
+        turned = {attention for module in network.modules() for attention in _turned_attentions(module)}
+        changed = [module for module in network.modules() if _enter(module, turned)]
     try:
         yield
     finally:
         with _changing:
-            for module, change in changes:
-                users, former = _held[module]
-                if users > 1:
-                    _held[module] = users - 1, former
-                    continue
-                del _held[module]
-                for name in change:
-                    del vars(module)[name]
-                vars(module).update(former)
+            for module in changed:
+                _leave(module)
 
 
-def _change_of(module: nn.Module) -> dict[str, Any]:
+def _enter(module: nn.Module, turned: Collection[nn.Module]) -> bool:
+    """Change a module that no other block has changed; return whether there is something to change."""
+    if module not in _held:
+        change, given = _change_of(module, turned), vars(module)
+        if not change:
+            return False
+        _held[module] = _Held(tuple(change), {name: given[name] for name in change if name != "forward"})
+        given.update(change)
+    _held[module].users += 1
+    return True
+
+
+def _leave(module: nn.Module) -> None:
+    held, given = _held[module], vars(module)
+    held.users -= 1
+    if not held.users:
+        del _held[module]
+        for name in held.names:
+            del given[name]
+        given.update(held.former)
+
+
+def _change_of(module: nn.Module, turned: Collection[nn.Module]) -> dict[str, Any]:
     """Return which attributes of a module are others inside `apart`: a forward pass, or what allows a fused one."""
     given: dict[str, Any] = vars(module)
-    if isinstance(module, nn.MultiheadAttention):
-        plain = type(module).forward is nn.MultiheadAttention.forward
-        return {"forward": _Forward(module)} if plain and isinstance(given.get("forward"), _Forward | None) else {}
-    switches = {"activation_relu_or_gelu": 0} if isinstance(module, nn.TransformerEncoderLayer) else {}
-    if isinstance(module, nn.TransformerEncoder):
-        switches = {"use_nested_tensor": False}
-    return {name: value for name, value in switches.items() if name in given}
+    change: dict[str, Any] = {}
+    if isinstance(module, nn.MultiheadAttention) and _is_plain(module, nn.MultiheadAttention, _Forward):
+        change = {"forward": _Forward(module)} | ({"batch_first": True} if module in turned else {})
+    elif isinstance(module, nn.TransformerEncoderLayer):
+        change = {"activation_relu_or_gelu": 0}
+    elif isinstance(module, nn.TransformerEncoder | nn.TransformerDecoder):
+        change = {"use_nested_tensor": False} | ({"forward": _Turned(module)} if _turned_attentions(module) else {})
+    return {name: value for name, value in change.items() if name == "forward" or name in given}
+
+
+def _is_plain(module: nn.Module, kind: type[nn.Module], *replacements: type[object]) -> bool:
+    """Whether a module runs PyTorch's forward pass of a kind, or what stands for it here."""
+    replaced = vars(module).get("forward")
+    return type(module).forward is kind.forward and (replaced is None or isinstance(replaced, replacements))
+
+
+def _turned_attentions(layers: nn.Module) -> list[nn.Module]:
+    """Return the attentions of an encoder or a decoder of PyTorch with tokens first; none of any other module."""
+    for kind, kind_of_layer in (
+        (nn.TransformerEncoder, nn.TransformerEncoderLayer),
+        (nn.TransformerDecoder, nn.TransformerDecoderLayer),
+    ):
+        if isinstance(layers, kind) and _is_plain(layers, kind):
+            attentions = [module for module in layers.modules() if isinstance(module, nn.MultiheadAttention)]
+            usual = all(_is_plain(layer, kind_of_layer) for layer in layers.layers)
+            usual &= all(_is_plain(attention, nn.MultiheadAttention) for attention in attentions)
+            return [*attentions] if usual and not any(attention.batch_first for attention in attentions) else []
+    return []

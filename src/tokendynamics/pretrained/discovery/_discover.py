@@ -81,12 +81,14 @@ class Seen:
         arguments: Everything it was given, positional and by name.
         tables: Its own tables by name, where they are no parameters.
         angles: Of its rotation, (token, pair).
+        batch_first: What an `nn.MultiheadAttention` took for the first axis; None of any other.
     """
 
     shape: torch.Size
     arguments: tuple[tuple[Any, ...], dict[str, Any]]
     tables: Mapping[str, Tensor]
     angles: Tensor | None
+    batch_first: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -247,7 +249,8 @@ def _attention(
         return None, None, projected, str(problem)
     attending = seen.call
     shape = torch.Size(()) if attending.x is None else attending.x.shape
-    kept = Seen(shape, attending.arguments, dict(attending.module.named_buffers()), seen.angles)
+    first = attending.module.batch_first if isinstance(attending.module, nn.MultiheadAttention) else None
+    kept = Seen(shape, attending.arguments, dict(attending.module.named_buffers()), seen.angles, first)
     return replace(seen.layout, error=error), kept, projected, ""
 
 
