@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import tokendynamics as td
-from tokendynamics.numerics import AttentionFactorsError
+from tokendynamics.numerics import ArgumentValueError, AttentionFactorsError, CheckpointError
 from tokendynamics.pretrained._torch_attention import apart
 from tokendynamics.pretrained.network import evaluating
 
@@ -402,3 +402,77 @@ def test_three_ways_of_writing_a_network_give_the_same_results() -> None:
             for name, values in results[0].data_vars.items():
                 if values.dtype.kind == "f":
                     np.testing.assert_allclose(other[name], values, rtol=1e-5, atol=1e-6, err_msg=str(name))
+
+
+class Decoder(nn.Module):
+    """`nn.TransformerDecoder` between an embedding and another sequence."""
+
+    def __init__(self, *, batch_first: bool) -> None:
+        super().__init__()
+        self.words, self.batch_first = nn.Embedding(VOCABULARY, DIM), batch_first
+        layer = nn.TransformerDecoderLayer(DIM, HEADS, 32, batch_first=batch_first)
+        self.decoder = nn.TransformerDecoder(layer, 2)
+
+    def forward(self, ids: Tensor, source: Tensor) -> Tensor:
+        x, memory = self.words(ids), self.words(source)
+        mask = nn.Transformer.generate_square_subsequent_mask(ids.shape[1])
+        if self.batch_first:
+            return self.decoder(x, memory, tgt_mask=mask)
+        return self.decoder(x.transpose(0, 1), memory.transpose(0, 1), tgt_mask=mask).transpose(0, 1)
+
+
+def sequences(count: int) -> dict[str, Tensor]:
+    """Return arguments of a `Decoder`; both sequences are of one length, which does not tell them apart."""
+    return {name: torch.randint(0, VOCABULARY, (count, 6)) for name in ("ids", "source")}
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_the_self_attention_of_a_decoder_is_read_and_its_cross_attention_named(batch_first: bool) -> None:
+    network = network_of(Decoder, batch_first=batch_first)
+    ckpt, one = td.load(network, inputs=sequences), sequences(1)
+    layout = ckpt.layout.layers[1]
+    assert layout.attention is not None, layout.problem
+    assert (layout.attention.module, layout.attention.causal) == ("self_attn", True)
+    assert not ckpt.layout.decoder_alone
+    notes = td.audit(ckpt).attrs["notes"]
+    assert "layers 1–2 have a cross-attention, which reads another sequence and is not measured" in notes
+    for number, layer in enumerate(network.decoder.layers, 1):
+        torch.testing.assert_close(ckpt.attention(number).key[2], layer.self_attn.in_proj_weight.detach()[36:42].T)
+    states, pattern = ckpt.states(one), td.attention_seen(ckpt, [one], patterns=True).pattern
+    x, memory = network.words(one["ids"])[0], network.words(one["source"])[0]
+    for number, layer in enumerate(network.decoder.layers):
+        output, weights = by_hand(layer.self_attn, x, torch.ones(6, 6, dtype=torch.bool).triu(1))
+        np.testing.assert_allclose(pattern[0, number], weights.detach(), atol=2e-6)
+        x = layer.norm1(x + output)
+        x = layer.norm2(x + layer.multihead_attn(x[None], memory[None], memory[None])[0][0] if batch_first else
+                        x + layer.multihead_attn(x[:, None], memory[:, None], memory[:, None])[0][:, 0])  # fmt: skip
+        x = layer.norm3(x + layer.linear2(torch.relu(layer.linear1(x))))
+        torch.testing.assert_close(states.feed_forward[number + 1], x.detach())
+
+
+def test_the_halves_of_a_transformer_are_loaded_by_name() -> None:
+    network = shaken(nn.Transformer(DIM, HEADS, 2, 3, 32, batch_first=True))
+    with pytest.raises(ArgumentValueError, match="expected 'encoder' or 'decoder', got None"):
+        td.load(network, inputs=lambda count: {"src": torch.randn(count, 7, DIM)})
+    encoder = td.load(network, half="encoder", inputs=lambda count: {"src": torch.randn(count, 7, DIM)})
+    assert encoder.layout.blocks == ("layers.0", "layers.1")
+
+    def inputs(count: int) -> dict[str, Tensor]:
+        return {"tgt": torch.randn(count, 7, DIM), "memory": torch.randn(count, 5, DIM)}
+
+    decoder = td.load(network, half="decoder", inputs=inputs)
+    assert decoder.layout.blocks == ("layers.0", "layers.1", "layers.2")
+    assert not decoder.layout.decoder_alone
+    one = inputs(1)
+    torch.testing.assert_close(decoder.states(one).final_norm, network.decoder(**one)[0].detach())
+
+    class Around(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = network
+
+        def forward(self, src: Tensor) -> Tensor:
+            return self.inner(src, src)
+
+    with pytest.raises(CheckpointError, match=r"encoder \(inner.encoder.layers.0\) and of a decoder \(inner.decoder"):
+        td.load(Around().eval(), inputs=lambda count: {"src": torch.randn(count, 7, DIM)})

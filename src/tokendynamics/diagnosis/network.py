@@ -13,6 +13,7 @@ from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_integer, as_text
 from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained import Checkpoint
+from tokendynamics.pretrained.discovery.layout import CROSSES
 from tokendynamics.words import in_layers
 
 PART_NAMES = {"attention": "attention", "feed_forward": "feed-forward part"}
@@ -77,6 +78,12 @@ def notes_of(ckpt: Checkpoint) -> dict[str, str]:
     if missing:
         have = "have" if missing[1:] else "has"
         notes.append(f"{in_layers(missing)} {have} no attention, so measures of attention are undefined there")
+    crossing = [number for number, layer in enumerate(ckpt.layout.layers, 1) if CROSSES in layer.problem]
+    if crossing:
+        have = "have" if crossing[1:] else "has"
+        notes.append(
+            f"{in_layers(crossing)} {have} a cross-attention, which reads another sequence and is not measured"
+        )
     if ckpt.layout.decoder_alone:
         notes.append(_DECODER_ALONE)
     if ckpt.layout.streams > 1:

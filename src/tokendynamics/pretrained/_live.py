@@ -190,7 +190,8 @@ def live_checkpoint(
         subject = without_hooks(copy.deepcopy(part)).float().cpu()
     with evaluating(subject):
         found_with = random_inputs(subject) if given is None else given
-        discovery = discover_in_network(subject, found_with, name, decoder=half == "decoder")
+        alone = half == "decoder" and not isinstance(subject, nn.TransformerDecoder)
+        discovery = discover_in_network(subject, found_with, name, decoder=alone)
     config = getattr(part, "config", None)
     made = random_inputs(part) if given is None else given
     return Checkpoint(origin, Network(part, config, first.dtype, first.device, None, inputs=made), discovery)

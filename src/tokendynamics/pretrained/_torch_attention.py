@@ -55,6 +55,10 @@ FURTHER_SENDERS: ContextVar[int] = ContextVar("FURTHER_SENDERS", default=0)
 """How many of the last keys and values of the attention that runs come from no token."""
 
 
+CROSSING: ContextVar[bool] = ContextVar("CROSSING", default=False)
+"""Whether the attention that runs is the cross-attention of a decoder layer: its keys are of another sequence."""
+
+
 class InProjection(nn.Module):
     """Some rows of an attention's own projection, called as a module.
 
@@ -91,10 +95,11 @@ class _Forward:
 
     Args:
         attention: An `nn.MultiheadAttention`.
+        crosses: Whether it is the cross-attention of a decoder layer.
     """
 
-    def __init__(self, attention: Any) -> None:
-        self.attention = attention
+    def __init__(self, attention: Any, crosses: bool) -> None:
+        self.attention, self.crosses = attention, crosses
         self.projections = {which: InProjection(attention, which) for which in _THIRDS}
 
     def __call__(
@@ -118,6 +123,7 @@ class _Forward:
         mask = None if hinted else self._mask(attn_mask, key_padding_mask, q, k.shape[2])
         dropout = attention.dropout if attention.training else 0.0
         token = FURTHER_SENDERS.set(k.shape[2] - key.shape[1 if attention.batch_first else 0])
+        crossing = CROSSING.set(self.crosses)
         try:
             if need_weights:
                 output, weights = _attend(q, k, v, mask, dropout)
@@ -126,6 +132,7 @@ class _Forward:
                 output, weights = functional.scaled_dot_product_attention(q, k, v, mask, dropout, hinted), None
         finally:
             FURTHER_SENDERS.reset(token)
+            CROSSING.reset(crossing)
         output = attention.out_proj(output.transpose(1, 2).flatten(2))
         return output if attention.batch_first else output.transpose(0, 1), weights
 
@@ -247,8 +254,10 @@ def apart(network: nn.Module) -> Iterator[None]:
         network: Any; one without such modules is not touched.
     """
     with _changing:
-        turned = {attention for module in network.modules() for attention in _turned_attentions(module)}
-        changed = [module for module in network.modules() if _enter(module, turned)]
+        modules = list(network.modules())
+        turned = {attention for module in modules for attention in _turned_attentions(module)}
+        crossing = {module.multihead_attn for module in modules if isinstance(module, nn.TransformerDecoderLayer)}
+        changed = [module for module in modules if _enter(module, turned, crossing)]
     try:
         yield
     finally:
@@ -257,10 +266,10 @@ def apart(network: nn.Module) -> Iterator[None]:
                 _leave(module)
 
 
-def _enter(module: nn.Module, turned: Collection[nn.Module]) -> bool:
+def _enter(module: nn.Module, turned: Collection[nn.Module], crossing: Collection[nn.Module]) -> bool:
     """Change a module that no other block has changed; return whether there is something to change."""
     if module not in _held:
-        change, given = _change_of(module, turned), vars(module)
+        change, given = _change_of(module, turned, crossing), vars(module)
         if not change:
             return False
         _held[module] = _Held(tuple(change), {name: given[name] for name in change if name != "forward"})
@@ -279,12 +288,13 @@ def _leave(module: nn.Module) -> None:
         given.update(held.former)
 
 
-def _change_of(module: nn.Module, turned: Collection[nn.Module]) -> dict[str, Any]:
+def _change_of(module: nn.Module, turned: Collection[nn.Module], crossing: Collection[nn.Module]) -> dict[str, Any]:
     """Return which attributes of a module are others inside `apart`: a forward pass, or what allows a fused one."""
     given: dict[str, Any] = vars(module)
     change: dict[str, Any] = {}
     if isinstance(module, nn.MultiheadAttention) and _is_plain(module, nn.MultiheadAttention, _Forward):
-        change = {"forward": _Forward(module)} | ({"batch_first": True} if module in turned else {})
+        change = {"forward": _Forward(module, module in crossing)}
+        change |= {"batch_first": True} if module in turned else {}
     elif isinstance(module, nn.TransformerEncoderLayer):
         change = {"activation_relu_or_gelu": 0}
     elif isinstance(module, nn.TransformerEncoder | nn.TransformerDecoder):

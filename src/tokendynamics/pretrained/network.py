@@ -108,7 +108,8 @@ def _halves(network: nn.Module) -> dict[str, tuple[str, nn.Module]]:
     inner = {
         name: module
         for name, module in known.items()
-        if isinstance(module, nn.Module) and hasattr(module, "main_input_name")
+        if isinstance(module, nn.TransformerEncoder | nn.TransformerDecoder)
+        or (isinstance(module, nn.Module) and hasattr(module, "main_input_name"))
     }
     first = {half: next((name for name in names if name in inner), "") for half, names in _HALVES.items()}
     return {half: (name, inner[name]) for half, name in first.items() if name}

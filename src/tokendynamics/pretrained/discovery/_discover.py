@@ -26,6 +26,7 @@ from tokendynamics.pretrained.discovery._positional import positional_parts, rot
 from tokendynamics.pretrained.discovery._residual import Residual, residual_of
 from tokendynamics.pretrained.discovery._rotation import TooFewInputsError
 from tokendynamics.pretrained.discovery.layout import (
+    CROSSES,
     NO_ATTENTION,
     NOT_SHOWN,
     AttentionLayout,
@@ -143,6 +144,7 @@ def _discovered(
     generator = torch.Generator().manual_seed(_SEED)
     recorded = record(network, inputs(count), attending, generator) if attending else first
     blocks, quiet_blocks = _blocks(network, recorded), _blocks(network, first)
+    _check_one_sequence(quiet_blocks)
     start = quiet_blocks[0].call
     if start.y.ndim == 3:
         shape, wanted = tuple(start.y.shape), "states of shape (input, token, feature)"
@@ -176,6 +178,16 @@ def _discovered(
     return Discovery(layout, tuple(seen for _, seen in layers), quiet_blocks[0].call.y.shape[-1])
 
 
+def _check_one_sequence(blocks: Sequence[BlockCall]) -> None:
+    """Refuse blocks of which some are those of PyTorch's decoders and others are not: they are of two sequences."""
+    decoding = [isinstance(block.call.module, nn.TransformerDecoderLayer) for block in blocks]
+    if any(decoding) and not all(decoding):
+        names = (blocks[decoding.index(decodes)].call.name for decodes in (False, True))
+        came = "those of an encoder ({}) and of a decoder ({})".format(*names)
+        advice = "load one of them, the module itself, with inputs= of its own forward pass"
+        raise LayoutNotFoundError(expected("spec", "a network with blocks over one sequence", came, advice))
+
+
 def _layer(
     block: BlockCall, quiet: BlockCall, recorded: Pass, first: Pass, tables: list[tuple[str, Tensor]]
 ) -> tuple[BlockLayout, Seen | None]:
@@ -196,7 +208,8 @@ def _layer(
     residual, other = _residual(quiet.call, first, quiet.call.start if projected is None else projected, time)
     inside = None if attention is None or projected is None else (attention.module, projected)
     norms = block_norms(quiet.call, first.calls, inside, shape)
-    problems = "; ".join(filter(None, (problem, other)))
+    crosses = CROSSES if isinstance(block.call.module, nn.TransformerDecoderLayer) else ""
+    problems = "; ".join(filter(None, (problem, other, crosses)))
     # Of a network whose attention does not show, tokens may also act on each other between the blocks.
     mixing: Mixing = mixing_of(quiet.call) if attention is None and quiet.attentions else "all tokens"
     return BlockLayout(attention=attention, residual=residual, norms=norms, problem=problems, mixing=mixing), seen

@@ -19,7 +19,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from tokendynamics.pretrained._torch_attention import FURTHER_SENDERS
+from tokendynamics.pretrained._torch_attention import CROSSING, FURTHER_SENDERS
 from tokendynamics.pretrained.discovery._plain_attention import attend_multiplied, attention_weights, multiplied
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall, rows_of
 
@@ -100,7 +100,7 @@ class AttentionFunctions(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named: dict[str, Any] = kwargs or {}
         name = getattr(func, "__name__", "")
-        if _seen_elsewhere.get():
+        if _seen_elsewhere.get() or CROSSING.get():
             return func(*args, **named)
         handle = _HANDLED.get(name)
         if handle is not None:

@@ -20,6 +20,8 @@ the embeddings, without or with a norm behind it; nothing but the mask."""
 
 NO_ATTENTION = "it has no attention"
 
+CROSSES = "its cross-attention reads another sequence and is not measured"
+
 NOT_SHOWN = "no softmax attention was seen in it"
 
 
