@@ -574,7 +574,7 @@ class Checkpoint:
             return self.layout.causal
         if all(layer.attention is not None for layer in self.layout.layers):
             return False
-        return ignores_later_tokens(self.model, self.architecture.vocabulary, self.layout.blocks[-1], self.name)
+        return ignores_later_tokens(self.model, self.architecture.vocabulary, self.layout.last, self.name)
 
     @cached_property
     def with_head(self) -> nn.Module | None:

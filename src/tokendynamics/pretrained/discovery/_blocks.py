@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -12,20 +11,8 @@ from torch import nn
 from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained.discovery._calls import ModuleCall, Pass
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
+from tokendynamics.pretrained.discovery._spans import BlockCall, chained, spans
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
-
-
-@dataclass(frozen=True, eq=False)
-class BlockCall:
-    """One call of one block.
-
-    Attributes:
-        call: The call.
-        attentions: Times and arguments of the attentions that ran inside it; empty for a block without attention.
-    """
-
-    call: ModuleCall
-    attentions: tuple[tuple[int, AttentionCall], ...]
 
 
 def block_calls(network: nn.Module, recorded: Pass, is_residual: Callable[[ModuleCall], bool]) -> list[BlockCall]:
@@ -42,7 +29,7 @@ def block_calls(network: nn.Module, recorded: Pass, is_residual: Callable[[Modul
             nn.Sequential, which may also hold embeddings and heads.
 
     Raises:
-        LayoutNotFoundError: There is no list of blocks.
+        LayoutNotFoundError: There is no list of blocks, or what its members give is not what the next ones read.
     """
     if not recorded.attentions:
         return [BlockCall(call, ()) for call in _chained(network, recorded)]
@@ -70,7 +57,15 @@ def block_calls(network: nn.Module, recorded: Pass, is_residual: Callable[[Modul
         if isinstance(owners[0], nn.ModuleList) or is_residual(call):
             calls.append(call)
     outermost = [call for call in calls if not any(_inside(call, other) for other in calls)]
-    return [BlockCall(call, _inside_of(call, recorded)) for call in sorted(outermost, key=lambda outer: outer.start)]
+    outermost = sorted(outermost, key=lambda outer: outer.start)
+    if chained(outermost):
+        return [BlockCall(call, _inside_of(call, recorded)) for call in outermost]
+    blocks = spans(network, recorded, outermost)
+    if not blocks:
+        wanted, names = "blocks that hand on their states", ", ".join(call.name for call in outermost[:3])
+        advice = "what each gives, or adds to what it reads, is not what the next one reads"
+        raise LayoutNotFoundError(expected(type(network).__name__, wanted, names, advice))
+    return blocks
 
 
 def _members(network: nn.Module) -> dict[nn.Module, list[nn.Module]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -75,6 +75,20 @@ Act: TypeAlias = Callable[[Tensor], Tensor | None]
 """What is done with states; those that it returns take their place."""
 
 
+class BlockSites(Protocol):
+    """Where the states before and after a block show; see `layout.BlockLayout`."""
+
+    @property
+    def enter(self) -> str:
+        """The module within the block that reads the states before it."""
+        ...
+
+    @property
+    def leave(self) -> tuple[str, Literal["output", "sum"]]:
+        """A module within the block; the states after it are its output, or its input plus its output."""
+        ...
+
+
 AnyHooks = TypeVar("AnyHooks", bound="Hooks")
 
 
@@ -119,6 +133,26 @@ class Hooks(ExitStack):
             return None if changed is None else with_states_given(output, changed)
 
         self.callback(module.register_forward_hook(hook).remove)
+
+    def before_block(self, block: nn.Module, sites: BlockSites, act: Act) -> None:
+        """Do something with the states before a block."""
+        self.before(block.get_submodule(sites.enter), act)
+
+    def after_block(self, block: nn.Module, sites: BlockSites, act: Act) -> None:
+        """Do something with the states after a block."""
+        name, side = sites.leave
+        module, given = block.get_submodule(name), list[Tensor]()
+        if side == "output":
+            self.after(module, act)
+            return
+
+        def summed(output: Tensor) -> Tensor | None:
+            x = given.pop()
+            changed = act(x + output)
+            return None if changed is None else changed - x
+
+        self.before(module, given.append)
+        self.after(module, summed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +236,11 @@ class _Recorder(ExitStack):
 
     def attention(self, call: AttentionCall) -> None:
         """Keep one attention."""
-        call = call if call.module is not None else replace(call, module=self.running[-1][1])
+        if call.module is None:
+            # What attends by functions may be a module of its own inside the one that projects.
+            running = [module for _, module in reversed(self.running)]
+            projecting = (module for module in running if any(weight.ndim > 1 for weight in module.parameters()))
+            call = replace(call, module=next(projecting, running[0]))
         self.found.attentions.append((self._tick(), call.kept()))
 
     def _before(self, module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:

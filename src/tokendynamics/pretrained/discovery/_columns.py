@@ -83,7 +83,13 @@ class Tracer:
 
     def _parts(self, target: Tensor, calls: Sequence[ModuleCall], what: str, first_token: bool) -> tuple[Part, ...]:
         usable = [(call, as_features(call.y, self.batch, self.tokens)) for call in calls]
-        candidates = [(call, features) for call, features in usable if features is not None]
+        # A module without weights that is no norm (a dropout, another order of axes) gives what one before it gave.
+        candidates = [
+            (call, features)
+            for call, features in usable
+            if features is not None
+            and (any(True for _ in call.module.parameters()) or norm_of(call.module, call.x, call.y) is not None)
+        ]
         if not candidates:
             raise LayoutNotFoundError(f"no module gives the {what}")
         owner, row, factor, error = _matched(target, candidates, first_token, self.tolerance)

@@ -17,7 +17,7 @@ from tokendynamics.pretrained.discovery._attention_layout import (
     live_reader,
     recomputed_error,
 )
-from tokendynamics.pretrained.discovery._blocks import BlockCall, block_calls, leaves_out_cross_attention, streams_of
+from tokendynamics.pretrained.discovery._blocks import block_calls, leaves_out_cross_attention, streams_of
 from tokendynamics.pretrained.discovery._calls import ModuleCall, Pass, as_features, record
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._mixing import Mixing, mixing_of
@@ -25,6 +25,7 @@ from tokendynamics.pretrained.discovery._norms import Norm, norm_of
 from tokendynamics.pretrained.discovery._positional import positional_parts, rotations_in
 from tokendynamics.pretrained.discovery._residual import Residual, residual_of
 from tokendynamics.pretrained.discovery._rotation import TooFewInputsError
+from tokendynamics.pretrained.discovery._spans import BlockCall
 from tokendynamics.pretrained.discovery.layout import (
     CROSSES,
     NO_ATTENTION,
@@ -168,7 +169,9 @@ def _discovered(
         layers=tuple(layer for layer, _ in layers),
         final_norm=_final_norm(quiet_blocks[-1].call, first),
         positions=positions,
-        positional=positional_parts(network, inputs, positions, names),
+        positional=positional_parts(
+            network, inputs, positions, names, ".".join(filter(None, (names[0], quiet_blocks[0].enter)))
+        ),
         packing="none",
         found_on=found_on,
         decoder_alone=any(leaves_out_cross_attention(block, first) for block in quiet_blocks),
@@ -202,7 +205,7 @@ def _layer(
     """
     shape = _shape(first, quiet.call)
     if recorded.attentions and not block.attentions:
-        return _without_attention(quiet.call, first, shape), None
+        return _without_attention(quiet, first, shape), None
     attention, seen, projected, problem = _attention(block, recorded, tables)
     time = quiet.attentions[0][0] if quiet.attentions else None
     residual, other = _residual(quiet.call, first, quiet.call.start if projected is None else projected, time)
@@ -212,20 +215,30 @@ def _layer(
     problems = "; ".join(filter(None, (problem, other, crosses)))
     # Of a network whose attention does not show, tokens may also act on each other between the blocks.
     mixing: Mixing = mixing_of(quiet.call) if attention is None and quiet.attentions else "all tokens"
-    return BlockLayout(attention=attention, residual=residual, norms=norms, problem=problems, mixing=mixing), seen
+    sites: dict[str, Any] = {"enter": quiet.enter, "leave": quiet.leave}
+    return BlockLayout(
+        attention=attention, residual=residual, norms=norms, problem=problems, mixing=mixing, **sites
+    ), seen
 
 
-def _without_attention(block: ModuleCall, recorded: Pass, shape: tuple[int, int]) -> BlockLayout:
+def _without_attention(quiet: BlockCall, recorded: Pass, shape: tuple[int, int]) -> BlockLayout:
     """Return the layout of a block without attention among others that have one."""
+    block = quiet.call
     residual, problem = _residual(block, recorded, block.start)
-    mixing = mixing_of(block)
+    running = block
+    if residual is not None and (quiet.enter or quiet.leave != ("", "output")):  # it is no module that can run alone
+        part = f"{block.name}.{residual.attention}"
+        running = next((call for call in recorded.calls if call.name == part and call.start > block.start), block)
+    mixing = mixing_of(running)
     if residual is not None and mixing == "none" and residual.feed_forward is None:
         residual = replace(residual, attention=None, feed_forward=residual.attention,
                            feed_forward_factor=residual.attention_factor,
                            attention_norm=None, feed_forward_norm=residual.attention_norm)  # fmt: skip
     words = NO_ATTENTION if not problem else f"{NO_ATTENTION}; {problem}"
     norms = block_norms(block, recorded.calls, None, shape)
-    return BlockLayout(attention=None, residual=residual, norms=norms, problem=words, attends=False, mixing=mixing)
+    sites: dict[str, Any] = {"enter": quiet.enter, "leave": quiet.leave}
+    layout = BlockLayout(attention=None, residual=residual, norms=norms, problem=words, attends=False, mixing=mixing)
+    return replace(layout, **sites)
 
 
 def _blocks(network: nn.Module, recorded: Pass) -> list[BlockCall]:

@@ -33,7 +33,7 @@ class PositionalPart:
 
 
 def positional_parts(
-    network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], positions: str, blocks: tuple[str, ...]
+    network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], positions: str, blocks: tuple[str, ...], first: str
 ) -> tuple[PositionalPart, ...]:
     """Return what tells a network the order of its tokens; empty where it was not found.
 
@@ -42,9 +42,10 @@ def positional_parts(
         inputs: Makes the arguments of a forward pass for a given number of inputs.
         positions: What the layout calls it.
         blocks: Names of its blocks.
+        first: The module that reads what it is embedded as.
     """
     if positions in ("learned", "absolute"):
-        return tuple(PositionalPart(name, "table") for name in _tables(network, inputs, blocks))
+        return tuple(PositionalPart(name, "table") for name in _tables(network, inputs, blocks, first))
     does: Literal["rotation", "bias"] = "rotation" if positions == "rotary" else "bias"
     givers = _giving(network, inputs, _is_rotation if does == "rotation" else _is_table) if positions != "none" else []
     around = {name: next((block for block in blocks if name.startswith(f"{block}.")), None) for name in givers}
@@ -91,7 +92,9 @@ def _giving(
     return names
 
 
-def _tables(network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], blocks: tuple[str, ...]) -> Iterator[str]:
+def _tables(
+    network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], blocks: tuple[str, ...], first: str
+) -> Iterator[str]:
     """Yield the tensors without which the same token has the same embedding everywhere, and others have another."""
     some = dict(inputs(1))
     alike = {name: torch.full_like(value, value.flatten()[0].item()) for name, value in some.items()}
@@ -101,7 +104,7 @@ def _tables(network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], bloc
         if inside or tensor.ndim < 2 or not tensor.is_floating_point():
             continue
         with zeroed([tensor]):
-            same, other = (_embedded(network, blocks[0], ids) for ids in (alike, some))
+            same, other = (_embedded(network, first, ids) for ids in (alike, some))
         if _two_equal(same) and not _two_equal(other):
             yield name
 
@@ -116,7 +119,7 @@ class _EnoughError(Exception):
     """The first block has been reached."""
 
 
-def _embedded(network: nn.Module, block: str, inputs: Mapping[str, Any]) -> Tensor:
+def _embedded(network: nn.Module, first: str, inputs: Mapping[str, Any]) -> Tensor:
     """Return what the first block reads, and run no further."""
     read: list[Tensor] = []
 
@@ -125,7 +128,7 @@ def _embedded(network: nn.Module, block: str, inputs: Mapping[str, Any]) -> Tens
         raise _EnoughError
 
     with Hooks() as hooks, torch.no_grad(), silenced(), without_cache(network), suppress(_EnoughError):
-        hooks.before(network.get_submodule(block), stop)
+        hooks.before(network.get_submodule(first), stop)
         network(**inputs)
     return read[0]
 

@@ -12,6 +12,7 @@ from tokendynamics.pretrained.discovery._norms import Norm
 from tokendynamics.pretrained.discovery._positional import PositionalPart
 from tokendynamics.pretrained.discovery._residual import Residual
 from tokendynamics.pretrained.discovery._rotation import Rotation
+from tokendynamics.pretrained.discovery._spans import Leave
 from tokendynamics.pretrained.packs import Packing
 
 Positions: TypeAlias = Literal["rotary", "relative bias", "learned", "absolute", "none"]
@@ -102,6 +103,10 @@ class BlockLayout:
             in a network in which no attention was seen, True: it may have one that does not show.
         mixing: Where the attention shows and was not read, or a block has none among blocks with one, which other
             tokens act on a token; otherwise as if all did.
+        enter: The module, within the block, that reads the state before it; empty for the block itself. A block that
+            is a list of modules is no module that runs: its parts run one after the other, in a loop of the network.
+        leave: The module, within the block, at which the state after it shows, and whether that is its output or the
+            sum of its input and its output.
     """
 
     attention: AttentionLayout | None
@@ -110,6 +115,8 @@ class BlockLayout:
     problem: str = ""
     attends: bool = True
     mixing: Mixing = "all tokens"
+    enter: str = ""
+    leave: Leave = ("", "output")
 
     @property
     def causal(self) -> bool:
@@ -164,7 +171,12 @@ class Layout:
     @property
     def end(self) -> str:
         """The module that gives the last states: the final norm, or the last block without one."""
-        return self.blocks[-1] if self.final_norm is None else self.final_norm[0]
+        return self.last if self.final_norm is None else self.final_norm[0]
+
+    @property
+    def last(self) -> str:
+        """The module that ends the last block."""
+        return ".".join(filter(None, (self.blocks[-1], self.layers[-1].leave[0])))
 
     @property
     def attending(self) -> list[int]:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
 from tokendynamics.numerics.errors import expected
-from tokendynamics.pretrained.discovery._calls import Hooks, state_of
+from tokendynamics.pretrained.discovery._calls import Hooks
 from tokendynamics.pretrained.discovery.layout import Layout
 from tokendynamics.pretrained.edits._pass import OwnTokens, arguments_for, by_prompt
 from tokendynamics.pretrained.edits.language_head import logits_of
@@ -108,7 +108,7 @@ class GatedNetwork(Hooks):
         for name, layer in dict(zip(self.layout.blocks, self.layout.layers, strict=True)).items():
             block = self.network.get_submodule(name)
             self._intercept(block)
-            self.callback(block.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
+            self.before_block(block, layer, self._enter)
             of_module: dict[nn.Module, list[int]] = {}  # BEiT gives both parts by one module, one after the other
             for part, module in enumerate(layer.parts):
                 if module is not None:
@@ -118,7 +118,7 @@ class GatedNetwork(Hooks):
             if layer.attention is not None:
                 projection, heads = block.get_submodule(layer.attention.output[0]), layer.attention.heads
                 self.before(projection, partial(self._heads_gated, heads, layer.attention.d_value))
-            self.after(block, self._leave)
+            self.after_block(block, layer, self._leave)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -190,15 +190,13 @@ class GatedNetwork(Hooks):
         block.forward = recorded
         self.callback(_restore_forward, block, of_instance)
 
-    def _enter(self, module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
-        del module
+    def _enter(self, states: Tensor) -> None:
         if self._gates is None:  # a pass of somebody else's
             return
         self._calls.clear()
         self._layer += 1  # a block that runs again is a layer of its own, and has gates of its own
-        state = state_of(positional, named)
-        if not self._states and state is not None:
-            self._states.append(state.clone())  # a block may write into its input
+        if not self._states:
+            self._states.append(states.clone())  # a block may write into its input
 
     def _leave(self, states: Tensor) -> None:
         if self._gates is not None:

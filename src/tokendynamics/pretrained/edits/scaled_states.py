@@ -69,13 +69,13 @@ class ScaledBlocks(Hooks):
 
     def _prepare(self) -> None:
         self.enter_context(multiplied_logits(self._network, lambda: 2 * self.log_scale))
-        for name in dict.fromkeys(self._layout.blocks):
+        for name, layer in dict(zip(self._layout.blocks, self._layout.layers, strict=True)).items():
             block = self._network.get_submodule(name)
             for module in block.modules():
                 if is_linear_map(module) and getattr(module, "bias", None) is not None:
                     # Before the gates, which may stand on the same module.
                     self.callback(module.register_forward_hook(self._divide_bias, prepend=True).remove)
-            self.after(block, self._rescaled)
+            self.after_block(block, layer, self._rescaled)
         if self._layout.final_norm is not None:
             self.before(self._network.get_submodule(self._layout.end), self._before_norm)
 
@@ -157,10 +157,10 @@ class _Watch(Hooks):
 
     def _prepare(self) -> None:
         layout = self._ckpt.layout
-        blocks = [self._ckpt.model.get_submodule(name) for name in dict.fromkeys(layout.blocks)]
-        self.before(blocks[0], lambda states: None if self._states else self._keep(states))
-        for block in blocks:
-            self.after(block, self._keep)
+        first = self._ckpt.model.get_submodule(layout.blocks[0])
+        self.before_block(first, layout.layers[0], lambda states: None if self._states else self._keep(states))
+        for name, layer in dict(zip(layout.blocks, layout.layers, strict=True)).items():
+            self.after_block(self._ckpt.model.get_submodule(name), layer, self._keep)
         if layout.final_norm is not None:
             self.after(self._ckpt.model.get_submodule(layout.end), self._final.append)
 

@@ -363,16 +363,17 @@ class VariedNetwork(Hooks):
         for layer in bases:
             if not 0 <= layer <= len(blocks):
                 raise ArgumentValueError(expected("variant", f"layers from 0 to {len(blocks)}", f"layer {layer}"))
-        of_module: dict[nn.Module, list[Tensor | None]] = {}
+        of_block: dict[str, list[Tensor | None]] = {}
         for layer, block in enumerate(blocks, start=1):
-            of_module.setdefault(self.network.get_submodule(block), []).append(bases.get(layer))
-        for module, of_calls in of_module.items():
+            of_block.setdefault(block, []).append(bases.get(layer))
+        for block, of_calls in of_block.items():
             if any(basis is not None for basis in of_calls):
-                self.after(module, partial(self._projected, (module, "output"), of_calls))
+                act = partial(self._projected, (block, "output"), of_calls)
+                self.after_block(self.network.get_submodule(block), self._layout.layers[blocks.index(block)], act)
         if 0 in bases:
-            first = self.network.get_submodule(blocks[0])
             of_calls = [bases[0], *[None] * (blocks.count(blocks[0]) - 1)]
-            self.before(first, partial(self._projected, (first, "input"), of_calls))
+            act = partial(self._projected, (blocks[0], "input"), of_calls)
+            self.before_block(self.network.get_submodule(blocks[0]), self._layout.layers[0], act)
 
     def _projected(self, key: Hashable, bases: list[Tensor | None], states: Tensor) -> Tensor | None:
         """Project directions out of states: others at each call, where a block is several layers."""

@@ -1,0 +1,121 @@
+"""Blocks that are no modules: a loop of the network runs their parts one by one, and adds up outside of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from tokendynamics.pretrained.discovery._calls import ModuleCall, Pass
+from tokendynamics.pretrained.discovery.attention_call import AttentionCall
+
+Leave: TypeAlias = tuple[str, Literal["output", "sum"]]
+"""A module within a block, and what the state after the block is: its output, or its input plus its output."""
+
+_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class BlockCall:
+    """One call of one block.
+
+    Attributes:
+        call: The call; of a block that is no module, from the beginning of its first module to the end of its last.
+        attentions: Times and arguments of the attentions that ran inside it; empty for a block without attention.
+        enter: The module within it that reads the state before it; empty for the block itself.
+        leave: Where the state after it shows.
+    """
+
+    call: ModuleCall
+    attentions: tuple[tuple[int, AttentionCall], ...]
+    enter: str = ""
+    leave: Leave = ("", "output")
+
+
+def chained(calls: Sequence[ModuleCall]) -> bool:
+    """Return whether any of these calls reads what the one before it gave, or there is none before."""
+    return len(calls) < 2 or any(_same(after.given, before.y) for before, after in pairwise(calls))
+
+
+def spans(network: nn.Module, recorded: Pass, branches: Sequence[ModuleCall]) -> list[BlockCall]:
+    """Return blocks that hand on their states, made of calls that do not; empty where these make none.
+
+    Args:
+        network: The one that ran.
+        recorded: Its pass.
+        branches: The calls, in the order in which they ran.
+    """
+    lists = [name for outer in _outer_lists(network, branches) for name in outer]
+    inside = {name: calls for name in lists if (calls := _inside(recorded, name))}
+    by_list = dict(sorted(inside.items(), key=lambda entry: entry[1][0].start))
+    for groups in (by_list, {call.name: [call] for call in branches}):
+        if len(groups) > 1 and (leave := _leave(groups)) is not None:
+            return [_block(network, recorded, name, group, leave) for name, group in groups.items()]
+    return []
+
+
+def _outer_lists(network: nn.Module, branches: Sequence[ModuleCall]) -> list[list[str]]:
+    """Return the names of all members of each list of lists of modules around some calls."""
+    outer: dict[str, list[str]] = {}
+    for call in branches:
+        owner = call.name.rpartition(".")[0]
+        while owner:
+            around = owner.rpartition(".")[0]
+            members = network.get_submodule(around)
+            if all(type(module) is nn.ModuleList for module in (network.get_submodule(owner), members)):
+                outer[around] = [f"{around}.{name}" for name, _ in members.named_children()]
+                break
+            owner = around
+    return list(outer.values())
+
+
+def _inside(recorded: Pass, name: str) -> list[ModuleCall]:
+    """Return the outermost calls of the modules in a list, in the order in which they ran."""
+    calls = [call for call in recorded.calls if call.name.startswith(f"{name}.")]
+    outer = [call for call in calls if not any(other.start < call.start and call.end < other.end for other in calls)]
+    return sorted(outer, key=lambda call: call.start)
+
+
+def _leave(by_name: Mapping[str, Sequence[ModuleCall]]) -> Leave | None:
+    """Return where the states show that each group hands on to the next; None where they do not show alike in all."""
+    groups = list(by_name.values())
+    sides: tuple[Literal["output", "sum"], ...] = ("output", "sum")
+    for place, side in product(range(1, 1 + min(map(len, groups))), sides):
+        ends = [_state(group[-place], side) for group in groups[:-1]]
+        inner = {_within(group[-place].name, name) for name, group in by_name.items()}
+        if len(inner) == 1 and all(_same(after[0].given, end) for end, after in zip(ends, groups[1:], strict=True)):
+            return inner.pop(), side
+    return None
+
+
+def _block(network: nn.Module, recorded: Pass, name: str, group: Sequence[ModuleCall], leave: Leave) -> BlockCall:
+    first = group[0]
+    last = next(call for call in reversed(group) if _within(call.name, name) == leave[0])
+    y = _state(last, leave[1])
+    # A moment before the first and after the last, so that both stand inside.
+    start, end = (first.start, last.end) if first is last and first.name == name else (first.start - 1, last.end + 1)
+    call = ModuleCall(
+        name, network.get_submodule(name), first.given, first.x, last.y if y is None else y, first.arguments, start, end
+    )
+    attentions = tuple((time, seen) for time, seen in recorded.attentions if start < time < end)
+    return BlockCall(call, attentions, _within(first.name, name), leave)
+
+
+def _state(call: ModuleCall, side: str) -> Tensor | None:
+    if side == "output":
+        return call.y
+    return None if call.given is None or call.given.shape != call.y.shape else call.given + call.y
+
+
+def _same(one: Tensor | None, other: Tensor | None) -> bool:
+    if one is None or other is None or one.shape != other.shape:
+        return False
+    return torch.allclose(one, other, rtol=_TOLERANCE, atol=_TOLERANCE * float(other.abs().max()))
+
+
+def _within(name: str, block: str) -> str:
+    return "" if name == block else name.removeprefix(f"{block}.")
