@@ -250,7 +250,8 @@ def affine_of(module: nn.Module, does: Storage | Norm) -> Affine:
     if isinstance(module, nn.MultiheadAttention) and not isinstance(does, Norm):
         weight, bias = projection_of(module, cast("Projection", does))
         return Affine(weight.detach().mT, _detached(bias))
-    weight, bias = (getattr(module, name, None) for name in ("weight", "bias"))
+    name = does.parameter if isinstance(does, Norm) else "weight"
+    weight, bias = getattr(module, name, None), getattr(module, "bias", None)
     if isinstance(does, Norm):
         like = weight if weight is not None else torch.ones(does.width, dtype=torch.float64)
         gain = does.gain_of(weight, like)

@@ -58,9 +58,10 @@ def block_calls(network: nn.Module, recorded: Pass, is_residual: Callable[[Modul
             calls.append(call)
     outermost = [call for call in calls if not any(_inside(call, other) for other in calls)]
     outermost = sorted(outermost, key=lambda outer: outer.start)
-    if chained(outermost):
+    hands_on = chained(outermost)
+    blocks = [] if all(hands_on) else spans(network, recorded, outermost)
+    if not blocks and (any(hands_on) or len(outermost) < 2):
         return [BlockCall(call, _inside_of(call, recorded)) for call in outermost]
-    blocks = spans(network, recorded, outermost)
     if not blocks:
         wanted, names = "blocks that hand on their states", ", ".join(call.name for call in outermost[:3])
         advice = "what each gives, or adds to what it reads, is not what the next one reads"

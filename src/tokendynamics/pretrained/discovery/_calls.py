@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -75,18 +75,20 @@ Act: TypeAlias = Callable[[Tensor], Tensor | None]
 """What is done with states; those that it returns take their place."""
 
 
-class BlockSites(Protocol):
-    """Where the states before and after a block show; see `layout.BlockLayout`."""
+@dataclass(frozen=True)
+class BlockSites:
+    """Where the states before and after a block show.
 
-    @property
-    def enter(self) -> str:
-        """The module within the block that reads the states before it."""
-        ...
+    A block that is a list of modules is no module that runs: its parts run one by one, in a loop of the network.
 
-    @property
-    def leave(self) -> tuple[str, Literal["output", "sum"]]:
-        """A module within the block; the states after it are its output, or its input plus its output."""
-        ...
+    Attributes:
+        enter: The module within the block that reads the state before it; empty for the block itself.
+        leave: The module within the block at which the state after it shows: as its output, or as its input plus its
+            output.
+    """
+
+    enter: str = ""
+    leave: tuple[str, Literal["output", "sum"]] = ("", "output")
 
 
 AnyHooks = TypeVar("AnyHooks", bound="Hooks")
@@ -231,7 +233,7 @@ class _Recorder(ExitStack):
             self.callback(module.register_forward_hook(self._after).remove)
 
     def _tick(self) -> int:
-        self.clock += 1
+        self.clock += 2  # so that a block that is no module begins and ends between two events
         return self.clock
 
     def attention(self, call: AttentionCall) -> None:

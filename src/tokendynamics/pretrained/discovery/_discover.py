@@ -18,7 +18,7 @@ from tokendynamics.pretrained.discovery._attention_layout import (
     recomputed_error,
 )
 from tokendynamics.pretrained.discovery._blocks import block_calls, leaves_out_cross_attention, streams_of
-from tokendynamics.pretrained.discovery._calls import ModuleCall, Pass, as_features, record
+from tokendynamics.pretrained.discovery._calls import BlockSites, ModuleCall, Pass, as_features, record
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._mixing import Mixing, mixing_of
 from tokendynamics.pretrained.discovery._norms import Norm, norm_of
@@ -58,7 +58,7 @@ def block_norms(
     norms: list[str] = []
     for call in calls:
         name = call.name.removeprefix(prefix)
-        if not (block.start < call.start and call.end < block.end) or next(call.module.children(), None) is not None:
+        if not (block.start < call.start and call.end < block.end):
             continue
         if attention is not None and name.startswith(f"{attention[0]}.") and call.start < attention[1]:
             continue
@@ -67,7 +67,8 @@ def block_norms(
             continue
         if norm_of(call.module, call.x, call.y) is not None:
             norms.append(name)
-    return tuple(dict.fromkeys(norms))
+    # A norm may hold another one whose output it scales.
+    return tuple(name for name in dict.fromkeys(norms) if not any(name.startswith(f"{outer}.") for outer in norms))
 
 
 _SEED = 20
@@ -170,7 +171,7 @@ def _discovered(
         final_norm=_final_norm(quiet_blocks[-1].call, first),
         positions=positions,
         positional=positional_parts(
-            network, inputs, positions, names, ".".join(filter(None, (names[0], quiet_blocks[0].enter)))
+            network, inputs, positions, names, ".".join(filter(None, (names[0], quiet_blocks[0].sites.enter)))
         ),
         packing="none",
         found_on=found_on,
@@ -215,9 +216,8 @@ def _layer(
     problems = "; ".join(filter(None, (problem, other, crosses)))
     # Of a network whose attention does not show, tokens may also act on each other between the blocks.
     mixing: Mixing = mixing_of(quiet.call) if attention is None and quiet.attentions else "all tokens"
-    sites: dict[str, Any] = {"enter": quiet.enter, "leave": quiet.leave}
     return BlockLayout(
-        attention=attention, residual=residual, norms=norms, problem=problems, mixing=mixing, **sites
+        attention=attention, residual=residual, norms=norms, problem=problems, mixing=mixing, sites=quiet.sites
     ), seen
 
 
@@ -226,7 +226,7 @@ def _without_attention(quiet: BlockCall, recorded: Pass, shape: tuple[int, int])
     block = quiet.call
     residual, problem = _residual(block, recorded, block.start)
     running = block
-    if residual is not None and (quiet.enter or quiet.leave != ("", "output")):  # it is no module that can run alone
+    if residual is not None and (quiet.sites != BlockSites()):  # it is no module that can run alone
         part = f"{block.name}.{residual.attention}"
         running = next((call for call in recorded.calls if call.name == part and call.start > block.start), block)
     mixing = mixing_of(running)
@@ -236,9 +236,8 @@ def _without_attention(quiet: BlockCall, recorded: Pass, shape: tuple[int, int])
                            attention_norm=None, feed_forward_norm=residual.attention_norm)  # fmt: skip
     words = NO_ATTENTION if not problem else f"{NO_ATTENTION}; {problem}"
     norms = block_norms(block, recorded.calls, None, shape)
-    sites: dict[str, Any] = {"enter": quiet.enter, "leave": quiet.leave}
     layout = BlockLayout(attention=None, residual=residual, norms=norms, problem=words, attends=False, mixing=mixing)
-    return replace(layout, **sites)
+    return replace(layout, sites=quiet.sites)
 
 
 def _blocks(network: nn.Module, recorded: Pass) -> list[BlockCall]:
@@ -292,7 +291,7 @@ def _residual(
 def _final_norm(last: ModuleCall, recorded: Pass) -> tuple[str, Norm] | None:
     shape = _shape(recorded, last)
     y = as_features(last.y, *shape)
-    for call in recorded.calls:
+    for call in sorted(recorded.calls, key=lambda call: call.start):  # one that holds another one before that
         x = as_features(call.x, *shape) if call.start > last.end else None
         if x is not None and y is not None and x.shape == y.shape and torch.equal(x, y):
             norm = norm_of(call.module, call.x, call.y)

@@ -21,12 +21,14 @@ class Norm:
         gain: What multiplies the normalized features: the module's weight, 1 + that (Gemma), or nothing.
         eps: Added under the root.
         width: How many features are normalized together.
+        parameter: What the module calls the weight.
     """
 
     kind: Literal["rms", "layer"]
     gain: Literal["weight", "1 + weight", "none"]
     eps: float
     width: int
+    parameter: str = "weight"
 
     def apply(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         """Return the normalized features of x (…, n · width).
@@ -53,7 +55,7 @@ def norm_of(module: nn.Module, x: Tensor | None, y: Tensor) -> Norm | None:
     """Return which normalization took x to y; None if it was none.
 
     Args:
-        module: Its weight, bias and epsilon are tried.
+        module: Its weight, bias and epsilon are tried; without a weight, every parameter of its own with one axis.
         x: What it read, (…, width).
         y: What it gave.
     """
@@ -61,13 +63,21 @@ def norm_of(module: nn.Module, x: Tensor | None, y: Tensor) -> Norm | None:
         return None
     given = (getattr(module, name, None) for name in ("weight", "bias"))  # of some modules "bias" is a switch
     weight, bias = (parameter if isinstance(parameter, Tensor) else None for parameter in given)
-    width, numbers = x.shape[-1], (getattr(module, name, None) for name in _EPS_NAMES)
+    width = x.shape[-1]
+    numbers = (getattr(inner, name, None) for inner in module.modules() for name in _EPS_NAMES)
     eps = next((float(number) for number in numbers if isinstance(number, float)), 0.0)
     if any(parameter is not None and parameter.shape != (width,) for parameter in (weight, bias)):
         return None
-    gains = ("none",) if weight is None else ("weight", "1 + weight")
-    candidates = (Norm(kind, gain, eps, width) for kind in ("rms", "layer") for gain in gains)
-    fits = (((norm.apply(x.double(), weight, bias) - y.double()).abs().max(), norm) for norm in candidates)
+    named = {"weight": weight} if weight is not None else dict(module.named_parameters(recurse=False))
+    weights = {name: given for name, given in named.items() if given is not bias and given.shape == (width,)}
+    kinds: tuple[Literal["rms", "layer"], ...] = ("rms", "layer")
+    gains: tuple[Literal["weight", "1 + weight"], ...] = ("weight", "1 + weight")
+    candidates = [Norm(kind, gain, eps, width, name) for kind in kinds for name in weights for gain in gains]
+    candidates += [] if weight is not None else [Norm(kind, "none", eps, width) for kind in kinds]
+    fits = (
+        ((norm.apply(x.double(), weights.get(norm.parameter), bias) - y.double()).abs().max(), norm)
+        for norm in candidates
+    )
     misfit, best = min(fits, key=lambda pair: float(pair[0]))
     error = float(misfit / y.double().abs().max().clamp_min(torch.finfo(torch.float64).tiny))
     return best if error <= _TOLERANCE else None

@@ -82,15 +82,19 @@ class _Block:
     def name(self, call: ModuleCall) -> str:
         return call.name.removeprefix(self.prefix)
 
-    def whole(self, call: ModuleCall) -> str:
-        """Return the name of the outermost module that gives what this one gives."""
+    def outermost(self, call: ModuleCall) -> ModuleCall:
+        """Return the call of the outermost module with weights that gives what this one gives."""
         states = self.states(call.y)
         same = [
             other
             for other, y in self.outputs
             if torch.equal(y, states) and any(True for _ in other.module.parameters())
         ]
-        return self.name(max(same, key=lambda candidate: candidate.end, default=call))
+        return max(same, key=lambda candidate: candidate.end, default=call)
+
+    def whole(self, call: ModuleCall) -> str:
+        """Return the name of the outermost module that gives what this one gives."""
+        return self.name(self.outermost(call))
 
     def fit(self, target: Tensor, parts: Sequence[Tensor]) -> tuple[float, list[float]]:
         """Return the misfit of target ≈ Σ factor · part, and the factors.
@@ -188,7 +192,7 @@ def _added(inside: _Block, projected: int, time: int | None) -> Residual | None:
         error, factors = inside.fit(change, [states for _, states in parts])
         if error < _BETTER * best[0] or (not best[1] and error < best[0]):
             best = error, tuple(call for call, _ in parts), factors
-    calls, factors = best[1:]
+    calls, factors = tuple(inside.outermost(call) for call in best[1]), best[2]
     if not calls:
         return None
     order = sorted(range(len(calls)), key=lambda index: calls[index].end)

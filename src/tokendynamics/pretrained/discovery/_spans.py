@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise, product
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from tokendynamics.pretrained.discovery._calls import ModuleCall, Pass
+from tokendynamics.pretrained.discovery._calls import BlockSites, ModuleCall, Pass
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
-
-Leave: TypeAlias = tuple[str, Literal["output", "sum"]]
-"""A module within a block, and what the state after the block is: its output, or its input plus its output."""
 
 _TOLERANCE = 1e-6
 
@@ -26,19 +23,17 @@ class BlockCall:
     Attributes:
         call: The call; of a block that is no module, from the beginning of its first module to the end of its last.
         attentions: Times and arguments of the attentions that ran inside it; empty for a block without attention.
-        enter: The module within it that reads the state before it; empty for the block itself.
-        leave: Where the state after it shows.
+        sites: Where the states before and after it show.
     """
 
     call: ModuleCall
     attentions: tuple[tuple[int, AttentionCall], ...]
-    enter: str = ""
-    leave: Leave = ("", "output")
+    sites: BlockSites = field(default_factory=BlockSites)
 
 
-def chained(calls: Sequence[ModuleCall]) -> bool:
-    """Return whether any of these calls reads what the one before it gave, or there is none before."""
-    return len(calls) < 2 or any(_same(after.given, before.y) for before, after in pairwise(calls))
+def chained(calls: Sequence[ModuleCall]) -> list[bool]:
+    """Return of each of these calls but the first whether it reads what the one before it gave."""
+    return [_same(after.given, before.y) for before, after in pairwise(calls)]
 
 
 def spans(network: nn.Module, recorded: Pass, branches: Sequence[ModuleCall]) -> list[BlockCall]:
@@ -80,7 +75,7 @@ def _inside(recorded: Pass, name: str) -> list[ModuleCall]:
     return sorted(outer, key=lambda call: call.start)
 
 
-def _leave(by_name: Mapping[str, Sequence[ModuleCall]]) -> Leave | None:
+def _leave(by_name: Mapping[str, Sequence[ModuleCall]]) -> tuple[str, Literal["output", "sum"]] | None:
     """Return where the states show that each group hands on to the next; None where they do not show alike in all."""
     groups = list(by_name.values())
     sides: tuple[Literal["output", "sum"], ...] = ("output", "sum")
@@ -92,7 +87,13 @@ def _leave(by_name: Mapping[str, Sequence[ModuleCall]]) -> Leave | None:
     return None
 
 
-def _block(network: nn.Module, recorded: Pass, name: str, group: Sequence[ModuleCall], leave: Leave) -> BlockCall:
+def _block(
+    network: nn.Module,
+    recorded: Pass,
+    name: str,
+    group: Sequence[ModuleCall],
+    leave: tuple[str, Literal["output", "sum"]],
+) -> BlockCall:
     first = group[0]
     last = next(call for call in reversed(group) if _within(call.name, name) == leave[0])
     y = _state(last, leave[1])
@@ -102,7 +103,7 @@ def _block(network: nn.Module, recorded: Pass, name: str, group: Sequence[Module
         name, network.get_submodule(name), first.given, first.x, last.y if y is None else y, first.arguments, start, end
     )
     attentions = tuple((time, seen) for time, seen in recorded.attentions if start < time < end)
-    return BlockCall(call, attentions, _within(first.name, name), leave)
+    return BlockCall(call, attentions, BlockSites(_within(first.name, name), leave))
 
 
 def _state(call: ModuleCall, side: str) -> Tensor | None:

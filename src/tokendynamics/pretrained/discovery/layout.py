@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+from tokendynamics.pretrained.discovery._calls import BlockSites
 from tokendynamics.pretrained.discovery._columns import Part, Storage
 from tokendynamics.pretrained.discovery._mixing import Mixing
 from tokendynamics.pretrained.discovery._norms import Norm
 from tokendynamics.pretrained.discovery._positional import PositionalPart
 from tokendynamics.pretrained.discovery._residual import Residual
 from tokendynamics.pretrained.discovery._rotation import Rotation
-from tokendynamics.pretrained.discovery._spans import Leave
 from tokendynamics.pretrained.packs import Packing
 
 Positions: TypeAlias = Literal["rotary", "relative bias", "learned", "absolute", "none"]
@@ -103,10 +103,7 @@ class BlockLayout:
             in a network in which no attention was seen, True: it may have one that does not show.
         mixing: Where the attention shows and was not read, or a block has none among blocks with one, which other
             tokens act on a token; otherwise as if all did.
-        enter: The module, within the block, that reads the state before it; empty for the block itself. A block that
-            is a list of modules is no module that runs: its parts run one after the other, in a loop of the network.
-        leave: The module, within the block, at which the state after it shows, and whether that is its output or the
-            sum of its input and its output.
+        sites: Where the states before and after it show.
     """
 
     attention: AttentionLayout | None
@@ -115,8 +112,7 @@ class BlockLayout:
     problem: str = ""
     attends: bool = True
     mixing: Mixing = "all tokens"
-    enter: str = ""
-    leave: Leave = ("", "output")
+    sites: BlockSites = field(default_factory=BlockSites)
 
     @property
     def causal(self) -> bool:
@@ -176,7 +172,7 @@ class Layout:
     @property
     def last(self) -> str:
         """The module that ends the last block."""
-        return ".".join(filter(None, (self.blocks[-1], self.layers[-1].leave[0])))
+        return ".".join(filter(None, (self.blocks[-1], self.layers[-1].sites.leave[0])))
 
     @property
     def attending(self) -> list[int]:

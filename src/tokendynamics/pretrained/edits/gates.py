@@ -108,7 +108,7 @@ class GatedNetwork(Hooks):
         for name, layer in dict(zip(self.layout.blocks, self.layout.layers, strict=True)).items():
             block = self.network.get_submodule(name)
             self._intercept(block)
-            self.before_block(block, layer, self._enter)
+            self.before_block(block, layer.sites, self._enter)
             of_module: dict[nn.Module, list[int]] = {}  # BEiT gives both parts by one module, one after the other
             for part, module in enumerate(layer.parts):
                 if module is not None:
@@ -118,7 +118,7 @@ class GatedNetwork(Hooks):
             if layer.attention is not None:
                 projection, heads = block.get_submodule(layer.attention.output[0]), layer.attention.heads
                 self.before(projection, partial(self._heads_gated, heads, layer.attention.d_value))
-            self.after_block(block, layer, self._leave)
+            self.after_block(block, layer.sites, self._leave)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -73,8 +73,8 @@ class Stack(Hooks):
     def _prepare(self) -> None:
         self.enter_all(quietly(self._network), torch.no_grad())
         blocks, layers = self._layout.blocks, self._layout.layers
-        self.before_block(self._network.get_submodule(blocks[0]), layers[0], self._enter)
-        self.after_block(self._network.get_submodule(blocks[-1]), layers[-1], self._leave)
+        self.before_block(self._network.get_submodule(blocks[0]), layers[0].sites, self._enter)
+        self.after_block(self._network.get_submodule(blocks[-1]), layers[-1].sites, self._leave)
         if self._layout.final_norm is not None:
             self.after(self._network.get_submodule(self._layout.end), self._leave)
 

@@ -75,7 +75,7 @@ class ScaledBlocks(Hooks):
                 if is_linear_map(module) and getattr(module, "bias", None) is not None:
                     # Before the gates, which may stand on the same module.
                     self.callback(module.register_forward_hook(self._divide_bias, prepend=True).remove)
-            self.after_block(block, layer, self._rescaled)
+            self.after_block(block, layer.sites, self._rescaled)
         if self._layout.final_norm is not None:
             self.before(self._network.get_submodule(self._layout.end), self._before_norm)
 
@@ -158,9 +158,9 @@ class _Watch(Hooks):
     def _prepare(self) -> None:
         layout = self._ckpt.layout
         first = self._ckpt.model.get_submodule(layout.blocks[0])
-        self.before_block(first, layout.layers[0], lambda states: None if self._states else self._keep(states))
+        self.before_block(first, layout.layers[0].sites, lambda states: None if self._states else self._keep(states))
         for name, layer in dict(zip(layout.blocks, layout.layers, strict=True)).items():
-            self.after_block(self._ckpt.model.get_submodule(name), layer, self._keep)
+            self.after_block(self._ckpt.model.get_submodule(name), layer.sites, self._keep)
         if layout.final_norm is not None:
             self.after(self._ckpt.model.get_submodule(layout.end), self._final.append)
 

@@ -222,10 +222,10 @@ class StateWatch(Hooks):
         layout, network = self._layout, self._network
         for name, layer in dict(zip(layout.blocks, layout.layers, strict=True)).items():
             block = network.get_submodule(name)
-            self.before_block(block, layer, self._here(self._enter))
+            self.before_block(block, layer.sites, self._here(self._enter))
             if layer.residual is not None and layer.attends:
                 self._site(block, layer.residual)
-            self.after_block(block, layer, self._here(self._leave))
+            self.after_block(block, layer.sites, self._here(self._leave))
         if layout.final_norm is not None:
             self.after(network.get_submodule(layout.end), self._here(self.final.append))
 

@@ -369,11 +369,11 @@ class VariedNetwork(Hooks):
         for block, of_calls in of_block.items():
             if any(basis is not None for basis in of_calls):
                 act = partial(self._projected, (block, "output"), of_calls)
-                self.after_block(self.network.get_submodule(block), self._layout.layers[blocks.index(block)], act)
+                self.after_block(self.network.get_submodule(block), self._layout.layers[blocks.index(block)].sites, act)
         if 0 in bases:
             of_calls = [bases[0], *[None] * (blocks.count(blocks[0]) - 1)]
             act = partial(self._projected, (blocks[0], "input"), of_calls)
-            self.before_block(self.network.get_submodule(blocks[0]), self._layout.layers[0], act)
+            self.before_block(self.network.get_submodule(blocks[0]), self._layout.layers[0].sites, act)
 
     def _projected(self, key: Hashable, bases: list[Tensor | None], states: Tensor) -> Tensor | None:
         """Project directions out of states: others at each call, where a block is several layers."""
