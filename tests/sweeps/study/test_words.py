@@ -67,6 +67,19 @@ def test_a_significant_difference_is_better_or_worse_by_the_measure_s_direction(
     assert result.answer == f"b is significantly {word} than baseline."
 
 
+@pytest.mark.parametrize(
+    ("means", "answer"),
+    [
+        ({"b": -0.1, "c": 0.0}, "1 of 2 arms differs significantly from baseline: b is better."),
+        ({"b": -0.1, "c": 0.1}, "2 of 2 arms differ significantly from baseline: b is better; c is worse."),
+        ({"b": 0.1, "c": 0.1, "d": 0.0}, "2 of 3 arms differ significantly from baseline: b and c are worse."),
+        ({"b": 0.0, "c": 0.0}, "No arm differs significantly from baseline."),
+    ],
+)
+def test_several_arms_are_one_sentence(means: dict[str, float], answer: str) -> None:
+    assert found(**means).answer == answer
+
+
 def test_a_difference_that_is_not_significant_is_said_with_the_detectable_one() -> None:
     result = found(b=0.005)
     sentence, pair = about(result, "The difference b − baseline of +0.005 bits per byte"), result.comparisons[0]
