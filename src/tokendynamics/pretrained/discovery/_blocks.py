@@ -14,6 +14,8 @@ from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._spans import BlockCall, chained, spans
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 
+_ONE_LIST = "all blocks in one list (an nn.ModuleList), with the same tokens in each"
+
 
 def block_calls(network: nn.Module, recorded: Pass, is_residual: Callable[[ModuleCall], bool]) -> list[BlockCall]:
     """Return the calls of the blocks, in the order in which they ran.
@@ -58,6 +60,12 @@ def block_calls(network: nn.Module, recorded: Pass, is_residual: Callable[[Modul
             calls.append(call)
     outermost = [call for call in calls if not any(_inside(call, other) for other in calls)]
     outermost = sorted(outermost, key=lambda outer: outer.start)
+    alike = [call for call in outermost if call.y.shape == outermost[0].y.shape]
+    if len(alike) < len(outermost):
+        kind = type(outermost[0].module).__name__
+        raise LayoutNotFoundError(
+            expected(type(network).__name__, _ONE_LIST, f"{len(alike)} of {len(outermost)} {kind} with as many tokens")
+        )
     hands_on = chained(outermost)
     blocks = [] if all(hands_on) else spans(network, recorded, outermost)
     if not blocks and (any(hands_on) or len(outermost) < 2):
@@ -142,9 +150,8 @@ def _chained(network: nn.Module, recorded: Pass) -> list[ModuleCall]:
         raise LayoutNotFoundError(expected(type(network).__name__, wanted, "none"))
     outside = _alike_outside(network, recorded, best)
     if outside:
-        wanted = "all blocks in one list (an nn.ModuleList), with the same tokens in each"
         came = f"{len(best)} of {len(best) + outside} {type(best[0].module).__name__} in the longest"
-        raise LayoutNotFoundError(expected(type(network).__name__, wanted, came))
+        raise LayoutNotFoundError(expected(type(network).__name__, _ONE_LIST, came))
     return best
 
 
