@@ -87,8 +87,7 @@ class Tracer:
         candidates = [
             (call, features)
             for call, features in usable
-            if features is not None
-            and (any(True for _ in call.module.parameters()) or norm_of(call.module, call.x, call.y) is not None)
+            if features is not None and (any(True for _ in call.module.parameters()) or _does(call) is not None)
         ]
         if not candidates:
             raise LayoutNotFoundError(f"no module gives the {what}")
@@ -102,7 +101,7 @@ class Tracer:
     def _part(self, call: ModuleCall, chosen: Tensor, row: Tensor, factor: Tensor) -> Part:
         columns = chosen.nonzero()[:, 0]
         name = call.name.removeprefix(self.prefix)
-        does = norm_of(call.module, call.x, call.y) or stored_how(call)
+        does = _does(call)
         if does is None:
             coarse = [parameter for parameter in call.module.parameters() if not parameter.is_floating_point()]
             if coarse:
@@ -167,6 +166,10 @@ def _matched(
 
 def _unit(columns: Tensor) -> Tensor:
     return columns / torch.linalg.vector_norm(columns, dim=0).clamp_min(torch.finfo(columns.dtype).tiny)
+
+
+def _does(call: ModuleCall) -> Storage | Norm | None:
+    return norm_of(call.module, call.x, call.y) or stored_how(call)
 
 
 def stored_how(call: ModuleCall) -> Storage | None:
