@@ -37,7 +37,7 @@ def chained(calls: Sequence[ModuleCall]) -> list[bool]:
 
 
 def spans(network: nn.Module, recorded: Pass, branches: Sequence[ModuleCall]) -> list[BlockCall]:
-    """Return blocks that hand on their states, made of calls that do not; empty where these make none.
+    """Return blocks that hand on their states, put together from calls that do not; empty where they cannot be.
 
     Args:
         network: The one that ran.
