@@ -28,8 +28,8 @@ from tokendynamics.pretrained._attention_weights import (
 from tokendynamics.pretrained._filling import Network, StreamedNetwork
 from tokendynamics.pretrained._remedied_network import columns_of, with_columns
 from tokendynamics.pretrained.architecture import architecture_of, as_layer, as_layers, norm_of_block
+from tokendynamics.pretrained.discovery._blocks import ignores_later_tokens
 from tokendynamics.pretrained.discovery._discover import Discovery
-from tokendynamics.pretrained.discovery._mixing import ignores_later_tokens
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.interface import showing, watching
 from tokendynamics.pretrained.edits._fresh_weights import Drawing, FreshBlocks, laws_of, of_std

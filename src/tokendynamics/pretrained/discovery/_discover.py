@@ -17,10 +17,15 @@ from tokendynamics.pretrained.discovery._attention_layout import (
     live_reader,
     recomputed_error,
 )
-from tokendynamics.pretrained.discovery._blocks import block_calls, leaves_out_cross_attention, streams_of
+from tokendynamics.pretrained.discovery._blocks import (
+    Mixing,
+    block_calls,
+    leaves_out_cross_attention,
+    mixing_of,
+    streams_of,
+)
 from tokendynamics.pretrained.discovery._calls import BlockSites, ModuleCall, Pass, as_features, record
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
-from tokendynamics.pretrained.discovery._mixing import Mixing, mixing_of
 from tokendynamics.pretrained.discovery._norms import Norm, norm_of
 from tokendynamics.pretrained.discovery._positional import positional_parts, rotations_in
 from tokendynamics.pretrained.discovery._residual import Residual, residual_of

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+from tokendynamics.pretrained.discovery._blocks import Mixing
 from tokendynamics.pretrained.discovery._calls import BlockSites
 from tokendynamics.pretrained.discovery._columns import Part, Storage
-from tokendynamics.pretrained.discovery._mixing import Mixing
 from tokendynamics.pretrained.discovery._norms import Norm
 from tokendynamics.pretrained.discovery._positional import PositionalPart
 from tokendynamics.pretrained.discovery._residual import Residual
