@@ -154,8 +154,10 @@ def test_an_attention_apart_gives_what_it_gives_whole(named: dict[str, Any], mas
             for wanted in ({"need_weights": False}, {}, {"average_attn_weights": False}):
                 whole = attention(*several, **masked, **wanted)  # with gradients: no fused path
                 calls: list[Tensor] = []
-                hook = attention.out_proj.register_forward_pre_hook(lambda module, x, calls=calls: calls.append(x[0]))
                 with apart(attention):
+                    hook = attention.out_proj.register_forward_pre_hook(
+                        lambda module, x, calls=calls: calls.append(x[0])
+                    )
                     in_parts = attention(*several, **masked, **wanted)
                 hook.remove()
                 assert len(calls) == 1
@@ -202,6 +204,23 @@ def test_a_subclass_with_its_own_forward_pass_keeps_it() -> None:
     with apart(attention):
         torch.testing.assert_close(attention(x, x, x)[0], attention(x, x, x)[0])
         assert "forward" not in vars(attention)
+
+
+def test_an_output_projection_that_does_more_when_it_is_called_is_not_called() -> None:
+    class Doubled(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:
+            return 2 * super().forward(input)
+
+    x = torch.randn(1, 4, DIM)
+    for hooked in (False, True):
+        attention: Any = shaken(nn.MultiheadAttention(DIM, HEADS, batch_first=True))
+        if hooked:
+            attention.out_proj.register_forward_hook(lambda module, given, output: 2 * output)
+        else:
+            attention.out_proj = Doubled(DIM, DIM)
+        whole = attention(x, x, x)[0]
+        with apart(attention):
+            assert torch.equal(attention(x, x, x)[0], whole)
 
 
 def test_no_fused_path_runs_while_a_network_is_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -396,6 +415,9 @@ def test_three_ways_of_writing_a_network_give_the_same_results() -> None:
     bert = shaken(BertModel(config, add_pooling_layer=False))
     networks = [td.load(bert), *(loaded(PostNorm(bert, by_hand=by_hand).eval()) for by_hand in (False, True))]
     audits, traces = [td.audit(ckpt) for ckpt in networks], [td.trace(ckpt, PROMPTS, packed=False) for ckpt in networks]
+    options: dict[str, Any] = {"levers": False, "heads": False, "directions": False, "baseline": None}
+    lines = {td.diagnose(ckpt, PROMPTS, **options).verdict.lines for ckpt in networks}
+    assert len(lines) == 1
     for results in (audits, traces):
         for other in results[1:]:
             assert set(other.data_vars) == set(results[0].data_vars)

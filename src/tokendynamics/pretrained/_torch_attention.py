@@ -292,7 +292,9 @@ def _change_of(module: nn.Module, turned: Collection[nn.Module], crossing: Colle
     """Return which attributes of a module are others inside `apart`: a forward pass, or what allows a fused one."""
     given: dict[str, Any] = vars(module)
     change: dict[str, Any] = {}
-    if isinstance(module, nn.MultiheadAttention) and _is_plain(module, nn.MultiheadAttention, _Forward):
+    if isinstance(module, nn.MultiheadAttention):
+        if not (_is_plain(module, nn.MultiheadAttention, _Forward) and _is_called_alike(module.out_proj)):
+            return {}
         change = {"forward": _Forward(module, module in crossing)}
         change |= {"batch_first": True} if module in turned else {}
     elif isinstance(module, nn.TransformerEncoderLayer):
@@ -300,6 +302,12 @@ def _change_of(module: nn.Module, turned: Collection[nn.Module], crossing: Colle
     elif isinstance(module, nn.TransformerEncoder | nn.TransformerDecoder):
         change = {"use_nested_tensor": False} | ({"forward": _Turned(module)} if _turned_attentions(module) else {})
     return {name: value for name, value in change.items() if name == "forward" or name in given}
+
+
+def _is_called_alike(projection: nn.Module) -> bool:
+    """Whether calling an output projection does what PyTorch does with its weight: no adapter and no hook comes in."""
+    hooks = (*projection._forward_hooks.values(), *projection._forward_pre_hooks.values())
+    return _is_plain(projection, nn.Linear) and not hooks
 
 
 def _is_plain(module: nn.Module, kind: type[nn.Module], *replacements: type[object]) -> bool:
