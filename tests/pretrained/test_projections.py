@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,7 +15,8 @@ from pretrained.families import network_of
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.pretrained.discovery._attention_layout import affine_of
 from tokendynamics.pretrained.discovery._calls import ModuleCall
-from tokendynamics.pretrained.discovery._columns import Storage, Tracer, composed, stored_how
+from tokendynamics.pretrained.discovery._columns import Probed, Storage, Tracer, composed, stored_how
+from tokendynamics.pretrained.discovery.words import block_in_words
 
 
 class Wrapped(nn.Module):
@@ -36,13 +39,13 @@ def how(module: nn.Module) -> Storage | None:
 
 def test_a_map_is_affine_where_doubling_and_turning_round_say_so() -> None:
     assert how(nn.Linear(4, 3)) == "out x in"
-    assert how(Wrapped(lambda y: 3.0 * y - 1.0)) == "probed"
-    assert how(Wrapped(lambda y: y, bias=False)) == "probed"
+    assert how(Wrapped(lambda y: 3.0 * y - 1.0)) == Probed(4, "Wrapped")
+    assert how(Wrapped(lambda y: y, bias=False)) == Probed(4, "Wrapped")
     # Each passes one of the two tests: an odd map does not double, and one that doubles is not turned round.
     assert how(Wrapped(lambda y: y**3, bias=False)) is None
     assert how(Wrapped(torch.abs, bias=False)) is None
     # Far from zero, where the bias decides.
-    assert how(Wrapped(lambda y: 0.1 * y + 20.0)) == "probed"
+    assert how(Wrapped(lambda y: 0.1 * y + 20.0)) == Probed(4, "Wrapped")
     assert how(Wrapped(lambda y: (y + 20.0) ** 2)) is None
 
 
@@ -54,7 +57,7 @@ def test_what_reads_another_width_than_its_inner_modules_is_no_projection() -> N
     x = torch.randn(2, 5, 8)
     half = Half(lambda y: y)
     assert stored_how(ModuleCall("it", half, x, x, half(x), ((x,), {}), 1, 2)) is None
-    assert stored_how(ModuleCall("it", half, x, x[..., :4], half(x), ((x,), {}), 1, 2)) == "probed"
+    assert stored_how(ModuleCall("it", half, x, x[..., :4], half(x), ((x,), {}), 1, 2)) == Probed(4, "Half")
 
 
 @pytest.mark.parametrize("part", ["q", "v"])
@@ -69,10 +72,78 @@ def test_a_projection_in_a_container_has_the_weights_and_the_bias_of_the_one_ins
     for number, theirs in enumerate(plain, 1):
         attention = live.layout.layers[number - 1].attention
         assert attention is not None
-        assert [found.does for found in getattr(attention, name)] == ["probed"]
+        assert [found.does for found in getattr(attention, name)] == [Probed(48, "Sequential")]
         found = live.attention(number)
         for which in (name, f"{name}_bias", "key", "key_bias"):
             torch.testing.assert_close(getattr(found, which), getattr(theirs, which), rtol=1e-5, atol=1e-6)
+
+
+class Int8(nn.Module):
+    """Rows as whole numbers and one scale each: no parameters at all."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.scale: Tensor
+        self.register_buffer("scale", linear.weight.detach().abs().amax(dim=1, keepdim=True) / 127)
+        self.register_buffer("rows", (linear.weight.detach() / self.scale).round().to(torch.int8))
+        self.register_buffer("bias", None if linear.bias is None else linear.bias.detach().clone())
+
+    def dense(self) -> Tensor:
+        return self.rows * self.scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x @ (self.rows * self.scale).to(x).mT
+        return y if self.bias is None else y + self.bias
+
+
+class LowRank(nn.Module):
+    """Two matrices under names of their own."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        u, s, v = torch.linalg.svd(linear.weight.detach())
+        self.up, self.down = nn.Parameter(u[:, :8] * s[:8]), nn.Parameter(v[:8])
+        self.shift = None if linear.bias is None else nn.Parameter(linear.bias.detach().clone())
+
+    def dense(self) -> Tensor:
+        return (self.up @ self.down).detach()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x @ self.down.mT @ self.up.mT
+        return y if self.shift is None else y + self.shift
+
+
+@pytest.mark.parametrize("form", [Int8, LowRank])
+@pytest.mark.parametrize("family", ["llama", "bert"])
+def test_maps_in_any_form_are_read_by_what_they_do(family: str, form: type[Int8 | LowRank]) -> None:
+    network, _ = network_of(family)
+    dense = copy.deepcopy(network)
+    for name, module in list(network.named_modules()):
+        if isinstance(module, nn.Linear) and ("attn" in name or "attention" in name):
+            owner, _, leaf = name.rpartition(".")
+            changed = form(module)
+            setattr(network.get_submodule(owner), leaf, changed)
+            dense.get_submodule(name).weight.data = changed.dense().to(module.weight)
+    live, plain = td.load(network), td.load(dense)
+    attention = live.layout.layers[0].attention
+    assert attention is not None, live.layout.layers[0].problem
+    assert attention.output[1] == Probed(48, form.__name__)
+    for layer in (1, 3):
+        found, expected = live.attention(layer), plain.attention(layer)
+        for which in ("query", "key", "value", "output"):
+            torch.testing.assert_close(getattr(found, which), getattr(expected, which), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(td.audit(live).qk_balance, td.audit(plain).qk_balance, atol=1e-5)
+    assert f"(a {form.__name__}, read by what it does)" in " ".join(
+        words for _, words in block_in_words(live.layout.layers[0])
+    )
+
+
+def test_what_mixes_tokens_is_no_projection() -> None:
+    class Smoothed(Wrapped):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x + x.roll(1, dims=1))
+
+    assert how(Smoothed(lambda y: y)) is None
 
 
 def test_a_query_behind_a_chain_of_ten_maps_is_their_product() -> None:

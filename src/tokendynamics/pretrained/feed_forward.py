@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from tokendynamics.pretrained.discovery._attention_layout import affine_of
-from tokendynamics.pretrained.discovery._columns import Storage
+from tokendynamics.pretrained.discovery._columns import Probed, Storage, width_read
 from tokendynamics.pretrained.discovery._norms import Norm
 from tokendynamics.pretrained.discovery.layout import BlockLayout
 from tokendynamics.pretrained.network import at_least_single
@@ -90,7 +90,7 @@ def _owners(block: nn.Module, layout: BlockLayout) -> Iterator[tuple[str, str, S
         if not name or name.startswith(closed):
             continue
         if hasattr(module, "base_layer"):  # an adapter on a map: what counts is both together
-            yield name, f"{name}.weight", "probed"
+            yield name, f"{name}.weight", Probed(width_read(module) or 1, type(module).__name__)
             closed = (*closed, f"{name}.")
             continue
         stored: Storage | None = "in x out" if type(module).__name__ == _CONV else None

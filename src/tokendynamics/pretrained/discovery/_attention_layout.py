@@ -16,11 +16,11 @@ from tokendynamics.pretrained.discovery._columns import (
     Affine,
     LayoutNotFoundError,
     Part,
+    Probed,
     Storage,
     Tracer,
     evaluated,
     stored_how,
-    width_read,
 )
 from tokendynamics.pretrained.discovery._functions import LOWEST_BIAS
 from tokendynamics.pretrained.discovery._norms import Norm, norm_of
@@ -256,9 +256,10 @@ def affine_of(module: nn.Module, does: Storage | Norm) -> Affine:
         like = weight if weight is not None else torch.ones(does.width, dtype=torch.float64)
         gain = does.gain_of(weight, like)
         return Affine((torch.ones_like(like) if gain is None else gain).detach()[None], _detached(bias))
-    if does == "probed":
-        first = next(module.parameters())
-        eye = torch.eye(width_read(module) or 1, dtype=first.dtype, device=first.device)
+    if isinstance(does, Probed):
+        tensors = [tensor for tensor in (*module.parameters(), *module.buffers()) if tensor.is_floating_point()]
+        like = next(iter(tensors), torch.zeros(()))
+        eye = torch.eye(does.width, dtype=like.dtype, device=like.device)
         with torch.no_grad():
             bias = module(torch.zeros_like(eye[:1]))[0]
             return Affine(module(eye) - bias, bias)

@@ -15,7 +15,22 @@ from tokendynamics.pretrained._torch_attention import InProjection, Projection
 from tokendynamics.pretrained.discovery._calls import ModuleCall, as_features
 from tokendynamics.pretrained.discovery._norms import Norm, norm_of
 
-Storage: TypeAlias = Literal["out x in", "in x out", "probed", Projection]
+
+@dataclass(frozen=True)
+class Probed:
+    """An affine map that is read by what it does to a basis: of an adapter, of quantised weights, or of any other form.
+
+    Attributes:
+        width: How many features it reads.
+        kind: The class of its module, such as that of a format of quantised weights.
+    """
+
+    width: int
+    kind: str
+
+
+Storage: TypeAlias = Literal["out x in", "in x out", Projection] | Probed
+"""How the weight of an affine map is stored."""
 
 
 class LayoutNotFoundError(CheckpointError):
@@ -32,7 +47,7 @@ class Part:
         rows: Which of the module's outputs, one for each column.
         factor: What multiplies each of them.
         does: The normalization that it is; or, for an affine map, how its weight is stored: as ``weight[out, in]``, as
-            ``weight[in, out]``, not at all in one piece ("probed": an adapter's, read by its action), or in an
+            ``weight[in, out]``, not at all in one piece (`Probed`), or in an
             `nn.MultiheadAttention` (a `Projection` of it).
         reads: What the module reads, column by column; None for what the attention itself reads.
     """
@@ -177,18 +192,30 @@ def stored_how(call: ModuleCall) -> Storage | None:
     if call.x is None:
         return None
     if any(True for _ in call.module.children()):
-        fits = width_read(call.module) == call.x.shape[-1]
-        return "probed" if fits and _is_affine(call.module, call.x) else None
+        return _probed(call.module, call.x)
     weight, bias = (getattr(call.module, name, None) for name in ("weight", "bias"))
-    if not isinstance(weight, Tensor) or weight.ndim != 2 or not weight.is_floating_point():
-        return None
+    if not isinstance(weight, Tensor) or type(weight) not in (Tensor, nn.Parameter):
+        return _probed(call.module, call.x)
+    if weight.ndim != 2 or not weight.is_floating_point():
+        return _probed(call.module, call.x)  # quantised, or put together from other tensors
     forms: tuple[tuple[Storage, Tensor], ...] = (("out x in", weight.mT), ("in x out", weight))
     for storage, matrix in forms:
         if matrix.shape == (call.x.shape[-1], call.y.shape[-1]):
             y = call.x @ matrix.to(call.x) + (0.0 if bias is None else bias.to(call.x))
             if torch.allclose(y, call.y, rtol=1e-4, atol=1e-4 * float(call.y.abs().max())):
                 return call.module.which if isinstance(call.module, InProjection) else storage
-    return None
+    return _probed(call.module, call.x)
+
+
+def _probed(module: nn.Module, x: Tensor) -> Probed | None:
+    """Return how a module is read by its action; None where it is no affine map, or holds nothing to read."""
+    holds = (
+        any(True for _ in module.parameters())
+        or any(True for _ in module.buffers())
+        or callable(getattr(module, "weight", None))
+    )
+    fits = width_read(module) in (None, x.shape[-1])
+    return Probed(x.shape[-1], type(module).__name__) if holds and fits and _is_affine(module, x) else None
 
 
 def width_read(module: nn.Module) -> int | None:
@@ -205,11 +232,14 @@ def _is_affine(module: nn.Module, x: Tensor) -> bool:
     try:
         with torch.no_grad():
             plus, minus, zero, double = (module(factor * x) for factor in (1.0, -1.0, 0.0, 2.0))
+            alone = plus if x.ndim < 3 else module(x[:, :1])
     except Exception:  # it reads more than one tensor, or other shapes: no projection
         return False
-    if not all(isinstance(output, Tensor) for output in (plus, minus, zero, double)):
+    if not all(isinstance(output, Tensor) for output in (plus, minus, zero, double, alone)):
         return False
     size = 1e-3 * float(plus.abs().max())
+    if x.ndim > 2 and not (alone.shape == plus[:, :1].shape and torch.allclose(alone, plus[:, :1], atol=size)):
+        return False  # tokens act on each other
     return torch.allclose(plus + minus, 2 * zero, atol=size) and torch.allclose(
         double - zero, 2 * (plus - zero), atol=size
     )

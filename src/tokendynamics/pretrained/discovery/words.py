@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tokendynamics.pretrained.discovery._columns import Part
+from tokendynamics.pretrained.discovery._columns import Part, Probed
 from tokendynamics.pretrained.discovery._norms import Norm
 from tokendynamics.pretrained.discovery._residual import Residual
 from tokendynamics.pretrained.discovery.layout import NO_ATTENTION, AttentionLayout, BlockLayout, Layout, as_ranges
@@ -140,6 +140,8 @@ def _parts(parts: Iterable[Part]) -> str:
         text = f"{part.module} [{rows}]"
         if isinstance(part.does, Norm):
             text = f"{part.module} ({norm_in_words(part.does)})"
+        if isinstance(part.does, Probed):
+            text += f" (a {part.does.kind}, read by what it does)"
         if set(part.factor) != {1.0}:
             text += f" × {part.factor[0]:.6g}" if len(set(part.factor)) == 1 else " × several factors"
         return text if part.reads is None else f"{text} of {_parts(part.reads)}"

@@ -24,6 +24,7 @@ from tokendynamics.pretrained._remedied_network import (
     remedies_in,
 )
 from tokendynamics.pretrained.discovery._calls import Hooks, state_of
+from tokendynamics.pretrained.discovery._columns import Probed
 from tokendynamics.pretrained.discovery._norms import norm_of
 from tokendynamics.pretrained.discovery._positional import PositionalPart, zeroed
 from tokendynamics.pretrained.discovery.interface import multiplied_logits
@@ -572,7 +573,7 @@ def _scale_columns(
 ) -> None:
     """Scale what an output projection reads of each head, until the stack is closed."""
     attention = layout.attention
-    if attention is None or attention.output[1] == "probed":
+    if attention is None or isinstance(attention.output[1], Probed):
         raise CheckpointError(expected(where, "an output projection that is a matrix", layout.problem or "another map"))
     weight = block.get_submodule(attention.output[0]).get_parameter("weight")
     columns = gates[: attention.heads].repeat_interleave(attention.d_value).to(weight)
