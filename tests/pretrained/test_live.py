@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
@@ -252,10 +253,25 @@ class Quantised(nn.Module):
         return x @ (self.weight.to(x) * self.scale).T
 
 
-def test_quantised_weights_are_refused_by_the_audit_and_traced() -> None:
+class Rounded(Quantised):
+    """One whose input is rounded as well, as dynamic quantisation does: no linear map."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        step = x.abs().amax() / 15
+        return super().forward((x / step).round() * step)
+
+
+def test_quantised_weights_are_read_where_they_act_linearly() -> None:
     network, _ = network_of("llama")
-    for layer in network.layers:
+    dense = copy.deepcopy(network)
+    for layer, plain in zip(network.layers, dense.layers, strict=True):
         layer.self_attn.q_proj = Quantised(layer.self_attn.q_proj)
+        rounded = layer.self_attn.q_proj
+        plain.self_attn.q_proj.weight.data = rounded.weight * rounded.scale
+    live = load(network)
+    np.testing.assert_allclose(td.audit(live).qk_balance, td.audit(load(dense)).qk_balance, atol=1e-5)
+    for layer in network.layers:
+        layer.self_attn.q_proj.__class__ = Rounded
     live = load(network)
     with pytest.raises(CheckpointError, match=r"self_attn.q_proj holds its weights as int8"):
         td.audit(live)
