@@ -355,6 +355,12 @@ def test_a_sender_that_is_no_token_is_named_and_takes_its_weight(form: str, name
     np.testing.assert_allclose(seen.pattern[0, 0], weights.detach(), atol=2e-6)
     np.testing.assert_allclose(seen.to_sink[0, 0], 1 - weights.detach().sum(dim=-1).mean(dim=-1), atol=2e-6)
     assert float(seen.to_sink.min()) > 0.01
+    assert td.audit(ckpt).attrs["form"].endswith("beside those of keys that come from no token")
+    hotter = ckpt.under({"logits": 0.5}).states(torch.tensor(PROMPTS[0])).feed_forward
+    for block in network.blocks:
+        block.attn.in_proj_weight.data[:DIM] *= 0.5
+        block.attn.in_proj_bias.data[:DIM] *= 0.5
+    torch.testing.assert_close(hotter, ckpt.states(torch.tensor(PROMPTS[0])).feed_forward)
 
 
 def test_keys_of_another_width_are_traced_and_not_audited() -> None:

@@ -86,6 +86,7 @@ def form_in_words(attention: AttentionLayout) -> str:
         besides = ", softly capped" if attention.soft_cap is not None else ""
         besides += ", plus a bias by distance" if attention.relative_bias else ""
         besides += ", plus terms of tokens and positions" if attention.token_bias else ""
+        besides += ", beside those of keys that come from no token" if attention.further_senders else ""
         return f"logits are a bilinear form of what the attention reads{besides}"
     several = " and ".join((", ".join(attention.normed[:-1]), attention.normed[-1])) if attention.normed[1:] else None
     which = several or attention.normed[0]
