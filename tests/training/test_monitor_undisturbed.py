@@ -130,12 +130,14 @@ def test_modes_hooks_gradients_and_random_numbers_are_as_they_were(make: Callabl
     assert torch.is_grad_enabled()
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_python_s_own_random_numbers_go_on_as_if_nothing_had_been() -> None:
     """Of the block alone: what checks types while tests run draws from them, too."""
-    with undisturbed(gpt2()):
+    network = gpt2()
+    with undisturbed(network):
         random.seed(1)
         before = random.getstate()
     wanted = random.getstate()
-    with undisturbed(gpt2()):
+    with undisturbed(network):
         random.random()  # noqa: S311
     assert random.getstate() == wanted != before

@@ -245,10 +245,6 @@ def _is_affine(module: nn.Module, x: Tensor) -> bool:
     )
 
 
-Reader: TypeAlias = Callable[[str, str], Tensor | None]
-"""(module, "weight" or "bias") → the tensor, None without one."""
-
-
 def composed(parts: tuple[Part, ...] | None, dim: int, read: Callable[[Part], Affine]) -> Affine | None:
     """Return the map of the attention's input to the columns, with every norm on the way replaced by its gain.
 
