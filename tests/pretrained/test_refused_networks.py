@@ -74,7 +74,8 @@ def test_inputs_that_are_none_are_refused_by_name(case: str) -> None:
 def test_a_tensor_is_no_function_that_makes_inputs() -> None:
     # Here, not through `load`, whose annotations are checked while the tests run.
     with pytest.raises(
-        ArgumentTypeError, match="inputs: expected a function that makes the arguments for a given number of"
+        ArgumentTypeError,
+        match="inputs: expected an example, or a function that makes the arguments",
     ):
         checked_inputs(torch.zeros(2, 3))
 

@@ -16,6 +16,7 @@ import tokendynamics as td
 from tokendynamics.diagnosis import Levers
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, TokenDynamicsError
 from tokendynamics.pretrained import Checkpoint
+from tokendynamics.pretrained._live import inputs_like
 
 PROMPTS = [torch.arange(3 + place, 15 + 2 * place) for place in range(6)]
 WORDS = {"<unk>": 0, **{f"w{number}": number for number in range(1, 20)}}
@@ -146,3 +147,72 @@ def test_a_batch_of_two_is_refused_with_what_to_do(checkpoint: Checkpoint) -> No
     for read in (lambda: td.trace(own, {"idx": two}), lambda: own.states({"idx": two})):
         with pytest.raises(ArgumentValueError, match=r"one input.*a batch of 2; pass several inputs as a list"):
             read()
+
+
+class _Series(Own):
+    """The same on real numbers (input, token, feature)."""
+
+    def forward(self, values: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        for block in self.blocks:
+            values = block(values, src_key_padding_mask=padding_mask)
+        return values
+
+
+@pytest.mark.parametrize("form", ["tensor", "tuple", "mapping"])
+def test_an_example_does_as_well_as_a_function(form: str) -> None:
+    torch.manual_seed(0)
+    network, example = Own().eval(), torch.arange(7)[None] + 3
+    given = {"tensor": example, "tuple": (example,), "mapping": {"idx": example}}[form]
+    by_example, by_function = td.load(network, inputs=given), td.load(network, inputs=own_inputs)
+    modules = [[layer.attention.module for layer in ckpt.layout.layers] for ckpt in (by_example, by_function)]
+    assert modules[0] == modules[1] == ["self_attn", "self_attn"]
+    one, other = (ckpt.states(PROMPTS[0]).feed_forward for ckpt in (by_example, by_function))
+    assert all(torch.equal(mine, its) for mine, its in zip(one, other, strict=True))
+
+
+def test_an_example_of_a_series_gives_the_states_that_hooks_see() -> None:
+    torch.manual_seed(0)
+    network, series = _Series().eval(), torch.randn(2, 9, 16)
+    checkpoint, outputs = td.load(network, inputs=series), []
+    states = checkpoint.states({"values": series[:1]})
+    hooks = [block.register_forward_hook(lambda *call: outputs.append(call[2])) for block in network.blocks]
+    with torch.no_grad():
+        network(series[:1])
+    for hook in hooks:
+        hook.remove()
+    for state, output in zip(states.feed_forward[1:], outputs, strict=True):
+        torch.testing.assert_close(state, output[0], rtol=1e-5, atol=1e-5)
+
+
+def test_inputs_drawn_from_an_example_keep_its_range_spread_and_masks() -> None:
+    ids, mask = torch.tensor([[4, 9, 4], [6, 5, 9]]), torch.tensor([[1, 1, 0], [1, 1, 1]])
+    made = inputs_like({"idx": ids, "mask": mask, "scale": 2.0}, _Masked())(300)
+    assert (int(made["idx"].min()), int(made["idx"].max()), made["scale"]) == (4, 9, 2.0)
+    assert torch.equal(made["mask"], mask.repeat(150, 1))
+    values = inputs_like(3 + 2 * torch.randn(4, 50, 16), _Series())(40)["values"]
+    assert abs(float(values.mean()) - 3) < 0.2
+    assert abs(float(values.std()) - 2) < 0.2
+    assert values.shape == (40, 50, 16)
+    assert not torch.equal(values[0], values[4])
+
+
+class _Masked(nn.Module):
+    def forward(self, idx: Tensor, mask: Tensor, scale: float = 1.0) -> Tensor:
+        return idx * mask * scale
+
+
+@pytest.mark.parametrize(
+    ("example", "words"),
+    [
+        (torch.ones(1, 0, dtype=torch.long), "of shape"),
+        (torch.zeros(1, 7, dtype=torch.long), "numbers that differ"),
+        (torch.full((1, 7), float("nan")), "finite"),
+        (torch.arange(7), "input, token"),
+        ((), "none for idx"),
+        (("no tensor",), "no tensor"),
+        ((torch.arange(7)[None],) * 2, "2 for 1"),
+    ],
+)
+def test_what_cannot_be_an_example_is_refused(example: Any, words: str) -> None:
+    with pytest.raises(TokenDynamicsError, match=words):
+        td.load(Own().eval(), inputs=example)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,77 @@ from tokendynamics.pretrained.sources._configuration import (
 _EXAMPLE = 'such as lambda count: {"ids": torch.randint(0, 100, (count, 7))}'
 
 
+def inputs_like(example: Tensor | tuple[Any, ...] | Mapping[str, Any], network: nn.Module) -> Callable[[int], Any]:
+    """Return a function that makes arguments like an example for a number of inputs.
+
+    Masks, positions, token types and what has no axis of inputs stay as they are. Other numbers are drawn: whole ones
+    between the least and the largest, real ones from the normal law with the example's mean and standard deviation.
+
+    Args:
+        example: A tensor for the first argument, a tuple for the first ones, or arguments by name; inputs come first.
+        network: What takes them.
+
+    Raises:
+        ArgumentTypeError: It does not fit the arguments of the network.
+        ArgumentValueError: It has no tensor (input, token, …) of numbers that differ.
+    """
+    arguments = _by_name(example, network)
+    tensors = {name: value for name, value in arguments.items() if isinstance(value, Tensor)}
+    drawn = {name: value for name, value in tensors.items() if value.ndim > 1 and not _is_kept(name, value)}
+    usable = [
+        value for value in drawn.values() if value.numel() and value.isfinite().all() and value.unique().numel() > 1
+    ]
+    if not drawn or len(usable) < len(drawn):
+        wanted = "an example with tensors (input, token, …) of finite numbers that differ"
+        shapes = ", ".join(f"{name} of shape {tuple(value.shape)}" for name, value in tensors.items())
+        raise ArgumentValueError(expected("inputs", wanted, shapes or "no tensor", "pass real inputs"))
+    rows = len(usable[0])
+
+    def made(count: int) -> dict[str, Any]:
+        generator, several = torch.Generator().manual_seed(1), dict(arguments)
+        for name, value in tensors.items():
+            if value.ndim > 1 and len(value) == rows:
+                repeated = value[torch.arange(count, device=value.device) % rows]
+                several[name] = _drawn_like(value, repeated.shape, generator) if name in drawn else repeated
+        return several
+
+    return made
+
+
+def _is_kept(name: str, value: Tensor) -> bool:
+    """Tell whether a tensor says which tokens count or where they are, so that other numbers would change its sense."""
+    named = any(word in name for word in ("mask", "position", "token_type"))
+    return named or value.dtype == torch.bool or value.is_complex()
+
+
+def _drawn_like(example: Tensor, shape: torch.Size, generator: torch.Generator) -> Tensor:
+    if example.is_floating_point():
+        numbers = torch.randn(shape, generator=generator) * float(example.std()) + float(example.mean())
+    else:
+        numbers = torch.randint(int(example.min()), int(example.max()) + 1, shape, generator=generator)
+    return numbers.to(example)
+
+
+def _by_name(example: Any, network: nn.Module) -> dict[str, Any]:
+    """Return an example as arguments by name."""
+    parameters = inspect.signature(network.forward).parameters.values()
+    named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    if isinstance(example, Mapping):
+        arguments = dict(example)
+    else:
+        values = example if isinstance(example, tuple) else (example,)
+        names = [one.name for one in named if one.kind == one.POSITIONAL_OR_KEYWORD]
+        if len(values) > len(names):
+            came = f"{len(values)} for {len(names)}"
+            raise ArgumentTypeError(expected("inputs", "no more values than the network has named arguments", came))
+        arguments = dict(zip(names, values, strict=False))
+    missing = [one.name for one in named if one.default is one.empty and one.name not in arguments]
+    if missing:
+        advice = "pass a mapping of names to tensors"
+        raise ArgumentTypeError(expected("inputs", "every required argument", f"none for {missing[0]}", advice))
+    return arguments
+
+
 def checked_inputs(inputs: Any) -> Callable[[int], Mapping[str, Any]]:
     """Return the function, with what it returns checked at each call.
 
@@ -44,7 +116,7 @@ def checked_inputs(inputs: Any) -> Callable[[int], Mapping[str, Any]]:
         ArgumentValueError: When it is called: no tensor has as many inputs as were asked for along its first axis.
     """
     if not callable(inputs):
-        wanted = "a function that makes the arguments for a given number of inputs"
+        wanted = "an example, or a function that makes the arguments for a given number of inputs"
         raise ArgumentTypeError(expected("inputs", wanted, shown(inputs), _EXAMPLE))
 
     def refusal(words: str) -> ArgumentTypeError:
@@ -156,12 +228,14 @@ def live_checkpoint(
     network: nn.Module,
     origin: Origin,
     half: str | None = None,
-    inputs: Callable[[int], Mapping[str, Tensor]] | None = None,
+    inputs: Any | None = None,
     adapter: str | Path | None = None,
 ) -> Checkpoint:
     """Return the checkpoint of a live network: what is read is its weights as they are when they are read."""
-    name, given = origin.name, None if inputs is None else checked_inputs(inputs)
+    name = origin.name
     _, part = half_of(network, half, name)
+    example = isinstance(inputs, Tensor | tuple | Mapping)
+    given = None if inputs is None else checked_inputs(inputs_like(inputs, part) if example else inputs)
     check_no_virtual_tokens(part, name)
     if adapter is not None:
         part = with_adapter(part, as_path(adapter, "adapter"))

@@ -78,7 +78,7 @@ def load(
     half: str | None = None,
     adapter: str | Path | None = None,
     stream: bool | None = None,
-    inputs: Callable[[int], Mapping[str, Tensor]] | None = None,
+    inputs: Callable[[int], Mapping[str, Tensor]] | Tensor | tuple[Any, ...] | Mapping[str, Any] | None = None,
     dtype: str | torch.dtype = "float32",
     device: str | torch.device = "cpu",
     device_map: str | Mapping[str, Any] | None = None,
@@ -98,8 +98,8 @@ def load(
         adapter: Folder of a PEFT adapter to put on it (extra `peft`); weights are then read with it.
         stream: Whether a forward pass reads each block just before it runs and frees it after; None for: where the
             weights do not fit into the memory that is free.
-        inputs: For a live network that is not from transformers: makes the arguments of its forward pass for a number
-            random inputs, by name, such as ``lambda count: {"idx": torch.randint(0, 100, (count, 7))}``.
+        inputs: For a live network that is not from transformers: an example (a tensor, a tuple, a mapping by name), or
+            a function of a number of inputs, such as ``lambda count: {"idx": torch.randint(0, 100, (count, 7))}``.
         half: Which half of a network of two, "encoder" or "decoder", "text" or "vision".
         dtype: Number format of the forward pass: float32, float64, bfloat16 or float16.
         device: Where to compute.
