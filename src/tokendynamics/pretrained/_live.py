@@ -88,6 +88,10 @@ def _drawn_like(example: Tensor, shape: torch.Size, generator: torch.Generator) 
 def _by_name(example: Any, network: nn.Module) -> dict[str, Any]:
     """Return an example as arguments by name."""
     parameters = inspect.signature(network.forward).parameters.values()
+    unnamed = [one.name for one in parameters if one.kind == one.POSITIONAL_ONLY]
+    if unnamed:
+        wanted, advice = "a network whose arguments can be passed by name", "wrap it in a module that passes them on"
+        raise ArgumentTypeError(expected("inputs", wanted, f"{unnamed[0]}, which cannot", advice))
     named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
     if isinstance(example, Mapping):
         arguments = dict(example)

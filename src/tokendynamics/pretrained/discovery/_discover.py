@@ -27,7 +27,7 @@ from tokendynamics.pretrained.discovery._blocks import (
 from tokendynamics.pretrained.discovery._calls import BlockSites, ModuleCall, Pass, as_features, record
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._norms import Norm, norm_of
-from tokendynamics.pretrained.discovery._positional import positional_parts, rotations_in
+from tokendynamics.pretrained.discovery._positional import positional_parts, rotations_in, with_one_token
 from tokendynamics.pretrained.discovery._residual import Residual, residual_of
 from tokendynamics.pretrained.discovery._rotation import TooFewInputsError
 from tokendynamics.pretrained.discovery._spans import BlockCall
@@ -316,8 +316,7 @@ def _positions(
     if not known and rotations_in(network, inputs):
         return "rotary"
     # The same token everywhere: what differs between its states can only come from where it stands.
-    alike = {name: torch.full_like(value, value.flatten()[0].item()) for name, value in inputs(1).items()}
-    recorded = record(network, alike)
+    recorded = record(network, with_one_token(inputs(1)))
     block = _blocks(network, recorded)[0].call
     if block.x is None or float((block.x[:, -1] - block.x[:, -2]).abs().max()) == 0.0:
         return "none"

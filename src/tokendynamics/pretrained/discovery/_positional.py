@@ -97,7 +97,7 @@ def _tables(
 ) -> Iterator[str]:
     """Yield the tensors without which the same token has the same embedding everywhere, and others have another."""
     some = dict(inputs(1))
-    alike = {name: torch.full_like(value, value.flatten()[0].item()) for name, value in some.items()}
+    alike = with_one_token(some)
     tensors = [*network.named_parameters(), *network.named_buffers()]
     for name, tensor in tensors:
         inside = any(name.startswith(f"{block}.") for block in blocks)
@@ -107,6 +107,14 @@ def _tables(
             same, other = (_embedded(network, first, ids) for ids in (alike, some))
         if _two_equal(same) and not _two_equal(other):
             yield name
+
+
+def with_one_token(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments with the first number of each tensor everywhere in it, so that all tokens are alike."""
+    return {
+        name: torch.full_like(value, value.flatten()[0].item()) if isinstance(value, Tensor) else value
+        for name, value in inputs.items()
+    }
 
 
 def _two_equal(states: Tensor) -> bool:
