@@ -19,6 +19,8 @@ DIM, HEADS, VOCABULARY = 24, 4, 40
 class Attention(nn.Module):
     """As in minimal GPTs: one projection for queries, keys and values."""
 
+    bias: Tensor
+
     def __init__(self, kv_heads: int, form: str) -> None:
         super().__init__()
         width = DIM // HEADS
@@ -75,7 +77,7 @@ def loaded(network: nn.Module) -> Any:
     return td.load(network, inputs=lambda count: {"idx": torch.randint(0, VOCABULARY, (count, 7))})
 
 
-def network_of(kv_heads: int = HEADS, form: str = "plain") -> SmallGPT:
+def network_of(kv_heads: int = HEADS, form: str = "plain") -> Any:
     torch.manual_seed(5)
     network = SmallGPT(kv_heads, form).eval()
     for parameter in network.parameters():

@@ -81,9 +81,12 @@ def test_a_projection_in_a_container_has_the_weights_and_the_bias_of_the_one_ins
 class Int8(nn.Module):
     """Rows as whole numbers and one scale each: no parameters at all."""
 
+    scale: Tensor
+    rows: Tensor
+    bias: Tensor | None
+
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
-        self.scale: Tensor
         self.register_buffer("scale", linear.weight.detach().abs().amax(dim=1, keepdim=True) / 127)
         self.register_buffer("rows", (linear.weight.detach() / self.scale).round().to(torch.int8))
         self.register_buffer("bias", None if linear.bias is None else linear.bias.detach().clone())

@@ -52,6 +52,8 @@ def _feed_forward() -> nn.Module:
 class Looped(nn.Module):
     """Adds up in its own loop; `states` has the state after each part."""
 
+    layers: Any
+
     def __init__(self, form: Form, form_of_attention: str = "plain", *, doubled: bool = False) -> None:
         super().__init__()
         self.form, self.doubled = form, doubled
@@ -83,7 +85,7 @@ class Looped(nn.Module):
         return self.final(x)
 
 
-def looped(form: Form, **options: Any) -> Looped:
+def looped(form: Form, **options: Any) -> Any:
     torch.manual_seed(5)
     network = Looped(form, **options).eval()
     for parameter in network.parameters():

@@ -153,7 +153,9 @@ def test_a_batch_of_two_is_refused_with_what_to_do(checkpoint: Checkpoint) -> No
 class _Series(Own):
     """The same on real numbers (input, token, feature)."""
 
-    def forward(self, values: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, values: Tensor, padding_mask: Tensor | None = None
+    ) -> Tensor:
         for block in self.blocks:
             values = block(values, src_key_padding_mask=padding_mask)
         return values
@@ -194,7 +196,9 @@ def test_what_is_no_tensor_goes_to_the_network_as_it_is() -> None:
 
 def test_arguments_without_names_are_refused() -> None:
     class Unnamed(Own):
-        def forward(self, first: Tensor, /, idx: Tensor | None = None) -> Tensor:
+        def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+            self, first: Tensor, /, idx: Tensor | None = None
+        ) -> Tensor:
             return super().forward(first)
 
     with pytest.raises(ArgumentTypeError, match=r"whose arguments can be passed by name, got first, which cannot"):
