@@ -236,8 +236,8 @@ def test_noise_alone_names_a_tensor_in_at_most_one_of_1000_comparisons() -> None
 def test_a_small_factor_is_located_nearly_as_often_as_the_best_test_does(elements: int, least: float) -> None:
     """Beneath noise that is as large it shows from about 38 elements on, whatever the test."""
     generator = np.random.default_rng(1)
-    found = [standing_out(damaged_table(drawn_table(generator, elements), 1.01)) for _ in range(150)]
-    share, best = found.count([(2, 5)]) / len(found), best_power(elements, DEPTH * NAMES)
+    places = [standing_out(damaged_table(drawn_table(generator, elements), 1.01)) for _ in range(150)]
+    share, best = places.count([(2, 5)]) / len(places), best_power(elements, DEPTH * NAMES)
     assert least <= share <= best + 0.05, (share, best)
     assert share >= best - 0.4
     assert best_power(37, 144) < 0.95 < best_power(38, 144)

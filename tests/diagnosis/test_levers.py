@@ -295,11 +295,11 @@ def test_more_than_all_of_kappa_is_no_share_of_it() -> None:
 @pytest.mark.parametrize(("name", "needed"), [("line, width 16", True), ("nothing, width 16, short prompts", False)])
 def test_nothing_is_said_to_need_nothing_beside_a_collapse_that_kappa_does_not_see(name: str, needed: bool) -> None:
     built = next(each for each in BUILT if each.name == name)
-    found = td.diagnose(built.checkpoint(), built.prompts(), **ALONE)
-    assert (found.verdict.state == "rank collapse") == needed
-    assert isinstance(found.levers, Levers)
-    assert (found.levers.answer == "not tried for this state") == needed
-    words = levers_in_words(found)
+    diagnosis = td.diagnose(built.checkpoint(), built.prompts(), **ALONE)
+    assert (diagnosis.verdict.state == "rank collapse") == needed
+    assert isinstance(diagnosis.levers, Levers)
+    assert (diagnosis.levers.answer == "not tried for this state") == needed
+    words = levers_in_words(diagnosis)
     assert ("No change is needed" in words) != needed
     beginning = "No lever was tried for the rank collapse after layer 10 because κ does not measure a collapse onto a "
     assert words.startswith(beginning) == needed
@@ -688,9 +688,9 @@ def test_a_layer_whose_parts_are_not_found_is_refused(monkeypatch: pytest.Monkey
 
 def test_a_diagnosis_has_the_levers_or_says_why_not() -> None:
     network, prompts = _network("llama", head=False), _ids(5)
-    found = td.diagnose(network, prompts, sinks=[0], **ALONE)
-    assert str(found.levers) == str(td.levers(load(network), prompts, sinks=[0]))
-    assert found.levers_refused == ""
+    diagnosis = td.diagnose(network, prompts, sinks=[0], **ALONE)
+    assert str(diagnosis.levers) == str(td.levers(load(network), prompts, sinks=[0]))
+    assert diagnosis.levers_refused == ""
     few = td.diagnose(network, prompts[:2], **ALONE)
     unasked = td.diagnose(network, prompts, levers=False, **ALONE)
     assert isinstance(few.levers, Refused)
@@ -715,9 +715,9 @@ def test_what_has_no_derivative_is_refused_in_one_line() -> None:
     network.layers[2].register_forward_hook(lambda module, given, output: output.detach())
     network.layers[3].register_forward_hook(lambda module, given, output: output.detach().requires_grad_())
     network.layers[4].register_forward_hook(lambda module, given, output: output.detach())
-    found = td.diagnose(network, _ids(5), **ALONE)
-    assert isinstance(found.levers, Refused)
-    assert "expected a network that has derivatives, got" in found.levers_refused
+    diagnosis = td.diagnose(network, _ids(5), **ALONE)
+    assert isinstance(diagnosis.levers, Refused)
+    assert "expected a network that has derivatives, got" in diagnosis.levers_refused
 
 
 def test_a_streamed_network_is_refused(tmp_path: Any) -> None:

@@ -74,11 +74,11 @@ def test_damage_is_located_beneath_what_changes_all_weights(family: str, damage:
 
 def test_the_head_that_differs_alone_is_named_by_its_circuits() -> None:
     case = planted("gpt2", "head × 1.1", "noise of 0.2 %", 3)
-    found = compared(case)
-    assert found.first_head == case.head == 3
-    assert f"head 3 of the attention of layer {case.layer} stands out" in str(found)
-    assert "Head 3 alone differs unlike the heads around it: OV by 0.1 of its norm (1.1× as large)" in str(found)
-    assert found.weights is not None
+    comparison = compared(case)
+    assert comparison.first_head == case.head == 3
+    assert f"head 3 of the attention of layer {case.layer} stands out" in str(comparison)
+    assert "Head 3 alone differs unlike the heads around it: OV by 0.1 of its norm (1.1× as large)" in str(comparison)
+    assert comparison.weights is not None
     one, two = (td.load(network).attention(case.layer) for network in (case.whole, case.other))
     gain = [weights.norm_gain.double()[:, None] for weights in (one, two) if weights.norm_gain is not None]
     values = [each * weights.value_per_head.double() for each, weights in zip(gain, (one, two), strict=True)]
@@ -88,10 +88,10 @@ def test_the_head_that_differs_alone_is_named_by_its_circuits() -> None:
     ]
     for head in range(HEADS):
         a, b = (product[head] for product in products)
-        own = found.weights.isel(other=0).sel(layer=case.layer, head=head)
+        own = comparison.weights.isel(other=0).sel(layer=case.layer, head=head)
         assert float(own.head_ov_difference) == pytest.approx(float((b - a).norm() / a.norm()), rel=1e-8)
         assert float(own.head_ov_scale) == pytest.approx(float((a * b).sum() / a.square().sum()), rel=1e-8)
-    assert "In which heads does OV of" in page_of(found)
+    assert "In which heads does OV of" in page_of(comparison)
 
 
 def test_damage_of_all_heads_names_the_part() -> None:
@@ -109,11 +109,11 @@ def test_one_layer_in_another_basis_is_no_damage(family: str) -> None:
         changed = function_preserving.CHANGES[change][0](changed.double(), 4).float()
     other: Any = copy.deepcopy(whole.float())
     other.load_state_dict({name: value for name, value in changed.state_dict().items() if ".1." in name}, strict=False)
-    found = td.compare(whole, other, texts=PROMPTS, heads=False)
-    assert found.first_difference is None
-    assert found.weights is not None
-    assert float(found.weights.head_ov_difference.max()) < 1e-4
-    matched = found.weights.head_matched.isel(other=0).sel(layer=2).values
+    comparison = td.compare(whole, other, texts=PROMPTS, heads=False)
+    assert comparison.first_difference is None
+    assert comparison.weights is not None
+    assert float(comparison.weights.head_ov_difference.max()) < 1e-4
+    matched = comparison.weights.head_matched.isel(other=0).sel(layer=2).values
     order = np.argsort(matched)
     assert sorted(order.tolist()) == [0, 1, 2, 3]
     assert matched.tolist() == np.argsort(function_preserving.head_order(whole, 4)).tolist()
@@ -164,9 +164,9 @@ def test_what_keeps_the_function_is_no_damage_beneath_noise(change: str, family:
     other = copy.deepcopy(whole)
     noise(0.01)(other, torch.Generator().manual_seed(1000 + seed))
     other = PRESERVING[change](other.double(), seed).float()
-    found = td.compare(whole, other, texts=PROMPTS, heads=False)
-    assert found.first_part in (None, "embedding")
-    assert "No layer stands out" in str(found)
+    comparison = td.compare(whole, other, texts=PROMPTS, heads=False)
+    assert comparison.first_part in (None, "embedding")
+    assert "No layer stands out" in str(comparison)
 
 
 def test_damage_is_located_beside_what_keeps_the_function() -> None:
@@ -180,9 +180,11 @@ def test_damage_is_located_beside_what_keeps_the_function() -> None:
 
 def test_a_final_norm_is_located_by_its_weights() -> None:
     case = planted("gpt2", "final norm × 1.01", "noise of 1 %", 1)
-    found = compared(case)
-    assert located(found) == (LAYERS, "norm", None)
-    assert "the final norm stands out by its weights. Its output does not stand out: the states differ" in str(found)
+    comparison = compared(case)
+    assert located(comparison) == (LAYERS, "norm", None)
+    assert "the final norm stands out by its weights. Its output does not stand out: the states differ" in str(
+        comparison
+    )
 
 
 @pytest.mark.slow
@@ -193,8 +195,8 @@ def test_changes_of_all_weights_alone_name_no_layer(background: str) -> None:
         whole = healthy(FAMILIES[seed % 3], seed)
         other = copy.deepcopy(whole)
         BACKGROUNDS[background](other, torch.Generator().manual_seed(seed))
-        found = td.compare(whole, other, texts=PROMPTS, heads=False)
-        alarms += [seed] if found.first_layer not in (None, 0) else []
+        comparison = td.compare(whole, other, texts=PROMPTS, heads=False)
+        alarms += [seed] if comparison.first_layer not in (None, 0) else []
     assert not alarms
 
 

@@ -107,10 +107,10 @@ def test_states_are_those_of_the_loop(form: Form) -> None:
     ckpt = loaded(network)
     states = ckpt.states(PROMPT)
     expected = network(PROMPT[None]), network.states
-    each = 2 if form == "pairs" else 1
-    assert ckpt.architecture.layers == DEPTH * 2 // each
-    assert len(states.feed_forward) == 1 + DEPTH * 2 // each
-    for state, by_hand in zip(states.feed_forward, expected[1][::each], strict=True):
+    parts = 2 if form == "pairs" else 1
+    assert ckpt.architecture.layers == DEPTH * 2 // parts
+    assert len(states.feed_forward) == 1 + DEPTH * 2 // parts
+    for state, by_hand in zip(states.feed_forward, expected[1][::parts], strict=True):
         assert torch.equal(state, by_hand[0])
     if form == "pairs":
         for state, by_hand in zip(states.attention[1:], expected[1][1::2], strict=True):

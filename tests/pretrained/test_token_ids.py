@@ -176,7 +176,7 @@ def test_an_example_does_as_well_as_a_function(form: str) -> None:
     assert len(layouts) == 4
     assert layouts[:2] == layouts[2:]
     one, other = (ckpt.states(PROMPTS[0]).feed_forward for ckpt in (by_example, by_function))
-    assert all(torch.equal(mine, its) for mine, its in zip(one, other, strict=True))
+    assert all(torch.equal(state, same) for state, same in zip(one, other, strict=True))
 
 
 def test_what_is_no_tensor_goes_to_the_network_as_it_is() -> None:

@@ -341,14 +341,14 @@ def _scales_of_products(weights: xr.Dataset) -> np.ndarray:
 def _without_moved_factors(outliers: Sequence[int], scales: np.ndarray, errors: np.ndarray) -> list[int]:
     """Return the tensors that stand out but for those of which another one has the reciprocal scale, up to noise."""
     limit = from_chance(errors.size)
-    moved = {
+    undone = {
         place
         for place in outliers
         for other in outliers
         if scales[place] * scales[other] < 0
         and abs(scales[place] + scales[other]) <= limit * float(np.hypot(errors[place], errors[other]))
     }
-    return [place for place in outliers if place not in moved]
+    return [place for place in outliers if place not in undone]
 
 
 def _part_of(tensor: str, layout: BlockLayout) -> Part:

@@ -95,18 +95,18 @@ def tensor_differences(ckpts: Sequence[Checkpoint], report: Progress) -> tuple[T
         ckpts: The first is what the others are compared with.
         report: Called after each layer.
     """
-    found = []
+    differences = []
     for other in ckpts[1:]:
         if unlike := sizes_differ(ckpts[0], other, "depths"):
-            found.append(_nothing(unlike))
+            differences.append(_nothing(unlike))
             continue
         try:
             layers = tracked(range(1, other.architecture.layers + 1), report, "comparing the stored tensors")
             blocks = block_differences([(ckpts[0].block_tensors(each), other.block_tensors(each)) for each in layers])
-            found.append(replace(blocks, final_norm=_final_norm_differences(ckpts[0], other)))
+            differences.append(replace(blocks, final_norm=_final_norm_differences(ckpts[0], other)))
         except CheckpointError as error:
-            found.append(_nothing(str(error)))
-    return tuple(found)
+            differences.append(_nothing(str(error)))
+    return tuple(differences)
 
 
 def _final_norm_differences(first: Checkpoint, other: Checkpoint) -> xr.Dataset | None:

@@ -204,12 +204,12 @@ def _alignment(one: tuple[Tensor, Tensor], two: tuple[Tensor, Tensor]) -> Float6
     norm, for d rows of x.
     """
     left, right = one
-    found = []
+    ratios = []
     for x, y in (one, two):
         for product, factor in ((left @ (right.mT @ y), y), (right @ (left.mT @ x), x)):
-            sizes = [torch.linalg.vector_norm(each, dim=(-2, -1)) for each in (product, factor)]
-            found.append(sizes[0] / (sizes[1] * product.shape[-2] ** 0.5))
-    return torch.stack(found).amax(0).numpy()
+            sizes = [torch.linalg.vector_norm(matrix, dim=(-2, -1)) for matrix in (product, factor)]
+            ratios.append(sizes[0] / (sizes[1] * product.shape[-2] ** 0.5))
+    return torch.stack(ratios).amax(0).numpy()
 
 
 def _gaps(
