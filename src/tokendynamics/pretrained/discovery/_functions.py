@@ -103,6 +103,8 @@ class AttentionFunctions(TorchFunctionMode):
         if _seen_elsewhere.get() or CROSSING.get():
             return func(*args, **named)
         handle = _HANDLED.get(name)
+        if not self._known and handle not in _BEGINNING:  # nothing is followed
+            return func(*args, **named)
         if handle is not None:
             return handle(self, func, name, args, named)
         output = func(*args, **named)
@@ -281,6 +283,9 @@ _HANDLED: Mapping[str, _Handle] = {
     ),
 }
 """What is done about each function; any other one that writes into a tensor ends its following."""
+
+_BEGINNING = (AttentionFunctions._product, AttentionFunctions._fused)
+"""What there is to do where nothing is followed yet."""
 
 
 def _operands(args: Any, named: Mapping[str, Any]) -> tuple[Any, Any]:
