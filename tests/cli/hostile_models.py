@@ -260,8 +260,14 @@ _INDEX_FILE = "model__safetensors__index__json"
 WEIGHTS: dict[str, Case] = (
     {f"safetensors {name}": stored(model__safetensors=content) for name, content in _BROKEN.items()}
     | {f"safetensors {name}": special("model.safetensors", make) for name, make in _ENTRIES.items()}
-    | {f"index {name}": stored(**{_INDEX_FILE: json.dumps(index).encode()}) for name, index in _INDEX.items()}
-    | {f"index {name}": stored(**{_INDEX_FILE: _BYTES[name]}) for name in ("open", "deep list", "digits", "zeros")}
+    | {
+        f"index {name}": stored(model__safetensors=None, **{_INDEX_FILE: json.dumps(index).encode()})
+        for name, index in _INDEX.items()
+    }
+    | {
+        f"index {name}": stored(model__safetensors=None, **{_INDEX_FILE: _BYTES[name]})
+        for name in ("open", "deep list", "digits", "zeros")
+    }
     | {
         "only pickled": stored(model__safetensors=None, pytorch_model__bin=b"\x80\x04."),
         "two files": stored(model__safetensors=None, a__safetensors=_FILE, b__safetensors=_FILE),

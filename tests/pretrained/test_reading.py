@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -157,3 +158,157 @@ def test_an_index_cannot_point_outside_of_its_folder(tiny: Any) -> None:
     index.write_text(json.dumps({"weight_map": {"wte.weight": "../elsewhere.safetensors"}}))
     with pytest.raises(CheckpointError, match="plain file names as shards"):
         load(folder)
+
+
+def _aged(folder: Path, content: Any, name: str = "pytorch_model.bin", **saving: Any) -> Path:
+    (folder / "model.safetensors").unlink(missing_ok=True)
+    torch.save(content, folder / name, **saving)
+    return folder
+
+
+_OPTIMIZER = {"state": {0: {"exp_avg": torch.zeros(3)}}, "param_groups": [{"lr": 1e-3}]}
+_STATES = {
+    "a legacy file": (lambda stored: stored, {"_use_new_zipfile_serialization": False}),
+    "DataParallel": (lambda stored: {f"module.{name}": value for name, value in stored.items()}, {}),
+    "torch.compile": (lambda stored: {f"_orig_mod.module.{name}": value for name, value in stored.items()}, {}),
+    "nanoGPT": (
+        lambda stored: {"model": stored, "optimizer": _OPTIMIZER, "iter_num": 3, "rng_state": torch.zeros(5)},
+        {},
+    ),
+    "state_dict": (
+        lambda stored: {"state_dict": stored, "optimizer": _OPTIMIZER, "criterion": {"weight": torch.ones(2)}},
+        {},
+    ),
+    "Lightning": (
+        lambda stored: {
+            "state_dict": {f"net.{name}": value for name, value in stored.items()},
+            "epoch": 3,
+            "loops": {},
+        },
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", _STATES)
+def test_states_of_trainings_read_as_the_weights_in_them(case: str, tiny: Any) -> None:
+    folder = tiny.folder("gpt2", headless=False)
+    stored = load_file(folder / "model.safetensors")
+    whole = load(folder)
+    _ = whole.model
+    change, saving = _STATES[case]
+    checkpoint = load(_aged(folder, change(stored), **saving), allow_pickle=True)
+    assert _same_weights(checkpoint, whole)
+    assert torch.equal(checkpoint.attention(2).query, load(folder, allow_pickle=True).attention(2).query)
+
+
+def test_a_wrapper_around_all_names_of_safetensors_is_taken_off_and_another_network_is_named_as_stored(
+    tiny: Any, prompt_ids: torch.Tensor
+) -> None:
+    folder = tiny.folder("llama", headless=False)
+    states = load(folder).states(prompt_ids).feed_forward
+    _rewrite(folder, lambda stored: {f"module.{name}": value for name, value in stored.items()})
+    assert torch.equal(load(folder).states(prompt_ids).feed_forward, states)
+    # Rows of the table of tokens are read by name as well.
+    assert torch.equal(load(folder, stream=True).states(prompt_ids).feed_forward, states)
+    other = tiny.folder("gpt2", headless=False)
+    _rewrite(other, lambda stored: {f"module.{name}": value for name, value in stored.items()})
+    (other / "config.json").write_text((folder / "config.json").read_text())
+    with pytest.raises(CheckpointError, match=r"embed_tokens\.weight: expected shape .* got no such tensor"):
+        load(other)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (lambda stored: {"optimizer": _OPTIMIZER, "epoch": 3}, r"got none \(epoch, optimizer\)"),
+        (lambda stored: {"model": stored, "ema": stored}, "expected one dictionary of tensors by name, got model, ema"),
+        (lambda stored: torch.zeros(3), "a dictionary of tensors by name, got none"),
+        (
+            lambda stored: {"model": stored, "args": argparse.Namespace(lr=1)},
+            r"it stores argparse\.Namespace, which is no tensor\); save the model's state_dict\(\) alone",
+        ),
+    ],
+)
+def test_states_without_one_dictionary_of_weights_are_refused_in_one_line(content: Any, words: str, tiny: Any) -> None:
+    folder = tiny.folder("gpt2")
+    stored = load_file(folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match=words) as refusal:
+        load(_aged(folder, content(stored)), allow_pickle=True)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(("index", "pickled"), [(True, True), (False, True), (False, False)])
+def test_shards_are_read_whole_or_the_missing_one_is_named(index: bool, pickled: bool, tiny: Any) -> None:
+    folder = tiny.folder("gpt2")
+    whole, stored = load(folder), load_file(folder / "model.safetensors")
+    _ = whole.model
+    (folder / "model.safetensors").unlink()
+    single = "pytorch_model.bin" if pickled else "model.safetensors"
+    stem, ending = single.split(".")
+    files = {name: f"{stem}-0000{1 + (place > 7)}-of-00002.{ending}" for place, name in enumerate(stored)}
+    for file in set(files.values()):
+        part = {name: value for name, value in stored.items() if files[name] == file}
+        (torch.save if pickled else save_file)(part, folder / file)
+    if index:
+        (folder / f"{single}.index.json").write_text(json.dumps({"weight_map": files}))
+    shard = folder / f"{stem}-00001-of-00002.{ending}"
+    for place in (folder, shard):  # a shard stands for all
+        assert _same_weights(load(place, allow_pickle=pickled), whole)
+    shard.unlink()
+    with pytest.raises(CheckpointError, match=rf"expected the shard {shard.name} that .*, got no such file"):
+        load(folder, allow_pickle=pickled)
+
+
+def test_several_files_that_nothing_connects_are_refused_and_one_of_them_is_read_by_its_path(tiny: Any) -> None:
+    folder = tiny.folder("gpt2")
+    stored = load_file(folder / "model.safetensors")
+    whole = load(folder)
+    _ = whole.model
+    changed = {name: value + 1 for name, value in stored.items()}
+    torch.save(stored, folder / "best.pt")
+    torch.save(changed, _aged(folder, stored, "first.pt") / "last.pt")
+    (folder / "first.pt").unlink()
+    with pytest.raises(CheckpointError, match=r"one file of pickled weights or an index, got best\.pt, last\.pt"):
+        load(folder, allow_pickle=True)
+    chosen = load(folder / "best.pt", allow_pickle=True)
+    assert chosen.name == f"{folder.name}/best.pt"
+    assert _same_weights(chosen, whole)
+    assert torch.equal(
+        load(folder / "last.pt", allow_pickle=True).model.get_parameter("wte.weight"), changed["wte.weight"]
+    )
+    with pytest.raises(CheckpointError, match=r"best\.pt: .* allow_pickle=True"):
+        load(folder / "best.pt")
+    save_file(stored, folder / "model.safetensors")
+    # The file that is asked for, not the one that the folder stands for.
+    assert torch.equal(
+        load(folder / "last.pt", allow_pickle=True).model.get_parameter("wte.weight"), changed["wte.weight"]
+    )
+    assert _same_weights(load(folder / "model.safetensors"), whole)
+
+
+def test_one_file_counts_before_an_index_as_in_transformers(tiny: Any) -> None:
+    from transformers import AutoModel
+
+    folder = tiny.folder("gpt2", max_shard_size="8KB")
+    changed = {name: value + 1 for name, value in load(folder).model.state_dict().items()}
+    save_file(changed, folder / "model.safetensors")
+    assert torch.equal(load(folder).model.get_parameter("wte.weight"), changed["wte.weight"])
+    assert torch.equal(AutoModel.from_pretrained(folder).get_parameter("wte.weight"), changed["wte.weight"])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("model.safetensors", b"version https://git-lfs.github.com/spec/v1", "a pointer of Git LFS; .*git lfs pull"),
+        ("pytorch_model.bin", b"version https://git-lfs.github.com/spec/v1", "a pointer of Git LFS; .*git lfs pull"),
+        ("tf_model.h5", b"", r"only those of another framework \(tf_model\.h5\)"),
+        ("optimizer.pt", b"", "expected safetensors weights, got none$"),
+    ],
+)
+def test_what_stands_in_the_place_of_weights_is_named(name: str, content: bytes, words: str, tiny: Any) -> None:
+    folder = tiny.folder("gpt2")
+    (folder / "model.safetensors").unlink()
+    (folder / name).write_bytes(content)
+    with pytest.raises(CheckpointError, match=words):
+        load(folder, allow_pickle=True)

@@ -115,9 +115,11 @@ def test_a_bare_word_lists_what_can_be_loaded() -> None:
     assert "did you mean random:gpt2 (untrained)" in _refusal("gpt2")
 
 
-def test_a_single_safetensors_file_points_to_its_folder(tiny: Any) -> None:
+def test_a_file_that_holds_no_weights_points_to_its_folder(tiny: Any) -> None:
     folder = tiny.folder("gpt2")
-    assert f"pass its folder, {folder}" in _refusal(folder / "model.safetensors")
+    assert f"pass its folder, {folder}" in _refusal(folder / "config.json")
+    alone = (folder / "model.safetensors").rename(folder.parent / "alone.safetensors")
+    assert "no config.json in it" in _refusal(alone)
 
 
 def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from tokendynamics.pretrained.discovery.interface import REMEDY, WATCHED, WITH_R
 from tokendynamics.pretrained.discovery.layout import Layout
 from tokendynamics.pretrained.discovery.random_weights import random_inputs
 from tokendynamics.pretrained.network import quietly
-from tokendynamics.pretrained.sources._tensor_files import SafetensorsFiles
+from tokendynamics.pretrained.sources._tensor_files import SafetensorsFiles, safetensors_paths
 
 Kind = Literal["lambda-identity", "lambda-diagonal"]
 
@@ -318,7 +318,7 @@ def _stored_columns(
     def counted(shapes: list[tuple[int, ...]]) -> str:
         return f"{len(shapes)} of shape {shapes[0]}" if shapes else "none"
 
-    files, stored = SafetensorsFiles(folder), {}
+    files, stored = SafetensorsFiles(safetensors_paths(folder)), {}
     for leaf in ("size", "log_diagonal"):
         stored[leaf] = sorted(
             (stored_name for stored_name in files.shapes if stored_name.endswith(f".{REMEDY}.{leaf}")), key=natural

@@ -18,7 +18,7 @@ from tokendynamics.numerics.places import first_index
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.pretrained.edits.language_head import base_of, empty_with_head
 from tokendynamics.pretrained.other_libraries import refusing, silenced
-from tokendynamics.pretrained.sources._tensor_files import PickledFiles, SafetensorsFiles
+from tokendynamics.pretrained.sources._tensor_files import TensorFiles
 
 
 @dataclass
@@ -221,9 +221,7 @@ class Weights:
         CheckpointError: A tensor is missing or has another shape than the configuration says.
     """
 
-    def __init__(
-        self, store: SafetensorsFiles | PickledFiles, network: nn.Module, whole: Any, prefix: str, origin: str
-    ) -> None:
+    def __init__(self, store: TensorFiles, network: nn.Module, whole: Any, prefix: str, origin: str) -> None:
         self._store = store
         self._origin = origin
         self._prefix = f"{prefix}." if prefix else ""

