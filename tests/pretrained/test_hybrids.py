@@ -209,7 +209,8 @@ def test_a_recurrence_behind_an_attention_is_not_taken_for_the_attention() -> No
         assert [layer.parts for layer in layers] == [(None, None)] * 4
 
 
-GATED = ("qwen3_next", "qwen3_5", "lfm3", "bailing_hybrid")
+GATES = {"qwen3_next": "self_attn.q_proj", "qwen3_5": "self_attn.q_proj", "lfm3": "", "bailing_hybrid": ""}
+"""Hybrids whose attention has a gate before its output projection, and the module that gives it; empty for any."""
 
 
 @pytest.mark.parametrize("name", _EVERY)
@@ -219,13 +220,17 @@ def test_factors_give_the_attention_of_a_hybrid_or_say_why_there_are_none(name: 
     patterns: list[Tensor] = []
     checkpoint.watch_attention(IDS, lambda call: patterns.append(call.weights[0].double()))
     for number, layer in enumerate(HYBRIDS[name][2]):
-        if name in GATED or name.startswith("zamba"):
-            words = "a gate may change them" if name in GATED else "it reads 64 features of a token"
-            with pytest.raises(CheckpointError, match=words):
+        if name.startswith("zamba"):
+            with pytest.raises(CheckpointError, match="it reads 64 features of a token"):
                 checkpoint.attention(layer)
             continue
         found = checkpoint.layout.layers[layer - 1].attention
         assert found is not None
+        assert (found.gate is not None) == (name in GATES)
+        assert not GATES.get(name) or found.gate == GATES[name]
+        if found.gate is not None:
+            _check_gate(checkpoint, network, layer)
+            continue
         if "value" in found.normed:  # no product of matrices is what the values of MLA are
             continue
         read, given = _seen_of(checkpoint, network, layer)
@@ -242,6 +247,28 @@ def test_factors_give_the_attention_of_a_hybrid_or_say_why_there_are_none(name: 
         if not found.normed:  # and all of it, where queries and keys are no more than turned
             by_hand = _attention_by_hand(read, weights, found.causal)
             torch.testing.assert_close(by_hand, given.double(), rtol=1e-5, atol=1e-5 * float(given.abs().max()))
+
+
+def _check_gate(checkpoint: td.Checkpoint, network: Any, layer: int) -> None:
+    """What the output projection reads is what the heads give, times sigmoids of what the gate's module gives."""
+    found = checkpoint.layout.layers[layer - 1].attention
+    assert found is not None
+    assert found.gate is not None
+    block = network.get_submodule(checkpoint.layout.blocks[layer - 1])
+    read, gates, heads = list[Tensor](), list[Tensor](), list[Tensor]()
+    hooks = [
+        block.get_submodule(found.output[0]).register_forward_pre_hook(lambda m, x: read.append(x[0][0])),
+        block.get_submodule(found.gate).register_forward_hook(lambda m, x, y: gates.append(y[0].sigmoid())),
+    ]
+    checkpoint.watch_attention(IDS, lambda call: heads.append(call.output[0].flatten(-2)))
+    for hook in hooks:
+        hook.remove()
+    ratio = read[0] / heads[checkpoint.layout.attending.index(layer)]
+    assert all(min(float((gate - column).abs().max()) for gate in gates[0].mT) < 1e-4 for column in ratio.mT)
+    weights = checkpoint.attention(layer)
+    with pytest.raises(CheckpointError, match="a gate multiplies what its heads give"):
+        td.source_tokens(checkpoint, {"a": [5, 6, 7]})
+    assert weights.output.shape[0] == found.heads
 
 
 def _seen_of(checkpoint: td.Checkpoint, network: Any, layer: int) -> tuple[Tensor, Tensor]:

@@ -123,3 +123,19 @@ def test_smollm2_states_show_the_known_norms(sentence: str) -> None:
 def test_minilm_states_are_its_hidden_states(sentence: str) -> None:
     checkpoint = load("minilm")
     assert _check_against_hidden_states(checkpoint, checkpoint.encode(sentence).ids).final_norm is None
+
+
+def test_the_final_state_is_that_of_all_tokens_where_the_norm_runs_again_for_one() -> None:
+    from transformers import BlipVisionConfig, BlipVisionModel
+
+    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 20}
+    torch.manual_seed(0)
+    network = BlipVisionModel(BlipVisionConfig(**sizes, image_size=8, patch_size=4)).eval()
+    for parameter in network.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    pixels = {"pixel_values": torch.randn(1, 3, 8, 8)}
+    with torch.no_grad():
+        wanted = network(**pixels).last_hidden_state[0]
+    final = load(network).states(pixels).final_norm
+    assert final is not None
+    assert torch.equal(final, wanted)

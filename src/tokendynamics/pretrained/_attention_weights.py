@@ -18,7 +18,7 @@ from tokendynamics.pretrained.discovery._attention_layout import TRUSTED, affine
 from tokendynamics.pretrained.discovery._calls import as_features, with_state
 from tokendynamics.pretrained.discovery._columns import Affine, Part, composed
 from tokendynamics.pretrained.discovery._discover import Seen
-from tokendynamics.pretrained.discovery.attention_call import AttentionCall
+from tokendynamics.pretrained.discovery.attention_call import AttentionCall, joined
 from tokendynamics.pretrained.discovery.interface import watching
 from tokendynamics.pretrained.discovery.layout import AttentionLayout
 from tokendynamics.pretrained.network import at_least_single
@@ -158,6 +158,7 @@ def verified_scale(tensors: LayerTensors, seen: Seen, name: str, number: int) ->
     watched = watching(module, lambda call: calls.append(call.kept()), of_w=True)
     with watched, apart(module), torch.no_grad(), silenced():
         module(*positional, **named)
+    calls = joined(calls)
     if len(calls) != 1:
         message = expected(where, "an attention that runs once", f"{len(calls)} times")
         raise AttentionFactorsError(message, f"layer {number}: its attention runs {len(calls)} times")

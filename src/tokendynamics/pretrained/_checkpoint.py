@@ -598,4 +598,4 @@ class Checkpoint:
         return [self._arguments(given) for given in several]
 
     def _arguments(self, ids: Any) -> dict[str, Any]:
-        return forward_arguments(ids, self.architecture, self._network.main_input, self.ids_name)
+        return forward_arguments(ids, self.architecture, self._network.main_input, self.ids_name, self._network.grid)

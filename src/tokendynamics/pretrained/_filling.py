@@ -25,6 +25,7 @@ from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits, free_memory, give_back
 from tokendynamics.pretrained._dispatch import Placement
 from tokendynamics.pretrained._torch_attention import apart
+from tokendynamics.pretrained.discovery._random_inputs import grid_of, main_input_of
 from tokendynamics.pretrained.network import at_least_single, copied_without_values, without_cache
 from tokendynamics.pretrained.other_libraries import silenced
 
@@ -153,6 +154,7 @@ class Network:
         parameters: How many it has, each tied one once.
         live: Whether it is a live network, which may change between two looks.
         main_input: Name of what its forward pass reads; None for a network of the user's own.
+        grid: Name of the argument that says how many patches each picture has; None without.
         streamed: Whether blocks are read while they run.
         inputs: Of a live network, what makes the arguments of a forward pass for a given number of random inputs.
     """
@@ -171,7 +173,7 @@ class Network:
         self.config, self.dtype, self.device, self.inputs = config, dtype, device, inputs
         self.parameters = sum(parameter.numel() for parameter in network.parameters())
         self.live = weights is None
-        self.main_input = getattr(network, "main_input_name", None)
+        self.main_input, self.grid = main_input_of(network), grid_of(network)
         self._network, self._weights, self._placement = network, weights, placement
         needed = dtype.itemsize * self.parameters
         large = device.type == "cpu" and needed > free_memory() if stream is None else stream

@@ -22,7 +22,8 @@ from tokendynamics.pretrained._remedied_network import remedies_in
 from tokendynamics.pretrained._stored_tensors import (
     check_finite_weights,
 )
-from tokendynamics.pretrained.discovery.random_weights import discover_in_network, random_inputs
+from tokendynamics.pretrained.discovery._random_inputs import random_inputs
+from tokendynamics.pretrained.discovery.random_weights import discover_in_network
 from tokendynamics.pretrained.edits.language_head import base_of
 from tokendynamics.pretrained.network import evaluating, half_of
 from tokendynamics.pretrained.other_libraries import refusing, silenced

@@ -20,9 +20,9 @@ from tokendynamics.pretrained._attention_weights import AttentionWeights
 from tokendynamics.pretrained._stored_tensors import natural
 from tokendynamics.pretrained.discovery._calls import state_of
 from tokendynamics.pretrained.discovery._plain_attention import plain_attention
+from tokendynamics.pretrained.discovery._random_inputs import random_inputs
 from tokendynamics.pretrained.discovery.interface import REMEDY, WATCHED, WITH_REMEDY, Ungrouped, configurations
 from tokendynamics.pretrained.discovery.layout import Layout
-from tokendynamics.pretrained.discovery.random_weights import random_inputs
 from tokendynamics.pretrained.network import quietly
 from tokendynamics.pretrained.sources._tensor_files import SafetensorsFiles, safetensors_paths
 

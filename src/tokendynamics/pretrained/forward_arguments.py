@@ -18,7 +18,9 @@ from tokendynamics.pretrained.architecture import Architecture
 _OF_TRANSFORMERS = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds", "pixel_values")
 
 
-def forward_arguments(ids: Any, facts: Architecture, main_input: str | None, ids_name: str | None) -> dict[str, Any]:
+def forward_arguments(
+    ids: Any, facts: Architecture, main_input: str | None, ids_name: str | None, grid: str | None = None
+) -> dict[str, Any]:
     """Return the arguments of a forward pass of one input by name.
 
     Args:
@@ -26,6 +28,7 @@ def forward_arguments(ids: Any, facts: Architecture, main_input: str | None, ids
         facts: Of the network.
         main_input: Name of what it reads; None for a network of the user's own.
         ids_name: Name of the argument that takes token ids; None where none is known to.
+        grid: Name of the one that says how many patches each picture has, side by side; None without.
 
     Raises:
         ArgumentTypeError: Ids that are no whole numbers, or for a network that reads something else.
@@ -44,9 +47,10 @@ def forward_arguments(ids: Any, facts: Architecture, main_input: str | None, ids
     if main_input not in (None, *inputs):
         wanted, came = f"{main_input} by name", ", ".join(map(str, inputs))
         raise ArgumentValueError(expected("ids", wanted, came, "that is what this network reads"))
-    main = inputs.get(main_input) if main_input is not None else None
+    counted = main_input if grid is None else grid
+    main = inputs.get(counted) if counted is not None else None
     if isinstance(main, Tensor) and main.ndim > 0 and len(main) != 1:
-        raise ArgumentValueError(several_inputs(f"shape {tuple(main.shape)}", str(main_input)))
+        raise ArgumentValueError(several_inputs(f"shape {tuple(main.shape)}", str(counted)))
     return inputs
 
 

@@ -20,6 +20,7 @@ from tokendynamics.diagnosis.comparing._first_difference import (
     ROUNDINGS,
     TIMES_NEIGHBOURS,
     Parting,
+    behind_attention_alone,
     by_weights,
     parting_of,
     weights_standing_out,
@@ -331,7 +332,8 @@ def _parting(first: Checkpoint, other: Checkpoint, measured: Measured, place: in
     if gaps is None:
         return None
     eps = torch.finfo(measured.coarsest[place]).eps
-    parting, missing = parting_of(gaps, eps), measured.missing[place]
+    behind = set[int]() if measured.tensors is None else behind_attention_alone(measured.tensors[place], first)
+    parting, missing = parting_of(gaps, eps, behind), measured.missing[place]
     if missing is not None:
         return without_layers(parting, gaps, eps, missing.layers)
     if weights is None or measured.tensors is None:

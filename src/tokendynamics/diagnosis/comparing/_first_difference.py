@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import nan
 from typing import Any, Literal
@@ -158,7 +158,7 @@ class Parting:
         return asdict(self)
 
 
-def parting_of(gaps: xr.Dataset, eps: float) -> Parting:
+def parting_of(gaps: xr.Dataset, eps: float, behind: Collection[int] = ()) -> Parting:
     """Locate the first difference of two networks.
 
     A part stands out relative to its neighbours, not to zero: otherwise two networks with the same embedding would
@@ -170,6 +170,7 @@ def parting_of(gaps: xr.Dataset, eps: float) -> Parting:
     Args:
         gaps: `GAPS` of the two over (prompt, layer, component), from `run_together`.
         eps: Of the coarser of their dtypes.
+        behind: Layers whose feed-forward part is not the first; see `behind_attention_alone`.
 
     >>> dims, zero = ("prompt", "layer", "component"), np.zeros((1, 3, 3))
     >>> table = {name: (dims, zero.copy()) for name in GAPS} | {"update_size": (dims, zero + 1)}
@@ -181,7 +182,8 @@ def parting_of(gaps: xr.Dataset, eps: float) -> Parting:
     parts = _parts(gaps, eps)
     moved = [each for each in parts if each.update > 0]
     start = next((each for each in parts if each.layer == 0 and each.beyond), None)
-    first = next((each for each in moved if each.layer > 0 and each.beyond and _stands_out(each, parts)), None)
+    causes = [part for part in moved if part.part != "feed-forward part" or part.layer not in behind]
+    first = next((part for part in causes if part.layer > 0 and part.beyond and _stands_out(part, parts)), None)
     if not moved:
         kind: Kind = "equal"
     elif first is not None:
@@ -198,6 +200,24 @@ def parting_of(gaps: xr.Dataset, eps: float) -> Parting:
     return Parting(
         kind, first or start, start, largest, resized, float(after[min(1, len(after) - 1)]), float(after[-1])
     )
+
+
+def behind_attention_alone(tensors: TensorDifferences, first: Checkpoint) -> set[int]:
+    """Return the layers of which the attention alone holds other tensors: what follows it differs for that alone.
+
+    Args:
+        tensors: From `tensor_differences`.
+        first: The network compared with.
+    """
+    if tensors.why or tensors.unmatched:
+        return set()
+    names = tensors.table.tensor.values.astype(str).tolist()
+    differ = np.nan_to_num(tensors.table.tensor_difference.values) > 0
+    changed = [
+        {_part_of(names[place], layout) for place in np.flatnonzero(differ[row]).tolist()}
+        for row, layout in enumerate(first.layout.layers)
+    ]
+    return {layer for layer, parts in enumerate(changed, 1) if parts == {"attention"}}
 
 
 def _pooled(gaps: xr.Dataset, name: str) -> np.ndarray:

@@ -186,19 +186,24 @@ def _weights(
 
 
 def output_factors(ckpt: Checkpoint) -> dict[int, Float64[Tensor, "head d_value dim"]]:
-    """Return the output factor of each layer, counted from 1, whose attention was read.
+    """Return the output factor of each layer, counted from 1, whose attention was read and whose heads have no gate.
 
     Raises:
         CheckpointError: No layer has one.
     """
     factors = {}
     for layer in ckpt.layout.attending:
+        attention = ckpt.layout.layers[layer - 1].attention
+        if attention is not None and attention.gate is not None:
+            continue
         try:
             factors[layer] = ckpt.attention(layer).output.double().cpu()
         except AttentionFactorsError:
             continue
     if not factors:
         problems = sorted({layer.problem for layer in ckpt.layout.layers if layer.problem})
+        if any(layer.attention is not None and layer.attention.gate is not None for layer in ckpt.layout.layers):
+            problems.append("a gate multiplies what its heads give")
         wanted = "a network with an attention whose heads are known"
         raise CheckpointError(expected(ckpt.name, wanted, "; ".join(problems) or "none"))
     return factors

@@ -20,6 +20,7 @@ from tokendynamics.pretrained.discovery._columns import (
     Storage,
     Tracer,
     evaluated,
+    matched_columns,
     stored_how,
 )
 from tokendynamics.pretrained.discovery._functions import LOWEST_BIAS
@@ -80,16 +81,13 @@ def attention_layout(
     inside = [call for call in calls if attending.start < call.start and call.end < time]
     numbers = [number for number in vars(attending.module).values() if isinstance(number, float)]
     tracer = Tracer(inside, start, f"{block.name}.", numbers)
+    words = {"query": "queries", "key": "keys", "value": "values"}
     parts = {
-        name: tracer.parts(tensor.transpose(1, 2).flatten(2), words, first_token=name != "value")
-        for name, words, tensor in (
-            ("query", "queries", attention.query),
-            ("key", "keys", attention.key),
-            ("value", "values", attention.value),
-        )
+        name: tracer.parts(getattr(attention, name).transpose(1, 2).flatten(2), what, first_token=name != "value")
+        for name, what in words.items()
     }
     rotation, angles = _rotation(evaluated(parts["query"], start, live_reader(block.module)), attention.query, tables)
-    projection, storage = _output_projection(attention, time, block, calls)
+    projection, storage, gate = _output_projection(attention, time, block, calls)
     layout = AttentionLayout(
         module=_within(attending, block),
         heads=attention.query.shape[1],
@@ -109,6 +107,7 @@ def attention_layout(
         window=attention.window,
         further_senders=0 if attention.further is None else attention.further[0].shape[2],
         norm=None if norm is None else (_within(norm[0], block), norm[1]),
+        gate=None if gate is None else _within(gate, block),
         error=0.0,
     )
     return FoundAttention(layout, attending, start, angles, projection.end)
@@ -277,18 +276,41 @@ def live_reader(block: nn.Module) -> Callable[[Part], Affine]:
 
 def _output_projection(
     attention: AttentionCall, time: int, block: ModuleCall, calls: Sequence[ModuleCall]
-) -> tuple[ModuleCall, Storage]:
+) -> tuple[ModuleCall, Storage, ModuleCall | None]:
+    """Return what reads the heads' outputs side by side, how it is stored, and what gates them before."""
     wanted = attention.output.flatten(2)
     batch, tokens = wanted.shape[:2]
     for call in sorted(calls, key=lambda candidate: -candidate.end):
-        if not (time < call.start and call.end <= block.end):
+        x = as_features(call.x, batch, tokens) if time < call.start and call.end <= block.end else None
+        if x is None or x.shape != wanted.shape:
             continue
-        x = as_features(call.x, batch, tokens)
-        if x is not None and x.shape == wanted.shape and relative_error(x, wanted) < TRUSTED:
+        # From the last on: what gives a gate may read the heads' outputs as well.
+        plain = relative_error(x, wanted) < TRUSTED
+        gate = None if plain else _gate(x, wanted, [other for other in calls if block.start < other.start < call.start])
+        if plain or gate is not None:
             storage = stored_how(call)
             if storage is not None:
-                return call, storage
-    raise LayoutNotFoundError("no module reads the heads' outputs side by side (a gate may change them before)")
+                return call, storage, gate
+    raise LayoutNotFoundError("no module reads the heads' outputs side by side")
+
+
+def _gate(x: Tensor, outputs: Tensor, calls: Sequence[ModuleCall]) -> ModuleCall | None:
+    """Return the module whose outputs, through a sigmoid, multiply the heads' outputs to give x; None for no gate."""
+    batch, tokens = outputs.shape[:2]
+    gates = x / outputs
+    if not bool(((gates > 0) & (gates < 1)).all()):
+        return None
+    candidates = [
+        (call, features.sigmoid())
+        for call in calls
+        if stored_how(call) is not None and (features := as_features(call.y, batch, tokens)) is not None
+    ]
+    if not candidates:
+        return None
+    owner, row, _, _ = matched_columns(gates, candidates, tolerance=TRUSTED)
+    gates = torch.stack([candidates[place][1][..., column] for place, column in zip(owner, row, strict=True)], dim=-1)
+    agrees = len(owner.unique()) == 1 and relative_error(outputs * gates, x) < TRUSTED
+    return candidates[int(owner[0])][0] if agrees else None
 
 
 def _norm_before(

@@ -243,7 +243,11 @@ class _Recorder(ExitStack):
             running = [module for _, module in reversed(self.running)]
             projecting = (module for module in running if any(weight.ndim > 1 for weight in module.parameters()))
             call = replace(call, module=next(projecting, running[0]))
-        self.found.attentions.append((self._tick(), call.kept()))
+        before = self.found.attentions[-1] if self.found.attentions else None
+        if before is not None and before[0] == self.clock and before[1].continued_by(call):
+            self.found.attentions[-1] = (before[0], before[1].beside(call.kept()))
+        else:
+            self.found.attentions.append((self._tick(), call.kept()))
 
     def _before(self, module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
         x = given = state_of(positional, named)

@@ -106,7 +106,7 @@ class Tracer:
         ]
         if not candidates:
             raise LayoutNotFoundError(f"no module gives the {what}")
-        owner, row, factor, error = _matched(target, candidates, first_token, self.tolerance)
+        owner, row, factor, error = matched_columns(target, candidates, self.tolerance, first_token=first_token)
         if error > self.tolerance:
             raise LayoutNotFoundError(
                 f"no module gives every column of the {what} (the cosine misses 1 by {error:.1g})"
@@ -148,8 +148,8 @@ class Tracer:
         return self._parts(x, earlier, f"input of {name}", False)
 
 
-def _matched(
-    target: Tensor, candidates: list[tuple[ModuleCall, Tensor]], first_token: bool, tolerance: float
+def matched_columns(
+    target: Tensor, candidates: list[tuple[ModuleCall, Tensor]], tolerance: float, *, first_token: bool = False
 ) -> tuple[Tensor, Tensor, Tensor, float]:
     """Return, for each column of the target, which candidate, which of its columns, which factor; and the error.
 
@@ -202,7 +202,8 @@ def stored_how(call: ModuleCall) -> Storage | None:
     for storage, matrix in forms:
         if matrix.shape == (call.x.shape[-1], call.y.shape[-1]):
             y = call.x @ matrix.to(call.x) + (0.0 if bias is None else bias.to(call.x))
-            if torch.allclose(y, call.y, rtol=1e-4, atol=1e-4 * float(call.y.abs().max())):
+            # A router gives all tokens of all inputs in one row.
+            if y.shape == call.y.shape and torch.allclose(y, call.y, rtol=1e-4, atol=1e-4 * float(call.y.abs().max())):
                 return call.module.which if isinstance(call.module, InProjection) else storage
     return _probed(call.module, call.x)
 

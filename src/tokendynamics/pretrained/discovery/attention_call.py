@@ -302,6 +302,22 @@ class AttentionCall:
         key, value = (tensor[:, :: max(1, tensor.shape[1] // heads)] for tensor in (self.key, self.value))
         return replace(self, key=key, value=value)
 
+    def continued_by(self, other: AttentionCall) -> bool:
+        """Tell whether another attention of the same module is of one further input of as many tokens.
+
+        Towers for images of any size have all patches of all images side by side, and attend to one after the other.
+        """
+        names = ("query", "key", "value")
+        alike = all(getattr(self, name).shape[1:] == getattr(other, name).shape[1:] for name in names)
+        return other.module is self.module and alike and len(other.query) == 1 and self.mask is other.mask is None
+
+    def beside(self, other: AttentionCall) -> AttentionCall:
+        """Return both as one attention of all their inputs."""
+        names = ("query", "key", "value", "output")
+        both = {name: torch.cat((getattr(self, name), getattr(other, name))) for name in names}
+        weights = torch.cat((self.weights, other.weights))
+        return replace(self, **both, weights_of=lambda rows: weights[:, :, rows])
+
     def kept(self) -> AttentionCall:
         """Return the same with tensors of its own, of a short input."""
         copies = {name: getattr(self, name).clone() for name in ("query", "key", "value", "output")}
@@ -312,3 +328,14 @@ class AttentionCall:
             weights_of=lambda rows: weights[:, :, rows],
             mask_of=lambda rows: rows_of(mask, rows, receivers),
         )
+
+
+def joined(calls: Sequence[AttentionCall]) -> list[AttentionCall]:
+    """Return attentions with those of one module to one input after the other as one."""
+    joint: list[AttentionCall] = []
+    for call in calls:
+        if joint and joint[-1].continued_by(call):
+            joint[-1] = joint[-1].beside(call)
+        else:
+            joint.append(call)
+    return joint

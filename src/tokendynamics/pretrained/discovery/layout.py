@@ -54,6 +54,8 @@ class AttentionLayout:
         explicit: Whether the network itself holds the weights of all pairs of tokens while it runs.
         further_senders: How many keys and values come from no token (`add_bias_kv` and `add_zero_attn` of
             `nn.MultiheadAttention`). They are no part of the factors.
+        gate: The module whose outputs, through a sigmoid, multiply the heads' outputs before the output projection;
+            None without. It depends on the token and is no part of the factors.
     """
 
     module: str
@@ -77,6 +79,7 @@ class AttentionLayout:
     token_bias: bool = False
     explicit: bool = False
     further_senders: int = 0
+    gate: str | None = None
 
     @property
     def normed(self) -> tuple[str, ...]:

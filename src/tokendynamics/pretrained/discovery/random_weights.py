@@ -23,6 +23,7 @@ from tokendynamics.pretrained._filling import fill_buffers, put
 from tokendynamics.pretrained.discovery._blocks import block_list
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._discover import Discovery, discover
+from tokendynamics.pretrained.discovery._random_inputs import random_inputs
 from tokendynamics.pretrained.network import empty_network, half_of
 from tokendynamics.pretrained.other_libraries import refusing, silenced
 
@@ -218,64 +219,12 @@ def _table_of_angles(network: Any, module: nn.Module, shape: torch.Size) -> Tens
     return values if _is_table_of_angles(values) else None
 
 
-_TOKENS = 7
-_GIVE_INPUTS = "pass the network itself with inputs=, a function that makes the arguments for a given number of inputs"
-
-
 def random_values(shape: torch.Size, generator: torch.Generator) -> Tensor:
     """Return random weights of a size that keeps the size of states; gains and biases are smaller."""
     values = torch.empty(shape).uniform_(-1.0, 1.0, generator=generator)
     if len(shape) < 2:
         return 0.3 * values
     return values * (3.0 / max(shape[-1], 1)) ** 0.5
-
-
-def random_inputs(network: Any, seed: int = 1) -> Callable[[int], Mapping[str, Tensor]]:
-    """Return what makes random inputs of a given number for a network that reads token ids, an image, or sounds.
-
-    Raises:
-        LayoutNotFoundError: It reads something else.
-    """
-    name, config = getattr(network, "main_input_name", None), getattr(network, "config", None)
-    if name is None or config is None:
-        advice = "pass inputs=, a function that makes the arguments for a given number of inputs"
-        came = f"a {type(network).__name__} of your own"
-        raise LayoutNotFoundError(expected("spec", "a transformers network with a list of blocks", came, advice))
-    device = next(network.parameters()).device
-
-    def make(count: int) -> Mapping[str, Tensor]:
-        generator = torch.Generator().manual_seed(seed)
-        with silenced():
-            if name == "input_ids":
-                vocabulary = size_in(config, "vocab_size", network)
-                ids = torch.randint(2, vocabulary - 1, (count, _TOKENS), generator=generator)
-                return {name: ids.to(device)}
-            if name == "pixel_values":
-                size = size_in(config, "image_size", network)
-                height, width = (size, size) if isinstance(size, int) else size
-                shape = (count, size_in(config, "num_channels", network), height, width)
-            elif name == "input_features":
-                most = size_in(config, "max_source_positions", network)
-                shape = (count, size_in(config, "num_mel_bins", network), 2 * most)
-            else:
-                problem = f"its inputs are {name}, which are neither token ids nor images nor sounds"
-                raise LayoutNotFoundError(f"{problem}; {_GIVE_INPUTS}")
-            return {name: torch.randn(shape, generator=generator).to(next(network.parameters()))}
-
-    return make
-
-
-def size_in(config: Any, name: str, network: nn.Module) -> Any:
-    """Return a size of the inputs that a configuration names.
-
-    Raises:
-        LayoutNotFoundError: It names none, as where a part of it does, or where any number is a token id.
-    """
-    size = getattr(config, name, None)
-    if size is None:
-        wanted = f"{name} in the configuration, which random inputs are made by"
-        raise LayoutNotFoundError(expected(type(network).__name__, wanted, "none", _GIVE_INPUTS))
-    return size
 
 
 _SEED = 41
@@ -342,7 +291,7 @@ def _is_table_of_angles(values: Tensor) -> bool:
     >>> _is_table_of_angles(torch.cat((angles.sin(), angles.cos()), dim=1)), _is_table_of_angles(torch.eye(4))
     (True, False)
     """
-    if values.ndim != 2 or values.shape[1] % 2 or values.is_meta:
+    if values.ndim != 2 or values.shape[1] % 2 or values.is_meta or not values.numel():
         return False
     rows = values[:8].double()
     halves, neighbours = rows.unflatten(1, (2, -1)).square().sum(dim=1), rows.unflatten(1, (-1, 2)).square().sum(dim=2)

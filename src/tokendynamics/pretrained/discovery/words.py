@@ -82,15 +82,19 @@ def norm_in_words(norm: Norm) -> str:
 
 def form_in_words(attention: AttentionLayout) -> str:
     """Return what the logits and values are of the attention's input: a bilinear and a linear form, or not quite."""
+    gated = (
+        "" if attention.gate is None else f"; a gate ({attention.gate}) multiplies the heads' outputs and is left out"
+    )
     if not attention.normed:
         besides = ", softly capped" if attention.soft_cap is not None else ""
         besides += ", plus a bias by distance" if attention.relative_bias else ""
         besides += ", plus terms of tokens and positions" if attention.token_bias else ""
         besides += ", beside those of keys that come from no token" if attention.further_senders else ""
-        return f"logits are a bilinear form of what the attention reads{besides}"
+        return f"logits are a bilinear form of what the attention reads{besides}{gated}"
     several = " and ".join((", ".join(attention.normed[:-1]), attention.normed[-1])) if attention.normed[1:] else None
     which = several or attention.normed[0]
-    return f"{which} are normalized after their projection: the forms are those on normalized tokens, gains included"
+    words = f"{which} are normalized after their projection: the forms are those on normalized tokens, gains included"
+    return words + gated
 
 
 def _attention(attention: AttentionLayout) -> list[tuple[str, str]]:
@@ -127,6 +131,8 @@ def _attention(attention: AttentionLayout) -> list[tuple[str, str]]:
             facts.append((name, str(value)))
     if attention.further_senders:
         facts.append(("further senders", f"{attention.further_senders}, from no token; no part of the factors"))
+    if attention.gate is not None:
+        facts.append(("gate", f"sigmoid of {attention.gate} times the heads' outputs; no part of the factors"))
     if attention.relative_bias:
         facts.append(("bias", "by distance, added to the logits; no part of the factors"))
     if attention.token_bias:

@@ -76,7 +76,7 @@ class Stack(Hooks):
         self.before_block(self._network.get_submodule(blocks[0]), layers[0].sites, self._enter)
         self.after_block(self._network.get_submodule(blocks[-1]), layers[-1].sites, self._leave)
         if self._layout.final_norm is not None:
-            self.after(self._network.get_submodule(self._layout.end), self._leave)
+            self.after(self._network.get_submodule(self._layout.end), self._finish)
 
     def embedded(self) -> Float[Tensor, "prompt token dim"]:
         """Return what the first block reads of the inputs, and run no further.
@@ -129,8 +129,7 @@ class Stack(Hooks):
             self._run(self._arguments)
         finally:
             self._given = None
-        # A block that runs several times shows each time; the last time is the end, with the norm after it.
-        ends = self._seen[-2:] if self._layout.final_norm is not None else self._seen[-1:] * 2
+        ends = self._seen if self._layout.final_norm is not None else self._seen * 2
         before, after = (self._by_prompt(end) for end in ends)
         return Passed(before, after)
 
@@ -152,6 +151,10 @@ class Stack(Hooks):
 
     def _leave(self, states: Tensor) -> None:
         if self._given is not None:
+            self._seen = [states]  # a block that runs several times shows each time; the last time is the end
+
+    def _finish(self, states: Tensor) -> None:
+        if len(self._seen) == 1:  # BLIP normalizes its pooled token by the same module after all tokens
             self._seen.append(states)
 
     def _by_prompt(self, state: Tensor) -> Tensor:

@@ -47,6 +47,8 @@ def why_not_scaled(layout: Layout, variant: Variant) -> str:
         unlike = attention.normed or attention.soft_cap is not None or attention.sinks is not None
         if unlike or attention.token_bias:
             return f"the logits of layer {number} are not a form of its states"
+        if attention.gate is not None:
+            return f"a gate multiplies the outputs of the heads of layer {number}"
     return ""
 
 
@@ -162,15 +164,20 @@ class _Watch(Hooks):
         for name, layer in dict(zip(layout.blocks, layout.layers, strict=True)).items():
             self.after_block(self._ckpt.model.get_submodule(name), layer.sites, self._keep)
         if layout.final_norm is not None:
-            self.after(self._ckpt.model.get_submodule(layout.end), self._final.append)
+            self.after(self._ckpt.model.get_submodule(layout.end), self._finish)
 
     def run(self, network: nn.Module) -> ScaledStates:
         """Run the network once."""
         run(network, self._pack.arguments)
-        final = by_prompt(self._final[-1], len(self._pack.places)) if self._final else None
+        final = by_prompt(self._final[0], len(self._pack.places)) if self._final else None
         return ScaledStates(self._pack.places, torch.stack(self._states), torch.stack(self._scales), final)
 
+    def _finish(self, states: Tensor) -> None:
+        if not self._final:  # BLIP normalizes its pooled token by the same module after all tokens
+            self._final.append(states)
+
     def _keep(self, states: Tensor) -> None:
+        self._final.clear()
         prompts = len(self._pack.places)
         self._states.append(states.reshape(prompts, -1, states.shape[-1]))
         none = torch.zeros(prompts, dtype=torch.float64)

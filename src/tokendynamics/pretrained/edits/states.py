@@ -227,7 +227,7 @@ class StateWatch(Hooks):
                 self._site(block, layer.residual)
             self.after_block(block, layer.sites, self._here(self._leave))
         if layout.final_norm is not None:
-            self.after(network.get_submodule(layout.end), self._here(self.final.append))
+            self.after(network.get_submodule(layout.end), self._here(self._finish))
 
     def watch_here(self) -> None:
         """Keep the states of what the present thread runs."""
@@ -243,7 +243,7 @@ class StateWatch(Hooks):
         check_by_token(self.feed_forward[0])
         attention = _joined([torch.full_like(self.feed_forward[0], torch.nan), *self.attention])[:, :, places]
         feed_forward = _joined(self.feed_forward)[:, :, places]
-        final = self.final[-1][:, places].clone() if self.final else None
+        final = self.final[0][:, places].clone() if self.final else None
         prompts, longest = feed_forward.shape[1:3]
         if prompts != len(pack.places):
             raise ArgumentValueError(several_inputs(f"a batch of {prompts}"))
@@ -263,6 +263,8 @@ class StateWatch(Hooks):
             if get_ident() != self._thread:
                 return
             if states.ndim < 3:  # some blocks work on the tokens of all prompts in one row
+                if self._x is not None and states.numel() != self._x.numel():
+                    return  # one token alone, such as a pooled one
                 states = states[None] if self._x is None else states.reshape(*self._x.shape[:-1], -1)
             keep(states)
 
@@ -273,8 +275,13 @@ class StateWatch(Hooks):
         if not self.feed_forward:
             self.feed_forward.append(x)
 
+    def _finish(self, states: Tensor) -> None:
+        if not self.final:  # BLIP normalizes its pooled token by the same module after it
+            self.final.append(states)
+
     def _leave(self, y: Tensor) -> None:
         self.feed_forward.append(y)
+        self.final.clear()
         if len(self.attention) < len(self.feed_forward) - 1:
             self.attention.append(torch.full_like(y, torch.nan))
 
