@@ -90,22 +90,3 @@ def test_an_adapter_with_such_a_setting_is_refused(setting: str, tiny: Any, tmp_
 def test_settings_without_effect_on_states_are_read(tiny: Any) -> None:
     folder = _edited(tiny.folder("gpt2"), time_step_limit=[0.0, INF], layer_norm_epsilon=0.0, summary=[-5, None])
     assert td.load(folder).architecture.layers == 3
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "line"),
-    [
-        ("a", {}, '"model_type": "gpt2"'),
-        ("distilgpt2", {"architectures": ...}, '"model_type": "gpt2"'),
-        ("a", {"architectures": ...}, r'"model_type": "…" \(such as "bert" or "gpt2"\)'),
-    ],
-)
-def test_a_configuration_without_a_model_type_says_which_line_to_add(
-    name: str, changes: dict[str, Any], line: str, tiny: Any, tmp_path: Path
-) -> None:
-    folder = tiny.folder("gpt2", headless=False).rename(tmp_path / name)
-    _edited(folder, model_type=..., **changes)
-    with pytest.raises(CheckpointError, match=f"expected a model_type, .* got none .*; add the line {line} to it"):
-        td.load(folder)
-    if not changes:
-        assert td.load(_edited(folder, model_type="gpt2")).architecture.layers == 3

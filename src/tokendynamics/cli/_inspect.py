@@ -55,7 +55,11 @@ def inspect_command(
         for _ in checkpoint.iter_attention():
             pass  # reading verifies
     if as_json:
-        facts = {"model": checkpoint.name, "architecture": vars(checkpoint.architecture)}
+        facts = {
+            "model": checkpoint.name,
+            "architecture": vars(checkpoint.architecture),
+            "notes": list(checkpoint.notes),
+        }
         echo_json(plain(facts | {"layout": checkpoint.layout.plain(), "verified": verify}))
     else:
         _print(checkpoint, verified=verify)
@@ -66,7 +70,8 @@ def _print(checkpoint: Checkpoint, *, verified: bool) -> None:
 
     console, facts = Console(highlight=False), checkpoint.architecture
     size = f"{facts.model_type}, {facts.parameters / 1e6:,.1f} million parameters, width {facts.dim}"
-    parts = [(f"{checkpoint.name}: {size}", whole_in_words(checkpoint.layout)), *kinds_in_words(checkpoint.layout)]
+    whole = [*whole_in_words(checkpoint.layout), *(("read", note) for note in checkpoint.notes)]
+    parts = [(f"{checkpoint.name}: {size}", whole), *kinds_in_words(checkpoint.layout)]
     for title, rows in parts:
         table = Table(box=SIMPLE_HEAD, title=Text(title), title_justify="left", show_header=False)
         table.add_column(no_wrap=True)

@@ -67,6 +67,7 @@ _OTHERWISE = {
     "Intervals": "drawing prompts with replacement pairs a prompt with itself and gives intervals that are too narrow",
     "Precision": f"half precision adds noise of about {power_of_ten(-3)} to each cosine",
     "Layers and parts": "a number for a part that does not exist or did not run would belong to another part",
+    "Files": "read otherwise, the same files would give another network",
     "Tokenization": "other tokens give other particles",
 }
 
@@ -98,6 +99,7 @@ def conventions_of(audit: xr.Dataset | None, trace: xr.Dataset) -> tuple[Convent
         f"else anisotropic from a common share of {ANISOTROPIC:g}, else spread",
         "Intervals": trace.attrs["intervals"],
         "Precision": trace.attrs["precision"],
+        **({"Files": trace.attrs["files"]} if "files" in trace.attrs else {}),
         "Tokenization": tokens_in_words(trace.attrs),
     }
     # Say what other sites would change; with one attention per layer and no final norm there is only one state.

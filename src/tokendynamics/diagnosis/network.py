@@ -68,7 +68,7 @@ def _record(trace: xr.Dataset) -> dict[str, Any]:
 
 
 def notes_of(ckpt: Checkpoint) -> dict[str, str]:
-    """Return the attribute ``notes`` of a result; empty if there are none.
+    """Return the attributes ``notes``, on layers and parts, and ``files``, how they were read; without empty ones.
 
     Args:
         ckpt: The measured network.
@@ -91,7 +91,8 @@ def notes_of(ckpt: Checkpoint) -> dict[str, str]:
             f"each block hands on {ckpt.layout.streams} streams of states: these are the states that the network "
             "calls its hidden states, which its attention does not write to"
         )
-    return {"notes": "; ".join(notes)} if notes else {}
+    clauses_by_name = {"notes": notes, "files": ckpt.notes}
+    return {name: "; ".join(clauses) for name, clauses in clauses_by_name.items() if clauses}
 
 
 _SIZES = {"widths": "dim", "depths": "layers", "heads": "heads"}

@@ -72,6 +72,7 @@ class Origin:
         folder: Folder with its tokenizer.
         random_seed: Seed of untrained weights.
         given_tokenizer: A tokenizer or image processor that came with the call.
+        notes: How its files were read, where they do not say so themselves.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Origin:
     folder: Path | None = None
     random_seed: int | None = None
     given_tokenizer: Any | None = None
+    notes: tuple[str, ...] = ()
 
     @cached_property
     def tokenizer(self) -> Any | None:
@@ -131,6 +133,7 @@ class Checkpoint:
         dtype: Number format of `model`.
         device: Where `model` (but for a `device_map`) and the results of `attention` live.
         random_seed: Seed of untrained weights, None for stored ones.
+        notes: How its files were read, where they do not say so themselves: clauses for a record.
         variant: Under which its passes run; see `under`.
 
     >>> from tokendynamics.pretrained import load
@@ -143,6 +146,7 @@ class Checkpoint:
         self.name = origin.name
         self.source = origin.source
         self.random_seed = origin.random_seed
+        self.notes = origin.notes
         self.config = network.config
         self.dtype = network.dtype
         self.device = network.device

@@ -35,7 +35,13 @@ from tokendynamics.pretrained.edits._fresh_weights import initial_laws, of_std
 from tokendynamics.pretrained.edits.language_head import empty_with_head
 from tokendynamics.pretrained.network import dtype_of, empty_network, half_of
 from tokendynamics.pretrained.other_libraries import refusing, silenced
-from tokendynamics.pretrained.sources._configuration import check_depth, check_sizes, read_config
+from tokendynamics.pretrained.sources._configuration import (
+    SAME_NETWORK,
+    check_depth,
+    check_sizes,
+    model_type_of,
+    read_config,
+)
 from tokendynamics.pretrained.sources._tensor_files import TensorFiles, stored_tensors
 from tokendynamics.pretrained.sources._untrained import DrawnTensors, family_config
 from tokendynamics.pretrained.sources.finding import FORMS, Stored, Untrained, find
@@ -124,7 +130,7 @@ def load(
     checkpoint = _of_files(files, tokenizer, half, stream, kind, place, allow_pickle, spread)
     if adapter is None:
         return checkpoint
-    origin = Origin(checkpoint.name, files.source, files.folder, checkpoint.random_seed, tokenizer)
+    origin = Origin(checkpoint.name, files.source, files.folder, checkpoint.random_seed, tokenizer, checkpoint.notes)
     return live_checkpoint(checkpoint.whole, origin, adapter=adapter)
 
 
@@ -154,7 +160,10 @@ def _of_files(
 ) -> Checkpoint:
     """Return the checkpoint of stored or drawn weights."""
     where = files.folder if isinstance(files, Stored) else files.architecture
-    config = read_config(where) if isinstance(where, Path) else family_config(where)
+    if isinstance(where, Path):
+        config, notes = _configuration(where, files, allow_pickle)
+    else:
+        config, notes = family_config(where), ()
     if isinstance(files, Stored) and hasattr(config, IN_CONFIGURATION):
         further = {"half": half, "stream": stream, "device_map": spread, "file": files.file}
         return _with_remedy(files, tokenizer, dtype, device, **further)
@@ -173,13 +182,47 @@ def _of_files(
         _check_places(whole, store, sources, files.name)
         weights = Weights(store, network, whole, prefix, files.name)
     discovery = discover_in(config, network, half, files.name)
-    origin = Origin(files.name, files.source, files.folder, seed, tokenizer)
+    origin = Origin(files.name, files.source, files.folder, seed, tokenizer, notes)
     network_config = getattr(network, "config", config)
     placement = None
     if spread is not None:
         chosen = None if spread == "auto" else spread
         placement = placement_of(network, chosen, discovery.layout.blocks, dtype)
     return Checkpoint(origin, Network(network, network_config, dtype, device, weights, stream, placement), discovery)
+
+
+def _configuration(folder: Path, files: Stored | Untrained, allow_pickle: bool) -> tuple[Any, tuple[str, ...]]:
+    """Return the configuration in a folder, and notes on how it was read.
+
+    Where it states no model type, a class that it names decides, or else the tensors: they must fit one network.
+    """
+    model_type = model_type_of(folder)
+    types, reason = model_type.candidates, f"the type of {model_type.named} in architectures"
+    if model_type.stated:
+        return read_config(folder, types[0]), files.notes
+    if not model_type.named:
+        store = stored_tensors(folder, files.file, allow_pickle) if isinstance(files, Stored) else None
+        types = tuple(kind for kind in types if store is not None and _fits(read_config(folder, kind), store))
+        reason = "the one type of before 2020 that all tensors fit"
+        if types[1:] and set(types) <= set(SAME_NETWORK):
+            types, reason = types[:1], f"as which {' and '.join(types[1:])} are the same network"
+    if len(types) != 1:
+        raise model_type.refusal(folder, types)
+    note = f"config.json states no model_type: it is read as {types[0]}, {reason}"
+    return read_config(folder, types[0]), (*files.notes, note)
+
+
+def _fits(config: Any, store: TensorFiles) -> bool:
+    """Tell whether every tensor has its place and shape in the network of a configuration, and none is missing."""
+    try:
+        check_sizes(config, "")
+        whole = empty_network(config)
+        Weights(store, whole, whole, "", "")
+        # Names before which a wrapper stands fit no network: its own would be taken for one.
+        _check_places(whole, store, stored_names(whole, store.shapes, {}), "")
+    except CheckpointError:
+        return False
+    return True
 
 
 def _with_remedy(

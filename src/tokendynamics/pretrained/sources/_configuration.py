@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from math import inf, isfinite, isnan, nan
 from pathlib import Path
@@ -110,24 +111,101 @@ _OWN = {
 """Networks of this package, by model type, and what has to be imported for each."""
 
 
-def read_config(folder: Path) -> Any:
+SAME_NETWORK = ("roberta", "camembert", "xlm-roberta")
+"""Model types that are one network under several names, with the same settings."""
+
+_OF_2019 = (
+    *SAME_NETWORK,
+    *("albert", "bert", "ctrl", "distilbert", "gpt2", "openai-gpt", "t5", "xlm", "xlnet"),
+)
+"""Model types of before version 2.4 of transformers (January 2020), which was the first to store the model type."""
+
+
+@dataclass(frozen=True)
+class ModelType:
+    """The model types that a configuration may be of.
+
+    Attributes:
+        candidates: One where the file states it, or a class that it names has it; else all of 2019 whose sizes are
+            stated, which may be none.
+        named: The class that the file names; empty where it states the type, or names none.
+        stated: Whether the file states it.
+    """
+
+    candidates: tuple[str, ...]
+    named: str = ""
+    stated: bool = False
+
+    def refusal(self, folder: Path, fitting: Collection[str] = ()) -> CheckpointError:
+        """Return the error for a folder whose architecture is not known.
+
+        Args:
+            folder: Of the configuration.
+            fitting: The candidates that the tensors fit; none where they were not asked, or fit none.
+        """
+        # The older loaders of transformers took the longest model type that the name of the folder contains.
+        types = sorted(fitting or _known_types(), key=len, reverse=True)
+        named = next((name for name in types if name in folder.name.lower()), "…")
+        line = f'"model_type": "{named}"'
+        came = "none (files of before 2020 have none)"
+        if fitting:
+            came = f"none, and tensors that fit each of {', '.join(fitting)}"
+        elif named == "…":
+            line += ' (such as "bert" or "gpt2")'
+        wanted = "a model_type, which transformers needs to choose the architecture"
+        return CheckpointError(expected(str(folder / "config.json"), wanted, came, f"add the line {line} to it"))
+
+
+def _known_types() -> Collection[str]:
+    from transformers import CONFIG_MAPPING
+
+    return CONFIG_MAPPING.keys()
+
+
+def model_type_of(folder: Path) -> ModelType:
+    """Return the model types that the configuration in `folder` may be of.
+
+    Raises:
+        CheckpointError: No config.json, or an unreadable one.
+    """
+    import transformers
+    from transformers import CONFIG_MAPPING
+
+    facts = _facts(folder)
+    if facts.get("model_type") is not None:
+        return ModelType((facts["model_type"],), stated=True)
+    named = facts.get("architectures")
+    for name in named if isinstance(named, list) else ():
+        settings = getattr(getattr(transformers, str(name), None), "config_class", None)
+        if settings is not None:
+            return ModelType((settings.model_type,), str(name))
+    sizes = [_COUNTS[size] for size in ("layers", "heads", "dim")]
+    maps = {kind: CONFIG_MAPPING[kind].attribute_map for kind in _OF_2019}
+    stated = [kind for kind, names in maps.items() if all(names.get(size, size) in facts for size in sizes)]
+    return ModelType(tuple(stated))
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    if not path.is_file():
+        advice = "pass the folder that holds config.json and the weights"
+        raise CheckpointError(expected(str(folder), "a checkpoint folder", "no config.json in it", advice))
+    return read_json_object(path)
+
+
+def read_config(folder: Path, model_type: str) -> Any:
     """Return the transformers configuration in `folder`.
+
+    Args:
+        folder: With config.json.
+        model_type: From `model_type_of`.
 
     Raises:
         CheckpointError: No config.json, an unreadable one, an unknown architecture, or quantised weights.
     """
     from transformers import CONFIG_MAPPING, AutoConfig, __version__
 
-    path = folder / "config.json"
-    if not path.is_file():
-        advice = "pass the folder that holds config.json and the weights"
-        raise CheckpointError(expected(str(folder), "a checkpoint folder", "no config.json in it", advice))
-    facts = read_json_object(path)
-    model_type = facts.get("model_type")
-    if model_type is None:
-        advice = f"add the line {_missing_line(facts, folder)} to it"
-        wanted = "a model_type, which transformers needs to choose the architecture"
-        raise CheckpointError(expected(str(path), wanted, "none (files of before 2020 have none)", advice))
+    path, facts = folder / "config.json", _facts(folder)
     if isinstance(model_type, str) and model_type in _OWN:
         import_module(_OWN[model_type])  # which makes the name known to transformers
     if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
@@ -140,7 +218,16 @@ def read_config(folder: Path) -> Any:
         raise CheckpointError(expected(str(path), "plain weights", "a quantization_config", advice))
     # A strict configuration class refuses values in its own words.
     with refusing(lambda words: CheckpointError(expected(str(path), "a valid configuration", words))), silenced():
-        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        reader = AutoConfig if facts.get("model_type") is not None else CONFIG_MAPPING[model_type]
+        return reader.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
+def read_json(path: Path, wanted: str) -> Any:
+    """Return what a JSON file of a checkpoint holds; see `read_json_object`."""
+    try:
+        return parse_json(path, str(path), wanted, float)
+    except ArgumentValueError as error:
+        raise CheckpointError(f"{error}; copy or download it again") from error
 
 
 def read_json_object(path: Path, wanted: str = "a JSON object") -> dict[str, Any]:
@@ -153,10 +240,7 @@ def read_json_object(path: Path, wanted: str = "a JSON object") -> dict[str, Any
     Raises:
         CheckpointError: It is no regular file, too large, unreadable, no JSON, nested too deeply, or no object.
     """
-    try:
-        content = parse_json(path, str(path), wanted, float)
-    except ArgumentValueError as error:
-        raise CheckpointError(f"{error}; copy or download it again") from error
+    content = read_json(path, wanted)
     if not isinstance(content, dict):
         raise CheckpointError(expected(str(path), wanted, type(content).__name__))
     return content
@@ -247,16 +331,3 @@ def check_depth(
         came = f"{layers} in config.json"
         wanted = f"the {max(layers_stored) + 1} layers that the files hold"
         raise CheckpointError(expected(origin, wanted, came, advice))
-
-
-def _missing_line(facts: Mapping[str, Any], folder: Path) -> str:
-    """Return the line that states the model type, from the class that is named or else from the folder's name."""
-    import transformers
-    from transformers import CONFIG_MAPPING
-
-    classes: list[Any] = [getattr(transformers, str(name), None) for name in facts.get("architectures") or ()]
-    by_class = (kind.config_class.model_type for kind in classes if getattr(kind, "config_class", None) is not None)
-    # The older loaders of transformers took the longest model type that the name of the folder contains.
-    by_name = (kind for kind in sorted(CONFIG_MAPPING, key=len, reverse=True) if kind in folder.name.lower())
-    kind_named = next(by_class, None) or next(by_name, None)
-    return f'"model_type": "{kind_named}"' if kind_named else '"model_type": "…" (such as "bert" or "gpt2")'

@@ -15,6 +15,7 @@ from tokendynamics.numerics.arguments import as_path
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.extras import install
 from tokendynamics.pretrained.other_libraries import in_short, silenced
+from tokendynamics.pretrained.sources._configuration import read_json, read_json_object
 from tokendynamics.pretrained.sources._gguf_file import name_of
 from tokendynamics.pretrained.sources._tensor_files import WEIGHT_ENDINGS, beside, safetensors_paths
 from tokendynamics.pretrained.sources._untrained import FAMILIES
@@ -131,12 +132,14 @@ class Stored:
         source: The file or folder that was asked for.
         folder: Where configuration, weights and tokenizer are; another one than `source` for a converted file.
         file: The weights, where they are not those that the folder stands for.
+        notes: How the folder was read, where it does not say so itself.
     """
 
     name: str
     source: Path
     folder: Path
     file: Path | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -147,11 +150,13 @@ class Untrained:
         name: What to call it, seed included.
         architecture: A family's name, or a folder with a configuration.
         seed: Of all its weights.
+        notes: How the folder was read, where it does not say so itself.
     """
 
     name: str
     architecture: str | Path
     seed: int
+    notes: tuple[str, ...] = ()
 
     @property
     def folder(self) -> Path | None:
@@ -185,11 +190,11 @@ def find(
         return _untrained(text.removeprefix(_RANDOM))
     if words and text in WHEELS:
         path = wheel_path(text)
-        return Stored(text, path, path if path.is_dir() else converted(path, cache, report))
+        return _of_folder(text, path) if path.is_dir() else Stored(text, path, converted(path, cache, report))
     path = _expanded(text)
     if path.exists():
         if path.is_dir():
-            return Stored(path.resolve().name, path, path)
+            return _of_folder(path.resolve().name, path)
         if not path.is_file():
             raise CheckpointError(expected(str(path), _PLACES, "something else, such as a device"))
         if path.suffix.lower() == ".gguf":
@@ -202,7 +207,7 @@ def find(
         folder = snapshot(text, weights=("*.safetensors",))
         if allow_pickle and not safetensors_paths(folder):
             folder = snapshot(text, weights=("*.bin",))
-        return Stored(text, folder, folder)
+        return _of_folder(text, folder)
     if not words or "/" in text or path.suffix == ".gguf":
         raise CheckpointError(expected(text, "an existing folder or .gguf file", "no such path"))
     advice = "to name a folder here, write ./ before it" if text else ""
@@ -211,13 +216,54 @@ def find(
     raise CheckpointError(expected("model", FORMS, shown(text), advice))
 
 
+def _of_folder(name: str, folder: Path) -> Stored:
+    """Return what a folder stands for: its own weights, or those of the transformer of a sentence encoder in it."""
+    inner, notes = _transformer_in(folder)
+    return Stored(name, folder, inner, notes=notes)
+
+
+def _transformer_in(folder: Path) -> tuple[Path, tuple[str, ...]]:
+    """Return the folder of the transformer in a folder of sentence-transformers, and what is not read of that.
+
+    Raises:
+        CheckpointError: A list of modules with no transformer or several, and none in the folder itself; one elsewhere.
+    """
+    index = folder / "modules.json"
+    if not index.is_file():
+        return folder, ()
+    wanted = "a list of modules with a path and a type"
+    modules = read_json(index, wanted)
+    if not isinstance(modules, list) or not all(isinstance(entry, dict) for entry in modules):
+        raise CheckpointError(expected(str(index), wanted, shown(modules)))
+    kinds = [str(entry.get("type", "")).rpartition(".")[2] for entry in modules]
+    paths = [entry.get("path") for entry, kind in zip(modules, kinds, strict=True) if kind == "Transformer"]
+    if len(paths) != 1 and (folder / "config.json").is_file():
+        return folder, ()
+    if len(paths) != 1:
+        advice = "pass the folder of the one to read"
+        raise CheckpointError(expected(str(index), "one Transformer", ", ".join(kinds) or "none", advice))
+    (path,) = paths
+    if not isinstance(path, str) or (path and (Path(path).name != path or path == ".." or "\0" in path)):
+        raise CheckpointError(expected(str(index), "the name of a folder as a path", shown(path)))
+    others = [kind for kind in kinds if kind != "Transformer"]
+    notes = (
+        [f"the modules after the transformer ({', '.join(others)}) are no layers and are not read"] if others else []
+    )
+    settings = folder / path / "sentence_bert_config.json"
+    most = read_json_object(settings).get("max_seq_length") if settings.is_file() else None
+    if isinstance(most, int):
+        notes.append(f"sentence-transformers cuts texts after {most} tokens, which is not done here")
+    return folder / path, tuple(notes)
+
+
 def _untrained(text: str) -> Untrained:
     name, seed = _name_and_seed(text)
     label, folder = f"{_RANDOM}{name}:{seed}", _expanded(name)
     if name in FAMILIES:
         return Untrained(label, name, seed)
     if name and folder.is_dir():
-        return Untrained(label, folder, seed)
+        inner, notes = _transformer_in(folder)
+        return Untrained(label, inner, seed, notes)
     if is_hub_id(name):
         return Untrained(label, snapshot(name, weights=()), seed)
     wanted = f"random:<family>[:seed] with {' or '.join(FAMILIES)}, a folder with config.json, or a hub id"
