@@ -32,6 +32,7 @@ from bench import (
     sweeping,
     teaching,
     tracing,
+    watching,
 )
 from bench.measure import Comparison, Cost, Row
 from bench.writing import COMPARISONS, COSTS, comparison_cells, cost_cells, write
@@ -43,6 +44,7 @@ NETWORKS: dict[str, Callable[[], Iterable[Row]]] = {
     "comparing": comparing.run,
     "reading": reading.run,
     "passing": passing.run,
+    "watching": watching.run,
     "auditing": auditing.run,
     "reporting": reporting.run,
     "circuits": circuits.run,

@@ -58,6 +58,7 @@ _SIZES: Mapping[str, int] = {
         "index_topk": 4,
         "qk_head_dim": 20,
         "max_length": 32,
+        "global_head_dim": _WIDTH // _HEADS,
         "max_source_positions": 8,
         "num_mel_bins": 10,
     },

@@ -132,6 +132,27 @@ def test_an_attention_is_seen_with_all_that_makes_its_weights(attention: Any) ->
 
 
 @pytest.mark.parametrize("attention", [*PLAIN, *CAUSAL, *BIASED], ids=lambda function: function.__name__)
+@pytest.mark.parametrize("size", [1.0, 12.0])
+def test_what_a_token_may_see_is_what_the_mask_does_not_hide(attention: Any, size: float) -> None:
+    query, key, value = tensors()
+    seen: list[AttentionCall] = []
+    with noticing(seen.append):
+        attention(size * query, size * key, value)
+    (call,) = seen
+    mask, rows = call.mask, slice(0, TOKENS)
+    by_mask = torch.ones(TOKENS, TOKENS, dtype=torch.bool)
+    if mask is not None:
+        by_mask = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    shown = call.shown(rows)
+    by_weights = torch.ones(TOKENS, TOKENS, dtype=torch.bool) if shown is None else shown
+    wanted = ~HIDDEN if attention in CAUSAL else torch.ones(TOKENS, TOKENS, dtype=torch.bool)
+    both = torch.broadcast_tensors(by_weights, by_mask, wanted)
+    assert torch.equal(both[0], both[1])
+    if attention not in BIASED:
+        assert torch.equal(both[0], both[2])
+
+
+@pytest.mark.parametrize("attention", [*PLAIN, *CAUSAL, *BIASED], ids=lambda function: function.__name__)
 def test_multiplied_logits_are_those_of_multiplied_queries(attention: Any) -> None:
     q, k, v = tensors()
     factors = torch.tensor([0.25, 3.0], dtype=torch.float64)

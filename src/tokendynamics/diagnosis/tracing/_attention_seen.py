@@ -116,10 +116,10 @@ def _of_prompt(ckpt: Checkpoint, given: Prepared, patterns: bool) -> dict[str, A
         fits = bool(whole) and whole[0].shape[2:] == shape[1:] and len(found) < len(attending)
         layer = attending[len(found)] - 1 if fits else None
         finite = True
-        for rows, weights, mask in call.by_rows():
+        for rows, weights, shown in call.by_rows():
             some = weights[0].double().cpu()
             finite &= bool(some.isfinite().all())
-            sums.add(rows.start, some, _seen(some, mask))
+            sums.add(rows.start, some, _seen(some, shown))
             if layer is not None:
                 whole[0][layer, : shape[0], rows] = some.numpy()
         if not finite:
@@ -152,11 +152,10 @@ def _by_layer(values: list[np.ndarray], attending: list[int], layers: int) -> np
     return whole
 
 
-def _seen(weights: Float[Tensor, "head row sender"], mask: Tensor | None) -> Bool[Tensor, "row sender"]:
+def _seen(weights: Float[Tensor, "head row sender"], shown: Tensor | None) -> Bool[Tensor, "row sender"]:
     """Return which senders some receivers may see."""
-    if mask is None:
+    if shown is None:
         return torch.ones(weights.shape[-2:], dtype=torch.bool)
-    shown = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
     return shown.reshape(-1, *shown.shape[-2:])[0].expand(weights.shape[-2:]).cpu()
 
 

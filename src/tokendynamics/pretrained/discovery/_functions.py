@@ -364,6 +364,18 @@ def _call(logits: Tensor, source: _Logits, weights: Tensor, value: Tensor, outpu
             return added
         return added.masked_fill(hidden, torch.finfo(logits.dtype).min) if bool(hidden.any() | added.any()) else None
 
+    def shown(rows: slice) -> Tensor | None:
+        given, zero = logits[:, :, rows], weights[:, :, rows] == 0
+        if not bool(zero.any()):
+            return None
+        # No product of a query and a key is larger: what is far below it is hidden, whatever the product is.
+        largest = abs(source.scale) * float(query.norm(dim=-1).max() * key.norm(dim=-1).max())
+        hidden = zero & (given < LOWEST_BIAS - largest)
+        if not torch.equal(hidden, zero) and bool((given[zero & ~hidden] < LOWEST_BIAS + largest).any()):
+            mask = mask_of(rows)
+            return None if mask is None else mask > torch.finfo(mask.dtype).min / 2
+        return ~hidden
+
     return AttentionCall(
         module=None,
         query=query.to(value.dtype),  # some networks have their logits in another format
@@ -374,6 +386,7 @@ def _call(logits: Tensor, source: _Logits, weights: Tensor, value: Tensor, outpu
         mask_of=mask_of,
         scale=source.scale,
         explicit=True,
+        shown_by_weights=shown,
     )
 
 

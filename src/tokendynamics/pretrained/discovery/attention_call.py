@@ -203,6 +203,7 @@ class AttentionCall:
         explicit: Whether the network itself holds the weights of all pairs of tokens while it runs.
         further: Keys and values that come from no token and take part in the softmax; None without. Queries attend to
             them beside `key`; their weights are left out.
+        shown_by_weights: Returns what `shown` returns at less cost than by the mask; None where the mask is at hand.
     """
 
     module: nn.Module | None
@@ -219,6 +220,7 @@ class AttentionCall:
     window: int | None = None
     explicit: bool = False
     further: tuple[Tensor, Tensor] | None = None
+    shown_by_weights: Callable[[slice], Tensor | None] | None = None
 
     @property
     def weights(self) -> Float[Tensor, "batch head token sender"]:
@@ -238,10 +240,17 @@ class AttentionCall:
         """Return which receivers' weights to compute at a time, so that memory is linear in the tokens."""
         return row_blocks(self.query, self.key)
 
+    def shown(self, rows: slice) -> Tensor | None:
+        """Return which senders some receivers may see, (…, row, sender); None where every token sees every token."""
+        if self.shown_by_weights is not None:
+            return self.shown_by_weights(rows)
+        mask = self.mask_of(rows)
+        return mask if mask is None or mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+
     def by_rows(self) -> Iterator[tuple[slice, Float[Tensor, "batch head row token"], Tensor | None]]:
-        """Yield receivers, their attention weights, and what is added to their logits, block by block."""
+        """Yield receivers, their attention weights, and which senders they may see, block by block."""
         for rows in self.blocks():
-            yield rows, self.weights_of(rows), self.mask_of(rows)
+            yield rows, self.weights_of(rows), self.shown(rows)
 
     def of(self, number: int, tokens: int) -> AttentionCall:
         """Return what was given and what came of one prompt of a pass, without what stands behind its end.
@@ -252,8 +261,7 @@ class AttentionCall:
         """
         one = slice(number, number + 1)
 
-        def mask_of(rows: slice) -> Tensor | None:
-            mask = self.mask_of(rows)
+        def cut(mask: Tensor | None) -> Tensor | None:
             if mask is None:
                 return None
             return (mask[one] if mask.ndim > 3 and len(mask) > 1 else mask)[..., :tokens]
@@ -265,7 +273,8 @@ class AttentionCall:
             value=self.value[one, :, :tokens],
             output=self.output[one, :tokens],
             weights_of=lambda rows: self.weights_of(rows)[one, :, :, :tokens],
-            mask_of=mask_of,
+            mask_of=lambda rows: cut(self.mask_of(rows)),
+            shown_by_weights=lambda rows: cut(self.shown(rows)),
         )
 
     def without(self, further: int) -> AttentionCall:
@@ -278,8 +287,7 @@ class AttentionCall:
             return self
         tokens = self.key.shape[2] - further
 
-        def mask_of(rows: slice) -> Tensor | None:
-            mask = self.mask_of(rows)
+        def cut(mask: Tensor | None) -> Tensor | None:
             return None if mask is None else mask[..., :tokens]
 
         return replace(
@@ -287,7 +295,8 @@ class AttentionCall:
             key=self.key[:, :, :tokens],
             value=self.value[:, :, :tokens],
             weights_of=lambda rows: self.weights_of(rows)[..., :tokens],
-            mask_of=mask_of,
+            mask_of=lambda rows: cut(self.mask_of(rows)),
+            shown_by_weights=lambda rows: cut(self.shown(rows)),
             further=(self.key[:, :, tokens:], self.value[:, :, tokens:]),
         )
 
@@ -316,7 +325,7 @@ class AttentionCall:
         names = ("query", "key", "value", "output")
         both = {name: torch.cat((getattr(self, name), getattr(other, name))) for name in names}
         weights = torch.cat((self.weights, other.weights))
-        return replace(self, **both, weights_of=lambda rows: weights[:, :, rows])
+        return replace(self, **both, weights_of=lambda rows: weights[:, :, rows], shown_by_weights=None)
 
     def kept(self) -> AttentionCall:
         """Return the same with tensors of its own, of a short input."""
@@ -327,6 +336,7 @@ class AttentionCall:
             **copies,
             weights_of=lambda rows: weights[:, :, rows],
             mask_of=lambda rows: rows_of(mask, rows, receivers),
+            shown_by_weights=None,
         )
 
 

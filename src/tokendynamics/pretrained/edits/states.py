@@ -70,9 +70,9 @@ class ReceivedAttention:
         lengths = torch.tensor(self.lengths or (senders,) * prompts)
         there = (torch.arange(senders) < lengths[:, None]).to(call.query.device)
         total, count, alike = (torch.zeros(prompts, senders, device=call.query.device) for _ in range(3))
-        for rows, weights, mask in call.by_rows():
+        for rows, weights, shown in call.by_rows():
             mean = weights.float().mean(dim=1)
-            receivers_of = self._receivers(mask, rows, there, mean.shape)
+            receivers_of = self._receivers(shown, rows, there, mean.shape)
             total += (mean * receivers_of.far).sum(dim=-2)
             count += receivers_of.count
             alike += receivers_of.alike
@@ -81,20 +81,20 @@ class ReceivedAttention:
         self.uniform.append((alike / count).cpu())
 
     def _receivers(
-        self, mask: Tensor | None, rows: slice, there: Bool[Tensor, "prompt token"], shape: torch.Size
+        self, shown: Tensor | None, rows: slice, there: Bool[Tensor, "prompt token"], shape: torch.Size
     ) -> _Receivers:
         if shape[-2] < shape[-1]:
-            return _receivers(mask, rows, there, shape)
+            return _receivers(shown, rows, there, shape)
         # Most layers share their mask, and what follows from it: of a short prompt it is kept.
         if self._last is not None and self._last[1].far.shape == shape:
             known, receivers = self._last
-            if mask is None or known is None:
-                same = mask is known
+            if shown is None or known is None:
+                same = shown is known
             else:
-                same = mask is known or (mask.shape == known.shape and torch.equal(mask, known))
+                same = shown is known or (shown.shape == known.shape and torch.equal(shown, known))
             if same:
                 return receivers
-        self._last = mask, _receivers(mask, rows, there, shape)
+        self._last = shown, _receivers(shown, rows, there, shape)
         return self._last[1]
 
     def by_layer(self, attends: Sequence[bool]) -> Float[Tensor, "kind layer prompt token"] | None:
@@ -111,11 +111,10 @@ class ReceivedAttention:
         return of_layers
 
 
-def _receivers(mask: Tensor | None, rows: slice, there: Bool[Tensor, "prompt token"], shape: torch.Size) -> _Receivers:
+def _receivers(shown: Tensor | None, rows: slice, there: Bool[Tensor, "prompt token"], shape: torch.Size) -> _Receivers:
     place = torch.arange(shape[-1], device=there.device)
     seen = torch.ones(shape, dtype=torch.bool)
-    if mask is not None:  # what each receiver may see, by any head
-        shown = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    if shown is not None:  # what each receiver may see, by any head
         shown = shown[None] if shown.ndim == 3 else shown
         seen = (shown.any(dim=1) if shown.ndim == 4 else shown)[..., : shape[-1]].expand(shape)
     seen = seen.to(there.device) & there[:, rows, None] & there.unsqueeze(-2)
