@@ -44,6 +44,7 @@ from .dynamics import Trajectory as Trajectory
 from .dynamics import events as events
 from .dynamics import simulate as simulate
 from .pretrained import Checkpoint as Checkpoint
+from .pretrained import Texts as Texts
 from .pretrained import apply_remedy as apply_remedy
 from .pretrained import load as load
 from .spaces import Ellipsoid as Ellipsoid

@@ -80,6 +80,38 @@ def test_what_is_no_prompt_is_named_by_its_line(name: str, content: str | bytes,
     assert "\n" not in refused.value.message
 
 
+def test_a_line_is_a_conversation_with_chat() -> None:
+    messages = [{"role": "user", "content": "a"}]
+    lines = [json.dumps(each) for each in (messages, {"messages": messages}, {"messages": messages, "name": "talk"})]
+    found = named_prompts(*WITHOUT, [written("\n\n".join(lines))], chat=True)
+    assert found == {"lines.txt:1": messages, "lines.txt:3": messages, "talk": messages}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("plain", "line 1 of a.txt is not a JSON array or object (Expecting value at column 1)"),
+        ('"a"', "line 1 of a.txt is not a JSON array or object (it is a string)"),
+        ('{"text": "a"}', 'line 1 of a.txt: expected an array of messages or an object with "messages", got one without it'),
+        ('{"messages": "a"}', 'got "messages" that is a string'),
+        ("[]", "line 1 of a.txt has no message"),
+        ('[{"role": "user", "content": "a"}, 5]', 'line 1 of a.txt: expected message 2 to have a text as "role"'),
+        ('[{"role": "user", "content": ["a"]}]', 'line 1 of a.txt: expected message 1 to have a text as "content"'),
+        ('[{"role": "user", "content": "\\ud800"}]', "line 1 of a.txt has half of a surrogate pair"),
+    ],
+)  # fmt: skip
+def test_what_is_no_conversation_is_named_by_its_line(content: str, words: str) -> None:
+    with pytest.raises(click.BadParameter) as refused:
+        named_prompts(*WITHOUT, [written(content, "a.txt")], chat=True)
+    assert words in refused.value.message
+
+
+def test_texts_are_no_conversations() -> None:
+    for prompts, text_files, prompt_files in ((["a"], [], [written("[]")]), ([], [written("a")], []), ([], [], [])):
+        with pytest.raises(click.UsageError, match="--chat needs conversations: pass --prompts FILE alone"):
+            named_prompts(prompts, text_files, prompt_files, chat=True)
+
+
 def test_a_device_is_refused_with_the_way_to_read_it() -> None:
     with pytest.raises(click.BadParameter, match=r"not a regular file; .*--prompts - < FILE"):
         named_prompts(*WITHOUT, [Path("/dev/zero")])

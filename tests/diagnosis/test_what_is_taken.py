@@ -14,6 +14,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import tokendynamics as td
+from pretrained.test_texts_with_options import tokenizer_of
 from tokendynamics.numerics.errors import ArgumentTypeError
 
 PROMPTS = [torch.arange(3 + place, 13 + 2 * place) for place in range(5)]
@@ -42,6 +43,29 @@ READS: dict[str, Callable[[Any], Any]] = {
     "diagnose": lambda model: td.diagnose(model, PROMPTS, **ALONE).trace.consensus_within.values,
     "compare": lambda model: td.compare(model, model, texts=PROMPTS, weights=False).table.consensus_within.values,
 }
+
+
+WITHOUT_TEXTS = ("audit", "flow_of", "apply_remedy")
+
+
+class Written(td.Texts):
+    """Texts with options, of which the first is a prompt by itself."""
+
+    def __getitem__(self, place: int) -> td.Texts:
+        return td.Texts(self.texts[place], special_tokens=self.special_tokens)
+
+
+@pytest.mark.parametrize("name", [name for name in READS if name not in WITHOUT_TEXTS])
+def test_texts_with_options_are_taken_wherever_texts_are(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = tokenizer_of()
+    checkpoint = td.load(network(), tokenizer)
+    texts = ["w1 w2 w3 w9", "w4 w5 w6 w6 w2", "w7 w8 w1", "w2 w30 w3 w1 w1 w4", "w20 w21 w22"]
+    monkeypatch.setitem(READS[name].__globals__, "PROMPTS", Written(texts, special_tokens=False))
+    given = READS[name](checkpoint)
+    ids = [torch.tensor(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]
+    monkeypatch.setitem(READS[name].__globals__, "PROMPTS", ids)
+    wanted = READS[name](checkpoint)
+    torch.testing.assert_close(torch.from_numpy(given), torch.from_numpy(wanted), equal_nan=True)
 
 
 def network() -> nn.Module:

@@ -14,7 +14,7 @@ from tokendynamics.cli._interrupted import PAGE, Kept, says_what_is_kept
 from tokendynamics.cli._limits import Limits
 from tokendynamics.cli._loading import ReadingOptions
 from tokendynamics.cli._options import Counting, OutFolder, Results, as_file_name, check_writable
-from tokendynamics.cli._prompts import Prompts, named_prompts
+from tokendynamics.cli._prompts import Cutting, Prompts, named_prompts
 from tokendynamics.cli._signature import Option, Positive, command
 from tokendynamics.cli._terminal import Console, command_line, table
 from tokendynamics.cli._values import whole
@@ -83,6 +83,7 @@ def compare_command(
     models: tuple[str, ...],
     *,
     texts: Prompts,
+    cutting: Cutting,
     comparing: Comparing,
     counting: Counting,
     threads: Positive | None = None,
@@ -124,6 +125,7 @@ def compare_command(
     with output.progress() as progress:
         chosen: dict[str, Any] = {**vars(comparing), **vars(counting), "names": comparing.names or None}
         del chosen["dtypes"]
+        chosen |= {**vars(cutting), "chat": texts.chat}
         found = compare(*ckpts, texts=prompts, **chosen, threads=threads, command=command_line(), progress=progress)
     found, undrawn = saved(found, folder, results, WRITER)
     _show(output, found, None if undrawn else folder / PAGE)

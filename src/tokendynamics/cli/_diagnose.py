@@ -13,7 +13,7 @@ from tokendynamics.cli._interrupted import PAGE, Kept, says_what_is_kept
 from tokendynamics.cli._limits import Limits
 from tokendynamics.cli._loading import Loading
 from tokendynamics.cli._options import Counting, OutFolder, Results, as_file_name, check_writable
-from tokendynamics.cli._prompts import Prompts, named_prompts
+from tokendynamics.cli._prompts import Cutting, Prompts, named_prompts
 from tokendynamics.cli._signature import Option, Positive, command
 from tokendynamics.cli._terminal import command_line
 from tokendynamics.cli._values import VARIANTS, Layers, Variants
@@ -26,6 +26,8 @@ Examples:
   tokendynamics diagnose ./folder --value V --keep-norms   a local checkpoint, with the conventions of the papers
   tokendynamics diagnose model.gguf --prompt "Once upon a time" --prompt "def f(x):"
   tokendynamics diagnose ./folder --prompts population.txt    one prompt a line, or JSON Lines
+  tokendynamics diagnose ./folder --chat --prompts conversations.jsonl    one list of messages a line
+  tokendynamics diagnose ./folder --text-file book.txt --window 512
   tokendynamics diagnose ./vision-network --images ./pictures
   tokendynamics diagnose ./folder --adapter ./lora --sinks 0 --sink-ratio 8
   tokendynamics diagnose random:gpt2-xl:7 --layers 1-4,48
@@ -94,6 +96,7 @@ def diagnose_command(
     model: str,
     *,
     texts: Prompts,
+    cutting: Cutting,
     images: Annotated[Path | None, Option(type=click.Path(exists=True, file_okay=False, path_type=Path))] = None,
     measuring: Measuring,
     counting: Counting,
@@ -139,7 +142,7 @@ def diagnose_command(
     kept.results(folder)
     output.note_repeated(prompts or {})
     with output.progress() as progress:
-        chosen = {**vars(measuring), **vars(counting), "threads": threads}
+        chosen = {**vars(measuring), **vars(counting), **vars(cutting), "chat": texts.chat, "threads": threads}
         found = diagnose(ckpt, images or prompts, **chosen, command=command_line(), progress=progress)
     found, undrawn = saved(found, folder, results, WRITER)
     output.show(found, None if undrawn else folder / PAGE)

@@ -29,7 +29,7 @@ from tokendynamics.diagnosis.tracing.direction_words import directions_findings,
 from tokendynamics.diagnosis.tracing.layer_states import ANISOTROPIC, CONSENSUS, LINE_EXCESS, ONE_POINT, SPREAD
 from tokendynamics.diagnosis.tracing.measure import traced
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO, PromptTrace
-from tokendynamics.diagnosis.tracing.prompts import named_prompts, noun_in, tokens_in_words
+from tokendynamics.diagnosis.tracing.prompts import named_prompts, noun_in, tokens_in_words, with_options
 from tokendynamics.diagnosis.verdict import judge
 from tokendynamics.diagnosis.yardstick import (
     Baseline,
@@ -43,7 +43,7 @@ from tokendynamics.numerics.resources import limited_threads
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.architecture import as_layers
-from tokendynamics.pretrained.inputs import Prepared
+from tokendynamics.pretrained.forward_arguments import Prepared
 from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.provenance.manifest import manifest
 from tokendynamics.provenance.progress import Progress, reporting
@@ -124,25 +124,24 @@ def _choices_of_the_audit(attrs: dict[Any, Any]) -> dict[str, str]:
 
 @typed_arguments
 def diagnose(
-    model: Model,
-    texts: Any = None,
-    *,
+    model: Model, texts: Any = None, *,
+    chat: bool = False, window: int | None = None, special_tokens: bool = True, layers: Sequence[int] | None = None,
     value: ValueMap = "VO", fold_norms: bool | None = None, singular: Singular = "undefined",
-    layers: Sequence[int] | None = None,
     sinks: str | Sequence[int] = "detect", sink_ratio: float = SINK_RATIO, truncate: bool = False,
     dtype: str = "float32", device: str = "cpu", threads: int | None = None, allow_pickle: bool = False,
     levers: bool = True, heads: bool = True, directions: bool = True, remedies: bool = False, joint: bool = False,
-    loss: Loss | None = None, budget: float = CHEAP,
-    baseline: Baseline | None = "auto",
+    loss: Loss | None = None, budget: float = CHEAP, baseline: Baseline | None = "auto",
     passes: int | None = None, weights: str = "fixed", variants: Sequence[str] = VARIANTS,
-    command: str | None = None,
-    progress: bool | Progress = False,
+    command: str | None = None, progress: bool | Progress = False,
 ) -> Diagnosis:  # fmt: skip
     """Audit the weights, trace real tokens, and return both with a verdict: what happens, why, and what to do.
 
     Args:
         model: Anything `tokendynamics.load` takes, or a checkpoint already loaded.
         texts: Prompts, see `tokendynamics.trace`; None for the fourteen default texts of several kinds and languages.
+        chat: Whether prompts are conversations; see `tokendynamics.Texts`, also for the next two.
+        window: Most tokens of a prompt: longer texts are cut into windows that overlap by half.
+        special_tokens: Whether the tokenizer adds its special tokens.
         value: The value map; see `tokendynamics.audit`, also for the next two.
         fold_norms: Whether the gain of the norm before attention is folded in; None folds where there is such a norm.
         singular: The treatment of A where V is singular.
@@ -174,7 +173,8 @@ def diagnose(
 
     >>> assert diagnose("random:distilgpt2", "one text", layers=[1]).verdict.state == "undetermined"
     """
-    started = datetime.now(UTC)
+    started, texts = datetime.now(UTC), default_texts() if texts is None else texts
+    texts = with_options(texts, chat, window, special_tokens)
     tokens = {"sinks": sinks, "sink_ratio": sink_ratio, "truncate": truncate}
     further = None if passes is None else {"passes": passes, "weights": weights, "variants": variants}
     requested = {"levers": levers, "heads": heads, "directions": directions, "remedies": remedies, "joint": joint}
@@ -235,7 +235,7 @@ def _parts(
     """Return all measurements by the fields of a `Diagnosis`; wrong arguments are refused before any work."""
     (*how, layers), (further, requested, baseline, charging) = auditing, chosen
     layers = as_layers(layers, ckpt.architecture.layers, default=ckpt.layout.attending)
-    prompts = named_prompts(default_texts() if texts is None else texts, ckpt)
+    prompts = named_prompts(texts, ckpt)
     if further is not None:
         checked_deeper(further["passes"], further["variants"], further["weights"], len(prompts), "passes")
     if not ckpt.streamed:
@@ -336,4 +336,5 @@ def _parameters(ckpt: Checkpoint, parts: dict[str, Any]) -> dict[str, Any]:
         "device": str(ckpt.device),
         **{name: choices[name] for name in ("value_map", "fold_norms", "singular") if name in choices},
         "sinks": trace.attrs["sinks"],
+        **{name: trace.attrs[name] for name in ("special_tokens", "window") if name in trace.attrs},
     }

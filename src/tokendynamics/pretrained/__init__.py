@@ -13,10 +13,11 @@ from tokendynamics.pretrained._remedy import apply_remedy, remedy_coefficients, 
 from tokendynamics.pretrained.architecture import Architecture
 from tokendynamics.pretrained.encoding import Encoding
 from tokendynamics.pretrained.loading import load
+from tokendynamics.pretrained.texts import Texts
 
 __all__ = [
-    "Architecture", "AttentionWeights", "Checkpoint", "Encoding", "apply_remedy", "load", "remedy_coefficients",
-    "remedy_parameters", "remove_remedy",
+    "Architecture", "AttentionWeights", "Checkpoint", "Encoding", "Texts", "apply_remedy", "load",
+    "remedy_coefficients", "remedy_parameters", "remove_remedy",
 ]  # fmt: skip
 
 

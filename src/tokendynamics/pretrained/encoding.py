@@ -150,10 +150,10 @@ def encode(text: str, tokenizer: Any, context: int | None, *, truncate: bool, ar
     Raises:
         ArgumentValueError: An empty prompt, or one longer than `context` without `truncate`.
     """
-    _check_not_empty(argument, text)
+    check_not_empty(argument, text)
     with refusing(lambda words: CheckpointError(expected("tokenizer", "one that can encode", words))), silenced():
         ids = tokenizer(text, truncation=truncate, max_length=context if truncate else None)["input_ids"]
-    _check_length(argument, len(ids), context)
+    check_length(argument, len(ids), context)
     return Encoding(torch.tensor([ids], dtype=torch.long), pieces_of(ids, tokenizer))
 
 
@@ -200,15 +200,16 @@ def encode_bytes(
     Raises:
         ArgumentValueError: See `encode`.
     """
-    _check_not_empty(argument, text)
+    check_not_empty(argument, text)
     data = text.encode()
     data = data[:context] if truncate else data
-    _check_length(argument, len(data), context)
+    check_length(argument, len(data), context)
     tokens = [chr(byte) if byte < 128 else f"<0x{byte:02X}>" for byte in data]
     return Encoding(torch.tensor([[byte % vocabulary for byte in data]], dtype=torch.long), tokens)
 
 
-def _check_not_empty(argument: str, text: str) -> None:
+def check_not_empty(argument: str, text: str) -> None:
+    """Refuse a text without a word, or one that UTF-8 cannot hold."""
     if not text.replace("\0", "").strip():
         raise ArgumentValueError(expected(argument, "some text", repr(text[:20]), "pass at least one word"))
     try:
@@ -218,9 +219,10 @@ def _check_not_empty(argument: str, text: str) -> None:
         raise ArgumentValueError(expected(argument, "text that UTF-8 can hold", came, "remove it")) from error
 
 
-def _check_length(argument: str, length: int, context: int | None) -> None:
+def check_length(argument: str, length: int, context: int | None) -> None:
+    """Refuse more tokens than the context."""
     if context is not None and length > context:
-        advice = "shorten it, or keep its beginning with truncate=True (--truncate on the command line)"
+        advice = "keep its beginning with truncate=True, or cut it with window= (--truncate, --window)"
         raise ArgumentValueError(
             expected(argument, f"at most {context} tokens (the model's context)", f"{length}", advice)
         )

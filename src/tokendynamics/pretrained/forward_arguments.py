@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
@@ -16,6 +17,27 @@ from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.pretrained.architecture import Architecture
 
 _OF_TRANSFORMERS = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds", "pixel_values")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One input.
+
+    Attributes:
+        inputs: Arguments of the forward pass, for one input.
+        text: What was passed, in words.
+        tokens: Each token as readable text; None where tokens are no words.
+    """
+
+    inputs: dict[str, Any]
+    text: str
+    tokens: list[str] | None
+
+    def labels(self, places: int) -> list[str]:
+        """Return a label for each of the states: the tokens themselves where there is one for each."""
+        if self.tokens is not None and len(self.tokens) == places:
+            return self.tokens
+        return [str(number) for number in range(places)]
 
 
 def forward_arguments(

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
 from torch import Tensor
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.pretrained._checkpoint import Checkpoint
-from tokendynamics.pretrained.encoding import encode_bytes, pieces_of
-from tokendynamics.pretrained.forward_arguments import as_token_ids, checked_ids
+from tokendynamics.pretrained.encoding import check_length, pieces_of
+from tokendynamics.pretrained.forward_arguments import Prepared, as_token_ids, checked_ids
 from tokendynamics.pretrained.other_libraries import refusing, silenced
+from tokendynamics.pretrained.texts import Texts
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
@@ -87,34 +86,14 @@ def images_in(folder: Path) -> list[Path]:
 _WANTED = "a text, token ids, an image, or the arguments of the forward pass by name"
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """One input.
-
-    Attributes:
-        inputs: Arguments of the forward pass, for one input.
-        text: What was passed, in words.
-        tokens: Each token as readable text; None where tokens are no words.
-    """
-
-    inputs: dict[str, Any]
-    text: str
-    tokens: list[str] | None
-
-    def labels(self, places: int) -> list[str]:
-        """Return a label for each of the states: the tokens themselves where there is one for each."""
-        if self.tokens is not None and len(self.tokens) == places:
-            return self.tokens
-        return [str(number) for number in range(places)]
-
-
 def prepared(ckpt: Checkpoint, item: Any, *, truncate: bool = False, argument: str = "input") -> Prepared:
     """Return one input as arguments of a checkpoint's forward pass.
 
     Args:
         ckpt: From `load`.
         item: A text; token ids (whole numbers, one axis); an image (a path, a PIL image, or an array of rows, columns
-            and three colours), for the checkpoint's own image processor; or arguments by name, for one input.
+            and three colours), for the checkpoint's own image processor; or arguments by name, for one input. Or one
+            text or conversation with options, or what came of it.
         truncate: Whether a text or token ids longer than the context are cut.
         argument: What an error calls the input.
 
@@ -123,6 +102,14 @@ def prepared(ckpt: Checkpoint, item: Any, *, truncate: bool = False, argument: s
         ArgumentValueError: An empty text, or one longer than the context.
         CheckpointError: There is no tokenizer or image processor, or it fails.
     """
+    if isinstance(item, Texts):
+        return prepared(ckpt, _only(ckpt, item, argument), truncate=truncate, argument=argument)
+    if isinstance(item, Prepared):
+        ids = item.inputs["input_ids"]
+        most = ckpt.architecture.context if truncate else None
+        check_length(argument, ids[:, :most].shape[1], ckpt.architecture.context)
+        ids = checked_ids(ids[:, :most], ckpt.architecture, argument)
+        return Prepared({"input_ids": ids}, item.text, (item.tokens or [])[:most])
     if isinstance(item, str):
         encoding = ckpt.encode(item, truncate=truncate, argument=argument)
         return Prepared({"input_ids": encoding.ids}, item, encoding.tokens)
@@ -157,25 +144,14 @@ def prepared(ckpt: Checkpoint, item: Any, *, truncate: bool = False, argument: s
     raise ArgumentTypeError(expected(argument, _WANTED, type(item).__name__))
 
 
-def ids_of_any_length(ckpt: Checkpoint, text: str, argument: str = "text") -> Int[Tensor, " token"]:
-    """Return the token ids of a text, however long it is: its tokens alone, without special ones around them.
-
-    Args:
-        ckpt: From `load`; an untrained one without a tokenizer reads bytes.
-        text: Some text.
-        argument: What an error calls it.
-
-    Raises:
-        ArgumentTypeError, ArgumentValueError, CheckpointError: See `Checkpoint.encode`.
-    """
-    facts, tokenizer = ckpt.architecture, ckpt.tokenizer
-    if facts.vocabulary is None or tokenizer is None:
-        # Refuses a network that reads no text, and a trained one without a tokenizer.
-        ckpt.encode(text[:1], truncate=True, argument=argument)
-        return encode_bytes(text, int(facts.vocabulary or 0), None, truncate=False, argument=argument).ids[0]
-    with refusing(lambda words: CheckpointError(expected("tokenizer", "one that can encode", words))), silenced():
-        ids = tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
-    return torch.tensor(ids, dtype=torch.long)
+def _only(ckpt: Checkpoint, texts: Texts, argument: str) -> Any:
+    """Return the only prompt of texts with options."""
+    if texts.plain:
+        return texts.texts
+    pieces = texts.pieces(ckpt, texts.texts, argument)
+    if len(pieces) > 1:
+        raise ArgumentValueError(expected(argument, "one prompt", f"{len(pieces)} windows", "pass a larger window"))
+    return next(iter(pieces.values()))
 
 
 def _pieces(ckpt: Checkpoint, ids: Tensor) -> list[str]:

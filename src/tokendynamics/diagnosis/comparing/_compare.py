@@ -72,7 +72,7 @@ from tokendynamics.diagnosis.network import describe
 from tokendynamics.diagnosis.texts import default_texts
 from tokendynamics.diagnosis.tracing._together import Together, run_together
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
-from tokendynamics.diagnosis.tracing.prompts import named_prompts
+from tokendynamics.diagnosis.tracing.prompts import named_prompts, with_options
 from tokendynamics.diagnosis.verdict import Verdict, judge
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.errors import expected, shown
@@ -122,28 +122,24 @@ class Measured:
 @typed_arguments
 def compare(
     *models: Model,
-    texts: Any = None,
+    texts: Any = None, chat: bool = False, window: int | None = None, special_tokens: bool = True,
     names: Sequence[str] | None = None,
-    baseline: Literal["untrained"] | None = None,
-    seed: int = 0,
-    weights: bool = True,
-    halved: bool = False,
-    heads: bool = True,
-    sinks: str | Sequence[int] = "detect",
-    sink_ratio: float = SINK_RATIO,
-    truncate: bool = False,
-    dtypes: Sequence[str] = ("float32",),
-    device: str = "cpu",
-    threads: int | None = None,
-    allow_pickle: bool = False,
+    baseline: Literal["untrained"] | None = None, seed: int = 0,
+    weights: bool = True, halved: bool = False, heads: bool = True,
+    sinks: str | Sequence[int] = "detect", sink_ratio: float = SINK_RATIO, truncate: bool = False,
+    dtypes: Sequence[str] = ("float32",), device: str = "cpu",
+    threads: int | None = None, allow_pickle: bool = False,
     command: str | None = None,
     progress: bool | Progress = False,
-) -> Comparison:
+) -> Comparison:  # fmt: skip
     """Compare several models with the first on the same texts, and locate the first difference and its cause.
 
     Args:
         models: Anything `tokendynamics.load` takes, or checkpoints; at least two, counting the baseline and `dtypes`.
         texts: Prompts, see `tokendynamics.trace`; None for the fourteen default texts.
+        chat: Whether prompts are conversations; see `tokendynamics.Texts`, also for the next two.
+        window: Most tokens of a prompt; models of different tokenizers need whole texts.
+        special_tokens: Whether each tokenizer adds its special tokens.
         names: Names of the models, in order; None for their own.
         baseline: "untrained" adds a model with the architecture of the first and initial weights.
         seed: Random seed of these weights.
@@ -173,7 +169,8 @@ def compare(
     _check_count(models, baseline, dtypes)
     with limited_threads(threads) as in_force, reporting(progress) as report:
         ckpts = _loaded(models, dtypes, device, allow_pickle, report, seed if baseline else None)
-        called, prompts = _names(ckpts, names), named_prompts(default_texts() if texts is None else texts, ckpts[0])
+        texts = with_options(default_texts() if texts is None else texts, chat, window, special_tokens)
+        called, prompts = _names(ckpts, names), [named_prompts(texts, ckpt) for ckpt in ckpts]
         together = run_together(ckpts, prompts, sinks, sink_ratio, truncate, report)
         measured = _measured(ckpts, together, called, (weights, halved, (sink_ratio, sinks) if heads else None), report)
     parameters, drawn = _parameters(ckpts, together, truncate, baseline), seed if baseline else ckpts[0].random_seed
@@ -225,6 +222,7 @@ def _parameters(ckpts: Sequence[Checkpoint], found: Together, truncate: bool, ba
         "dtypes": [_dtype(ckpt) for ckpt in ckpts],
         "sinks": trace.attrs["sinks"],
         "truncate": truncate,
+        **{name: trace.attrs[name] for name in ("special_tokens", "window") if name in trace.attrs},
         "baseline": baseline,
     }
 

@@ -22,7 +22,7 @@ from tokendynamics.numerics import ArgumentValueError, CheckpointError
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.edits.gates import HeadGates
 from tokendynamics.pretrained.edits.variant import PARTS
-from tokendynamics.pretrained.inputs import Prepared
+from tokendynamics.pretrained.forward_arguments import Prepared
 from tokendynamics.provenance.progress import Progress, tracked
 from tokendynamics.words import Finding, listing, number, percent, plural, signed
 

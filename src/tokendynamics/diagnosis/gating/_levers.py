@@ -33,7 +33,8 @@ from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.edits.variant import PARTS
-from tokendynamics.pretrained.inputs import Prepared, prepared
+from tokendynamics.pretrained.forward_arguments import Prepared
+from tokendynamics.pretrained.inputs import prepared
 from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.pretrained.packs import Pack
 from tokendynamics.provenance.progress import Progress, reporting, tracked

@@ -184,7 +184,7 @@ def what_if(
     prompts = named_prompts(texts, ckpt)
     ckpts = [ckpt, ckpt.under(variant.after(ckpt.variant))]
     with reporting(progress) as report:
-        found = run_together(ckpts, prompts, sinks, sink_ratio, truncate, report)
+        found = run_together(ckpts, [prompts] * len(ckpts), sinks, sink_ratio, truncate, report)
     losses = [losses_of_prompts(each, given) for each, given in zip(ckpts, found.given, strict=True)]
     attrs = {"model": ckpt.name, "changes": variant.words, "no_loss": losses[0][1], "intervals": _INTERVALS}
     attrs["sinks"] = found.traces[0].attrs["sinks"]

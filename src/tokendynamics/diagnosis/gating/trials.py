@@ -20,7 +20,7 @@ from tokendynamics.observables import relative_kappa
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.edits.gates import GatedNetwork, GatedPass, Gates
 from tokendynamics.pretrained.edits.variant import Variant, VariantLike
-from tokendynamics.pretrained.inputs import Prepared
+from tokendynamics.pretrained.forward_arguments import Prepared
 from tokendynamics.pretrained.not_finite import check_gated_pass
 from tokendynamics.pretrained.packs import Pack
 from tokendynamics.words import estimate

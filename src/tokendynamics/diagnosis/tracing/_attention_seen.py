@@ -20,7 +20,8 @@ from tokendynamics.numerics.resources import check_fits
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
-from tokendynamics.pretrained.inputs import Prepared, prepared
+from tokendynamics.pretrained.forward_arguments import Prepared
+from tokendynamics.pretrained.inputs import prepared
 from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.pretrained.not_finite import check_finite_state, check_states
 from tokendynamics.provenance.progress import Progress, reporting, tracked

@@ -24,7 +24,7 @@ from tokendynamics.observables.directions import lengths
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.edits.states import SiteStates
-from tokendynamics.pretrained.inputs import Prepared
+from tokendynamics.pretrained.forward_arguments import Prepared
 from tokendynamics.pretrained.not_finite import check_states
 from tokendynamics.pretrained.packs import Pack
 from tokendynamics.provenance.progress import Progress

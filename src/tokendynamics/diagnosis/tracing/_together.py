@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,13 +16,15 @@ from tokendynamics.diagnosis.network import sizes_differ
 from tokendynamics.diagnosis.tracing.measure import conventions_of_trace, inputs_of, passes_in_words, trace_dataset
 from tokendynamics.diagnosis.tracing.prompt_shares import Estimates
 from tokendynamics.diagnosis.tracing.prompt_trace import PromptTrace, find_sinks, measure_pack, tokens_left_out
-from tokendynamics.diagnosis.tracing.prompts import token_conditions
+from tokendynamics.diagnosis.tracing.prompts import NamedPrompts, token_conditions
 from tokendynamics.diagnosis.tracing.variables import COMPONENTS
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.edits.repeated_stack import states_on_inputs_of
 from tokendynamics.pretrained.edits.states import PackStates, SiteStates
-from tokendynamics.pretrained.inputs import Prepared
+from tokendynamics.pretrained.forward_arguments import Prepared
 from tokendynamics.pretrained.length_dependence import length_class
 from tokendynamics.pretrained.network import evaluating
 from tokendynamics.pretrained.not_finite import check_states
@@ -66,7 +67,7 @@ class Together:
 
 def run_together(
     ckpts: Sequence[Checkpoint],
-    prompts: Mapping[str, Any],
+    several: Sequence[NamedPrompts],
     sinks: str | Sequence[int],
     ratio: float,
     truncate: bool,
@@ -78,7 +79,7 @@ def run_together(
 
     Args:
         ckpts: The first is the one that the others are compared with.
-        prompts: By name.
+        several: The prompts for each network, which differ only in their tokens.
         sinks: See `tokendynamics.trace`, also for the next two.
         ratio: Likewise.
         truncate: Likewise.
@@ -88,11 +89,11 @@ def run_together(
         ArgumentTypeError, ArgumentValueError: See `tokendynamics.trace`.
         MemoryLimitError: The states of all prompts in all networks are larger than the memory.
     """
-    given = [inputs_of(ckpt, prompts, truncate) for ckpt in ckpts]
-    _check_memory(ckpts, given)
+    prompts, given = several[0], [inputs_of(*each, truncate) for each in zip(ckpts, several, strict=True)]
+    _check_given(ckpts, prompts, given)
     found = Together(tokens_shared=_same_tokens(given), given=given)
-    unlike = "" if found.tokens_shared else "their tokens differ"
-    found.unpaired = [unlike or sizes_differ(ckpts[0], other, "widths") for other in ckpts[1:]]
+    widths = [sizes_differ(ckpts[0], other, "widths") for other in ckpts[1:]]
+    found.unpaired = widths if found.tokens_shared else ["their tokens differ"] * len(widths)
     rows: list[dict[int, PromptTrace]] = [{} for _ in ckpts]
     gaps: list[dict[int, np.ndarray]] = [{} for _ in ckpts[1:]]
     report(0, len(prompts), _WORK)
@@ -114,11 +115,11 @@ def run_together(
                     both = group[0].of(number), states.of(number)
                     gaps[other - 1][place] = _all_gaps(both, lent, number, ~removed[other][number])
         report(min(len(each) for each in rows), len(prompts), _WORK)
-    for ckpt, own, inputs in zip(ckpts, rows, given, strict=True):
+    for ckpt, own, inputs, named in zip(ckpts, rows, given, several, strict=True):
         estimates: Estimates = {}
-        attrs = conventions_of_trace(ckpt, prompts, sinks, ratio) | {"passes": passes_in_words(ckpt, True)}
+        attrs = conventions_of_trace(ckpt, named, sinks, ratio) | {"passes": passes_in_words(ckpt, True)}
         attrs |= token_conditions(ckpt.tokenizer, inputs)
-        found.traces.append(trace_dataset([own[place] for place in range(len(own))], prompts, attrs, estimates))
+        found.traces.append(trace_dataset([own[place] for place in range(len(own))], named, attrs, estimates))
         found.estimates.append(estimates)
     found.gaps = [
         None if why or not own else _as_gaps(own, list(prompts)) for own, why in zip(gaps, found.unpaired, strict=True)
@@ -145,8 +146,15 @@ def _all_gaps(
     return np.concatenate([gaps, own[..., None]], axis=-1)
 
 
-def _check_memory(ckpts: Sequence[Checkpoint], given: Sequence[Sequence[Prepared]]) -> None:
-    """Refuse states that do not fit: those of all prompts stay until the directions that prompts share are known."""
+def _check_given(ckpts: Sequence[Checkpoint], prompts: NamedPrompts, given: Sequence[Sequence[Prepared]]) -> None:
+    """Refuse windows that hold different parts of the texts, and states that do not fit.
+
+    Those of all prompts stay until the directions that prompts share are known.
+    """
+    window = None if prompts.options is None else prompts.options.window
+    if window is not None and not _same_tokens(given):
+        advice = "pass whole texts: windows of their tokens hold different parts of a text"
+        raise ArgumentValueError(expected("window", "None for models of different tokenizers", window, advice))
     needed = 0
     for ckpt, own in zip(ckpts, given, strict=True):
         facts = ckpt.architecture
@@ -157,7 +165,7 @@ def _check_memory(ckpts: Sequence[Checkpoint], given: Sequence[Sequence[Prepared
 
 def _same_tokens(given: Sequence[Sequence[Prepared]]) -> bool:
     """Tell whether every network is given the same inputs, number by number."""
-    return all(
+    return all(len(rest) == len(given[0]) for rest in given) and all(
         one.inputs.keys() == other.inputs.keys()
         and all(torch.equal(value, other.inputs[name]) for name, value in one.inputs.items())
         for rest in given[1:]

@@ -27,7 +27,14 @@ from tokendynamics.diagnosis.tracing.prompt_trace import (
     measure_pack,
     slower_observables,
 )
-from tokendynamics.diagnosis.tracing.prompts import in_words, named_prompts, noun_of, token_conditions
+from tokendynamics.diagnosis.tracing.prompts import (
+    NamedPrompts,
+    in_words,
+    named_prompts,
+    noun_of,
+    token_conditions,
+    with_options,
+)
 from tokendynamics.diagnosis.tracing.variables import COMPONENTS, SINK_HANDLING, SITES, described
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
@@ -38,7 +45,8 @@ from tokendynamics.pretrained import Architecture, Checkpoint
 from tokendynamics.pretrained.discovery.attention_call import WHOLE_BYTES
 from tokendynamics.pretrained.discovery.interface import WITH_REMEDY
 from tokendynamics.pretrained.discovery.layout import Layout
-from tokendynamics.pretrained.inputs import Prepared, prepared
+from tokendynamics.pretrained.forward_arguments import Prepared
+from tokendynamics.pretrained.inputs import prepared
 from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.pretrained.not_finite import check_states
 from tokendynamics.provenance.progress import Progress, reporting, tracked
@@ -52,15 +60,13 @@ def trace(
     ckpt: Model,
     texts: Any,
     *,
-    sinks: str | Sequence[int] = "detect",
-    sink_ratio: float = SINK_RATIO,
-    truncate: bool = False,
-    extra: Sequence[str] = (),
-    cluster_angle: float = 0.5,
+    sinks: str | Sequence[int] = "detect", sink_ratio: float = SINK_RATIO, truncate: bool = False,
+    extra: Sequence[str] = (), cluster_angle: float = 0.5,
     observables: Mapping[str, Callable[[Tensor], float]] | None = None,
     packed: bool = True,
+    chat: bool = False, window: int | None = None, special_tokens: bool = True,
     progress: bool | Progress = False,
-) -> xr.Dataset:
+) -> xr.Dataset:  # fmt: skip
     """Run real text through the real model and measure the tokens at every site of every layer (`asymptotic` 7).
 
     Args:
@@ -75,6 +81,9 @@ def trace(
         cluster_angle: For "clusters", the angle in radians within which two tokens belong together.
         observables: Custom functions by name, of the states (token, dim) of the tokens that count, float64.
         packed: Whether prompts may share a forward pass: faster, the same to rounding.
+        chat: Whether prompts are conversations; see `tokendynamics.Texts`, which all functions take, for these three.
+        window: Most tokens of a prompt: longer texts are cut into windows that overlap by half.
+        special_tokens: Whether the tokenizer adds its special tokens.
         progress: True for a progress bar, or a function; see `progress`.
 
     Returns:
@@ -98,7 +107,11 @@ def trace(
     """
     ckpt = as_checkpoint(ckpt)
     _check_above(cluster_angle=(cluster_angle, 0.0))
-    prompts, slower = named_prompts(texts, ckpt), slower_observables(extra, cluster_angle, observables)
+    texts, slower = (
+        with_options(texts, chat, window, special_tokens),
+        slower_observables(extra, cluster_angle, observables),
+    )
+    prompts = named_prompts(texts, ckpt)
     with reporting(progress) as report:
         table, _, _ = traced(ckpt, prompts, report, (sinks, sink_ratio, truncate), slower, packed)
     return table.assign_attrs({"cluster_angle": cluster_angle} if "clusters" in extra else {})
@@ -213,6 +226,8 @@ def trace_dataset(
         "share": ("share", list(SHARES)),
         "bound": list(BOUNDS),
     }
+    if "window" in attrs and isinstance(prompts, NamedPrompts):
+        coords["document"] = ("prompt", prompts.documents)
     table = xr.Dataset(variables, coords=coords, attrs=attrs)
     moved = np.abs(table.component_change).sum("layer", skipna=False)
     for name in SHARES:
@@ -244,7 +259,7 @@ def conventions_of_trace(
         )
     else:
         handling = f"positions {list(sinks)} left out at every layer"
-    any_text, noun = any(isinstance(item, str) for item in prompts.values()), noun_of(prompts)
+    any_text, noun = any(isinstance(item, str | Prepared) for item in prompts.values()), noun_of(prompts)
     untokenized = "none: every prompt is an image" if noun == "image" else "none: no prompt is a text"
     return {
         "model": ckpt.name,
@@ -259,6 +274,7 @@ def conventions_of_trace(
         "component_change": "mean pair cosine over the tokens that are a sink at no layer",
         "intervals": f"{CONFIDENCE:.0%}, jackknife-t over prompts",
         "precision": f"forward pass in {str(ckpt.dtype).removeprefix('torch.')}, observables in float64",
+        **(prompts.conventions(ckpt.tokenizer) if isinstance(prompts, NamedPrompts) else {}),
         **notes_of(ckpt),
     }
 

@@ -26,9 +26,10 @@ from torch import Tensor
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.pretrained import Checkpoint
-from tokendynamics.pretrained.forward_arguments import are_token_ids
-from tokendynamics.pretrained.inputs import Prepared, images_in, is_image
-from tokendynamics.words import Finding, percent
+from tokendynamics.pretrained.forward_arguments import Prepared, are_token_ids
+from tokendynamics.pretrained.inputs import images_in, is_image
+from tokendynamics.pretrained.texts import Texts
+from tokendynamics.words import Finding, percent, plural
 
 MANY_UNKNOWN = 0.1
 """Share of unknown tokens above which a finding warns that they make the texts look alike."""
@@ -44,13 +45,45 @@ _UNIT = re.compile(r"\w+|[^\w\s]")
 
 def in_words(item: Any) -> str:
     """Return what a prompt is, for people."""
+    if isinstance(item, Prepared):
+        return item.text
     if isinstance(item, str | Path):
         return item if isinstance(item, str) else item.name
     return "arguments by name" if isinstance(item, Mapping) else f"a {type(item).__name__}"
 
 
 class NamedPrompts(dict[str, Any]):
-    """Prompts by name, as `named_prompts` returns them and takes them again."""
+    """Prompts by name, as `named_prompts` returns them and takes them again.
+
+    Attributes:
+        options: How texts became tokens; None for prompts of all kinds, of which texts are encoded as by default.
+        documents: The text that each prompt is of, by name: itself, or the one that it is a window of.
+    """
+
+    options: Texts | None = None
+
+    def __init__(self, prompts: Mapping[str, Any], documents: Sequence[str] | None = None) -> None:
+        super().__init__(prompts)
+        self.documents = list(prompts if documents is None else documents)
+
+    def conventions(self, tokenizer: Any | None) -> dict[str, str | int]:
+        """Return how texts became tokens, as attributes of a trace; nothing of what no tokenizer did.
+
+        Args:
+            tokenizer: The network's own.
+        """
+        options = Texts(None) if self.options is None else self.options
+        written: dict[str, str | int] = {}
+        if tokenizer is not None and any(isinstance(item, str | Prepared) for item in self.values()):
+            added = ADDED if options.special_tokens else "left out"
+            written["special_tokens"] = "written by the chat template" if options.chat else added
+        if options.window is not None:
+            written |= {"window": options.window, "documents": len(set(self.documents))}
+        return written
+
+
+ADDED = "added by the tokenizer"
+"""What is recorded of special tokens by default."""
 
 
 def named_prompts(texts: Any, ckpt: Checkpoint | None = None) -> NamedPrompts:
@@ -66,6 +99,8 @@ def named_prompts(texts: Any, ckpt: Checkpoint | None = None) -> NamedPrompts:
     """
     if isinstance(texts, NamedPrompts):
         return texts
+    if isinstance(texts, Texts):
+        return named_prompts(texts.texts, ckpt) if texts.plain else _read(texts, ckpt)
     if isinstance(texts, Mapping) and not _are_arguments(texts, ckpt):
         named = dict(texts)
     elif isinstance(texts, Path) and texts.is_dir():
@@ -76,12 +111,42 @@ def named_prompts(texts: Any, ckpt: Checkpoint | None = None) -> NamedPrompts:
         raise ArgumentTypeError(expected("texts", "a text, several, or several by name", type(texts).__name__))
     else:
         named = {"prompt 1": texts}
+    return NamedPrompts(_checked_names(named))
+
+
+def _checked_names(named: dict[Any, Any]) -> dict[str, Any]:
     if not named:
         raise ArgumentValueError(expected("texts", "at least one prompt", "none"))
     for name in named:
         if not isinstance(name, str):
             raise ArgumentTypeError(expected("texts", "texts as the names of prompts", shown(name)))
-    return NamedPrompts(named)
+    return named
+
+
+def _read(texts: Texts, ckpt: Checkpoint | None) -> NamedPrompts:
+    """Return texts with options as token ids by name."""
+    if ckpt is None:
+        advice = "a monitor takes texts without options, or token ids"
+        raise ArgumentTypeError(expected("texts", "prompts that need no tokenizer yet", "Texts", advice))
+    named = _checked_names(texts.conversations()) if texts.chat else named_prompts(texts.texts, ckpt)
+    pieces: dict[str, Prepared] = {}
+    documents: list[str] = []
+    for name, item in named.items():
+        several = texts.pieces(ckpt, item, name)
+        if taken := pieces.keys() & several.keys():
+            raise ArgumentValueError(expected("texts", "prompts of different names", f"two called {taken.pop()}"))
+        pieces |= several
+        documents += [name] * len(several)
+    prompts = NamedPrompts(pieces, documents)
+    prompts.options = texts
+    return prompts
+
+
+def with_options(texts: Any, chat: bool, window: int | None, special_tokens: bool) -> Any:
+    """Return texts with options, or as they are where each option is at its default."""
+    if isinstance(texts, Texts) and not chat and window is None and special_tokens:
+        return texts
+    return Texts(texts, chat, window, special_tokens)
 
 
 def _are_arguments(texts: Mapping[Any, Any], ckpt: Checkpoint | None) -> bool:
@@ -146,6 +211,9 @@ def tokens_in_words(attrs: Mapping[Any, Any]) -> str:
     if attrs["tokenization"] != "own":
         return str(attrs["tokenization"])
     words = "the model's own tokenizer"
+    special = attrs.get("special_tokens", ADDED)
+    words += "" if special == ADDED else f"; special tokens are {special}"
+    words += f"; windows of at most {attrs['window']} tokens that overlap by half" if "window" in attrs else ""
     share, doubled = float(attrs.get("unknown_token_share", 0.0)), int(attrs.get("doubled_bos", 0))
     words += f"; {percent(share)} of the tokens are unknown to it" if share > 0 else ""
     return words + (f"; {doubled} of the prompts {_begin(doubled)} with two BOS tokens" if doubled else "")
@@ -165,9 +233,18 @@ def token_finding(trace: xr.Dataset) -> Finding | None:
             f"{doubled} of {trace.sizes['prompt']} {noun}s {_begin(doubled)} with two BOS tokens, which networks are "
             "not trained on. Remove the one in the text, or the one that the tokenizer adds."
         )
+    values: dict[str, float | int] = {"unknown_token_share": share, "doubled_bos": doubled}
+    count, documents = trace.sizes["prompt"], int(trace.attrs.get("documents", trace.sizes["prompt"]))
+    if documents < count:
+        values |= {"windows": count, "documents": documents}
+        sentences.append(
+            f"The {count} windows come from {plural(documents, 'document')} and overlap by half, so they are not "
+            "independent. The confidence intervals are too narrow, and the common share includes what windows of one "
+            "document share. For results about a population, use a dozen or more different documents."
+        )
     if not sentences:
         return None
-    return Finding(" ".join(sentences), "shares", {"unknown_token_share": share, "doubled_bos": doubled})
+    return Finding(" ".join(sentences), "shares", values)
 
 
 def _begin(count: int) -> str:
@@ -253,6 +330,8 @@ def _occurrences(text: str, pattern: str) -> Iterator[int]:
 
 def _units(item: Any) -> list[str]:
     """Return what is compared, one after the other."""
+    if isinstance(item, Prepared):
+        return _units(item.inputs)
     if isinstance(item, str):
         folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", item).casefold())
         # In a script without capitals a word is taken letter by letter: it may be many words.
