@@ -390,6 +390,16 @@ class Checkpoint:
         return name if not others and isinstance(value, Tensor) and not value.is_floating_point() else None
 
     @cached_property
+    def example(self) -> dict[str, Tensor]:
+        """Arguments of a forward pass for two random inputs that have an axis of inputs; empty of a stored network."""
+        if self._network.inputs is None:
+            return {}
+        arguments = self._network.inputs(2)
+        return {
+            name: value for name, value in arguments.items() if isinstance(value, Tensor) and value.shape[:1] == (2,)
+        }
+
+    @cached_property
     def argument_names(self) -> frozenset[str]:
         """Names of the arguments of the forward pass."""
         network = self._network.block("", ())  # the whole of it, without the weights of a stored one

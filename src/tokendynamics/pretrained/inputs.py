@@ -92,8 +92,9 @@ def prepared(ckpt: Checkpoint, item: Any, *, truncate: bool = False, argument: s
     Args:
         ckpt: From `load`.
         item: A text; token ids (whole numbers, one axis); an image (a path, a PIL image, or an array of rows, columns
-            and three colours), for the checkpoint's own image processor; or arguments by name, for one input. Or one
-            text or conversation with options, or what came of it.
+            and three colours), for the checkpoint's own image processor; an array of real numbers (a series, a
+            waveform, pixels) for a live network of one such argument; or arguments by name, for one input, with or
+            without an axis of inputs. Or one text or conversation with options, or what came of it.
         truncate: Whether a text or token ids longer than the context are cut.
         argument: What an error calls the input.
 
@@ -114,18 +115,7 @@ def prepared(ckpt: Checkpoint, item: Any, *, truncate: bool = False, argument: s
         encoding = ckpt.encode(item, truncate=truncate, argument=argument)
         return Prepared({"input_ids": encoding.ids}, item, encoding.tokens)
     if isinstance(item, Mapping):
-        inputs: dict[str, Tensor] = {}
-        for name, value in item.items():
-            try:
-                inputs[str(name)] = torch.as_tensor(value)
-            except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-                where, wanted = f"{argument}[{shown(name)}]", "a tensor, or an array of numbers"
-                raise ArgumentTypeError(expected(where, wanted, shown(value))) from error
-        ids = inputs.get("input_ids")
-        if ids is None or ckpt.architecture.vocabulary is None:
-            return Prepared(inputs, "arguments by name", None)
-        ids = inputs["input_ids"] = checked_ids(ids, ckpt.architecture, argument)
-        return Prepared(inputs, "arguments by name", _pieces(ckpt, ids.flatten()))
+        return _by_name(ckpt, item, argument)
     ids = as_token_ids(item, argument)
     if ids is not None:
         name = ckpt.ids_name
@@ -138,10 +128,60 @@ def prepared(ckpt: Checkpoint, item: Any, *, truncate: bool = False, argument: s
         most = ckpt.architecture.context
         ids = checked_ids(ids[:most] if truncate else ids, ckpt.architecture, argument)
         return Prepared({name: ids}, "token ids", _pieces(ckpt, ids.flatten()))
+    if (array := _as_only_argument(ckpt, item, argument)) is not None:
+        return Prepared(array, "an array", None)
     if is_image(item):
         text = item.name if isinstance(item, Path) else "an image"
         return Prepared(_pixels(ckpt, item, argument), text, None)
     raise ArgumentTypeError(expected(argument, _WANTED, type(item).__name__))
+
+
+def _by_name(ckpt: Checkpoint, item: Mapping[Any, Any], argument: str) -> Prepared:
+    """Return arguments by name as tensors; those that lack the axis of inputs get one."""
+    inputs: dict[str, Tensor] = {}
+    for name, value in item.items():
+        try:
+            inputs[str(name)] = torch.as_tensor(value)
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+            where, wanted = f"{argument}[{shown(name)}]", "a tensor, or an array of numbers"
+            raise ArgumentTypeError(expected(where, wanted, shown(value))) from error
+    known = [name for name in inputs if name in ckpt.example]
+    lacking = [name for name in known if inputs[name].ndim == ckpt.example[name].ndim - 1]
+    if lacking and len(lacking) < len(known):
+        whole = next(name for name in known if name not in lacking)
+        wanted, came = "all arguments with an axis of inputs, or none", f"{whole} with one and {lacking[0]} without"
+        raise ArgumentValueError(expected(argument, wanted, came))
+    inputs |= {name: inputs[name].unsqueeze(0) for name in lacking}
+    ids = inputs.get("input_ids")
+    if ids is None or ckpt.architecture.vocabulary is None:
+        return Prepared(inputs, "arguments by name", None)
+    ids = inputs["input_ids"] = checked_ids(ids, ckpt.architecture, argument)
+    return Prepared(inputs, "arguments by name", _pieces(ckpt, ids.flatten()))
+
+
+def _as_only_argument(ckpt: Checkpoint, item: Any, argument: str) -> dict[str, Tensor] | None:
+    """Return real numbers as the only argument of a network that takes such; None for anything else."""
+    if not is_real(item) or len(ckpt.example) != 1 or (is_image(item) and ckpt.image_processor is not None):
+        return None
+    ((name, example),) = ckpt.example.items()
+    if not example.is_floating_point():
+        return None
+    values = (item if isinstance(item, Tensor) else torch.from_numpy(np.array(item))).to(ckpt.dtype)
+    values = values.unsqueeze(0) if values.ndim == example.ndim - 1 else values
+    if values.ndim != example.ndim or len(values) != 1:
+        wanted, came = f"one {name}, an array of {example.ndim - 1} axes", f"shape {tuple(item.shape)}"
+        raise ArgumentValueError(expected(argument, wanted, came, "pass several inputs as a list"))
+    if name == "pixel_values" and values.shape[1] != example.shape[1]:
+        wanted, came = f"pixels of {example.shape[1]} channels, which come first", f"shape {tuple(item.shape)}"
+        raise ArgumentValueError(expected(argument, wanted, came))
+    return {name: values}
+
+
+def is_real(item: Any) -> bool:
+    """Whether a prompt is an array of real numbers."""
+    if isinstance(item, Tensor):
+        return item.is_floating_point() and not item.is_meta and not item.is_sparse
+    return isinstance(item, np.ndarray) and not isinstance(item, np.ma.MaskedArray) and item.dtype.kind == "f"
 
 
 def _only(ckpt: Checkpoint, texts: Texts, argument: str) -> Any:
@@ -161,10 +201,15 @@ def _pieces(ckpt: Checkpoint, ids: Tensor) -> list[str]:
 
 
 def is_image(item: Any) -> bool:
-    """Whether a prompt is an image: a path, one of Pillow's images, or an array of three axes with three channels."""
+    """Whether a prompt is an image: a path, one of Pillow's images, or an array of three axes with three channels.
+
+    Real numbers whose first axis has length 1 are one input of three features.
+    """
     if isinstance(item, Path) or type(item).__module__.startswith("PIL."):
         return True
-    return isinstance(item, Tensor | np.ndarray) and item.ndim == 3 and 3 in (item.shape[0], item.shape[-1])
+    if not isinstance(item, Tensor | np.ndarray) or item.ndim != 3 or (is_real(item) and item.shape[0] == 1):
+        return False
+    return 3 in (item.shape[0], item.shape[-1])
 
 
 def _pixels(ckpt: Checkpoint, item: Any, argument: str) -> dict[str, Tensor]:

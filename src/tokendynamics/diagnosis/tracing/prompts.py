@@ -27,7 +27,7 @@ from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.forward_arguments import Prepared, are_token_ids
-from tokendynamics.pretrained.inputs import images_in, is_image
+from tokendynamics.pretrained.inputs import images_in, is_image, is_real
 from tokendynamics.pretrained.texts import Texts
 from tokendynamics.words import Finding, percent, plural
 
@@ -170,7 +170,7 @@ def noun_of(prompts: Mapping[str, Any]) -> str:
             kinds |= {"image"} if "pixel_values" in item else set()
             nouns.add(kinds.pop() if len(kinds) == 1 else "prompt")
         else:
-            nouns.add("image" if is_image(item) else "text")
+            nouns.add("image" if is_image(item) else "prompt" if is_real(item) else "text")
     return nouns.pop() if len(nouns) == 1 else "prompt"
 
 
