@@ -29,6 +29,7 @@ from torch import Tensor
 
 import tokendynamics as td
 from tokendynamics.numerics import TokenDynamicsError
+from tokendynamics.numerics.errors import AttentionFactorsError
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.discovery._calls import BlockSites
 from tokendynamics.pretrained.discovery._random_inputs import random_inputs
@@ -180,7 +181,7 @@ def _halves(network: Any) -> list[str | None]:
 
 
 def _reading(network: Any, model_type: str, half: str | None) -> Reading:
-    this = partial(Reading, model_type, half or "")
+    this, counts = partial(Reading, model_type, half or ""), (0, 0, 0)
     try:
         ckpt = td.load(network, half=half)
         layers, attending = ckpt.layout.layers, ckpt.layout.attending
@@ -191,6 +192,8 @@ def _reading(network: Any, model_type: str, half: str | None) -> Reading:
             return this("failed", problem, *counts)
         for layer in read:
             ckpt.attention(layer)
+    except AttentionFactorsError as error:
+        return this("traced", " ".join(str(error).split()), *counts)
     except TokenDynamicsError as error:
         return this("refused", " ".join(str(error).split()))
     except Exception as error:
@@ -213,11 +216,13 @@ def _misses(ckpt: Checkpoint, network: Any) -> str:
 
     handles = [network.get_submodule(name).register_forward_hook(keep) for name in dict.fromkeys(names)]
     try:
+        torch.manual_seed(0)  # masked autoencoders draw which patches they hide
         with torch.no_grad(), quietly(network):
             network(**inputs)
     finally:
         for handle in handles:
             handle.remove()
+    torch.manual_seed(0)
     states = ckpt.states(inputs).feed_forward[1:]
     if len(states) != len(given):
         return f"{len(states)} states of {len(given)} blocks"

@@ -39,6 +39,11 @@ class Attention(nn.Module):
             hidden = self.bias[:, :, :tokens, :tokens] == 0
             weights = (torch.einsum("bhqd,bhkd->bhqk", q, k) / math.sqrt(width)).masked_fill(hidden, -1e30).softmax(-1)
             y = torch.einsum("bhqk,bhkd->bhqd", weights, v)
+        elif self.form == "stacked":  # the heads of all inputs one below the other, as XGLM and MVP have them
+            hidden = self.bias[0, :, :tokens, :tokens] == 0
+            q, k, v = (tensor.reshape(-1, tokens, width) for tensor in (q, k, v))
+            weights = (torch.bmm(q, k.mT) / math.sqrt(width)).masked_fill(hidden, -1e30).softmax(-1)
+            y = torch.bmm(weights, v).unflatten(0, (len(x), HEADS))
         else:
             logits = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(width))
             logits = logits.masked_fill(self.bias[:, :, :tokens, :tokens] == 0, float("-inf"))
@@ -85,7 +90,7 @@ def network_of(kv_heads: int = HEADS, form: str = "plain") -> Any:
     return network
 
 
-@pytest.mark.parametrize("form", ["plain", "einsum", "fused"])
+@pytest.mark.parametrize("form", ["plain", "einsum", "fused", "stacked"])
 @pytest.mark.parametrize("kv_heads", [HEADS, 2, 1])
 def test_the_factors_are_those_of_the_fused_projection(form: str, kv_heads: int) -> None:
     network, width = network_of(kv_heads, form), DIM // HEADS
@@ -109,10 +114,10 @@ def test_the_factors_are_those_of_the_fused_projection(form: str, kv_heads: int)
         torch.testing.assert_close(weights.output[head], output)
 
 
-def test_three_ways_of_writing_it_are_one_network() -> None:
+def test_all_ways_of_writing_it_are_one_network() -> None:
     prompts = [[5, 9, 33, 21, 7], [12, 3, 38, 2], [1, 30, 4, 4, 4, 9]]
     audits, traces, patterns = [], [], []
-    for form in ("plain", "einsum", "fused"):
+    for form in ("plain", "einsum", "fused", "stacked"):
         ckpt = loaded(network_of(2, form))
         audits.append(td.audit(ckpt))
         traces.append(td.trace(ckpt, prompts))
@@ -126,7 +131,7 @@ def test_three_ways_of_writing_it_are_one_network() -> None:
         np.testing.assert_allclose(pattern, patterns[0], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("form", ["plain", "einsum", "fused"])
+@pytest.mark.parametrize("form", ["plain", "einsum", "fused", "stacked"])
 def test_a_head_without_effect_is_one_whose_columns_are_zero(form: str) -> None:
     network, width, prompts = network_of(form=form), DIM // HEADS, [[5, 9, 33, 21, 7], [12, 3, 38, 2]]
     with loaded(network).varied({"layer 2 head 1": 0}):
@@ -138,7 +143,7 @@ def test_a_head_without_effect_is_one_whose_columns_are_zero(form: str) -> None:
         torch.testing.assert_close(gated.feed_forward, by_hand.feed_forward)
 
 
-@pytest.mark.parametrize("form", ["plain", "einsum", "fused"])
+@pytest.mark.parametrize("form", ["plain", "einsum", "fused", "stacked"])
 def test_a_factor_on_the_logits_is_one_on_the_queries(form: str) -> None:
     network, prompt = network_of(form=form), torch.tensor([5, 9, 33, 21, 7])
     hotter = loaded(network).under({"logits": 0.5}).states(prompt)

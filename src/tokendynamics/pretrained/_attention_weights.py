@@ -22,7 +22,7 @@ from tokendynamics.pretrained.discovery.attention_call import AttentionCall, joi
 from tokendynamics.pretrained.discovery.interface import watching
 from tokendynamics.pretrained.discovery.layout import AttentionLayout
 from tokendynamics.pretrained.network import at_least_single
-from tokendynamics.pretrained.other_libraries import silenced
+from tokendynamics.pretrained.other_libraries import refusing, silenced
 
 _SEED = 3
 _LARGE = 2**22
@@ -137,6 +137,32 @@ def verified_scale(tensors: LayerTensors, seen: Seen, name: str, number: int) ->
         CheckpointError: The attention is not finite, which no choice of factors explains.
     """
     where = f"{name}: layer {number}"
+    layout = tensors.layout
+    x, attention = _attention_on_random_states(tensors, seen, where, number)
+    recorded = attention.sharing(layout.kv_heads)
+    if not bool(torch.isfinite(recorded.output).all()):
+        came = "a NaN or an infinity in its attention"
+        raise CheckpointError(expected(where, "finite numbers", came, "the weights are damaged"))
+    start = as_features(x, recorded.query.shape[0], recorded.query.shape[2])
+    error = float("inf")
+    if start is not None:
+        # Some networks scale each layer's logits by its number: the layer itself says by how much.
+        layout = replace(layout, scale=recorded.scale)
+        gain = tensors.norm()
+        start = start_for(layout, start, None if gain is None else _double(gain))
+        error = recomputed_error(layout, start, seen.angles, lambda part: _double(tensors.affine(part)), recorded)
+    if not error <= TRUSTED:
+        wanted = f"the layer's own attention from its factors, to {TRUSTED:g}"
+        advice = "its layout differs from the one found; only the audit needs it, not the trace"
+        message = expected(where, wanted, f"a difference of {error:.2g}", advice)
+        raise AttentionFactorsError(message, f"layer {number}: its factors miss its own attention by {error:.2g}")
+    return recorded.scale
+
+
+def _attention_on_random_states(
+    tensors: LayerTensors, seen: Seen, where: str, number: int
+) -> tuple[Tensor, AttentionCall]:
+    """Return random states in float64, and the attention of the layer's own module to them; see `verified_scale`."""
     layout, shape = tensors.layout, seen.shape
     # On the CPU, where its arguments were recorded, wherever the weights are.
     module = _double_when_used(tensors.block.get_submodule(layout.module))
@@ -156,30 +182,18 @@ def verified_scale(tensors: LayerTensors, seen: Seen, name: str, number: int) ->
     )
     positional, named = with_state(x, given, positional, named)
     watched = watching(module, lambda call: calls.append(call.kept()), of_w=True)
-    with watched, apart(module), torch.no_grad(), silenced():
+
+    def refusal(words: str) -> AttentionFactorsError:
+        message = expected(where, "an attention that runs in float64", words, "only the audit needs it, not the trace")
+        return AttentionFactorsError(message, f"layer {number}: its attention does not run in float64")
+
+    with refusing(refusal), watched, apart(module), torch.no_grad(), silenced():
         module(*positional, **named)
-    calls = joined(calls)
+    calls = joined([call.of_states(shape) for call in calls])
     if len(calls) != 1:
         message = expected(where, "an attention that runs once", f"{len(calls)} times")
         raise AttentionFactorsError(message, f"layer {number}: its attention runs {len(calls)} times")
-    recorded = calls[0].sharing(layout.kv_heads)
-    if not bool(torch.isfinite(recorded.output).all()):
-        came = "a NaN or an infinity in its attention"
-        raise CheckpointError(expected(where, "finite numbers", came, "the weights are damaged"))
-    start = as_features(x, recorded.query.shape[0], recorded.query.shape[2])
-    error = float("inf")
-    if start is not None:
-        # Some networks scale each layer's logits by its number: the layer itself says by how much.
-        layout = replace(layout, scale=recorded.scale)
-        gain = tensors.norm()
-        start = start_for(layout, start, None if gain is None else _double(gain))
-        error = recomputed_error(layout, start, seen.angles, lambda part: _double(tensors.affine(part)), recorded)
-    if not error <= TRUSTED:
-        wanted = f"the layer's own attention from its factors, to {TRUSTED:g}"
-        advice = "its layout differs from the one found; only the audit needs it, not the trace"
-        message = expected(where, wanted, f"a difference of {error:.2g}", advice)
-        raise AttentionFactorsError(message, f"layer {number}: its factors miss its own attention by {error:.2g}")
-    return recorded.scale
+    return x, calls[0]
 
 
 def _double_when_used(attention: nn.Module) -> nn.Module:

@@ -429,7 +429,7 @@ class Checkpoint:
         """
 
         def work(network: nn.Module) -> None:
-            with watching(network, watch):
+            with watching(network, lambda call: watch(call.of_inputs(len(pack.places)))):
                 run(network, pack.arguments)
 
         if self.streamed:

@@ -64,8 +64,8 @@ def filled_up(prompts: list[Tensor], filler: int) -> dict[str, Tensor]:
 def filler_of(network: Any) -> int:
     """Return the token that stands behind the end of a shorter prompt: some networks count positions by it."""
     config = getattr(network, "config", None)
-    token, vocabulary = getattr(config, "pad_token_id", None), getattr(config, "vocab_size", 1)
-    return token if isinstance(token, int) and 0 <= token < vocabulary else 0
+    token, vocabulary = getattr(config, "pad_token_id", None), getattr(config, "vocab_size", None)
+    return token if isinstance(token, int) and 0 <= token < (vocabulary or 1) else 0
 
 
 def _run(network: nn.Module, arguments: Mapping[str, Any]) -> Tensor | None:

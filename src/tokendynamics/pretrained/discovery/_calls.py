@@ -243,6 +243,9 @@ class _Recorder(ExitStack):
             running = [module for _, module in reversed(self.running)]
             projecting = (module for module in running if any(weight.ndim > 1 for weight in module.parameters()))
             call = replace(call, module=next(projecting, running[0]))
+        running = zip(self.running, self.open, strict=True)
+        given = next((given for (_, module), (_, given, *_) in running if module is call.module), None)
+        call = call if given is None else call.of_states(given.shape)
         before = self.found.attentions[-1] if self.found.attentions else None
         if before is not None and before[0] == self.clock and before[1].continued_by(call):
             self.found.attentions[-1] = (before[0], before[1].beside(call.kept()))

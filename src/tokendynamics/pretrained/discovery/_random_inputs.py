@@ -73,6 +73,7 @@ def main_input_of(network: Any) -> str | None:
     A tower for images may call it token ids, as every network of transformers does that says nothing else.
     """
     named = getattr(network, "main_input_name", None)
+    named = named[0] if isinstance(named, list | tuple) else named  # OneFormer reads an image and a task
     names = inspect.signature(network.forward).parameters
     known = [name for name in names if name in _KINDS]
     return named if named is None or named in names or not known else known[0]

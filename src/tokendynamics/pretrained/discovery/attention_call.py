@@ -311,6 +311,37 @@ class AttentionCall:
         key, value = (tensor[:, :: max(1, tensor.shape[1] // heads)] for tensor in (self.key, self.value))
         return replace(self, key=key, value=value)
 
+    def of_inputs(self, count: int) -> AttentionCall:
+        """Return the same with an axis for heads, where the heads of all inputs stand one below the other (XGLM, MVP).
+
+        Args:
+            count: Of the inputs; nothing changes where there are as many rows.
+        """
+        rows, heads = self.query.shape[:2]
+        if heads > 1 or rows == count or rows % count or not len(self.key) == len(self.value) == rows:
+            return self
+        shape = (count, rows // count)
+
+        def split(tensor: Tensor | None) -> Tensor | None:
+            whole = tensor is not None and tensor.ndim == 4 and len(tensor) == rows
+            return tensor.squeeze(1).unflatten(0, shape) if tensor is not None and whole else tensor
+
+        return replace(
+            self,
+            **{name: getattr(self, name).squeeze(1).unflatten(0, shape) for name in ("query", "key", "value")},
+            output=self.output.squeeze(2).unflatten(0, shape).transpose(1, 2),
+            weights_of=lambda some: self.weights_of(some).squeeze(1).unflatten(0, shape),
+            mask_of=lambda some: split(self.mask_of(some)),
+            shown_by_weights=lambda some: split(self.shown(some)),
+        )
+
+    def of_states(self, shape: Sequence[int]) -> AttentionCall:
+        """Return the same with an axis for heads, by the shape of what was read, inputs or tokens first."""
+        if len(shape) != 3:
+            return self
+        tokens = self.query.shape[2]
+        return self.of_inputs(shape[0] if shape[1] == tokens else shape[1]) if tokens in shape[:2] else self
+
     def continued_by(self, other: AttentionCall) -> bool:
         """Tell whether another attention of the same module is of one further input of as many tokens.
 

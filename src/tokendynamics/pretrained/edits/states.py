@@ -236,7 +236,8 @@ class StateWatch(Hooks):
         """Run the network once in the present thread, and return the states that this pass goes through."""
         self.watch_here()
         attention_seen = ReceivedAttention(pack.lengths)
-        with noticing(attention_seen), OwnTokens(self._network, self._layout) as tokens:
+        watch = noticing(lambda call: attention_seen(call.of_inputs(len(pack.places))))
+        with watch, OwnTokens(self._network, self._layout) as tokens:
             _run(network, pack.arguments)
         places = tokens.places(pack.arguments)
         check_by_token(self.feed_forward[0])
