@@ -19,18 +19,14 @@ from tokendynamics.pretrained._checkpoint import Checkpoint, Origin
 from tokendynamics.pretrained._dispatch import without_hooks
 from tokendynamics.pretrained._filling import Network
 from tokendynamics.pretrained._remedied_network import remedies_in
-from tokendynamics.pretrained._stored_tensors import (
-    check_finite_weights,
-)
+from tokendynamics.pretrained._stored_tensors import check_finite_weights
 from tokendynamics.pretrained.discovery._random_inputs import random_inputs
 from tokendynamics.pretrained.discovery.random_weights import discover_in_network
 from tokendynamics.pretrained.edits.language_head import base_of
 from tokendynamics.pretrained.network import evaluating, half_of
 from tokendynamics.pretrained.other_libraries import refusing, silenced
-from tokendynamics.pretrained.sources._configuration import (
-    check_settings,
-    read_json_object,
-)
+from tokendynamics.pretrained.sources._configuration import check_settings, read_json_object
+from tokendynamics.pretrained.sources._tensor_files import ADAPTER_CONFIGURATION, adapter_weights, stored_tensors
 
 _EXAMPLE = 'such as lambda count: {"ids": torch.randint(0, 100, (count, 7))}'
 
@@ -142,8 +138,6 @@ def checked_inputs(inputs: Any) -> Callable[[int], Mapping[str, Any]]:
     return made
 
 
-_CONFIGURATION = "adapter_config.json"
-_WEIGHTS = "adapter_model.safetensors"
 _WRAPPED = "base_model.model."
 
 
@@ -161,47 +155,76 @@ def check_no_virtual_tokens(network: nn.Module, name: str) -> None:
         raise CheckpointError(expected(name, "a network whose states are those of a prompt's tokens", came, advice))
 
 
-def with_adapter(network: Any, folder: Path) -> nn.Module:
+def _refusal(words: str) -> CheckpointError:
+    came = f"one that does not fit ({words})"
+    return CheckpointError(expected("adapter", "an adapter made for this network", came, "pass its own base model"))
+
+
+def _configuration_of(folder: Path, network: nn.Module) -> Any:
+    """Return PEFT's configuration of an adapter, for a network that may have another head or none.
+
+    Raises:
+        CheckpointError: The file is missing, or its adapter has virtual tokens or mixes several adapters.
+    """
+    path = folder / ADAPTER_CONFIGURATION
+    if not path.is_file():
+        raise CheckpointError(expected("adapter", f"a folder with {path.name}", f"none in {folder}"))
+    from peft import PeftConfig
+
+    check_settings(read_json_object(path), str(path))
+    with refusing(_refusal), silenced():
+        config: Any = PeftConfig.from_pretrained(str(folder))
+    kind = config.peft_type.value
+    if config.is_prompt_learning:
+        after = "pass the network that PeftModel.from_pretrained makes" if kind == "PREFIX_TUNING" else "leave it out"
+        came = f"one of {config.num_virtual_tokens} virtual tokens ({kind})"
+        raise CheckpointError(expected("adapter", "an adapter of the weights", came, after))
+    if kind in ("POLY", "XLORA"):
+        came = f"one that mixes several by the {'task' if kind == 'POLY' else 'prompt'} ({kind})"
+        raise CheckpointError(expected("adapter", "an adapter of the weights alone", came, "merge one of them"))
+    # The task changes how PEFT calls the network, and no weight.
+    config.task_type, config.inference_mode = None, True
+    names = {name for name, _ in network.named_modules()}
+    if saved := getattr(config, "modules_to_save", None):
+        config.modules_to_save = [
+            module for module in saved if any(f".{name}".endswith(f".{module}") for name in names)
+        ] or None
+    return config
+
+
+def with_adapter(network: Any, folder: Path, allow_pickle: bool = False) -> nn.Module:
     """Return a network with the adapter of a folder on it; the network itself is changed.
 
     What the adapter holds for a head that the network does not have is left out: it changes no state.
 
     Args:
         network: A base model, or one with its language head.
-        folder: With adapter_config.json and adapter_model.safetensors.
+        folder: With adapter_config.json, and its weights as adapter_model.safetensors or adapter_model.bin.
+        allow_pickle: Whether pickled weights are read.
 
     Raises:
         CheckpointError: PEFT is not installed, the folder holds no adapter, or one that was made for another network.
     """
     require("peft", "adapter", "adapters", error=CheckpointError)
-    for name in (_CONFIGURATION, _WEIGHTS):
-        if not (folder / name).is_file():
-            raise CheckpointError(expected("adapter", f"a folder with {name}", f"none in {folder}"))
+    config, weights = _configuration_of(folder, network), adapter_weights(folder)
+    if weights is None:
+        raise CheckpointError(expected("adapter", "a folder with adapter_model.safetensors", f"none in {folder}"))
+    from peft import get_peft_model, set_peft_model_state_dict
 
-    def refusal(words: str) -> CheckpointError:
-        came = f"one that does not fit ({words})"
-        return CheckpointError(expected("adapter", "an adapter made for this network", came, "pass its own base model"))
-
-    from peft import PeftConfig, get_peft_model, set_peft_model_state_dict
-    from safetensors.torch import load_file
-
-    check_settings(read_json_object(folder / _CONFIGURATION), str(folder / _CONFIGURATION))
-    with refusing(refusal), silenced():
-        config: Any = PeftConfig.from_pretrained(str(folder))
-        # The task changes how PEFT calls the network, and no weight.
-        config.task_type, config.inference_mode = None, True
-        names = {name for name, _ in network.named_modules()}
-        config.modules_to_save = [
-            saved for saved in config.modules_to_save or () if any(f".{name}".endswith(f".{saved}") for name in names)
-        ] or None
-        tensors = load_file(folder / _WEIGHTS)
-        renamed = {new: tensor for name, tensor in tensors.items() if (new := _fitting(name, network)) is not None}
+    files = stored_tensors(folder, weights, allow_pickle)
+    with refusing(_refusal), silenced():
+        renamed = {new: files.read(name) for name in files.shapes if (new := _fitting(name, network)) is not None}
         adapted: Any = get_peft_model(network, config)
         result: Any = set_peft_model_state_dict(adapted, renamed)
-    missing = [name for name in result.missing_keys if config.peft_type.lower() in name.lower()]
+    # What PEFT makes for the layers of one kind of adapter begins with a word that its class knows.
+    prefix = getattr(adapted.base_model, "prefix", None) or config.peft_type.value.lower()
+    # A vector that layers share is stored once, under one of its names.
+    tensors, absent = adapted.state_dict(), set(result.missing_keys)
+    there = {tensor.data_ptr() for name, tensor in tensors.items() if name not in absent}
+    missing = [name for name in result.missing_keys if prefix in name and tensors[name].data_ptr() not in there]
     for names, what in ((result.unexpected_keys, "no place for"), (missing, "nothing for")):
         if names:
-            raise refusal(f"{what} {names[0]}, the first of {len(names)}")
+            raise _refusal(f"{what} {names[0]}, the first of {len(names)}")
     return adapted.eval()
 
 
@@ -218,7 +241,7 @@ def _fitting(name: str, network: Any) -> str | None:
         known = {child for child, _ in network.named_children()}
         return name if inner.split(".")[0] in known else f"{_WRAPPED}{prefix}{inner}"
     inner = inner.removeprefix(f"{network.base_model_prefix}.")
-    return _WRAPPED + inner if hasattr(base, inner.split(".")[0]) else None
+    return _WRAPPED + inner if getattr(base, inner.split(".")[0], None) is not None else None
 
 
 def check_live(stream: bool | None, device_map: Any) -> None:
@@ -235,6 +258,7 @@ def live_checkpoint(
     half: str | None = None,
     inputs: Any | None = None,
     adapter: str | Path | None = None,
+    allow_pickle: bool = False,
 ) -> Checkpoint:
     """Return the checkpoint of a live network: what is read is its weights as they are when they are read."""
     name = origin.name
@@ -243,8 +267,9 @@ def live_checkpoint(
     given = None if inputs is None else checked_inputs(inputs_like(inputs, part) if example else inputs)
     check_no_virtual_tokens(part, name)
     if adapter is not None:
-        part = with_adapter(part, as_path(adapter, "adapter"))
-        origin.name = f"{name} with {Path(adapter).name}"
+        place = as_path(adapter, "adapter")
+        part = with_adapter(part, place, allow_pickle)
+        origin.name = f"{name} with {place.resolve().name}"
     if remedies := remedies_in(part):
         origin.name += f" with {remedies[0][1].words}"
     first = next(part.parameters(), None)

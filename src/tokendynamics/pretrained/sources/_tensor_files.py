@@ -145,6 +145,25 @@ def stored_tensors(folder: Path, file: Path | None, allow_pickle: bool) -> Tenso
     raise CheckpointError(expected(str(file or folder), "safetensors weights", came, advice))
 
 
+ADAPTER_CONFIGURATION = "adapter_config.json"
+"""What PEFT calls the configuration of an adapter."""
+
+
+def adapter_weights(folder: Path) -> Path | None:
+    """Return the file of an adapter's weights in its folder; None without one."""
+    paths = (folder / f"adapter_model{ending}" for ending in (".safetensors", ".bin"))
+    return next((path for path in paths if path.is_file()), None)
+
+
+def without_weights(folder: Path) -> bool:
+    """Tell whether a folder holds no weights of a model; an adapter's are none.
+
+    Raises:
+        CheckpointError: See `safetensors_paths`.
+    """
+    return not safetensors_paths(folder) and not _paths(folder, _PICKLED)
+
+
 def safetensors_paths(folder: Path) -> list[Path]:
     """Return the safetensors files of a checkpoint folder, in order; none if it has none.
 

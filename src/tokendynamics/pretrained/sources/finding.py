@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from os import PathLike, fspath
 from pathlib import Path
@@ -17,7 +17,13 @@ from tokendynamics.numerics.extras import install
 from tokendynamics.pretrained.other_libraries import in_short, silenced
 from tokendynamics.pretrained.sources._configuration import read_json, read_json_object
 from tokendynamics.pretrained.sources._gguf_file import name_of
-from tokendynamics.pretrained.sources._tensor_files import WEIGHT_ENDINGS, beside, safetensors_paths
+from tokendynamics.pretrained.sources._tensor_files import (
+    ADAPTER_CONFIGURATION,
+    WEIGHT_ENDINGS,
+    beside,
+    safetensors_paths,
+    without_weights,
+)
 from tokendynamics.pretrained.sources._untrained import FAMILIES
 from tokendynamics.pretrained.sources.gguf import converted
 from tokendynamics.provenance.progress import Progress
@@ -133,6 +139,7 @@ class Stored:
         folder: Where configuration, weights and tokenizer are; another one than `source` for a converted file.
         file: The weights, where they are not those that the folder stands for.
         notes: How the folder was read, where it does not say so itself.
+        adapter: The folder that was asked for, where it is an adapter's; `folder` is then its base model's.
     """
 
     name: str
@@ -140,6 +147,7 @@ class Stored:
     folder: Path
     file: Path | None = None
     notes: tuple[str, ...] = ()
+    adapter: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -217,9 +225,30 @@ def find(
 
 
 def _of_folder(name: str, folder: Path) -> Stored:
-    """Return what a folder stands for: its own weights, or those of the transformer of a sentence encoder in it."""
+    """Return what a folder stands for: its own weights, those of a transformer in it, or an adapter on its base."""
+    if (folder / ADAPTER_CONFIGURATION).is_file() and without_weights(folder):
+        return replace(_base_of(folder), source=folder, adapter=folder)
     inner, notes = _transformer_in(folder)
     return Stored(name, folder, inner, notes=notes)
+
+
+def _base_of(adapter: Path) -> Stored:
+    """Return the base model of an adapter, which its configuration names, where it is a folder here.
+
+    Raises:
+        CheckpointError: It is not, or it is an adapter itself.
+    """
+    path = adapter / ADAPTER_CONFIGURATION
+    base = read_json_object(path).get("base_model_name_or_path")
+    wanted = "a folder as base_model_name_or_path"
+    if not isinstance(base, str) or not base or "\0" in base or not _expanded(base).is_dir():
+        advice = f"load the base model with the adapter: td.load(…, adapter={adapter.name!r})"
+        raise CheckpointError(expected(str(path), wanted, shown(base), advice))
+    folder = _expanded(base)
+    if (folder / ADAPTER_CONFIGURATION).is_file() and without_weights(folder):
+        advice = "load the base model, put the first adapter on it and merge it"
+        raise CheckpointError(expected(str(path), wanted, "another adapter's", advice))
+    return _of_folder(folder.resolve().name, folder)
 
 
 def _transformer_in(folder: Path) -> tuple[Path, tuple[str, ...]]:
