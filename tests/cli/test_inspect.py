@@ -69,7 +69,7 @@ def _said(family: str, folder: Path, *options: str) -> str:
         ("cohere", ["pairs of neighbours"]),
         ("bloom", ["a bias of the logits by distance"]),
         ("deberta-v2", ["terms of tokens and positions", "further terms"]),
-        ("fnet", ["not found", "no softmax attention was seen in it"]),
+        ("fnet", ["not found", "no softmax of products of queries and keys was seen in it"]),
     ],
 )
 def test_what_was_found_is_said(family: str, said: list[str], tmp_path: Path) -> None:

@@ -180,7 +180,9 @@ def test_where_no_attention_is_seen_the_audit_is_refused_in_one_line_and_the_tra
     cases: Any, family: str
 ) -> None:
     case = cases(family)
-    with pytest.raises(CheckpointError, match=r"layer 1: .* no softmax attention was seen in it.* trace") as told:
+    with pytest.raises(
+        CheckpointError, match=r"layer 1: .* no softmax of products of queries and keys was seen in it.* trace"
+    ) as told:
         td.audit(case.checkpoint)
     assert "\n" not in str(told.value)
     facts = case.checkpoint.architecture
@@ -235,7 +237,7 @@ def test_a_layer_without_positions_reads_every_distance_alike(cases: Any) -> Non
         ("dinov3", "rotations by place"),
         ("bloom", "a bias by distance"),
         ("deberta-v2", "further terms of tokens and positions"),
-        ("mamba", "no softmax attention was seen in it"),
+        ("mamba", "no softmax of products of queries and keys was seen in it"),
     ],
 )
 def test_what_is_no_softmax_of_a_bilinear_form_is_no_flow(cases: Any, family: str, what: str) -> None:

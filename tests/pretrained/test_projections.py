@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -139,6 +140,86 @@ def test_maps_in_any_form_are_read_by_what_they_do(family: str, form: type[Int8 
     assert f"(a {form.__name__}, read by what it does)" in " ".join(
         words for _, words in block_in_words(live.layout.layers[0])
     )
+
+
+class Rows8(Tensor):
+    """A weight in a format of its own: it is multiplied and taken apart, like torchao's."""
+
+    rows: Tensor
+    scale: Tensor
+
+    @staticmethod
+    def __new__(cls, rows: Tensor, scale: Tensor) -> Rows8:
+        made = Tensor._make_wrapper_subclass(cls, rows.shape, dtype=scale.dtype)
+        made.rows, made.scale = rows, scale
+        return made
+
+    @classmethod
+    def of(cls, weight: Tensor) -> Rows8:
+        scale = weight.abs().amax(dim=1, keepdim=True) / 127
+        return cls((weight / scale).round().to(torch.int8), scale)
+
+    def dequantize(self) -> Tensor:
+        return self.rows * self.scale
+
+    def __repr__(self, **named: Any) -> str:
+        return f"Rows8{tuple(self.shape)}"
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is nn.functional.linear:
+            bias = args[2] if len(args) > 2 else (kwargs or {}).get("bias")
+            return nn.functional.linear(args[0], args[1].dequantize(), bias)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.detach.default:
+            return cls(args[0].rows, args[0].scale)
+        raise NotImplementedError(str(func))
+
+
+def test_weights_in_a_format_of_their_own_are_read_and_never_copied() -> None:
+    network, _ = network_of("llama")
+    dense = copy.deepcopy(network)
+    for name, module in network.named_modules():
+        if isinstance(module, nn.Linear):
+            weight = Rows8.of(module.weight.detach())
+            module.weight = nn.Parameter(weight, requires_grad=False)
+            dense.get_submodule(name).weight.data = weight.dequantize()
+    live, plain = td.load(network), td.load(dense)
+    attention = live.layout.layers[0].attention
+    assert attention is not None, live.layout.layers[0].problem
+    assert [part.does for part in attention.query] == [Probed(48, "Rows8")]
+    for which in ("query", "key", "value", "output"):
+        torch.testing.assert_close(
+            getattr(live.attention(2), which), getattr(plain.attention(2), which), rtol=1e-5, atol=1e-6
+        )
+    np.testing.assert_allclose(td.audit(live).qk_balance, td.audit(plain).qk_balance, atol=1e-5)
+    ids = torch.tensor([5, 9, 33])
+    torch.testing.assert_close(live.states(ids).feed_forward, plain.states(ids).feed_forward)
+
+
+class Rounding(nn.Module):
+    """Inputs in 8 bits, each token with its own scale: it doubles and turns round, and does not add up."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.inner = linear
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = x.abs().amax(dim=-1, keepdim=True).clamp_min(1e-30) / 127
+        return self.inner((x / scale).round() * scale)
+
+
+def test_a_projection_that_quantises_what_it_reads_is_no_linear_map() -> None:
+    assert how(Rounding(nn.Linear(4, 3))) is None
+    network, _ = network_of("llama")
+    for layer in network.layers:
+        layer.self_attn.k_proj = Rounding(layer.self_attn.k_proj)
+    words = r"self_attn.k_proj \(Rounding\) is a linear map only to 0.0\d+, as where it quantises what it reads"
+    with pytest.raises(CheckpointError, match=words):
+        td.audit(td.load(network))
 
 
 def test_what_mixes_tokens_is_no_projection() -> None:

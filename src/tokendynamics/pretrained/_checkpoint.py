@@ -27,6 +27,7 @@ from tokendynamics.pretrained._attention_weights import (
 )
 from tokendynamics.pretrained._filling import Network, StreamedNetwork
 from tokendynamics.pretrained._remedied_network import columns_of, with_columns
+from tokendynamics.pretrained._stored_tensors import check_finite_weights
 from tokendynamics.pretrained.architecture import architecture_of, as_layer, as_layers, norm_of_block
 from tokendynamics.pretrained.discovery._blocks import ignores_later_tokens
 from tokendynamics.pretrained.discovery._discover import Discovery
@@ -182,9 +183,12 @@ class Checkpoint:
             raise AttentionFactorsError(message, f"layer {index + 1} has no attention")
         if layout.attention is None or seen is None:
             advice = "only the audit needs its factors; the trace needs the states alone"
-            message = expected(where, "an attention whose factors are found", layout.problem, advice)
+            message = expected(where, "an attention whose factors are found", f"none ({layout.problem})", advice)
             raise AttentionFactorsError(message, f"layer {index + 1}: {layout.problem}")
         block = self._network.block(self.layout.blocks[index], (layout.attention.module, *layout.attention.modules))
+        for name, parameter in block.named_parameters() if self._network.live else ():
+            if not parameter.is_meta:
+                check_finite_weights(parameter.detach(), f"{where}: {name}")
         tensors = LayerTensors(block, layout.attention)
         if index not in self._scales or self._network.live:
             self._scales[index] = verified_scale(tensors, seen, self.name, index + 1)

@@ -23,7 +23,7 @@ from tokendynamics.pretrained._stored_tensors import check_finite_weights
 from tokendynamics.pretrained.discovery._random_inputs import random_inputs
 from tokendynamics.pretrained.discovery.random_weights import discover_in_network
 from tokendynamics.pretrained.edits.language_head import base_of
-from tokendynamics.pretrained.network import evaluating, half_of
+from tokendynamics.pretrained.network import copied, evaluating, half_of
 from tokendynamics.pretrained.other_libraries import refusing, silenced
 from tokendynamics.pretrained.sources._configuration import check_settings, read_json_object
 from tokendynamics.pretrained.sources._tensor_files import ADAPTER_CONFIGURATION, adapter_weights, stored_tensors
@@ -133,7 +133,7 @@ def checked_inputs(inputs: Any) -> Callable[[int], Mapping[str, Any]]:
         if not any(shape[:1] == (count,) for shape in shapes.values()):
             wanted = f"a tensor whose first axis is that of the {count} inputs asked for"
             raise ArgumentValueError(expected("inputs", wanted, shapes or "no tensor", _EXAMPLE))
-        return given
+        return copied(given)
 
     return made
 
@@ -252,6 +252,19 @@ def check_live(stream: bool | None, device_map: Any) -> None:
         raise ArgumentValueError(expected("device_map", "None for a live network", shown(device_map), advice))
 
 
+def _check_in_memory(network: nn.Module, name: str) -> None:
+    """Refuse a network with parameters on the meta device that nothing puts there only between its passes.
+
+    Raises:
+        CheckpointError: It names the first one.
+    """
+    offloaded = any(hasattr(module, "_hf_hook") for module in network.modules())
+    absent = [key for key, parameter in network.named_parameters() if parameter.is_meta and not offloaded]
+    if absent:
+        came = f"{absent[0]}{' and others' if absent[1:] else ''} on the meta device"
+        raise CheckpointError(expected(name, "a network with weights", came, "load them"))
+
+
 def live_checkpoint(
     network: nn.Module,
     origin: Origin,
@@ -275,8 +288,7 @@ def live_checkpoint(
     first = next(part.parameters(), None)
     if first is None:
         raise CheckpointError(expected("spec", "a network with weights", f"a {name} without any"))
-    if first.is_meta:
-        raise CheckpointError(expected("spec", "a network with weights", f"a {name} on the meta device", "load them"))
+    _check_in_memory(part, name)
     settings: Any = getattr(part, "config", None)
     if hasattr(settings, "to_dict"):
         check_settings(settings.to_dict(), f"{name}: config")

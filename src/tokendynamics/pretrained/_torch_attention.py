@@ -56,7 +56,7 @@ FURTHER_SENDERS: ContextVar[int] = ContextVar("FURTHER_SENDERS", default=0)
 
 
 CROSSING: ContextVar[bool] = ContextVar("CROSSING", default=False)
-"""Whether the attention that runs is the cross-attention of a decoder layer: its keys are of another sequence."""
+"""Whether the attention that runs is a cross-attention beside another attention: its keys are of another sequence."""
 
 
 class InProjection(nn.Module):
@@ -95,11 +95,11 @@ class _Forward:
 
     Args:
         attention: An `nn.MultiheadAttention`.
-        crosses: Whether it is the cross-attention of a decoder layer.
+        beside: Whether it stands beside another one, so that one with keys of its own is a cross-attention.
     """
 
-    def __init__(self, attention: Any, crosses: bool) -> None:
-        self.attention, self.crosses = attention, crosses
+    def __init__(self, attention: Any, beside: bool) -> None:
+        self.attention, self.beside = attention, beside
         self.projections = {which: InProjection(attention, which) for which in _THIRDS}
 
     def __call__(
@@ -123,7 +123,8 @@ class _Forward:
         mask = None if hinted else self._mask(attn_mask, key_padding_mask, q, k.shape[2])
         dropout = attention.dropout if attention.training else 0.0
         token = FURTHER_SENDERS.set(k.shape[2] - key.shape[1 if attention.batch_first else 0])
-        crossing = CROSSING.set(self.crosses)
+        crosses = self.beside and not (key.shape == query.shape and torch.equal(key, query))
+        crossing = CROSSING.set(crosses)
         try:
             if need_weights:
                 output, weights = _attend(q, k, v, mask, dropout)
@@ -256,8 +257,9 @@ def apart(network: nn.Module) -> Iterator[None]:
     with _changing:
         modules = list(network.modules())
         turned = {attention for module in modules for attention in _turned_attentions(module)}
-        crossing = {module.multihead_attn for module in modules if isinstance(module, nn.TransformerDecoderLayer)}
-        changed = [module for module in modules if _enter(module, turned, crossing)]
+        inner = [[child for child in module.children() if _is_attention(child)] for module in modules]
+        beside = {attention for several in inner if len(several) > 1 for attention in several}
+        changed = [module for module in modules if _enter(module, turned, beside)]
     try:
         yield
     finally:
@@ -266,10 +268,14 @@ def apart(network: nn.Module) -> Iterator[None]:
                 _leave(module)
 
 
-def _enter(module: nn.Module, turned: Collection[nn.Module], crossing: Collection[nn.Module]) -> bool:
+def _is_attention(module: nn.Module) -> bool:
+    return isinstance(module, nn.MultiheadAttention)
+
+
+def _enter(module: nn.Module, turned: Collection[nn.Module], beside: Collection[nn.Module]) -> bool:
     """Change a module that no other block has changed; return whether there is something to change."""
     if module not in _held:
-        change, given = _change_of(module, turned, crossing), vars(module)
+        change, given = _change_of(module, turned, beside), vars(module)
         if not change:
             return False
         _held[module] = _Held(tuple(change), {name: given[name] for name in change if name != "forward"})
@@ -288,14 +294,14 @@ def _leave(module: nn.Module) -> None:
         given.update(held.former)
 
 
-def _change_of(module: nn.Module, turned: Collection[nn.Module], crossing: Collection[nn.Module]) -> dict[str, Any]:
+def _change_of(module: nn.Module, turned: Collection[nn.Module], beside: Collection[nn.Module]) -> dict[str, Any]:
     """Return which attributes of a module are others inside `apart`: a forward pass, or what allows a fused one."""
     given: dict[str, Any] = vars(module)
     change: dict[str, Any] = {}
     if isinstance(module, nn.MultiheadAttention):
         if not (_is_plain(module, nn.MultiheadAttention, _Forward) and _is_called_alike(module.out_proj)):
             return {}
-        change = {"forward": _Forward(module, module in crossing)}
+        change = {"forward": _Forward(module, module in beside)}
         change |= {"batch_first": True} if module in turned else {}
     elif isinstance(module, nn.TransformerEncoderLayer):
         change = {"activation_relu_or_gelu": 0}

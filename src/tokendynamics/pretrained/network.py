@@ -131,6 +131,11 @@ def without_cache(network: nn.Module) -> Iterator[None]:
             config.use_cache = was
 
 
+def copied(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments of a forward pass with copies of their tensors, into which a network may write."""
+    return {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in arguments.items()}
+
+
 @contextmanager
 def evaluating(network: nn.Module) -> Iterator[None]:
     """Switch a network to evaluation inside the block, its attentions `apart`; each module's mode is put back after."""

@@ -45,10 +45,13 @@ def block_calls(network: nn.Module, recorded: Pass, is_residual: Callable[[Modul
     members = _members(network)
     around = (_block_around(time, recorded, members) for time, _ in recorded.attentions)
     attending = {id(call): call for call in around if call is not None}
+    if not attending:  # several attentions in each block
+        around = (_block_around(time, recorded, members, several=True) for time, _ in recorded.attentions)
+        attending = {id(call): call for call in around if call is not None}
     if not attending:
         seen = recorded.attentions[0][1].module
         name = next((name for name, module in network.named_modules() if module is seen), type(network).__name__)
-        wanted = "a list of blocks (an nn.ModuleList) with one attention in each"
+        wanted = "a list of blocks (an nn.ModuleList) with an attention in each"
         raise LayoutNotFoundError(expected(name, wanted, "an attention that stands in none"))
     lists = {id(members_list): members_list for call in attending.values() for members_list in members[call.module]}
     like = next(iter(attending.values())).y.shape
@@ -67,12 +70,7 @@ def block_calls(network: nn.Module, recorded: Pass, is_residual: Callable[[Modul
             calls.append(call)
     outermost = [call for call in calls if not any(_inside(call, other) for other in calls)]
     outermost = sorted(outermost, key=lambda outer: outer.start)
-    alike = [call for call in outermost if call.y.shape == outermost[0].y.shape]
-    if len(alike) < len(outermost):
-        kind = type(outermost[0].module).__name__
-        raise LayoutNotFoundError(
-            expected(type(network).__name__, _ONE_LIST, f"{len(alike)} of {len(outermost)} {kind} with as many tokens")
-        )
+    _check_alike(network, outermost)
     hands_on = chained(outermost)
     blocks = [] if all(hands_on) else spans(network, recorded, outermost)
     if not blocks and (any(hands_on) or len(outermost) < 2):
@@ -82,6 +80,17 @@ def block_calls(network: nn.Module, recorded: Pass, is_residual: Callable[[Modul
         advice = "what each gives, or adds to what it reads, is not what the next one reads"
         raise LayoutNotFoundError(expected(type(network).__name__, wanted, names, advice))
     return blocks
+
+
+def _check_alike(network: nn.Module, blocks: Sequence[ModuleCall]) -> None:
+    """Refuse blocks that give states of several shapes, naming the first two between which they change."""
+    for before, after in pairwise(blocks):
+        if before.y.shape != after.y.shape:
+            shapes = [tuple(call.y.shape[1:]) for call in (before, after)]
+            came = f"states of shape {shapes[0]} after {before.name} and {shapes[1]} after {after.name}"
+            other = "widths" if shapes[0][:-1] == shapes[1][:-1] else "numbers of tokens, as after pooling,"
+            wanted, advice = "blocks whose states are of one shape", f"layers with different {other} cannot be compared"
+            raise LayoutNotFoundError(expected(type(network).__name__, wanted, came, advice))
 
 
 def _members(network: nn.Module) -> dict[nn.Module, list[nn.Module]]:
@@ -94,9 +103,17 @@ def _members(network: nn.Module) -> dict[nn.Module, list[nn.Module]]:
     return lists
 
 
-def _block_around(time: int, recorded: Pass, members: dict[nn.Module, list[nn.Module]]) -> ModuleCall | None:
-    """Return the outermost call of a member of a list in which one attention module alone ran, at this time."""
+def _block_around(
+    time: int, recorded: Pass, members: dict[nn.Module, list[nn.Module]], *, several: bool = False
+) -> ModuleCall | None:
+    """Return the outermost call of a member of a list in which one attention module alone ran, at this time.
+
+    Of `several` in a block, it is the innermost call of a member of a list of modules.
+    """
     around = sorted((call for call in recorded.calls if call.start < time < call.end), key=lambda outer: outer.start)
+    if several:
+        lists = [call for call in around if any(type(one) is nn.ModuleList for one in members.get(call.module, ()))]
+        return lists[-1] if lists else None
     for call in around:
         if call.module in members and len({seen.module for _, seen in _inside_of(call, recorded)}) == 1:
             return call

@@ -14,7 +14,7 @@ from tokendynamics.pretrained._torch_attention import projections_apart
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.interface import watching
 from tokendynamics.pretrained.length_dependence import as_before
-from tokendynamics.pretrained.network import without_cache
+from tokendynamics.pretrained.network import copied, without_cache
 from tokendynamics.pretrained.other_libraries import silenced
 
 STATES = "hidden_states"
@@ -85,10 +85,12 @@ class BlockSites:
         enter: The module within the block that reads the state before it; empty for the block itself.
         leave: The module within the block at which the state after it shows: as its output, or as its input plus its
             output.
+        in_place: Whether the network writes into tensors of states, so that one to be kept has to be copied.
     """
 
     enter: str = ""
     leave: tuple[str, Literal["output", "sum"]] = ("", "output")
+    in_place: bool = False
 
 
 AnyHooks = TypeVar("AnyHooks", bound="Hooks")
@@ -138,14 +140,14 @@ class Hooks(ExitStack):
 
     def before_block(self, block: nn.Module, sites: BlockSites, act: Act) -> None:
         """Do something with the states before a block."""
-        self.before(block.get_submodule(sites.enter), act)
+        self.before(block.get_submodule(sites.enter), _lasting(act, sites))
 
     def after_block(self, block: nn.Module, sites: BlockSites, act: Act) -> None:
         """Do something with the states after a block."""
         name, side = sites.leave
         module, given = block.get_submodule(name), list[Tensor]()
         if side == "output":
-            self.after(module, act)
+            self.after(module, _lasting(act, sites))
             return
 
         def summed(output: Tensor) -> Tensor | None:
@@ -153,8 +155,13 @@ class Hooks(ExitStack):
             changed = act(x + output)
             return None if changed is None else changed - x
 
-        self.before(module, given.append)
+        self.before(module, _lasting(given.append, sites))
         self.after(module, summed)
+
+
+def _lasting(act: Act, sites: BlockSites) -> Act:
+    """Return what acts on states that stay as they are: copies, where the network writes into the tensors."""
+    return (lambda states: act(states.clone())) if sites.in_place else act
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,6 +191,12 @@ class ModuleCall:
     beside: tuple[Tensor, ...] = ()
 
     @property
+    def writes_into_states(self) -> bool:
+        """Whether the tensor that it read holds other numbers after the pass."""
+        given = state_of(*self.arguments)
+        return given is not None and self.x is not None and not torch.allclose(given, self.x, 0.0, 0.0, equal_nan=True)
+
+    @property
     def reads_several(self) -> bool:
         """Whether it is an attention of PyTorch whose keys or values come from another tensor than its queries."""
         return _reads_several(self.module, *self.arguments)
@@ -211,7 +224,7 @@ def record(
     """
     with _Recorder(network, noise, generator) as recorder, torch.no_grad(), silenced(), without_cache(network):
         with watching(network, recorder.attention, of_w=True), as_before(network):
-            network(**inputs)
+            network(**copied(inputs))
         return recorder.found
 
 
@@ -241,8 +254,7 @@ class _Recorder(ExitStack):
         if call.module is None:
             # What attends by functions may be a module of its own inside the one that projects.
             running = [module for _, module in reversed(self.running)]
-            projecting = (module for module in running if any(weight.ndim > 1 for weight in module.parameters()))
-            call = replace(call, module=next(projecting, running[0]))
+            call = replace(call, module=next(filter(_projects, running), running[0]))
         running = zip(self.running, self.open, strict=True)
         given = next((given for (_, module), (_, given, *_) in running if module is call.module), None)
         call = call if given is None else call.of_states(given.shape)
@@ -259,7 +271,9 @@ class _Recorder(ExitStack):
             x = given + given.std() * torch.randn(given.shape, generator=self.generator).to(given)
             changed = positional, named = with_state(x, given, positional, named)
         self.running.append((self._name(module), module))
-        self.open.append((self._tick(), given, None if x is None else x.clone(), (positional, named)))
+        kept = None if given is None else given.clone()
+        read = kept if x is None or x is given else x.clone()
+        self.open.append((self._tick(), kept, read, (positional, named)))
         return changed
 
     def _after(self, module: nn.Module, positional: Any, output: Any) -> None:
@@ -283,6 +297,13 @@ class _Recorder(ExitStack):
             if inside is not None:
                 return inside
         return names[0]
+
+
+def _projects(module: nn.Module) -> bool:
+    """Whether a module holds matrices, or a module that gives its own by a function, as packed ones do."""
+    return any(weight.ndim > 1 for weight in module.parameters()) or any(
+        callable(getattr(inner, "weight", None)) for inner in module.modules()
+    )
 
 
 def _reads_several(module: nn.Module, positional: tuple[Any, ...], named: Mapping[str, Any]) -> bool:

@@ -22,7 +22,7 @@ class Probed:
 
     Attributes:
         width: How many features it reads.
-        kind: The class of its module, such as that of a format of quantised weights.
+        kind: The class of its weight where that is of a format of quantised weights, else of its module.
     """
 
     width: int
@@ -102,7 +102,7 @@ class Tracer:
         candidates = [
             (call, features)
             for call, features in usable
-            if features is not None and (any(True for _ in call.module.parameters()) or _does(call) is not None)
+            if features is not None and (_holds(call.module) or _does(call) is not None)
         ]
         if not candidates:
             raise LayoutNotFoundError(f"no module gives the {what}")
@@ -118,6 +118,10 @@ class Tracer:
         name = call.name.removeprefix(self.prefix)
         does = _does(call)
         if does is None:
+            misfit = affine_misfit(call.module, call.x)
+            if misfit < _ROUNDED:
+                came = f"{name} ({_format(call.module)}) is a linear map only to {misfit:.1g}"
+                raise LayoutNotFoundError(f"{came}, as where it quantises what it reads")
             coarse = [parameter for parameter in call.module.parameters() if not parameter.is_floating_point()]
             if coarse:
                 kind = str(coarse[0].dtype).removeprefix("torch.")
@@ -210,13 +214,28 @@ def stored_how(call: ModuleCall) -> Storage | None:
 
 def _probed(module: nn.Module, x: Tensor) -> Probed | None:
     """Return how a module is read by its action; None where it is no affine map, or holds nothing to read."""
-    holds = (
-        any(True for _ in module.parameters())
-        or any(True for _ in module.buffers())
-        or callable(getattr(module, "weight", None))
-    )
+    holds = _holds(module) or any(True for _ in module.buffers())
     fits = width_read(module) in (None, x.shape[-1])
-    return Probed(x.shape[-1], type(module).__name__) if holds and fits and _is_affine(module, x) else None
+    affine = holds and fits and affine_misfit(module, x) < _AFFINE
+    return Probed(x.shape[-1], _format(module)) if affine else None
+
+
+def _format(module: nn.Module) -> str:
+    """Return the class of a module's weight where it is one of a format, else that of the module."""
+    weight = getattr(module, "weight", None)
+    values = weight.detach() if isinstance(weight, Tensor) else None
+    return module._get_name() if values is None or type(values) is Tensor else type(values).__name__
+
+
+def _holds(module: nn.Module) -> bool:
+    return any(True for _ in module.parameters()) or callable(getattr(module, "weight", None))
+
+
+_AFFINE = 1e-3
+"""How far an affine map in a format with few bits may be from affine, relative to its largest output."""
+
+_ROUNDED = 0.1
+"""A map that is nearer to an affine one than this, and not affine, rounds what it reads."""
 
 
 def width_read(module: nn.Module) -> int | None:
@@ -229,21 +248,37 @@ def width_read(module: nn.Module) -> int | None:
     return next((width for width in widths if isinstance(width, int)), None)
 
 
-def _is_affine(module: nn.Module, x: Tensor) -> bool:
+def affine_misfit(module: nn.Module, x: Tensor | None) -> float:
+    """Return by how much a module misses an affine map of each token, relative to its largest output.
+
+    >>> affine_misfit(nn.Linear(3, 2), torch.ones(1, 4, 3)) < 1e-6, affine_misfit(nn.GELU(), torch.ones(1, 4, 3)) > 0.1
+    (True, True)
+
+    Args:
+        module: It runs with x, with multiples of it, and with its first token alone.
+        x: What it read, (…, feature).
+    """
+    if x is None:
+        return float("inf")
     try:
         with torch.no_grad():
             plus, minus, zero, double = (module(factor * x) for factor in (1.0, -1.0, 0.0, 2.0))
+            other = x.flip(-1)
+            first, both = module(other), module(x + other)
             alone = plus if x.ndim < 3 else module(x[:, :1])
     except Exception:  # it reads more than one tensor, or other shapes: no projection
-        return False
+        return float("inf")
     if not all(isinstance(output, Tensor) for output in (plus, minus, zero, double, alone)):
-        return False
-    size = 1e-3 * float(plus.abs().max())
-    if x.ndim > 2 and not (alone.shape == plus[:, :1].shape and torch.allclose(alone, plus[:, :1], atol=size)):
-        return False  # tokens act on each other
-    return torch.allclose(plus + minus, 2 * zero, atol=size) and torch.allclose(
-        double - zero, 2 * (plus - zero), atol=size
-    )
+        return float("inf")
+    # What rounds each token by its own size doubles and turns round like a linear map, and does not add up like one.
+    differences = [plus + minus - 2 * zero, double + zero - 2 * plus, both + zero - plus - first]
+    if x.ndim > 2:  # tokens may act on each other
+        if alone.shape != plus[:, :1].shape:
+            return float("inf")
+        differences.append(alone - plus[:, :1])
+    largest = max(float(difference.abs().max()) for difference in differences)
+    misfit = largest / max(float(plus.abs().max()), torch.finfo(torch.float32).tiny)
+    return misfit if misfit == misfit else float("inf")
 
 
 def composed(parts: tuple[Part, ...] | None, dim: int, read: Callable[[Part], Affine]) -> Affine | None:

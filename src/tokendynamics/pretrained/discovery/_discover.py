@@ -35,6 +35,7 @@ from tokendynamics.pretrained.discovery.layout import (
     CROSSES,
     NO_ATTENTION,
     NOT_SHOWN,
+    OTHER_AXIS,
     AttentionLayout,
     BlockLayout,
     Layout,
@@ -163,6 +164,8 @@ def _discovered(
     tables = [(name, table) for name, table in network.named_buffers() if table.ndim == 1]
     layers = [_layer(block, quiet, recorded, first, tables) for block, quiet in zip(blocks, quiet_blocks, strict=True)]
     attentions = [layer.attention for layer, _ in layers]
+    if any(call.writes_into_states for call in first.calls if call.x is not None and call.x.shape == start.y.shape):
+        layers = [(replace(layer, sites=replace(layer.sites, in_place=True)), seen) for layer, seen in layers]
     names, streams = tuple(block.call.name for block in blocks), streams_of(quiet_blocks)
     if streams > 1:
         several = f"its blocks hand on {streams} streams of states"
@@ -217,7 +220,7 @@ def _layer(
     residual, other = _residual(quiet.call, first, quiet.call.start if projected is None else projected, time)
     inside = None if attention is None or projected is None else (attention.module, projected)
     norms = block_norms(quiet.call, first.calls, inside, shape)
-    crosses = CROSSES if isinstance(block.call.module, nn.TransformerDecoderLayer) else ""
+    crosses = CROSSES if block.attentions and _crosses(block, recorded) else ""
     problems = "; ".join(filter(None, (problem, other, crosses)))
     # Of a network whose attention does not show, tokens may also act on each other between the blocks.
     mixing: Mixing = mixing_of(quiet.call) if attention is None and quiet.attentions else "all tokens"
@@ -251,10 +254,9 @@ def _blocks(network: nn.Module, recorded: Pass) -> list[BlockCall]:
 
 
 def _shape(recorded: Pass, block: ModuleCall) -> tuple[int, int]:
-    if recorded.attentions:
-        query = recorded.attentions[0][1].query
-        return query.shape[0], query.shape[2]
-    return block.y.shape[0], block.y.shape[1]
+    shapes = (call.query.shape for _, call in recorded.attentions[:1])
+    places = next((places for shape in shapes if (places := _places(shape, block.y)) is not None), None)
+    return places or (block.y.shape[0], block.y.shape[1])
 
 
 def _attention(
@@ -263,8 +265,15 @@ def _attention(
     """Return a block's attention, what it was called with, when its output projection ended, and what is wrong."""
     if not block_call.attentions:
         return None, None, None, NOT_SHOWN
+    other_axis = _other_axis(block_call, recorded)
+    if other_axis:
+        return None, None, None, other_axis
     if len(block_call.attentions) > 1:
-        return None, None, None, f"its attention runs {len(block_call.attentions)} times"
+        modules = list(dict.fromkeys(seen.module for _, seen in block_call.attentions))
+        names = [_name_in(block_call.call.module, module) for module in modules]
+        several = f"it has {len(names)} attentions ({', '.join(names)}); one can be read"
+        runs = f"its attention runs {len(block_call.attentions)} times"
+        return None, None, None, several if names[1:] else runs
     (time, call), block, projected = next(iter(block_call.attentions)), block_call.call, None
     try:
         seen = attention_layout(time, call, block, recorded.calls, tables)
@@ -282,6 +291,57 @@ def _attention(
     first = attending.module.batch_first if isinstance(attending.module, nn.MultiheadAttention) else None
     kept = Seen(shape, attending.arguments, dict(attending.module.named_buffers()), seen.angles, first)
     return replace(seen.layout, error=error), kept, projected, ""
+
+
+def _crosses(block: BlockCall, recorded: Pass) -> bool:
+    """Whether a block has, beside the attention that was seen, one of PyTorch's with keys from another tensor."""
+    seen = {attention.module for _, attention in block.attentions}
+    inside = (call for call in recorded.calls if block.call.start < call.start and call.end < block.call.end)
+    return any(call.reads_several and call.module not in seen for call in inside)
+
+
+def _other_axis(block: BlockCall, recorded: Pass) -> str:
+    """Say over what the attentions of a block run that are not its tokens; empty where they run over these."""
+    y, shapes = block.call.y, [call.query.shape for _, call in block.attentions]
+    fits = y.ndim != 3 or any(_places(shape, y) is not None for shape in shapes)
+    if fits and not (y.ndim == 3 and _as_many_channels(block, recorded)):
+        return ""
+    (inputs, tokens, width), (rows, heads, places, _) = y.shape, shapes[0]
+    if rows == inputs and places in (width, width // heads):
+        return (
+            f"{OTHER_AXIS} {places} channels{'' if places == width else ' of each head'}, not over the {tokens} tokens"
+        )
+    if rows * places == inputs * tokens:
+        return f"{OTHER_AXIS} groups of {places} of the {tokens} tokens, as in windows, or over time or space alone"
+    return f"{OTHER_AXIS} {places} places that are not the {tokens} tokens"
+
+
+def _as_many_channels(block: BlockCall, recorded: Pass) -> bool:
+    """Whether an attention whose queries have as many places as features has channels for its places."""
+    time, query = block.attentions[0][0], block.attentions[0][1].query
+    if query.shape[2] != query.shape[3]:
+        return False
+    by_channel = nn.functional.normalize(query[0].flatten(0, 1), dim=-1)
+    for call in recorded.calls:
+        y = as_features(call.y, len(query), query.shape[2]) if block.call.start < call.start < time else None
+        if y is not None and call.end < time:
+            cosines = by_channel @ nn.functional.normalize(y[0], dim=0)
+            if float(cosines.abs().amax(dim=-1).min()) > 1 - _SAME_DIRECTION:
+                return True
+    return False
+
+
+_SAME_DIRECTION = 1e-5
+"""By how much the cosine of a channel, over the tokens, with that which a module gave may miss 1."""
+
+
+def _name_in(block: nn.Module, module: nn.Module | None) -> str:
+    return next((name for name, inner in block.named_modules() if inner is module), type(module).__name__)
+
+
+def _places(shape: Sequence[int], y: Tensor) -> tuple[int, int] | None:
+    """Return inputs and tokens of an attention's queries (input, head, token, feature), if states are of as many."""
+    return None if as_features(y, shape[0], shape[2]) is None else (shape[0], shape[2])
 
 
 def _residual(
@@ -318,7 +378,7 @@ def _positions(
     # The same token everywhere: what differs between its states can only come from where it stands.
     recorded = record(network, with_one_token(inputs(1)))
     block = _blocks(network, recorded)[0].call
-    if block.x is None or float((block.x[:, -1] - block.x[:, -2]).abs().max()) == 0.0:
+    if block.x is None or not float((block.x[:, -1] - block.x[:, -2]).abs().max()) > 0.0:  # nor where it is NaN
         return "none"
     normed = any(
         call.y.shape == block.x.shape and torch.equal(call.y, block.x) and norm_of(call.module, call.x, call.y)

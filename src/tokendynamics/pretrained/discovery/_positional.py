@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tokendynamics.pretrained.discovery._calls import Hooks
-from tokendynamics.pretrained.network import without_cache
+from tokendynamics.pretrained.network import copied, without_cache
 from tokendynamics.pretrained.other_libraries import silenced
 
 _CONSTANT = 1e-3
@@ -137,7 +137,7 @@ def _embedded(network: nn.Module, first: str, inputs: Mapping[str, Any]) -> Tens
 
     with Hooks() as hooks, torch.no_grad(), silenced(), without_cache(network), suppress(_EnoughError):
         hooks.before(network.get_submodule(first), stop)
-        network(**inputs)
+        network(**copied(inputs))
     return read[0]
 
 

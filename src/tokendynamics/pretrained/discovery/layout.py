@@ -23,7 +23,10 @@ NO_ATTENTION = "it has no attention"
 
 CROSSES = "its cross-attention reads another sequence and is not measured"
 
-NOT_SHOWN = "no softmax attention was seen in it"
+NOT_SHOWN = "no softmax of products of queries and keys was seen in it; linear attention has none"
+
+OTHER_AXIS = "its attention runs over"
+"""How a problem begins where the tokens of an attention are not those of the states."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +128,8 @@ class BlockLayout:
     @property
     def shows(self) -> bool:
         """Whether it has an attention whose queries, keys and values can be watched."""
-        return self.attends and (self.attention is not None or NOT_SHOWN not in self.problem)
+        hidden = any(words in self.problem for words in (NOT_SHOWN, OTHER_AXIS))
+        return self.attends and (self.attention is not None or not hidden)
 
     @property
     def parts(self) -> tuple[str | None, str | None]:

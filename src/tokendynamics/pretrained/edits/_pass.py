@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained.discovery.layout import Layout
+from tokendynamics.pretrained.network import copied
 
 _ONE_STREAM = "blocks that pass on one state for each token"
 
@@ -103,9 +104,9 @@ def check_by_token(states: Tensor) -> None:
 
 
 def arguments_for(network: nn.Module, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a forward pass where the network is; real numbers in its dtype."""
+    """Return copies of the arguments of a forward pass where the network is; real numbers in its dtype."""
     first = next(parameter for parameter in network.parameters() if not parameter.is_meta)
-    return {name: moved(value, first) for name, value in arguments.items()}
+    return copied({name: moved(value, first) for name, value in arguments.items()})
 
 
 def moved(value: Any, like: Tensor) -> Any:

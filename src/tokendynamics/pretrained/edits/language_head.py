@@ -17,7 +17,7 @@ from tokendynamics.pretrained.discovery._calls import Hooks
 from tokendynamics.pretrained.discovery.layout import Layout
 from tokendynamics.pretrained.edits._pass import arguments_for, check_one_stream
 from tokendynamics.pretrained.length_dependence import as_before
-from tokendynamics.pretrained.network import quietly
+from tokendynamics.pretrained.network import copied, quietly
 from tokendynamics.pretrained.other_libraries import refusing, silenced
 from tokendynamics.pretrained.packs import Pack
 
@@ -161,7 +161,7 @@ class LanguageHead(Hooks):
         self._states = normed
         try:
             with refusing(refusal), as_before(self._whole):
-                output = self._whole(**self._arguments)
+                output = self._whole(**copied(self._arguments))
         finally:
             self._states = None
         logits = logits_of(output, self._arguments["input_ids"], self._vocabulary)

@@ -24,7 +24,7 @@ from tokendynamics.pretrained.edits.scaled_states import ScaledBlocks, why_not_s
 from tokendynamics.pretrained.edits.states import StateWatch, run
 from tokendynamics.pretrained.edits.variant import Variant
 from tokendynamics.pretrained.length_dependence import as_before
-from tokendynamics.pretrained.network import quietly
+from tokendynamics.pretrained.network import copied, quietly
 from tokendynamics.pretrained.other_libraries import refusing
 from tokendynamics.pretrained.packs import Pack, filled_up, filler_of
 
@@ -138,7 +138,7 @@ class Stack(Hooks):
             return CheckpointError(expected(self._name, "a network whose blocks run on their own output", words))
 
         with refusing(refusal), suppress(_ReachedError), as_before(self._network):
-            self._network(**arguments)
+            self._network(**copied(arguments))
 
     def _enter(self, state: Tensor) -> Tensor | None:
         if self._embedding:

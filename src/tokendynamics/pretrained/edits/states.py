@@ -223,7 +223,7 @@ class StateWatch(Hooks):
             block = network.get_submodule(name)
             self.before_block(block, layer.sites, self._here(self._enter))
             if layer.residual is not None and layer.attends:
-                self._site(block, layer.residual)
+                self._site(block, layer.residual, layer.sites.in_place)
             self.after_block(block, layer.sites, self._here(self._leave))
         if layout.final_norm is not None:
             self.after(network.get_submodule(layout.end), self._here(self._finish))
@@ -252,8 +252,9 @@ class StateWatch(Hooks):
                 states[:, number, length:] = states[:, number, :1]
         lengths = pack.lengths or (longest,) * len(pack.places)
         received = attention_seen.by_layer([layer.attends for layer in self._layout.layers])
-        if places != slice(None) and pack.lengths is None:
-            received = None  # what the network put around the prompt attends too
+        unseen = any(layer.attends and not layer.shows for layer in self._layout.layers)
+        if unseen or (places != slice(None) and pack.lengths is None):
+            received = None  # it is of other axes than tokens, or what the network put around the prompt attends too
         return PackStates(pack.places, lengths, attention, feed_forward, final, received)
 
     def _here(self, keep: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
@@ -285,13 +286,13 @@ class StateWatch(Hooks):
         if len(self.attention) < len(self.feed_forward) - 1:
             self.attention.append(torch.full_like(y, torch.nan))
 
-    def _site(self, block: nn.Module, residual: Residual) -> None:
+    def _site(self, block: nn.Module, residual: Residual, in_place: bool) -> None:
         name, side = residual.after_attention
         module, factor = block.get_submodule(name), residual.attention_factor
 
         def keep(state: Tensor) -> None:
             if len(self.attention) < len(self.feed_forward):
-                self.attention.append(state)
+                self.attention.append(state.clone() if in_place else state)
 
         def add(part: Tensor) -> None:
             if self._x is not None:
