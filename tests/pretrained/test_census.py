@@ -1,0 +1,61 @@
+"""Every model type of transformers: what `docs/census.json` says is read of it is what is read of it now."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+import transformers
+
+from pretrained.census import KEPT, Reading, kept, model_types, readings, table
+
+VERSION, KNOWN = kept()
+
+SAMPLE = (
+    "llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_next", "qwen3_5_text", "gemma", "gemma2", "gemma3_text",
+    "gpt2", "gpt_neox", "gptj", "bloom", "falcon", "mpt", "codegen", "opt", "phi", "phi3", "starcoder2", "stablelm",
+    "cohere", "granite", "glm4", "olmo2", "bert", "roberta", "electra", "distilbert", "albert", "mpnet", "modernbert",
+    "deberta-v2", "t5", "mvp", "bart", "vit", "deit", "dinov2", "beit", "clip", "qwen2_vl", "blip", "hubert",
+    "whisper", "afmoe", "deepseek_v3", "gpt_oss", "smollm3", "mamba", "fnet", "deberta", "bitnet", "llama4_text",
+    "convnext", "xlm", "dac", "canine", "reformer",
+)  # fmt: skip
+"""Sixty types that are quickly built, with every outcome and most reasons among them."""
+
+by_type: dict[str, list[Reading]] = {}
+for reading in KNOWN:
+    by_type.setdefault(reading.model_type, []).append(reading)
+
+IN_TIME = [
+    name for name, several in by_type.items() if not re.match("no outcome|its process was killed", several[0].words)
+]
+"""Those that a process of its own did not end for."""
+
+same_version = pytest.mark.skipif(
+    transformers.__version__ != VERSION, reason=f"the census is of transformers {VERSION}, this is another version"
+)
+
+
+@same_version
+@pytest.mark.parametrize(
+    "model_type", [pytest.param(name, marks=() if name in SAMPLE else pytest.mark.slow) for name in IN_TIME]
+)
+def test_a_type_is_read_as_the_census_says(model_type: str) -> None:
+    torch.manual_seed(0)
+    now = [reading._replace(words="") for reading in readings(model_type)]
+    assert now == [reading._replace(words="") for reading in by_type[model_type]]
+
+
+@same_version
+def test_the_census_has_every_type() -> None:
+    assert sorted(by_type) == sorted(model_types())
+
+
+def test_nothing_but_a_reading_or_a_refusal_comes_of_a_type() -> None:
+    assert not [reading for reading in KNOWN if reading.outcome == "failed"]
+    assert all(reading.words for reading in KNOWN if reading.outcome in ("traced", "refused", "not built"))
+    assert all(reading.read == reading.attending > 0 for reading in KNOWN if reading.outcome == "audited")
+
+
+def test_the_page_has_the_table_of_the_census() -> None:
+    assert table(KNOWN, VERSION) in (KEPT.parent / "checkpoints.md").read_text()
