@@ -14,6 +14,7 @@ EXTRAS = {
     "gguf": ("gguf", "accelerate"),
     "peft": ("peft",),
     "netcdf": ("h5netcdf", "h5py"),
+    "sentencepiece": ("sentencepiece",),
     "sweeps": ("distributed", "cryptography"),
     "training": ("accelerate", "datasets", "kornia", "sklearn", "tensorboard"),
 }

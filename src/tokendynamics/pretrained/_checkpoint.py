@@ -74,6 +74,7 @@ class Origin:
         random_seed: Seed of untrained weights.
         given_tokenizer: A tokenizer or image processor that came with the call.
         notes: How its files were read, where they do not say so themselves.
+        config: What the files of its tokenizer are read with; None for the configuration in the folder.
     """
 
     name: str
@@ -82,13 +83,28 @@ class Origin:
     random_seed: int | None = None
     given_tokenizer: Any | None = None
     notes: tuple[str, ...] = ()
+    config: Any | None = None
+
+    @property
+    def tokenizer(self) -> Any | None:
+        """The one of the call, or else the folder's; None if there is neither.
+
+        Raises:
+            CheckpointError: The folder's cannot be read.
+        """
+        if isinstance(self.tokenizer_or_error, CheckpointError):
+            raise self.tokenizer_or_error
+        return self.tokenizer_or_error
 
     @cached_property
-    def tokenizer(self) -> Any | None:
-        """The one of the call, or else the folder's; None if there is neither."""
+    def tokenizer_or_error(self) -> Any | None:
+        """See `tokenizer`: the error in the place of one that cannot be read."""
         if self.given_tokenizer is not None:
             return self.given_tokenizer
-        return None if self.folder is None else load_tokenizer(self.folder)
+        try:
+            return None if self.folder is None else load_tokenizer(self.folder, self.config)
+        except CheckpointError as error:
+            return error
 
     @cached_property
     def image_processor(self) -> Any | None:
@@ -232,8 +248,9 @@ class Checkpoint:
 
     @property
     def tokenizer(self) -> Any | None:
-        """The checkpoint's own tokenizer, None if it has none."""
-        return self._origin.tokenizer
+        """The checkpoint's own tokenizer, None if it has none that can be read: `encode` says why."""
+        tokenizer = self._origin.tokenizer_or_error
+        return None if isinstance(tokenizer, CheckpointError) else tokenizer
 
     @property
     def image_processor(self) -> Any | None:
@@ -260,15 +277,16 @@ class Checkpoint:
         Raises:
             ArgumentTypeError: The network reads no text.
             ArgumentValueError: An empty prompt, or one longer than the context.
-            CheckpointError: A trained network without a tokenizer.
+            CheckpointError: A trained network without a tokenizer, or a tokenizer that cannot be read.
         """
         facts = self.architecture
         if facts.vocabulary is None:
             advice = "pass them to states() by name"
             raise ArgumentTypeError(expected(argument, f"{self._network.main_input}, no text", "a text", advice))
-        if self.tokenizer is None and self.random_seed is None:
+        tokenizer = self._origin.tokenizer
+        if tokenizer is None and self.random_seed is None:
             raise CheckpointError(no_tokenizer(self.name))
-        return encoded(text, self.tokenizer, facts.vocabulary, facts.context, truncate=truncate, argument=argument)
+        return encoded(text, tokenizer, facts.vocabulary, facts.context, truncate=truncate, argument=argument)
 
     def states(self, ids: Int[Tensor, "*batch token"] | Mapping[str, Any]) -> SiteStates:
         """Run one prompt through the network and keep every token's state after each part of each block.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from torch import Tensor
 
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
 from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.extras import install, require
 from tokendynamics.pretrained.other_libraries import refusing, silenced, without_panics
 from tokendynamics.pretrained.sources._configuration import read_json_object
 
@@ -85,7 +88,25 @@ def _steps(part: Any) -> Iterator[tuple[str, str, str]]:
         yield "Prepend", "", part["prepend"]
 
 
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+_MARIAN = ("source.spm", "target.spm", "vocab.json")
+_SENTENCEPIECE = (
+    "source.spm",
+    "spiece.model",
+    "tokenizer.model",
+    "sentencepiece.bpe.model",
+    "sentencepiece.model",
+    "spm.model",
+)
+_ENOUGH = ("tokenizer.json", "merges.txt", "vocab.txt")
+"""Files beside which a file of sentencepiece is not needed, other than Marian's."""
+
+_TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "vocab.txt", *_SENTENCEPIECE)
+_ADVICE = "pass tokenizer= to td.load, or token ids as the prompt"
+_MOST_WORDS = 100
+_LEAST_EQUAL = 0.9
+"""Share of a file's own words that must be cut as sentencepiece cuts them; few differ by ties of their scores."""
+
+_TIKTOKEN_LINE = re.compile(rb"[A-Za-z0-9+/=]+ \d+\s")
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
@@ -113,21 +134,104 @@ def _unreadable(folder: Path, wanted: str) -> Callable[[str], CheckpointError]:
     return refusal
 
 
-def load_tokenizer(folder: Path) -> Any | None:
-    """Return the tokenizer of a checkpoint folder, None if it has none.
+def _sentencepiece_file(folder: Path) -> Path | None:
+    """Return the file of a folder's tokenizer that only sentencepiece reads; None where it is not needed.
 
     Raises:
-        CheckpointError: Its files cannot be read, or make a text longer without bound.
+        CheckpointError: It is no such file, or others that belong to it are missing.
+    """
+    file = next((folder / name for name in _SENTENCEPIECE if (folder / name).is_file()), None)
+    if file is None:
+        return None
+    if file.name in _MARIAN:
+        if absent := [name for name in _MARIAN if not (folder / name).is_file()]:
+            wanted = f"the tokenizer files {', '.join(_MARIAN)}"
+            raise CheckpointError(expected(str(folder), wanted, f"no {' and no '.join(absent)}", _ADVICE))
+    elif any((folder / name).is_file() for name in _ENOUGH):
+        return None
+    with file.open("rb") as content:
+        beginning = content.read(1000)
+    if _TIKTOKEN_LINE.match(beginning):
+        return None
+    if not beginning.startswith(b"\n"):  # the tag of the first piece
+        raise CheckpointError(
+            expected(str(file), "a file of sentencepiece", "another one", f"copy it again, {_ADVICE}")
+        )
+    return file
+
+
+def _cuts(folder: Path, file: Path) -> dict[str, list[str]]:
+    """Return words that a file of sentencepiece has among its pieces, each with the pieces that it is cut into.
+
+    Tokenizers may lowercase a text or decompose its letters first, so that no such word is among them.
+
+    Raises:
+        CheckpointError: The library is not installed, or cannot read the file.
+    """
+    use = f"the tokenizer in {file.name}"
+    require("sentencepiece", str(folder), use, otherwise=_ADVICE, error=CheckpointError)
+
+    def refusal(words: str) -> CheckpointError:
+        return CheckpointError(expected(str(folder), f"the packages for {use}", words, install("sentencepiece")))
+
+    with refusing(refusal):
+        library, form = (import_module(f"sentencepiece{name}") for name in ("", ".sentencepiece_model_pb2"))
+    with refusing(_unreadable(file, "a file of sentencepiece")):
+        model = form.ModelProto.FromString(file.read_bytes())
+        processor = library.SentencePieceProcessor(model_proto=model.SerializeToString())
+        words = (entry.piece.strip("▁") for entry in model.pieces if entry.type == entry.NORMAL)
+        plain = [word for word in words if word.isalpha() and word == unicodedata.normalize("NFKD", word.lower())]
+        return {word: processor.encode(word, out_type=str) for word in list(dict.fromkeys(plain))[:_MOST_WORDS]}
+
+
+def _check_cuts(folder: Path, file: Path, tokenizer: Any, cuts: Mapping[str, list[str]]) -> None:
+    """Refuse a tokenizer that transformers reads from a file of sentencepiece as another one.
+
+    Without tokenizer_config.json it may take another class, which leaves out the space before a text or cuts by bytes.
+    """
+    other = {}
+    with refusing(_unreadable(folder, "a tokenizer that can encode")), silenced():
+        for word, pieces in cuts.items():
+            ids = tokenizer(word, add_special_tokens=False)["input_ids"]
+            if (came := tokenizer.convert_ids_to_tokens(ids)) != pieces:
+                other[word] = f"{' '.join(map(str, came))} for {' '.join(pieces)}"
+    if len(other) > (1 - _LEAST_EQUAL) * len(cuts):
+        came = f"{type(tokenizer).__name__} of transformers, with {len(other)} of {len(cuts)} words otherwise"
+        came += f" ({next(iter(other.values()))})"
+        advice = f"add tokenizer.json or tokenizer_config.json, {_ADVICE}"
+        raise CheckpointError(expected(str(folder), f"a tokenizer that cuts words as {file.name} does", came, advice))
+
+
+def load_tokenizer(folder: Path, config: Any | None = None) -> Any | None:
+    """Return the tokenizer of a checkpoint folder, None if it has none.
+
+    Args:
+        folder: Of the checkpoint.
+        config: The network's, whose type decides what some files are; None for that of the folder.
+
+    Raises:
+        CheckpointError: Its files cannot be read, need a library that is not installed, are read as another tokenizer,
+            or make a text longer without bound.
     """
     if (file := folder / "tokenizer.json").is_file():
         check_growth(file)
     if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         return None
+    file = _sentencepiece_file(folder)
+    cuts = {} if file is None else _cuts(folder, file)
     from transformers import AutoTokenizer
 
+    def refusal(words: str) -> CheckpointError:
+        came = f"one that transformers does not read ({words})"
+        return CheckpointError(expected(str(folder), "a tokenizer", came, f"copy it again, {_ADVICE}"))
+
     # Tokenizer files fail in as many ways as there are formats.
-    with refusing(_unreadable(folder, "a tokenizer")), silenced(), without_panics():
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    with refusing(refusal), silenced(), without_panics():
+        options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+        tokenizer = AutoTokenizer.from_pretrained(folder, config=config, **options)
+    if file is not None:
+        _check_cuts(folder, file, tokenizer, cuts)
+    return tokenizer
 
 
 def load_image_processor(folder: Path) -> Any | None:

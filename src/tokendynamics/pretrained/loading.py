@@ -130,8 +130,7 @@ def load(
     checkpoint = _of_files(files, tokenizer, half, stream, kind, place, allow_pickle, spread)
     if adapter is None:
         return checkpoint
-    origin = Origin(checkpoint.name, files.source, files.folder, checkpoint.random_seed, tokenizer, checkpoint.notes)
-    return live_checkpoint(checkpoint.whole, origin, adapter=adapter, allow_pickle=allow_pickle)
+    return live_checkpoint(checkpoint.whole, replace(checkpoint._origin), adapter=adapter, allow_pickle=allow_pickle)
 
 
 def _adapter(
@@ -195,7 +194,7 @@ def _of_files(
         _check_places(whole, store, sources, files.name)
         weights = Weights(store, network, whole, prefix, files.name)
     discovery = discover_in(config, network, half, files.name)
-    origin = Origin(files.name, files.source, files.folder, seed, tokenizer, notes)
+    origin = Origin(files.name, files.source, files.folder, seed, tokenizer, notes, config)
     network_config = getattr(network, "config", config)
     placement = None
     if spread is not None:
@@ -325,6 +324,7 @@ def untrained_twin(ckpt: Checkpoint, seed: int = 0, std: float | None = None) ->
     shapes, laws = shapes_of(network), initial_laws(network)
     weights = DrawnTensors(shapes, laws if std is None else of_std(laws, shapes, std), seed)
     discovery = discover_in(ckpt.config, network, None, name)
-    origin = Origin(name, random_seed=seed, given_tokenizer=ckpt.tokenizer or ckpt.image_processor)
+    given = ckpt.tokenizer or ckpt.image_processor
+    origin = replace(ckpt._origin, name=name, source=None, random_seed=seed, given_tokenizer=given, notes=())
     network_config = getattr(network, "config", ckpt.config)
     return Checkpoint(origin, Network(network, network_config, ckpt.dtype, ckpt.device, weights), discovery)

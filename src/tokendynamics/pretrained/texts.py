@@ -180,6 +180,7 @@ def _rendered(ckpt: Checkpoint, conversation: Any, name: str) -> str:
     messages = _checked_messages(conversation, name)
     tokenizer = ckpt.tokenizer
     if tokenizer is None:
+        ckpt.encode("a", truncate=True, argument=name)  # refuses one that cannot be read in its own words
         raise CheckpointError(no_tokenizer(ckpt.name))
     if not getattr(tokenizer, "chat_template", None):
         advice = "pass texts without chat=True, or set tokenizer.chat_template"

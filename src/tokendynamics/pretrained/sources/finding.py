@@ -71,7 +71,7 @@ def wheel_path(name: str) -> Path:
 
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_SMALL_FILES = ["*.json", "*.txt", "*.model", "*.jinja"]
+_SMALL_FILES = ["*.json", "*.txt", "*.model", "*.spm", "*.jinja"]
 
 
 def is_hub_id(text: str) -> bool:
