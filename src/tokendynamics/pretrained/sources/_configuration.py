@@ -126,13 +126,13 @@ class ModelType:
     """The model types that a configuration may be of.
 
     Attributes:
-        candidates: One where the file states it, or a class that it names has it; else all of 2019 whose sizes are
-            stated, which may be none.
+        candidates: One where the file states it (any value, unchecked), or a class that it names has it; else all of
+            2019 whose sizes are stated, which may be none.
         named: The class that the file names; empty where it states the type, or names none.
         stated: Whether the file states it.
     """
 
-    candidates: tuple[str, ...]
+    candidates: tuple[Any, ...]
     named: str = ""
     stated: bool = False
 
@@ -193,7 +193,7 @@ def _facts(folder: Path) -> dict[str, Any]:
     return read_json_object(path)
 
 
-def read_config(folder: Path, model_type: str) -> Any:
+def read_config(folder: Path, model_type: Any) -> Any:
     """Return the transformers configuration in `folder`.
 
     Args:
