@@ -133,6 +133,8 @@ def model_types() -> list[str]:
             classes: Any = MODEL_MAPPING[kind]
             network = classes[0] if isinstance(classes, tuple) else classes
             # Several types may share a class: it is called by the one that it was written for.
+            if not kind.__module__.startswith("transformers."):
+                continue  # what this library registers
             written_for = kind.model_type == model_type and _package(kind) == _package(network)
             if written_for or network not in by_class:
                 by_class[network] = model_type
@@ -207,6 +209,8 @@ def _reading(network: Any, model_type: str, half: str | None) -> Reading:
     except TokenDynamicsError as error:
         return this("refused", " ".join(str(error).split()))
     except Exception as error:
+        if "allocate memory" in str(error):
+            return this("not built", f"it needs more than {_MEMORY >> 30} GB")
         return this("failed", f"{type(error).__name__}: {_short(error)}")
     problems = list(dict.fromkeys(layer.problem for layer in layers if layer.problem))
     return this("audited" if read and len(read) == len(attending) else "traced", "; ".join(problems), *counts)
@@ -389,7 +393,7 @@ def _reason(reading: Reading) -> str:
     if reading.outcome == "not built":
         missing = "library" in reading.words or "install" in reading.words
         return "it needs a further library" if missing else "its class builds no small network from defaults"
-    if "all blocks in one list" in reading.words or "with as many tokens" in reading.words:
+    if "all blocks in one list" in reading.words or "layers with different numbers of tokens" in reading.words:
         return "its blocks stand in several lists or hold different numbers of tokens, as pyramids of convolutions do"
     words = re.sub(r" got states of shape \(.*?\)", " got others", reading.words)
     words = re.sub(r"^[\w.]+: expected", "expected", words.replace("|", "/"))

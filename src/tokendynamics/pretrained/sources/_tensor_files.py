@@ -138,7 +138,9 @@ def stored_tensors(folder: Path, file: Path | None, allow_pickle: bool) -> Tenso
         return PickledFiles(pickled)
     foreign = sorted(path.name for path in folder.iterdir() if path.suffix in _FOREIGN)
     came = f"only those of another framework ({foreign[0]})" if foreign else "none"
-    advice = "convert them with an earlier version of transformers (from_tf or from_flax)" if foreign else ""
+    advice = "random: before its name draws an untrained network of its configuration"
+    if foreign:
+        advice = "convert them with an earlier version of transformers (from_tf or from_flax)"
     if pickled:
         came = f"only pickled ones ({pickled[0].name}), which can run code when read"
         advice = "pickled weights that you trust need allow_pickle=True (--allow-pickle)"
