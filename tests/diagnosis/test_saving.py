@@ -104,7 +104,7 @@ def test_one_without_an_audit_opens_without_one(tmp_path: Path) -> None:
     found = diagnose(network_of("fnet")[0], [[5, 9, 33, 21], [7]])
     found.save(tmp_path)
     assert_same(Diagnosis.open(tmp_path), found)
-    assert "no softmax attention was seen" in Diagnosis.open(tmp_path).audit_refused
+    assert "no softmax of products" in Diagnosis.open(tmp_path).audit_refused
 
 
 @pytest.mark.usefixtures("undrawn")
