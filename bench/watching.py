@@ -65,6 +65,6 @@ def _plain(network: Any, ids: Tensor) -> tuple[Tensor, ...]:
 
 
 def _difference(ckpt: Checkpoint, network: Any, ids: Tensor) -> str:
-    own = torch.cat(_plain(network, ids)[:-1])
+    plain = torch.cat(_plain(network, ids)[:-1])
     states = ckpt.states(ids).feed_forward[:-1]
-    return f"states differ by {float((states - own).abs().max() / own.abs().max()):.0e} of the largest"
+    return f"states differ by {float((states - plain).abs().max() / plain.abs().max()):.0e} of the largest"
