@@ -207,7 +207,8 @@ def _reading(network: Any, model_type: str, half: str | None) -> Reading:
     except AttentionFactorsError as error:
         return this("traced", " ".join(str(error).split()), *counts)
     except TokenDynamicsError as error:
-        return this("refused", " ".join(str(error).split()))
+        words = " ".join(str(error).split())
+        return this("refused", re.sub(r"(missing \d+ required positional arguments?).*", r"\1", words))
     except Exception as error:
         if "allocate memory" in str(error):
             return this("not built", f"it needs more than {_MEMORY >> 30} GB")
