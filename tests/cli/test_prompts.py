@@ -83,8 +83,8 @@ def test_what_is_no_prompt_is_named_by_its_line(name: str, content: str | bytes,
 def test_a_line_is_a_conversation_with_chat() -> None:
     messages = [{"role": "user", "content": "a"}]
     lines = [json.dumps(each) for each in (messages, {"messages": messages}, {"messages": messages, "name": "talk"})]
-    found = named_prompts(*WITHOUT, [written("\n\n".join(lines))], chat=True)
-    assert found == {"lines.txt:1": messages, "lines.txt:3": messages, "talk": messages}
+    conversations = named_prompts(*WITHOUT, [written("\n\n".join(lines))], chat=True)
+    assert conversations == {"lines.txt:1": messages, "lines.txt:3": messages, "talk": messages}
 
 
 @pytest.mark.parametrize(

@@ -224,14 +224,14 @@ def test_factors_give_the_attention_of_a_hybrid_or_say_why_there_are_none(name: 
             with pytest.raises(CheckpointError, match="it reads 64 features of a token"):
                 checkpoint.attention(layer)
             continue
-        found = checkpoint.layout.layers[layer - 1].attention
-        assert found is not None
-        assert (found.gate is not None) == (name in GATES)
-        assert not GATES.get(name) or found.gate == GATES[name]
-        if found.gate is not None:
+        attention = checkpoint.layout.layers[layer - 1].attention
+        assert attention is not None
+        assert (attention.gate is not None) == (name in GATES)
+        assert not GATES.get(name) or attention.gate == GATES[name]
+        if attention.gate is not None:
             _check_gate(checkpoint, network, layer)
             continue
-        if "value" in found.normed:  # no product of matrices is what the values of MLA are
+        if "value" in attention.normed:  # no product of matrices is what the values of MLA are
             continue
         read, given = _seen_of(checkpoint, network, layer)
         weights = checkpoint.attention(layer)
@@ -244,21 +244,21 @@ def test_factors_give_the_attention_of_a_hybrid_or_say_why_there_are_none(name: 
             total += patterns[number][head] @ value @ weights.output[head].double()
         total = total if weights.output_bias is None else total + weights.output_bias.double()
         torch.testing.assert_close(total, given.double(), rtol=1e-5, atol=1e-5 * float(given.abs().max()))
-        if not found.normed:  # and all of it, where queries and keys are no more than turned
-            by_hand = _attention_by_hand(read, weights, found.causal)
+        if not attention.normed:  # and all of it, where queries and keys are no more than turned
+            by_hand = _attention_by_hand(read, weights, attention.causal)
             torch.testing.assert_close(by_hand, given.double(), rtol=1e-5, atol=1e-5 * float(given.abs().max()))
 
 
 def _check_gate(checkpoint: td.Checkpoint, network: Any, layer: int) -> None:
     """What the output projection reads is what the heads give, times sigmoids of what the gate's module gives."""
-    found = checkpoint.layout.layers[layer - 1].attention
-    assert found is not None
-    assert found.gate is not None
+    attention = checkpoint.layout.layers[layer - 1].attention
+    assert attention is not None
+    assert attention.gate is not None
     block = network.get_submodule(checkpoint.layout.blocks[layer - 1])
     read, gates, heads = list[Tensor](), list[Tensor](), list[Tensor]()
     hooks = [
-        block.get_submodule(found.output[0]).register_forward_pre_hook(lambda m, x: read.append(x[0][0])),
-        block.get_submodule(found.gate).register_forward_hook(lambda m, x, y: gates.append(y[0].sigmoid())),
+        block.get_submodule(attention.output[0]).register_forward_pre_hook(lambda m, x: read.append(x[0][0])),
+        block.get_submodule(attention.gate).register_forward_hook(lambda m, x, y: gates.append(y[0].sigmoid())),
     ]
     checkpoint.watch_attention(IDS, lambda call: heads.append(call.output[0].flatten(-2)))
     for hook in hooks:
@@ -268,7 +268,7 @@ def _check_gate(checkpoint: td.Checkpoint, network: Any, layer: int) -> None:
     weights = checkpoint.attention(layer)
     with pytest.raises(CheckpointError, match="a gate multiplies what its heads give"):
         td.source_tokens(checkpoint, {"a": [5, 6, 7]})
-    assert weights.output.shape[0] == found.heads
+    assert weights.output.shape[0] == attention.heads
 
 
 def _seen_of(checkpoint: td.Checkpoint, network: Any, layer: int) -> tuple[Tensor, Tensor]:

@@ -173,8 +173,8 @@ def test_models_of_other_tokenizers_read_whole_texts(ckpt: Any) -> None:
     other = tokenizer_of()
     other.chat_template = TEMPLATE.replace("{{ bos_token }}", "")
     second = td.load(ckpt.model, other)
-    found = td.compare(ckpt, second, texts=TALKS, chat=True, weights=False, heads=False)
-    assert [trace.token_text.values[0, 0] for trace in found.traces] == ["<s>", "user"]
+    comparison = td.compare(ckpt, second, texts=TALKS, chat=True, weights=False, heads=False)
+    assert [trace.token_text.values[0, 0] for trace in comparison.traces] == ["<s>", "user"]
     other.backend_tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     with pytest.raises(ArgumentValueError, match="window: expected None for models of different tokenizers, got 12"):
         td.compare(ckpt, second, texts=LONG, window=12)

@@ -184,11 +184,11 @@ def what_if(
     prompts = named_prompts(texts, ckpt)
     ckpts = [ckpt, ckpt.under(variant.after(ckpt.variant))]
     with reporting(progress) as report:
-        found = run_together(ckpts, [prompts] * len(ckpts), sinks, sink_ratio, truncate, report)
-    losses = [losses_of_prompts(each, given) for each, given in zip(ckpts, found.given, strict=True)]
+        together = run_together(ckpts, [prompts] * len(ckpts), sinks, sink_ratio, truncate, report)
+    losses = [losses_of_prompts(each, given) for each, given in zip(ckpts, together.given, strict=True)]
     attrs = {"model": ckpt.name, "changes": variant.words, "no_loss": losses[0][1], "intervals": _INTERVALS}
-    attrs["sinks"] = found.traces[0].attrs["sinks"]
-    return _as_dataset(found, [each for each, _ in losses]).assign_attrs(attrs)
+    attrs["sinks"] = together.traces[0].attrs["sinks"]
+    return _as_dataset(together, [each for each, _ in losses]).assign_attrs(attrs)
 
 
 def _bases(project_out: object, ckpt: Checkpoint) -> dict[int, tuple[tuple[float, ...], ...]]:
