@@ -1,12 +1,12 @@
 """Build every model type of the installed transformers small, and write down what is read of each.
 
 A half of a network is *traced* if the states before and after each of its blocks equal what hooks on the blocks give;
-*audited* if in addition every layer with an attention has factors that recompute it; *refused* if `td.load` says why
-not; *failed* if anything else comes of it, which must not be. What transformers itself does not build, or not small, is
-*not built*.
+*audited* if in addition every layer with an attention has factors that recompute it; *refused* if an error of this
+library says why not; *failed* if anything else comes of it, which must not be. What transformers itself does not build,
+or not small, is *not built*.
 
-``make census`` writes a line for each half to census-out/census.jsonl, which a run
-that was interrupted goes on from, and at the end docs/census.json and the table in docs/checkpoints.md.
+``make census`` writes a line for each half to census-out/census.jsonl, which a run that was interrupted goes on from,
+and at the end docs/census.json and the table in docs/checkpoints.md.
 """
 
 from __future__ import annotations
