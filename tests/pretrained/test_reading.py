@@ -303,7 +303,7 @@ def test_one_file_counts_before_an_index_as_in_transformers(tiny: Any) -> None:
         ("model.safetensors", b"version https://git-lfs.github.com/spec/v1", "a pointer of Git LFS; .*git lfs pull"),
         ("pytorch_model.bin", b"version https://git-lfs.github.com/spec/v1", "a pointer of Git LFS; .*git lfs pull"),
         ("tf_model.h5", b"", r"only those of another framework \(tf_model\.h5\)"),
-        ("optimizer.pt", b"", "expected safetensors weights, got none$"),
+        ("optimizer.pt", b"", "expected safetensors weights, got none; random: before its name"),
     ],
 )
 def test_what_stands_in_the_place_of_weights_is_named(name: str, content: bytes, words: str, tiny: Any) -> None:

@@ -21,7 +21,7 @@ from tokendynamics.pretrained.discovery._discover import Seen
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall, joined
 from tokendynamics.pretrained.discovery.interface import watching
 from tokendynamics.pretrained.discovery.layout import AttentionLayout
-from tokendynamics.pretrained.network import at_least_single
+from tokendynamics.pretrained.network import at_least_single, weight_is_a_method
 from tokendynamics.pretrained.other_libraries import refusing, silenced
 
 _SEED = 3
@@ -254,7 +254,7 @@ def _is_packed(module: nn.Module) -> bool:
     """Whether a module's own weight is no tensor of real numbers, so that there is nothing to take to float64."""
     weights = [*module.parameters(recurse=False)]
     packed = any(type(value.data) is not Tensor or not value.is_floating_point() for value in weights)
-    return packed or callable(getattr(module, "weight", None))
+    return packed or weight_is_a_method(module)
 
 
 def _is_large(module: nn.Module) -> bool:

@@ -54,6 +54,14 @@ def at_least_single(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
+def weight_is_a_method(module: nn.Module) -> bool:
+    """Whether a module gives its weight by a method, as PyTorch's quantised ones do.
+
+    A child of that name, as a parametrised module has among its parametrisations, does not count.
+    """
+    return inspect.ismethod(getattr(module, "weight", None))
+
+
 def empty_network(config: Any, dtype: torch.dtype = torch.float32) -> Any:
     """Return the base model (no output head) on torch's meta device, which stores shapes and no values.
 

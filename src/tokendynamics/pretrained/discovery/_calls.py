@@ -14,7 +14,7 @@ from tokendynamics.pretrained._torch_attention import projections_apart
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.interface import watching
 from tokendynamics.pretrained.length_dependence import as_before
-from tokendynamics.pretrained.network import copied, without_cache
+from tokendynamics.pretrained.network import copied, weight_is_a_method, without_cache
 from tokendynamics.pretrained.other_libraries import silenced
 
 STATES = "hidden_states"
@@ -301,9 +301,7 @@ class _Recorder(ExitStack):
 
 def _projects(module: nn.Module) -> bool:
     """Whether a module holds matrices, or a module that gives its own by a function, as packed ones do."""
-    return any(weight.ndim > 1 for weight in module.parameters()) or any(
-        callable(getattr(inner, "weight", None)) for inner in module.modules()
-    )
+    return any(weight.ndim > 1 for weight in module.parameters()) or any(map(weight_is_a_method, module.modules()))
 
 
 def _reads_several(module: nn.Module, positional: tuple[Any, ...], named: Mapping[str, Any]) -> bool:

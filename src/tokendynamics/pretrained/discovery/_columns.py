@@ -14,6 +14,7 @@ from tokendynamics.numerics import CheckpointError
 from tokendynamics.pretrained._torch_attention import InProjection, Projection
 from tokendynamics.pretrained.discovery._calls import ModuleCall, as_features
 from tokendynamics.pretrained.discovery._norms import Norm, norm_of
+from tokendynamics.pretrained.network import weight_is_a_method
 
 
 @dataclass(frozen=True)
@@ -228,7 +229,7 @@ def _format(module: nn.Module) -> str:
 
 
 def _holds(module: nn.Module) -> bool:
-    return any(True for _ in module.parameters()) or callable(getattr(module, "weight", None))
+    return any(True for _ in module.parameters()) or weight_is_a_method(module)
 
 
 _AFFINE = 1e-3

@@ -190,7 +190,7 @@ def find(
         ArgumentValueError: A bad seed.
 
     >>> find("random:gpt2-xl:3", allow_pickle=False, cache=None, report=print)
-    Untrained(name='random:gpt2-xl:3', architecture='gpt2-xl', seed=3)
+    Untrained(name='random:gpt2-xl:3', architecture='gpt2-xl', seed=3, notes=())
     """
     text = fspath(spec)
     words = isinstance(spec, str)
