@@ -52,8 +52,10 @@ def silenced() -> Iterator[None]:
 
     with ExitStack() as restore, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        restore.callback(switches.set_verbosity, switches.get_verbosity())
-        switches.set_verbosity(logging.CRITICAL)
+        # Each change of a level clears what some thousand loggers remember: inside another block none is made.
+        if switches.get_verbosity() != logging.CRITICAL:
+            restore.callback(switches.set_verbosity, switches.get_verbosity())
+            switches.set_verbosity(logging.CRITICAL)
         if switches.is_progress_bar_enabled():
             restore.callback(switches.enable_progress_bar)
             switches.disable_progress_bar()

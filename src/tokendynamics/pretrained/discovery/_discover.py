@@ -42,6 +42,7 @@ from tokendynamics.pretrained.discovery.layout import (
     Positions,
 )
 from tokendynamics.pretrained.length_dependence import as_before
+from tokendynamics.pretrained.other_libraries import silenced
 from tokendynamics.pretrained.packs import packing_of
 
 
@@ -129,19 +130,19 @@ def discover(
     Raises:
         LayoutNotFoundError: It has no list of blocks.
     """
-    with torch.no_grad(), as_before(network), apart(network):
+    with torch.no_grad(), as_before(network), apart(network), silenced():
+        first = record(network, inputs(2))
         try:
-            discovery = _discovered(network, inputs, _INPUTS, found_on)
+            discovery = _discovered(network, inputs, first, _INPUTS, found_on)
         except TooFewInputsError:
-            discovery = _discovered(network, inputs, None, found_on)
+            discovery = _discovered(network, inputs, first, None, found_on)
     return replace(discovery, layout=replace(discovery.layout, decoder_alone=True)) if decoder else discovery
 
 
 def _discovered(
-    network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], count: int | None, found_on: str
+    network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], first: Pass, count: int | None, found_on: str
 ) -> Discovery:
-    """Find the layout from a number of inputs, or from as many as any rotation may need."""
-    first = record(network, inputs(2))
+    """Find the layout from a first pass and one of a number of inputs, or of as many as any rotation may need."""
     attending = {call.module for _, call in first.attentions if call.module is not None}
     if count is None:
         # How many inputs overdetermine the matrices of positions: with the heads, 1.5 times a head's width.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Literal
 
 import torch
@@ -18,6 +17,9 @@ _TOLERANCE = 1e-5
 
 _ROUNDINGS = 4.0
 """How many roundings of its own size a state may be off by, after two sums."""
+
+_NEAR = 10.0
+"""How many times too large a misfit may look before it is computed exactly."""
 
 _BETTER = 0.5
 """A second part counts if the misfit without it is at least twice as large; others change it by a thousandth."""
@@ -102,17 +104,43 @@ class _Block:
         The target is what is left of two states: where they are far larger, most of its digits are their rounding. The
         misfit is relative to its own size and to that.
         """
-        wanted = target.flatten()[self.sample].double()
-        given = torch.stack([part.flatten()[self.sample].double() for part in parts], dim=1)
+        wanted = self._sampled(target)
+        given = torch.stack([self._sampled(part) for part in parts], dim=1)
         factors = torch.linalg.lstsq(given, wanted[:, None]).solution
         misfit = (given @ factors)[:, 0] - wanted
-        rounding = _ROUNDINGS * torch.finfo(target.dtype).eps * self.x.flatten()[self.sample].double().norm()
-        size = wanted.norm() + rounding / _TOLERANCE
+        size = self._size(target)
         doubt = (_TOLERANCE * size / given.norm(dim=0).clamp_min(1e-300)).clamp(10 * _TOLERANCE, 0.1)
         # Whole numbers, within what a factor is known to.
         pairs = zip(factors[:, 0].tolist(), doubt.tolist(), strict=True)
         cleaned = [round(factor) * 1.0 if abs(factor - round(factor)) < known else factor for factor, known in pairs]
         return float(misfit.norm() / size.clamp_min(1e-300)), cleaned
+
+    def _sampled(self, states: Tensor) -> Tensor:
+        return states.flatten()[self.sample].double()
+
+    def _size(self, target: Tensor) -> Tensor:
+        """Return what a misfit is relative to: the size of a difference of two states, and that of their rounding."""
+        rounding = _ROUNDINGS * torch.finfo(target.dtype).eps * self._sampled(self.x).norm()
+        return self._sampled(target).norm() + rounding / _TOLERANCE
+
+    def likely(self, target: Tensor, parts: Sequence[Tensor]) -> list[tuple[int, ...]]:
+        """Return the places of each part, then of each two, whose multiples come near a target: few of very many.
+
+        All that is left of the target beside one part is compared with all that is left of the others at once.
+        """
+        wanted, most = self._sampled(target), _NEAR * _TOLERANCE * self._size(target)
+        given = torch.stack([self._sampled(part) for part in parts])
+        given = given / given.norm(dim=1, keepdim=True).clamp_min(1e-300)
+        alone, pairs = [], []
+        for first, direction in enumerate(given):
+            left = wanted - (wanted @ direction) * direction
+            if left.norm() <= most:
+                alone.append((first,))
+            others = given[first + 1 :] - (given[first + 1 :] @ direction)[:, None] * direction
+            others = others / others.norm(dim=1, keepdim=True).clamp_min(1e-300)
+            misfits = (left - (others @ left)[:, None] * others).norm(dim=1)
+            pairs += [(first, first + 1 + place) for place in (misfits <= most).nonzero()[:, 0].tolist()]
+        return [*alone, *pairs]
 
     def reading(self, states: Tensor) -> ModuleCall | None:
         """Return the first module that reads these states."""
@@ -188,10 +216,10 @@ def _added(inside: _Block, projected: int, time: int | None) -> Residual | None:
     # What gives the whole state is no part of it: with an attention that gives x, y = x + y − x would fit as well.
     outputs = [(call, states) for call, states in inside.outputs if not torch.equal(states, inside.y)]
     best: tuple[float, tuple[ModuleCall, ...], list[float]] = (_TOLERANCE, (), [])
-    for parts in (*((one,) for one in outputs), *combinations(outputs, 2)):
-        error, factors = inside.fit(change, [states for _, states in parts])
+    for places in inside.likely(change, [states for _, states in outputs]) if outputs else ():
+        error, factors = inside.fit(change, [outputs[place][1] for place in places])
         if error < _BETTER * best[0] or (not best[1] and error < best[0]):
-            best = error, tuple(call for call, _ in parts), factors
+            best = error, tuple(outputs[place][0] for place in places), factors
     calls, factors = tuple(inside.outermost(call) for call in best[1]), best[2]
     if not calls:
         return None
