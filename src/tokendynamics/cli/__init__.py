@@ -8,6 +8,7 @@ from tokendynamics._version import __version__
 from tokendynamics.cli._check import check_command
 from tokendynamics.cli._compare import compare_command
 from tokendynamics.cli._diagnose import diagnose_command
+from tokendynamics.cli._explore import explore_command
 from tokendynamics.cli._inspect import inspect_command
 from tokendynamics.cli._reference import reference_group as _reference_group
 from tokendynamics.cli._simulate import simulate_command
@@ -30,6 +31,7 @@ Examples:
   tokendynamics simulate --example fig3 > fig3.toml
   tokendynamics check fig3.toml
   tokendynamics simulate fig3.toml
+  tokendynamics explore fig3.toml
   tokendynamics sweep outcomes.toml
   tokendynamics study table1.toml
   tokendynamics train bytes-small --regime divergence
@@ -44,7 +46,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or wrong input, 3 a limit is not met
     epilog=_EPILOG,
     commands=[
         diagnose_command, compare_command, inspect_command, simulate_command, check_command, sweep_command,
-        study_command, train_command, _reference_group, _circuits_group,
+        study_command, train_command, explore_command, _reference_group, _circuits_group,
     ],
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )  # fmt: skip

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tokendynamics.diagnosis import Diagnosis
     from tokendynamics.figures.svg import Drawing
 
-__all__ = ["chart", "notebook_html", "page", "write"]
+__all__ = ["chart", "explore", "notebook_html", "page", "write"]
 
 _PAGES = {
     "circuits": ("tokendynamics.report.circuits.landscape", "tokendynamics.report.circuits.models"),
@@ -75,6 +75,33 @@ def write(result: Any, path: str | Path, max_bytes: int | None = None) -> Path:
     from tokendynamics.report._page import write_page
 
     return write_page(page(result), path, max_bytes=max_bytes)
+
+
+@typed_arguments
+def explore(path: str | Path, subject: Any = None) -> Path:
+    """Write the explorer: a page on which tokens move under attention, as one HTML file without any request.
+
+    The browser integrates the flow with steps controlled as those of `tokendynamics.simulate`, so that β, the mask,
+    the weights, positions and the number of tokens can be changed while it runs. Beside it stand the theorems that
+    apply, from `tokendynamics.check`.
+
+    Args:
+        path: The file to write; its folder is made if need be.
+        subject: A trajectory, a simulation, or a file from `tokendynamics.specification.read`; None for five presets.
+            A flow that no browser can integrate (more than 128 tokens, 16 features or 8 heads, matrices that depend
+            on time, a space or positions defined by the user) is played from the states that Python computes.
+
+    Returns:
+        The path written.
+
+    Raises:
+        ArgumentTypeError: Another subject.
+        ArgumentValueError: `path` is a folder, or more tokens than a page can hold.
+    """
+    from tokendynamics.report._page import write_page
+    from tokendynamics.report.explorer._page import explorer_page
+
+    return write_page(explorer_page(subject), path)
 
 
 def notebook_html(diagnosis: Diagnosis) -> str:

@@ -125,6 +125,25 @@ class Result(Readable):
         """
         return pages().write(self, path, max_bytes=max_bytes)
 
+    @typed_arguments
+    def explore(self, path: str | Path) -> Path:
+        """Write a page on which the tokens of this result move, as one HTML file without any request.
+
+        A flow that a browser can integrate is integrated there, with sliders for what moves the tokens; the states of
+        others are played.
+
+        Args:
+            path: The file to write; its folder is made if need be.
+
+        Returns:
+            The path written.
+
+        Raises:
+            ArgumentTypeError: A result in which no token moves in time; trajectories and simulations can be explored.
+            ArgumentValueError: `path` is a folder.
+        """
+        return pages().explore(path, self)
+
 
 class StoredResult(Result):
     """What is saved as a folder: its datasets, a summary in JSON, and a manifest."""

@@ -1,0 +1,109 @@
+"""The page of the explorer: one file without any request, from presets, a file's flow or a run."""
+
+from __future__ import annotations
+
+import json
+from functools import singledispatch
+from importlib.resources import files
+from typing import Any
+
+from markupsafe import Markup
+
+from tokendynamics._version import __version__
+from tokendynamics.dynamics import Trajectory
+from tokendynamics.numerics import ArgumentTypeError
+from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.report._page import content_security_policy, resource, style, templates
+from tokendynamics.report.explorer._flow import why_not_live
+from tokendynamics.report.explorer._system import live_system, of_trajectory, played_system
+from tokendynamics.specification import Simulation, run
+from tokendynamics.specification.build import build
+from tokendynamics.specification.file import SpecificationFile, parse
+
+_SENTENCES = {
+    "one-cluster": "All tokens start in one half of the sphere, attend to each other, and meet in one point.",
+    "metastability": "Tokens gather in two clusters before t = 20; only after t = 200 do these meet.",
+    "leader": "Each token sees itself and those before it: all go to the first, which does not move.",
+    "rotary": "With rotary positions these tokens grow; without them they shrink.",
+    "repulsion": "Each token moves away from what it attends to: tokens spread over the sphere.",
+}
+
+
+def presets() -> list[dict[str, Any]]:
+    """Return the systems of a page without an argument."""
+    folder = files("tokendynamics.report.explorer").joinpath("presets")
+    systems = []
+    for path in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        name = path.name.removesuffix(".toml").partition("-")[2]
+        file = parse(path.read_text(encoding="utf-8"), path.name)
+        setup = build(file)
+        systems.append(
+            live_system(
+                setup.flow,
+                setup.start,
+                setup.times,
+                name=name,
+                title=str(file.tables.title),
+                sentence=_SENTENCES[name],
+            )
+        )
+    return systems
+
+
+@singledispatch
+def systems_of(subject: Any) -> list[dict[str, Any]]:
+    """Return the systems of a page about one subject.
+
+    Raises:
+        ArgumentTypeError: Nothing that moves.
+    """
+    wanted = "a trajectory, a simulation or the file of one"
+    raise ArgumentTypeError(expected("result", wanted, shown(subject), "write its page with report(path)"))
+
+
+@systems_of.register
+def _(subject: Trajectory) -> list[dict[str, Any]]:
+    return [of_trajectory(subject, "A run")]
+
+
+@systems_of.register
+def _(subject: Simulation) -> list[dict[str, Any]]:
+    return [of_trajectory(subject.trajectory, subject.file.tables.title or "A simulation")]
+
+
+@systems_of.register
+def _(subject: SpecificationFile) -> list[dict[str, Any]]:
+    setup, title = build(subject), subject.tables.title or subject.name
+    start = setup.start.flatten(0, -3)[0] if setup.start.ndim > 2 else setup.start
+    sentence = "The first system of several is shown." if setup.start.ndim > 2 else ""
+    why = why_not_live(setup.flow, start)
+    if not why:
+        return [live_system(setup.flow, start, setup.times, name="file", title=title, sentence=sentence)]
+    played = f"{why} The states that Python computed are played."
+    return [played_system(run(subject).trajectory, played, name="file", title=title, sentence=sentence)]
+
+
+def explorer_page(subject: Any = None) -> str:
+    """Return the page as HTML that needs nothing else: no request, no script to be read.
+
+    Args:
+        subject: See `systems_of`; None for the presets.
+    """
+    systems = presets() if subject is None else systems_of(subject)
+    title = "How tokens move under attention" if subject is None else str(systems[0]["title"])
+    script = "\n\n".join(map(resource, ("explorer-flow.js", "explorer.js")))
+    sheet = style("page.css", "explorer.css")
+    # In a script element nothing but "</" could end the data.
+    data = json.dumps({"version": __version__, "systems": systems}, ensure_ascii=False, separators=(",", ":"))
+    return (
+        templates()
+        .get_template("explorer.html.jinja")
+        .render(
+            title=title,
+            systems=systems,
+            data=Markup(data.replace("<", "\\u003c")),  # noqa: S704
+            script=Markup(script),  # noqa: S704
+            style=Markup(sheet),  # noqa: S704
+            policy=content_security_policy(script, sheet),
+        )
+    )

@@ -1,0 +1,81 @@
+"""``tokendynamics explore``: from nothing, a file, a folder of a simulation, and what is none of these."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tokendynamics as td
+from command_line import call
+
+SPECIFICATION = """
+title = "Two tokens"
+[attention]
+qk = {identity = 2.0}
+ov = "identity"
+[space]
+kind = "sphere"
+[start]
+tokens = [[1.0, 0.0], [0.6, 0.8]]
+[time]
+end = 1.0
+points = 5
+"""
+
+
+def systems_in(path: Path) -> list[dict[str, Any]]:
+    """The systems that a page carries."""
+    text = path.read_text(encoding="utf-8").partition('id="explorer-data">')[2].partition("</script>")[0]
+    return json.loads(text)["systems"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("two.toml").write_text(SPECIFICATION, encoding="utf-8")
+
+
+def test_without_a_subject_there_are_five_presets(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["explore"]) == 0
+    assert capsys.readouterr().out == "explorer.html: open it in a browser\n"
+    assert [len(system["flow"]["start"]) for system in systems_in(Path("explorer.html"))] == [32, 32, 24, 4, 32]
+
+
+def test_a_file_and_a_folder_of_its_run_are_the_same_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    assert call(["explore", "two.toml", "--out", "pages/file.html", "--open"]) == 0
+    assert opened == [Path("pages/file.html").resolve().as_uri()]
+    run = td.specification.run(td.specification.read("two.toml"))
+    run.trajectory.save("run/trajectory.zarr")
+    assert call(["explore", "run", "--out", "folder.html"]) == 0
+    assert call(["explore", "run/trajectory.zarr", "--out", "store.html"]) == 0
+    (file,), (folder,), (store,) = (systems_in(Path(name)) for name in ("pages/file.html", "folder.html", "store.html"))
+    assert file["title"] == "Two tokens"
+    assert folder == store
+    assert file["flow"] == folder["flow"]
+    assert file["beta"] == 2.0
+    assert file["times"] == folder["times"] == [0.0, 0.25, 0.5, 0.75, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["missing.toml"], "does not exist"),
+        (["."], "expected a saved trajectory"),
+        (["two.toml", "--out", "."], "is a directory"),
+        (["broken.toml"], "broken.toml"),
+    ],
+)
+def test_what_cannot_be_explored_is_one_line(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("broken.toml").write_text("[attention]", encoding="utf-8")
+    assert call(["explore", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+    assert not Path("explorer.html").exists()

@@ -1,0 +1,204 @@
+"""The explorer's page: what its presets claim, what it says of theorems, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tokendynamics as td
+from tokendynamics import observables
+from tokendynamics.numerics import ArgumentTypeError
+from tokendynamics.report.explorer import _page as page
+from tokendynamics.report.explorer import _statements
+from tokendynamics.report.explorer._flow import changed, numbers_of, sharpness, why_not_live
+from tokendynamics.specification import parse
+
+EYE = torch.eye(3, dtype=torch.float64)
+
+
+def data_of(html: str) -> list[dict[str, Any]]:
+    """The systems that a page carries."""
+    return json.loads(re.search(r'id="explorer-data">(.*?)</script>', html, re.DOTALL).group(1))["systems"]
+
+
+@pytest.fixture(scope="module")
+def presets() -> dict[str, dict[str, Any]]:
+    return {system["name"]: system for system in page.presets()}
+
+
+def run_of(system: dict[str, Any], **settings: Any) -> td.Trajectory:
+    """Simulate a system of the page from its numbers alone, as a reader of the page would."""
+    flow = system["flow"]
+    beta, positions = settings.get("beta", system["beta"]), flow["positions"]
+    qk, scheme = np.array(flow["qk"]), None
+    if positions and settings.get("positions", True):
+        rows = positions["query"], positions["key"]
+        scheme = td.RotaryPositions(*rows, scale=beta * positions["scale"], frequencies=positions["frequencies"])
+    space = {"sphere": td.Sphere(), "free": td.Free()}[flow["space"]["kind"]]
+    attention = td.Attention(
+        qk if scheme else beta * qk,
+        np.array(flow["ov"]),
+        causal=settings.get("causal", flow["causal"]),
+        normalization=flow["normalization"],
+        positions=scheme,
+    )
+    return td.simulate(td.Flow(attention, space), np.array(flow["start"]), system["times"])
+
+
+def test_one_cluster_is_what_its_sentence_says(presets: dict[str, Any]) -> None:
+    run = run_of(presets["one-cluster"])
+    assert observables.hemisphere(run.tensor[0]).margin > 0
+    assert float(1 - observables.mean_pair_cosine(run.tensor[-1])) < 1e-9
+
+
+def test_two_clusters_last_from_20_to_200_and_then_meet(presets: dict[str, Any]) -> None:
+    system = presets["metastability"]
+    clusters = np.array([int(observables.clusters(states, 0.1)) for states in run_of(system).tensor])
+    times = np.array(system["times"])
+    assert (clusters[(times >= 20) & (times <= 200)] == 2).all()
+    assert clusters[-1] == 1
+    # The later, the larger β is: at twice the sharpness they have not met in the same time.
+    assert int(observables.clusters(run_of(system, beta=8.0).tensor[-1], 0.1)) > 1
+
+
+def test_all_tokens_go_to_the_first_which_does_not_move(presets: dict[str, Any]) -> None:
+    states = run_of(presets["leader"]).tensor
+    assert float((states[:, 0] - states[0, 0]).abs().max()) < 1e-12
+    assert float((states[-1] - states[0, 0]).norm(dim=-1).max()) < 1e-2
+    moving = run_of(presets["leader"], causal=False).tensor
+    assert float((moving[-1, 0] - moving[0, 0]).norm()) > 0.1
+
+
+def test_rotary_positions_make_tokens_grow_that_shrink_without(presets: dict[str, Any]) -> None:
+    for positions, grows in ((True, True), (False, False)):
+        sizes = run_of(presets["rotary"], positions=positions).tensor.norm(dim=-1).amax(dim=-1)
+        assert (float(sizes[-1]) > 10 * float(sizes[0])) == grows
+        assert (float(sizes[-1]) < float(sizes[0])) != grows
+
+
+def test_repulsion_spreads_tokens_over_the_sphere(presets: dict[str, Any]) -> None:
+    states = run_of(presets["repulsion"]).tensor
+    assert observables.hemisphere(states[0]).margin > 0
+    assert observables.hemisphere(states[-1]).margin == 0
+    assert float(observables.effective_rank(states[-1])) > 2.99
+
+
+def test_rows_are_what_check_says_at_each_value_of_the_controls() -> None:
+    start = td.Sphere().sample(6, 3, seed=2)
+    flow = td.Flow(td.Attention(2.0 * EYE, EYE), td.Sphere())
+    table = _statements.at_controls(flow, start)
+    betas, masks, weights = (table["axes"][name] for name in ("beta", "causal", "weights"))
+    assert len(table["index"]) == len(betas) * 4
+    for place, (beta, causal, kind) in enumerate((b, c, w) for b in betas for c in masks for w in weights):
+        attention = td.Attention(beta * EYE, EYE, causal=causal, weights=kind, normalization="paper")
+        checks = td.check(td.Flow(attention, td.Sphere()), start)
+        rows = [table["rows"][row] for row in table["index"][place]]
+        assert [row["applies"] for row in rows] == [one.applies for one in checks]
+        said = [one.prediction and one.prediction.text for one in checks]
+        assert [row["prediction"] for row in rows] == said
+        assert [[one["holds"] for one in row["hypotheses"]] for row in rows] == [
+            [one.holds for one in check.hypotheses] for check in checks
+        ]
+
+
+def test_a_theorem_applies_to_the_leader_only_under_its_mask(presets: dict[str, Any]) -> None:
+    table = presets["leader"]["statements"]
+    combinations = [(b, c, w) for b in table["axes"]["beta"] for c in (False, True) for w in ("softmax", "linear")]
+    for (_, causal, weights), places in zip(combinations, table["index"], strict=True):
+        titles = {table["rows"][place]["title"] for place in places if table["rows"][place]["applies"]}
+        assert ("Theorem 5.1 (asymptotic)" in titles) == (causal and weights == "softmax")
+
+
+def test_beta_is_the_multiple_of_the_identity_that_qk_is() -> None:
+    assert sharpness(td.Flow(td.Attention(4.0 * EYE, EYE), td.Sphere())) == 4.0
+    assert sharpness(td.Flow(td.Attention(-4.0 * EYE, EYE), td.Sphere())) == 1.0
+    assert sharpness(td.Flow(td.Attention(EYE + 0.1, EYE), td.Sphere())) == 1.0
+    flow = td.Flow(td.Attention(4.0 * EYE, EYE), td.Sphere())
+    assert numbers_of(flow, td.Sphere().sample(2, 3, seed=0))["qk"] == [EYE.tolist()]
+    x = td.Sphere().sample(5, 3, seed=1)
+    same = changed(flow, beta=4.0, causal=False, weights="softmax", positions=True)
+    assert torch.equal(same.velocity(x), flow.velocity(x))
+    other = changed(flow, beta=2.0, causal=True, weights="softmax", positions=True)
+    wanted = td.Flow(td.Attention(2.0 * EYE, EYE, causal=True), td.Sphere())
+    assert torch.equal(other.velocity(x), wanted.velocity(x))
+
+
+def test_beta_multiplies_every_logit_beside_rotary_positions() -> None:
+    positions = td.RotaryPositions(EYE[:, :2], EYE[:, :2], scale=0.5, base=3.0)
+    flow = td.Flow(td.Attention(2.0 * EYE, EYE, positions=positions), td.Free())
+    x = td.Sphere().sample(5, 3, seed=1)
+    sharper = changed(flow, beta=3.0, causal=False, weights="softmax", positions=True)
+    torch.testing.assert_close(sharper.attention.logits(x), 3.0 * flow.attention.logits(x), rtol=1e-14, atol=0)
+    without = changed(flow, beta=3.0, causal=False, weights="softmax", positions=False)
+    torch.testing.assert_close(without.attention.logits(x), 6.0 * (x @ x.mT)[None], rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("flow", "tokens", "words"),
+    [
+        (td.Flow(td.Attention(EYE, EYE), td.Sphere()), 129, "129 tokens; a browser follows at most 128"),
+        (td.Flow(td.Attention(np.eye(17), np.eye(17)), td.Free()), 3, "17 features"),
+        (td.Flow(td.Attention(np.array([np.eye(3)] * 9), np.array([np.eye(3)] * 9)), td.Free()), 3, "9 heads"),
+        (td.Flow(td.Attention(td.Sinusoidal(EYE, 1.0, 1.0, 0.0), EYE), td.Free()), 3, "depend on time"),
+        (td.Flow(td.Attention(EYE, EYE), td.Free()), 3, ""),
+    ],
+)
+def test_what_no_browser_integrates_is_played_with_the_reason(flow: td.Flow, tokens: int, words: str) -> None:
+    start = np.random.default_rng(0).normal(size=(tokens, flow.dim))
+    why = why_not_live(flow, torch.as_tensor(start))
+    assert words in why
+    assert bool(why) == bool(words)
+    if words:
+        run = td.simulate(flow, start, np.linspace(0, 0.1, 4), rtol=1e-3)
+        (system,) = page.systems_of(run)
+        assert system["flow"] is None
+        assert words in system["why_not_live"]
+        frames = np.array(system["frames"])
+        assert frames.shape == (4, tokens, min(3, flow.dim))
+        last = run.tensor[-1]
+        wanted = (1 - float(observables.mean_pair_cosine(last)), float(observables.effective_rank(last)))
+        assert [system["measures"][-1][name] for name in ("spread", "rank")] == pytest.approx(wanted)
+        assert system["measures"][-1]["clusters"] == int(observables.clusters(last, 0.1))
+        if flow.dim == 3:
+            np.testing.assert_allclose(frames, run.tensor.numpy(), rtol=1e-5)
+
+
+def test_a_page_follows_one_system_of_many_and_says_so() -> None:
+    start = np.random.default_rng(0).normal(size=(4, 5, 3))
+    run = td.simulate(td.Flow(td.Attention(EYE, EYE), td.Sphere()), start, np.linspace(0, 1, 5))
+    (system,) = page.systems_of(run)
+    assert "first system of several" in system["sentence"]
+    np.testing.assert_allclose(system["flow"]["start"], start[0] / np.linalg.norm(start[0], axis=-1, keepdims=True))
+
+
+def test_wide_states_are_drawn_in_the_directions_in_which_they_differ_most() -> None:
+    start = np.zeros((4, 6))
+    start[:, 4], start[:, 2] = [-3, -1, 1, 3], [1, -1, -1, 1]
+    run = td.simulate(td.Flow(td.Attention(0 * np.eye(6), 0 * np.eye(6)), td.Free()), start, [0.0, 1.0])
+    (system,) = page.systems_of(run)
+    assert np.argmax(np.abs(system["plane"]["vectors"]), axis=1)[:2].tolist() == [4, 2]
+    assert [name.split("(")[1] for name in system["plane"]["names"][:2]] == ["83%)", "17%)"]
+
+
+def test_a_result_is_explored_from_its_own_method_and_from_a_file(tmp_path: Any) -> None:
+    run = td.simulate(td.Flow(td.Attention(EYE, EYE), td.Sphere()), EYE, [0.0, 1.0])
+    (system,) = data_of(run.explore(tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert system["flow"]["start"] == EYE.tolist()
+    text = 'title = "<b>mine</b>"\n[attention]\nqk = { identity = 3.0 }\nov = "identity"\n[space]\nkind = "sphere"\n'
+    file = parse(
+        f'{text}[start]\nlaw = "uniform"\ntokens = 5\ndim = 3\nseed = 1\n[time]\nend = 2.0\npoints = 9', "a.toml"
+    )
+    html = page.explorer_page(file)
+    (system,) = data_of(html)
+    assert (system["title"], system["beta"], len(system["times"])) == ("<b>mine</b>", 3.0, 9)
+    assert "<b>mine" not in html
+
+
+def test_what_does_not_move_has_no_explorer() -> None:
+    with pytest.raises(ArgumentTypeError, match="expected a trajectory, a simulation or the file of one"):
+        page.systems_of("smollm2")

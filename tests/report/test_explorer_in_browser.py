@@ -1,0 +1,264 @@
+"""The explorer in headless Chromium: its trajectories against `simulate`, its controls, and what it says."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tokendynamics as td
+from report.chromium import PHONE, emulate, on_a_phone, width_on_a_phone
+from tokendynamics import observables
+from tokendynamics.report import explore
+from tokendynamics.report.explorer._flow import numbers_of, sharpness
+from tokendynamics.report.explorer._system import LINK
+from tokendynamics.specification import parse
+from tokendynamics.specification.build import build
+
+pytestmark = pytest.mark.browser
+HOOK = "window.tokendynamicsExplorer"
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path: Path = explore(tmp_path_factory.mktemp("page") / "explorer.html")
+    return path.as_uri()
+
+
+def asked(browser: Any, expression: str, *arguments: Any) -> Any:
+    """What the page's hook answers."""
+    return browser.execute_script(f"const hook = {HOOK}; return {expression}", *arguments)
+
+
+def random_flow(seed: int) -> tuple[td.Flow, torch.Tensor]:
+    """A flow of any space, mask, weights, heads and positions, and a start."""
+    rng = np.random.default_rng(seed)
+    dim, heads, tokens = int(rng.integers(2, 6)), int(rng.integers(1, 4)), int(rng.integers(2, 13))
+    qk, ov = rng.normal(size=(2, heads, dim, dim)) / np.sqrt(dim)
+    if seed % 3 == 0:
+        ov = np.array([(-1.0) ** head * np.eye(dim) for head in range(heads)])
+    root = rng.normal(size=(dim, dim)) / 3
+    space = [td.Sphere(), td.Free(), td.Ellipsoid(root @ root.T + np.eye(dim))][seed % 4 % 3]
+    positions: Any = None
+    if seed % 5 == 1:
+        positions = td.AbsolutePositions(rng.normal(size=(tokens, dim)) / 3)
+    if seed % 5 == 2:
+        one = 1 if seed % 2 else heads
+        positions = td.RotaryPositions(*rng.normal(size=(2, one, dim, 2)) / 2, base=20.0, scale=0.7)
+    weights: Any = "linear" if seed % 7 == 3 else "softmax"
+    normalization: Any = (None, "plain", "paper")[seed % 3]
+    attention = td.Attention(
+        qk, ov, causal=bool(seed % 2), weights=weights, normalization=normalization, positions=positions
+    )
+    flow = td.Flow(attention, space)
+    return flow, flow.geometry.project(torch.as_tensor(rng.normal(size=(tokens, dim)) / 2))
+
+
+@pytest.mark.parametrize("first", range(0, 40, 8))
+def test_trajectories_are_those_of_python(first: int, opened: Any) -> None:
+    for seed in range(first, first + 8):
+        flow, start = random_flow(seed)
+        times = np.linspace(0.0, 0.5 if flow.attention.weights == "linear" else 2.0, 9)
+        run = td.simulate(flow, start, times, rtol=1e-11, atol=1e-13)
+        assert str(run.status) == "reached the horizon"
+        given = numbers_of(flow, start), sharpness(flow), times.tolist()
+        solved = asked(opened, "hook.solve(arguments[0], arguments[1], arguments[2])", *given)
+        states = np.array(solved["states"]).reshape(run.tensor.shape)
+        scale = max(1.0, float(run.tensor.abs().max()))
+        np.testing.assert_allclose(states, run.tensor.numpy(), rtol=0, atol=1e-7 * scale, err_msg=f"seed {seed}")
+        unlike = [float(observables.mean_pair_cosine(state)) for state in run.tensor]
+        np.testing.assert_allclose([one["similarity"] for one in solved["measures"]], unlike, atol=1e-6)
+        ranks = [float(observables.effective_rank(state)) for state in run.tensor]
+        np.testing.assert_allclose([one["rank"] for one in solved["measures"]], ranks, atol=1e-5)
+        counts = [int(observables.clusters(state, LINK)) for state in run.tensor]
+        assert [one["clusters"] for one in solved["measures"]] == counts
+
+
+@pytest.mark.parametrize("preset", ["one-cluster", "metastability", "leader", "rotary", "repulsion"])
+def test_presets_move_pause_and_are_the_flow_that_their_code_makes(preset: str, opened: Any) -> None:
+    asked(opened, "hook.set({preset: arguments[0]})", preset)
+    first = asked(opened, "hook.state()")
+    asked(opened, "hook.seek(300)")
+    last = asked(opened, "hook.state()")
+    assert (first["frame"], last["frame"], last["ended"]) == (0, 300, "")
+    assert np.abs(np.subtract(first["states"], last["states"])).max() > 0.1
+    python, toml = asked(opened, "hook.code('python')"), asked(opened, "hook.code('toml')")
+    names: dict[str, Any] = {}
+    exec(python.replace("print(run.summary())", ""), names)  # noqa: S102  # what the page gives its reader
+    run = names["run"]
+    ends = np.array(last["states"]).reshape(run.tensor.shape[1:])
+    size = float(run.tensor[-1].abs().max())
+    np.testing.assert_allclose(ends, run.tensor[-1].numpy(), rtol=0, atol=1e-6 * size)
+    setup = build(parse(toml, "explorer.toml"))
+    assert tomllib.loads(toml)["title"]
+    torch.testing.assert_close(
+        setup.flow.velocity(setup.start), names["flow"].velocity(setup.start), rtol=1e-12, atol=0
+    )
+    np.testing.assert_array_equal(setup.times, run.times)
+
+
+def test_the_energy_is_the_potential(opened: Any) -> None:
+    asked(opened, "hook.set({preset: 'one-cluster', beta: 3, tokens: 9})")
+    asked(opened, "hook.seek(50)")
+    state = asked(opened, "hook.state()")
+    states = np.array(state["states"]).reshape(9, 3)
+    assert state["energy"] == pytest.approx(float(observables.log_potential(states, 3 * np.eye(3))), rel=1e-12)
+
+
+def words(browser: Any, ident: str) -> str:
+    return browser.execute_script("return document.getElementById(arguments[0]).textContent", ident)
+
+
+def test_each_control_changes_what_moves_and_what_is_said(opened: Any) -> None:
+    asked(opened, "hook.set({preset: 'one-cluster'})")
+    asked(opened, "hook.seek(120)")
+    before, said = asked(opened, "hook.state()"), words(opened, "summary")
+    assert "draw together" in said
+    for changes in ({"beta": 6}, {"mask": "causal"}, {"weights": "linear"}, {"tokens": 7}):
+        asked(opened, "hook.set({preset: 'one-cluster', ...arguments[0]})", changes)
+        asked(opened, "hook.seek(120)")
+        after = asked(opened, "hook.state()")
+        assert after["states"] != before["states"]
+        assert words(opened, "summary") != said
+    asked(opened, "hook.set({preset: 'rotary', positions: 'off'})")
+    asked(opened, "hook.seek(300)")
+    shrunk = asked(opened, "hook.state()")
+    asked(opened, "hook.set({preset: 'rotary', positions: 'on'})")
+    asked(opened, "hook.seek(300)")
+    assert np.abs(asked(opened, "hook.state()")["states"]).max() > 10 * np.abs(shrunk["states"]).max()
+
+
+@pytest.mark.parametrize(
+    ("preset", "frame", "sentence"),
+    [
+        ("one-cluster", 100, "draw together"),
+        ("one-cluster", 300, "have met"),
+        ("repulsion", 10, "move apart"),
+        ("repulsion", 290, "hardly move"),
+    ],
+)
+def test_the_summary_says_what_the_tokens_do(preset: str, frame: int, sentence: str, opened: Any) -> None:
+    asked(opened, "hook.set({preset: arguments[0]})", preset)
+    asked(opened, "hook.seek(arguments[0])", frame)
+    assert sentence in words(opened, "summary")
+
+
+def test_the_panel_follows_the_controls(opened: Any) -> None:
+    asked(opened, "hook.set({preset: 'leader'})")
+    assert words(opened, "theory-answer").startswith("2 statements apply")
+    assert words(opened, "theory-where") == ""
+    asked(opened, "hook.set({mask: 'full', weights: 'linear', beta: 3, tokens: 5})")
+    assert "Theorem 5.1" not in "".join(
+        opened.execute_script(
+            "return [...document.querySelectorAll('#statements > details > summary')].map((one) => one.textContent)"
+        )
+    )
+    assert (
+        words(opened, "theory-where")
+        == "Computed for β = 4, the nearest grid point. Computed for all 24 tokens of the start."
+    )
+    asked(opened, "hook.set({preset: 'rotary'})")
+    assert words(opened, "theory-answer") == "No theorem covers this."
+
+
+def test_the_sweep_is_what_runs_at_each_beta_end_with(opened: Any) -> None:
+    asked(opened, "hook.set({preset: 'leader', tokens: 4})")
+    values = asked(opened, "hook.sweep()")
+    assert len(values) == 25
+    for place in (0, 12, 24):
+        asked(opened, "hook.set({beta: arguments[0]})", float(2 ** (-2 + place / 4)))
+        asked(opened, "hook.seek(300)")
+        assert values[place] == pytest.approx(asked(opened, "hook.state()")["similarity"], abs=1e-6)
+
+
+def test_a_state_is_in_the_address_and_comes_back_from_it(opened: Any, address: str) -> None:
+    asked(opened, "hook.set({preset: 'leader', beta: 2.5, mask: 'full', tokens: 11})")
+    asked(opened, "hook.seek(77)")
+    before, where = asked(opened, "hook.state()"), opened.current_url
+    opened.get("about:blank")
+    opened.get(where)
+    assert asked(opened, "hook.state()") == before
+    assert opened.execute_script("return document.getElementById('notice').hidden")
+
+
+@pytest.mark.parametrize(
+    ("fragment", "sentence"),
+    [
+        ("beta=NaN", "beta = NaN is no number from 0.25 to 16"),
+        ("beta=1e9", "beta = 1e9 is no number from 0.25 to 16"),
+        ("tokens=1000000", "tokens = 1000000 is no number from 2 to 32"),
+        ("tokens=2.5", "tokens = 2.5 is no number from 2 to 32"),
+        ("preset=%3Cb%3E", "the start “<b>” is not known"),
+        ("mask=none", "mask = none is not known"),
+        ("frame=-1", "frame = -1 is no number"),
+        ("evil=1", "evil is no setting"),
+    ],
+)
+def test_an_address_that_was_tampered_with_is_said_and_the_usual_stands(
+    fragment: str, sentence: str, opened: Any, address: str
+) -> None:
+    opened.get("about:blank")
+    opened.get(f"{address}#{fragment}")
+    assert sentence in words(opened, "notice")
+    state = asked(opened, "hook.state()")
+    assert (state["preset"], state["beta"], state["tokens"], state["mask"]) == ("one-cluster", 1, 32, "full")
+
+
+def test_something_moves_before_a_click_unless_a_reader_wants_no_motion(browser: Any, address: str) -> None:
+    for calm in (False, True):
+        emulate(browser, calm=calm)
+        browser.get("about:blank")
+        browser.get(address)
+        began = browser.execute_async_script(
+            f"const done = arguments[0]; setTimeout(() => done({HOOK}.state().frame), 1000)"
+        )
+        assert (began > 0) != calm
+
+
+def test_nothing_is_requested_nothing_complains_and_it_fits_a_phone(opened: Any) -> None:
+    asked(opened, "hook.set({preset: 'metastability'})")
+    asked(opened, "hook.seek(300)")
+    messages = [json.loads(entry["message"])["message"] for entry in opened.get_log("performance")]
+    requests = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    assert [url for url in requests if not url.startswith(("file:", "data:", "about:"))] == []
+    assert opened.get_log("browser") == []
+    assert width_on_a_phone(opened) <= PHONE
+    with on_a_phone(opened):
+        assert opened.execute_script("return document.getElementById('stage').getBoundingClientRect().width") > 250
+
+
+def test_every_control_has_a_name_and_is_reached_by_the_keyboard(opened: Any) -> None:
+    unnamed = opened.execute_script("""
+    const named = (one) => (one.labels && one.labels.length) || one.textContent.trim() || one.ariaLabel;
+    return [...document.querySelectorAll('input, select, button')].filter((one) => !named(one)).map((one) => one.id);
+    """)
+    assert unnamed == []
+    stage = opened.find_element("id", "stage")
+    picture = "return document.getElementById('stage').toDataURL()"
+    before = opened.execute_script(picture)
+    stage.send_keys("\ue012")
+    assert opened.execute_script(picture) != before
+
+
+def test_frames_of_python_are_played(browser: Any, tmp_path: Path) -> None:
+    flow = td.Flow(td.Attention(td.Sinusoidal(np.eye(3), 1.0, 1.0, 0.0), np.eye(3)), td.Sphere())
+    run = td.simulate(flow, np.random.default_rng(0).normal(size=(6, 3)), np.linspace(0, 5, 20))
+    emulate(browser)
+    browser.get(run.explore(tmp_path / "page.html").as_uri())
+    asked(browser, "hook.seek(19)")
+    state = asked(browser, "hook.state()")
+    np.testing.assert_allclose(np.reshape(state["states"], (6, 3)), run.tensor[-1].numpy(), atol=2e-6)
+    assert "depend on time" in words(browser, "sentence")
+    assert browser.execute_script("return document.getElementById('live').hidden")
+
+
+def test_without_scripts_the_page_says_what_it_would_show(browser: Any, address: str) -> None:
+    emulate(browser, scripts=False)
+    browser.get(address)
+    emulate(browser)
+    assert "All tokens start in one half of the sphere" in browser.find_element("tag name", "noscript").text
