@@ -14,8 +14,8 @@ from scipy.stats import norm as normal
 import tokendynamics as td
 from diagnosis.planted_damage import FAMILIES, LAYERS, blocks_of, network
 from tokendynamics.diagnosis import Comparison
-from tokendynamics.diagnosis.comparing._first_difference import Difference, Parting
-from tokendynamics.diagnosis.comparing._tensors import FALSE_ALARMS, standing_out
+from tokendynamics.diagnosis.comparing._first_difference import Difference, Parting, _without_moved_factors
+from tokendynamics.diagnosis.comparing._tensors import FALSE_ALARMS, block_differences, standing_out
 from tokendynamics.diagnosis.comparing.words import parting_finding, updates_finding
 
 PROMPTS = {
@@ -199,6 +199,32 @@ def test_a_factor_as_large_as_the_noise_stands_out_by_the_scale() -> None:
     assert standing_out(table_of(differences, spread)) == []
     many = np.array([[1.006], [0.994], [1.004], [0.996], [1.0], [1.002], [0.998], [1.01]])
     assert standing_out(table_of(np.full((8, 1), 0.01), many)) == []
+
+
+def test_the_error_of_a_scale_is_that_of_the_noise_beside_it() -> None:
+    """Computed again with numpy: noise across the tensor, wider where the noise stands on its largest entries."""
+    rng = np.random.default_rng(4)
+    first = [rng.normal(size=(6, 8)) for _ in range(3)]
+    noise = [0.01 * rng.normal(size=(6, 8)) * (1 + 4 * np.abs(tensor)) for tensor in first]
+    other = [1.25 * tensor + each for tensor, each in zip(first, noise, strict=True)]
+    pairs = [({"w": torch.tensor(one)}, {"w": torch.tensor(two)}) for one, two in zip(first, other, strict=True)]
+    table = block_differences(pairs).table
+    errors, widths = [], []
+    for one, two in zip(first, other, strict=True):
+        scale = (one * two).sum() / (one**2).sum()
+        rest, size = two - scale * one, np.linalg.norm(one)
+        errors.append(np.linalg.norm(rest) / np.sqrt(one.size - 1) / size)
+        widths.append(np.sqrt(one.size) * np.linalg.norm(rest * one) / (np.linalg.norm(rest) * size))
+    assert np.median(widths) > 1.2
+    np.testing.assert_allclose(table.tensor_scale_error[:, 0], np.median(widths) * np.array(errors), rtol=1e-6)
+    np.testing.assert_allclose(table.tensor_scale[:, 0], 1.25, rtol=0.02)
+
+
+def test_only_reciprocal_scales_undo_each_other() -> None:
+    errors = np.full(4, 0.001)
+    assert _without_moved_factors([0, 1], np.array([0.02, -0.02, 0, 0]), errors) == []
+    assert _without_moved_factors([0, 1], np.array([0.02, -0.03, 0, 0]), errors) == [0, 1]
+    assert _without_moved_factors([0, 1], np.array([0.001, 0.001, 0, 0]), errors) == [0, 1]
 
 
 NOISE, NAMES, DEPTH = 0.01, 12, 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 import tokendynamics as td
 from pretrained.families import ALL, half_of_network, most_slow, network_of
 from tokendynamics.pretrained.other_libraries import silenced
-from tokendynamics.pretrained.packs import _PASS, _cheapest, filled_up, packing_of, packs_of
+from tokendynamics.pretrained.packs import _PASS, _cheapest, filled_up, filler_of, packing_of, packs_of
 
 PROMPTS = [[5, 9, 11], [7, 3, 8, 20, 21, 30, 31, 4], [6], [12, 13, 14, 15, 16], [9, 8, 7, 6, 5]]
 CPU = torch.device("cpu")
@@ -149,6 +150,13 @@ def test_the_filler_is_the_networks_own() -> None:
     found = filled_up([torch.tensor([4, 5]), torch.tensor([6])], filler=9)
     assert found["input_ids"].tolist() == [[4, 5], [6, 9]]
     assert found["attention_mask"].tolist() == [[1, 1], [1, 0]]
+
+
+@pytest.mark.parametrize(("token", "filler"), [(5, 5), (0, 0), (8, 8), (9, 0), (-1, 0), (None, 0)])
+def test_a_filler_outside_the_vocabulary_is_none(token: int | None, filler: int) -> None:
+    network = nn.Module()
+    network.config = SimpleNamespace(pad_token_id=token, vocab_size=9)
+    assert filler_of(network) == filler
 
 
 def test_behind_the_end_of_a_shorter_prompt_stands_its_first_token_again() -> None:

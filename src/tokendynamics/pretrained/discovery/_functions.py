@@ -410,7 +410,7 @@ def _factors(name: str, args: Any, named: Mapping[str, Any]) -> tuple[Tensor, ..
 
 
 def _matmul(left: Tensor, right: Tensor, factor: float) -> _Product | None:
-    if min(left.ndim, right.ndim) < 2 or max(left.ndim, right.ndim) < 3:
+    if min(left.ndim, right.ndim) < 3:  # a matrix is the weight of a linear map
         return None
     return _Product(left, right.mT, factor, tuple(range(max(left.ndim, right.ndim))))
 
