@@ -16,6 +16,7 @@ from threading import Thread
 from types import ModuleType
 
 import pytest
+from hypothesis import settings
 from jaxtyping import config
 from markupsafe import Markup
 
@@ -23,6 +24,8 @@ import typecheck
 from other_rounding import OtherRounding
 
 typecheck.install()
+settings.register_profile("any machine", deadline=None)  # a busy one takes longer, and nothing is wrong
+settings.load_profile("any machine")
 gc.set_threshold(100_000)  # of a million objects that the tests are, none goes away while they are collected
 
 

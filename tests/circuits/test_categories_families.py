@@ -57,7 +57,7 @@ def enumerated_slope(landscape: CategoriesOnly, q: Tensor, v: Tensor) -> float:
 
 
 @BOTH
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     categories=st.integers(2, 6),
     positions=st.integers(2, 7),
@@ -93,7 +93,7 @@ def test_solutions_without_a_finite_shift_are_refused() -> None:
             zero_loss(landscape, scale, diagonal)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     categories=st.integers(2, 6),
     positions=st.integers(3, 8),

@@ -70,7 +70,7 @@ def test_the_loss_and_its_slopes_are_those_of_all_sequences(causal: bool) -> Non
 
 
 @BOTH
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(categories=st.integers(1, 5), positions=st.integers(2, 6), seed=st.integers(0, 1000))
 def test_slopes_and_curvatures_are_the_derivatives_of_the_loss(
     causal: bool, categories: int, positions: int, seed: int

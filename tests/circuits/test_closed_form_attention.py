@@ -49,7 +49,7 @@ def direct_loss(options: Settings, parameters: dict[str, torch.Tensor], x: torch
 
 @pytest.mark.parametrize("architecture", DESIGNS)
 @given(categories=st.integers(1, 6), positions=st.integers(2, 9), seed=st.integers(0, 1000))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_the_stream_is_that_of_the_products(architecture, categories, positions, seed):
     options, parameters = run_of(architecture, categories, positions, seed=seed)
     x = options.task.sample(4, seed)

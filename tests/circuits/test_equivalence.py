@@ -16,7 +16,7 @@ from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.numerics.errors import ArgumentValueError
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(drawn=tasks_and_sequences(scales=(1.0, 1e-9, 1e9)), slack=st.sampled_from([None, 1.0, 7.3]))
 def test_both_solutions_agree_to_the_last_digits(drawn: tuple[PairTask, torch.Tensor], slack: float | None) -> None:
     task, x = drawn

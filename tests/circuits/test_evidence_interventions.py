@@ -29,7 +29,7 @@ def drawn_task(categories: int, seed: int, law: str = "zipf", positions: int = 6
     return PairTask(random_functional(categories, seed), positions, law)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.integers(2, 7), st.integers(0, 1000), st.floats(0.0, 1.0))
 def test_each_side_of_attention_reads_the_share_it_carries(categories: int, seed: int, share: float) -> None:
     task = drawn_task(categories, seed)
@@ -60,7 +60,7 @@ def expected_loss(model: OneLayerTransformer, task: PairTask) -> float:
     return float(chance @ errors)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(2, 4), st.integers(0, 1000), st.sampled_from(["uniform", "zipf"]), st.floats(0.1, 1.0))
 def test_without_its_interaction_the_category_block_costs_the_variance_of_the_interaction(
     categories: int, seed: int, law: str, share: float

@@ -54,7 +54,7 @@ def everything_agrees(found: Evidence) -> bool:
     return all(found.agrees(instrument) is not False for instrument in found.instruments)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(tasks, st.booleans())
 def test_logic_in_the_weights_of_attention_is_found_there(task: PairTask, causal: bool) -> None:
     found = quick(solution_2(task, causal=causal), task)
@@ -65,7 +65,7 @@ def test_logic_in_the_weights_of_attention_is_found_there(task: PairTask, causal
 
 
 @pytest.mark.parametrize("build", IN_FEED_FORWARD.values(), ids=IN_FEED_FORWARD.keys())
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(task=tasks, causal=st.booleans())
 def test_logic_in_the_hidden_units_is_found_there(build: object, task: PairTask, causal: bool) -> None:
     found = quick(build(task, causal), task)  # type: ignore[operator]
@@ -73,7 +73,7 @@ def test_logic_in_the_hidden_units_is_found_there(build: object, task: PairTask,
     assert everything_agrees(found)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(tasks, st.floats(0.25, 0.75), st.booleans())
 def test_a_mixture_is_found_to_be_one(task: PairTask, share: float, causal: bool) -> None:
     found = quick(mixture(task, share, causal), task)

@@ -60,7 +60,7 @@ def test_shares_of_a_mixture_by_hand() -> None:
     assert found.reading == "both"
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(0, 1000), st.floats(0.01, 100.0), st.floats(0.01, 100.0))
 def test_shares_do_not_see_scales_or_constants_that_change_nothing(seed: int, first: float, second: float) -> None:
     task = PairTask(random_functional(4, seed=2), positions=5, law="zipf")
@@ -83,7 +83,7 @@ def test_shares_do_not_see_scales_or_constants_that_change_nothing(seed: int, fi
     assert sum(e.value for e in after.estimates if e.value is not None) == pytest.approx(1.0)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.floats(0.01, 100.0))
 def test_shares_do_not_see_how_writing_and_reading_split_a_scale(scale: float) -> None:
     task = PairTask(random_functional(4, seed=2), positions=5)

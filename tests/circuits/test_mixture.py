@@ -15,7 +15,7 @@ from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.numerics.errors import ArgumentValueError
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     drawn=tasks_and_sequences(scales=(1.0, 1e-9, 1e9, 1e200)),
     share=st.sampled_from([0.0, 0.25, 0.5, 1 / 3, 1.0]),

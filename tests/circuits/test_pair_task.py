@@ -23,7 +23,7 @@ def test_targets_are_the_functional_of_the_previous_and_the_current_category() -
         assert close(task_of(case).targets(case["x"]), case["Y"])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(drawn=tasks_and_sequences())
 def test_targets_agree_with_a_loop_over_tokens(drawn: tuple[PairTask, torch.Tensor]) -> None:
     task, x = drawn
@@ -89,7 +89,7 @@ def test_the_functionals_are_as_stated() -> None:
     assert not torch.equal(drawn, random_functional(200, seed=4))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(drawn=tasks_and_sequences(scales=(1.0,)), law=st.sampled_from([None, "zipf"]))
 def test_the_interaction_is_what_the_best_sum_leaves(drawn: tuple[PairTask, torch.Tensor], law: str | None) -> None:
     # By weighted least squares on one-hots of both categories, a route without any centring.

@@ -66,7 +66,7 @@ def test_the_constructors_give_the_reference_points_with_their_losses_and_curvat
     assert float(curvatures[-1]) == pytest.approx(reference["hessian_max"], abs=1e-9)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(laws(), st.integers(2, 6), st.integers(0, 10**6))
 def test_every_member_is_stationary_with_the_predicted_loss_and_all_but_the_solution_are_strict_saddles(
     law: list[float], positions: int, seed: int
@@ -117,7 +117,7 @@ def test_the_families_are_all_there_is(law: list[float], unchecked: None) -> Non
     assert len(set(distances.argmin(-1).tolist())) >= 3
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(laws(), st.integers(2, 6), st.floats(-2.0, 2.0).filter(lambda s: abs(s) > 0.05), st.floats(0.2, 3.0))
 def test_the_curve_to_infinity_has_the_loss_of_its_formula(
     law: list[float], positions: int, s: float, scale: float

@@ -47,7 +47,7 @@ def test_the_loss_is_the_mean_over_all_27_sequences(law: str) -> None:
         assert abs(float(landscape.loss(q, v)) - wanted) < 1e-13 * wanted
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(laws(), st.integers(2, 6), st.integers(0, 10**6), st.floats(0.1, 10.0))
 def test_gradient_and_hessian_are_the_derivatives_for_any_law(
     law: list[float], positions: int, seed: int, scale: float
@@ -124,7 +124,7 @@ def test_wrong_input_is_named(unchecked: None) -> None:
         PositionsOnly([0.5, 0.6], 3)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(laws(), st.integers(2, 5), st.integers(0, 10**6))
 def test_loss_and_gradient_at_once_are_the_same_as_one_by_one(law: list[float], positions: int, seed: int) -> None:
     landscape = PositionsOnly(law, positions)

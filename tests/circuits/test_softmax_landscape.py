@@ -31,7 +31,7 @@ def test_the_loss_is_the_mean_over_all_27_sequences_with_softmax_weights() -> No
     assert float((landscape.weights(logits) - weights).abs().max()) < 1e-15
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(laws(), st.integers(2, 5), st.integers(0, 10**6), st.floats(0.1, 4.0))
 def test_gradient_and_hessian_are_the_derivatives(law: list[float], positions: int, seed: int, scale: float) -> None:
     landscape = SoftmaxPositions(law, positions)
@@ -44,7 +44,7 @@ def test_gradient_and_hessian_are_the_derivatives(law: list[float], positions: i
     assert float((hessian - wanted).abs().max()) < 1e-12 * float(wanted.abs().max())
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(laws(), st.integers(2, 5), st.integers(0, 10**6), st.floats(0.0, 6.0), st.booleans())
 def test_at_every_finite_point_the_loss_falls_along_the_certificate(
     law: list[float], positions: int, seed: int, scale: float, best: bool
@@ -72,7 +72,7 @@ def test_the_certificate_is_negative_at_the_mean_predictor_and_vanishes_only_tow
     assert abs(towards[2]) < 1e-6 * abs(towards[0])
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(laws(), st.integers(2, 5), st.integers(0, 10**6))
 def test_best_v_has_no_gradient_and_no_lower_neighbour(law: list[float], positions: int, seed: int) -> None:
     landscape = SoftmaxPositions(law, positions)

@@ -31,7 +31,7 @@ tasks = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(task=tasks, causal=st.booleans())
 def test_the_answer_is_the_functional_over_the_sum_of_its_column_over_the_text(task: PairTask, causal: bool) -> None:
     x = task.sample(3, seed=1)

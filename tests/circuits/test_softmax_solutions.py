@@ -39,7 +39,7 @@ def test_softmax_solution_1_agrees_with_the_reference(causal: bool) -> None:
     assert torch.equal(model.ov[0, :5, :5], 2 * torch.eye(5).double())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(drawn=tasks_and_sequences(scales=(1.0, 1e9)), sharpness=st.floats(0.0, 60.0), causal=st.booleans())
 def test_softmax_solution_3_is_a_mean_over_the_senders(
     drawn: tuple[PairTask, torch.Tensor], sharpness: float, causal: bool
@@ -51,7 +51,7 @@ def test_softmax_solution_3_is_a_mean_over_the_senders(
     assert close(softmax_solution_3(task, sharpness, causal=causal)(x), wanted, largest(task))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(drawn=tasks_and_sequences(scales=(1.0, 1e9)), sharpness=st.floats(0.0, 60.0), causal=st.booleans())
 def test_softmax_solution_1_reads_the_mean_category(
     drawn: tuple[PairTask, torch.Tensor], sharpness: float, causal: bool
@@ -111,7 +111,7 @@ def test_the_error_of_softmax_solution_3_is_exactly_the_leaked_weight_where_all_
 
 
 @both
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(drawn=tasks_and_sequences(), causal=st.booleans())
 def test_sharp_attention_is_exact_from_the_second_token_on(
     solution: Solution, drawn: tuple[PairTask, torch.Tensor], causal: bool

@@ -53,7 +53,7 @@ def test_signed_random_values_agree_with_the_reference() -> None:
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("form", REPAIRS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(drawn=tasks_and_sequences())
 def test_the_repairs_are_exact(form: Form, causal: bool, drawn: tuple[PairTask, torch.Tensor]) -> None:
     task, x = drawn
@@ -94,7 +94,7 @@ def test_the_printed_row_of_three_three_answers_three_two_louder_than_its_own_ro
     assert rows[3, 3] == 6.0
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(drawn=tasks_and_sequences(scales=(1.0,)))
 def test_the_printed_form_adds_up_the_units_it_wakes(drawn: tuple[PairTask, torch.Tensor]) -> None:
     # By hand: 2e_a + e_b wakes (a,b) by 1 and (a,a) by 2; 3e_a wakes (a,a) by 5 and (a,b) by 2 for every other b.

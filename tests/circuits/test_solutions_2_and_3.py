@@ -46,7 +46,7 @@ def test_the_shift_is_that_of_the_reference(solution: Solution) -> None:
 
 @both
 @pytest.mark.parametrize("causal", [False, True])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(drawn=tasks_and_sequences(scales=(1.0, 1e-9, 1e9, 1e-200, 1e200)))
 def test_the_exact_form_is_exact_for_any_sign_and_scale(
     solution: Solution, causal: bool, drawn: tuple[PairTask, torch.Tensor]
@@ -59,7 +59,7 @@ def test_the_exact_form_is_exact_for_any_sign_and_scale(
 
 
 @both
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(drawn=tasks_and_sequences(), slack=st.sampled_from([1.0, 1.0 + 1e-9, 3.7]))
 def test_any_K_from_the_least_on_works(solution: Solution, slack: float, drawn: tuple[PairTask, torch.Tensor]) -> None:
     task, x = drawn
@@ -103,7 +103,7 @@ def test_below_the_least_K_the_output_would_be_wrong() -> None:
 
 
 @both
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(drawn=tasks_and_sequences(scales=(1.0,)))
 def test_the_printed_form_turns_negative_targets_into_zero(
     solution: Solution, drawn: tuple[PairTask, torch.Tensor]
@@ -172,7 +172,7 @@ def test_the_constants_are_as_stated() -> None:
     assert (printed.K, printed.bias, printed.offset) == (100.0, -1.0, 0.0)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     categories=st.integers(1, 12),
     positions=st.integers(1, 40),

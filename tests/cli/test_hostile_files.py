@@ -69,7 +69,7 @@ _TOKENS = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, len(written())), st.integers(0, 12), _TOKENS)
 def test_a_damaged_file_builds_or_is_refused_by_name(at: int, removed: int, inserted: str) -> None:
     text = written()[:at] + inserted + written()[at + removed :]

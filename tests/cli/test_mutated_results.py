@@ -103,7 +103,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name == "diagnosis" else ()) for name in CASES]
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_a_mutated_result_is_read_or_refused(name: str, folders: dict[str, Path], data: st.DataObject) -> None:
     folder, read = folders[name], CASES[name][1]

@@ -73,7 +73,7 @@ def test_no_number_depends_on_which_weights_are_stored(change: str, family: str)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=2)
 @given(data=st.data())
 def test_nor_on_several_changes_one_after_the_other(family: str, data: st.DataObject) -> None:
     possible = [change for change, (_, families) in CHANGES.items() if family in families]

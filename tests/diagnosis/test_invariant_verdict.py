@@ -73,7 +73,7 @@ def test_no_word_depends_on_which_weights_are_stored(change: str, family: str) -
     assert_the_same(family, [change], seed=1)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(st.data(), st.sampled_from(FAMILIES), st.integers(0, 1000))
 def test_nor_after_several_changes(data: Any, family: str, seed: int) -> None:
     possible = [change for change, of in CASES if of == family]

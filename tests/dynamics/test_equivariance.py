@@ -17,8 +17,8 @@ from tokendynamics.spaces import Ellipsoid, Free, Sphere
 # Many short steps: checking every call of every kernel would take most of the time.
 pytestmark = pytest.mark.usefixtures("unchecked")
 FIXTURE = [HealthCheck.function_scoped_fixture]
-VELOCITY = settings(max_examples=30, deadline=None, suppress_health_check=FIXTURE)
-RUN = settings(max_examples=5, deadline=None, suppress_health_check=FIXTURE)
+VELOCITY = settings(max_examples=30, suppress_health_check=FIXTURE)
+RUN = settings(max_examples=5, suppress_health_check=FIXTURE)
 TIMES = [0.0, 0.5, 1.0]
 LOOSE = {"rtol": 1e-7, "atol": 1e-9, "engine": "batched"}
 

@@ -73,7 +73,7 @@ random_sets = given(
 
 
 @random_sets
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=400, derandomize=True)
 def test_the_margin_is_positive_exactly_when_a_linear_program_separates(kind, tokens, dim, seed):
     x = states(kind, tokens, dim, seed)
     margin = float(hemisphere(x).margin)
@@ -86,7 +86,7 @@ def test_the_margin_is_positive_exactly_when_a_linear_program_separates(kind, to
 
 
 @random_sets
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=400, derandomize=True)
 def test_the_direction_satisfies_the_optimality_conditions(kind, tokens, dim, seed):
     x = states(kind, tokens, dim, seed)
     direction, margin = hemisphere(x)

@@ -39,7 +39,7 @@ def over_all_pairs(prompts: list[np.ndarray]) -> tuple[float, float]:
     return float(np.mean(common)), float(np.mean(same))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10_000), st.lists(st.integers(2, 6), min_size=2, max_size=5))
 def test_shares_are_means_over_all_pairs_and_add_to_one(seed: int, counts: list[int]) -> None:
     prompts = drawn(seed, tuple(counts))
@@ -111,7 +111,7 @@ def test_centred_cos2_of_a_line_two_lines_and_all_directions() -> None:
     assert float(centred_cosines(wide, zero, 0.0)[1]) == pytest.approx(1 / 3, abs=0.05)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10_000), st.integers(2, 7), st.integers(2, 5))
 def test_centred_cos2_is_the_mean_over_pairs_on_both_sides_of_square(seed: int, count: int, dim: int) -> None:
     generator = np.random.default_rng(seed)
@@ -133,7 +133,7 @@ def test_centred_cos2_is_the_mean_over_pairs_on_both_sides_of_square(seed: int, 
         assert float(found) == pytest.approx(np.mean(np.square(cosines)), abs=1e-10)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10_000), st.integers(2, 7), st.integers(2, 5))
 def test_cosines_at_hand_give_what_the_differences_give(seed: int, count: int, dim: int) -> None:
     generator = torch.Generator().manual_seed(seed)

@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name == "tokenizer.json" else ()) for name in FILES]
 )
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_mutated_file_is_read_or_refused(name: str, folder: Path, data: st.DataObject) -> None:
     (folder / name).write_bytes(data.draw(mutations(FILES[name])))
@@ -45,7 +45,7 @@ def test_a_mutated_file_is_read_or_refused(name: str, folder: Path, data: st.Dat
 
 
 @pytest.mark.skipif(find_spec("gguf") is None, reason="needs the extra gguf")
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(mutated=mutations(GGUF))
 def test_the_header_of_a_mutated_gguf_is_read_or_refused(mutated: bytes, folder: Path) -> None:
     path = folder / "mutated.gguf"

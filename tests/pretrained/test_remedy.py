@@ -107,7 +107,7 @@ def test_the_logits_of_every_pair_get_the_term(family: str, changes: dict[str, A
     assert float((logits(model) - logits(remove_remedy(model))).abs().max()) > 0.01
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 30), st.booleans(), st.floats(0.1, 2.0))
 def test_the_terms_of_the_heads_sum_to_lambda_a(kv: int, groups: int, dim: int, cached: bool, scale: float) -> None:
     columns = LambdaColumns("lambda-diagonal", dim, heads=kv * groups, kv_heads=kv, start=-0.3).double()

@@ -35,7 +35,7 @@ def test_every_space_has_what_engines_need(name):
 
 
 @every_constrained
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(seed=st.integers(0, 2**20), exponent=st.integers(-150, 150))
 def test_projection_keeps_the_ray_whatever_its_size(name, seed, exponent):
     x = np.random.default_rng(seed).normal(size=(4, 3))

@@ -93,7 +93,7 @@ def quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.dictionaries(keys, values, max_size=4), st.sampled_from(["", " ", "\n", "  # ] } [ {\n"]))
 def test_the_scanner_finds_exactly_the_keys_that_the_parser_finds(document: dict[str, Any], newline: str) -> None:
     text = "".join(f"{quoted(key)} = {written(value, newline)}\n" for key, value in document.items())

@@ -73,7 +73,7 @@ def test_the_condition_number_is_the_quotient_of_the_singular_values() -> None:
 
 
 @given(seed=st.integers(0, 10_000), kind=st.sampled_from(["independent", "product", "low plus noise"]))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_random_matrices_have_the_extremes_of_their_whole_spectrum(seed: int, kind: str) -> None:
     generator = torch.Generator().manual_seed(seed)
     first, second = torch.randn(2, DIM, DIM, generator=generator, dtype=torch.float64) / DIM**0.5

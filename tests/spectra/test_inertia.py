@@ -33,7 +33,7 @@ def with_spectrum(values: list[float], seed: int) -> torch.Tensor:
     scale=st.floats(1e-8, 1e8),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_constructed_signs_are_counted(positive: int, negative: int, zero: int, scale: float, seed: int) -> None:
     values = [1.0 + i for i in range(positive)] + [-1.0 - i for i in range(negative)] + [0.0] * zero
     if not values:
@@ -60,7 +60,7 @@ def test_the_antisymmetric_part_does_not_count() -> None:
 
 
 @given(seed=st.integers(0, 500))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_congruence_keeps_the_inertia(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     symmetric = with_spectrum([2.0, 1.0, 0.5, -0.3, -1.0, -4.0, -6.0], seed)

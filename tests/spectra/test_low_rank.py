@@ -28,7 +28,7 @@ def factors(dim: int, rank: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]
 
 
 @given(dim=st.integers(1, 24), rank=st.integers(1, 12), seed=st.integers(0, 1000))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_reduced_spectrum_is_the_dense_one(dim: int, rank: int, seed: int) -> None:
     left, right = factors(dim, rank, seed)
     dense = left @ right.T
@@ -59,7 +59,7 @@ def test_batches_of_heads_are_loops_over_heads() -> None:
 
 
 @given(dim=st.integers(2, 16), rank=st.integers(1, 16), seed=st.integers(0, 1000))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_product_eigenvalues_are_roots_of_the_dense_one(dim: int, rank: int, seed: int) -> None:
     left, right = factors(dim, rank, seed)
     dense = (left @ right.T).to(torch.complex128)

@@ -56,7 +56,7 @@ def test_constructed_layers_are_in_their_regime(w_signs: list[int], a_signs: lis
 
 
 @given(seed=st.integers(0, 1000))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_the_signs_of_A_need_no_inverse(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     qk, ov = torch.randn(2, 7, 7, generator=generator, dtype=torch.float64)

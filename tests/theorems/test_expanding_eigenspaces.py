@@ -149,7 +149,7 @@ def degenerate(kind: str, seed: int, dim: int) -> np.ndarray:
     }[kind]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     qk=KINDS, ov=KINDS, seed=st.integers(0, 10**6), dim=st.integers(1, 4), free=st.booleans(), heads=st.integers(1, 2)
 )

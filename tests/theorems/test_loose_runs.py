@@ -96,7 +96,7 @@ def satisfying(kind: str, seed: int) -> tuple[Flow, Tensor, float]:
 
 
 @pytest.mark.slow
-@settings(max_examples=16, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=16, suppress_health_check=list(HealthCheck))
 @given(kind=st.sampled_from(SYSTEMS), seed=st.integers(0, 10**6), digits=st.floats(2, 10), stiff=st.booleans())
 def test_no_theorem_fails_whatever_the_tolerances_of_the_run(kind: str, seed: int, digits: float, stiff: bool) -> None:
     flow, start, horizon = satisfying(kind, seed)

@@ -78,7 +78,7 @@ _MEASURE = st.floats(-0.1, 1.0)
 @given(st.tuples(_MEASURE, _MEASURE, _MEASURE), st.floats(0.0, 0.6))
 @example((ANISOTROPIC - ROOM, SPREAD - ROOM, LINE_EXCESS), 0.0)
 @example((1.0, 0.0, 0.0), 0.0)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_layer_changes_only_where_nothing_around_its_measures_makes_its_state(
     numbers: tuple[float, float, float], half: float
 ) -> None:
@@ -172,7 +172,7 @@ _NUMBER = st.floats(0.0, 0.99)
 
 
 @given(st.lists(st.tuples(_NUMBER, _NUMBER, _NUMBER, st.floats(0.0, 0.3)), min_size=2, max_size=8))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_numbers_of_a_line_lie_on_both_sides_of_a_threshold(course: list[tuple[float, ...]]) -> None:
     """Whatever course a layer takes, the measure in its line has passed from one state to the other."""
     thresholds = {

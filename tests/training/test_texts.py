@@ -57,7 +57,7 @@ def test_a_file_is_split_in_its_own_order_and_nothing_is_lost(tmp_path: Path) ->
 
 
 @given(sizes=st.lists(st.integers(1, 400), min_size=3, max_size=40), held_out=st.floats(0.01, 0.49))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_document_is_whole_in_one_split_and_the_held_out_shares_are_reached(
     sizes: list[int], held_out: float
 ) -> None:
@@ -280,7 +280,7 @@ def test_options_are_refused_by_name(task: type, options: dict[str, object], err
 
 
 @given(size=st.integers(3, 200), length=st.integers(2, 20))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_adjoining_windows_foretell_every_token_once_up_to_less_than_a_window(size: int, length: int) -> None:
     windows = AdjoiningWindows(np.arange(size), length)
     foretold = [token for number in range(len(windows)) for token in windows[number]["ids"][1:].tolist()]
