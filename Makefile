@@ -35,7 +35,7 @@ PORTABLE ?= $(NUMERICAL)
 
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo docs papers reference census test test-all test-lowest test-portable lint format bench clean $(PROCESSORS:%=portable-%)
+.PHONY: help demo docs papers reference census test test-all test-lowest test-portable lint script-types format bench clean $(PROCESSORS:%=portable-%)
 
 help:
 	@echo "make demo      diagnose SmolLM2-135M and write $(DEMO_OUT)/report.html"
@@ -47,7 +47,7 @@ help:
 	@echo "make test-all  every test"
 	@echo "make test-lowest  saving, loading and the command line with the lowest versions of the dependencies"
 	@echo "make test-portable  the numerical tests as other processors round them (hours)"
-	@echo "make lint      ruff, pyright, import-linter, rings of imports, public names, lengths, words"
+	@echo "make lint      ruff, pyright, import-linter, types of JavaScript (tsc, if there), rings of imports, names, lengths, words"
 	@echo "make bench     speed and memory, as ratios measured in one run, in $(BENCH_OUT); BENCH=--quick for less (docs/bench.md)"
 
 $(VENV): $(VENV)/.demo
@@ -124,11 +124,19 @@ $(PROCESSORS:%=portable-%): portable-%: $(VENV)/.dev
 	@echo "[portable] $*: $($*)"
 	@env OMP_NUM_THREADS=1 $($*) $(BIN)/pytest --numprocesses $(THREADS) -m "not slow" $(PORTABLE)
 
+SCRIPTS = explorer-flow.js explorer-stage.js explorer-save.js explorer-tour.js explorer.js
+TYPES = --noEmit --checkJs --allowJs --strict --skipLibCheck --target es2022 --lib es2022,dom,dom.iterable
+
+script-types:
+	@if command -v tsc > /dev/null; then tsc $(TYPES) $(addprefix src/tokendynamics/report/template/,$(SCRIPTS)); \
+	else echo "[lint] no tsc (npm install -g typescript): the types of the explorer's JavaScript are not checked"; fi
+
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 	@$(BIN)/lint-imports
+	@make -s script-types
 	@$(BIN)/pytest -q tests/package/test_structure.py tests/package/test_language.py
 
 format: $(VENV)/.dev

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -15,6 +17,8 @@ import tokendynamics as td
 from report.chromium import PHONE, emulate, on_a_phone, width_on_a_phone
 from tokendynamics import observables
 from tokendynamics.report import explore
+from tokendynamics.report._page import resource
+from tokendynamics.report.explorer import _page
 from tokendynamics.report.explorer._flow import numbers_of, sharpness
 from tokendynamics.report.explorer._system import LINK
 from tokendynamics.specification import parse
@@ -155,7 +159,7 @@ def test_the_panel_follows_the_controls(opened: Any) -> None:
     asked(opened, "hook.set({mask: 'full', weights: 'linear', beta: 3, tokens: 5})")
     assert "Theorem 5.1" not in "".join(
         opened.execute_script(
-            "return [...document.querySelectorAll('#statements > details > summary')].map((one) => one.textContent)"
+            "return [...document.querySelectorAll('#statements > .applies summary')].map((one) => one.textContent)"
         )
     )
     assert (
@@ -164,6 +168,85 @@ def test_the_panel_follows_the_controls(opened: Any) -> None:
     )
     asked(opened, "hook.set({preset: 'rotary'})")
     assert words(opened, "theory-answer") == "No theorem covers this."
+
+
+@pytest.mark.parametrize(
+    ("preset", "change"), [("one-cluster", "the spread fell from 0.692 to 0"), ("repulsion", "the spread rose from")]
+)
+def test_beside_a_prediction_stands_what_is_seen(preset: str, change: str, opened: Any) -> None:
+    asked(opened, "hook.set({preset: arguments[0]})", preset)
+    asked(opened, "hook.seek(0)")
+    assert words(opened, "theory-seen") == "Seen: nothing yet."
+    asked(opened, "hook.seek(300)")
+    assert change in words(opened, "theory-seen")
+
+
+def test_the_code_is_small() -> None:
+    text = "".join(resource(name) for name in _page.SCRIPTS)
+    code = re.sub(r"/\*\*.*?\*/|^//.*?$", "", text, flags=re.DOTALL | re.MULTILINE)  # without comments and types
+    assert 30_000 < len(code.encode()) <= 60_000
+
+
+def test_each_step_of_the_tour_claims_what_its_control_does(opened: Any) -> None:
+    steps = opened.execute_script(
+        "return [...document.querySelectorAll('#tour-steps li')].map((step) => ({...step.dataset}))"
+    )
+    assert len(steps) == 8
+    for place, step in enumerate(steps):
+        asked(opened, "hook.tour(arguments[0])", place)
+        assert words(opened, "tour-place") == f"Step {place + 1} of 8"
+        assert len(opened.find_elements("css selector", ".pointed")) == 1
+        before, said = asked(opened, "hook.measure(arguments[0])", step["measure"]), words(opened, "tour-seen")
+        assert said.startswith("Now: ")
+        name, value = step["try"].split("=")
+        assert name == step["control"]
+        changes = {name: float(value) if name in ("beta", "tokens") else value}
+        asked(opened, "hook.set(arguments[0])", changes)
+        after = asked(opened, "hook.measure(arguments[0])", step["measure"])
+        before, after = (float("inf") if number is None else number for number in (before, after))
+        if step["claim"] == "same":
+            assert after == pytest.approx(before, rel=0.1, abs=1e-9)
+            continue
+        assert after > 1.5 * before if step["claim"] == "more" else after < before / 1.5
+        assert words(opened, "tour-seen").startswith(f"Before: {said.removeprefix('Now: ')} Now: ")
+    opened.find_element("id", "tour-next").click()
+    assert opened.execute_script("return document.getElementById('tour').hidden")
+
+
+def test_a_term_shows_its_sentence_where_it_stands(opened: Any) -> None:
+    tip = opened.find_element("id", "tip")
+    for term in opened.find_elements("css selector", "[data-term]"):
+        opened.execute_script("arguments[0].focus()", term)
+        assert tip.is_displayed()
+        assert tip.text == words(opened, f"term-{term.get_attribute('data-term')}")
+    opened.switch_to.active_element.send_keys("\ue00c")
+    assert not tip.is_displayed()
+
+
+def test_the_picture_as_svg_has_every_token_and_trail(opened: Any) -> None:
+    asked(opened, "hook.set({preset: 'leader', tokens: 9})")
+    asked(opened, "hook.seek(60)")
+    drawn = ElementTree.fromstring(asked(opened, "hook.svg()"))  # noqa: S314  # what the page itself made
+    paths = drawn.findall("{http://www.w3.org/2000/svg}path")
+    assert sum(path.get("fill") not in (None, "none") for path in paths) == 9 + 1
+    assert sum(path.get("stroke", "").startswith("hsl") for path in paths) >= 9
+    assert drawn.findtext("{http://www.w3.org/2000/svg}title") == words(opened, "summary")
+
+
+@pytest.mark.slow
+def test_pictures_and_settings_keep_no_memory(opened: Any) -> None:
+    def heap() -> float:
+        opened.execute_cdp_cmd("HeapProfiler.collectGarbage", {})
+        return opened.execute_script("return performance.memory.usedJSHeapSize")
+
+    once = (
+        "for (let place = 0; place < 30; place++) "
+        "{ hook.set({beta: 1 + (place % 7), tokens: 8}); hook.seek(300); hook.drawing(120); }"
+    )
+    opened.execute_script(f"const hook = {HOOK}; {once}")
+    first = heap()
+    opened.execute_script(f"const hook = {HOOK}; for (let minute = 0; minute < 3; minute++) {{ {once} }}")
+    assert heap() < 1.05 * first
 
 
 def test_the_sweep_is_what_runs_at_each_beta_end_with(opened: Any) -> None:

@@ -20,6 +20,9 @@ from tokendynamics.specification import Simulation, run
 from tokendynamics.specification.build import build
 from tokendynamics.specification.file import SpecificationFile, parse
 
+SCRIPTS = ("explorer-flow.js", "explorer-stage.js", "explorer-save.js", "explorer-tour.js", "explorer.js")
+"""Own JavaScript of the page, in the order in which it stands there."""
+
 _SENTENCES = {
     "one-cluster": "All tokens start in one half of the sphere, attend to each other, and meet in one point.",
     "metastability": "Tokens gather in two clusters before t = 20; only after t = 200 do these meet.",
@@ -91,7 +94,7 @@ def explorer_page(subject: Any = None) -> str:
     """
     systems = presets() if subject is None else systems_of(subject)
     title = "How tokens move under attention" if subject is None else str(systems[0]["title"])
-    script = "\n\n".join(map(resource, ("explorer-flow.js", "explorer.js")))
+    script = "\n\n".join(map(resource, SCRIPTS))
     sheet = style("page.css", "explorer.css")
     # In a script element nothing but "</" could end the data.
     data = json.dumps({"version": __version__, "systems": systems}, ensure_ascii=False, separators=(",", ":"))

@@ -5,9 +5,9 @@
 
 /**
  * @typedef {{kind: string, metric: number[][] | null}} Space
- * @typedef {{kind: string, table?: number[][], query?: number[][][], key?: number[][][], frequencies?: number[], scale?: number}} Positions
+ * @typedef {{kind: string, table?: number[][], query?: number[][][], key?: number[][][], frequencies?: number[], scale?: number, base?: number | null}} Positions
  * @typedef {{space: Space, weights: string, causal: boolean, factor: number, qk: number[][][], ov: number[][][],
- *   positions: Positions | null, start: number[][]}} System
+ *   normalization: string, positions: Positions | null, start: number[][]}} System
  * @typedef {{n: number, dim: number, velocity: (y: Float64Array, out: Float64Array) => void,
  *   project: (y: Float64Array) => void}} Field
  */
@@ -197,17 +197,6 @@ class Run {
     this.states.push(this.y.slice());
     return true;
   }
-}
-
-/** A number in three digits. @param {number} value */
-function short(value) {
-  if (!Number.isFinite(value)) return "undefined";
-  const size = Math.abs(value);
-  if (value !== 0 && (size < 1e-3 || size >= 1e5)) {
-    const [digits, power] = value.toExponential(1).split("e");
-    return `${digits.replace("-", "−")} × 10${[...String(Number(power))].map((sign) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(sign)]).join("")}`;
-  }
-  return String(Number(value.toPrecision(3))).replace("-", "−");
 }
 
 const LINK = 0.1; // radians: tokens that are nearer than this are of one cluster
