@@ -77,7 +77,7 @@ def test_factors_are_those_without_the_gate_which_is_named(form: Kind) -> None:
 
 def test_what_adds_up_heads_refuses_a_gate() -> None:
     ckpt = loaded("sigmoid")
-    with pytest.raises(CheckpointError, match="a gate multiplies what its heads give"):
+    with pytest.raises(CheckpointError, match="a gate acts on what its heads give"):
         td.source_tokens(ckpt, {"a": [1, 2, 3]})
     with pytest.raises(ArgumentValueError, match=re.escape("layer 1 with a gate of the heads' outputs")):
         td.diagnosis.flow_of(ckpt)

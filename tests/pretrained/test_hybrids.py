@@ -266,7 +266,7 @@ def _check_gate(checkpoint: td.Checkpoint, network: Any, layer: int) -> None:
     ratio = read[0] / heads[checkpoint.layout.attending.index(layer)]
     assert all(min(float((gate - column).abs().max()) for gate in gates[0].mT) < 1e-4 for column in ratio.mT)
     weights = checkpoint.attention(layer)
-    with pytest.raises(CheckpointError, match="a gate multiplies what its heads give"):
+    with pytest.raises(CheckpointError, match="a gate acts on what its heads give"):
         td.source_tokens(checkpoint, {"a": [5, 6, 7]})
     assert weights.output.shape[0] == attention.heads
 

@@ -151,7 +151,7 @@ def _plain_layers(checkpoint: Checkpoint, several: Iterable[int] | None) -> list
             "sinks": found.sinks is not None,
             "a bias by distance": found.relative_bias,
             "further terms of tokens and positions": found.token_bias,
-            "a gate of the heads' outputs": found.gate is not None,
+            **{f"{acting} of the heads' outputs": True for acting in found.after_heads},
             "rotations by place in an image": found.rotation is not None and found.rotation.frequencies is None,
         }
         came = [what for what, there in besides.items() if there]

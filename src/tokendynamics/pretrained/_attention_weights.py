@@ -16,7 +16,7 @@ from tokendynamics.pretrained._dispatch import without_hooks
 from tokendynamics.pretrained._torch_attention import apart
 from tokendynamics.pretrained.discovery._attention_layout import TRUSTED, affine_of, recomputed_error, start_for
 from tokendynamics.pretrained.discovery._calls import as_features, with_state
-from tokendynamics.pretrained.discovery._columns import Affine, Part, composed
+from tokendynamics.pretrained.discovery._columns import Affine, Part, composed, through_norm
 from tokendynamics.pretrained.discovery._discover import Seen
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall, joined
 from tokendynamics.pretrained.discovery.interface import watching
@@ -47,9 +47,13 @@ class LayerTensors:
         return self._single(affine_of(self.block.get_submodule(part.module), part.does))
 
     def output(self) -> Affine:
-        """Return the output projection."""
+        """Return the output projection; of normalized heads where a norm is before it."""
         name, storage = self.layout.output
-        return self._single(affine_of(self.block.get_submodule(name), storage))
+        projection = self._single(affine_of(self.block.get_submodule(name), storage))
+        if self.layout.output_norm is None:
+            return projection
+        name, norm = self.layout.output_norm
+        return through_norm(self._single(affine_of(self.block.get_submodule(name), norm)), norm, projection)
 
     def norm(self) -> Affine | None:
         """Return the gain, as (1, dim), and the bias of the norm that the attention reads; None without one."""

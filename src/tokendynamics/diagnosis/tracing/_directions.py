@@ -186,7 +186,7 @@ def _weights(
 
 
 def output_factors(ckpt: Checkpoint) -> dict[int, Float64[Tensor, "head d_value dim"]]:
-    """Return the output factor of each layer, counted from 1, whose attention was read and whose heads have no gate.
+    """Return the output factor of each layer, counted from 1, that was read and whose heads have no gate or norm.
 
     Raises:
         CheckpointError: No layer has one.
@@ -194,7 +194,7 @@ def output_factors(ckpt: Checkpoint) -> dict[int, Float64[Tensor, "head d_value 
     factors = {}
     for layer in ckpt.layout.attending:
         attention = ckpt.layout.layers[layer - 1].attention
-        if attention is not None and attention.gate is not None:
+        if attention is not None and attention.after_heads:
             continue
         try:
             factors[layer] = ckpt.attention(layer).output.double().cpu()
@@ -202,8 +202,9 @@ def output_factors(ckpt: Checkpoint) -> dict[int, Float64[Tensor, "head d_value 
             continue
     if not factors:
         problems = sorted({layer.problem for layer in ckpt.layout.layers if layer.problem})
-        if any(layer.attention is not None and layer.attention.gate is not None for layer in ckpt.layout.layers):
-            problems.append("a gate multiplies what its heads give")
+        attentions = [layer.attention for layer in ckpt.layout.layers if layer.attention is not None]
+        acting = sorted({words for attention in attentions for words in attention.after_heads})
+        problems += [f"{words} acts on what its heads give" for words in acting]
         wanted = "a network with an attention whose heads are known"
         raise CheckpointError(expected(ckpt.name, wanted, "; ".join(problems) or "none"))
     return factors

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,14 @@ from tokendynamics.pretrained.discovery._columns import (
 from tokendynamics.pretrained.discovery._functions import LOWEST_BIAS
 from tokendynamics.pretrained.discovery._norms import Norm, norm_of
 from tokendynamics.pretrained.discovery._plain_attention import attend
-from tokendynamics.pretrained.discovery._rotation import Rotation, fitted_matrices, rotation_of, turned, unturned
+from tokendynamics.pretrained.discovery._rotation import (
+    Rotation,
+    TooFewInputsError,
+    fitted_matrices,
+    rotation_of,
+    turned,
+    unturned,
+)
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.layout import AttentionLayout
 
@@ -86,8 +93,9 @@ def attention_layout(
         name: tracer.parts(getattr(attention, name).transpose(1, 2).flatten(2), what, first_token=name != "value")
         for name, what in words.items()
     }
-    rotation, angles = _rotation(evaluated(parts["query"], start, live_reader(block.module)), attention.query, tables)
-    projection, storage, gate = _output_projection(attention, time, block, calls)
+    projected = evaluated(parts["query"], start, live_reader(block.module))
+    rotation, angles = _rotation(projected, attention.query, tables, tracer.after_turning)
+    projection = _output_projection(attention, time, block, calls)
     layout = AttentionLayout(
         module=_within(attending, block),
         heads=attention.query.shape[1],
@@ -95,7 +103,7 @@ def attention_layout(
         d_head=attention.query.shape[-1],
         d_value=attention.value.shape[-1],
         **parts,
-        output=(_within(projection, block), storage),
+        output=(_within(projection.call, block), projection.storage),
         scale=attention.scale,
         causal=_is_causal(attention),
         rotation=rotation,
@@ -107,18 +115,37 @@ def attention_layout(
         window=attention.window,
         further_senders=0 if attention.further is None else attention.further[0].shape[2],
         norm=None if norm is None else (_within(norm[0], block), norm[1]),
-        gate=None if gate is None else _within(gate, block),
+        gate=None if projection.gate is None else _within(projection.gate, block),
+        output_norm=None if projection.norm is None else (_within(projection.norm[0], block), projection.norm[1]),
         error=0.0,
     )
-    return FoundAttention(layout, attending, start, angles, projection.end)
+    return FoundAttention(layout, attending, start, angles, projection.call.end)
 
 
 def _rotation(
-    projected: Tensor, query: Tensor, tables: Iterable[tuple[str, Tensor]]
+    projected: Tensor, query: Tensor, tables: Iterable[tuple[str, Tensor]], norms: Sequence[str]
 ) -> tuple[Rotation | None, Tensor | None]:
-    """Return what positions do to queries (batch, token, column), and its angles; None for nothing."""
+    """Return what positions do to queries (batch, token, column), and its angles; None for nothing.
+
+    A norm of turned features is a turned norm of features if it treats both features of each pair alike.
+
+    Args:
+        projected: As factors and norms give them.
+        query: As the attention sees them.
+        tables: Of the network.
+        norms: Those of queries or keys that read what positions have already turned.
+    """
     plain = projected.unflatten(-1, (query.shape[1], -1)).transpose(1, 2)
-    return (None, None) if unturned(plain, query) else rotation_of(fitted_matrices(plain, query), tables)
+    if unturned(plain, query):
+        return None, None
+    try:
+        return rotation_of(fitted_matrices(plain, query), tables)
+    except LayoutNotFoundError as problem:
+        if isinstance(problem, TooFewInputsError) or not norms:
+            raise
+        names = " and ".join(dict.fromkeys(norms))
+        words = f"what positions turn is normalized after it, by {names}, unlike within turned pairs of features"
+        raise LayoutNotFoundError(words) from problem
 
 
 def _key_heads(attention: AttentionCall) -> int:
@@ -274,10 +301,19 @@ def live_reader(block: nn.Module) -> Callable[[Part], Affine]:
     return lambda part: affine_of(block.get_submodule(part.module), part.does)
 
 
+class _OutputProjection(NamedTuple):
+    """What reads the heads' outputs side by side, how it is stored, and what gates or normalizes them before."""
+
+    call: ModuleCall
+    storage: Storage
+    gate: ModuleCall | None
+    norm: tuple[ModuleCall, Norm] | None
+
+
 def _output_projection(
     attention: AttentionCall, time: int, block: ModuleCall, calls: Sequence[ModuleCall]
-) -> tuple[ModuleCall, Storage, ModuleCall | None]:
-    """Return what reads the heads' outputs side by side, how it is stored, and what gates them before."""
+) -> _OutputProjection:
+    """Return what reads the heads' outputs side by side, or what a gate or a norm makes of them."""
     wanted = attention.output.flatten(2)
     batch, tokens = wanted.shape[:2]
     for call in sorted(calls, key=lambda candidate: -candidate.end):
@@ -286,12 +322,27 @@ def _output_projection(
             continue
         # From the last on: what gives a gate may read the heads' outputs as well.
         plain = relative_error(x, wanted) < TRUSTED
-        gate = None if plain else _gate(x, wanted, [other for other in calls if block.start < other.start < call.start])
-        if plain or gate is not None:
+        before = [other for other in calls if block.start < other.start and other.end < call.start]
+        norm = None if plain else _norm_between(x, wanted, [other for other in before if time < other.start])
+        gate = None if plain or norm is not None else _gate(x, wanted, before)
+        if plain or norm is not None or gate is not None:
             storage = stored_how(call)
             if storage is not None:
-                return call, storage, gate
+                return _OutputProjection(call, storage, gate, norm)
     raise LayoutNotFoundError("no module reads the heads' outputs side by side")
+
+
+def _norm_between(x: Tensor, outputs: Tensor, calls: Sequence[ModuleCall]) -> tuple[ModuleCall, Norm] | None:
+    """Return the norm that makes x of the heads' outputs; None without one."""
+    for call in calls:
+        given, made = (as_features(states, *outputs.shape[:2]) for states in (call.x, call.y))
+        if given is None or made is None:
+            continue
+        if relative_error(given, outputs) < TRUSTED and relative_error(made, x) < TRUSTED:
+            norm = norm_of(call.module, call.x, call.y)
+            if norm is not None:
+                return call, norm
+    return None
 
 
 def _gate(x: Tensor, outputs: Tensor, calls: Sequence[ModuleCall]) -> ModuleCall | None:

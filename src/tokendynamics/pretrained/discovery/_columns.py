@@ -72,6 +72,9 @@ class Affine:
 class Tracer:
     """Follows tensors of one block's forward pass back to what its attention reads.
 
+    Attributes:
+        after_turning: Norms of queries or keys that read what positions have already turned.
+
     Args:
         calls: Of modules that may stand on the way.
         start: What the attention reads, (batch, token, dim).
@@ -81,6 +84,7 @@ class Tracer:
 
     def __init__(self, calls: Sequence[ModuleCall], start: Tensor, prefix: str, numbers: Sequence[float] = ()) -> None:
         self.calls, self.start, self.prefix, self.numbers = calls, start, prefix, numbers
+        self.after_turning: list[str] = []
         self.batch, self.tokens = start.shape[:2]
         self.tolerance = 1e-8 if start.dtype == torch.float64 else 1e-4
 
@@ -112,9 +116,11 @@ class Tracer:
             raise LayoutNotFoundError(
                 f"no module gives every column of the {what} (the cosine misses 1 by {error:.1g})"
             )
-        return tuple(self._part(candidates[index][0], owner == index, row, factor) for index in owner.unique())
+        return tuple(
+            self._part(candidates[index][0], owner == index, row, factor, first_token) for index in owner.unique()
+        )
 
-    def _part(self, call: ModuleCall, chosen: Tensor, row: Tensor, factor: Tensor) -> Part:
+    def _part(self, call: ModuleCall, chosen: Tensor, row: Tensor, factor: Tensor, first_token: bool) -> Part:
         columns = chosen.nonzero()[:, 0]
         name = call.name.removeprefix(self.prefix)
         does = _does(call)
@@ -129,7 +135,7 @@ class Tracer:
                 raise LayoutNotFoundError(f"{name} holds its weights as {kind}, without real numbers to read")
             raise LayoutNotFoundError(f"{name} is neither an affine map nor a normalization")
         scale = self._cleaned(factor[columns])
-        reads = self._reads(call, name)
+        reads = self._reads(call, name, first_token and isinstance(does, Norm))
         return Part(tuple(columns.tolist()), name, tuple(row[columns].tolist()), tuple(scale.tolist()), does, reads)
 
     def _cleaned(self, factor: Tensor) -> Tensor:
@@ -143,14 +149,21 @@ class Tracer:
         )
         return torch.full_like(factor, exact, dtype=torch.float64)
 
-    def _reads(self, call: ModuleCall, name: str) -> tuple[Part, ...] | None:
+    def _reads(self, call: ModuleCall, name: str, may_turn: bool) -> tuple[Part, ...] | None:
         x = as_features(call.x, self.batch, self.tokens)
         if x is None:
             raise LayoutNotFoundError(f"{name} reads no states")
         if x.shape == self.start.shape and torch.allclose(x, self.start, rtol=1e-5, atol=1e-6 * float(x.abs().max())):
             return None
         earlier = [other for other in self.calls if other.end < call.start]  # ever fewer: this comes to an end
-        return self._parts(x, earlier, f"input of {name}", False)
+        try:
+            return self._parts(x, earlier, f"input of {name}", False)
+        except LayoutNotFoundError:
+            if not may_turn:
+                raise
+        parts = self._parts(x, earlier, f"input of {name}", True)
+        self.after_turning.append(name)
+        return parts
 
 
 def matched_columns(
@@ -328,6 +341,27 @@ def _composed_part(part: Part, dim: int, read: Callable[[Part], Affine]) -> Affi
         bias = before.bias
         bias = None if bias is None else (bias.unflatten(0, (-1, norm.width)) * affine.weight[0]).flatten()[rows]
     return Affine(factor * weight, None if bias is None else factor * bias)
+
+
+def through_norm(gain: Affine, norm: Norm, after: Affine) -> Affine:
+    """Return the map that follows a norm as it acts on what the norm has divided by its size and not yet centred.
+
+    >>> double = Affine(2 * torch.eye(2), None)
+    >>> through_norm(Affine(torch.tensor([[1.0, 3.0]]), None), Norm("rms", "weight", 0.0, 2), double).weight.tolist()
+    [[2.0, 0.0], [0.0, 6.0]]
+
+    Args:
+        gain: Of the norm, as a diagonal (1, width), and its bias.
+        norm: What it is; it may act on several groups of features side by side.
+        after: What follows.
+    """
+    groups = after.weight.unflatten(0, (-1, norm.width))
+    weight = groups * gain.weight[0].to(groups)[:, None]
+    weight = weight - weight.mean(dim=1, keepdim=True) if norm.kind == "layer" else weight
+    if gain.bias is None:
+        return Affine(weight.flatten(0, 1), after.bias)
+    through = torch.einsum("i,gio->o", gain.bias.to(groups), groups)
+    return Affine(weight.flatten(0, 1), through if after.bias is None else through + after.bias)
 
 
 def evaluated(parts: tuple[Part, ...] | None, x: Tensor, read: Callable[[Part], Affine]) -> Tensor:

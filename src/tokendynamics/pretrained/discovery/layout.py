@@ -59,6 +59,8 @@ class AttentionLayout:
             `nn.MultiheadAttention`). They are no part of the factors.
         gate: The module whose outputs, through a sigmoid, multiply the heads' outputs before the output projection;
             None without. It depends on the token and is no part of the factors.
+        output_norm: The norm of the heads' outputs before the output projection, and what it is; None without. Its gain
+            and bias are part of the output factor, the size by which it divides each token is not.
     """
 
     module: str
@@ -83,6 +85,7 @@ class AttentionLayout:
     explicit: bool = False
     further_senders: int = 0
     gate: str | None = None
+    output_norm: tuple[str, Norm] | None = None
 
     @property
     def normed(self) -> tuple[str, ...]:
@@ -90,10 +93,17 @@ class AttentionLayout:
         return tuple(name for name in ("query", "key", "value") if _has_norm(getattr(self, name)))
 
     @property
+    def after_heads(self) -> tuple[str, ...]:
+        """What acts on the heads' outputs before their projection, with a factor that depends on the token."""
+        acting = {"a gate": self.gate, "a norm": self.output_norm}
+        return tuple(words for words, module in acting.items() if module is not None)
+
+    @property
     def modules(self) -> tuple[str, ...]:
         """Every module whose tensors the factors need, within the block."""
         read = [*_modules(self.query), *_modules(self.key), *_modules(self.value), self.output[0]]
-        return tuple(dict.fromkeys(read if self.norm is None else [*read, self.norm[0]]))
+        norms = [norm[0] for norm in (self.output_norm, self.norm) if norm is not None]
+        return tuple(dict.fromkeys([*read, *norms]))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -85,6 +85,10 @@ def form_in_words(attention: AttentionLayout) -> str:
     gated = (
         "" if attention.gate is None else f"; a gate ({attention.gate}) multiplies the heads' outputs and is left out"
     )
+    if attention.output_norm is not None:
+        gated += (
+            f"; a norm ({attention.output_norm[0]}) follows the heads: the output factor is that on normalized heads"
+        )
     if not attention.normed:
         besides = ", softly capped" if attention.soft_cap is not None else ""
         besides += ", plus a bias by distance" if attention.relative_bias else ""
@@ -133,6 +137,9 @@ def _attention(attention: AttentionLayout) -> list[tuple[str, str]]:
         facts.append(("further senders", f"{attention.further_senders}, from no token; no part of the factors"))
     if attention.gate is not None:
         facts.append(("gate", f"sigmoid of {attention.gate} times the heads' outputs; no part of the factors"))
+    if attention.output_norm is not None:
+        name, norm = attention.output_norm
+        facts.append(("norm of the heads", f"{name}, {norm_in_words(norm)}; its gain is part of the output factor"))
     if attention.relative_bias:
         facts.append(("bias", "by distance, added to the logits; no part of the factors"))
     if attention.token_bias:

@@ -47,8 +47,8 @@ def why_not_scaled(layout: Layout, variant: Variant) -> str:
         unlike = attention.normed or attention.soft_cap is not None or attention.sinks is not None
         if unlike or attention.token_bias:
             return f"the logits of layer {number} are not a form of its states"
-        if attention.gate is not None:
-            return f"a gate multiplies the outputs of the heads of layer {number}"
+        if attention.after_heads:
+            return f"{attention.after_heads[0]} acts on the outputs of the heads of layer {number}"
     return ""
 
 
