@@ -124,11 +124,11 @@ $(PROCESSORS:%=portable-%): portable-%: $(VENV)/.dev
 	@echo "[portable] $*: $($*)"
 	@env OMP_NUM_THREADS=1 $($*) $(BIN)/pytest --numprocesses $(THREADS) -m "not slow" $(PORTABLE)
 
-SCRIPTS = explorer-flow.js explorer-stage.js explorer-save.js explorer-tour.js explorer.js
+SCRIPTS = explorer-flow.js tokens.js explorer-save.js explorer-tour.js explorer.js
 TYPES = --noEmit --checkJs --allowJs --strict --skipLibCheck --target es2022 --lib es2022,dom,dom.iterable
 
 script-types:
-	@if command -v tsc > /dev/null; then tsc $(TYPES) $(addprefix src/tokendynamics/report/template/,$(SCRIPTS)); \
+	@if command -v tsc > /dev/null; then cd src/tokendynamics/report/template && tsc $(TYPES) $(SCRIPTS) && tsc $(TYPES) tokens.js paths.js; \
 	else echo "[lint] no tsc (npm install -g typescript): the types of the explorer's JavaScript are not checked"; fi
 
 lint: $(VENV)/.dev

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 from report.chromium import PHONE, emulate, on_a_phone, width_on_a_phone
@@ -64,8 +65,10 @@ def until(wanted: Callable[[], bool], seconds: float = 5.0) -> bool:
     return False
 
 
-def dots(browser: Any) -> list[str]:
-    return browser.execute_script("return [...document.querySelectorAll('#stage .dot')].map((d) => d.style.transform)")
+def dots(browser: Any) -> list[Any]:
+    """Where each token stands on the canvas; None for one that is massive."""
+    places = browser.execute_script("return tokendynamicsPaths.state().places")
+    return [place and (place["x"], place["y"]) for place in places]
 
 
 def test_nothing_is_requested_and_nothing_is_complained_about(opened: Any) -> None:
@@ -142,15 +145,13 @@ def test_the_slider_moves_the_tokens_by_keyboard(opened: Any) -> None:
     assert all(one != other for one, other in zip(before, after, strict=True))
     slider.send_keys(Keys.END)
     assert opened.find_element(By.ID, "depth-name").text == "Layer 30"
-    assert opened.execute_script("return document.querySelector('#stage desc').textContent").startswith("Layer 30")
+    said = opened.find_element(By.ID, "stage-canvas").get_attribute("aria-label")
+    assert said == "How do the tokens of a prompt move? Layer 30: 12 tokens, 1 of them massive."
     assert "norm 22,600" in opened.find_element(By.ID, "stage").text
 
 
 def test_tokens_lie_where_the_dataset_puts_them(opened: Any, diagnosis: Diagnosis) -> None:
-    places = opened.execute_script(
-        "return [...document.querySelectorAll('#stage .dot')]"
-        ".map((dot) => dot.style.transform.match(/-?[\\d.]+/g).map(Number))"
-    )
+    places = dots(opened)
     wanted = diagnosis.paths["position"].sel(layer=0).values
     scale = (places[1][0] - places[0][0]) / (wanted[1][0] - wanted[0][0])
     for place, position in zip(places, wanted, strict=True):
@@ -172,10 +173,39 @@ def test_play_runs_to_the_end_and_can_be_paused(opened: Any) -> None:
 
 
 def test_motion_is_dropped_when_the_reader_asks_for_less(opened: Any) -> None:
-    ask = "return getComputedStyle(document.querySelector('#stage .dot')).transitionDuration"
-    assert opened.execute_script(ask) == "0s"
+    go = """
+    const slider = document.getElementById("depth");
+    slider.value = arguments[0];
+    slider.dispatchEvent(new Event("input"));
+    return tokendynamicsPaths.state().shown;
+    """
+    assert opened.execute_script(go, 5) == 5
     emulate(opened, calm=False)
-    assert opened.execute_script(ask) == "0.35s"
+    assert opened.execute_script(go, 9) < 9
+    assert until(lambda: opened.execute_script("return tokendynamicsPaths.state().shown") == 9)
+
+
+def test_tokens_fill_the_stage_in_every_layer_unless_one_scale_is_asked_for(opened: Any, diagnosis: Diagnosis) -> None:
+    from selenium.webdriver.common.by import By
+
+    def height() -> float:
+        rows = [place[1] for place in dots(opened) if place]
+        return (max(rows) - min(rows)) / opened.find_element(By.ID, "stage-canvas").size["height"]
+
+    slider, one_scale = opened.find_element(By.ID, "depth"), opened.find_element(By.ID, "one-scale")
+    for _ in range(4):
+        columns = [place[0] for place in dots(opened) if place]
+        width = (max(columns) - min(columns)) / opened.find_element(By.ID, "stage-canvas").size["width"]
+        assert max(width, height()) > 0.7
+        slider.send_keys("\ue014")
+    positions = diagnosis.paths["position"].values
+    opened.execute_script("arguments[0].click()", one_scale)
+    drawn = height()
+    own = np.nanmax(positions[4, :, 1]) - np.nanmin(positions[4, :, 1])
+    opened.execute_script("document.getElementById('depth').value = 7")
+    slider.send_keys("\ue014")
+    later = np.nanmax(positions[8, :, 1]) - np.nanmin(positions[8, :, 1])
+    assert height() / drawn == pytest.approx(later / own, rel=0.02)
 
 
 def test_arrows_move_from_token_to_token_and_tell_its_norm(opened: Any) -> None:

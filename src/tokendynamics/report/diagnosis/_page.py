@@ -55,7 +55,7 @@ def diagnosis_page(diagnosis: Diagnosis) -> str:
         conventions=_conventions(diagnosis),
         manifest=diagnosis.manifest,
         files=diagnosis.files,
-        scripts=("paths.js",),
+        scripts=("tokens.js", "paths.js"),
         about=piece("about.html.jinja", entries=_facts(diagnosis), prompts=prompts_of(diagnosis.trace)),
         titles={section.ident: section.title for section in sections},
         model=model,

@@ -20,7 +20,7 @@ from tokendynamics.specification import Simulation, run
 from tokendynamics.specification.build import build
 from tokendynamics.specification.file import SpecificationFile, parse
 
-SCRIPTS = ("explorer-flow.js", "explorer-stage.js", "explorer-save.js", "explorer-tour.js", "explorer.js")
+SCRIPTS = ("explorer-flow.js", "tokens.js", "explorer-save.js", "explorer-tour.js", "explorer.js")
 """Own JavaScript of the page, in the order in which it stands there."""
 
 _SENTENCES = {

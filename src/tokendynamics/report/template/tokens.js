@@ -82,7 +82,8 @@ function drawGround(pen, look, scene, put, radius) {
   const middle = put(scene.centre);
   if (!scene.sphere) {
     for (const axis of [[1, 0, 0], [0, 1, 0], [0, 0, 1]].slice(0, scene.flat ? 2 : 3)) {
-      const ends = [-1, 1].map((sign) => put(/** @type {Place} */ (axis.map((entry, c) => scene.centre[c] + sign * entry * scene.extent))));
+      // They cross at zero.
+      const ends = [-1, 1].map((sign) => put(/** @type {Place} */ (axis.map((entry, c) => entry * (scene.centre[c] + sign * (scene.flat ? 4 : 1) * scene.extent)))));
       line(pen, look.rule, [], ends);
     }
     return;
@@ -156,7 +157,11 @@ function drawScene(pen, look, width, height, scene, view) {
   pen.font = "12px system-ui, sans-serif";
   pen.textAlign = "left";
   pen.fillStyle = look.muted;
-  if (!scene.sphere) pen.fillText(`the stage is ${short(2 * scene.extent)} wide`, 10, height - 10);
+  if (!scene.sphere && scene.extent > 0) {
+    const unit = 10 ** Math.floor(Math.log10(scene.extent / 2)), length = unit * [5, 2, 1].filter((many) => many * unit <= scene.extent / 2)[0];
+    line(pen, look.muted, [], [[12, height - 12], [12 + (0.45 * Math.min(width, height) * length) / scene.extent, height - 12]], 3);
+    pen.fillText(short(length), 12, height - 19);
+  }
   scene.names.forEach((name, row) => pen.fillText(name, 10, 18 + 16 * row));
   return dots;
 }
