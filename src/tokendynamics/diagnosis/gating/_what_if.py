@@ -62,9 +62,9 @@ def side_by_side(traces: Sequence[xr.Dataset], names: Sequence[str]) -> xr.Datas
         table = trace[[*MEASURES, *(f"{name}_interval" for name in MEASURES)]]
         table = table.assign(update_ratio=trace.update_ratio.median("prompt"))
         states = ["", *layer_states(trace)]
-        tables.append(table.reindex(layer=layers).drop_attrs())
-        tables[-1]["state"] = ("layer", np.array(states + [""] * (len(layers) - len(states))))
-        depths.append(np.where(layers < len(states), layers / max(1, len(states) - 1), np.nan))
+        states += [""] * (len(layers) - len(states))
+        tables.append(table.reindex(layer=layers).assign(state=("layer", np.array(states))))
+        depths.append(np.where(layers < trace.sizes["layer"], layers / max(1, trace.sizes["layer"] - 1), np.nan))
     whole = xr.concat(tables, dim="model", join="override", combine_attrs="drop")
     return whole.assign_coords(model=list(names), relative_depth=(("model", "layer"), np.stack(depths)))
 

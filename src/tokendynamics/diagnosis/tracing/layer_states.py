@@ -131,12 +131,9 @@ def states_within(trace: xr.Dataset, layer: int, site_name: str = "feed_forward"
         layer: From 0.
         site_name: "feed_forward" for the state after the layer, or "final_norm".
     """
-    site = trace.sel(site=site_name).isel(layer=layer)
-    ends = [
-        site.shares_interval.sel(share="common").values,
-        site.consensus_relative_interval.values,
-        site.line_excess_interval.values,
-    ]
+    names = ("shares_interval", "consensus_relative_interval", "line_excess_interval")
+    site = trace[[*names]].sel(site=site_name, share="common").isel(layer=layer)
+    ends = [site[name].values for name in names]
     if any(np.isnan(each).any() for each in ends):
         return ()
     states = {state_of(*each) for each in np.stack(np.meshgrid(*ends), axis=-1).reshape(-1, 3)}
@@ -150,8 +147,8 @@ def measures(trace: xr.Dataset, site_name: str = "feed_forward") -> tuple[np.nda
         trace: From `tokendynamics.trace`.
         site_name: Of which states.
     """
-    site = trace.sel(site=site_name)
-    return site.shares.sel(share="common").values, site.consensus_relative.values, site.line_excess.values
+    site = trace[["shares", "consensus_relative", "line_excess"]].sel(site=site_name, share="common")
+    return site.shares.values, site.consensus_relative.values, site.line_excess.values
 
 
 def deciding_measure(
@@ -164,13 +161,13 @@ def deciding_measure(
         state: One of the states.
         site_name: Of which states.
     """
-    site = trace.sel(site=site_name)
     if state in _OF_ALL_TEXTS:
-        common = {"share": "common"}
-        return "common share", site.shares.sel(common).values, site.shares_interval.sel(common).values
-    if state == "rank collapse":
-        return "line excess", site.line_excess.values, site.line_excess_interval.values
-    return "κ′", site.consensus_relative.values, site.consensus_relative_interval.values
+        name, names, chosen = "common share", ("shares", "shares_interval"), {"share": "common"}
+    else:
+        name, variable = ("line excess", "line_excess") if state == "rank collapse" else ("κ′", "consensus_relative")
+        names, chosen = (variable, f"{variable}_interval"), {}
+    values, interval = (trace[each].sel(site=site_name, **chosen).values for each in names)
+    return name, values, interval
 
 
 def worst_layers(trace: xr.Dataset, states: tuple[State, ...]) -> tuple[int, ...]:

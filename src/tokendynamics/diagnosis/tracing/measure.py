@@ -231,14 +231,18 @@ def trace_dataset(
         coords["document"] = ("prompt", prompts.documents)
     table = xr.Dataset(variables, coords=coords, attrs=attrs)
     moved = np.abs(table.component_change).sum("layer", skipna=False)
-    for name in SHARES:
-        for end in ("", "_interval"):
-            table[f"share_{name}{end}"] = table[f"shares{end}"].sel(share=name, drop=True)
     received = table.attention_received
-    table["attention_sink_mass"] = received.max("token")
-    table["attention_sink_position"] = received.fillna(-1).argmax("token").where(received.notnull().any("token"), -1)
-    table["component_share"] = moved / moved.sum("component", skipna=False).where(lambda total: total > 0)
-    return described(table)
+    # All at once: a dataset aligns whatever is put into it with all that it holds.
+    derived = {
+        f"share_{name}{end}": table[f"shares{end}"].sel(share=name, drop=True)
+        for name in SHARES
+        for end in ("", "_interval")
+    } | {
+        "attention_sink_mass": received.max("token"),
+        "attention_sink_position": received.fillna(-1).argmax("token").where(received.notnull().any("token"), -1),
+        "component_share": moved / moved.sum("component", skipna=False).where(lambda total: total > 0),
+    }
+    return described(table.assign(derived))
 
 
 def _received(rows: list[PromptTrace], kind: int, longest: int) -> np.ndarray:
