@@ -166,7 +166,7 @@ def deciding_measure(
     else:
         name, variable = ("line excess", "line_excess") if state == "rank collapse" else ("κ′", "consensus_relative")
         names, chosen = (variable, f"{variable}_interval"), {}
-    values, interval = (trace[each].sel(site=site_name, **chosen).values for each in names)
+    values, interval = (trace[each].sel({"site": site_name, **chosen}).values for each in names)
     return name, values, interval
 
 

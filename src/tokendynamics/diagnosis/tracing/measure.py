@@ -230,19 +230,22 @@ def trace_dataset(
     if "window" in attrs and isinstance(prompts, NamedPrompts):
         coords["document"] = ("prompt", prompts.documents)
     table = xr.Dataset(variables, coords=coords, attrs=attrs)
-    moved = np.abs(table.component_change).sum("layer", skipna=False)
-    received = table.attention_received
-    # All at once: a dataset aligns whatever is put into it with all that it holds.
-    derived = {
+    return described(table.assign(_derived(table)))
+
+
+def _derived(table: xr.Dataset) -> dict[str, xr.DataArray]:
+    """Return what is computed of the other variables; a dataset aligns all that it holds with whatever is put in."""
+    moved, received = np.abs(table.component_change).sum("layer", skipna=False), table.attention_received
+    shares = {
         f"share_{name}{end}": table[f"shares{end}"].sel(share=name, drop=True)
         for name in SHARES
         for end in ("", "_interval")
-    } | {
+    }
+    return shares | {
         "attention_sink_mass": received.max("token"),
         "attention_sink_position": received.fillna(-1).argmax("token").where(received.notnull().any("token"), -1),
         "component_share": moved / moved.sum("component", skipna=False).where(lambda total: total > 0),
     }
-    return described(table.assign(derived))
 
 
 def _received(rows: list[PromptTrace], kind: int, longest: int) -> np.ndarray:
