@@ -61,11 +61,26 @@ def test_a_file_and_a_folder_of_its_run_are_the_same_system(monkeypatch: pytest.
     assert file["times"] == folder["times"] == [0.0, 0.25, 0.5, 0.75, 1.0]
 
 
+def test_a_model_and_a_folder_of_its_diagnosis_are_its_tokens() -> None:
+    texts = [argument for text in ("one fish", "two red birds", "it rains") for argument in ("--prompt", text)]
+    assert call(["explore", "random:distilgpt2:3", *texts, "--out", "network.html"]) == 0
+    network = systems_in(Path("network.html"))
+    assert [system["name"] for system in network] == ["text-1", "text-2", "text-3", "circuits"]
+    nothing = ["--no-levers", "--no-heads", "--no-directions", "--no-baseline", "--layers", "1"]
+    assert call(["diagnose", "random:distilgpt2:3", *texts[:4], *nothing, "--out", "folder"]) == 0
+    assert call(["explore", "folder", "--out", "diagnosis.html"]) == 0
+    (diagnosis,) = systems_in(Path("diagnosis.html"))
+    spreads = [[one["spread"] for one in system["measures"]] for system in (network[0], diagnosis)]
+    assert spreads[0] == pytest.approx(spreads[1], abs=1e-6)
+    assert diagnosis["tokens"] == network[0]["tokens"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["missing.toml"], "does not exist"),
-        (["."], "expected a saved trajectory"),
+        (["missing.toml"], "missing.toml"),
+        (["missing.zarr"], "expected a saved trajectory"),
+        (["two.toml", "--prompt", "one fish"], "texts: expected None where no network reads them"),
         (["two.toml", "--out", "."], "is a directory"),
         (["broken.toml"], "broken.toml"),
     ],
@@ -79,3 +94,8 @@ def test_what_cannot_be_explored_is_one_line(
     assert words in error
     assert error.count("\n") == 1
     assert not Path("explorer.html").exists()
+
+
+def test_a_folder_of_nothing_is_no_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["explore", "."]) == 1
+    assert "expected a checkpoint folder" in capsys.readouterr().err

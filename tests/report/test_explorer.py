@@ -143,7 +143,7 @@ def test_beta_multiplies_every_logit_beside_rotary_positions() -> None:
     [
         (td.Flow(td.Attention(EYE, EYE), td.Sphere()), 129, "129 tokens; a browser follows at most 128"),
         (td.Flow(td.Attention(np.eye(17), np.eye(17)), td.Free()), 3, "17 features"),
-        (td.Flow(td.Attention(np.array([np.eye(3)] * 9), np.array([np.eye(3)] * 9)), td.Free()), 3, "9 heads"),
+        (td.Flow(td.Attention(np.array([np.eye(3)] * 17), np.array([np.eye(3)] * 17)), td.Free()), 3, "17 heads"),
         (td.Flow(td.Attention(td.Sinusoidal(EYE, 1.0, 1.0, 0.0), EYE), td.Free()), 3, "depend on time"),
         (td.Flow(td.Attention(EYE, EYE), td.Free()), 3, ""),
     ],
@@ -201,4 +201,6 @@ def test_a_result_is_explored_from_its_own_method_and_from_a_file(tmp_path: Any)
 
 def test_what_does_not_move_has_no_explorer() -> None:
     with pytest.raises(ArgumentTypeError, match="expected a trajectory, a simulation or the file of one"):
-        page.systems_of("smollm2")
+        page.systems_of(3.5)
+    with pytest.raises(ArgumentTypeError, match="texts: expected None where no network reads them"):
+        page.explorer_page(texts=["one fish"])

@@ -17,42 +17,52 @@ Examples:
   tokendynamics explore                           five presets, in explorer.html
   tokendynamics explore fig3.toml                 the flow of a file for simulate
   tokendynamics explore simulation-fig3 --open    a run that was saved
+  tokendynamics explore smollm2                   a network's tokens, layer by layer
+  tokendynamics explore smollm2 --prompt "one fish" --prompt "two red birds"
 """
 
-Subject = Annotated[Path, Option(type=click.Path(exists=True, path_type=Path))]
-_RUN = "trajectory.zarr"
-"""Name of the trajectory in a folder of ``tokendynamics simulate``."""
+_RUN, _DIAGNOSIS = "trajectory.zarr", "diagnosis.json"
+"""Names of the trajectory in a folder of ``tokendynamics simulate``, and of the summary in one of ``diagnose``."""
 
 
 @command("explore", _EPILOG)
 def explore_command(
-    subject: Subject | None = None,
+    subject: str | None = None,
     *,
+    prompts: Annotated[tuple[str, ...], Option("--prompt")] = (),
     out: Annotated[Path, Option(type=click.Path(dir_okay=False, path_type=Path))] = Path("explorer.html"),
     open_page: Annotated[bool, Option("--open")] = False,
 ) -> None:
     """Write a page on which tokens move under attention, and what moves them can be changed.
 
-    SUBJECT is a TOML file for simulate, a folder that simulate wrote, or a saved trajectory. Without it the page has
-    five presets. The page is one file; it requests nothing.
+    SUBJECT is a TOML file for simulate, a folder that simulate or diagnose wrote, a saved trajectory, or a model as for
+    diagnose. Without it the page has five presets. The page is one file; it requests nothing.
 
     Options:
+        prompts: A text for a model to read: the first three are followed. May be repeated.
         out: The file to write.
         open_page: Open the page in a browser.
     """
     from tokendynamics.report import explore
 
-    path = explore(out, None if subject is None else _read(subject))
+    path = explore(out, None if subject is None else _read(subject), list(prompts) or None)
     echo(f"{path}: open it in a browser")
     if open_page:
         webbrowser.open(path.resolve().as_uri())
 
 
-def _read(path: Path) -> Any:
-    """Return a trajectory, or the checked file of a simulation."""
+def _read(subject: str) -> Any:
+    """Return a trajectory, a diagnosis, the checked file of a simulation, or a network."""
+    from tokendynamics.diagnosis import Diagnosis
     from tokendynamics.dynamics import Trajectory
+    from tokendynamics.pretrained import load
     from tokendynamics.specification import read
 
+    path = Path(subject)
     if path.suffix == ".toml":
         return read(path)
-    return Trajectory.open(path / _RUN if (path / _RUN).is_dir() else path)
+    if (path / _DIAGNOSIS).is_file():
+        return Diagnosis.open(path)
+    if (path / _RUN).is_dir():
+        return Trajectory.open(path / _RUN)
+    return Trajectory.open(path) if path.suffix == ".zarr" else load(subject)

@@ -78,7 +78,7 @@ def write(result: Any, path: str | Path, max_bytes: int | None = None) -> Path:
 
 
 @typed_arguments
-def explore(path: str | Path, subject: Any = None) -> Path:
+def explore(path: str | Path, subject: Any = None, texts: Any = None) -> Path:
     """Write the explorer: a page on which tokens move under attention, as one HTML file without any request.
 
     The browser integrates the flow with steps controlled as those of `tokendynamics.simulate`, so that β, the mask,
@@ -88,20 +88,25 @@ def explore(path: str | Path, subject: Any = None) -> Path:
     Args:
         path: The file to write; its folder is made if need be.
         subject: A trajectory, a simulation, or a file from `tokendynamics.specification.read`; None for five presets.
-            A flow that no browser can integrate (more than 128 tokens, 16 features or 8 heads, matrices that depend
+            A flow that no browser can integrate (more than 128 tokens, 16 features or 16 heads, matrices that depend
             on time, a space or positions defined by the user) is played from the states that Python computes.
+            Or a network, as `tokendynamics.load` takes it: the tokens of its first three texts, layer by layer, and
+            the flow of one layer's circuits on three directions that tokens share. Or a diagnosis: the text whose
+            paths it holds.
+        texts: What a network reads, at least two for the flow of circuits; see `tokendynamics.trace`. None for some
+            default texts.
 
     Returns:
         The path written.
 
     Raises:
-        ArgumentTypeError: Another subject.
+        ArgumentTypeError: Another subject, or texts without a network.
         ArgumentValueError: `path` is a folder, or more tokens than a page can hold.
     """
     from tokendynamics.report._page import write_page
     from tokendynamics.report.explorer._page import explorer_page
 
-    return write_page(explorer_page(subject), path)
+    return write_page(explorer_page(subject, texts), path)
 
 
 def notebook_html(diagnosis: Diagnosis) -> str:

@@ -139,7 +139,8 @@ class Result(Readable):
             The path written.
 
         Raises:
-            ArgumentTypeError: A result in which no token moves in time; trajectories and simulations can be explored.
+            ArgumentTypeError: A result in which no token moves in time; trajectories, simulations and diagnoses
+                can be explored.
             ArgumentValueError: `path` is a folder.
         """
         return pages().explore(path, self)

@@ -12,7 +12,7 @@ from tokendynamics.dynamics import Flow
 from tokendynamics.numerics.printable import shortened
 from tokendynamics.words import plural
 
-MOST_TOKENS, MOST_DIM, MOST_HEADS = 128, 16, 8
+MOST_TOKENS, MOST_DIM, MOST_HEADS = 128, 16, 16
 
 
 Weights = Literal["softmax", "linear"]

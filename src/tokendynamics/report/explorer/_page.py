@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 from functools import singledispatch
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
+from torch import nn
 
 from tokendynamics._version import __version__
+from tokendynamics.diagnosis import Diagnosis
 from tokendynamics.dynamics import Trajectory
 from tokendynamics.numerics import ArgumentTypeError
 from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.pretrained import Checkpoint
+from tokendynamics.pretrained.loading import as_checkpoint
 from tokendynamics.report._page import content_security_policy, resource, style, templates
 from tokendynamics.report.explorer._flow import why_not_live
+from tokendynamics.report.explorer._network import of_diagnosis, of_network
 from tokendynamics.report.explorer._system import live_system, of_trajectory, played_system
 from tokendynamics.specification import Simulation, run
 from tokendynamics.specification.build import build
@@ -60,7 +66,7 @@ def systems_of(subject: Any) -> list[dict[str, Any]]:
     Raises:
         ArgumentTypeError: Nothing that moves.
     """
-    wanted = "a trajectory, a simulation or the file of one"
+    wanted = "a trajectory, a simulation or the file of one, a network or its diagnosis"
     raise ArgumentTypeError(expected("result", wanted, shown(subject), "write its page with report(path)"))
 
 
@@ -86,13 +92,27 @@ def _(subject: SpecificationFile) -> list[dict[str, Any]]:
     return [played_system(run(subject).trajectory, played, name="file", title=title, sentence=sentence)]
 
 
-def explorer_page(subject: Any = None) -> str:
+@systems_of.register
+def _(subject: Diagnosis) -> list[dict[str, Any]]:
+    return [of_diagnosis(subject)]
+
+
+def explorer_page(subject: Any = None, texts: Any = None) -> str:
     """Return the page as HTML that needs nothing else: no request, no script to be read.
 
     Args:
-        subject: See `systems_of`; None for the presets.
+        subject: See `systems_of`, or a network; None for the presets.
+        texts: Of a network; see `of_network`.
+
+    Raises:
+        ArgumentTypeError: Nothing that moves, or texts where there is no network.
     """
-    systems = presets() if subject is None else systems_of(subject)
+    if isinstance(subject, str | Path | nn.Module | Checkpoint):
+        systems = of_network(as_checkpoint(subject, "subject"), texts)
+    elif texts is not None:
+        raise ArgumentTypeError(expected("texts", "None where no network reads them", shown(texts)))
+    else:
+        systems = presets() if subject is None else systems_of(subject)
     title = "How tokens move under attention" if subject is None else str(systems[0]["title"])
     script = "\n\n".join(map(resource, SCRIPTS))
     sheet = style("page.css", "explorer.css")

@@ -35,7 +35,7 @@ def live_system(
     plane = None
     if flow.dim > 3:
         run = simulate(flow, start, times[:: max(1, len(times) // 60)], rtol=1e-5, atol=1e-7)
-        plane = _plane(run.tensor.double().numpy()[run.reached])
+        plane = plane_of(run.tensor.double().numpy()[run.reached])
     return {
         "name": name,
         "title": title,
@@ -62,7 +62,7 @@ def played_system(trajectory: Trajectory, why: str, *, name: str, title: str, se
         advice = "save fewer tokens"
         raise ArgumentValueError(expected("result", f"at most {_POINTS // 2} tokens", str(tokens), advice))
     drawn = states[torch.from_numpy(places)].detach().cpu().double().numpy()
-    plane = _plane(drawn) if dim > 3 else None
+    plane = plane_of(drawn) if dim > 3 else None
     shown = drawn if plane is None else drawn @ np.array(plane["vectors"]).T
     known = trajectory.flow is not None and trajectory.tensor.ndim == 3 and trajectory.flow.attention.constant
     return {
@@ -75,8 +75,8 @@ def played_system(trajectory: Trajectory, why: str, *, name: str, title: str, se
         "beta": 1.0,
         "times": trajectory.times[places].tolist(),
         "plane": plane,
-        "frames": [[[float(f"{entry:.{_DIGITS}g}") for entry in token] for token in frame] for frame in shown.tolist()],
-        "measures": [_measured(torch.from_numpy(state)) for state in drawn],
+        "frames": rounded(shown),
+        "measures": [measured(torch.from_numpy(state)) for state in drawn],
         "statements": _statements.of_flow(trajectory.flow, states[0])
         if known and trajectory.flow is not None
         else None,
@@ -102,7 +102,7 @@ def of_trajectory(trajectory: Trajectory, title: str) -> dict[str, Any]:
     return played_system(trajectory, why, name="run", title=title, sentence=sentence)
 
 
-def _measured(state: Tensor) -> dict[str, Any]:
+def measured(state: Tensor) -> dict[str, Any]:
     """Return what the page shows of one state (token, dim); null where a token is at zero, or tokens are too many."""
     directed = len(state) > 1 and bool((state.abs().amax(dim=-1) > 0).all())
     return {
@@ -112,12 +112,17 @@ def _measured(state: Tensor) -> dict[str, Any]:
     }
 
 
+def rounded(positions: np.ndarray) -> list[list[list[float]]]:
+    """Return positions (time, token, axis) as plain numbers, to more digits than a screen shows."""
+    return [[[float(f"{entry:.{_DIGITS}g}") for entry in token] for token in frame] for frame in positions.tolist()]
+
+
 def _chosen(values: np.ndarray, most: int) -> np.ndarray:
     """Return at most `most` values, evenly by their place, the first and the last among them."""
     return values[np.unique(np.linspace(0, len(values) - 1, min(most, len(values))).round().astype(int))]
 
 
-def _plane(states: np.ndarray) -> dict[str, Any]:
+def plane_of(states: np.ndarray) -> dict[str, Any]:
     """Return the three directions along which tokens (time, token, dim) differ most, with the share of each."""
     points = states.reshape(-1, states.shape[-1])
     centred = points - points.mean(axis=0)

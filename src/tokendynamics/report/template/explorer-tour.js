@@ -62,7 +62,7 @@ function tellTour() {
 }
 
 function wireTour() {
-  element("tour-start").hidden = DATA.systems.length < 2;
+  element("tour-start").hidden = !steps().every((step) => named(step.dataset.preset || ""));
   element("tour-start").addEventListener("click", () => {
     showStep(0);
     element("tour-text").focus();

@@ -5,7 +5,7 @@
  * @typedef {{title: string, applies: boolean, prediction: string | null, hypotheses: Hypothesis[]}} Row
  * @typedef {{axes: {beta?: number[], causal: boolean[], weights: string[], positions: boolean[]}, rows: Row[], index: number[][]}} Table
  * @typedef {{name: string, title: string, sentence: string, why_not_live: string, flow: System | null, beta: number, times: number[],
- *   clock?: string, plane: {names: string[], vectors: number[][]} | null, frames: number[][][] | null, statements: Table | null, space?: string,
+ *   clock?: string, extent?: number, why_no_statements?: string, plane: {names: string[], vectors: number[][]} | null, frames: number[][][] | null, statements: Table | null, space?: string,
  *   tokens?: string[], measures?: {spread: number | null, rank: number | null, clusters: number | null}[]}} Shown
  * @typedef {{preset: string, beta: number, tokens: number, mask: string, weights: string, positions: string, frame: number}} Settings
  * @typedef {{spread: number, similarity: number, rank: number, clusters: number, energy: number}} Measures
@@ -129,8 +129,8 @@ class Movie {
   /** What a canvas shows at a frame, which may lie between two. @param {number} frame @returns {Scene} */
   scene(frame) {
     const sphere = this.space === "sphere", free = this.space === "free";
-    let extent = sphere ? 1 : 0;
-    const frames = sphere ? [] : free ? [frame, Math.max(0, frame - TRAIL)] : [0, this.last];
+    let extent = sphere ? 1 : this.system.extent || 0;
+    const frames = extent ? [] : free ? [frame, Math.max(0, frame - TRAIL)] : [0, this.last];
     for (const one of frames) for (let i = 0; i < this.n; i++) extent = Math.max(extent, ...this.place(one, i).map(Math.abs));
     return {
       n: this.n, flat: this.dim < 3, sphere, extent, centre: [0, 0, 0], trail: TRAIL, frame, ringed: 0, names: this.system.plane ? this.system.plane.names : [],
@@ -179,7 +179,7 @@ function drawChart(name) {
   context.fillStyle = look.muted;
   context.font = "11px system-ui, sans-serif";
   if (!all.length) {
-    context.fillText(name === "energy" ? "known for live flows of one head" : "undefined: a token is at zero, or too many tokens", 0, height / 2);
+    context.fillText(name === "energy" ? "known for live flows of one head" : movie.run ? "undefined: a token is at zero" : "undefined, or not measured", 0, height / 2);
     return;
   }
   let low = Math.min(...all), high = Math.max(...all);
@@ -202,7 +202,7 @@ function drawChart(name) {
 function said(movie, frame) {
   const now = movie.measures[frame], before = movie.measures[Math.max(0, frame - 8)], after = movie.measures[Math.min(movie.last, frame + 8)];
   const time = `At ${movie.when(frame)}`;
-  if (!Number.isFinite(now.spread)) return `${time} a token is at zero, which has no direction.`;
+  if (!Number.isFinite(now.spread)) return `${time} ${movie.run ? "a token is at zero, which has no direction" : "the spread is not known"}.`;
   const groups = now.clusters === 1 ? "one cluster, " : Number.isFinite(now.clusters) ? `${now.clusters} clusters, ` : "";
   if (now.spread < 1e-9) return `${time} all ${movie.n} tokens point one way: they have met.`;
   const change = (after.spread - before.spread) / Math.max(now.spread, 1e-300), fast = 0.004;
@@ -246,7 +246,7 @@ function tellTheory() {
   const table = statementsAt(movie), list = element("statements");
   list.replaceChildren();
   if (!table) {
-    element("theory-answer").textContent = "Not known: no constant flow stands behind these frames.";
+    element("theory-answer").textContent = movie.system.why_no_statements || "Not known: no constant flow stands behind these frames.";
     element("theory-where").textContent = "";
     return;
   }
