@@ -7,10 +7,12 @@ logits are beyond the scaled product. Whatever else happens to logits ends the f
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import Any, TypeAlias
 
 import torch
@@ -96,6 +98,16 @@ class AttentionFunctions(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self._known: Any = WeakTensorKeyDictionary()
+        self._running = ExitStack()
+
+    def __enter__(self) -> AttentionFunctions:
+        self._running.enter_context(_uncompiled())
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self._running.close()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named: dict[str, Any] = kwargs or {}
@@ -129,6 +141,22 @@ class AttentionFunctions(TorchFunctionMode):
             if watch is not None:
                 watch(given.call(output, weights).without(FURTHER_SENDERS.get()))
         return output
+
+    def _flexible(self, func: Any, name: str, args: Any, named: dict[str, Any]) -> Any:
+        del name
+        factors, watch = LOG_FACTORS.get(), WATCHER.get()
+        with seen_elsewhere():
+            result = func(*args, **named)
+            flexible = None if factors is None and watch is None else _flexible_arguments(*args, **named)
+            if flexible is None:
+                return result
+            given, soft_cap = flexible
+            output, weights = result[0], None
+            if factors is not None:
+                output, weights = given.multiplied(factors())
+            if watch is not None:
+                watch(given.call(output, weights, soft_cap).without(FURTHER_SENDERS.get()))
+        return (output, *result[1:])
 
     def _product(self, func: Any, name: str, args: Any, named: dict[str, Any]) -> Any:
         output = func(*args, **named)
@@ -253,6 +281,7 @@ _Handle: TypeAlias = Callable[[AttentionFunctions, Any, str, Any, dict[str, Any]
 
 _HANDLED: Mapping[str, _Handle] = {
     "scaled_dot_product_attention": AttentionFunctions._fused,
+    "flex_attention": AttentionFunctions._flexible,
     "softmax": AttentionFunctions._softmax,
     **dict.fromkeys(("matmul", "__matmul__", "bmm", "baddbmm", "baddbmm_", "einsum"), AttentionFunctions._product),
     **dict.fromkeys(
@@ -284,7 +313,7 @@ _HANDLED: Mapping[str, _Handle] = {
 }
 """What is done about each function; any other one that writes into a tensor ends its following."""
 
-_BEGINNING = (AttentionFunctions._product, AttentionFunctions._fused)
+_BEGINNING = (AttentionFunctions._product, AttentionFunctions._fused, AttentionFunctions._flexible)
 """What there is to do where nothing is followed yet."""
 
 
@@ -508,7 +537,7 @@ class _FusedArguments:
         output, weights = attend_multiplied(self.query, self.key, self.value, self.mask_of(everything), factors, named)
         return output.transpose(1, 2), weights
 
-    def call(self, output: Tensor, weights: Tensor | None) -> AttentionCall:
+    def call(self, output: Tensor, weights: Tensor | None, soft_cap: float | None = None) -> AttentionCall:
         """Return the attention that gave an output; its weights are computed where they were not."""
 
         def weights_of(rows: slice) -> Tensor:
@@ -516,7 +545,11 @@ class _FusedArguments:
                 return weights[:, :, rows].detach()
             with torch.no_grad(), seen_elsewhere():
                 return attention_weights(
-                    self.query[:, :, rows].detach(), self.key.detach(), mask=self.mask_of(rows), scale=self.scale
+                    self.query[:, :, rows].detach(),
+                    self.key.detach(),
+                    mask=self.mask_of(rows),
+                    scale=self.scale,
+                    soft_cap=soft_cap,
                 )
 
         return AttentionCall(
@@ -528,4 +561,97 @@ class _FusedArguments:
             weights_of=weights_of,
             mask_of=self.mask_of,
             scale=self.scale,
+            soft_cap=soft_cap,
         )
+
+
+_LARGE_LOGIT = 1e4
+"""At a logit of this size a soft cap is flat."""
+
+
+def _flexible_arguments(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score_mod: Callable[..., Tensor],
+    block_mask: tuple[Any, ...],
+    scale: float,
+    kernel_options: Any = None,
+    score_buffers: tuple[Any, ...] = (),
+    mask_buffers: tuple[Any, ...] = (),
+) -> tuple[_FusedArguments, float | None] | None:
+    """Return what PyTorch's flex_attention was given, and its soft cap; None where it changes logits in another way.
+
+    A term of the logits is what they are where the products are 0. Beside it they must be the products, or c·tanh of
+    the products over c.
+    """
+    del kernel_options
+    query, key, value = query.detach(), key.detach(), value.detach()
+    senders = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+    products = scale * (query @ senders.mT)
+    places = [torch.arange(count, device=query.device) for count in products.shape]
+
+    def of_places(function: Callable[..., Tensor], *scores: Tensor) -> Tensor:
+        for axis in (3, 2, 1, 0):
+            function = torch.vmap(function, (*(0 for _ in scores), *(0 if at == axis else None for at in range(4))))
+        return function(*scores, *places)
+
+    def changed(scores: Tensor) -> Tensor:
+        return of_places(lambda score, *at: score_mod(score, *at, *score_buffers), scores)
+
+    shown = of_places(lambda *at: block_mask[-1](*at, *mask_buffers))
+    term, logits, largest = (changed(scores) for scores in (0 * products, products, 0 * products + _LARGE_LOGIT))
+    shown = shown & (term > LOWEST_BIAS)
+    term, beside, flat = (torch.where(shown, given, 0.0) for given in (term, logits - term, largest - term))
+    products = products.masked_fill(~shown, 0.0)
+    cap = float(flat.max())
+    size = _ROUNDINGS * torch.finfo(products.dtype).eps * max(1.0, float((products.abs() + term.abs()).max()))
+
+    def near(wanted: Tensor) -> bool:
+        return bool(((beside - wanted).abs() <= size).all())
+
+    soft_cap = None if near(products) else cap
+    if soft_cap is not None and not (cap > 0 and near(cap * torch.tanh(products / cap))):
+        return None
+    mask = term.masked_fill(~shown, torch.finfo(query.dtype).min)
+    scaled = _FusedArguments(query, key, value, mask if bool(mask.any()) else None, causal=False, scale=float(scale))
+    return scaled, soft_cap
+
+
+@dataclass
+class _Stance:
+    """How PyTorch runs what is compiled.
+
+    Attributes:
+        users: How many open blocks need it to run as it is.
+        former: Puts back how it ran before.
+    """
+
+    users: int = 0
+    former: ExitStack = field(default_factory=ExitStack)
+
+
+_stance, _choosing = _Stance(), Lock()
+
+
+@contextmanager
+def _uncompiled() -> Iterator[None]:
+    """Let flex_attention, which compiles itself where it is called, run as it is inside the block, to be seen.
+
+    PyTorch runs the same function on the same numbers. Several such blocks may be open at a time, in several threads.
+    """
+    choose = getattr(torch.compiler, "set_stance", None)  # since PyTorch 2.6
+    if choose is None or "torch.nn.attention.flex_attention" not in sys.modules:
+        yield
+        return
+    with _choosing:
+        if not _stance.users:
+            _stance.former.enter_context(choose("force_eager"))
+        _stance.users += 1
+    try:
+        yield
+    finally:
+        with _choosing:
+            _stance.users -= 1
+            if not _stance.users:
+                _stance.former.close()

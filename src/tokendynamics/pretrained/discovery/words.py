@@ -89,16 +89,16 @@ def form_in_words(attention: AttentionLayout) -> str:
         gated += (
             f"; a norm ({attention.output_norm[0]}) follows the heads: the output factor is that on normalized heads"
         )
+    besides = ", softly capped" if attention.soft_cap is not None else ""
+    besides += ", plus a bias by distance" if attention.relative_bias else ""
+    besides += ", plus terms of tokens and positions" if attention.token_bias else ""
+    besides += ", beside those of keys that come from no token" if attention.further_senders else ""
     if not attention.normed:
-        besides = ", softly capped" if attention.soft_cap is not None else ""
-        besides += ", plus a bias by distance" if attention.relative_bias else ""
-        besides += ", plus terms of tokens and positions" if attention.token_bias else ""
-        besides += ", beside those of keys that come from no token" if attention.further_senders else ""
         return f"logits are a bilinear form of what the attention reads{besides}{gated}"
     several = " and ".join((", ".join(attention.normed[:-1]), attention.normed[-1])) if attention.normed[1:] else None
     which = several or attention.normed[0]
     words = f"{which} are normalized after their projection: the forms are those on normalized tokens, gains included"
-    return words + gated
+    return words + besides + gated
 
 
 def _attention(attention: AttentionLayout) -> list[tuple[str, str]]:
