@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -185,6 +188,40 @@ def test_the_code_is_small() -> None:
     text = "".join(resource(name) for name in _page.SCRIPTS)
     code = re.sub(r"/\*\*.*?\*/|^//.*?$", "", text, flags=re.DOTALL | re.MULTILINE)  # without comments and types
     assert 30_000 < len(code.encode()) <= 60_000
+
+
+@pytest.mark.parametrize(("preset", "logarithmic"), [("metastability", True), ("one-cluster", False)])
+def test_a_logarithmic_time_is_said(preset: str, logarithmic: bool, opened: Any) -> None:
+    asked(opened, "hook.set({preset: arguments[0]})", preset)
+    assert opened.find_element("id", "log-time").is_displayed() == logarithmic
+
+
+def axe() -> str:
+    """The text of axe-core, a development tool: from the file that AXE_CORE names, or npm's global folder."""
+    npm = shutil.which("npm")
+    folder = (
+        subprocess.run([npm, "root", "-g"], capture_output=True, text=True, check=True).stdout.strip() if npm else ""
+    )
+    path = Path(os.environ.get("AXE_CORE") or Path(folder) / "axe-core/axe.min.js")
+    if not path.is_file():
+        pytest.skip("axe-core is not installed (npm install -g axe-core)")
+    return path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    "act", ["hook.set({preset: 'rotary'})", "hook.tour(2)", "document.getElementById('keep').click()"]
+)
+def test_axe_finds_no_violation(act: str, scheme: str, opened: Any, address: str) -> None:
+    script = axe()
+    emulate(opened, scheme=scheme)
+    asked(opened, act)
+    opened.execute_script("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    opened.execute_script(script)
+    found = opened.execute_async_script(
+        "const done = arguments[0]; axe.run(document).then((all) => done(all.violations.map((one) => one.id)))"
+    )
+    assert found == []
 
 
 def test_each_step_of_the_tour_claims_what_its_control_does(opened: Any) -> None:

@@ -121,6 +121,12 @@ class Movie {
     return [a, b, c ?? 0];
   }
 
+  /** Whether each time is the same multiple of the one before. */
+  get logarithmic() {
+    const [, one, two] = this.times, last = this.times.length - 1;
+    return last > 2 && one > 0 && Math.abs(this.times[last] / this.times[last - 1] / (two / one) - 1) < 1e-6;
+  }
+
   /** When a frame is, in words. @param {number} frame */
   when(frame) {
     return this.system.clock ? `${this.system.clock} ${short(this.times[frame])}` : `t = ${short(this.times[frame])}`;
@@ -370,8 +376,11 @@ function show() {
   element("tokens-value").textContent = String(movie.n);
   for (const name of ["mask", "weights", "positions"]) element(name).value = /** @type {any} */ (settings)[name];
   element("time").max = String(movie.times.length - 1);
+  element("log-time").hidden = !movie.logarithmic;
   element("kept-stage").hidden = !keptMovie;
-  element("kept-words").textContent = keptMovie ? `Kept: ${keptMovie.words()}` : "";
+  element("kept-words").textContent = keptMovie ? `Kept, dashed below: ${keptMovie.words()}` : "";
+  element("now-words").hidden = !keptMovie;
+  element("now-words").textContent = `Now: ${movie.words()}`;
   for (const id of ["copy-python", "copy-toml"]) element(id).hidden = !flow;
   draw();
   drawSweep();
@@ -479,6 +488,8 @@ function wire() {
   stage.addEventListener("pointerdown", (/** @type {PointerEvent} */ event) => {
     drag = [event.clientX, event.clientY];
     stage.setPointerCapture(event.pointerId);
+    pointer = { canvas: stage, x: event.offsetX, y: event.offsetY };
+    draw(false);
   });
   stage.addEventListener("pointermove", (/** @type {PointerEvent} */ event) => {
     pointer = { canvas: stage, x: event.offsetX, y: event.offsetY };
@@ -490,7 +501,11 @@ function wire() {
     draw(false);
   });
   stage.addEventListener("pointerup", () => { drag = null; });
-  stage.addEventListener("pointerleave", () => { pointer = null; draw(false); });
+  stage.addEventListener("pointerleave", (/** @type {PointerEvent} */ event) => {
+    if (event.pointerType === "touch") return; // the label of a token that was touched stays
+    pointer = null;
+    draw(false);
+  });
   stage.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
     /** @type {Record<string, [number, number]>} */
     const turns = { ArrowLeft: [-0.1, 0], ArrowRight: [0.1, 0], ArrowUp: [0, 0.1], ArrowDown: [0, -0.1] }, turn = turns[event.key];
@@ -538,6 +553,7 @@ if (element("stage").getContext("2d")) {
   data: DATA,
   /** @param {Partial<Settings>} changes */
   set(changes) { play(false); set(changes); while (movie.advance(1000)); draw(); speak(); tellTour(); },
+  play() { play(true); },
   /** @param {number} frame */
   seek(frame) { play(false); while (movie.last < frame && movie.advance(1000)); position = Math.min(frame, movie.last); draw(); speak(); remember(); },
   state() {
