@@ -118,14 +118,14 @@ function drawScene(pen, look, width, height, scene, view) {
   drawGround(pen, look, scene, put, 0.45 * Math.min(width, height));
   /** @type {Dot[]} */
   const dots = [];
-  const size = scene.n > 60 ? 3.2 : 5, pieces = scene.n > 60 ? 2 : 3;
+  const many = scene.n > 60, size = many ? 3.2 : 5, pieces = many ? 2 : 3, every = many && scene.trail > 8 ? 3 : 1;
   for (let i = 0; i < scene.n; i++) {
     const here = scene.place(last, i);
     if (here === null) continue;
     const [x, y, depth] = put(here), alpha = scene.flat ? 1 : 0.6 + 0.4 * Math.max(-1, Math.min(1, depth));
     dots.push({ i, x, y, depth });
     const points = [];
-    for (let frame = first; frame < last; frame++) {
+    for (let frame = Math.ceil(first / every) * every; frame < last; frame += every) {
       const place = scene.place(frame, i);
       if (place === null) points.length = 0;
       else points.push(put(place));
