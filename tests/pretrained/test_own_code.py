@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -152,3 +153,20 @@ def test_a_factor_on_the_logits_is_one_on_the_queries(form: str) -> None:
         block.attn.c_attn.weight.data[:DIM] *= 0.5
         block.attn.c_attn.bias.data[:DIM] *= 0.5
     torch.testing.assert_close(hotter.feed_forward, loaded(changed).states(prompt).feed_forward)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_an_audit_in_half_precision_is_that_of_its_rounded_weights(dtype: torch.dtype) -> None:
+    network = network_of(2).to(dtype)
+    audit, of_rounded = (td.audit(loaded(given)) for given in (network, copy.deepcopy(network).float()))
+    for name, values in of_rounded.data_vars.items():
+        if values.dtype.kind == "f":
+            np.testing.assert_allclose(audit[name], values, rtol=1e-6, atol=1e-6, err_msg=str(name))
+    given: list[Tensor] = []
+    hooks = [block.register_forward_hook(lambda *seen: given.append(seen[2][0])) for block in network.h]
+    prompt = torch.tensor([5, 9, 33, 21, 7])
+    with torch.no_grad():
+        network(prompt[None])
+    for hook in hooks:
+        hook.remove()
+    assert torch.equal(loaded(network).states(prompt).feed_forward[1:].to(dtype), torch.stack(given))
