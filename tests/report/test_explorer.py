@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ EYE = torch.eye(3, dtype=torch.float64)
 
 def data_of(html: str) -> list[dict[str, Any]]:
     """The systems that a page carries."""
-    return json.loads(re.search(r'id="explorer-data">(.*?)</script>', html, re.DOTALL).group(1))["systems"]
+    return json.loads(html.partition('id="explorer-data">')[2].partition("</script>")[0])["systems"]
 
 
 @pytest.fixture(scope="module")
@@ -92,24 +91,42 @@ def test_rows_are_what_check_says_at_each_value_of_the_controls() -> None:
     start = td.Sphere().sample(6, 3, seed=2)
     flow = td.Flow(td.Attention(2.0 * EYE, EYE), td.Sphere())
     table = _statements.at_controls(flow, start)
-    betas, masks, weights = (table["axes"][name] for name in ("beta", "causal", "weights"))
-    assert len(table["index"]) == len(betas) * 4
-    for place, (beta, causal, kind) in enumerate((b, c, w) for b in betas for c in masks for w in weights):
+    masks, weights = (table["axes"][name] for name in ("causal", "weights"))
+    assert table["axes"]["beta"] == []
+    assert len(table["index"]) == 4
+    combinations = list(enumerate((causal, kind) for causal in masks for kind in weights))
+    for beta, (place, (causal, kind)) in ((b, one) for b in (0.3, 2.0, 11.0) for one in combinations):
         attention = td.Attention(beta * EYE, EYE, causal=causal, weights=kind, normalization="paper")
         checks = td.check(td.Flow(attention, td.Sphere()), start)
         rows = [table["rows"][row] for row in table["index"][place]]
         assert [row["applies"] for row in rows] == [one.applies for one in checks]
-        said = [one.prediction and one.prediction.text for one in checks]
-        assert [row["prediction"] for row in rows] == said
+        rates = [sum(c * np.exp(-k * beta) for c, k in row.get("rate", ())) for row in rows]
+        told = [
+            row["prediction"] and row["prediction"].replace("{rate}", f"{rate:.3g}")
+            for row, rate in zip(rows, rates, strict=True)
+        ]
+        assert told == [one.prediction and one.prediction.text for one in checks]
         assert [[one["holds"] for one in row["hypotheses"]] for row in rows] == [
             [one.holds for one in check.hypotheses] for check in checks
         ]
 
 
+def test_rows_that_depend_on_beta_are_a_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sharp(flow: td.Flow, start: torch.Tensor) -> list[td.theorems.Check]:
+        return td.check(flow, start)[: 1 + (float(flow.attention.qk.matrix_at(0.0)[0, 0, 0]) > 3)]
+
+    monkeypatch.setattr(_statements, "check", sharp)
+    table = _statements.at_controls(
+        td.Flow(td.Attention(2.0 * EYE, EYE), td.Sphere()), td.Sphere().sample(4, 3, seed=2)
+    )
+    assert table["axes"]["beta"] == list(_statements.BETAS)
+    assert [len(places) for places in table["index"][::4]] == [1, 1, 1, 1, 2, 2, 2]
+
+
 def test_a_theorem_applies_to_the_leader_only_under_its_mask(presets: dict[str, Any]) -> None:
     table = presets["leader"]["statements"]
-    combinations = [(b, c, w) for b in table["axes"]["beta"] for c in (False, True) for w in ("softmax", "linear")]
-    for (_, causal, weights), places in zip(combinations, table["index"], strict=True):
+    combinations = [(c, w) for c in (False, True) for w in ("softmax", "linear")]
+    for (causal, weights), places in zip(combinations, table["index"], strict=True):
         titles = {table["rows"][place]["title"] for place in places if table["rows"][place]["applies"]}
         assert ("Theorem 5.1 (asymptotic)" in titles) == (causal and weights == "softmax")
 

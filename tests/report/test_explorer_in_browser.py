@@ -21,11 +21,12 @@ from report.chromium import PHONE, emulate, on_a_phone, width_on_a_phone
 from tokendynamics import observables
 from tokendynamics.report import explore
 from tokendynamics.report._page import resource
-from tokendynamics.report.explorer import _page
-from tokendynamics.report.explorer._flow import numbers_of, sharpness
+from tokendynamics.report.explorer import _page, _statements
+from tokendynamics.report.explorer._flow import changed, numbers_of, sharpness
 from tokendynamics.report.explorer._system import LINK
 from tokendynamics.specification import parse
 from tokendynamics.specification.build import build
+from tokendynamics.theorems import STATEMENTS
 
 pytestmark = pytest.mark.browser
 HOOK = "window.tokendynamicsExplorer"
@@ -165,10 +166,8 @@ def test_the_panel_follows_the_controls(opened: Any) -> None:
             "return [...document.querySelectorAll('#statements > .applies summary')].map((one) => one.textContent)"
         )
     )
-    assert (
-        words(opened, "theory-where")
-        == "Computed for β = 4, the nearest grid point. Computed for all 24 tokens of the start."
-    )
+    # No row of this preset depends on β, so that there is no grid point to name.
+    assert words(opened, "theory-where") == "Computed for all 24 tokens of the start."
     asked(opened, "hook.set({preset: 'rotary'})")
     assert words(opened, "theory-answer") == "No theorem covers this."
 
@@ -284,6 +283,37 @@ def test_pictures_and_settings_keep_no_memory(opened: Any) -> None:
     first = heap()
     opened.execute_script(f"const hook = {HOOK}; for (let minute = 0; minute < 3; minute++) {{ {once} }}")
     assert heap() < 1.05 * first
+
+
+def test_rates_are_those_of_check_at_any_beta(opened: Any) -> None:
+    (statement,) = (one for one in STATEMENTS if one.name == "asymptotic-4.1")
+    rng = np.random.default_rng(5)
+    betas, wanted, given = [], [], []
+    for heads in (1, 2, 3, 4):
+        qk, ov = rng.normal(size=(heads, 3, 3)), rng.uniform(0.2, 2, size=(heads, 1, 1)) * np.eye(3)
+        start = torch.as_tensor(np.abs(rng.normal(size=(6, 3))) + 0.1)
+        flow = td.Flow(td.Attention(qk, ov), td.Sphere())
+        table = _statements.at_controls(flow, start)
+        (terms,) = (row["rate"] for row in table["rows"] if "rate" in row)
+        for beta in 2 ** rng.uniform(-2, 4, size=250):
+            now = changed(flow, beta=beta, causal=False, weights="softmax", positions=True)
+            prediction = statement.predict(now, start)
+            rate = sum(c * np.exp(-k) for c, k in prediction.bound)
+            assert f"at least like exp(−{rate:.3g} t)" in prediction.text
+            betas.append(beta)
+            wanted.append(rate)
+            given.append(terms)
+    rates = asked(opened, "arguments[0].map((terms, at) => hook.rate(terms, arguments[1][at]))", given, betas)
+    np.testing.assert_allclose(rates, wanted, rtol=1e-11)
+    asked(opened, "hook.set({preset: 'one-cluster', beta: 0.5})")
+    first = opened.execute_script("return document.getElementById('statements').textContent")
+    asked(opened, "hook.set({beta: 3})")
+    second = opened.execute_script("return document.getElementById('statements').textContent")
+    assert "at least like exp(−0.03" in first
+    # exp(−2β) of Theorem 4.1: five units of the exponent less.
+    (shown,) = re.findall(r"at least like exp\(−([^)]*) t\)", second)
+    assert re.match(r"0\.000266|0\.00027|2\.66|2\.7", shown), shown
+    assert "{rate}" not in first + second
 
 
 def test_the_sweep_is_what_runs_at_each_beta_end_with(opened: Any) -> None:

@@ -82,6 +82,8 @@ class Prediction:
         limit: The limit set in words, such as ``"consensus at token 1"``.
         rate: The exponential rate (per unit of time) at which distances to the limit shrink in the end, where it
             is known; at the slowest system of a batch. None otherwise.
+        bound: Of one system, the terms (c, k) of each head in a rate Σ c·exp(−k) at which distances shrink at least
+            from the start on; each k is proportional to the head's qk. Empty where no such rate is proved.
 
     >>> print(Prediction("all tokens meet", limit="one point", rate=2.0))
     all tokens meet
@@ -90,6 +92,7 @@ class Prediction:
     text: str
     limit: str
     rate: float | None = None
+    bound: tuple[tuple[float, float], ...] = ()
 
     def __str__(self) -> str:
         """Return the text."""

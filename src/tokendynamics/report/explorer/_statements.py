@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 from typing import Any
 
@@ -24,16 +25,20 @@ def at_controls(flow: Flow, start: Tensor) -> dict[str, Any]:
 
     Returns:
         The values of each control, the rows, each once, and for each combination, the last control fastest, which rows
-        it has.
+        it has. Where rows differ between values of β by a rate in closed form at most, β is no axis: the values are
+        then empty, and the page evaluates the rate (`bound` of a prediction) at any β.
     """
     betas = sorted({*BETAS, sharpness(flow)})
     kinds: tuple[Weights, ...] = ("softmax", "linear")
     kept = (True,) if flow.attention.positions is None else (True, False)
     rows: dict[str, Any] = {}
     index = [
-        _places(check(changed(flow, beta=beta, causal=causal, weights=weights, positions=positions), start), rows)
+        _places(check(changed(flow, beta=beta, causal=causal, weights=weights, positions=positions), start), rows, beta)
         for beta, causal, weights, positions in product(betas, (False, True), kinds, kept)
     ]
+    each = len(index) // len(betas)
+    if all(index[at : at + each] == index[:each] for at in range(0, len(index), each)):
+        betas, index = [], index[:each]
     axes = {"beta": betas, "causal": [False, True], "weights": kinds, "positions": kept}
     return {"axes": axes, "rows": list(rows.values()), "index": index}
 
@@ -45,12 +50,21 @@ def of_flow(flow: Flow, start: Tensor) -> dict[str, Any]:
     return {"axes": {}, "rows": list(rows.values()), "index": index}
 
 
-def _places(checks: list[Check], rows: dict[str, Any]) -> list[int]:
-    """Return where the rows of these checks stand among all, and enter those that are new."""
+def _places(checks: list[Check], rows: dict[str, Any], beta: float | None = None) -> list[int]:
+    """Return where the rows of these checks stand among all, and enter those that are new.
+
+    With β a rate in closed form is left to the page: terms (c, k) of Σ c·exp(−kβ), in which rows are not compared.
+    """
     places = []
     for one in checks:
         row = _row(one)
-        rows.setdefault(str(row), row)
+        terms = one.prediction.bound if one.prediction is not None and beta is not None else ()
+        if terms and beta is not None:
+            rate = sum(c * math.exp(-k) for c, k in terms)
+            row["prediction"] = row["prediction"].replace(
+                f"at least like exp(−{rate:.3g} t)", "at least like exp(−{rate} t)"
+            )
+        rows.setdefault(str(row), row | ({"rate": [(c, k / beta) for c, k in terms]} if terms and beta else {}))
         places.append(list(rows).index(str(row)))
     return places
 

@@ -2,7 +2,7 @@
 
 /**
  * @typedef {{name: string, measured: string, margin: string | null, holds: boolean | null}} Hypothesis
- * @typedef {{title: string, applies: boolean, prediction: string | null, hypotheses: Hypothesis[]}} Row
+ * @typedef {{title: string, applies: boolean, prediction: string | null, rate?: number[][], hypotheses: Hypothesis[]}} Row
  * @typedef {{axes: {beta?: number[], causal: boolean[], weights: string[], positions: boolean[]}, rows: Row[], index: number[][]}} Table
  * @typedef {{name: string, title: string, sentence: string, why_not_live: string, flow: System | null, beta: number, times: number[],
  *   clock?: string, extent?: number, why_no_statements?: string, plane: {names: string[], vectors: number[][]} | null, frames: number[][][] | null, statements: Table | null, space?: string,
@@ -233,16 +233,22 @@ function seen(movie, frame) {
 /** A spread; what is within rounding is 0. @param {number} value */
 const rounded = (value) => (value < ROUNDING ? "0" : short(value));
 
-/** The rows for the nearest grid point. @param {Movie} movie */
+/** A rate whose terms Python gives: the sum of c·exp(−kβ). @param {number[][]} terms @param {number} beta */
+const rateOf = (terms, beta) => terms.reduce((sum, [c, k]) => sum + c * Math.exp(-k * beta), 0);
+
+/** A row whose rate is that at β. @param {Row} row @param {number} beta @returns {Row} */
+const filled = (row, beta) => (row.rate && row.prediction ? { ...row, prediction: row.prediction.replace("{rate}", short(rateOf(row.rate, beta))) } : row);
+
+/** The rows at a setting: where they depend on β in more than a rate, for the nearest grid point. @param {Movie} movie */
 function statementsAt(movie) {
   const table = movie.system.statements;
   if (!table) return null;
   const { beta, causal, weights, positions } = table.axes;
   if (!beta) return { rows: table.index[0].map((place) => table.rows[place]), beta: null };
   const settings = movie.settings, far = beta.map((value) => Math.abs(Math.log(value / settings.beta)));
-  const at = [far.indexOf(Math.min(...far)), causal.indexOf(settings.mask === "causal"), weights.indexOf(settings.weights), Math.max(0, positions.indexOf(settings.positions === "on"))];
+  const at = [Math.max(0, far.indexOf(Math.min(...far))), causal.indexOf(settings.mask === "causal"), weights.indexOf(settings.weights), Math.max(0, positions.indexOf(settings.positions === "on"))];
   const place = ((at[0] * causal.length + at[1]) * weights.length + at[2]) * positions.length + at[3];
-  return { rows: table.index[place].map((row) => table.rows[row]), beta: beta[at[0]] };
+  return { rows: table.index[place].map((row) => filled(table.rows[row], settings.beta)), beta: beta[at[0]] ?? null };
 }
 
 /** @type {Record<string, string>} */
@@ -566,6 +572,7 @@ if (element("stage").getContext("2d")) {
     while (!run.finished) run.next();
     return { states: run.states.map((y) => Array.from(y)), ended: run.ended, measures: run.states.map((y) => measured(y, run.field.n, run.field.dim)) };
   },
+  rate: rateOf,
   sweep() { while (sweepOn()); return sweep.values; },
   /** @param {string} language */
   code: (language) => codeOf(movie, language),

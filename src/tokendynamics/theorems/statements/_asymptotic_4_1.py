@@ -67,13 +67,16 @@ def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
 def _predict(flow: Flow, start: Tensor) -> Prediction:
     # At consensus every weight is 1/ℓ: the linear part is Σ_h c_h · weight_factor · (mean − token).
     rate = flow.weight_factor * smallest_pull(flow)
-    bound = float(width_rate(flow, start.double()).min())
+    coefficients, exponents = _rate_terms(flow, start.double())
+    bound = float((coefficients * torch.exp(-exponents)).sum(dim=-1).min())
     from_start = f", and from the start on at least like exp(−{bound:.3g} t) in the chart y/(v·y)" if bound > 0 else ""
+    pairs = zip(coefficients.flatten().tolist(), exponents.flatten().tolist(), strict=True)
+    terms = tuple(pairs) if bound > 0 and start.ndim == 2 else ()
     text = (
         "the half space stays invariant, (13) does not increase, and the tokens reach consensus inside it, distances "
         f"shrinking like exp(−{rate:.6g} t) in the end{from_start}"
     )
-    return Prediction(text, limit="consensus in the half space of the start", rate=rate)
+    return Prediction(text, limit="consensus in the half space of the start", rate=rate, bound=terms)
 
 
 def width_rate(flow: Flow, start: Tensor) -> Tensor:
@@ -81,20 +84,28 @@ def width_rate(flow: Flow, start: Tensor) -> Tensor:
 
     It is 0 where qk or ov is only known at some times, so that no bound of them is, and where there is no half space.
     """
+    coefficients, exponents = _rate_terms(flow, start)
+    return (coefficients * torch.exp(-exponents)).sum(dim=-1)
+
+
+def _rate_terms(flow: Flow, start: Tensor) -> tuple[Tensor, Tensor]:
+    """Return c and k of each head, (*system, head): the rate b is Σ_h c_h e^{−k_h} with k_h = 2‖qk_h‖K."""
     direction = deepest_direction(flow, start)
     metric = measured.metric_of(flow).to(direction)
     systems = start.shape[:-2]
     bound, (_, multiples, complete) = largest_norm(flow), measured.multiples(flow)
     if bound is None or not complete or not bool((multiples > 0).all()):
-        return torch.zeros(systems, dtype=torch.float64)
+        nothing = torch.zeros(*systems, 1, dtype=torch.float64)
+        return nothing, nothing
     reach = torch.linalg.inv(metric)
     longest = torch.linalg.matrix_norm(reach, 2)
     farthest = ((direction.unsqueeze(-2) @ reach).squeeze(-2) * direction).sum(dim=-1).sqrt()
     y = flow.geometry.to(dtype=torch.float64, device=start.device).project(start)
     depth = (y * direction.unsqueeze(-2)).sum(dim=-1).amin(dim=-1)
     share = torch.where(farthest > 0, depth / torch.where(farthest > 0, farthest, 1.0), 0.0).clamp_min(0.0)
-    weights = (multiples * torch.exp(-2 * bound * longest.unsqueeze(-1))).sum(dim=-1)
-    return (flow.weight_factor * weights * share).expand(systems)
+    exponents, coefficients = 2 * bound * longest.unsqueeze(-1), flow.weight_factor * multiples * share.unsqueeze(-1)
+    heads = (*systems, torch.broadcast_shapes(exponents.shape, coefficients.shape)[-1])
+    return coefficients.expand(heads), exponents.expand(heads)
 
 
 def largest_norm(flow: Flow) -> Tensor | None:
