@@ -156,9 +156,20 @@ def test_the_summary_says_what_the_tokens_do(preset: str, frame: int, sentence: 
     assert sentence in words(opened, "summary")
 
 
+def test_the_sentence_of_a_start_is_said_of_its_own_settings_alone(opened: Any) -> None:
+    asked(opened, "hook.set({preset: 'metastability'})")
+    sentence = words(opened, "sentence")
+    assert sentence.startswith("Tokens gather in two clusters")
+    asked(opened, "hook.set({beta: 8})")
+    assert words(opened, "sentence") == f"As it starts, before a control is changed: {sentence}"
+    asked(opened, "hook.set({beta: 4})")
+    assert words(opened, "sentence") == sentence
+
+
 def test_the_panel_follows_the_controls(opened: Any) -> None:
     asked(opened, "hook.set({preset: 'leader'})")
-    assert words(opened, "theory-answer").startswith("2 statements apply")
+    # That the start is drawn uniformly, or generic, cannot be measured.
+    assert words(opened, "theory-answer") == "2 statements apply if what cannot be measured (?) holds."
     assert words(opened, "theory-where") == ""
     asked(opened, "hook.set({mask: 'full', weights: 'linear', beta: 3, tokens: 5})")
     assert "Theorem 5.1" not in "".join(
@@ -168,6 +179,9 @@ def test_the_panel_follows_the_controls(opened: Any) -> None:
     )
     # No row of this preset depends on β, so that there is no grid point to name.
     assert words(opened, "theory-where") == "Computed for all 24 tokens of the start."
+    asked(opened, "hook.set({preset: 'one-cluster'})")
+    one = "3 statements apply: all their hypotheses hold."
+    assert words(opened, "theory-answer") == f"{one} One more applies if what cannot be measured (?) holds."
     asked(opened, "hook.set({preset: 'rotary'})")
     assert words(opened, "theory-answer") == "No theorem covers this."
 

@@ -113,7 +113,9 @@ def explorer_page(subject: Any = None, texts: Any = None) -> str:
         raise ArgumentTypeError(expected("texts", "None where no network reads them", shown(texts)))
     else:
         systems = presets() if subject is None else systems_of(subject)
-    title = "How tokens move under attention" if subject is None else str(systems[0]["title"])
+    several = [str(system["title"]) for system in systems]
+    title = several[0].partition(",")[0] if len(several) > 1 else several[0]
+    title = "How tokens move under attention" if subject is None else title
     script = "\n\n".join(map(resource, SCRIPTS))
     sheet = style("page.css", "explorer.css")
     # In a script element nothing but "</" could end the data.

@@ -264,8 +264,11 @@ function tellTheory() {
   }
   element("theory").classList.toggle("uncovered", !table.rows.some((row) => row.applies));
   const applying = table.rows.filter((row) => row.applies), others = table.rows.filter((row) => !row.applies);
-  element("theory-answer").textContent = applying.length === 0 ? "No theorem covers this."
-    : `${applying.length === 1 ? "One statement applies" : `${applying.length} statements apply`}: all hypotheses that can be measured hold.`;
+  const measured = applying.filter((row) => row.hypotheses.every((one) => one.holds !== null)), assumed = applying.length - measured.length;
+  const whole = measured.length === 1 ? "One statement applies: all its hypotheses hold." : measured.length ? `${measured.length} statements apply: all their hypotheses hold.` : "";
+  const noun = measured.length ? "more" : assumed === 1 ? "statement" : "statements";
+  const further = assumed ? `${assumed === 1 ? "One" : assumed} ${noun} ${assumed === 1 ? "applies" : "apply"} if what cannot be measured (?) holds.` : "";
+  element("theory-answer").textContent = applying.length === 0 ? "No theorem covers this." : [whole, further].filter(Boolean).join(" ");
   const where = [];
   if (table.beta !== null && Math.abs(table.beta / movie.settings.beta - 1) > 1e-9) where.push(`Computed for β = ${short(table.beta)}, the nearest grid point.`);
   const all = movie.system.flow ? movie.system.flow.start.length : movie.n;
@@ -371,7 +374,10 @@ function remember() {
 function show() {
   const flow = movie.system.flow;
   for (const radio of document.querySelectorAll('input[name="preset"]')) /** @type {any} */ (radio).checked = /** @type {any} */ (radio).value === settings.preset;
-  element("sentence").textContent = [movie.system.sentence, movie.system.why_not_live].filter(Boolean).join(" ");
+  // What a sentence claims is claimed of the settings that a start has, and of no others.
+  const { frame, ...start } = usual(movie.system), same = Object.entries(start).every(([name, value]) => settings[name] === value);
+  const sentence = movie.system.sentence && !same ? `As it starts, before a control is changed: ${movie.system.sentence}` : movie.system.sentence;
+  element("sentence").textContent = [sentence, movie.system.why_not_live].filter(Boolean).join(" ");
   element("live").hidden = !flow;
   element("has-positions").hidden = !(flow && flow.positions);
   element("beta").value = String(Math.log2(settings.beta));
