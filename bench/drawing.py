@@ -75,10 +75,10 @@ def _compared(browser: Any, page: str, tokens: int, heads: int) -> Comparison:
         browser.get(page)
         hook = "window.tokendynamicsExplorer"
         browser.execute_script(f"{hook}.seek(300); {hook}.seek(60); {hook}.play()")
-        ours = browser.execute_async_script(_COUNT, _MILLISECONDS, None)
+        of_page = browser.execute_async_script(_COUNT, _MILLISECONDS, None)
         stage = browser.execute_script("const s = document.getElementById('stage'); return [s.width, s.height]")
         browser.get("about:blank")
-        pairs.append((ours, browser.execute_async_script(_COUNT, _MILLISECONDS, stage)))
+        pairs.append((of_page, browser.execute_async_script(_COUNT, _MILLISECONDS, stage)))
     counts = f"{tokens} tokens, {heads} {'head' if heads == 1 else 'heads'}"
     words = f"pictures a second of the explorer, {counts}, against an empty canvas"
     return share(words, pairs, at_least=0.9, error="none: no numbers are compared", unit="a second")

@@ -101,11 +101,11 @@ def test_rows_are_what_check_says_at_each_value_of_the_controls() -> None:
         rows = [table["rows"][row] for row in table["index"][place]]
         assert [row["applies"] for row in rows] == [one.applies for one in checks]
         rates = [sum(c * np.exp(-k * beta) for c, k in row.get("rate", ())) for row in rows]
-        told = [
+        predictions = [
             row["prediction"] and row["prediction"].replace("{rate}", f"{rate:.3g}")
             for row, rate in zip(rows, rates, strict=True)
         ]
-        assert told == [one.prediction and one.prediction.text for one in checks]
+        assert predictions == [one.prediction and one.prediction.text for one in checks]
         assert [[one["holds"] for one in row["hypotheses"]] for row in rows] == [
             [one.holds for one in check.hypotheses] for check in checks
         ]

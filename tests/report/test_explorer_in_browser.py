@@ -231,10 +231,10 @@ def test_axe_finds_no_violation(act: str, scheme: str, opened: Any, address: str
     asked(opened, act)
     opened.execute_script("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     opened.execute_script(script)
-    found = opened.execute_async_script(
+    violations = opened.execute_async_script(
         "const done = arguments[0]; axe.run(document).then((all) => done(all.violations.map((one) => one.id)))"
     )
-    assert found == []
+    assert violations == []
 
 
 def test_each_step_of_the_tour_claims_what_its_control_does(opened: Any) -> None:

@@ -145,8 +145,8 @@ def test_the_slider_moves_the_tokens_by_keyboard(opened: Any) -> None:
     assert all(one != other for one, other in zip(before, after, strict=True))
     slider.send_keys(Keys.END)
     assert opened.find_element(By.ID, "depth-name").text == "Layer 30"
-    said = opened.find_element(By.ID, "stage-canvas").get_attribute("aria-label")
-    assert said == "How do the tokens of a prompt move? Layer 30: 12 tokens, 1 of them massive."
+    label = opened.find_element(By.ID, "stage-canvas").get_attribute("aria-label")
+    assert label == "How do the tokens of a prompt move? Layer 30: 12 tokens, 1 of them massive."
     assert "norm 22,600" in opened.find_element(By.ID, "stage").text
 
 
@@ -201,11 +201,11 @@ def test_tokens_fill_the_stage_in_every_layer_unless_one_scale_is_asked_for(open
     positions = diagnosis.paths["position"].values
     opened.execute_script("arguments[0].click()", one_scale)
     drawn = height()
-    own = np.nanmax(positions[4, :, 1]) - np.nanmin(positions[4, :, 1])
+    height_in_layer_4 = np.nanmax(positions[4, :, 1]) - np.nanmin(positions[4, :, 1])
     opened.execute_script("document.getElementById('depth').value = 7")
     slider.send_keys("\ue014")
-    later = np.nanmax(positions[8, :, 1]) - np.nanmin(positions[8, :, 1])
-    assert height() / drawn == pytest.approx(later / own, rel=0.02)
+    height_in_layer_8 = np.nanmax(positions[8, :, 1]) - np.nanmin(positions[8, :, 1])
+    assert height() / drawn == pytest.approx(height_in_layer_8 / height_in_layer_4, rel=0.02)
 
 
 def test_arrows_move_from_token_to_token_and_tell_its_norm(opened: Any) -> None:

@@ -108,14 +108,15 @@ def explorer_page(subject: Any = None, texts: Any = None) -> str:
         ArgumentTypeError: Nothing that moves, or texts where there is no network.
     """
     if isinstance(subject, str | Path | nn.Module | Checkpoint):
-        systems = of_network(as_checkpoint(subject, "subject"), texts)
+        checkpoint = as_checkpoint(subject, "subject")
+        systems, title = of_network(checkpoint, texts), checkpoint.name
     elif texts is not None:
         raise ArgumentTypeError(expected("texts", "None where no network reads them", shown(texts)))
+    elif subject is None:
+        systems, title = presets(), "How tokens move under attention"
     else:
-        systems = presets() if subject is None else systems_of(subject)
-    several = [str(system["title"]) for system in systems]
-    title = several[0].partition(",")[0] if len(several) > 1 else several[0]
-    title = "How tokens move under attention" if subject is None else title
+        systems = systems_of(subject)
+        title = str(systems[0]["title"])
     script = "\n\n".join(map(resource, SCRIPTS))
     sheet = style("page.css", "explorer.css")
     # In a script element nothing but "</" could end the data.

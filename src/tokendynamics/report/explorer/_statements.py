@@ -36,9 +36,9 @@ def at_controls(flow: Flow, start: Tensor) -> dict[str, Any]:
         _places(check(changed(flow, beta=beta, causal=causal, weights=weights, positions=positions), start), rows, beta)
         for beta, causal, weights, positions in product(betas, (False, True), kinds, kept)
     ]
-    each = len(index) // len(betas)
-    if all(index[at : at + each] == index[:each] for at in range(0, len(index), each)):
-        betas, index = [], index[:each]
+    settings = len(index) // len(betas)
+    if all(index[at : at + settings] == index[:settings] for at in range(0, len(index), settings)):
+        betas, index = [], index[:settings]
     axes = {"beta": betas, "causal": [False, True], "weights": kinds, "positions": kept}
     return {"axes": axes, "rows": list(rows.values()), "index": index}
 
