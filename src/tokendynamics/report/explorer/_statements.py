@@ -62,7 +62,7 @@ def _places(checks: list[Check], rows: dict[str, Any], beta: float | None = None
         if terms and beta is not None:
             rate = sum(c * math.exp(-k) for c, k in terms)
             row["prediction"] = row["prediction"].replace(
-                f"at least like exp(−{rate:.3g} t)", "at least like exp(−{rate} t)"
+                f"at least like exp(−{number(rate)} t)", "at least like exp(−{rate} t)"
             )
         rows.setdefault(str(row), row | ({"rate": [(c, k / beta) for c, k in terms]} if terms and beta else {}))
         places.append(list(rows).index(str(row)))

@@ -35,6 +35,7 @@ from tokendynamics.theorems._horizon import OnHorizon
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems.statements._asymptotic_5_1 import smallest_pull
+from tokendynamics.words import number
 
 NOT_TO_ZERO = {
     "qk": [[1.0, 0.0], [0.0, 1.0]],
@@ -69,12 +70,14 @@ def _predict(flow: Flow, start: Tensor) -> Prediction:
     rate = flow.weight_factor * smallest_pull(flow)
     coefficients, exponents = _rate_terms(flow, start.double())
     bound = float((coefficients * torch.exp(-exponents)).sum(dim=-1).min())
-    from_start = f", and from the start on at least like exp(−{bound:.3g} t) in the chart y/(v·y)" if bound > 0 else ""
+    from_start = (
+        f", and from the start on at least like exp(−{number(bound)} t) in the chart y/(v·y)" if bound > 0 else ""
+    )
     pairs = zip(coefficients.flatten().tolist(), exponents.flatten().tolist(), strict=True)
     terms = tuple(pairs) if bound > 0 and start.ndim == 2 else ()
     text = (
         "the half space stays invariant, (13) does not increase, and the tokens reach consensus inside it, distances "
-        f"shrinking like exp(−{rate:.6g} t) in the end{from_start}"
+        f"shrinking like exp(−{number(rate, 6)} t) in the end{from_start}"
     )
     return Prediction(text, limit="consensus in the half space of the start", rate=rate, bound=terms)
 

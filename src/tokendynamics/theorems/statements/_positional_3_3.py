@@ -23,6 +23,7 @@ from tokendynamics.theorems.contraction import (
     symmetric_contraction,
 )
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
+from tokendynamics.words import number
 
 
 def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
@@ -42,8 +43,10 @@ def _predict(flow: Flow, start: Tensor) -> Prediction:
     c, tokens = largest_ratio(form), start.shape[-2]
     squared = -quadratic_form(form.matrix, start)
     highest = torch.maximum(squared.amax(dim=-1), np.log(tokens) / c)
-    bound = f"‖x_l(t)‖²_A ≤ (1/c) log(e^(−2ct)(e^(c‖x_l(0)‖²_A) − {tokens}) + {tokens}) ≤ {float(highest.max()):.6g}"
-    return Prediction(f"{text}; {bound} with c = {float(c.min()):.6g}", limit="bounded tokens")
+    bound = (
+        f"‖x_l(t)‖²_A ≤ (1/c) log(e^(−2ct)(e^(c‖x_l(0)‖²_A) − {tokens}) + {tokens}) ≤ {number(float(highest.max()), 6)}"
+    )
+    return Prediction(f"{text}; {bound} with c = {number(float(c.min()), 6)}", limit="bounded tokens")
 
 
 def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:

@@ -13,6 +13,7 @@ from tokendynamics.spaces import Sphere
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
+from tokendynamics.words import number
 
 DRAWN = "start drawn uniformly"
 """The hypothesis that only the one who drew the start can know."""
@@ -49,7 +50,9 @@ def _decidable(trajectory: Trajectory) -> bool:
 def _predict(flow: Flow, start: Tensor) -> Prediction:
     tokens = start.shape[-2]
     probability = wendel_probability(tokens, flow.dim)
-    text = f"{tokens} uniform tokens in dim {flow.dim} share an open half space with probability {probability:.6g}"
+    text = (
+        f"{tokens} uniform tokens in dim {flow.dim} share an open half space with probability {number(probability, 6)}"
+    )
     return Prediction(text, limit="none: a probability of starts")
 
 
@@ -59,7 +62,7 @@ def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     margin = np.asarray(hemisphere(start).margin.cpu())
     probability = wendel_probability(start.shape[-2], start.shape[-1])
     frequency, never = float(np.mean(margin > 0)), np.full(margin.shape, np.nan)
-    text = f"an open half space holds the start (probability {probability:.6g}, seen in {frequency:.6g})"
+    text = f"an open half space holds the start (probability {number(probability, 6)}, seen in {number(frequency, 6)})"
     if probability == 1 or margin.size < FEWEST:
         outcome = np.where((margin > 0) & (probability == 1), "holds", "undecided")
         return (Condition(text, outcome, margin, 0.0, never),)
