@@ -27,6 +27,7 @@ from tokendynamics.report.explorer._system import LINK
 from tokendynamics.specification import parse
 from tokendynamics.specification.build import build
 from tokendynamics.theorems import STATEMENTS
+from tokendynamics.words import number
 
 pytestmark = pytest.mark.browser
 HOOK = "window.tokendynamicsExplorer"
@@ -313,7 +314,7 @@ def test_rates_are_those_of_check_at_any_beta(opened: Any) -> None:
             now = changed(flow, beta=beta, causal=False, weights="softmax", positions=True)
             prediction = statement.predict(now, start)
             rate = sum(c * np.exp(-k) for c, k in prediction.bound)
-            assert f"at least like exp(−{rate:.3g} t)" in prediction.text
+            assert f"at least like exp(−{number(rate)} t)" in prediction.text
             betas.append(beta)
             wanted.append(rate)
             given.append(terms)
