@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -214,6 +215,23 @@ def test_a_result_is_explored_from_its_own_method_and_from_a_file(tmp_path: Any)
     (system,) = data_of(html)
     assert (system["title"], system["beta"], len(system["times"])) == ("<b>mine</b>", 3.0, 9)
     assert "<b>mine" not in html
+
+
+def test_every_term_is_explained_by_one_sentence_and_every_step_names_a_control() -> None:
+    glossary = page.glossary()
+    assert set(page.TERMS) <= set(glossary)
+    assert len({one["term"] for one in glossary.values()}) == len(glossary)
+    for one in glossary.values():
+        assert one["definition"].endswith(".")
+        assert one["definition"].count(". ") == 0
+        assert len(one["definition"].split()) <= 25
+    html = page.explorer_page()
+    assert set(re.findall(r'data-term="([^"]*)"', html)) == set(page.TERMS)
+    names = {preset["name"] for preset in data_of(html)}
+    for step in page.tour():
+        assert step["preset"] in names
+        assert f'id="{step["control"]}"' in html
+        assert len(step["text"].partition(".")[0].split()) <= 25
 
 
 def test_what_does_not_move_has_no_explorer() -> None:

@@ -84,6 +84,7 @@ class Prediction:
             is known; at the slowest system of a batch. None otherwise.
         bound: Of one system, the terms (c, k) of each head in a rate Σ c·exp(−k) at which distances shrink at least
             from the start on; each k is proportional to the head's qk. Empty where no such rate is proved.
+        pattern: The text with ``{rate}`` where it has that rate, so that it can be said of another; empty without one.
 
     >>> print(Prediction("all tokens meet", limit="one point", rate=2.0))
     all tokens meet
@@ -93,6 +94,7 @@ class Prediction:
     limit: str
     rate: float | None = None
     bound: tuple[tuple[float, float], ...] = ()
+    pattern: str = ""
 
     def __str__(self) -> str:
         """Return the text."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from functools import singledispatch
 from importlib.resources import files
 from pathlib import Path
@@ -28,6 +29,9 @@ from tokendynamics.specification.file import SpecificationFile, parse
 
 SCRIPTS = ("explorer-flow.js", "tokens.js", "explorer-save.js", "explorer-tour.js", "explorer.js")
 """Own JavaScript of the page, in the order in which it stands there."""
+
+TERMS = ("beta", "spread", "rank", "clusters", "energy")
+"""Words of the glossary that stand on the page."""
 
 _SENTENCES = {
     "one-cluster": "All tokens start in one half of the sphere, attend to each other, and meet in one point.",
@@ -57,6 +61,20 @@ def presets() -> list[dict[str, Any]]:
             )
         )
     return systems
+
+
+def tour() -> list[dict[str, Any]]:
+    """Return the steps of the tour through the presets."""
+    return _table("explorer/tour.toml")["steps"]
+
+
+def glossary() -> dict[str, dict[str, str]]:
+    """Return the words that pages and documents explain, by key: the term and one sentence."""
+    return {one["key"]: one for one in _table("glossary.toml")["terms"]}
+
+
+def _table(name: str) -> dict[str, Any]:
+    return tomllib.loads(files("tokendynamics.report").joinpath(name).read_text(encoding="utf-8"))
 
 
 @singledispatch
@@ -120,13 +138,16 @@ def explorer_page(subject: Any = None, texts: Any = None) -> str:
     script = "\n\n".join(map(resource, SCRIPTS))
     sheet = style("page.css", "explorer.css")
     # In a script element nothing but "</" could end the data.
-    data = json.dumps({"version": __version__, "systems": systems}, ensure_ascii=False, separators=(",", ":"))
+    carried = {"version": __version__, "systems": systems, "tour": tour() if subject is None else []}
+    data = json.dumps(carried, ensure_ascii=False, separators=(",", ":"))
+    words = glossary()
     return (
         templates()
         .get_template("explorer.html.jinja")
         .render(
             title=title,
             systems=systems,
+            glossary={key: words[key] for key in TERMS},
             data=Markup(data.replace("<", "\\u003c")),  # noqa: S704
             script=Markup(script),  # noqa: S704
             style=Markup(sheet),  # noqa: S704

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from itertools import product
 from typing import Any
 
@@ -58,13 +57,11 @@ def _places(checks: list[Check], rows: dict[str, Any], beta: float | None = None
     places = []
     for one in checks:
         row = _row(one)
-        terms = one.prediction.bound if one.prediction is not None and beta is not None else ()
-        if terms and beta is not None:
-            rate = sum(c * math.exp(-k) for c, k in terms)
-            row["prediction"] = row["prediction"].replace(
-                f"at least like exp(−{number(rate)} t)", "at least like exp(−{rate} t)"
-            )
-        rows.setdefault(str(row), row | ({"rate": [(c, k / beta) for c, k in terms]} if terms and beta else {}))
+        rate = {}
+        if beta is not None and one.prediction is not None and one.prediction.bound:
+            row["prediction"] = one.prediction.pattern
+            rate = {"rate": [(c, k / beta) for c, k in one.prediction.bound]}
+        rows.setdefault(str(row), row | rate)
         places.append(list(rows).index(str(row)))
     return places
 

@@ -29,9 +29,6 @@ const TRIALS = {
 /** @type {{at: number, before: string}} */
 let tour = { at: -1, before: "" };
 
-/** @returns {HTMLElement[]} */
-const steps = () => [...element("tour-steps").children];
-
 /** Show one step of the tour and set what it starts from; −1 ends the tour. @param {number} at */
 function showStep(at) {
   document.querySelectorAll(".pointed").forEach((one) => one.classList.remove("pointed"));
@@ -39,35 +36,35 @@ function showStep(at) {
   element("tour").hidden = at < 0;
   element("tour-start").hidden = at >= 0;
   if (at < 0) return;
-  const step = steps()[at];
+  const step = DATA.tour[at];
   keptMovie = null;
   position = 0;
-  set(usual(/** @type {Shown} */ (named(step.dataset.preset || ""))));
+  set(usual(/** @type {Shown} */ (named(step.preset))));
   play(!calm.matches);
-  element("tour-place").textContent = `Step ${at + 1} of ${steps().length}`;
-  element("tour-text").textContent = step.textContent;
+  element("tour-place").textContent = `Step ${at + 1} of ${DATA.tour.length}`;
+  element("tour-text").textContent = step.text;
   element("tour-back").disabled = at === 0;
-  element("tour-next").textContent = at === steps().length - 1 ? "End" : "Next";
-  element(step.dataset.control || "").closest(".control").classList.add("pointed");
+  element("tour-next").textContent = at === DATA.tour.length - 1 ? "End" : "Next";
+  element(step.control).closest(".control").classList.add("pointed");
   tellTour();
 }
 
 /** Say what the number of this step is now, and what it was before the control moved. */
 function tellTour() {
   if (tour.at < 0) return;
-  const trial = TRIALS[steps()[tour.at].dataset.measure || ""], whole = !movie.run || movie.run.finished;
+  const trial = TRIALS[DATA.tour[tour.at].measure], whole = !movie.run || movie.run.finished;
   const words = whole ? trial.words(trial.of(movie), movie) : "being computed …";
   if (whole && !tour.before) tour.before = words;
   element("tour-seen").textContent = !whole || words === tour.before ? `Now: ${words}.` : `Before: ${tour.before}. Now: ${words}.`;
 }
 
 function wireTour() {
-  element("tour-start").hidden = !steps().every((step) => named(step.dataset.preset || ""));
+  element("tour-start").hidden = DATA.tour.length === 0;
   element("tour-start").addEventListener("click", () => {
     showStep(0);
     element("tour-text").focus();
   });
-  element("tour-next").addEventListener("click", () => showStep(tour.at + 1 < steps().length ? tour.at + 1 : -1));
+  element("tour-next").addEventListener("click", () => showStep(tour.at + 1 < DATA.tour.length ? tour.at + 1 : -1));
   element("tour-back").addEventListener("click", () => showStep(tour.at - 1));
   element("tour-end").addEventListener("click", () => showStep(-1));
 }

@@ -11,7 +11,7 @@
  * @typedef {{spread: number, similarity: number, rank: number, clusters: number, energy: number}} Measures
  */
 
-/** @type {{version: string, systems: Shown[]}} */
+/** @type {{version: string, systems: Shown[], tour: {text: string, preset: string, control: string, measure: string}[]}} */
 const DATA = JSON.parse(element("explorer-data").textContent);
 const SECONDS = 12; // from the first frame to the last
 const TRAIL = 45; // frames
@@ -375,7 +375,7 @@ function show() {
   const flow = movie.system.flow;
   for (const radio of document.querySelectorAll('input[name="preset"]')) /** @type {any} */ (radio).checked = /** @type {any} */ (radio).value === settings.preset;
   // What a sentence claims is claimed of the settings that a start has, and of no others.
-  const { frame, ...start } = usual(movie.system), same = Object.entries(start).every(([name, value]) => settings[name] === value);
+  const { frame, ...start } = usual(movie.system), same = Object.entries(start).every(([name, value]) => settings[/** @type {keyof Settings} */ (name)] === value);
   const sentence = movie.system.sentence && !same ? `As it starts, before a control is changed: ${movie.system.sentence}` : movie.system.sentence;
   element("sentence").textContent = [sentence, movie.system.why_not_live].filter(Boolean).join(" ");
   element("live").hidden = !flow;
@@ -579,6 +579,7 @@ if (element("stage").getContext("2d")) {
     return { states: run.states.map((y) => Array.from(y)), ended: run.ended, measures: run.states.map((y) => measured(y, run.field.n, run.field.dim)) };
   },
   rate: rateOf,
+  written: short,
   sweep() { while (sweepOn()); return sweep.values; },
   /** @param {string} language */
   code: (language) => codeOf(movie, language),

@@ -15,15 +15,14 @@
 /** @param {string} id @returns {any} */
 const element = (id) => document.getElementById(id);
 
-/** A number in three digits. @param {number} value */
+/** A number in three digits, as Python's `words.number` writes it. @param {number} value */
 function short(value) {
-  if (!Number.isFinite(value)) return "undefined";
-  const size = Math.abs(value);
-  if (value !== 0 && (size < 1e-3 || size >= 1e5)) {
-    const [digits, power] = value.toExponential(1).split("e");
-    return `${digits.replace("-", "−")} × 10${[...String(Number(power))].map((sign) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(sign)]).join("")}`;
-  }
-  return String(Number(value.toPrecision(3))).replace("-", "−");
+  if (Number.isNaN(value)) return "undefined";
+  const sign = value < 0 ? "−" : "", size = Math.abs(value);
+  if (size === Infinity || size === 0) return size ? `${sign}∞` : "0";
+  const [digits, power] = size.toExponential(2).split("e"), exponent = Number(power);
+  if (exponent >= -4 && exponent < 7) return sign + Number(`${digits}e${power}`).toLocaleString("en", { maximumFractionDigits: Math.max(2 - exponent, 0) });
+  return `${sign}${Number(digits)} × 10${[...String(exponent)].map((one) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(one)]).join("")}`;
 }
 
 /** Neighbours differ: steps of the golden angle round the circle of hues. @param {number} i */

@@ -70,16 +70,20 @@ def _predict(flow: Flow, start: Tensor) -> Prediction:
     rate = flow.weight_factor * smallest_pull(flow)
     coefficients, exponents = _rate_terms(flow, start.double())
     bound = float((coefficients * torch.exp(-exponents)).sum(dim=-1).min())
-    from_start = (
-        f", and from the start on at least like exp(−{number(bound)} t) in the chart y/(v·y)" if bound > 0 else ""
-    )
+    from_start = ", and from the start on at least like exp(−{rate} t) in the chart y/(v·y)" if bound > 0 else ""
     pairs = zip(coefficients.flatten().tolist(), exponents.flatten().tolist(), strict=True)
     terms = tuple(pairs) if bound > 0 and start.ndim == 2 else ()
-    text = (
+    pattern = (
         "the half space stays invariant, (13) does not increase, and the tokens reach consensus inside it, distances "
         f"shrinking like exp(−{number(rate, 6)} t) in the end{from_start}"
     )
-    return Prediction(text, limit="consensus in the half space of the start", rate=rate, bound=terms)
+    return Prediction(
+        pattern.replace("{rate}", number(bound)),
+        limit="consensus in the half space of the start",
+        rate=rate,
+        bound=terms,
+        pattern=pattern if terms else "",
+    )
 
 
 def width_rate(flow: Flow, start: Tensor) -> Tensor:
