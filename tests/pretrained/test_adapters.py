@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch import Tensor
 import tokendynamics as td
 from pretrained.families import network_of
 from tokendynamics.numerics import ArgumentValueError, AttentionFactorsError, CheckpointError
+from tokendynamics.pretrained.discovery._maps import Probed
 from tokendynamics.pretrained.other_libraries import silenced
 
 peft = pytest.importorskip("peft")
@@ -113,6 +115,108 @@ def test_the_states_are_those_of_the_forward_pass_of_peft(
     assert head is not None
     with torch.inference_mode():
         assert torch.equal(head(input_ids=IDS).logits, logits)
+
+
+def _live(kind: str = "llama", names: tuple[str, ...] = ("first",), **settings: Any) -> Any:
+    """Return a network with LoRA on it that PEFT made, not a folder."""
+    with silenced(), torch.random.fork_rng():
+        torch.manual_seed(8)
+        network = network_of(kind)[0].__class__(network_of(kind)[0].config).eval()
+        network.load_state_dict(network_of(kind)[0].state_dict())
+        chosen = {"target_modules": ["q_proj", "v_proj", "o_proj"]} | settings
+        adapted = peft.get_peft_model(network, peft.LoraConfig(r=4, **chosen), names[0])
+        for name in names[1:]:
+            adapted.add_adapter(name, peft.LoraConfig(r=2, **chosen))
+        for name, parameter in adapted.named_parameters():
+            if "lora" in name:
+                parameter.data = 0.2 * torch.randn(parameter.shape)
+    return adapted.eval()
+
+
+def _weights(network: Any, kind: str) -> Tensor:
+    """Return the stored weights (in, out) of queries, keys and values of the second block, side by side."""
+    if kind == "gpt2":
+        return network.h[1].attn.c_attn.weight.detach()
+    attention = network.layers[1].self_attn
+    return torch.cat([getattr(attention, f"{name}_proj").weight.detach().mT for name in "qkv"], dim=1)
+
+
+def _factors(live: Any) -> Tensor:
+    """Return the same as they are read."""
+    attention = live.attention(2)
+    return torch.cat([part.transpose(0, 1).flatten(1) for part in (attention.query, attention.key, attention.value)], 1)
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        ("llama", {}),
+        ("llama", {"use_dora": True, "lora_dropout": 0.5}),
+        ("gpt2", {"target_modules": ["c_attn"], "fan_in_fan_out": True}),
+    ],
+)
+def test_a_live_adapter_is_read_as_what_runs(family: str, settings: dict[str, Any]) -> None:
+    adapted = _live(family, **settings)
+    live = td.load(adapted)
+    attention = live.layout.layers[0].attention
+    assert attention is not None
+    assert attention.query[0].does == Probed(48, "peft.tuners.lora.layer.Linear")
+    plain = _weights(copy.deepcopy(adapted).unload(), family)
+    merged = _weights(copy.deepcopy(adapted).merge_and_unload(), family)
+    assert not torch.allclose(merged, plain, atol=0.01)
+    torch.testing.assert_close(_factors(live), merged, rtol=1e-5, atol=1e-5)
+    with adapted.disable_adapter():
+        torch.testing.assert_close(_factors(live), plain, rtol=1e-5, atol=1e-5)
+    states = live.states(IDS).feed_forward
+    adapted.merge_adapter()
+    torch.testing.assert_close(_factors(live), merged, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(live.states(IDS).feed_forward, states, rtol=1e-4, atol=1e-4)
+
+
+def test_of_several_adapters_the_active_ones_count() -> None:
+    adapted = _live(names=("first", "second"))
+    live, factors = td.load(adapted), dict[str, Tensor]()
+    plain = _weights(copy.deepcopy(adapted).unload(), "llama")
+    for active in ("first", "second", ["first", "second"]):
+        adapted.base_model.set_adapter(active)
+        factors["".join(active)] = _factors(live) - plain
+    assert float(factors["second"].abs().max()) > 0.1
+    total = factors["first"] + factors["second"]
+    torch.testing.assert_close(factors["firstsecond"], total, rtol=1e-5, atol=1e-5)
+    # Where none is active, nothing is added.
+    with adapted.disable_adapter():
+        torch.testing.assert_close(_factors(live), plain, rtol=1e-5, atol=1e-5)
+
+
+def test_an_adapter_on_half_precision_is_added_before_it_is_rounded() -> None:
+    adapted = _live()
+    adapted.base_model.model.bfloat16()
+    layer = adapted.base_model.model.layers[1].self_attn.q_proj
+    factors = (layer.lora_B.first.weight.float(), layer.lora_A.first.weight.float())
+    whole = layer.base_layer.weight.float() + layer.scaling["first"] * (factors[0] @ factors[1])
+    torch.testing.assert_close(_factors(td.load(adapted))[:, :48], whole.mT, rtol=1e-6, atol=1e-6)
+
+
+def test_an_adapter_on_an_attention_of_pytorch_is_refused_by_name() -> None:
+    class Network(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            layer = torch.nn.TransformerEncoderLayer(16, 2, 24, batch_first=True)
+            self.words, self.encoder = torch.nn.Embedding(20, 16), torch.nn.TransformerEncoder(layer, 3)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return self.encoder(self.words(ids))
+
+    config = peft.LoraConfig(r=2, target_modules=r"encoder\.layers\.1\.self_attn")
+    with silenced(), torch.random.fork_rng():
+        adapted = peft.get_peft_model(Network(), config).eval()
+    ids = torch.arange(12).reshape(2, 6)
+    live = td.load(adapted.base_model.model, inputs=ids)
+    words = "PyTorch reads the weight of its output projection (peft.tuners.lora.layer.Linear) and does not call it"
+    problems = [layer.problem for layer in live.layout.layers]
+    assert problems[0] == problems[2] == ""
+    assert words in problems[1]
+    assert live.layout.attending == [1, 2, 3]
 
 
 def test_a_folder_of_an_adapter_is_loaded_on_the_base_that_it_names(

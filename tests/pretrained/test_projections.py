@@ -16,8 +16,10 @@ from pretrained.families import network_of
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.pretrained.discovery._attention_layout import affine_of
 from tokendynamics.pretrained.discovery._calls import ModuleCall
-from tokendynamics.pretrained.discovery._columns import Probed, Storage, Tracer, composed, stored_how
+from tokendynamics.pretrained.discovery._columns import Storage, Tracer, composed, stored_how
+from tokendynamics.pretrained.discovery._maps import Probed, map_of
 from tokendynamics.pretrained.discovery.words import block_in_words
+from tokendynamics.pretrained.feed_forward import FeedForwardWeights
 
 
 class Wrapped(nn.Module):
@@ -198,6 +200,137 @@ def test_weights_in_a_format_of_their_own_are_read_and_never_copied() -> None:
     np.testing.assert_allclose(td.audit(live).qk_balance, td.audit(plain).qk_balance, atol=1e-5)
     ids = torch.tensor([5, 9, 33])
     torch.testing.assert_close(live.states(ids).feed_forward, plain.states(ids).feed_forward)
+
+
+class Nibbles(nn.Linear):
+    """Like bitsandbytes' and HQQ's: 4 bits in a uint8 parameter, dense in one precision while it runs."""
+
+    def __init__(self, linear: nn.Linear, compute_dtype: torch.dtype) -> None:
+        super().__init__(linear.in_features, linear.out_features, bias=False)
+        weight, self.compute_dtype = linear.weight.detach().float(), compute_dtype
+        self.step = weight.abs().amax(dim=1, keepdim=True) / 7
+        levels = ((weight / self.step).round() + 8).to(torch.uint8)
+        self.weight = nn.Parameter(levels[:, ::2] * 16 + levels[:, 1::2], requires_grad=False)
+        self.bias = None if linear.bias is None else nn.Parameter(linear.bias.detach().to(compute_dtype))
+
+    def dense(self) -> Tensor:
+        levels = torch.stack((self.weight // 16, self.weight % 16), dim=-1).flatten(1).float() - 8
+        return (levels * self.step).to(self.compute_dtype)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return nn.functional.linear(input.to(self.compute_dtype), self.dense(), self.bias).to(input)
+
+
+class Words(nn.Module):
+    """Like GPTQ's and AWQ's: 8 times 4 bits in each int32 of a buffer, scales in half precision, no parameters."""
+
+    words: Tensor
+    scales: Tensor
+    bias: Tensor | None
+
+    def __init__(self, linear: nn.Linear, dtype: torch.dtype) -> None:
+        super().__init__()
+        weight, self.in_features = linear.weight.detach().float(), linear.in_features
+        scales = (weight.abs().amax(dim=1) / 7).to(dtype)
+        levels = ((weight / scales.float()[:, None]).round() + 8).clamp(0, 15).to(torch.int32).mT
+        shifts = 4 * torch.arange(8, dtype=torch.int32)
+        self.register_buffer("scales", scales)
+        self.register_buffer("words", (levels.unflatten(0, (-1, 8)) << shifts[:, None]).sum(dim=1).to(torch.int32))
+        self.register_buffer("bias", None if linear.bias is None else linear.bias.detach().to(dtype))
+
+    def dense(self) -> Tensor:
+        levels = (self.words[:, None] >> (4 * torch.arange(8, dtype=torch.int32))[:, None]) & 15
+        return ((levels.flatten(0, 1).mT - 8) * self.scales[:, None]).to(self.scales)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.dense(), self.bias)  # no other precision than that of its scales
+
+
+class OfRows8(nn.Linear):
+    """Like torchao's and quanto's: the weight is a tensor of another class, which cannot be copied."""
+
+    def __init__(self, linear: nn.Linear, dtype: torch.dtype) -> None:
+        super().__init__(linear.in_features, linear.out_features, bias=False)
+        self.weight = nn.Parameter(Rows8.of(linear.weight.detach().to(dtype)), requires_grad=False)
+        self.bias = None if linear.bias is None else nn.Parameter(linear.bias.detach().to(dtype))
+
+    def dense(self) -> Tensor:
+        weight: Any = self.weight
+        return weight.dequantize()
+
+
+_PACKED = (Nibbles, Words, OfRows8)
+
+
+@pytest.mark.parametrize("form", _PACKED)
+@pytest.mark.parametrize(("dtype", "rtol"), [(torch.float32, 1e-5), (torch.bfloat16, 0.0), (torch.float16, 1e-3)])
+def test_a_packed_map_is_read_without_the_rounding_of_its_own_precision(
+    form: Any, dtype: torch.dtype, rtol: float
+) -> None:
+    torch.manual_seed(4)
+    linear = nn.Linear(48, 16)
+    linear.bias.data *= 20.0  # beside which the weights would be rounded
+    packed = form(linear, dtype)
+    affine = map_of(packed, 48)
+    assert affine.bias is not None
+    torch.testing.assert_close(affine.weight.mT, packed.dense().float(), rtol=rtol, atol=0.02 * rtol)
+    torch.testing.assert_close(affine.bias, packed.bias.float(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("form", _PACKED)
+def test_a_quantised_network_in_half_precision_is_read_as_the_weights_that_it_holds(form: Any) -> None:
+    network = copy.deepcopy(network_of("qwen2")[0]).bfloat16()
+    dense = copy.deepcopy(network)
+    for name, module in list(network.named_modules()):
+        if isinstance(module, nn.Linear):
+            owner, _, leaf = name.rpartition(".")
+            packed = form(module, torch.bfloat16)
+            setattr(network.get_submodule(owner), leaf, packed)
+            dense.get_submodule(name).weight.data = packed.dense()
+    live, plain = td.load(network), td.load(dense)
+    attention = live.layout.layers[0].attention
+    assert attention is not None, live.layout.layers[0].problem
+    kind = "Rows8" if form is OfRows8 else form.__name__
+    assert [part.does for part in attention.query] == [Probed(48, kind)]
+    for which in ("query", "query_bias", "key", "value", "output"):
+        assert torch.equal(getattr(live.attention(2), which), getattr(plain.attention(2), which))
+    down = "mlp.down_proj.weight"
+    one, other = live.feed_forward(1), plain.feed_forward(1)
+    assert isinstance(one, FeedForwardWeights)
+    assert isinstance(other, FeedForwardWeights)
+    assert torch.equal(one.matrices[down], other.matrices[down])
+    ids = torch.tensor([5, 9, 33])
+    assert torch.equal(live.states(ids).feed_forward, plain.states(ids).feed_forward)
+
+
+def test_torchao_is_read_as_the_weights_that_it_holds() -> None:
+    quantization = pytest.importorskip("torchao.quantization")
+    network = copy.deepcopy(network_of("llama")[0]).bfloat16()
+    quantization.quantize_(network, quantization.Int8WeightOnlyConfig())
+    dense = copy.deepcopy(network)
+    for module in dense.modules():
+        if isinstance(module, nn.Linear):
+            weight: Any = module.weight
+            module.weight = nn.Parameter(weight.dequantize(), requires_grad=False)
+    np.testing.assert_allclose(td.audit(td.load(network)).qk_balance, td.audit(td.load(dense)).qk_balance, atol=1e-6)
+
+
+class RoundingNibbles(Nibbles):
+    """Weights in 4 bits, and 8 bits for what it reads."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        scale = input.abs().amax(dim=-1, keepdim=True).clamp_min(1e-30) / 127
+        return super().forward((input / scale).round() * scale)
+
+
+def test_rounding_what_is_read_is_told_from_half_precision() -> None:
+    network = copy.deepcopy(network_of("llama")[0]).bfloat16()
+    for layer in network.layers:
+        layer.self_attn.k_proj = RoundingNibbles(layer.self_attn.k_proj, torch.bfloat16)
+    live = td.load(network)
+    words = "self_attn.k_proj (RoundingNibbles) is a linear map only to 0.0"
+    assert words in live.layout.layers[0].problem
+    assert bool(torch.isfinite(live.states(torch.tensor([5, 9, 33])).feed_forward).all())
 
 
 class Rounding(nn.Module):

@@ -16,12 +16,13 @@ from tokendynamics.pretrained._dispatch import without_hooks
 from tokendynamics.pretrained._torch_attention import apart
 from tokendynamics.pretrained.discovery._attention_layout import TRUSTED, affine_of, recomputed_error, start_for
 from tokendynamics.pretrained.discovery._calls import as_features, with_state
-from tokendynamics.pretrained.discovery._columns import Affine, Part, composed, through_norm
+from tokendynamics.pretrained.discovery._columns import Part, composed, through_norm
 from tokendynamics.pretrained.discovery._discover import Seen
+from tokendynamics.pretrained.discovery._maps import Affine, is_packed, unpacked
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall, joined
 from tokendynamics.pretrained.discovery.interface import watching
 from tokendynamics.pretrained.discovery.layout import AttentionLayout
-from tokendynamics.pretrained.network import at_least_single, weight_is_a_method
+from tokendynamics.pretrained.network import at_least_single
 from tokendynamics.pretrained.other_libraries import refusing, silenced
 
 _SEED = 3
@@ -220,7 +221,7 @@ def _double_when_used(attention: nn.Module) -> nn.Module:
     shared: dict[int, Any] = {
         id(value): value for module in attention.modules() if _is_large(module) for value in module.parameters()
     }
-    shared |= {id(module): _AsStored(module) for module in attention.modules() if _is_packed(module)}
+    shared |= {id(module): unpacked(module) for module in attention.modules() if is_packed(module)}
     whole = without_hooks(copy.deepcopy(attention, shared)).eval()
     for module in whole.modules():
         if _is_large(module):
@@ -233,32 +234,6 @@ def _double_when_used(attention: nn.Module) -> nn.Module:
             on_cpu = value if value.is_meta else value.cpu()
             vars(module)["_buffers"][name] = on_cpu.double() if on_cpu.is_floating_point() else on_cpu
     return whole
-
-
-class _AsStored(nn.Module):
-    """A module in a format of its own, which runs in its own precision between others in float64.
-
-    Args:
-        module: It is not copied.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        vars(self)["module"] = module  # no child, whose tensors would become double
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return what the module gives."""
-        module: nn.Module = vars(self)["module"]
-        tensors = (tensor for tensor in (*module.parameters(), *module.buffers()) if tensor.is_floating_point())
-        like = next(tensors, torch.zeros(()))
-        return module(x.to(like.device, like.dtype)).cpu().double()
-
-
-def _is_packed(module: nn.Module) -> bool:
-    """Whether a module's own weight is no tensor of real numbers, so that there is nothing to take to float64."""
-    weights = [*module.parameters(recurse=False)]
-    packed = any(type(value.data) is not Tensor or not value.is_floating_point() for value in weights)
-    return packed or weight_is_a_method(module)
 
 
 def _is_large(module: nn.Module) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from tokendynamics.pretrained._dispatch import without_hooks
 from tokendynamics.pretrained._filling import Network
 from tokendynamics.pretrained._remedied_network import remedies_in
 from tokendynamics.pretrained._stored_tensors import check_finite_weights
+from tokendynamics.pretrained.discovery._maps import in_single_precision
 from tokendynamics.pretrained.discovery._random_inputs import random_inputs
 from tokendynamics.pretrained.discovery.random_weights import discover_in_network
 from tokendynamics.pretrained.edits.language_head import base_of
@@ -303,7 +303,7 @@ def live_checkpoint(
         for parameter in part.parameters()
     ):
         # The layout shows in single precision; half precision would hide it in rounding.
-        subject = without_hooks(copy.deepcopy(part)).float().cpu()
+        subject = without_hooks(in_single_precision(part, values=False)).cpu()
     with evaluating(subject):
         found_with = random_inputs(subject) if given is None else given
         alone = half == "decoder" and not isinstance(subject, nn.TransformerDecoder)

@@ -197,6 +197,23 @@ def projections_apart(module: nn.Module) -> list[InProjection]:
     return list(forward.projections.values()) if isinstance(forward, _Forward) else []
 
 
+def why_whole(module: nn.Module) -> str:
+    """Return why an attention of PyTorch runs as one function inside `apart`; empty for those that do not, and others.
+
+    >>> why_whole(nn.Linear(2, 2))
+    ''
+    """
+    if not isinstance(module, nn.MultiheadAttention) or projections_apart(module):
+        return ""
+    projection = module.out_proj
+    if _is_plain(module, nn.MultiheadAttention) and not _is_called_alike(projection):
+        kind = type(projection)
+        changed = "with hooks" if kind.forward is nn.Linear.forward else f"{kind.__module__}.{kind.__name__}"
+        read = f"PyTorch reads the weight of its output projection ({changed}) and does not call it"
+        return f"{read}; merge an adapter on it (merge_and_unload)"
+    return "it has a forward pass of its own"
+
+
 class _Turned:
     """What an encoder or a decoder with tokens first runs: its own forward pass, inputs first.
 

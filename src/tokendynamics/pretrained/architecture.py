@@ -9,7 +9,7 @@ from typing import Any, Literal
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_integer, whole_numbers
 from tokendynamics.numerics.errors import expected
-from tokendynamics.pretrained.discovery._norms import Norm
+from tokendynamics.pretrained.discovery._maps import Norm
 from tokendynamics.pretrained.discovery.layout import BlockLayout, Layout, Positions
 from tokendynamics.pretrained.length_dependence import longest_input
 

@@ -10,8 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from tokendynamics.pretrained.discovery._attention_layout import affine_of
-from tokendynamics.pretrained.discovery._columns import Probed, Storage, width_read
-from tokendynamics.pretrained.discovery._norms import Norm
+from tokendynamics.pretrained.discovery._columns import Storage
+from tokendynamics.pretrained.discovery._maps import Norm, Probed, format_of, is_packed, width_read
 from tokendynamics.pretrained.discovery.layout import BlockLayout
 from tokendynamics.pretrained.network import at_least_single
 
@@ -89,8 +89,9 @@ def _owners(block: nn.Module, layout: BlockLayout) -> Iterator[tuple[str, str, S
     for name, module in block.named_modules():
         if not name or name.startswith(closed):
             continue
-        if hasattr(module, "base_layer"):  # an adapter on a map: what counts is both together
-            yield name, f"{name}.weight", Probed(width_read(module) or 1, type(module).__name__)
+        adapted = hasattr(module, "base_layer")  # an adapter on a map: what counts is both together
+        if adapted or (is_packed(module) and width_read(module) is not None):
+            yield name, f"{name}.weight", Probed(width_read(module) or 1, format_of(module))
             closed = (*closed, f"{name}.")
             continue
         stored: Storage | None = "in x out" if type(module).__name__ == _CONV else None

@@ -113,7 +113,7 @@ def halved_parts(
 
 def _losses(ckpt: Checkpoint, given: Sequence[Prepared], report: Progress) -> _Losses | None:
     packs = ckpt.packs([each.inputs for each in given])
-    with ckpt.gated() as gated, torch.inference_mode():
+    with ckpt.gated() as gated, torch.no_grad():
         exists = gated.exists
         plain = read_losses(gated, packs, torch.ones(exists.shape, dtype=torch.float64))
         if plain is None:

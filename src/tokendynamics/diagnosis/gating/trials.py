@@ -180,7 +180,7 @@ class Trials:
         first = not self._counts
         unchanged = min((layer for layer, _ in values), default=1) - 1 if changed is None else 0
         for number, pack in enumerate(self._packs):
-            with torch.inference_mode():
+            with torch.no_grad():
                 passed = gated.run(pack, gates, known=self._outputs(number, unchanged))
                 if first:
                     check_gated_pass(gated, passed)
@@ -329,7 +329,7 @@ def losses_of_prompts(ckpt: Checkpoint, given: Sequence[Prepared]) -> tuple[Floa
     """Return the mean loss of the next token in each prompt, in nats; NaN and the reason without one."""
     why = why_without_loss(ckpt)
     if not why:
-        with ckpt.gated() as gated, torch.inference_mode():
+        with ckpt.gated() as gated, torch.no_grad():
             ones = torch.ones(gated.exists.shape, dtype=torch.float64)
             found = read_losses(gated, ckpt.packs([each.inputs for each in given]), ones)
         if found is not None:

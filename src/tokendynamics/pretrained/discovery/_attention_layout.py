@@ -13,10 +13,8 @@ from torch.nn.functional import pad
 from tokendynamics.pretrained._torch_attention import Projection, projection_of
 from tokendynamics.pretrained.discovery._calls import ModuleCall, as_features
 from tokendynamics.pretrained.discovery._columns import (
-    Affine,
     LayoutNotFoundError,
     Part,
-    Probed,
     Storage,
     Tracer,
     evaluated,
@@ -24,7 +22,7 @@ from tokendynamics.pretrained.discovery._columns import (
     stored_how,
 )
 from tokendynamics.pretrained.discovery._functions import LOWEST_BIAS
-from tokendynamics.pretrained.discovery._norms import Norm, norm_of
+from tokendynamics.pretrained.discovery._maps import Affine, Norm, Probed, map_of, norm_of
 from tokendynamics.pretrained.discovery._plain_attention import attend
 from tokendynamics.pretrained.discovery._rotation import (
     Rotation,
@@ -283,12 +281,7 @@ def affine_of(module: nn.Module, does: Storage | Norm) -> Affine:
         gain = does.gain_of(weight, like)
         return Affine((torch.ones_like(like) if gain is None else gain).detach()[None], _detached(bias))
     if isinstance(does, Probed):
-        tensors = [tensor for tensor in (*module.parameters(), *module.buffers()) if tensor.is_floating_point()]
-        like = next(iter(tensors), torch.zeros(()))
-        eye = torch.eye(does.width, dtype=like.dtype, device=like.device)
-        with torch.no_grad():
-            bias = module(torch.zeros_like(eye[:1]))[0]
-            return Affine(module(eye) - bias, bias)
+        return map_of(module, does.width)
     return Affine(weight.detach().mT if does == "out x in" else weight.detach(), _detached(bias))  # pyright: ignore
 
 

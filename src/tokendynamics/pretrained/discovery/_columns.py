@@ -7,28 +7,24 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.pretrained._torch_attention import InProjection, Projection
 from tokendynamics.pretrained.discovery._calls import ModuleCall, as_features
-from tokendynamics.pretrained.discovery._norms import Norm, norm_of
+from tokendynamics.pretrained.discovery._maps import (
+    ROUNDED,
+    Affine,
+    AsStored,
+    Norm,
+    Probed,
+    Unpacked,
+    affine_misfit,
+    format_of,
+    norm_of,
+    probed,
+)
 from tokendynamics.pretrained.network import weight_is_a_method
-
-
-@dataclass(frozen=True)
-class Probed:
-    """An affine map that is read by what it does to a basis: of an adapter, of quantised weights, or of any other form.
-
-    Attributes:
-        width: How many features it reads.
-        kind: The class of its weight where that is of a format of quantised weights, else of its module.
-    """
-
-    width: int
-    kind: str
-
 
 Storage: TypeAlias = Literal["out x in", "in x out", Projection] | Probed
 """How the weight of an affine map is stored."""
@@ -59,14 +55,6 @@ class Part:
     factor: tuple[float, ...]
     does: Storage | Norm
     reads: tuple[Part, ...] | None = None
-
-
-@dataclass(frozen=True)
-class Affine:
-    """x ↦ x @ weight + bias."""
-
-    weight: Float[Tensor, "dim out"]
-    bias: Float[Tensor, " out"] | None
 
 
 class Tracer:
@@ -126,8 +114,8 @@ class Tracer:
         does = _does(call)
         if does is None:
             misfit = affine_misfit(call.module, call.x)
-            if misfit < _ROUNDED:
-                came = f"{name} ({_format(call.module)}) is a linear map only to {misfit:.1g}"
+            if misfit < ROUNDED:
+                came = f"{name} ({format_of(call.module)}) is a linear map only to {misfit:.1g}"
                 raise LayoutNotFoundError(f"{came}, as where it quantises what it reads")
             coarse = [parameter for parameter in call.module.parameters() if not parameter.is_floating_point()]
             if coarse:
@@ -209,13 +197,13 @@ def stored_how(call: ModuleCall) -> Storage | None:
     """Return how the weight of an affine map is stored; None if the call is no affine map."""
     if call.x is None:
         return None
-    if any(True for _ in call.module.children()):
-        return _probed(call.module, call.x)
+    if isinstance(call.module, Unpacked) or any(True for _ in call.module.children()):
+        return probed(call.module, call.x)
     weight, bias = (getattr(call.module, name, None) for name in ("weight", "bias"))
     if not isinstance(weight, Tensor) or type(weight) not in (Tensor, nn.Parameter):
-        return _probed(call.module, call.x)
+        return probed(call.module, call.x)
     if weight.ndim != 2 or not weight.is_floating_point():
-        return _probed(call.module, call.x)  # quantised, or put together from other tensors
+        return probed(call.module, call.x)  # quantised, or put together from other tensors
     forms: tuple[tuple[Storage, Tensor], ...] = (("out x in", weight.mT), ("in x out", weight))
     for storage, matrix in forms:
         if matrix.shape == (call.x.shape[-1], call.y.shape[-1]):
@@ -223,76 +211,11 @@ def stored_how(call: ModuleCall) -> Storage | None:
             # A router gives all tokens of all inputs in one row.
             if y.shape == call.y.shape and torch.allclose(y, call.y, rtol=1e-4, atol=1e-4 * float(call.y.abs().max())):
                 return call.module.which if isinstance(call.module, InProjection) else storage
-    return _probed(call.module, call.x)
-
-
-def _probed(module: nn.Module, x: Tensor) -> Probed | None:
-    """Return how a module is read by its action; None where it is no affine map, or holds nothing to read."""
-    holds = _holds(module) or any(True for _ in module.buffers())
-    fits = width_read(module) in (None, x.shape[-1])
-    affine = holds and fits and affine_misfit(module, x) < _AFFINE
-    return Probed(x.shape[-1], _format(module)) if affine else None
-
-
-def _format(module: nn.Module) -> str:
-    """Return the class of a module's weight where it is one of a format, else that of the module."""
-    weight = getattr(module, "weight", None)
-    values = weight.detach() if isinstance(weight, Tensor) else None
-    return module._get_name() if values is None or type(values) is Tensor else type(values).__name__
+    return probed(call.module, call.x)
 
 
 def _holds(module: nn.Module) -> bool:
-    return any(True for _ in module.parameters()) or weight_is_a_method(module)
-
-
-_AFFINE = 1e-3
-"""How far an affine map in a format with few bits may be from affine, relative to its largest output."""
-
-_ROUNDED = 0.1
-"""A map that is nearer to an affine one than this, and not affine, rounds what it reads."""
-
-
-def width_read(module: nn.Module) -> int | None:
-    """Return how many features a module reads, or the first of its inner ones that says so; None if none does.
-
-    >>> width_read(nn.Sequential(nn.Dropout(), nn.Linear(4, 6), nn.Linear(6, 5)))
-    4
-    """
-    widths = (getattr(inner, "in_features", None) for inner in module.modules())
-    return next((width for width in widths if isinstance(width, int)), None)
-
-
-def affine_misfit(module: nn.Module, x: Tensor | None) -> float:
-    """Return by how much a module misses an affine map of each token, relative to its largest output.
-
-    >>> affine_misfit(nn.Linear(3, 2), torch.ones(1, 4, 3)) < 1e-6, affine_misfit(nn.GELU(), torch.ones(1, 4, 3)) > 0.1
-    (True, True)
-
-    Args:
-        module: It runs with x, with multiples of it, and with its first token alone.
-        x: What it read, (…, feature).
-    """
-    if x is None:
-        return float("inf")
-    try:
-        with torch.no_grad():
-            plus, minus, zero, double = (module(factor * x) for factor in (1.0, -1.0, 0.0, 2.0))
-            other = x.flip(-1)
-            first, both = module(other), module(x + other)
-            alone = plus if x.ndim < 3 else module(x[:, :1])
-    except Exception:  # it reads more than one tensor, or other shapes: no projection
-        return float("inf")
-    if not all(isinstance(output, Tensor) for output in (plus, minus, zero, double, alone)):
-        return float("inf")
-    # What rounds each token by its own size doubles and turns round like a linear map, and does not add up like one.
-    differences = [plus + minus - 2 * zero, double + zero - 2 * plus, both + zero - plus - first]
-    if x.ndim > 2:  # tokens may act on each other
-        if alone.shape != plus[:, :1].shape:
-            return float("inf")
-        differences.append(alone - plus[:, :1])
-    largest = max(float(difference.abs().max()) for difference in differences)
-    misfit = largest / max(float(plus.abs().max()), torch.finfo(torch.float32).tiny)
-    return misfit if misfit == misfit else float("inf")
+    return any(True for _ in module.parameters()) or weight_is_a_method(module) or isinstance(module, AsStored)
 
 
 def composed(parts: tuple[Part, ...] | None, dim: int, read: Callable[[Part], Affine]) -> Affine | None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tokendynamics.numerics.errors import expected
-from tokendynamics.pretrained._torch_attention import apart
+from tokendynamics.pretrained._torch_attention import apart, why_whole
 from tokendynamics.pretrained.discovery._attention_layout import (
     TRUSTED,
     attention_layout,
@@ -26,13 +26,14 @@ from tokendynamics.pretrained.discovery._blocks import (
 )
 from tokendynamics.pretrained.discovery._calls import BlockSites, ModuleCall, Pass, as_features, record
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
-from tokendynamics.pretrained.discovery._norms import Norm, norm_of
+from tokendynamics.pretrained.discovery._maps import Norm, norm_of
 from tokendynamics.pretrained.discovery._positional import positional_parts, rotations_in, with_one_token
 from tokendynamics.pretrained.discovery._residual import Residual, residual_of
 from tokendynamics.pretrained.discovery._rotation import TooFewInputsError
 from tokendynamics.pretrained.discovery._spans import BlockCall
 from tokendynamics.pretrained.discovery.layout import (
     CROSSES,
+    IN_ONE_PIECE,
     NO_ATTENTION,
     NOT_SHOWN,
     OTHER_AXIS,
@@ -214,7 +215,7 @@ def _layer(
         tables: The network's tables.
     """
     shape = _shape(first, quiet.call)
-    if recorded.attentions and not block.attentions:
+    if recorded.attentions and not block.attentions and not _in_one_piece(block.call.module):
         return _without_attention(quiet, first, shape), None
     attention, seen, projected, problem = _attention(block, recorded, tables)
     time = quiet.attentions[0][0] if quiet.attentions else None
@@ -265,7 +266,7 @@ def _attention(
 ) -> tuple[AttentionLayout | None, Seen | None, int | None, str]:
     """Return a block's attention, what it was called with, when its output projection ended, and what is wrong."""
     if not block_call.attentions:
-        return None, None, None, NOT_SHOWN
+        return None, None, None, _in_one_piece(block_call.call.module) or NOT_SHOWN
     other_axis = _other_axis(block_call, recorded)
     if other_axis:
         return None, None, None, other_axis
@@ -292,6 +293,12 @@ def _attention(
     first = attending.module.batch_first if isinstance(attending.module, nn.MultiheadAttention) else None
     kept = Seen(shape, attending.arguments, dict(attending.module.named_buffers()), seen.angles, first)
     return replace(seen.layout, error=error), kept, projected, ""
+
+
+def _in_one_piece(block: nn.Module) -> str:
+    """Say which attention of PyTorch inside a block cannot be taken apart, and why; empty without one."""
+    whole = ((name, why) for name, module in block.named_modules() if (why := why_whole(module)))
+    return next((f"{name} {IN_ONE_PIECE}: {why}" for name, why in whole), "")
 
 
 def _crosses(block: BlockCall, recorded: Pass) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tokendynamics.pretrained.discovery._calls import ModuleCall, as_features
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
-from tokendynamics.pretrained.discovery._norms import Norm, norm_of
+from tokendynamics.pretrained.discovery._maps import Norm, norm_of
 
 _TOLERANCE = 1e-5
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 from tokendynamics.pretrained.discovery._blocks import Mixing
 from tokendynamics.pretrained.discovery._calls import BlockSites
 from tokendynamics.pretrained.discovery._columns import Part, Storage
-from tokendynamics.pretrained.discovery._norms import Norm
+from tokendynamics.pretrained.discovery._maps import Norm
 from tokendynamics.pretrained.discovery._positional import PositionalPart
 from tokendynamics.pretrained.discovery._residual import Residual
 from tokendynamics.pretrained.discovery._rotation import Rotation
@@ -24,6 +24,9 @@ NO_ATTENTION = "it has no attention"
 CROSSES = "its cross-attention reads another sequence and is not measured"
 
 NOT_SHOWN = "no softmax of products of queries and keys was seen in it; linear attention has none"
+
+IN_ONE_PIECE = "runs in one piece"
+"""In a problem where an attention of PyTorch could not be taken apart."""
 
 OTHER_AXIS = "its attention runs over"
 """How a problem begins where the tokens of an attention are not those of the states."""
@@ -138,7 +141,7 @@ class BlockLayout:
     @property
     def shows(self) -> bool:
         """Whether it has an attention whose queries, keys and values can be watched."""
-        hidden = any(words in self.problem for words in (NOT_SHOWN, OTHER_AXIS))
+        hidden = any(words in self.problem for words in (NOT_SHOWN, IN_ONE_PIECE, OTHER_AXIS))
         return self.attends and (self.attention is not None or not hidden)
 
     @property

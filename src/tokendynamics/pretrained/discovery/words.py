@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tokendynamics.pretrained.discovery._columns import Part, Probed
-from tokendynamics.pretrained.discovery._norms import Norm
+from tokendynamics.pretrained.discovery._columns import Part
+from tokendynamics.pretrained.discovery._maps import Norm, Probed
 from tokendynamics.pretrained.discovery._residual import Residual
 from tokendynamics.pretrained.discovery.layout import NO_ATTENTION, AttentionLayout, BlockLayout, Layout, as_ranges
 

@@ -457,7 +457,7 @@ def states_on_inputs_of(
             watch = hooks.enter_context(StateWatch(other.model, other.layout))
             watch.watch_here()
             networks = quietly(first.model), quietly(other.model)
-            hooks.enter_all(*networks, first.as_varied(), other.as_varied(), torch.inference_mode())
+            hooks.enter_all(*networks, first.as_varied(), other.as_varied(), torch.no_grad())
             for block, lent in blocks:
                 hooks.callback(block.register_forward_pre_hook(lent_to(lent), with_kwargs=True).remove)
             tokens = hooks.enter_context(OwnTokens(first.model, first.layout))

@@ -191,7 +191,7 @@ def run(network: nn.Module, inputs: Mapping[str, Any]) -> None:
 
 
 def _run(network: nn.Module, inputs: Mapping[str, Any]) -> None:
-    with torch.inference_mode(), as_before(network):
+    with torch.no_grad(), as_before(network):
         network(**arguments_for(network, inputs))
 
 

@@ -24,8 +24,7 @@ from tokendynamics.pretrained._remedied_network import (
     remedies_in,
 )
 from tokendynamics.pretrained.discovery._calls import Hooks, state_of
-from tokendynamics.pretrained.discovery._columns import Probed
-from tokendynamics.pretrained.discovery._norms import norm_of
+from tokendynamics.pretrained.discovery._maps import Probed, norm_of
 from tokendynamics.pretrained.discovery._positional import PositionalPart, zeroed
 from tokendynamics.pretrained.discovery.interface import multiplied_logits
 from tokendynamics.pretrained.discovery.layout import BlockLayout, Layout
