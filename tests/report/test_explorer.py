@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,69 @@ def test_rows_that_depend_on_beta_are_a_grid(monkeypatch: pytest.MonkeyPatch) ->
     )
     assert table["axes"]["beta"] == list(_statements.BETAS)
     assert [len(places) for places in table["index"][::4]] == [1, 1, 1, 1, 2, 2, 2]
+
+
+def printed(one: dict[str, Any]) -> tuple[str, str, float, float]:
+    """The statement of a certificate on the page, its outcome, and its margin and tolerance as printed."""
+    sign = one["words"].translate(str.maketrans("−⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "--0123456789")).replace(" × 10", "e").replace(",", "")
+    margin, tolerance = re.findall(r"\(margin (\S+) tolerance (\S+)\)$", sign)[0]
+    assert one["words"].startswith(f"{one['outcome']} in Python's run to t = ")
+    return one["title"], one["outcome"], float(margin), float(tolerance)
+
+
+@pytest.mark.parametrize(
+    ("name", "betas"), [("one-cluster", None), ("leader", None), ("metastability", (0.25, 4.0, 16.0))]
+)
+def test_each_printed_certificate_is_what_certify_says_of_that_run(
+    name: str, betas: tuple[float, ...] | None, presets: dict[str, Any]
+) -> None:
+    system = presets[name]
+    table, flow = system["certificates"], system["flow"]
+    own = td.Flow(td.Attention(flow["qk"], flow["ov"], normalization=flow["normalization"]), td.Sphere())
+    times = np.array(system["times"])[::10]
+    combinations = [(c, w) for c in (False, True) for w in ("softmax", "linear")]
+    outcomes = set()
+    for place, (beta, (causal, weights)) in enumerate((b, one) for b in table["beta"] for one in combinations):
+        shown = [table["certified"][one] for one in table["index"][place]]
+        if betas is not None and beta not in betas:
+            continue
+        if weights == "linear":
+            assert shown == []
+            continue
+        now = changed(own, beta=beta, causal=causal, weights="softmax", positions=True)
+        said = td.certify(td.simulate(now, flow["start"], times, **_statements.RUN))
+        wanted = [(_statements._title(one.statement), str(one.outcome), one.margin, one.tolerance) for one in said]
+        assert len(shown) == len(wanted) > 0
+        for on_page, recomputed in zip(map(printed, shown), wanted, strict=True):
+            assert on_page[:2] == recomputed[:2]
+            # Runs of several β at once round otherwise.
+            assert on_page[2:] == pytest.approx(recomputed[2:], rel=0.02, abs=0.01 * recomputed[3])
+            outcomes.add(on_page[1])
+    assert outcomes == {"holds", "undecided"}
+
+
+def test_a_certificate_says_fails_of_a_run_that_is_not_its_flow() -> None:
+    flow = td.Flow(td.Attention(EYE, EYE), td.Sphere())
+    run = td.simulate(flow, np.abs(np.random.default_rng(1).normal(size=(5, 3))) + 0.1, np.linspace(0, 6, 13))
+    words = {}
+    for name, backwards in (("along", False), ("against", True)):
+        states = run.tensor.flip(0) if backwards else run.tensor
+        played = replace(run, states=states, tensor=states)
+        system = page.played_system(played, "why", name=name, title=name, sentence="")
+        words[name] = {one["title"]: one for one in system["statements"]["certified"]}
+    theorem = "Theorem 4.1 (asymptotic)"
+    assert words["along"][theorem]["outcome"] == "undecided"
+    assert words["against"][theorem]["outcome"] == "fails"
+    assert re.search(r"first at t = 0\.5: .*\(margin −", words["against"][theorem]["words"])
+
+
+def test_a_flow_whose_runs_take_long_has_no_certificates() -> None:
+    flow, times = td.Flow(td.Attention(EYE, EYE), td.Sphere()), np.array([0.0, 1.0])
+    start = td.Sphere().sample(6, 3, seed=2)
+    assert _statements.certificates(flow, start, times) is not None
+    heads = np.array([np.eye(16)] * 13)
+    wide = td.Flow(td.Attention(heads, heads), td.Sphere())
+    assert _statements.certificates(wide, td.Sphere().sample(32, 16, seed=2), times) is None
 
 
 def test_a_theorem_applies_to_the_leader_only_under_its_mask(presets: dict[str, Any]) -> None:

@@ -179,12 +179,41 @@ def test_the_panel_follows_the_controls(opened: Any) -> None:
         )
     )
     # No row of this preset depends on β, so that there is no grid point to name.
-    assert words(opened, "theory-where") == "Computed for all 24 tokens of the start."
+    assert words(opened, "theory-where") == "Computed for all 24 tokens of the start; nothing is certified of fewer."
     asked(opened, "hook.set({preset: 'one-cluster'})")
     one = "3 statements apply: all their hypotheses hold."
     assert words(opened, "theory-answer") == f"{one} One more applies if what cannot be measured (?) holds."
     asked(opened, "hook.set({preset: 'rotary'})")
     assert words(opened, "theory-answer") == "No theorem covers this."
+
+
+def certificates(browser: Any) -> list[str]:
+    return browser.execute_script("return [...document.querySelectorAll('.certificate')].map((one) => one.textContent)")
+
+
+def test_a_certificate_is_of_the_setting_or_says_of_which(opened: Any) -> None:
+    asked(opened, "hook.set({preset: 'leader', beta: 8})")
+    (leader,) = (system for system in asked(opened, "hook.data.systems") if system["name"] == "leader")
+    table = leader["certificates"]
+
+    def said(beta: float, causal: bool) -> list[str]:
+        places = table["index"][4 * table["beta"].index(beta) + 2 * causal]
+        return [f"Certificate: {table['certified'][place]['words']}." for place in places]
+
+    assert certificates(opened) == said(8, True)
+    assert "undecided" in said(8, True)[0]
+    asked(opened, "hook.set({beta: 2})")
+    assert certificates(opened) == said(2, True)
+    assert "holds" in said(2, True)[0]
+    asked(opened, "hook.set({beta: 3})")
+    assert certificates(opened) == [f"{one} Computed for the nearest grid point (β = 4)." for one in said(4, True)]
+    asked(opened, "hook.set({mask: 'full', beta: 2})")
+    assert certificates(opened) == said(2, False)
+    assert len(said(2, False)) == 2
+    for changes in ({"tokens": 9}, {"tokens": 24, "weights": "linear"}, {"preset": "rotary"}):
+        asked(opened, "hook.set(arguments[0])", changes)
+        assert certificates(opened) == []
+        assert not opened.find_element("id", "certified").is_displayed()
 
 
 @pytest.mark.parametrize(

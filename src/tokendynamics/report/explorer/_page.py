@@ -30,7 +30,7 @@ from tokendynamics.specification.file import SpecificationFile, parse
 SCRIPTS = ("explorer-flow.js", "tokens.js", "explorer-save.js", "explorer-tour.js", "explorer.js")
 """Own JavaScript of the page, in the order in which it stands there."""
 
-TERMS = ("beta", "spread", "rank", "clusters", "energy")
+TERMS = ("beta", "spread", "rank", "clusters", "energy", "certificate", "margin")
 """Words of the glossary that stand on the page."""
 
 _SENTENCES = {

@@ -1,18 +1,26 @@
-"""What `check` says of a flow at a grid of the page's controls: the logic of the theorems stays in Python."""
+"""What `check` and `certify` say at a grid of the page's controls: the logic of the theorems stays in Python."""
 
 from __future__ import annotations
 
 from itertools import product
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from tokendynamics.dynamics import Flow
+from tokendynamics.attention import Attention, RotaryPositions
+from tokendynamics.dynamics import Flow, Trajectory, simulate
 from tokendynamics.report.explorer._flow import Weights, changed, sharpness
-from tokendynamics.theorems import Check, check
+from tokendynamics.theorems import Certificate, Check, certify, check
 from tokendynamics.words import number
 
 BETAS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+WEIGHTS: tuple[Weights, ...] = ("softmax", "linear")
+RUN: dict[str, Any] = {"engine": "batched", "rtol": 1e-6, "atol": 1e-8, "max_steps": 200}
+"""How the runs that are certified are computed: all values of β at once, so that those of a page take some seconds."""
+_MOST_WORK = 200_000
+"""Heads × tokens² × features of a flow beyond which no run is computed to be certified."""
 
 
 def at_controls(flow: Flow, start: Tensor) -> dict[str, Any]:
@@ -28,25 +36,119 @@ def at_controls(flow: Flow, start: Tensor) -> dict[str, Any]:
         then empty, and the page evaluates the rate (`bound` of a prediction) at any β.
     """
     betas = sorted({*BETAS, sharpness(flow)})
-    kinds: tuple[Weights, ...] = ("softmax", "linear")
-    kept = (True,) if flow.attention.positions is None else (True, False)
+    kept = _kept(flow)
     rows: dict[str, Any] = {}
     index = [
         _places(check(changed(flow, beta=beta, causal=causal, weights=weights, positions=positions), start), rows, beta)
-        for beta, causal, weights, positions in product(betas, (False, True), kinds, kept)
+        for beta, causal, weights, positions in product(betas, (False, True), WEIGHTS, kept)
     ]
     settings = len(index) // len(betas)
     if all(index[at : at + settings] == index[:settings] for at in range(0, len(index), settings)):
         betas, index = [], index[:settings]
-    axes = {"beta": betas, "causal": [False, True], "weights": kinds, "positions": kept}
+    axes = {"beta": betas, "causal": [False, True], "weights": WEIGHTS, "positions": kept}
     return {"axes": axes, "rows": list(rows.values()), "index": index}
 
 
-def of_flow(flow: Flow, start: Tensor) -> dict[str, Any]:
-    """Return the same for a flow that is not live, as it is."""
+def of_run(flow: Flow, trajectory: Trajectory) -> dict[str, Any]:
+    """Return the rows of a flow that is not live, as it is, and its run's certificates, if that is no long task."""
+    start = trajectory.tensor[0]
     rows: dict[str, Any] = {}
+    certified: dict[str, Any] = {}
     index = [_places(check(flow, start), rows)]
-    return {"axes": {}, "rows": list(rows.values()), "index": index}
+    if _work(flow, start) <= _MOST_WORK:
+        _certificate_places(certify(trajectory), trajectory, certified)
+    return {"axes": {}, "rows": list(rows.values()), "index": index, "certified": list(certified.values())}
+
+
+def _kept(flow: Flow) -> tuple[bool, ...]:
+    return (True,) if flow.attention.positions is None else (True, False)
+
+
+def certificates(flow: Flow, start: Tensor, times: np.ndarray) -> dict[str, Any] | None:
+    """Return what `certify` says of a run of Python at each combination of the controls' values.
+
+    Args:
+        flow: One that can be live.
+        start: (token, dim).
+        times: Those of the page; each run is saved at some of them, and may end before the last one.
+
+    Returns:
+        Values of β, the certificates, each once, and for each combination, β slowest, in the order of `at_controls`,
+        which certificates it has. Only statements that apply have one. None for a flow whose runs take long.
+    """
+    if _work(flow, start) > _MOST_WORK:
+        return None
+    rotary = isinstance(flow.attention.positions, RotaryPositions)
+    betas = [sharpness(flow)] if rotary else sorted({*BETAS, sharpness(flow)})
+    saved = times[np.unique(np.linspace(0, len(times) - 1, min(31, len(times))).round().astype(int))]
+    certified: dict[str, Any] = {}
+    settings = [
+        _certified(_at_betas(flow, betas, causal, weights, positions), start, saved, certified)
+        for causal, weights, positions in product((False, True), WEIGHTS, _kept(flow))
+    ]
+    index = [places for at_beta in zip(*settings, strict=True) for places in at_beta]
+    return {"beta": betas, "certified": list(certified.values()), "index": index}
+
+
+def _work(flow: Flow, start: Tensor) -> int:
+    return flow.heads * start.shape[-2] ** 2 * flow.dim
+
+
+def _at_betas(flow: Flow, betas: list[float], causal: bool, weights: Weights, positions: bool) -> Flow:
+    """Return the flow with one system for each β, in the order of the values; beside rotary positions there is one."""
+    flows = [changed(flow, beta=beta, causal=causal, weights=weights, positions=positions) for beta in betas]
+    one = flows[0].attention
+    attention = Attention(
+        torch.stack([at_beta.attention.qk.matrix_at(0.0) for at_beta in flows]),
+        one.ov,
+        causal=causal,
+        weights=weights,
+        normalization="paper" if flow.normalization == "paper" else "plain",
+        positions=one.positions,
+    )
+    return Flow(attention, flow.space)
+
+
+def _certified(flow: Flow, start: Tensor, times: np.ndarray, certified: dict[str, Any]) -> list[list[int]]:
+    """Return for each system which certificates it has among all, and enter those that are new."""
+    (systems,) = flow.attention.system_shape
+    starts = start.expand(systems, *start.shape)
+    # A run of one step tells which statements have a certificate at all.
+    if not certify(simulate(flow, starts, times[:2], max_steps=1)):
+        return [[] for _ in range(systems)]
+    run = simulate(flow, starts, times, **RUN)
+    return _certificate_places(certify(run), run, certified)
+
+
+def _certificate_places(judged: list[Certificate], run: Trajectory, certified: dict[str, Any]) -> list[list[int]]:
+    places: list[list[int]] = [[] for _ in range(np.asarray(run.end_times).size)]
+    for one in judged:
+        for system, outcome in enumerate(one.outcomes.reshape(-1).tolist()):
+            if outcome == "does not apply":
+                continue
+            entry = _certificate(one, system, float(np.asarray(run.end_times).reshape(-1)[system]))
+            certified.setdefault(str(entry), entry)
+            places[system].append(list(certified).index(str(entry)))
+    return places
+
+
+def _certificate(one: Certificate, system: int, end: float) -> dict[str, Any]:
+    """Return the certificate of one system in words, with the numbers of the condition that decides.
+
+    As for a `Certificate`, that is the one whose margin is the lowest among those with the outcome.
+    """
+    outcome = str(one.outcomes.reshape(-1)[system])
+    alike = [condition for condition in one.conditions if condition.outcome.reshape(-1)[system] == outcome]
+    margins = [float(condition.margin.reshape(-1)[system]) for condition in alike]
+    relative = [margin / (condition.tolerance or 1.0) for margin, condition in zip(margins, alike, strict=True)]
+    narrowest = relative.index(min(relative))
+    condition, margin = alike[narrowest], margins[narrowest]
+    first = float(condition.first_failure.reshape(-1)[system])
+    run = f"{outcome} in Python's run to t = {number(end)}"
+    numbers = f" (margin {number(margin)}, tolerance {number(condition.tolerance)})" if condition.tolerance else ""
+    begins = f", first at t = {number(first)}" if outcome == "fails" else ""
+    words = f"{run}{begins}: {condition.text}{numbers}"
+    return {"title": _title(one.statement), "outcome": outcome, "words": words}
 
 
 def _places(checks: list[Check], rows: dict[str, Any], beta: float | None = None) -> list[int]:

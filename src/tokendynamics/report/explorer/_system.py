@@ -47,6 +47,7 @@ def live_system(
         "plane": plane,
         "frames": None,
         "statements": _statements.at_controls(flow, start),
+        "certificates": _statements.certificates(flow, start, times),
     }
 
 
@@ -77,7 +78,7 @@ def played_system(trajectory: Trajectory, why: str, *, name: str, title: str, se
         "plane": plane,
         "frames": rounded(shown),
         "measures": [measured(torch.from_numpy(state)) for state in drawn],
-        "statements": _statements.of_flow(trajectory.flow, states[0])
+        "statements": _statements.of_run(trajectory.flow, trajectory)
         if known and trajectory.flow is not None
         else None,
     }

@@ -3,9 +3,11 @@
 /**
  * @typedef {{name: string, measured: string, margin: string | null, holds: boolean | null}} Hypothesis
  * @typedef {{title: string, applies: boolean, prediction: string | null, rate?: number[][], hypotheses: Hypothesis[]}} Row
- * @typedef {{axes: {beta?: number[], causal: boolean[], weights: string[], positions: boolean[]}, rows: Row[], index: number[][]}} Table
+ * @typedef {{title: string, outcome: string, words: string}} Certified
+ * @typedef {{axes: {beta?: number[], causal: boolean[], weights: string[], positions: boolean[]}, rows: Row[], index: number[][], certified?: Certified[]}} Table
  * @typedef {{name: string, title: string, sentence: string, why_not_live: string, flow: System | null, beta: number, times: number[],
  *   clock?: string, extent?: number, why_no_statements?: string, plane: {names: string[], vectors: number[][]} | null, frames: number[][][] | null, statements: Table | null, space?: string,
+ *   certificates?: {beta: number[], certified: Certified[], index: number[][]} | null,
  *   tokens?: string[], measures?: {spread: number | null, rank: number | null, clusters: number | null}[]}} Shown
  * @typedef {{preset: string, beta: number, tokens: number, mask: string, weights: string, positions: string, frame: number}} Settings
  * @typedef {{spread: number, similarity: number, rank: number, clusters: number, energy: number}} Measures
@@ -239,17 +241,34 @@ const rateOf = (terms, beta) => terms.reduce((sum, [c, k]) => sum + c * Math.exp
 /** A row whose rate is that at β. @param {Row} row @param {number} beta @returns {Row} */
 const filled = (row, beta) => (row.rate && row.prediction ? { ...row, prediction: row.prediction.replace("{rate}", short(rateOf(row.rate, beta))) } : row);
 
+/** Where a setting stands in a grid of Python's, β being the nearest of its values. @param {Table["axes"]} axes @param {number[]} betas @param {Settings} settings */
+function placeIn({ causal, weights, positions }, betas, settings) {
+  const far = betas.map((value) => Math.abs(Math.log(value / settings.beta))), beta = Math.max(0, far.indexOf(Math.min(...far)));
+  const at = [causal.indexOf(settings.mask === "causal"), weights.indexOf(settings.weights), Math.max(0, positions.indexOf(settings.positions === "on"))];
+  return { place: ((beta * causal.length + at[0]) * weights.length + at[1]) * positions.length + at[2], beta: betas[beta] ?? settings.beta };
+}
+
 /** The rows at a setting: where they depend on β in more than a rate, for the nearest grid point. @param {Movie} movie */
 function statementsAt(movie) {
   const table = movie.system.statements;
   if (!table) return null;
-  const { beta, causal, weights, positions } = table.axes;
-  if (!beta) return { rows: table.index[0].map((place) => table.rows[place]), beta: null };
-  const settings = movie.settings, far = beta.map((value) => Math.abs(Math.log(value / settings.beta)));
-  const at = [Math.max(0, far.indexOf(Math.min(...far))), causal.indexOf(settings.mask === "causal"), weights.indexOf(settings.weights), Math.max(0, positions.indexOf(settings.positions === "on"))];
-  const place = ((at[0] * causal.length + at[1]) * weights.length + at[2]) * positions.length + at[3];
-  return { rows: table.index[place].map((row) => filled(table.rows[row], settings.beta)), beta: beta[at[0]] ?? null };
+  if (!table.axes.beta) return { rows: table.index[0].map((place) => table.rows[place]), beta: movie.settings.beta };
+  const { place, beta } = placeIn(table.axes, table.axes.beta, movie.settings);
+  return { rows: table.index[place].map((row) => filled(table.rows[row], movie.settings.beta)), beta };
 }
+
+/** What Python certified of a run with this setting, or with the nearest β of its grid; of all tokens, so that fewer have none.
+ * @param {Movie} movie @returns {{certified: Certified[], beta: number}} */
+function certificatesAt(movie) {
+  const { statements, certificates, flow } = movie.system, settings = movie.settings;
+  if (statements && statements.certified) return { certified: statements.certified, beta: settings.beta };
+  if (!statements || !certificates || !flow || movie.n < flow.start.length) return { certified: [], beta: settings.beta };
+  const { place, beta } = placeIn(statements.axes, certificates.beta, settings);
+  return { certified: certificates.index[place].map((one) => certificates.certified[one]), beta };
+}
+
+/** Whether a value of β is the one that is set. @param {number} beta */
+const isSet = (beta) => Math.abs(beta / movie.settings.beta - 1) < 1e-9;
 
 /** @type {Record<string, string>} */
 const MARKS = { true: "✓", false: "✗", null: "?" };
@@ -257,6 +276,7 @@ const MARKS = { true: "✓", false: "✗", null: "?" };
 function tellTheory() {
   const table = statementsAt(movie), list = element("statements");
   list.replaceChildren();
+  element("certified").hidden = true;
   if (!table) {
     element("theory-answer").textContent = movie.system.why_no_statements || "Not known: no constant flow stands behind these frames.";
     element("theory-where").textContent = "";
@@ -270,11 +290,12 @@ function tellTheory() {
   const further = assumed ? `${assumed === 1 ? "One" : assumed} ${noun} ${assumed === 1 ? "applies" : "apply"} if what cannot be measured (?) holds.` : "";
   element("theory-answer").textContent = applying.length === 0 ? "No theorem covers this." : [whole, further].filter(Boolean).join(" ");
   const where = [];
-  if (table.beta !== null && Math.abs(table.beta / movie.settings.beta - 1) > 1e-9) where.push(`Computed for β = ${short(table.beta)}, the nearest grid point.`);
+  if (!isSet(table.beta)) where.push(`Computed for β = ${short(table.beta)}, the nearest grid point.`);
   const all = movie.system.flow ? movie.system.flow.start.length : movie.n;
-  if (movie.n < all) where.push(`Computed for all ${all} tokens of the start.`);
+  if (movie.n < all) where.push(`Computed for all ${all} tokens of the start; nothing is certified of fewer.`);
   element("theory-where").textContent = where.join(" ");
   list.append(...applying.map((row) => statement(row, applying.length === 1)));
+  element("certified").hidden = !list.querySelector(".certificate");
   if (!others.length) return;
   const rest = document.createElement("details"), summary = document.createElement("summary");
   summary.textContent = `${others.length} statements do not apply`;
@@ -286,10 +307,9 @@ function tellTheory() {
 function statement(row, open) {
   const details = document.createElement("details"), summary = document.createElement("summary"), hypotheses = document.createElement("ul");
   const failing = row.hypotheses.filter((one) => one.holds === false).length;
-  const words = row.prediction ? `Predicts: ${row.prediction}.` : `${failing} of ${row.hypotheses.length} hypotheses fail`;
   summary.textContent = `${row.applies ? "✓" : "✗"} ${row.title}`;
   const prediction = document.createElement("p");
-  prediction.textContent = words;
+  prediction.textContent = row.prediction ? `Predicts: ${row.prediction}.` : `${failing} of ${row.hypotheses.length} hypotheses fail.`;
   details.open = open;
   for (const one of row.hypotheses) {
     const item = document.createElement("li");
@@ -300,6 +320,12 @@ function statement(row, open) {
   const item = document.createElement("div");
   item.className = row.applies ? "applies" : "quiet";
   item.append(details, prediction);
+  const { certified, beta } = certificatesAt(movie), one = row.applies && certified.find(({ title }) => title === row.title);
+  if (!one) return item;
+  const words = document.createElement("p"), nearest = isSet(beta) ? "" : ` Computed for the nearest grid point (β = ${short(beta)}).`;
+  words.className = `certificate ${one.outcome}`;
+  words.textContent = `Certificate: ${one.words}.${nearest}`;
+  item.append(words);
   return item;
 }
 
