@@ -31,6 +31,7 @@ extensions = [
 exclude_patterns = ["_site", "tutorials", "gallery", "built/beside", "papers/*.json"]
 html_extra_path = ["built/beside"]
 nitpicky = False
+smartquotes = False  # they make dashes of the hyphens of options
 
 # Markdown as GitHub shows it, so that the pages are read there as well.
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]

@@ -89,7 +89,7 @@ def write_pages(app: Sphinx) -> None:
     packages = public_packages()
     places = homes(packages)
     texts = {package: _page(package, names, places) for package, names in packages.items()}
-    listed = "\n   ".join(texts)
+    listed = "\n   ".join(f"{package.removeprefix(ROOT + '.')} <{package}>" for package in texts)
     texts["index"] = f"API\n===\n\n.. toctree::\n   :maxdepth: 1\n\n   {listed}\n"
     for name, text in texts.items():
         path = FOLDER / f"{name}.rst"

@@ -12,8 +12,8 @@ FOLDER = Path(__file__).parents[1] / "built" / "beside"
 
 
 def write_explorer(app: Sphinx) -> None:
-    """Write explorer.html."""
-    explore(FOLDER / "explorer.html")
+    """Write explorer-presets.html."""
+    explore(FOLDER / "explorer-presets.html")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -93,7 +93,7 @@ def test_predictions_are_those_of_the_systems_to_which_they_apply() -> None:
     found = the(check(td.Flow(td.Attention(np.eye(2), ov), td.Free()), start), "positional-3.6")
     assert found.applies_to.tolist() == [True, False, True]
     assert "0.5 exp(0.5 t)" in found.prediction.text
-    assert "none exists: the largest Re λ is -1 (at 1 of 3 systems: 1)" in found.reasons[0]
+    assert "none exists: the largest Re λ is −1 (at 1 of 3 systems: 1)" in found.reasons[0]
 
 
 def test_systems_are_named_where_they_are_few() -> None:

@@ -82,7 +82,7 @@ def test_a_pair_of_complex_eigenvalues_however_near_the_axis_has_no_eigenvector(
 
 
 def test_there_is_none_is_said_only_where_all_real_parts_are_negative() -> None:
-    assert "none exists: the largest Re λ is -1" in found(flow_of_run(-np.eye(2)), np.eye(2)).reasons[0]
+    assert "none exists: the largest Re λ is −1" in found(flow_of_run(-np.eye(2)), np.eye(2)).reasons[0]
     assert "none found: the largest Re λ is 0" in found(flow_of_run(0 * np.eye(2)), np.eye(2)).reasons[0]
 
 

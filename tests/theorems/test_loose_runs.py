@@ -16,6 +16,7 @@ from tokendynamics.dynamics import Flow, Trajectory, simulate
 from tokendynamics.spaces import Ellipsoid, Free, Sphere
 from tokendynamics.theorems import STATEMENTS, Certificate, certify
 from tokendynamics.theorems._conditions import integration_tolerance, largest_error, never_above
+from tokendynamics.words import number
 
 EYE = torch.eye(3, dtype=torch.float64)
 
@@ -116,7 +117,7 @@ def test_a_value_matrix_that_pushes_tokens_apart_fails_and_a_tighter_run_says_so
     run = simulate(Flow(Attention(EYE, -EYE), Sphere()), start, np.linspace(0, 4, 5), rtol=rtol)
     found = named(run, "asymptotic-4.1")
     assert found.outcome == "fails"
-    assert f"so does a run with rtol {max(rtol / 100, 1e-12):.3g}" in found.text
+    assert f"so does a run with rtol {number(max(rtol / 100, 1e-12))}" in found.text
 
 
 def test_states_that_are_not_those_of_the_flow_fail() -> None:

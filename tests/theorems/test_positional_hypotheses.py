@@ -186,4 +186,4 @@ def test_an_ill_conditioned_system_does_not_loosen_the_others() -> None:
     assert found.holds is False
     assert found.at is not None
     assert found.at.tolist() == [True, False]
-    assert "is 3e-06, at most 1e-12 allowed" in found.text
+    assert "is 3 × 10⁻⁶, at most 1 × 10⁻¹² allowed" in found.text

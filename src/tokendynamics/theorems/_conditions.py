@@ -13,6 +13,7 @@ from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike
 from tokendynamics.numerics.errors import expected
 from tokendynamics.theorems.result import Certificate, Condition, Outcome, counted
+from tokendynamics.words import number
 
 UNCONTROLLED_TOLERANCE = 1e-6
 """Of runs without step control, whose error nobody estimated: what the default tolerances would allow."""
@@ -214,10 +215,10 @@ def _sentence(condition: Condition, outcome: Outcome, margin: float, first: floa
         # Nothing was compared: the text says it all.
         return f"{condition.text}: {outcome}{share}{reason}"
     numbers = {
-        "holds": f"holds: {value:.3g} against {limit:.3g} allowed",
-        "fails": f"fails: {value:.3g} against {limit:.3g} allowed, first at t = {first}",
-        "undecided": f"undecided: {value:.3g} when the run ended, {limit:.3g} needed",
+        "holds": f"holds: {number(value)}, at most {number(limit)} allowed",
+        "fails": f"fails: {number(value)}, at most {number(limit)} allowed, first at t = {first}",
+        "undecided": f"undecided: {number(value)} when the run ended, {number(limit)} needed",
     }[outcome]
     if outcome == "undecided" and condition.reason:
-        numbers = f"undecided: {value:.3g} against {limit:.3g} allowed"
+        numbers = f"undecided: {number(value)}, at most {number(limit)} allowed"
     return f"{condition.text}: {numbers}{share}{reason if outcome != 'holds' else ''}"

@@ -17,6 +17,7 @@ from tokendynamics.observables import hemisphere
 from tokendynamics.observables.half_space import RESOLUTION
 from tokendynamics.theorems._horizon import OnHorizon
 from tokendynamics.theorems.result import Hypothesis
+from tokendynamics.words import number
 
 ROUNDING = 1e-12
 """A relative deviation from an identity between matrices that counts as rounding."""
@@ -79,7 +80,7 @@ def at_most(name: str, value: float | Tensor, tolerance: float | Tensor, what: s
     worst = int((limits - values).argmin())
     came, allowed = float(values.flatten()[worst]), float(limits.flatten()[worst])
     holds = values <= limits
-    text = f"{what} is {came:.3g}, at most {allowed:.3g} allowed"
+    text = f"{what} is {number(came)}, at most {number(allowed)} allowed"
     return Hypothesis(name, bool(holds.all()), allowed - came, allowed, text, _where_they_differ(holds))
 
 
@@ -89,7 +90,7 @@ def above(name: str, value: float | Tensor, tolerance: float | Tensor, what: str
     worst = int((values - limits).argmin())
     came, required = float(values.flatten()[worst]), float(limits.flatten()[worst])
     holds = values > limits
-    text = f"{what} is {came:.3g}, above {required:.3g} required"
+    text = f"{what} is {number(came)}, above {number(required)} required"
     return Hypothesis(name, bool(holds.all()), came - required, required, text, _where_they_differ(holds))
 
 

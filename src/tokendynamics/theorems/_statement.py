@@ -18,6 +18,7 @@ from tokendynamics.spaces import Ellipsoid
 from tokendynamics.theorems._conditions import combine, largest_error, step_controlled
 from tokendynamics.theorems._papers import PAPERS, Paper
 from tokendynamics.theorems.result import Certificate, Check, Condition, Hypothesis, Prediction, counted
+from tokendynamics.words import number
 
 
 @dataclass(frozen=True)
@@ -290,4 +291,4 @@ def _repeated(trajectory: Trajectory, where: np.ndarray) -> Repeat | str:
         return "interrupted"
     # Later states than the run itself reached are none of its business.
     counted = run.reached & reached[:, :until]
-    return Repeat(replace(run, reached=counted), f"rtol {rtol:.3g}")
+    return Repeat(replace(run, reached=counted), f"rtol {number(rtol)}")

@@ -13,6 +13,7 @@ from tokendynamics.numerics.tolerances import rounding_threshold
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._free_flow import head_matrix
 from tokendynamics.theorems.result import Hypothesis
+from tokendynamics.words import number
 
 _ROUNDINGS = 16
 LARGEST_DEVIATION = 1e-4
@@ -104,7 +105,7 @@ def contraction_form(flow: Flow) -> ContractionForm:
 def invertible(form: ContractionForm) -> Hypothesis:
     """Measure whether the value matrix has full rank, so that A exists."""
     dim, everywhere = form.ov.shape[-1], bool(form.defined.all())
-    text = f"ov has rank {int(form.rank.min())} of {dim} and condition number {float(form.condition.max()):.3g}"
+    text = f"ov has rank {int(form.rank.min())} of {dim} and condition number {number(float(form.condition.max()))}"
     undefined = "" if everywhere else ": A = qk · ov^{−1} is undefined"
     at = None if everywhere or not bool(form.defined.any()) else form.defined.numpy()
     return replace(measured.fact("ov invertible", everywhere, text + undefined), at=at)

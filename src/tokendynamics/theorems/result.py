@@ -7,6 +7,8 @@ from typing import Literal
 
 import numpy as np
 
+from tokendynamics.words import number
+
 _NAMED = 5
 
 
@@ -218,5 +220,5 @@ class Certificate:
 
     def __str__(self) -> str:
         """Return one line: the statement, the outcome with its margin, and what was found."""
-        numbers = f"margin {self.margin:.3g}, tolerance {self.tolerance:.3g}"
+        numbers = f"margin {number(self.margin)}, tolerance {number(self.tolerance)}"
         return f"{self.statement}: {self.outcome} ({numbers}): {self.text}"

@@ -208,7 +208,7 @@ def expanding_hypothesis(flow: Flow, time: float = 0.0) -> Hypothesis:
     highest = float(values.real.amax(dim=-1)[~seen].max())
     # Only the signs of all real parts prove that none exists; otherwise one may have escaped the search.
     none = "none exists" if highest < 0 else "none found"
-    text = f"{none}: the largest Re λ is {highest:.3g}"
+    text = f"{none}: the largest Re λ is {number(highest)}"
     at = seen.numpy() if bool(seen.any()) else None
     return Hypothesis(claim, False, min(highest, 0.0), RESIDUAL, text, at)
 

@@ -14,6 +14,7 @@ from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.contraction import contracting_systems, contraction_form, definite_forms, invertible
 from tokendynamics.theorems.outcomes import outcomes_of
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
+from tokendynamics.words import number
 
 DIVERGING_COUNTEREXAMPLE = {
     "qk": [[1.0, 2.0], [-2.0, 1.0]],
@@ -101,7 +102,7 @@ def _asymmetry(matrix: Tensor) -> Tensor:
 def _both_criteria(flow: Flow) -> str:
     paper, (largest, noise) = paper_conjecture(flow), largest_real_part(flow)
     observed = _counted(_by_spectrum(largest, noise, paper))
-    spectrum = f"spectrum of V, largest Re λ {largest.max():.3g}"
+    spectrum = f"spectrum of V, largest Re λ {number(float(largest.max()))}"
     return f"paper's conjecture: {_counted(paper)}; observed ({spectrum}): {observed}"
 
 
