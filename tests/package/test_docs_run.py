@@ -25,9 +25,9 @@ def test_there_are_blocks_to_run() -> None:
     assert {"README.md", "checkpoints.md", "depth.md", "diagnose.md", "simulate.md"} <= BLOCKS.keys()
 
 
-def save_a_model(folder: Path) -> None:
+def save_a_model(folder: Path, seed: int = 0) -> None:
     """Save a small network and its tokenizer as a user of transformers would."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     config = LanguageModelConfig(
         vocab_size=256, hidden_size=32, num_hidden_layers=3, num_attention_heads=2, intermediate_size=64
     )
@@ -44,8 +44,8 @@ def test_the_python_of_a_document_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    if name == "README.md":
-        save_a_model(tmp_path / "path/to/model")
+    for seed, folder in enumerate(sorted(set(re.findall(r'"(path/to/[\w-]+)"', "".join(BLOCKS[name]))))):
+        save_a_model(tmp_path / folder, seed)
     names: dict[str, object] = {"__name__": "__main__"}
     for block in BLOCKS[name]:
         exec(compile(block, name, "exec"), names)  # noqa: S102
