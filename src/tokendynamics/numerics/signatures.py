@@ -151,16 +151,18 @@ def _tuple_reader(parts: tuple[Any, ...]) -> Reader | None:
 
 
 def _sequence_reader(part: Any) -> Reader | None:
-    """Of ``Sequence[str]`` and ``Sequence[Any]``; a text is one text, not a sequence of letters."""
-    if part not in (str, Any):
+    """Of ``Sequence[str]``, ``Sequence[str | Kind]`` and ``Sequence[Any]``; a text is one text, not letters."""
+    if part not in (str, Any) and get_origin(part) is not UnionType:
         return None
+    read_entry = as_text if part is str else _reader(part)
 
     def read(value: Any, argument: str) -> Any:
         rows = part is Any and isinstance(value, Tensor | np.ndarray) and value.ndim > 0
         if isinstance(value, str | bytes) or not (rows or isinstance(value, Sequence)):
             raise ArgumentTypeError(expected(argument, "a list", shown(value)))
-        for i, entry in enumerate(value if part is str else ()):
-            as_text(entry, f"{argument}[{i}]")
+        if read_entry is not None:
+            for i, entry in enumerate(value):
+                read_entry(entry, f"{argument}[{i}]")
         return value
 
     return read

@@ -281,7 +281,8 @@ class Checkpoint:
         """
         facts = self.architecture
         if facts.vocabulary is None:
-            advice = "pass them to states() by name"
+            pictures = self._network.main_input == "pixel_values"
+            advice = "pass a picture, or a folder of them, as a Path" if pictures else "pass them by name in a mapping"
             raise ArgumentTypeError(expected(argument, f"{self._network.main_input}, no text", "a text", advice))
         tokenizer = self._origin.tokenizer
         if tokenizer is None and self.random_seed is None:

@@ -70,7 +70,7 @@ def flow_of_run(trajectory: Trajectory) -> Flow:
         ArgumentValueError: It was opened from a file that could not keep its flow.
     """
     if trajectory.flow is None:
-        came = "one opened from a file whose schedule was a function of time"
+        came = "one opened from a file, which keeps no function of time, space or positions of your own"
         raise ArgumentValueError(expected("trajectory", "one that knows its flow", came, "simulate it again"))
     return trajectory.flow
 

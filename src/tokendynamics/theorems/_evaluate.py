@@ -23,7 +23,13 @@ from tokendynamics.theorems.statements import STATEMENTS
 
 
 @typed_arguments
-def check(flow: Flow, x0: ArrayLike, times: ArrayLike | None = None) -> list[Check]:
+def check(
+    flow: Flow,
+    x0: ArrayLike,
+    times: ArrayLike | None = None,
+    *,
+    statements: Sequence[str | Statement] | None = None,
+) -> list[Check]:
     """Measure the hypotheses of every statement; nothing is integrated.
 
     Source: the table of statements of `asymptotic` (theorems 3.1 to 6.1, remarks 4.2 and 5.1) and `positional`
@@ -35,15 +41,16 @@ def check(flow: Flow, x0: ArrayLike, times: ArrayLike | None = None) -> list[Che
             whether that is all, and margins are those of the worst.
         times: Those of the run, whose first and last bound where functions of time are looked at; needed where a
             matrix is a callable. If None, schedules of other classes are looked at at some times from 0 to 138.
+        statements: Names such as ``"asymptotic-3.1"``, or `Statement` objects of your own; None for all of the papers.
 
     Returns:
-        One `Check` per statement, in the order of the papers: `.statement`, `.applies`, `.applies_to`, `.reasons`
-        (one sentence per violated hypothesis, with the systems), `.prediction`, `.assumed` (what cannot be measured,
-        such as the boundedness of a callable), `.hypotheses` with margins, `.erratum`, `.equations`.
+        One `Check` per statement, in the order given, or else of the papers: `.statement`, `.applies`, `.applies_to`,
+        `.reasons` (one sentence per violated hypothesis, with the systems), `.prediction`, `.assumed` (what cannot be
+        measured, such as the boundedness of a callable), `.hypotheses` with margins, `.erratum`, `.equations`.
 
     Raises:
         ArgumentTypeError, ArgumentValueError: A start that is no real array, holds NaN, or has another dim; times
-            that do not increase, or none where a matrix is a callable.
+            that do not increase, or none where a matrix is a callable; a name that is no statement.
 
     >>> import torch
     >>> from tokendynamics.attention import Attention
@@ -55,6 +62,7 @@ def check(flow: Flow, x0: ArrayLike, times: ArrayLike | None = None) -> list[Che
     """
     if not isinstance(flow, Flow):
         raise ArgumentTypeError(expected("flow", "a Flow", type(flow).__name__))
+    chosen = STATEMENTS if statements is None else [_named(one) for one in statements]
     if times is not None:
         moments = read_times(times)
         flow = over_horizon(flow.beginning(moments[0]), np.array(moments))
@@ -63,7 +71,7 @@ def check(flow: Flow, x0: ArrayLike, times: ArrayLike | None = None) -> list[Che
         advice = "the function is asked between the first and the last of them"
         raise ArgumentValueError(expected("times", wanted, "None", advice))
     start = as_start(flow, x0)
-    return [statement.check(flow, start) for statement in STATEMENTS]
+    return [statement.check(flow, start) for statement in chosen]
 
 
 def as_start(flow: Flow, x0: ArrayLike) -> Tensor:
@@ -78,7 +86,7 @@ def as_start(flow: Flow, x0: ArrayLike) -> Tensor:
 
 
 @typed_arguments
-def certify(trajectory: Trajectory, statements: Sequence[str] | None = None) -> list[Certificate]:
+def certify(trajectory: Trajectory, statements: Sequence[str | Statement] | None = None) -> list[Certificate]:
     """Run the certificate of every statement that applies to the trajectory's flow and first state.
 
     A certificate says *holds* (nothing violated, limits down to the threshold), *fails* (a condition violated by
@@ -89,9 +97,9 @@ def certify(trajectory: Trajectory, statements: Sequence[str] | None = None) -> 
     Args:
         trajectory: A run of `simulate`. `.outcome` is the worst of the systems to which the statement applies, and
             `.outcomes` and `.margins` have every system.
-        statements: Names such as ``"asymptotic-3.1"`` to run at all systems, whether or not they apply. If None, all
-            that apply to some system, at those, and can be decided: a probability (remark 4.2) takes 30 systems,
-            unless it is 1.
+        statements: Names such as ``"asymptotic-3.1"``, or `Statement` objects of your own, to run at all systems,
+            whether or not they apply. If None, all of the papers that apply to some system, at those, and can be
+            decided: a probability (remark 4.2) takes 30 systems, unless it is 1.
 
     Returns:
         One `Certificate` per statement.
@@ -113,14 +121,16 @@ def certify(trajectory: Trajectory, statements: Sequence[str] | None = None) -> 
     if trajectory.flow is not None:
         trajectory = replace(trajectory, flow=over_horizon(trajectory.flow, trajectory.times))
     if statements is not None:
-        return [_named(name).certify(trajectory) for name in statements]
+        return [_named(one).certify(trajectory) for one in statements]
     flow = flow_of_run(trajectory)
     start = as_start(flow, trajectory.tensor[..., 0, :, :])
     checks = ((one, one.check(flow, start).applies_to) for one in STATEMENTS)
     return [one.certify(trajectory, where) for one, where in checks if where.any() and one.decidable(trajectory)]
 
 
-def _named(name: str) -> Statement:
+def _named(name: str | Statement) -> Statement:
+    if isinstance(name, Statement):
+        return name
     statements = {statement.name: statement for statement in STATEMENTS}
     if name not in statements:
         raise ArgumentValueError(expected("statements", f"names among {', '.join(statements)}", repr(name)))

@@ -23,10 +23,12 @@ from tokendynamics.words import number
 
 @dataclass(frozen=True)
 class Statement:
-    """One row of the theory. Every file of `statements` exports one as `STATEMENT`; some, its corollaries too.
+    """One row of the theory, or a claim of your own, which `check` and `certify` take beside the names of the papers'.
+
+    Every file of `statements` exports one as `STATEMENT`; some, its corollaries too.
 
     Attributes:
-        name: The paper's key and the number, such as ``"asymptotic-4.1"``.
+        name: The paper's key and the number, such as ``"asymptotic-4.1"``; any other text for one of your own.
         title: A few words.
         equations: The numbers of the equations in the paper.
         erratum: What the paper prints wrongly and what is meant here; empty where nothing is known.
@@ -59,8 +61,9 @@ class Statement:
         return PAPERS[self.name.partition("-")[0]]
 
     def __str__(self) -> str:
-        """Return one line: the statement, what it is about, and where it stands."""
-        return f"{self.name}: {self.title}; {self.equations} of {self.paper}"
+        """Return one line: the statement, what it is about, and where it stands, if that is in a paper."""
+        known = self.name.partition("-")[0] in PAPERS
+        return f"{self.name}: {self.title}" + (f"; {self.equations} of {self.paper}" if known else "")
 
     def check(self, flow: Flow, start: Tensor) -> Check:
         """Measure the hypotheses, and predict where none is violated.
