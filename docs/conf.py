@@ -27,6 +27,7 @@ extensions = [
     "mathml",
     "api_pages",
     "explorer_page",
+    "ledger",
 ]
 exclude_patterns = ["_site", "tutorials", "gallery", "built/beside", "papers/*.json"]
 html_extra_path = ["built/beside"]

@@ -39,6 +39,7 @@ from reproductions.positional import fig7 as positional_fig7
 from reproductions.positional import fig8 as positional_fig8
 from reproductions.positional.study_table import TABLES, Table
 from reproductions.record import Record
+from reproductions.rests_on import digest
 
 _HOW = ("folder", "progress", "threads")
 """Arguments that do not affect the numbers."""
@@ -78,10 +79,17 @@ class PaperFigure:
         if self.takes("progress") and not quick:
             how["progress"] = _report
         chosen = self._chosen(quick, given or {})
-        record = replace(self.module.reproduce(**chosen, **how), arguments=self.arguments(quick=quick, given=given))
+        record = self.module.reproduce(**chosen, **how)
+        arguments = self.arguments(quick=quick, given=given)
+        record = replace(record, arguments=arguments, code=self.code(record.paper, record.figure))
         if not quick:
             return record
         return replace(record, quick={name: value for name, value in self.quick.items() if chosen[name] == value})
+
+    def code(self, paper: str, figure: str) -> str:
+        """Return the digest of the code that `reproduce` runs and of what is published; see `rests_on`."""
+        module = self.module if isinstance(self.module, ModuleType) else sys.modules[type(self.module).__module__]
+        return digest(module, paper, figure)
 
     @property
     def resumable(self) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -60,12 +62,28 @@ _EXPLAINED = (
 def _missing(records: Mapping[str, Record]) -> list[str]:
     rows = [
         f"| [{name}](#{name}) | {_cell(quantity.name)} | {_SOURCES[quantity.source]} | {_expected(quantity)} | "
-        f"{_number(quantity.ours)} | {_cell(quantity.reason)} |"
+        f"{_number(quantity.ours)} | {_cell(why(name, quantity))} |"
         for name, record in records.items()
         for quantity in record.failures
     ]
     head = ["| figure | quantity | who expects it | expected | ours | why |", "|---|---|---|---|---|---|"]
     return ["## What does not come out", "", *head, *rows, ""] if rows else []
+
+
+def why(name: str, quantity: Quantity) -> str:
+    """Return why a quantity of a record does not come out: as its figure says, or as was found later; empty if unknown.
+
+    Args:
+        name: Of the record.
+        quantity: Of it.
+    """
+    return quantity.reason or explained().get(name, {}).get(quantity.name, "")
+
+
+@functools.cache
+def explained() -> Mapping[str, Mapping[str, str]]:
+    """Return the reasons that became known after the runs, by record and quantity."""
+    return tomllib.loads((Path(__file__).parent / "explained.toml").read_text(encoding="utf-8"))
 
 
 def _unsettled(records: Mapping[str, Record]) -> list[str]:

@@ -108,6 +108,11 @@ def published(paper: str, figure: str) -> Published:
     return Published(paper, _file(paper)[figure])
 
 
+def sections(paper: str) -> tuple[Mapping[str, Any], ...]:
+    """Return what the file of a paper says of each of its figures."""
+    return tuple(entry for entry in _file(paper).values() if isinstance(entry, Mapping))
+
+
 @functools.cache
 def _file(paper: str) -> Mapping[str, Any]:
     return tomllib.loads((Path(__file__).parent / paper / "published.toml").read_text(encoding="utf-8"))

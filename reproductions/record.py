@@ -93,6 +93,7 @@ class Record:
         ran_on: Versions and hardware.
         arguments: Of `reproduce`, those left at their defaults too: sizes, seeds, tolerances.
         texts: What a network said, by what it was asked, for figures that show words.
+        code: Digest of what the numbers rest on; see `reproductions.rests_on`.
     """
 
     paper: str
@@ -107,6 +108,7 @@ class Record:
     ran_on: Mapping[str, str] = field(default_factory=lambda: environment(), repr=False)
     arguments: Mapping[str, Any] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
+    code: str = ""
 
     @property
     def failures(self) -> tuple[Quantity, ...]:
@@ -155,6 +157,7 @@ class Record:
             "reduced": None if self.quick is None else dict(self.quick),
             "seconds": round(self.seconds, 3),
             "ran_on": dict(self.ran_on),
+            "code": self.code,
         }
 
     @classmethod
@@ -168,7 +171,7 @@ class Record:
             Quantity(**{column: _number(row[column], column) for column in _COLUMNS if column != "verdict"})
             for row in written["quantities"]
         ]
-        texts = ("paper", "figure", "statement", "invented", "seed", "seconds", "ran_on", "arguments")
+        texts = ("paper", "figure", "statement", "invented", "seed", "seconds", "ran_on", "arguments", "code")
         given = {name: written[name] for name in texts}
         shown_texts = written.get("texts", {})  # only figures that show words have any
         return cls(**given, quantities=tuple(quantities), results={}, quick=written["reduced"], texts=shown_texts)
