@@ -87,19 +87,28 @@ def another_processor(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave to the slow tests what `every_value_once` leaves out."""
-    products: dict[object, list[pytest.Function]] = {}
-    for item in items:
-        if isinstance(item, pytest.Function) and item.get_closest_marker("every_value_once"):
-            products.setdefault((item.path, item.originalname), []).append(item)
-    for product in products.values():
-        quick = [item for item in product if not item.get_closest_marker("slow")]
-        for item in set(quick).difference(_each_value(quick)):
-            item.add_marker(pytest.mark.slow)
+    """Leave to the slow tests what `every_value_once` and `few` leave out."""
+    for marker, kept_of in (("every_value_once", _each_value), ("few", _spread)):
+        products: dict[object, list[pytest.Function]] = {}
+        for item in items:
+            if isinstance(item, pytest.Function) and item.get_closest_marker(marker):
+                products.setdefault((item.path, item.originalname), []).append(item)
+        for product in products.values():
+            quick = [item for item in product if not item.get_closest_marker("slow")]
+            for item in set(quick).difference(kept_of(quick)):
+                item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish() -> None:
+    gc.freeze()  # the tests stay until the end: no later collection need look at them
     gc.set_threshold(700)
+
+
+def _spread(cases: list[pytest.Function]) -> list[pytest.Function]:
+    """Return as many cases of a test as its marker says, from the first to the last at equal distances."""
+    marker = cases[0].get_closest_marker("few") if cases else None
+    count = min(marker.args[0], len(cases)) if marker else 0
+    return [cases[(place * (len(cases) - 1)) // max(1, count - 1)] for place in range(count)]
 
 
 def _each_value(product: list[pytest.Function]) -> list[pytest.Function]:

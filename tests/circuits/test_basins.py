@@ -135,6 +135,7 @@ def test_the_flow_keeps_what_the_scaling_symmetry_conserves() -> None:
     assert objective(ending.point)[0] < objective(start)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_a_softmax_stalls_the_flow_and_not_the_quasi_newton_descent() -> None:
     landscape = SoftmaxPositions(LAW, 6)

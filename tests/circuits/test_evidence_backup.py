@@ -172,6 +172,7 @@ def functionals() -> dict[str, Tensor]:
     return {"and": first, "and, turned over": -first, "equal": torch.eye(4).double(), "rare": 10.0 * first - 1.0}
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("table", functionals().values(), ids=functionals().keys())
 @pytest.mark.parametrize("build", [solution_1, solution_2, solution_3])
 def test_units_that_would_clip_the_sums_of_an_ablated_attention_are_no_backup(build: Any, table: Tensor) -> None:

@@ -64,6 +64,7 @@ def test_logic_in_the_weights_of_attention_is_found_there(task: PairTask, causal
     assert found.loss < 1e-20
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("build", IN_FEED_FORWARD.values(), ids=IN_FEED_FORWARD.keys())
 @settings(max_examples=3)
 @given(task=tasks, causal=st.booleans())

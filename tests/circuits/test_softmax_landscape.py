@@ -103,6 +103,7 @@ def test_the_mean_predictor_without_weight_on_the_previous_token_is_stationary_o
     assert float(landscape.linear.loss(weights, landscape.law[:, None].expand(3, 3))) == pytest.approx(3 * 0.62)
 
 
+@pytest.mark.slow
 def test_leaving_the_stall_takes_e_to_the_two_s_when_all_columns_are_held(unchecked: None) -> None:
     landscape = SoftmaxPositions([0.4, 0.35, 0.25], 4)
     for depth, tolerance in ((5.0, 2e-3), (8.0, 1e-4)):

@@ -42,6 +42,7 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("tiny/config.json").write_text(json.dumps(TINY_GPT2))
 
 
+@pytest.mark.few(7)
 @pytest.mark.usefixtures("inputs")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_prints_what_the_encoding_has_and_escapes_for_the_rest(
@@ -86,6 +87,7 @@ def test_a_stream_may_be_closed(stream: str, monkeypatch: pytest.MonkeyPatch) ->
     assert Path("o/report.html").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="needs a shell of POSIX")
 @pytest.mark.usefixtures("inputs")
 def test_a_run_without_any_stream_writes_everything() -> None:

@@ -26,6 +26,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.few(80)
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("name", CALLS)
 def test_an_impossible_call_is_one_line(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -41,6 +42,7 @@ def test_a_file_that_holds_no_matrix_is_one_line(name: str, folder: Path, capsys
     assert_refused(["circuits", "build", "solution-2", "--q-true", path, "--out", "o"], folder, capsys)
 
 
+@pytest.mark.few(60)
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("name", RECORDS)
 def test_a_damaged_record_is_one_line(

@@ -22,6 +22,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.few(80)
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("name", SPECIFICATIONS)
 def test_a_file_that_cannot_be_used_is_one_line(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

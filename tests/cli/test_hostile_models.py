@@ -51,6 +51,7 @@ def check_refused(code: object, out: str, err: str) -> None:
 SLOW = ("text one line of 2 MB",)
 
 
+@pytest.mark.few(120)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in CASES])
 def test_a_hostile_model_ends_in_one_line(
     name: str, limited: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -73,6 +74,7 @@ def test_the_corpus_is_large_and_its_model_is_whole_without_the_damage(
     assert (limited / "out" / "report.html").is_file()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "name",
     ["config.json deep list", pytest.param("gguf tokenizer.ggml.merges", marks=pytest.mark.slow), "--device 'meta'"],

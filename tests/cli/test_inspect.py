@@ -23,6 +23,7 @@ def _said(family: str, folder: Path, *options: str) -> str:
     return result.output
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     ("family", "said"),
     [

@@ -76,6 +76,7 @@ def test_before_anything_is_written_nothing_is(
     assert sorted(inside.rglob("*")) == before
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("command", DATA)
 def test_before_the_page_the_data_are_named_and_the_same_command_completes_them(
     command: str, inside: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -111,6 +112,7 @@ PRINTED = {
 }
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("command", PRINTED)
 def test_after_the_page_the_results_are_complete(
     command: str, inside: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -95,17 +95,26 @@ CASES: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any]]] = {
 }
 
 
+class _Folders(dict[str, Path]):
+    """A folder of each name, written when it is first asked for."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__()
+        self.root = root
+
+    def __missing__(self, name: str) -> Path:
+        (self.root / name).mkdir()
+        self[name] = CASES[name][0](self.root / name)
+        return self[name]
+
+
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return {name: write(tmp_path_factory.mktemp("results")) for name, (write, _) in CASES.items()}
+    return _Folders(tmp_path_factory.mktemp("results"))
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name == "diagnosis" else ()) for name in CASES]
-)
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-@given(data=st.data())
-def test_a_mutated_result_is_read_or_refused(name: str, folders: dict[str, Path], data: st.DataObject) -> None:
+def check(name: str, folders: dict[str, Path], data: st.DataObject) -> None:
+    """Change a file of a result, and read it; then read it as it was."""
     folder, read = folders[name], CASES[name][1]
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     path = data.draw(st.sampled_from(files))
@@ -118,6 +127,21 @@ def test_a_mutated_result_is_read_or_refused(name: str, folders: dict[str, Path]
     finally:
         path.write_bytes(whole)
     read(folder)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "diagnosis"])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_a_mutated_result_is_read_or_refused(name: str, folders: dict[str, Path], data: st.DataObject) -> None:
+    check(name, folders, data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_so_are_many_more(name: str, folders: dict[str, Path], data: st.DataObject) -> None:
+    check(name, folders, data)
 
 
 def test_another_version_of_numpys_format_is_named(tmp_path: Path) -> None:

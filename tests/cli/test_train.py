@@ -84,6 +84,7 @@ INTERRUPTED = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("moment", INTERRUPTED)
 def test_ctrl_c_says_what_is_on_the_disk(
     moment: str, text: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

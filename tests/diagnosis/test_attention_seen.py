@@ -29,6 +29,7 @@ def _own(network: Any, inputs: dict[str, torch.Tensor]) -> tuple[np.ndarray, Any
     return np.stack([weights[0].double().numpy() for weights in output.attentions]), output
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2", "bert", "t5", "vit", "gpt_oss", "whisper", "qwen3"])
 def test_patterns_and_outputs_are_those_of_the_networks_own_implementation(family: str) -> None:
     whole, half = network_of(family)

@@ -12,7 +12,7 @@ from diagnosis.built_networks import BUILT, Built
 from tokendynamics.diagnosis import Verdict, judge, trace
 from tokendynamics.diagnosis.tracing.words import named_sink
 
-QUICK = 5
+QUICK = 8
 """Each so many-th network is judged in every run of the tests, and all of them with the slow ones."""
 
 

@@ -32,6 +32,7 @@ QUICK = [(2, name, FAMILIES[number % len(FAMILIES)]) for number, name in enumera
 """Each damage once, and each family with two."""
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("layer", "name", "family"),
     [
@@ -54,6 +55,7 @@ def test_the_first_damaged_layer_and_part_are_named(family: str, name: str, laye
     assert "All earlier states are equal to the last bit" in str(found)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_of_two_that_are_the_same_nothing_is_said_to_differ(family: str) -> None:
     whole = network(family)
@@ -66,6 +68,7 @@ def test_of_two_that_are_the_same_nothing_is_said_to_differ(family: str) -> None
     assert "differ " not in str(found)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_what_changes_no_function_is_rounding_and_no_difference_of_weights(family: str) -> None:
     """The gain of a norm moved into the matrices behind it, and heads in another order."""
@@ -98,6 +101,7 @@ def test_what_changes_no_function_is_rounding_and_no_difference_of_weights(famil
         assert float(found.weights[name].max()) < 0.01
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_half_precision_differs_everywhere_by_rounding_and_no_layer_is_named(family: str) -> None:
     whole = network(family)
@@ -109,6 +113,7 @@ def test_half_precision_differs_everywhere_by_rounding_and_no_layer_is_named(fam
     assert "No layer stands out" in str(found)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_damage_is_found_beneath_the_rounding_of_half_precision(family: str) -> None:
     whole = network(family)

@@ -186,6 +186,7 @@ CASES: dict[str, tuple[list[list[float]], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("case", CASES)
 def test_each_sentence_follows_its_numbers(case: str) -> None:
     curves, words = CASES[case]

@@ -69,6 +69,7 @@ def said_of_tensors(found: Comparison) -> str:
     return next(each.text for each in found.sentences if "tored tensor" in each.text)
 
 
+@pytest.mark.few(2)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("size", [0.0, 1e-3])
 @pytest.mark.parametrize(

@@ -46,6 +46,7 @@ def words_of(verdict: Verdict) -> list[str]:
     return [each.text for each in verdict.details if each.figure == "directions"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["llama", "bert"])
 def test_the_numbers_are_those_of_the_two_functions(family: str) -> None:
     model = network_of(family)
@@ -59,6 +60,7 @@ def test_the_numbers_are_those_of_the_two_functions(family: str) -> None:
     xr.testing.assert_allclose(sources, td.source_tokens(model, ids_of()), rtol=0, atol=1e-9)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["llama", "bert"])
 def test_texts_that_share_a_pass_are_measured_as_alone(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind the end of a shorter text stand tokens of no text."""

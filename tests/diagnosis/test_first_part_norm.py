@@ -15,6 +15,7 @@ PROMPTS = {"one": [5, 9, 33, 21, 7, 50], "two": [12, 3, 44, 18, 40], "three": [2
 NORMS = ("attention norm × 10", "feed-forward norm × 10")
 
 
+@pytest.mark.few(2)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("weights", [True, False])
 @pytest.mark.parametrize("family", FAMILIES)
@@ -33,6 +34,7 @@ def test_a_norm_that_alone_was_changed_is_named(family: str, name: str, weights:
         assert (opened.first_part, opened.first_difference) == ("norm", first)
 
 
+@pytest.mark.few(2)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("name", NORMS)

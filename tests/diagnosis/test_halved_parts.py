@@ -217,6 +217,7 @@ def test_parts_at_a_half_are_run_only_when_asked_for(whole: Any) -> None:
     assert "halved" not in page_of(comparison)
 
 
+@pytest.mark.slow
 def test_copies_of_a_text_make_nothing_surer(whole: Any) -> None:
     texts = {name: [5, 9, 33, 21, 60, 7] for name in "abc"}
     found = td.compare(whole, llama_like(1, LAYERS), texts=texts, halved=True, weights=False, names=["a", "b"])

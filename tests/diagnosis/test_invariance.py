@@ -64,6 +64,7 @@ def assert_nothing_changes(family: str, changes: list[str], seed: int) -> None:
     assert theorems_in_words(mine).text == theorems_in_words(theirs).text
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(("change", "family"), CASES)
 def test_no_number_depends_on_which_weights_are_stored(change: str, family: str) -> None:
     network = original(family)[0]

@@ -65,6 +65,7 @@ def without_heads(verdict: Verdict) -> list[str]:
     return [re.sub(r"layer \d+ head \d+", "a head", each.text) for each in verdict.details]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("change", "family"),
     [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in CASES],
@@ -73,6 +74,7 @@ def test_no_word_depends_on_which_weights_are_stored(change: str, family: str) -
     assert_the_same(family, [change], seed=1)
 
 
+@pytest.mark.slow
 @settings(max_examples=6)
 @given(st.data(), st.sampled_from(FAMILIES), st.integers(0, 1000))
 def test_nor_after_several_changes(data: Any, family: str, seed: int) -> None:

@@ -146,6 +146,7 @@ BRANCHES: dict[str, Callable[[Any, int], tuple[nn.Module, nn.Module]]] = {
 """Last maps of attention and feed-forward part: pre-norm, post-norm and parallel blocks."""
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("part", [0, 1])
 @pytest.mark.parametrize("alpha", [0.0, 0.5])
 @pytest.mark.parametrize("family", BRANCHES)
@@ -726,6 +727,7 @@ def test_a_streamed_network_is_refused(tmp_path: Any) -> None:
         td.levers(load(tmp_path, stream=True), _ids(5))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "bert"])
 def test_the_head_of_stored_weights_is_that_of_the_live_network(family: str, tmp_path: Any) -> None:
     """Tied for GPT-2, a tensor of its own for GPT-NeoX; BERT has none that predicts the next token."""
@@ -753,6 +755,7 @@ def test_half_precision_works(tmp_path: Any) -> None:
     np.testing.assert_allclose(half.kappa, single.kappa, atol=0.1 * scale)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("family", ["albert", "t5", "vit", "mamba", "mixtral"])
 def test_other_networks_have_levers_too(family: str) -> None:
     network, half = network_of(family)

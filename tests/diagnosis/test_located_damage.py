@@ -66,6 +66,7 @@ QUICK = [
 ]  # fmt: skip
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("family", "damage", "background"), QUICK)
 def test_damage_is_located_beneath_what_changes_all_weights(family: str, damage: str, background: str) -> None:
     case = planted(family, damage, background, 1)
@@ -100,6 +101,7 @@ def test_damage_of_all_heads_names_the_part() -> None:
     assert "alone differs" not in str(found)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_one_layer_in_another_basis_is_no_damage(family: str) -> None:
     """Heads in another order and basis, hidden units in another order, beneath noise on all weights."""
@@ -155,6 +157,7 @@ ONCE = [("signs of heads", "bert", 1), ("W_Q R, W_K R^-T", "gpt2", 0), ("gains m
 ONCE += [("values' biases", "bert", 2), ("factors", "llama", 0)]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("change", "family", "seed"),
     ONCE + [pytest.param(*case, seed, marks=pytest.mark.slow) for case in PRESERVED for seed in range(3)],
@@ -200,6 +203,7 @@ def test_changes_of_all_weights_alone_name_no_layer(background: str) -> None:
     assert not alarms
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("family", "layer", "background"), [("llama", 3, "frozen embeddings"), ("gpt2", LAYERS, "int8")]
 )

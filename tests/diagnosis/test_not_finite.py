@@ -52,6 +52,7 @@ READERS: dict[str, Callable[[Checkpoint], object]] = {
 }
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", READERS)
 def test_an_overflow_is_refused_with_layer_format_and_remedy(overflowing: Path, name: str) -> None:
     with pytest.raises(CheckpointError, match=r"layer 2: expected finite .* in float16, whose largest number is 65504"):
@@ -60,6 +61,7 @@ def test_an_overflow_is_refused_with_layer_format_and_remedy(overflowing: Path, 
         READERS[name](td.load(overflowing, dtype="float16"))
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", READERS)
 def test_a_format_that_holds_the_numbers_is_read(overflowing: Path, name: str) -> None:
     READERS[name](td.load(overflowing, dtype="bfloat16"))

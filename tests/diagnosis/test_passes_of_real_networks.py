@@ -32,6 +32,7 @@ def test_tokens_of_a_random_network_collapse_and_positions_at_every_pass_hold_th
     assert before[-1] > 20 * BOUND
 
 
+@pytest.mark.slow
 @pytest.mark.pretrained
 def test_smollm2_collapses_within_ten_passes_and_repeats_itself() -> None:
     ckpt = td.load("smollm2")

@@ -198,6 +198,7 @@ def test_a_network_without_a_final_norm_has_no_such_state() -> None:
     assert judge(None, traced(blank(Frame(post=True)).network)).final_norm is None
 
 
+@pytest.mark.slow
 @pytest.mark.pretrained
 def test_smollm2_has_the_four_shares_that_were_measured_before() -> None:
     """`mathematics` 11: 0.403, 0.003, 0.194 and 0.399 after the last layer, of the default texts."""

@@ -67,6 +67,7 @@ def test_they_are_not_tried_unless_requested(network: Any) -> None:
     assert any(words.startswith("No remedy was tried: expected at least 5 ") for words in further_in_words(few))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("format", ["zarr", "netcdf"])
 def test_they_are_saved_and_older_folders_open(found: Diagnosis, tmp_path: Path, format: Any) -> None:
     found.save(tmp_path, format=format)
@@ -80,6 +81,7 @@ def test_they_are_saved_and_older_folders_open(found: Diagnosis, tmp_path: Path,
     assert older.remedies is older.joint is None
 
 
+@pytest.mark.slow
 def test_a_search_without_a_set_is_saved(tmp_path: Path) -> None:
     network = network_of("llama")
     with torch.no_grad():
@@ -96,6 +98,7 @@ def test_a_search_without_a_set_is_saved(tmp_path: Path) -> None:
     assert opened.attrs["summary"] in page_of(found)
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_passed_reaches_everything(network: Any) -> None:
     found = td.diagnose(network, PROMPTS, remedies=True, joint=True, loss=lambda network: 1.0, baseline=None)
     assert isinstance(found.levers, Levers)

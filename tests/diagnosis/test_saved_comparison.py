@@ -39,6 +39,7 @@ def saved(found: Comparison, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("format", ["zarr", "netcdf"])
 def test_a_comparison_opens_as_it_was_saved(found: Comparison, saved: Path, tmp_path: Path, format: str) -> None:
     folder = saved if format == "zarr" else tmp_path
@@ -126,6 +127,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_folder_is_refused_in_one_line(saved: Path, tmp_path: Path, damage: str) -> None:
     folder = tmp_path / "out"

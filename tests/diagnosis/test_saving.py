@@ -44,6 +44,7 @@ def few(found: Diagnosis) -> Diagnosis:
     return replace(found, baseline=None, heads=None, directions=None, sources=None, remedies=None, joint=None)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("format", "engine"), [("zarr", "zarr"), ("netcdf", "h5netcdf")])
 def test_datasets_read_back_as_they_were(found: Diagnosis, tmp_path: Path, format: str, engine: str) -> None:
     paths = found.save(tmp_path / "deep" / "folder", format=format)  # type: ignore[arg-type]
@@ -54,6 +55,7 @@ def test_datasets_read_back_as_they_were(found: Diagnosis, tmp_path: Path, forma
         assert back.attrs == table.attrs
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("format", ["zarr", "netcdf"])
 def test_a_diagnosis_opens_as_it_was_saved(found: Diagnosis, tmp_path: Path, format: str) -> None:
     found.save(tmp_path, format=format)  # type: ignore[arg-type]
@@ -203,6 +205,7 @@ def saved(few: Diagnosis, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_folder_is_refused_in_one_line(saved: Path, tmp_path: Path, damage: str) -> None:
     shutil.copytree(saved, tmp_path / "out")

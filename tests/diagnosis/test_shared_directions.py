@@ -201,6 +201,7 @@ def test_one_head_is_the_whole_attention() -> None:
     np.testing.assert_allclose(table.written_by_head.isel(source=slice(1, None), head=0), attention, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.pretrained
 def test_smollm2_reads_the_directions_of_its_texts_as_what_they_are_about() -> None:
     texts = dict(list(default_texts().items())[:5])

@@ -20,6 +20,7 @@ def assert_the_same(one: Reading, other: Reading) -> None:
         torch.testing.assert_close(getattr(one, name), getattr(other, name), rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("kind", [GatedNetwork, HeadGates, PartAndHeadGates])
 @pytest.mark.parametrize("family", ["gpt2", "llama", "bert", "albert"])
 def test_they_leave_the_same_numbers(family: str, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,7 @@ def test_the_diagnosis_has_the_trace_and_the_reason(found: Diagnosis) -> None:
     assert not {"layers", "value_map", "fold_norms", "singular"} & found.manifest["parameters"].keys()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("format", FORMATS)
 def test_what_is_saved_has_no_audit_and_says_why(found: Diagnosis, format: Any, tmp_path: Path) -> None:
     paths = found.save(tmp_path, format=format)

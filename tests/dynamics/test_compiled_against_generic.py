@@ -13,6 +13,7 @@ from tokendynamics.spaces import Free, Sphere
 HORIZON, RTOL = 2.0, 1e-8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("space", [Free(), Sphere()], ids=["free", "sphere"])
 @pytest.mark.parametrize(("tokens", "dim"), [(5, 3), pytest.param(3, 6, marks=pytest.mark.slow)])
@@ -34,6 +35,7 @@ def test_compiled_takes_the_steps_of_the_plain_loop(space: Free | Sphere, causal
     np.testing.assert_array_equal(run.counts["right_hand_sides"], 6 * (counted + 1))
 
 
+@pytest.mark.slow
 def test_the_plain_loop_is_right_by_itself():
     """Two tokens on the circle with qk = β I and ov = I: their half angle a obeys a' = −√2 w sin a cos a."""
     beta, half = 1.3, 0.7

@@ -23,6 +23,7 @@ def example(request):
     return system, rng.normal(size=(4, 3)), np.sort(np.concatenate([[0.0, 3.0], rng.uniform(0.0, 3.0, size=98)]))
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize("engine", ["batched", "compiled", "stiff"])
 def test_values_at_a_hundred_random_times_equal_runs_that_end_there(example, engine):
     system, start, times = example
@@ -47,6 +48,7 @@ def test_output_times_do_not_change_the_steps(example, engine):
     np.testing.assert_array_equal(many.states[-1], few.states[-1])
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize("method", ["dopri5", "bosh3"])
 def test_the_continuous_extension_is_as_good_as_the_steps(example, method):
     """Large steps: an extension of too low an order would stand out between them."""

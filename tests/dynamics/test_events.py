@@ -152,6 +152,7 @@ def test_a_fixed_step_that_overflows_ends_as_diverged_with_finite_numbers():
     np.testing.assert_allclose(np.array(run.states)[:, 1, 0, 0], [math.exp(5), 1e-3 * math.exp(5)], rtol=1e-2)
 
 
+@pytest.mark.slow
 def test_a_solution_that_ends_in_finite_time_is_followed_up_to_there():
     # One token, linear weights, qk = ov = 1: |x|² = 1/(|x_0|^(−2) − 2t) has its pole at t = 2.
     flow = Flow(Attention(EYE, EYE, weights="linear"), Free())

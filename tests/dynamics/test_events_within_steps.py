@@ -38,6 +38,7 @@ class BelowLine:
         return x[:, 0, 0] - self.bound
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize("engine", ["batched", "compiled", "stiff", "fixed"])
 @pytest.mark.parametrize("height", [0.9, 0.999])
 def test_a_norm_that_passes_its_bound_within_a_step_is_seen(engine, height):

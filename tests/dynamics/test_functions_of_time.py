@@ -45,6 +45,7 @@ def test_a_box_between_two_output_times_may_be_missed_and_the_run_says_so(engine
     assert grown(dense) == pytest.approx(1.0, abs=1e-5)
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     "options", [{"max_step": 0.2}, {"jumps": [50.0, 50.5]}, {"jumps": (50.0, 50.5), "max_step": 9}]
@@ -73,7 +74,7 @@ def test_a_smooth_bump_is_seen_at_output_times_as_dense_as_it(engine):
 
 
 def test_many_output_times_do_not_spend_the_budget():
-    run = gated(lambda t: 0.01, times=np.linspace(0, 1, 20_001), engine="batched", max_steps=3000)
+    run = gated(lambda t: 0.01, times=np.linspace(0, 1, 4_001), engine="batched", max_steps=600)
     assert str(run.status) == "reached the horizon"
     assert grown(run) == pytest.approx(0.01, rel=1e-8)
 
@@ -171,6 +172,7 @@ def test_a_function_with_jumps_is_asked_on_the_near_side():
     assert asked[0] < 1.0 < asked[1]
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize("engine", ["batched", "compiled", "stiff"])
 @pytest.mark.parametrize("first", [1e10, 1e13])
 def test_no_digits_are_lost_at_large_times(engine, first):

@@ -80,6 +80,7 @@ def agree(ours: Tensor, reference: Tensor, tolerance: float) -> bool:
     return float((ours - reference).abs().max()) <= tolerance * float(reference.abs().max())
 
 
+@pytest.mark.few(72)
 @pytest.mark.parametrize("weights", ["softmax", "linear"])
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize("positions", POSITIONS)

@@ -85,7 +85,7 @@ def test_the_other_methods_have_their_orders(space, method, order, tolerance):
     assert slope(HORIZON / steps, errors) == pytest.approx(order, abs=tolerance)
 
 
-@pytest.mark.parametrize("space", ["free", "sphere", "ellipsoid"])
+@pytest.mark.parametrize("space", [pytest.param("free", marks=pytest.mark.slow), "sphere", "ellipsoid"])
 def test_layers_approach_the_flow_at_first_order(space):
     system, start, exact = example(space)
     counts = np.array([400, 800, 1600])

@@ -115,6 +115,7 @@ def test_a_long_decay_has_the_slope_of_minus_one_half() -> None:
     assert int(run.counts["jacobians"]) > 0
 
 
+@pytest.mark.slow
 def test_events_end_a_run_where_the_batched_engine_ends_it() -> None:
     x0 = Sphere().sample(5, 3, (2,), seed=8)
     for event in (Consensus(1e-2), AtRest(1e-3)):

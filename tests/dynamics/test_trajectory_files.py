@@ -57,6 +57,7 @@ def same(opened: Trajectory, saved: Trajectory) -> None:
         np.testing.assert_array_equal(opened.counts[name], count)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("number", range(0, len(FLOWS), 4))
 def test_states_and_flow_come_back_whatever_the_flow(number, tmp_path, unchecked):
     space, schedule, positions = FLOWS[number]
@@ -95,6 +96,7 @@ def test_remark_5_1_batches_and_matrices_of_each_system_come_back(suffix, tmp_pa
     torch.testing.assert_close(opened.flow.velocity(start), flow.velocity(start), rtol=0, atol=1e-14)
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize("suffix", ["zarr", "nc"])
 @pytest.mark.parametrize("where", ["qk", "ov", "rotary"])
 def test_a_function_of_time_does_not_come_back_and_the_states_do(suffix, where, tmp_path):

@@ -98,6 +98,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.usefixtures("dying")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_page_that_cannot_be_drawn_is_one_line_and_the_data_are_kept(
@@ -130,6 +131,7 @@ def test_a_page_that_cannot_be_drawn_is_one_line_and_the_data_are_kept(
     assert any(name.split("/")[0] in kept for name in listed)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs a limit of address space")
 def test_results_survive_a_limit_of_address_space(tmp_path: Path) -> None:
     """What batch systems set (ulimit -v): the engine that draws reserves more than it uses, and is ended for it."""

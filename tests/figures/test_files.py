@@ -89,6 +89,7 @@ def test_drawn_twice_the_bytes_are_the_same_whatever_the_user_has_set(
     assert first == second
 
 
+@pytest.mark.slow
 def test_drawing_does_not_load_pyplot(tmp_path: Path) -> None:
     program = "import sys, tokendynamics.figures as p; p.save(p.over_time([0., 1.], [1., 2.], 'V'), sys.argv[1])"
     program += "; print('matplotlib.pyplot' in sys.modules)"

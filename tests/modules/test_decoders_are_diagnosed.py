@@ -31,6 +31,7 @@ def saved(folder: Path, **choices) -> LanguageModel:
     return model
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("choices", CHOICES.values(), ids=CHOICES)
 def test_what_is_decoded_is_what_the_model_foretells(choices, tmp_path):
     model = saved(tmp_path, **choices)
@@ -63,6 +64,7 @@ def test_states_of_layers_that_are_an_attention_and_the_norm_of_its_sum(tmp_path
     assert (network.architecture.norm_placement, network.architecture.feed_forward_dim) == ("post", 0)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("positions", ["none", "rotary", "decoupled"])
 @pytest.mark.parametrize("remedy", ["identity", "diagonal"])
 def test_a_remedy_is_part_of_the_w_that_is_audited(remedy, positions, tmp_path):
@@ -81,6 +83,7 @@ def test_a_remedy_is_part_of_the_w_that_is_audited(remedy, positions, tmp_path):
     assert not (torch.linalg.eigvalsh(qk + qk.T) > 0).any()  # as W alone is not
 
 
+@pytest.mark.slow
 def test_diagnose_reads_a_folder_with_its_tokenizer(tmp_path):
     saved(tmp_path / "model", **CHOICES["rotary"])
     prompts = [part for text in TEXTS for part in ("--prompt", text)]

@@ -78,6 +78,7 @@ def trained(layer: ConstrainedAttention, steps: int = 300, *, autocast: bool = F
     return losses
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("form", ["congruence", "solve"])
 @pytest.mark.parametrize("regime", list(SIGNED))
 @pytest.mark.parametrize("dim", list(HEADS))
@@ -100,6 +101,7 @@ TRAINED = [
 ]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("dim", "regime", "form", "precision"), [*TRAINED])
 def test_after_300_steps_of_training(dim, regime, form, precision):
     layer = ConstrainedAttention(dim, HEADS[dim], regime, form=form, generator=torch.Generator().manual_seed(0))

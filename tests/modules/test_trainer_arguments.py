@@ -137,6 +137,7 @@ def test_smoothed_labels_of_images_are_not_shifted(tmp_path: Path) -> None:
     assert loss.item() == pytest.approx(wanted.item(), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_tables_of_transformers_name_the_networks() -> None:
     assert "LanguageModel" in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
     assert "VisionModel" in modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES.values()

@@ -65,6 +65,7 @@ def test_what_is_installed_is_not_refused():
         extras.missing("nothing")
 
 
+@pytest.mark.slow
 def test_no_folder_imports_an_optional_package_without_asking_for_its_extra():
     optional = {module for modules in extras.EXTRAS.values() for module in modules}
     source = Path(tokendynamics.__file__).parent

@@ -38,6 +38,7 @@ def run_there(request: pytest.FixtureRequest, tmp_path: Path):
     return run
 
 
+@pytest.mark.slow
 def test_lanes_and_their_exponential(run_there):
     """Also without fused products, where sums are rounded otherwise."""
     assert " passed" in run_there("tests/dynamics/test_lanes.py")

@@ -35,7 +35,8 @@ def save_a_model(folder: Path, seed: int = 0) -> None:
     byte_tokenizer().save_pretrained(folder)
 
 
-MARKS = {"diagnose.md": [pytest.mark.slow], "remedy.md": [pytest.mark.slow, pytest.mark.pretrained]}
+MARKS = {name: [pytest.mark.slow] for name in ("diagnose.md", "simulate.md", "sweep.md", "depth.md", "train.md")}
+MARKS["remedy.md"] = [pytest.mark.slow, pytest.mark.pretrained]
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -54,6 +55,7 @@ def test_the_python_of_a_document_runs(
             assert said in printed
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_the_first_command_of_readme_writes_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

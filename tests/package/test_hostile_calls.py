@@ -60,8 +60,12 @@ _FEW = frozenset(
 """Of the values for calls that run networks."""
 
 
+_LONG = {"find_basins", "survey", "report", "animate", "classify", "heat_map", "stall", "phase_plane"}
+"""Together a quarter of a minute."""
+
+
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("name", _CALLS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in _LONG)) for name in _CALLS])
 def test_wrong_arguments_are_refused_by_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     found = []
@@ -80,8 +84,8 @@ def test_wrong_arguments_are_refused_by_name(name: str, tmp_path: Path, monkeypa
     assert not found, "\n".join(found)
 
 
-_LONG = {
-    *("load", "load, live", "audit", "trace", "what_if", "diagnose", "compare", "decode", "deeper", "run"),
+_LONG_ABOUT_MODELS = {
+    *("study", "load", "load, live", "audit", "trace", "what_if", "diagnose", "compare", "decode", "deeper", "run"),
     *("token_paths", "token_clusters", "Diagnosis.save", "Comparison.save", "Trajectory.save"),
     *("write", "write, a comparison", "write, a trajectory", "judge"),
 }
@@ -89,7 +93,9 @@ _LONG = {
 
 
 @pytest.mark.usefixtures("unchecked", "undrawn")
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in _LONG)) for name in MODELS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in _LONG_ABOUT_MODELS)) for name in MODELS]
+)
 def test_wrong_arguments_about_models_are_typed_errors(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,11 +37,13 @@ def test_observables_and_spectra_need_neither_transformers_nor_plotting() -> Non
     assert loaded_after("import tokendynamics as td; td.observables.norms; td.spectra.inertia") <= {"torch", "scipy"}
 
 
+@pytest.mark.slow
 def test_auditing_needs_no_plotting() -> None:
     loaded = loaded_after("import tokendynamics as td; td.load; td.audit; td.trace; td.diagnose")
     assert not loaded & {"transformers", "altair", "vl_convert", "matplotlib", "dask", "jinja2"}
 
 
+@pytest.mark.slow
 def test_figures_in_print_do_not_wait_for_altair_nor_pages_for_matplotlib() -> None:
     drawn = "import sys, tokendynamics as td; td.plots.over_time([0.0, 1.0], [1.0, 2.0], 'V')"
     loaded_after(f"{drawn}; assert 'altair.vegalite' not in sys.modules")

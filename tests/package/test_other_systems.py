@@ -141,6 +141,7 @@ def test_a_run_starts_without_inherited_locks(monkeypatch: pytest.MonkeyPatch, t
     assert not given["start_new_session"]
 
 
+@pytest.mark.slow
 def test_modules_with_locks_are_imported_where_there_are_none() -> None:
     program = """
 import sys

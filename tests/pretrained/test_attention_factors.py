@@ -137,6 +137,7 @@ def test_the_networks_own_values_are_loaded(kind: str, tiny: Any, prompt_ids: Te
     torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.pretrained
 def test_factors_recompute_the_attention_output_of_smollm2(sentence: str) -> None:
     checkpoint = load("smollm2")

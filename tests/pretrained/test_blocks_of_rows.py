@@ -41,6 +41,7 @@ def _assert_same(one: xr.Dataset, other: xr.Dataset) -> None:
             np.testing.assert_allclose(other[name].values, values.values, rtol=0, atol=1e-6 * size, err_msg=name)
 
 
+@pytest.mark.few(3)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize("family", FAMILIES)

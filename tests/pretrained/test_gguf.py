@@ -188,6 +188,7 @@ def test_a_model_split_over_several_files_is_the_one_in_a_single_file(tmp_path: 
         load(shards[0], cache=tmp_path / "cache")
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", tensors())
 def test_a_file_without_a_tensor_is_refused_by_its_name(tmp_path: Path, name: str) -> None:
     path = write_gguf(tmp_path / "tiny.gguf", keep=lambda found: found != name)
@@ -273,6 +274,7 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
 }
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_conversion_is_made_again(damage: str, tmp_path: Path, reader: list[Path]) -> None:
     path, cache = _fake_gguf(tmp_path), tmp_path / "cache"

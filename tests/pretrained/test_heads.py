@@ -65,6 +65,7 @@ def _untied(tiny: Any, kind: str) -> tuple[Any, dict[str, torch.Tensor]]:
     return network, {name: value.clone() for name, value in network.state_dict().items()}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("shard", [False, True])
 @pytest.mark.parametrize("head", ["llama", "gpt2"])
 def test_two_stored_matrices_stay_two_where_the_configuration_ties_them(
@@ -193,6 +194,7 @@ WITHOUT_INTERFACE: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("model_type", WITHOUT_INTERFACE)
 def test_the_head_is_read_where_the_attention_is_not(model_type: str, tmp_path: Path) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -229,6 +231,7 @@ def _adapter(tiny: Any, folder: Path, **settings: Any) -> Any:
         return peft.PeftModel.from_pretrained(tiny.network("llama", headless=False), folder).eval()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "settings",
     [

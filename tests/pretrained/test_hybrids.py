@@ -86,6 +86,7 @@ def _texts() -> list[Tensor]:
     return [torch.randint(3, 60, (15,), generator=generator) for _ in range(4)]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", ["jamba", "nemotron_h", "granitemoehybrid", "falcon_h1", "zamba2"])
 def test_the_trace_says_nothing_about_an_attention_that_does_not_exist(name: str) -> None:
     checkpoint = td.load(hybrid_network(name))
@@ -177,6 +178,7 @@ def test_a_hybrid_is_diagnosed_and_inspected_in_words() -> None:
     assert notes["Layers and parts"].startswith("layers 1–2, 4–5 have no attention")
 
 
+@pytest.mark.slow
 def test_layers_without_attention_in_both_networks_are_no_reason_not_to_compare() -> None:
     network, other = hybrid_network("jamba"), hybrid_network("jamba")
     blocks_of(other)[2].self_attn.o_proj.weight.data *= 2

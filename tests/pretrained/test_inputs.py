@@ -24,6 +24,7 @@ def measured(table: Any) -> np.ndarray:
     return table.mean_pair_cosine.sel(sinks="kept").values
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     "form",
     [
@@ -96,6 +97,7 @@ def test_an_image_may_be_a_path_a_picture_or_an_array(vision: tuple[Any, Path]) 
         np.testing.assert_array_equal(measured(table), measured(tables[0]))
 
 
+@pytest.mark.slow
 def test_the_whole_diagnosis_runs_on_images(vision: tuple[Any, Path], tmp_path: Path) -> None:
     checkpoint, folder = vision
     found = td.diagnose(checkpoint, folder, value="VO")

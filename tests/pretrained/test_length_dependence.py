@@ -80,6 +80,7 @@ def last_states(checkpoint: Checkpoint, prompt: Tensor) -> Tensor:
     return states.feed_forward[-1] if states.final_norm is None else states.final_norm
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_prompt_gets_the_states_that_it_gets_alone(name: str) -> None:
     model = network_of(name)
@@ -141,6 +142,7 @@ def test_dynamic_scaling_allows_prompts_beyond_the_original_length() -> None:
     assert td.load(network_of("LongRoPE")).architecture.context == 64
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", [name for name in NETWORKS if name != "chunks"])  # whose blocks have two streams
 @pytest.mark.parametrize("weights", ["fixed", "resample"])
 def test_repeated_passes_take_each_prompt_as_alone(name: str, weights: str, tmp_path: Path) -> None:
@@ -206,6 +208,7 @@ def test_what_is_decoded_is_what_the_network_says_of_each_length(name: str) -> N
         ids = torch.cat([ids, torch.tensor([token])])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["LongRoPE", "dynamic NTK"])
 def test_comparisons_read_each_as_alone(name: str) -> None:
     checkpoint, other = td.load(network_of(name, head=True)), network_of(name, head=True)

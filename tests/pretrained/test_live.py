@@ -213,6 +213,7 @@ WRONG = {
 }
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", WRONG)
 @pytest.mark.parametrize("source", ["live", "stored"])
 def test_a_wrong_layout_is_refused_for_that_layer_and_the_states_are_still_there(

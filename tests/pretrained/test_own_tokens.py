@@ -54,6 +54,7 @@ def mean_cosine(states: Tensor) -> float:
     return float((cosines.sum() - cosines.trace()) / (count * (count - 1)))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("network_type", FAMILIES)
 def test_only_the_tokens_of_the_prompt_count(network_type: str) -> None:
     model, checkpoint = loaded(network_type)

@@ -43,6 +43,7 @@ def same(one: Any, other: Any) -> bool:
 QUICK = ("gpt2", "gpt_neox", "mixtral", "gemma3", "deepseek_v3", "albert", "t5", "vit", "clip-text")
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "family", [pytest.param(family, marks=() if family in QUICK else pytest.mark.slow) for family in FAMILIES]
 )

@@ -54,6 +54,7 @@ TAKES_IDS: dict[str, Callable[[Checkpoint, Any], Any]] = {
 }
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", TAKES_IDS)
 def test_ids_beyond_the_tokenizer_are_read(checkpoint: Checkpoint, name: str) -> None:
     TAKES_IDS[name](checkpoint, [5, 63, 20, 19, 40])
@@ -82,6 +83,7 @@ def test_impossible_ids_are_refused_by_name(checkpoint: Checkpoint, name: str, i
     assert any(part in words for part in ("ids from 0 to 63", "signed type", "token ids", "integer of 71 bits"))
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     "convert",
     [lambda ids: ids, lambda ids: ids[None], lambda ids: ids.int(), lambda ids: ids.numpy(), lambda ids: ids.tolist(),
@@ -96,6 +98,7 @@ def test_every_form_of_ids_gives_the_same_numbers(checkpoint: Checkpoint, conver
     np.testing.assert_array_equal(td.trace(checkpoint, named).consensus_within, wanted.consensus_within)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("form", ["one axis", "two axes"])
 def test_diagnose_runs_the_levers_on_ids(checkpoint: Checkpoint, form: str) -> None:
     prompts = [prompt if form == "one axis" else prompt[None] for prompt in PROMPTS]

@@ -38,6 +38,7 @@ def _hooks(network: nn.Module) -> list[int]:
     return [len(getattr(module, name)) for module in network.modules() for name in names]
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     ("fails", "family"),
     [
@@ -81,6 +82,7 @@ def test_a_variant_that_cannot_be_made_leaves_nothing_behind() -> None:
     assert torch.equal(_output(network, inputs), plain)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("family", most_slow(sorted(FAMILIES)))
 def test_without_its_parts_a_network_hands_on_its_embedding(family: str) -> None:
     ckpt, _, inputs = _loaded(family)
@@ -89,6 +91,7 @@ def test_without_its_parts_a_network_hands_on_its_embedding(family: str) -> None
     torch.testing.assert_close(states, states[:1].expand_as(states), rtol=0, atol=0)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("family", most_slow(sorted(FAMILIES)))
 def test_a_gate_weights_what_a_part_adds(family: str) -> None:
     """The block's own sum with the part's output weighted by hand; behind a norm at the end, the norm of that."""
@@ -129,6 +132,7 @@ def _keeping(network: nn.Module, name: str, residual: Any, kept: dict[str, Tenso
     return stack
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("family", most_slow(sorted(FAMILIES)))
 def test_a_gate_on_a_head_weights_what_the_output_projection_reads_of_it(family: str) -> None:
     ckpt, network, inputs = _loaded(family)
@@ -272,6 +276,7 @@ def test_without_norms_llama_is_its_matrices_alone() -> None:
 WITH_POSITIONS = sorted(set(FAMILIES) - {"beit"})
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("family", most_slow(WITH_POSITIONS))
 def test_without_positions_the_last_token_does_not_know_the_order_of_the_others(family: str) -> None:
     ckpt, _, inputs = _loaded(family)

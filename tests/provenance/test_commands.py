@@ -42,6 +42,7 @@ def put(path: Path) -> None:
     path.write_text("mine")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("command", "names"),
     [

@@ -51,6 +51,7 @@ print(random.random(), np.random.rand(), torch.rand(1).item(), "rich" in sys.mod
 """
 
 
+@pytest.mark.slow
 def test_a_bar_leaves_all_random_numbers_as_they_were() -> None:
     """In a process of its own: what is imported for the bar, once, drew from Python's generator."""
     found = {}

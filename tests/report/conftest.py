@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from tokendynamics.diagnosis.gating._result import Levers
 from tokendynamics.diagnosis.result import Diagnosis
 from tokendynamics.diagnosis.tracing.layer_states import State
 from tokendynamics.diagnosis.verdict import Verdict, Worst
+from tokendynamics.figures import drawing, svg
 from tokendynamics.training import Record
 from tokendynamics.words import Convention, Finding
 
@@ -301,6 +303,22 @@ def _paths(rng: np.random.Generator, layers: int, tokens: int, pairs: bool) -> x
         coords={"layer": np.arange(layers + 1), "token_text": ("token", texts)},
         attrs={"prompt": f"text 0 {HOSTILE}", "explained": 0.31, "convention": "unit rows; sinks left out"},
     )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def each_chart_is_drawn_once() -> Iterator[None]:
+    """Most charts of these pages are the same: what one page has drawn is kept for the others."""
+    drawn: dict[str, str] = {}
+
+    def svg_of(specification: Mapping[str, Any]) -> str:
+        key = f"{drawing._PROGRAM} {json.dumps(specification)}"
+        if key not in drawn:
+            drawn[key] = drawing.svg_of(specification)
+        return drawn[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(svg, "svg_of", svg_of)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -113,6 +113,7 @@ def drawing(page: str, ident: str) -> ElementTree.Element:
     return ElementTree.fromstring(found[1])  # noqa: S314  # our own page
 
 
+@pytest.mark.few(2)
 def test_nothing_can_be_requested_and_only_the_page_s_own_script_runs(page: str) -> None:
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
     assert policy is not None

@@ -255,6 +255,7 @@ SHAPES = {
 QUICK = ("one token", "one layer")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "shape", [pytest.param(shape, marks=() if shape in QUICK else pytest.mark.slow) for shape in SHAPES]
 )

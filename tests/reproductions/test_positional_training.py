@@ -440,6 +440,7 @@ def test_a_figure_goes_on_with_the_trainings_that_are_there(tmp_path: Path, monk
         assert record["trainings that did not finish"].ours == 0
 
 
+@pytest.mark.slow
 def test_a_short_table_is_trained_drawn_and_marked_as_reduced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = TABLES["table3"].reproduce(steps=2, seeds=1, folder=tmp_path)
     assert record.statement.startswith("Reduced: 2 layers of 16, 2 steps of ")

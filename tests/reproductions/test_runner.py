@@ -99,6 +99,7 @@ def test_the_command_writes_every_file_and_the_record_is_json(tmp_path: Path, ca
     assert "[2/2] positional-fig9b" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_figure_whose_network_is_not_here_ends_the_run_only_if_it_was_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
@@ -152,6 +153,7 @@ def test_wendel_draws_the_shares_over_the_number_of_tokens():
     np.testing.assert_array_equal(panel.lines[-1].get_xydata(), shares)
 
 
+@pytest.mark.slow
 def test_positional_figure_1_labels_the_reading_of_each_panel():
     record = fig1.reproduce()
     panels = fig1.draw(record).axes
@@ -160,6 +162,7 @@ def test_positional_figure_1_labels_the_reading_of_each_panel():
     np.testing.assert_allclose(panels[3].lines[0].get_ydata(), fig1.distances(right)[:, 0])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("module", [fig2b, fig9b])
 def test_growing_tokens_are_drawn_from_their_start(module):
     record = module.reproduce()

@@ -86,6 +86,7 @@ def test_every_estimate_that_is_kept_stands_inside_its_interval(name: str) -> No
     assert all(each.low - 1e-6 <= each.value <= each.high + 1e-6 for each in estimates)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "heading"), [("wendel", "share"), ("remark-3-2", "states with a distance that falls")]
 )
@@ -436,6 +437,7 @@ def consensus(
     return "\n".join(consensus_time.conclude(tables_of(*tables, Table("growth laws", "", heads, tuple(rows)))))
 
 
+@pytest.mark.slow
 def test_consensus_times_grow_fall_or_stand_as_they_are() -> None:
     grows = consensus("power", 0.7)
     assert re.search(r"grows with tokens, fitted by tokens\^p with p = 0\.[67]\d* .*nothing contradicts", grows)

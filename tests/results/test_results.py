@@ -85,6 +85,7 @@ def _of(name: str, results: dict[str, Readable]) -> Readable:
     return results[name]
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("name", MADE)
 def test_a_result_is_printed_in_few_lines(name: str, results: dict[str, Readable]) -> None:
     found = _of(name, results)
@@ -106,6 +107,7 @@ def test_a_notebook_shows_every_finding(name: str, results: dict[str, Readable])
     assert "<li>" in Readable._repr_html_(found)
 
 
+@pytest.mark.few(6)
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("name", [name for name in MADE if name not in ("a verdict", "basins")])
 def test_a_result_writes_its_page(name: str, results: dict[str, Readable], tmp_path: Path) -> None:

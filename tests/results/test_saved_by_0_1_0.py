@@ -67,6 +67,7 @@ def test_a_folder_of_another_kind_is_refused_with_what_reads_it(saved: Path, kin
         READERS[kind][0](saved / other)
 
 
+@pytest.mark.slow
 def test_what_0_1_0_saved_is_replaced_without_being_asked(saved: Path) -> None:
     """The manifest of that version says which files are ours; a file of somebody else is still refused."""
     folder = saved / "comparison"

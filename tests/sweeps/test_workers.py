@@ -21,6 +21,7 @@ from tokendynamics.sweeps._store import WorkerVersionError, own_versions
 from tokendynamics.sweeps.systems.running import run_task
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_has_its_tasks_rerun(small: Plan, whole: Path, tmp_path: Path) -> None:
     killed: list[int] = []
 

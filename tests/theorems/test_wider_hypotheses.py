@@ -101,6 +101,7 @@ def independent_rate(flow: Flow, start: np.ndarray) -> float:
     return float(weights.sum() * deepest / math.sqrt(3))
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_widths_in_the_half_space_fall_at_least_at_the_proved_rate(seed: int) -> None:
     flow, start = bounded_flow(seed), one_sided(seed)

@@ -167,6 +167,7 @@ print(states() == before, [name for name in ("torchvision", "timm") if name in s
 """
 
 
+@pytest.mark.slow
 def test_no_generator_of_others_is_disturbed_and_neither_torchvision_nor_timm_imported():
     """In a process of its own: the type checks of the tests draw from Python's generator."""
     said = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)

@@ -54,6 +54,7 @@ def _traced(model: nn.Module, given: Any) -> dict[str, np.ndarray]:
     }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", _WATCHED)
 def test_a_look_is_a_trace_of_the_weights_as_they_are(name: str) -> None:
     model, monitor = _WATCHED[name](), Monitor(_given(), every=2)
@@ -102,6 +103,7 @@ def test_texts_that_are_one_after_the_cut_are_told() -> None:
     assert monitor.status.startswith("not measured: texts: expected at least two different texts, got 2 that begin")
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("spoil", "where"),
     [

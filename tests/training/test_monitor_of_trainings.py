@@ -69,6 +69,7 @@ def test_a_training_that_leaves_tokens_apart_has_no_line(caplog: pytest.LogCaptu
     assert _verdict(model, texts(5)) == ["spread"] * 3
 
 
+@pytest.mark.slow
 def test_the_headline_is_what_a_diagnosis_says_of_the_network_at_every_look() -> None:
     """While the tokens draw together, so that the state changes on the way and some changes are within intervals."""
     model, monitor, given = language_model(dropout=0.0, norms="none"), Monitor(of_one_topic_each(), every=2), []

@@ -53,6 +53,7 @@ MOMENTS: dict[str, Callable[[pytest.MonkeyPatch], list[Any]]] = {
 }
 
 
+@pytest.mark.slow
 def test_stopped_again_and_again_a_run_gives_the_same(
     unbroken: tuple[Experiment, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

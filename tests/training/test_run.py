@@ -210,6 +210,7 @@ def planted(model: nn.Module) -> None:
         model.lm_head.weight[3, 1] = math.nan
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("changes", "callbacks", "first", "cause"),
     [

@@ -51,6 +51,7 @@ def read(path: Path) -> tuple[str, str]:
     return given.partition("\n\n")[2], said[:-1]
 
 
+@pytest.mark.slow
 def test_a_training_with_samples_is_the_one_without_to_the_last_bit(runs: tuple[Experiment, Path]) -> None:
     _, folder = runs
     samples = folder / "sampled" / "samples"

@@ -45,6 +45,7 @@ def about(result: StudyResult, beginning: str) -> str:
     return sentence
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("mean", "better", "word"),
     [
