@@ -1,7 +1,8 @@
 """Shapes, dtypes and types of what functions get and give are checked by jaxtyping and beartype while the tests run.
 
 Functions of a module and methods are checked, each in its first calls in a process: in an inner loop the ten
-thousandth call is like the hundredth, and checking all of them is a third of the tests' time.
+thousandth call is like the hundredth, and checking all of them is a third of the tests' time. Then a function gets its
+own code back: a function between each caller and what it calls would be another quarter.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import sys
 from collections.abc import Callable
 from functools import partial, wraps
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 from beartype import BeartypeConf, beartype
 from jaxtyping import jaxtyped
@@ -20,15 +22,46 @@ from jaxtyping import jaxtyped
 PACKAGES = ("tokendynamics", "reproductions")
 COMPILED = ("tokendynamics.dynamics.engines.compiled.",)
 """numba compiles the functions of these as they stand in their files."""
+TRACED = "tokendynamics.modules"
+"""What PyTorch compiles reads the code of the functions of these."""
 CALLS = 100
 # An int is a float, as in every type checker.
 _checked = partial(jaxtyped, typechecker=beartype(conf=BeartypeConf(is_pep484_tower=True)))
+with catch_warnings():
+    simplefilter("ignore", SyntaxWarning)  # a text is not called: what is to be called takes its place
+    _HANDS_ON = eval("lambda *args, **named: 'first'(*args, **named)").__code__  # noqa: S307
+"""The code of a function while its calls are checked. After that it has its own again, so that no call is slower."""
 
 
 def checked(subject: Callable) -> Callable:
     """Return the class whose fields, or the function whose first calls are checked."""
     if isinstance(subject, type):
         return _checked(subject)
+    if subject.__code__.co_freevars or subject.__module__.startswith(TRACED):
+        return _wrapped(subject)
+    plain = FunctionType(subject.__code__, subject.__globals__, subject.__name__, subject.__defaults__)
+    for name in ("__kwdefaults__", "__annotations__", "__qualname__", "__doc__"):
+        setattr(plain, name, getattr(subject, name))
+    left, careful = CALLS, None
+
+    def first(*args: Any, **named: Any) -> Any:
+        nonlocal left, careful
+        left -= 1
+        if left <= 0:
+            subject.__code__ = plain.__code__
+            vars(subject).pop("__wrapped__", None)
+        careful = careful or _checked(plain)  # at the first call: many functions are never called
+        return careful(*args, **named)
+
+    subject.__code__ = _HANDS_ON.replace(
+        co_consts=tuple(first if each == "first" else each for each in _HANDS_ON.co_consts), co_name=plain.__name__
+    )
+    subject.__wrapped__ = plain
+    return subject
+
+
+def _wrapped(subject: Callable) -> Callable:
+    """Return a function that checks its first calls and stays between the caller and the subject."""
     left, careful = CALLS, None
 
     @wraps(subject)
@@ -37,7 +70,7 @@ def checked(subject: Callable) -> Callable:
         if left <= 0:
             return subject(*args, **named)
         left -= 1
-        careful = careful or _checked(subject)  # at the first call: many functions are never called
+        careful = careful or _checked(subject)
         return careful(*args, **named)
 
     return called

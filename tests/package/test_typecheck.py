@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec, module_from_spec
+from inspect import signature
+from typing import Any
 
 import pytest
 import torch
 from jaxtyping import Float, TypeCheckError
 from torch import Tensor
 
-from tokendynamics.spaces.retraction import inner
 from typecheck import CALLS, checked
 
 
-def summed(x: Float[Tensor, "token feature"], y: Float[Tensor, " feature"]) -> Float[Tensor, " token"]:
-    return (x + y).sum(0 if len(x) == 4 else 1)
+def careful_sum() -> Callable[..., Any]:
+    @checked
+    def summed(x: Float[Tensor, "token feature"], y: Float[Tensor, " feature"]) -> Float[Tensor, " token"]:
+        return (x + y).sum(0 if len(x) == 4 else 1)
+
+    return summed
 
 
 def test_a_shape_a_type_and_a_result_that_are_not_those_written_are_refused() -> None:
-    careful = checked(summed)
+    careful = careful_sum()
     assert careful(torch.ones(2, 3), torch.ones(3)).tolist() == [6, 6]
     for x, y in ((torch.ones(3), torch.ones(3)), (torch.ones(2, 3), torch.ones(1)), (torch.ones(2, 3), 1.0)):
         with pytest.raises(TypeCheckError, match="parameters of"):
@@ -28,10 +35,25 @@ def test_a_shape_a_type_and_a_result_that_are_not_those_written_are_refused() ->
 
 
 def test_later_calls_are_not_checked() -> None:
-    careful = checked(summed)
+    careful = careful_sum()
+    written = signature(careful)
     for _ in range(CALLS):
+        assert careful.__code__.co_filename != __file__
         careful(torch.ones(2, 3), torch.ones(3))
+    assert careful.__code__.co_filename == __file__
     assert careful(torch.ones(2, 3), torch.ones(1)).tolist() == [6, 6]
+    assert signature(careful) == written
+
+
+def test_defaults_and_names_are_those_of_the_function() -> None:
+    @checked
+    def scaled(x: float, by: float = 2.0, *, shift: float = 1.0) -> float:
+        return by * x + shift
+
+    for _ in range(CALLS + 1):
+        assert (scaled(3.0), scaled(3.0, 3.0), scaled(x=3.0, shift=0.0)) == (7.0, 10.0, 6.0)
+    with pytest.raises(TypeError):
+        scaled(3.0, 3.0, 1.0)
 
 
 def test_fields_of_a_dataclass_are_checked() -> None:
@@ -46,5 +68,12 @@ def test_fields_of_a_dataclass_are_checked() -> None:
 
 
 def test_the_package_is_under_the_checks() -> None:
-    assert inner.__code__.co_filename.endswith("typecheck.py")
-    assert inner.__wrapped__.__code__.co_filename.endswith("retraction.py")
+    spec = find_spec("tokendynamics.spaces.retraction")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)  # anew: of the one that is there, first calls may be over
+    assert not module.inner.__code__.co_filename.endswith("retraction.py")
+    assert module.inner.__wrapped__.__code__.co_filename.endswith("retraction.py")
+    with pytest.raises(TypeCheckError):
+        module.inner(1.0, 1.0, 1.0)
