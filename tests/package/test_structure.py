@@ -6,9 +6,11 @@ import inspect
 import pkgutil
 import re
 import tomllib
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib.util import resolve_name
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -79,8 +81,34 @@ def pattern_of(text: ast.JoinedStr, name: str) -> str:
     return "".join(parts)
 
 
+class Facts(NamedTuple):
+    """What a file imports, what of it by names that it writes down, what is too long, and what is private of others."""
+
+    imports: set[str]
+    by_name: set[str]
+    too_long: list[str]
+    private: list[str]
+
+
+@cache
+def facts_of(name: str) -> Facts:
+    """Return what the tests ask of a module, so that its file is parsed once."""
+    tree = ast.parse(EVERYTHING[name].read_text())
+    too_long, private = [], []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or 0) - node.lineno + 1
+            if length > FUNCTION_LINES:
+                too_long.append(f"{name}: {node.name} has {length} lines")
+        elif isinstance(node, ast.ImportFrom) and package_of(node.module or name) != package_of(name):
+            names = [alias.name for alias in node.names if re.match(r"_[^_]", alias.name)]
+            if node.module in EVERYTHING and names:
+                private.append(f"{node.module} gives {names} to {name}, of another package")
+    return Facts(imports(tree, name), imports_by_name(tree, name), too_long, private)
+
+
 def test_no_module_imports_itself_by_any_way_round():
-    graph = {name: imports(ast.parse(path.read_text()), name) - {name} for name, path in EVERYTHING.items()}
+    graph = {name: facts_of(name).imports - {name} for name in EVERYTHING}
     assert "tokendynamics.report" in graph[DOOR]
     del graph[DOOR]
     try:
@@ -109,20 +137,15 @@ def test_one_module_alone_reaches_upwards_by_a_name():
     """Rows are held by import-linter; a name that is looked up reaches nothing above its own package, but the door."""
     rows = tomllib.loads(Path("pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]["layers"]
     height = {package.strip(): -place for place, row in enumerate(rows) for package in row.split("|")}
-    for name, path in MODULES.items():
+    for name in MODULES:
         own = name.split(".")[1] if "." in name else ""
-        reached = {each.split(".")[1] for each in imports_by_name(ast.parse(path.read_text()), name) if "." in each}
+        reached = {each.split(".")[1] for each in facts_of(name).by_name if "." in each}
         upwards = {each for each in reached - {own} if own in height and height[each] >= height[own]}
         assert upwards == ({"report"} if name == DOOR else set()), name
 
 
-@pytest.mark.parametrize("name", EVERYTHING)
-def test_functions_are_short_enough_to_read(name):
-    text = EVERYTHING[name].read_text()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            length = (node.end_lineno or 0) - node.lineno + 1
-            assert length <= FUNCTION_LINES, f"{node.name} has {length} lines"
+def test_functions_are_short_enough_to_read():
+    assert not [each for name in EVERYTHING for each in facts_of(name).too_long]
 
 
 def belongs(value: object, name: str) -> bool:
@@ -136,29 +159,38 @@ def package_of(name: str) -> str:
     return ".".join(name.split(".")[:2]) if name.startswith("tokendynamics.") else name.split(".")[0]
 
 
-READERS: dict[str, set[str]] = {name: set() for name in EVERYTHING}
-for _reader, _path in (EVERYTHING | modules_of(Path("bench").resolve())).items():
-    for _read in imports(ast.parse(_path.read_text()), _reader):
-        READERS[_read].add(_reader)
+@cache
+def readers() -> dict[str, set[str]]:
+    """Return by whom each module is imported."""
+    found: dict[str, set[str]] = {name: set() for name in EVERYTHING}
+    reads = {name: facts_of(name).imports for name in EVERYTHING}
+    bench = {
+        name: imports(ast.parse(path.read_text()), name) for name, path in modules_of(Path("bench").resolve()).items()
+    }
+    for reader, names in (reads | bench).items():
+        for name in names:
+            found[name].add(reader)
+    return found
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if "._" in name and name != "tokendynamics._version"])
-def test_an_underscore_means_this_package_only(name):
-    outside = {reader for reader in READERS[name] if package_of(reader) != package_of(name)}
-    assert not outside - {"tokendynamics"}, f"drop the underscore of {name}, or import a public name"
+def shared(name: str) -> bool:
+    """Whether another package of the library reads a module.
+
+    One without an underscore that no `__all__` names is no public name: users are promised what `__all__` lists.
+    """
+    return any(package_of(reader) != package_of(name) for reader in readers()[name])
 
 
-@pytest.mark.parametrize("name", EVERYTHING)
-def test_no_other_package_reads_a_name_with_an_underscore(name):
-    for node in ast.walk(ast.parse(EVERYTHING[name].read_text())):
-        if isinstance(node, ast.ImportFrom) and package_of(node.module or name) != package_of(name):
-            private = [alias.name for alias in node.names if re.match(r"_[^_]", alias.name)]
-            assert node.module not in EVERYTHING or not private, f"{node.module} gives {private} to another package"
+def test_an_underscore_means_this_package_only():
+    """Elsewhere: drop the underscore, or import a public name."""
+    for name in MODULES:
+        if "._" in name and name != "tokendynamics._version":
+            outside = {reader for reader in readers()[name] if package_of(reader) != package_of(name)}
+            assert not outside - {"tokendynamics"}, name
 
 
-SHARED = {name for name in MODULES if any(package_of(reader) != package_of(name) for reader in READERS[name])}
-"""Modules that other packages of the library read. One without an underscore that no `__all__` names is no public name:
-users are promised what `__all__` lists."""
+def test_no_other_package_reads_a_name_with_an_underscore():
+    assert not [each for name in EVERYTHING for each in facts_of(name).private]
 
 
 def test_no_module_is_public_by_accident():
@@ -166,7 +198,7 @@ def test_no_module_is_public_by_accident():
     for name in MODULES:
         package, _, leaf = name.rpartition(".")
         if not leaf.startswith("_") and name not in PACKAGES:
-            assert name in SHARED or leaf in getattr(importlib.import_module(package), "__all__", ()), name
+            assert shared(name) or leaf in getattr(importlib.import_module(package), "__all__", ()), name
 
 
 MOST_READ_ONCE = 13
@@ -175,7 +207,7 @@ MOST_READ_ONCE = 13
 def test_files_that_one_other_file_reads_do_not_become_more():
     """Such a file is part of the other, unless it is a concept of its own."""
     files = {name for name in MODULES if name not in PACKAGES}
-    once = sorted(name for name in files if len(READERS[name]) == 1 and READERS[name] <= files)
+    once = sorted(name for name in files if len(readers()[name]) == 1 and readers()[name] <= files)
     assert len(once) <= MOST_READ_ONCE, "\n".join(once)
 
 
