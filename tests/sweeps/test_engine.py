@@ -84,3 +84,14 @@ def test_the_engine_is_recorded_and_another_one_does_not_go_on(
     monkeypatch.undo()
     sweep(plan, store, client, resume=True)
     assert open_store(store).identical(found)
+
+
+def test_an_engine_of_the_file_is_recorded_and_goes_on_whatever_is_installed(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, store = parse_plan(SMALL.replace("task = 2", "task = 12"), "a.toml"), tmp_path / "sweep.zarr"
+    found = sweep(plan, store, client)
+    assert found.attrs["engine"] == "batched" != first_engine()
+    monkeypatch.setattr(module, "first_engine", lambda: "another")
+    assert sweep(plan, store, client, resume=True).identical(found)
+    assert repr(plan) == "Plan('a.toml': 24 systems over tokens, scale, draw)"

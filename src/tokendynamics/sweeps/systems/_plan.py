@@ -31,6 +31,7 @@ from tokendynamics.specification.file import Source, parsed, specified
 from tokendynamics.specification.section import Angle, TomlTable, did_you_mean
 from tokendynamics.specification.toml import KeyPath, nearest_line, read_text
 from tokendynamics.sweeps.systems.measures import ALWAYS, COMPLETE, MEASURES
+from tokendynamics.words import plural
 
 MOST_POINTS = 10**7
 """Of an axis, and of a random design: their coordinates are held in memory."""
@@ -262,6 +263,15 @@ class Plan(Source):
     def systems(self) -> int:
         """How many in all."""
         return math.prod(self.shape)
+
+    @property
+    def engine(self) -> str | None:
+        """The engine that the file names for all systems; None where it leaves the choice open."""
+        named = self.values.get("solver", {}).get("engine", "auto")
+        return None if named == "auto" else named
+
+    def __repr__(self) -> str:
+        return f"Plan({self.name!r}: {plural(self.systems, 'system')} over {', '.join(self.dims)})"
 
     @cached_property
     def chunks(self) -> tuple[int, ...]:

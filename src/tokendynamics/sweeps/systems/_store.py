@@ -156,7 +156,7 @@ class Store:
         plan: What is to be in it.
         variables: Its arrays, from `layout`.
         staged: A folder on the same disk for what is not whole yet.
-        engine: What tries first where the file has no engine.
+        engine: What tries first: that of the file, or what `sweep` chose.
     """
 
     def __init__(self, path: Path, plan: Plan, variables: Mapping[str, Variable], staged: Path, engine: str) -> None:
@@ -260,7 +260,7 @@ def check_same(path: Path, plan: Plan, engine: str) -> None:
             f"store: expected one of the same specification at {path}, got another one: {first_few(differing)}"
             "; choose another store, or undo the change"
         )
-    if attributes[ENGINE] != engine:
+    if plan.engine is None and attributes[ENGINE] != engine:
         advice = 'install the extra "fast" on both machines or on neither: the last bits of the two differ'
         wanted_words = f"the engine {attributes[ENGINE]!r} with which the store was created"
         raise ArgumentValueError(expected("store", wanted_words, f"{engine!r} here", advice))

@@ -85,7 +85,8 @@ def sweep(
     if not isinstance(spec, str | Path | Plan):
         wanted = "the path of a sweep's file, or the result of `read_plan`"
         raise ArgumentTypeError(expected("spec", wanted, shown(spec)))
-    plan, place, engine = spec if isinstance(spec, Plan) else read_plan(spec), Path(store), first_engine()
+    plan, place = spec if isinstance(spec, Plan) else read_plan(spec), Path(store)
+    engine = plan.engine or first_engine()
     variables = layout(plan)
 
     def check_new() -> None:
@@ -103,8 +104,7 @@ def sweep(
     with begun as (there, report), limited_threads(None), staging(place) as staged:
         written = Store(place, plan, variables, staged, engine)
         if not there or next(written.missing(), None) is not None:
-            called = command or f"tokendynamics.sweep({plan.name!r}, …)"
-            _fill(written, scheduler, workers, report, called, there=there)
+            _fill(written, scheduler, workers, report, command or f"tokendynamics.sweep({plan.name!r}, …)", there=there)
     return open_store(place)
 
 
