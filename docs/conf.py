@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -10,6 +11,9 @@ import tokendynamics
 
 FOLDER = Path(__file__).parent
 sys.path[:0] = [str(FOLDER / "_site"), str(FOLDER.parent)]
+from drawn import drawn  # noqa: E402
+
+logging.getLogger("distributed").setLevel(logging.ERROR)  # on every start of a scheduler
 
 project = "tokendynamics"
 author = "The tokendynamics authors"
@@ -28,6 +32,7 @@ extensions = [
     "api_pages",
     "explorer_page",
     "ledger",
+    "format_pages",
 ]
 exclude_patterns = ["_site", "tutorials", "gallery", "built/beside", "papers/*.json"]
 html_extra_path = ["built/beside"]
@@ -71,6 +76,9 @@ sphinx_gallery_conf = {
     "download_all_examples": False,
     "min_reported_time": 1e9,
     "show_memory": False,
+    "show_signature": False,
+    "image_scrapers": ("matplotlib", drawn),
+    "ignore_repr_types": r"matplotlib\.figure",
     "write_computation_times": False,
     "remove_config_comments": True,
     "within_subsection_order": "FileNameSortKey",

@@ -70,15 +70,29 @@ def _page(package: str, names: dict[str, Any], places: dict[int, str]) -> str:
         else:
             described.append((name, value))
     if described:
-        lines += [".. autosummary::", "   :nosignatures:", "", *(f"   {name}" for name, _ in described), ""]
+        lines += [
+            ".. autosummary::",
+            "   :nosignatures:",
+            "",
+            *(f"   {name}" for name, _ in described),
+            "",
+        ]
     if linked:
         lines += ["Described elsewhere:", "", *linked, ""]
     for name, value in described:
         kind = "autoclass" if inspect.isclass(value) else "autofunction" if callable(value) else "autodata"
         if isinstance(value, Mapping):
-            lines += [f".. py:data:: {name}", "", f"   Its keys: {', '.join(f'``{key}``' for key in value)}.", ""]
+            lines += [
+                f".. py:data:: {name}",
+                "",
+                f"   Its keys: {', '.join(f'``{key}``' for key in value)}.",
+                "",
+            ]
             continue
-        options = {"autoclass": ["   :members:", "   :show-inheritance:"], "autodata": ["   :no-value:"]}.get(kind, [])
+        options = {
+            "autoclass": ["   :members:", "   :show-inheritance:"],
+            "autodata": ["   :no-value:"],
+        }.get(kind, [])
         lines += [f".. {kind}:: {name}", *options, ""]
     return "\n".join(lines)
 

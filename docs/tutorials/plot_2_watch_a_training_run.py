@@ -8,6 +8,7 @@ check that a remedy works.*
 The network is a small encoder that learns one vector for each text.
 """
 
+import matplotlib.pyplot as plt
 import torch
 from transformers import BertConfig, BertModel
 
@@ -31,7 +32,9 @@ config = BertConfig(
 
 def vectors(model):
     """Return one unit vector for each text: the mean over its tokens."""
-    return torch.nn.functional.normalize(model(input_ids=ids).last_hidden_state.mean(1), dim=-1)
+    return torch.nn.functional.normalize(
+        model(input_ids=ids).last_hidden_state.mean(1), dim=-1
+    )
 
 
 # %%
@@ -79,7 +82,9 @@ assert state in ("one point", "anisotropic")
 # All texts have become one vector, which satisfies the loss perfectly and is useless. A diagnosis names the share
 # of a token's direction that all texts have in common:
 
-diagnosis = td.diagnose(td.load(model, tokenizer=tokenizer), texts, levers=False, heads=False, baseline=None)
+diagnosis = td.diagnose(
+    td.load(model, tokenizer=tokenizer), texts, levers=False, heads=False, baseline=None
+)
 print(dict(diagnosis.verdict.lines)["What"])
 assert diagnosis.verdict.state == state
 
@@ -101,13 +106,28 @@ assert monitor.dataset.share_common.sel(step=20, layer=3) > 0.9
 
 
 def attract_and_repel(first, second):
-    return torch.nn.functional.cross_entropy(10 * first @ second.T, torch.arange(len(first)))
+    return torch.nn.functional.cross_entropy(
+        10 * first @ second.T, torch.arange(len(first))
+    )
 
 
+runs = {"attract": monitor}
 model, monitor, losses = train(attract_and_repel)
+runs["attract and repel"] = monitor
 print("after the last layer:", monitor.dataset.state.isel(step=-1, layer=-1).item())
 print(monitor.dataset.share_common.sel(layer=3).to_series().round(3))
 assert monitor.dataset.state.isel(step=-1, layer=-1) == "spread"
+
+# %%
+# Both runs: the common share of directions after the last layer.
+
+figure, axes = plt.subplots(figsize=(6, 3))
+for name, watched in runs.items():
+    watched.dataset.share_common.sel(layer=3).plot(ax=axes, marker="o", label=name)
+axes.set(
+    title="", xlabel="step", ylabel="common share of a direction", ylim=(-0.02, 1.02)
+)
+axes.legend()
 
 # %%
 # `monitor.report("watched.html")` draws all measures over steps and layers as a page.

@@ -21,7 +21,9 @@ identity = np.eye(3)
 
 
 def flow_of(beta):
-    return td.Flow(td.Attention(beta * identity, identity, normalization="plain"), td.Sphere())
+    return td.Flow(
+        td.Attention(beta * identity, identity, normalization="plain"), td.Sphere()
+    )
 
 
 start = td.Sphere().sample(12, 3, seed=1)
@@ -39,17 +41,25 @@ for check in td.check(flow_of(1.0), start):
 # %%
 # The start lies in no open half sphere, so that Theorem 4.1, which has a rate, does not apply. The check says so:
 
-(check,) = [check for check in td.check(flow_of(1.0), start) if check.statement == "asymptotic-4.1"]
+(check,) = [
+    check
+    for check in td.check(flow_of(1.0), start)
+    if check.statement == "asymptotic-4.1"
+]
 print(check.applies, check.reasons)
 assert not check.applies
 
 # %%
 # Put the tokens into a half sphere, and it does, with a rate:
 
-half = np.array(start)
+half = start.clone()
 half[half[:, 0] < 0.1] *= -1
 half = half[half[:, 0] > 0.1]
-(check,) = [check for check in td.check(flow_of(1.0), half) if check.statement == "asymptotic-4.1"]
+(check,) = [
+    check
+    for check in td.check(flow_of(1.0), half)
+    if check.statement == "asymptotic-4.1"
+]
 print(check.prediction)
 assert check.applies
 
@@ -72,7 +82,11 @@ from tokendynamics.figures import phase_diagram
 from tokendynamics.sweeps import fractions, parse_plan
 from tokendynamics.sweeps.examples import example_text
 
-text = example_text("temperature").replace("draws = 200", "draws = 20").replace("points = 10", "points = 6")
+text = (
+    example_text("temperature")
+    .replace("draws = 200", "draws = 20")
+    .replace("points = 10", "points = 6")
+)
 text = text.replace("values = [2, 3, 4, 6, 8, 12, 16]", "values = [2, 4, 8, 16]")
 plan = parse_plan(text, "temperature.toml")
 print(plan.systems, "systems")
@@ -84,7 +98,10 @@ import tempfile
 
 from distributed import Client
 
-with tempfile.TemporaryDirectory() as folder, Client(processes=False, dashboard_address=None) as client:
+with (
+    tempfile.TemporaryDirectory() as folder,
+    Client(processes=False, dashboard_address=None) as client,
+):
     outcomes = td.sweep(plan, f"{folder}/temperature.zarr", scheduler=client).load()
 shares = fractions(outcomes)
 agreed = shares.fraction.sel(outcome="consensus")
