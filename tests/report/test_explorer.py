@@ -13,7 +13,7 @@ import torch
 
 import tokendynamics as td
 from tokendynamics import observables
-from tokendynamics.numerics import ArgumentTypeError
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.report.explorer import _page as page
 from tokendynamics.report.explorer import _statements
 from tokendynamics.report.explorer._flow import changed, numbers_of, sharpness, why_not_live
@@ -248,6 +248,44 @@ def test_what_no_browser_integrates_is_played_with_the_reason(flow: td.Flow, tok
         assert system["measures"][-1]["clusters"] == int(observables.clusters(last, 0.1))
         if flow.dim == 3:
             np.testing.assert_allclose(frames, run.tensor.numpy(), rtol=1e-5)
+
+
+def file_of(tokens: int) -> Any:
+    text = '[attention]\nqk = { identity = 3.0 }\nov = "identity"\n[space]\nkind = "sphere"\n[start]\nlaw = "uniform"\n'
+    return parse(f"{text}tokens = {tokens}\ndim = 3\nseed = 1\n[time]\nend = 0.1\npoints = 3", "a.toml")
+
+
+def test_a_file_with_too_many_tokens_for_a_browser_is_played_with_the_reason() -> None:
+    (system,) = page.systems_of(file_of(129))
+    assert system["flow"] is None
+    assert system["why_not_live"].startswith("It has 129 tokens; a browser follows at most 128 live.")
+    assert np.array(system["frames"]).shape == (3, 129, 3)
+
+
+def test_a_million_tokens_are_refused_with_the_number_that_is_possible_before_anything_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(page, "run", lambda file: pytest.fail("it ran"))
+    wanted = "expected at most 90,300 tokens, of which a browser moves at most 128 live, got 1,000,000"
+    with pytest.raises(ArgumentValueError, match=wanted):
+        page.systems_of(file_of(1_000_000))
+
+
+def test_the_still_picture_is_the_view_that_the_page_begins_with(presets: dict[str, Any]) -> None:
+    system = presets["one-cluster"]
+    still = page.still_of(system)
+    assert still is not None
+    assert still["sphere"]
+    right = np.array([-np.sin(0.7), np.cos(0.7), 0.0])
+    towards = np.array([np.cos(0.35) * np.cos(0.7), np.cos(0.35) * np.sin(0.7), np.sin(0.35)])
+    upwards = np.cross(towards, right)
+    last = run_of(system).tensor[-1].numpy()
+    ends = np.stack([200 + 180 * last @ right, 200 - 180 * last @ upwards], axis=-1)
+    np.testing.assert_allclose([path["end"] for path in still["paths"]], ends, atol=0.06)
+    starts = [path["points"].split()[0].split(",") for path in still["paths"]]
+    first = np.array(system["flow"]["start"])
+    np.testing.assert_allclose(np.array(starts, dtype=float)[:, 0], 200 + 180 * first @ right, atol=0.06)
+    assert "still" not in data_of(page.explorer_page(file_of(3)))[0]
 
 
 def test_a_page_follows_one_system_of_many_and_says_so() -> None:

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -321,7 +322,7 @@ def test_the_picture_as_svg_has_every_token_and_trail(opened: Any) -> None:
 def test_pictures_and_settings_keep_no_memory(opened: Any) -> None:
     def heap() -> float:
         opened.execute_cdp_cmd("HeapProfiler.collectGarbage", {})
-        return opened.execute_script("return performance.memory.usedJSHeapSize")
+        return opened.execute_cdp_cmd("Runtime.getHeapUsage", {})["usedSize"]
 
     once = (
         "for (let place = 0; place < 30; place++) "
@@ -395,6 +396,9 @@ def test_a_state_is_in_the_address_and_comes_back_from_it(opened: Any, address: 
         ("mask=none", "mask = none is not known"),
         ("frame=-1", "frame = -1 is no number"),
         ("evil=1", "evil is no setting"),
+        ("__proto__=1", "__proto__ is no setting"),
+        ("constructor=1", "constructor is no setting"),
+        ("%3Cscript%3Ealert(1)", "<script>alert(1) is no setting"),
     ],
 )
 def test_an_address_that_was_tampered_with_is_said_and_the_usual_stands(
@@ -455,8 +459,183 @@ def test_frames_of_python_are_played(browser: Any, tmp_path: Path) -> None:
     assert browser.execute_script("return document.getElementById('live').hidden")
 
 
-def test_without_scripts_the_page_says_what_it_would_show(browser: Any, address: str) -> None:
-    emulate(browser, scripts=False)
+@pytest.mark.parametrize("value", ["NaN", "", "1e9", "-1e9"])
+def test_no_value_of_a_slider_leaves_its_range(value: str, opened: Any) -> None:
+    for ident, low, high in (("beta", 0.25, 16), ("tokens", 2, 32)):
+        opened.execute_script(
+            "const one = document.getElementById(arguments[0]); one.value = arguments[1];"
+            "one.dispatchEvent(new Event('input'))",
+            ident,
+            value,
+        )
+        assert low <= asked(opened, "hook.state()")[ident] <= high
+
+
+@pytest.mark.parametrize(
+    ("changes", "words_of_refusal"),
+    [
+        ("{beta: NaN}", "beta = NaN is no number from 0.25 to 16"),
+        ("{tokens: 1e6}", "tokens = 1000000 is no number from 2 to 32"),
+        ("{mask: 'x'}", "mask = x is not known"),
+        ("{preset: 'nope'}", "the start “nope” is not known"),
+    ],
+)
+def test_a_console_cannot_set_what_the_page_cannot(changes: str, words_of_refusal: str, opened: Any) -> None:
+    before = asked(opened, "hook.state()")
+    refusal = f"try {{ {HOOK}.set({changes}); return '' }} catch (error) {{ return error.message }}"
+    assert opened.execute_script(refusal) == words_of_refusal
+    assert asked(opened, "hook.state()") == before
+
+
+@pytest.mark.parametrize("missing", ["scripts", "canvas"])
+def test_where_nothing_moves_a_picture_and_the_words_stand(missing: str, browser: Any, address: str) -> None:
+    emulate(browser, scripts=missing != "scripts")
+    no_canvas = {"source": "HTMLCanvasElement.prototype.getContext = () => null"}
+    added = browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", no_canvas)
+    browser.get("about:blank")
     browser.get(address)
+    browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
     emulate(browser)
-    assert "All tokens start in one half of the sphere" in browser.find_element("tag name", "noscript").text
+    still = browser.find_element("id", "still")
+    assert still.is_displayed()
+    assert still.text == "All tokens start in one half of the sphere, attend to each other, and meet in one point."
+    assert len(still.find_elements("tag name", "polyline")) == 32
+    assert not browser.find_element("id", "columns").is_displayed()
+    why = ("tag name", "noscript") if missing == "scripts" else ("id", "notice")
+    assert ("scripts are off" if missing == "scripts" else "nothing moves here") in browser.find_element(*why).text
+    browser.get(address)
+    assert not browser.find_element("id", "still").is_displayed()
+
+
+@pytest.mark.parametrize(
+    ("width", "ratio", "size"), [(1280, 1, "200%"), (640, 2, ""), (PHONE, 1, ""), (PHONE, 1, "200%")]
+)
+def test_larger_text_and_smaller_screens_cut_and_cover_nothing(width: int, ratio: int, size: str, opened: Any) -> None:
+    screen = {"width": width, "height": 800, "deviceScaleFactor": ratio, "mobile": width == PHONE}
+    opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    try:
+        opened.execute_script(
+            "document.documentElement.style.fontSize = arguments[0]; document.getElementById('tour-start').click();"
+            "document.querySelectorAll('details').forEach((one) => { one.open = true; })",
+            size,
+        )
+        assert opened.execute_script(COVERED) == []
+        assert opened.execute_script("return document.documentElement.scrollWidth") <= width
+    finally:
+        opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+COVERED = """
+const words = (one) => /^(INPUT|SELECT|CANVAS)$/.test(one.tagName)
+  || [...one.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+const shown = [...document.querySelectorAll("main *, header *")].filter((one) => one.checkVisibility()
+  && one.getBoundingClientRect().width > 0 && !one.closest(".hidden, option") && words(one));
+const problems = shown.filter((one) => getComputedStyle(one).display !== "inline" && one.clientWidth > 0
+  && one.scrollWidth > one.clientWidth + 2).map((one) => `cut: ${one.id} ${one.textContent.slice(0, 40)}`);
+shown.forEach((one, at) => shown.slice(at + 1).forEach((other) => {
+  if (one.contains(other) || other.contains(one)) return;
+  const a = one.getBoundingClientRect(), b = other.getBoundingClientRect();
+  const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+  const tall = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+  if (wide > 2 && tall > 2) problems.push(`covered: ${one.id} ${one.textContent} | ${other.id} ${other.textContent}`);
+}));
+return problems;
+"""
+"""Texts and controls of the page that are cut, or that another one covers."""
+
+
+def stops_of_tab(browser: Any) -> list[dict[str, Any]]:
+    """Where the Tab key goes, from the first control to the last."""
+    browser.execute_script("document.activeElement.blur(); scrollTo(0, 0)")
+    stops: list[dict[str, Any]] = []
+    for _ in range(80):
+        browser.switch_to.active_element.send_keys("\ue004")
+        stop = browser.execute_script("""
+        const one = document.activeElement, box = one.getBoundingClientRect();
+        const group = one.closest("form, .middle, #theory");
+        if (one === document.body || one.matches(".skip")) return null;
+        const label = one.id || one.dataset.term || one.name || one.textContent.slice(0, 40);
+        return { label, top: box.top + scrollY, left: box.left, group: group ? group.id || group.className : "" };
+        """)
+        if stop is None or stop in stops:
+            if stops:
+                break
+            continue
+        stops.append(stop)
+    return stops
+
+
+@pytest.mark.parametrize(
+    ("width", "groups"), [(1400, ["controls", "middle", "theory"]), (PHONE, ["middle", "controls", "theory"])]
+)
+def test_the_tab_key_goes_as_the_eye_reads_and_reaches_every_control(
+    width: int, groups: list[str], opened: Any
+) -> None:
+    screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width == PHONE}
+    opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    try:
+        stops = stops_of_tab(opened)
+    finally:
+        opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    inside = [stop["group"] for stop in stops if stop["group"]]
+    assert [group for at, group in enumerate(inside) if at == 0 or inside[at - 1] != group] == groups
+    for before, after in pairwise(stops):
+        if before["group"] == after["group"]:
+            # One row after the other, and a row from left to right.
+            assert after["top"] > before["top"] - 25, (before, after)
+            assert after["top"] > before["top"] + 5 or after["left"] > before["left"], (before, after)
+    wanted = opened.execute_script(
+        "return [...document.querySelectorAll('button, input, select, canvas[tabindex], summary')]"
+        ".filter((one) => one.checkVisibility() && !one.disabled && (one.type !== 'radio' || one.checked))"
+        ".map((one) => one.id || one.name || one.textContent.slice(0, 40))"
+    )
+    assert set(wanted) <= {stop["label"] for stop in stops}
+
+
+def test_the_keyboard_moves_every_control(opened: Any) -> None:
+    asked(opened, "hook.set({preset: 'rotary'})")
+
+    def press(ident: str, key: str) -> dict[str, Any]:
+        opened.find_element("id", ident).send_keys(key)
+        return asked(opened, "hook.state()")
+
+    left, right, down, end = "\ue012", "\ue014", "\ue015", "\ue010"
+    assert press("beta", right)["beta"] > 1
+    assert press("tokens", left)["tokens"] == 3
+    assert press("mask", down)["mask"] == "causal"
+    assert press("weights", down)["weights"] == "linear"
+    assert press("positions", down)["positions"] == "off"
+    assert press("time", end)["frame"] > 0
+    assert press("play", " ")["playing"]
+    assert not press("play", " ")["playing"]
+    assert press("reset", " ")["mask"] == "full"
+    (rotary,) = opened.find_elements("css selector", "input[name=preset]:checked")
+    rotary.send_keys(down)
+    state = asked(opened, "hook.state()")
+    # A reader who wants no motion sees none until Play.
+    assert (state["preset"], state["playing"]) == ("repulsion", False)
+
+
+def test_a_film_is_recorded(opened: Any) -> None:
+    if not opened.execute_script(
+        "return typeof MediaRecorder !== 'undefined' && MediaRecorder.isTypeSupported('video/webm')"
+    ):
+        pytest.skip("this browser has no MediaRecorder for WebM")
+    opened.execute_script("download = (blob, name) => { window.saved = { blob, name }; }")
+    opened.find_element("id", "save-webm").click()
+    assert words(opened, "copied") == "Recording until the end of the run …"
+    name, kind, first, length = opened.execute_async_script(f"""
+    const done = arguments[0];
+    setTimeout(() => {HOOK}.seek(300), 1500);
+    const watch = setInterval(async () => {{
+      if (!window.saved) return;
+      clearInterval(watch);
+      const bytes = new Uint8Array(await window.saved.blob.arrayBuffer());
+      done([window.saved.name, window.saved.blob.type, [...bytes.slice(0, 4)], bytes.length]);
+    }}, 100);
+    """)
+    assert (name, kind) == ("tokens.webm", "video/webm")
+    # EBML, which begins every WebM.
+    assert bytes(first).hex() == "1a45dfa3"
+    assert length > 2000
+    assert words(opened, "copied") == "The film was saved."

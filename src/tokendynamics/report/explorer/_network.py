@@ -145,7 +145,7 @@ def circuits_system(checkpoint: Checkpoint, texts: Sequence[TextStates]) -> dict
     )
     title = f"{checkpoint.name}, circuits of layer {layer}"
     times = np.linspace(0.0, end, 301)
-    system = live_system(restricted, start, times, name="circuits", title=title, sentence=sentence)
+    system = live_system(restricted, start, times, name="circuits", title=title, sentence=sentence, still=False)
     names = ["common direction", *(f"direction of {text.name}" for text in texts[:2])]
     plane = {"names": names, "vectors": torch.eye(3).tolist()}
     return system | {"tokens": [texts[0].labels[int(place)] for place in kept], "plane": plane}

@@ -22,7 +22,7 @@ from tokendynamics.pretrained.loading import as_checkpoint
 from tokendynamics.report._page import content_security_policy, resource, style, templates
 from tokendynamics.report.explorer._flow import why_not_live
 from tokendynamics.report.explorer._network import of_diagnosis, of_network
-from tokendynamics.report.explorer._system import live_system, of_trajectory, played_system
+from tokendynamics.report.explorer._system import check_tokens, live_system, of_trajectory, played_system, still_of
 from tokendynamics.specification import Simulation, run
 from tokendynamics.specification.build import build
 from tokendynamics.specification.file import SpecificationFile, parse
@@ -58,6 +58,7 @@ def presets() -> list[dict[str, Any]]:
                 name=name,
                 title=str(file.tables.title),
                 sentence=_SENTENCES[name],
+                still=not systems,
             )
         )
     return systems
@@ -106,6 +107,7 @@ def _(subject: SpecificationFile) -> list[dict[str, Any]]:
     why = why_not_live(setup.flow, start)
     if not why:
         return [live_system(setup.flow, start, setup.times, name="file", title=title, sentence=sentence)]
+    check_tokens(start.shape[-2])
     played = f"{why} The states that Python computed are played."
     return [played_system(run(subject).trajectory, played, name="file", title=title, sentence=sentence)]
 
@@ -138,7 +140,8 @@ def explorer_page(subject: Any = None, texts: Any = None) -> str:
     script = "\n\n".join(map(resource, SCRIPTS))
     sheet = style("page.css", "explorer.css")
     # In a script element nothing but "</" could end the data.
-    carried = {"version": __version__, "systems": systems, "tour": tour() if subject is None else []}
+    shown_systems = [{name: value for name, value in system.items() if name != "still"} for system in systems]
+    carried = {"version": __version__, "systems": shown_systems, "tour": tour() if subject is None else []}
     data = json.dumps(carried, ensure_ascii=False, separators=(",", ":"))
     words = glossary()
     return (
@@ -147,6 +150,7 @@ def explorer_page(subject: Any = None, texts: Any = None) -> str:
         .render(
             title=title,
             systems=systems,
+            still=still_of(systems[0]),
             glossary={key: words[key] for key in TERMS},
             data=Markup(data.replace("<", "\\u003c")),  # noqa: S704
             script=Markup(script),  # noqa: S704

@@ -13,10 +13,14 @@ from tokendynamics.dynamics import Flow, Trajectory, simulate
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.report.explorer import _statements
-from tokendynamics.report.explorer._flow import numbers_of, sharpness, why_not_live
+from tokendynamics.report.explorer._flow import MOST_TOKENS, numbers_of, sharpness, why_not_live
+from tokendynamics.words import count
 
 _FRAMES, _POINTS = 301, 301 * 600
 """Times, and times × tokens, of frames that a page carries."""
+
+_DRAWN, _OUTLINE = 25, 64
+"""Times, and tokens, of the still picture that stands where a browser moves nothing."""
 
 _DIGITS = 6
 """Of the coordinates of frames: more than a screen shows."""
@@ -29,13 +33,18 @@ _LINKED = 600
 
 
 def live_system(
-    flow: Flow, start: Tensor, times: np.ndarray, *, name: str, title: str, sentence: str
+    flow: Flow, start: Tensor, times: np.ndarray, *, name: str, title: str, sentence: str, still: bool = True
 ) -> dict[str, Any]:
-    """Return a system that the browser integrates from `start` (token, dim); `why_not_live` must be empty."""
-    plane = None
-    if flow.dim > 3:
-        run = simulate(flow, start, times[:: max(1, len(times) // 60)], rtol=1e-5, atol=1e-7)
-        plane = plane_of(run.tensor.double().numpy()[run.reached])
+    """Return a system that the browser integrates from `start` (token, dim); `why_not_live` must be empty.
+
+    With `still`, it has frames for `still_of`, which belong on no page.
+    """
+    plane, frames = None, []
+    if still or flow.dim > 3:
+        run = simulate(flow, start, _chosen(times, 61), rtol=1e-5, atol=1e-7)
+        reached = run.tensor.double().numpy()[run.reached]
+        plane = plane_of(reached) if flow.dim > 3 else None
+        frames = rounded(reached if plane is None else reached @ np.array(plane["vectors"]).T)
     return {
         "name": name,
         "title": title,
@@ -46,6 +55,7 @@ def live_system(
         "times": _chosen(times, _FRAMES).tolist(),
         "plane": plane,
         "frames": None,
+        "still": frames,
         "statements": _statements.at_controls(flow, start),
         "certificates": _statements.certificates(flow, start, times),
     }
@@ -57,11 +67,9 @@ def played_system(trajectory: Trajectory, why: str, *, name: str, title: str, se
     if states.ndim > 3:
         states, reached = states.flatten(0, -4)[0], reached.reshape(-1, reached.shape[-1])[0]
     tokens, dim = states.shape[-2:]
+    check_tokens(tokens)
     most = max(2, min(_FRAMES, _POINTS // tokens))
     places = _chosen(np.flatnonzero(reached), most)
-    if tokens > _POINTS // 2:
-        advice = "save fewer tokens"
-        raise ArgumentValueError(expected("result", f"at most {_POINTS // 2} tokens", str(tokens), advice))
     drawn = states[torch.from_numpy(places)].detach().cpu().double().numpy()
     plane = plane_of(drawn) if dim > 3 else None
     shown = drawn if plane is None else drawn @ np.array(plane["vectors"]).T
@@ -101,6 +109,42 @@ def of_trajectory(trajectory: Trajectory, title: str) -> dict[str, Any]:
             )
         why = f"{why} The states that Python computed are played."
     return played_system(trajectory, why, name="run", title=title, sentence=sentence)
+
+
+def check_tokens(tokens: int) -> None:
+    """Refuse more tokens than a page can hold at two times.
+
+    Raises:
+        ArgumentValueError: More than that.
+    """
+    if tokens > _POINTS // 2:
+        wanted = f"at most {count(_POINTS // 2)} tokens, of which a browser moves at most {MOST_TOKENS} live"
+        raise ArgumentValueError(expected("result", wanted, count(tokens), "take fewer tokens"))
+
+
+def still_of(system: dict[str, Any]) -> dict[str, Any] | None:
+    """Return a picture for where nothing moves: paths as SVG, and where they end; None where nothing moved.
+
+    Coordinates are those of a square of 400, seen as the page shows them first.
+    """
+    frames = np.array(system.get("still") or system["frames"])[:, :_OUTLINE]
+    if len(frames) < 2:
+        return None
+    frames = _chosen(frames, _DRAWN)
+    if frames.shape[-1] < 3:
+        seen = frames[..., :2]
+    else:
+        (x, y, z), turn, lift = np.moveaxis(frames, -1, 0), 0.7, 0.35
+        towards = np.cos(turn) * x + np.sin(turn) * y
+        seen = np.stack([np.cos(turn) * y - np.sin(turn) * x, np.cos(lift) * z - np.sin(lift) * towards], axis=-1)
+    space = system["flow"]["space"]["kind"] if system["flow"] else system["space"]
+    extent = 1.0 if space == "sphere" else float(np.abs(seen).max()) or 1.0
+    points = (200 + 180 / extent * seen * [1, -1]).round(1).transpose(1, 0, 2).tolist()
+    paths = [
+        {"hue": (205 + token * 137.508) % 360, "points": " ".join(f"{x},{y}" for x, y in path), "end": path[-1]}
+        for token, path in enumerate(points)
+    ]
+    return {"sphere": space == "sphere", "paths": paths}
 
 
 def measured(state: Tensor) -> dict[str, Any]:

@@ -105,7 +105,7 @@ async function copy(text, what) {
 
 function film() {
   const stage = element("stage");
-  if (typeof MediaRecorder === "undefined" || !stage.captureStream) return tell("This browser records no film.");
+  if (!stage.captureStream || typeof MediaRecorder === "undefined" || !MediaRecorder.isTypeSupported("video/webm")) return tell("This browser records no film.");
   const recorder = new MediaRecorder(stage.captureStream(30), { mimeType: "video/webm" });
   /** @type {Blob[]} */
   const parts = [];

@@ -49,7 +49,7 @@ function fromAddress(fragment) {
   const most = { ...RANGES, tokens: [2, settings.tokens] };
   for (const [name, text] of asked) {
     if (name === "preset") continue;
-    if (name in most) {
+    if (Object.hasOwn(most, name)) {
       const value = text.trim() === "" ? NaN : Number(text), [low, high] = most[name];
       if (value >= low && value <= high && (name === "beta" || Number.isInteger(value))) settings[name] = value;
       else problems.push(`${name} = ${text.slice(0, 20)} is no number from ${short(low)} to ${name === "tokens" ? high : short(high)}`);
@@ -185,15 +185,15 @@ function drawChart(name) {
   const movies = [...(keptMovie ? [keptMovie] : []), movie];
   const all = movies.flatMap((one) => one.measures.map(value)).filter(Number.isFinite);
   context.fillStyle = look.muted;
-  context.font = "11px system-ui, sans-serif";
+  context.font = `${0.69 * look.rem}px system-ui, sans-serif`;
   if (!all.length) {
     context.fillText(name === "energy" ? "known for live flows of one head" : movie.run ? "undefined: a token is at zero" : "undefined, or not measured", 0, height / 2);
     return;
   }
   let low = Math.min(...all), high = Math.max(...all);
   if (high - low < 1e-9 * Math.max(1, Math.abs(high))) [low, high] = [low - 0.5, high + 0.5];
-  const left = 60, x = (/** @type {number} */ at) => left + ((width - left - 2) * at) / longest, y = (/** @type {number} */ at) => 4 + ((height - 8) * (high - at)) / (high - low);
-  context.fillText(log ? short(10 ** high) : short(high), 0, 12);
+  const left = 4.5 * look.rem, x = (/** @type {number} */ at) => left + ((width - left - 2) * at) / longest, y = (/** @type {number} */ at) => 4 + ((height - 8) * (high - at)) / (high - low);
+  context.fillText(log ? short(10 ** high) : short(high), 0, 0.75 * look.rem);
   context.fillText(log ? short(10 ** low) : short(low), 0, height - 3);
   const floor = Math.log10(ROUNDING);
   if (log && low < floor) line(context, look.muted, [4, 3], [[left, y(floor)], [width, y(floor)]]);
@@ -577,20 +577,32 @@ function open() {
 }
 
 if (element("stage").getContext("2d")) {
+  element("still").hidden = true;
+  element("columns").hidden = false;
   open();
   wire();
   play(!calm.matches && settings.frame === 0);
   requestAnimationFrame(step);
 } else {
   element("notice").hidden = false;
-  element("notice").textContent = `This browser draws nothing on a canvas. ${DATA.systems[0].sentence}`;
+  element("notice").textContent = `This browser draws nothing on a canvas: nothing moves here. ${DATA.systems[0].sentence}`;
 }
 
 // For tests and for consoles: everything by one object, without waiting for frames.
 /** @type {any} */ (window).tokendynamicsExplorer = {
   data: DATA,
   /** @param {Partial<Settings>} changes */
-  set(changes) { play(false); set(changes); while (movie.advance(1000)); draw(); speak(); tellTour(); },
+  set(changes) {
+    const asked = Object.entries({ preset: settings.preset, ...changes }).map(([name, value]) => [name, String(value)]);
+    const [, problems] = fromAddress(String(new URLSearchParams(asked)));
+    if (problems.length) throw new RangeError(problems.join("; "));
+    play(false);
+    set(changes);
+    while (movie.advance(1000));
+    draw();
+    speak();
+    tellTour();
+  },
   play() { play(true); },
   /** @param {number} frame */
   seek(frame) { play(false); while (movie.last < frame && movie.advance(1000)); position = Math.min(frame, movie.last); draw(); speak(); remember(); },

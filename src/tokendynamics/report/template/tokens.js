@@ -4,7 +4,7 @@
  * @typedef {[number, number, number]} Place
  * @typedef {Pick<CanvasRenderingContext2D, "beginPath" | "moveTo" | "lineTo" | "arc" | "stroke" | "fill" | "fillText" |
  *   "strokeText" | "clearRect" | "setLineDash" | "strokeStyle" | "fillStyle" | "lineWidth" | "font" | "textAlign">} Pen
- * @typedef {{ink: string, muted: string, rule: string, accent: string, paper: string, light: number}} Look
+ * @typedef {{ink: string, muted: string, rule: string, accent: string, paper: string, light: number, rem: number}} Look
  * @typedef {{n: number, flat: boolean, sphere: boolean, extent: number, centre: Place, trail: number, frame: number,
  *   place: (frame: number, i: number) => Place | null, label: (i: number) => string, ringed: number | null,
  *   names: string[]}} Scene
@@ -21,23 +21,47 @@ function short(value) {
   const sign = value < 0 ? "−" : "", size = Math.abs(value);
   if (size === Infinity || size === 0) return size ? `${sign}∞` : "0";
   const [digits, power] = size.toExponential(2).split("e"), exponent = Number(power);
-  if (exponent >= -4 && exponent < 7) return sign + Number(`${digits}e${power}`).toLocaleString("en", { maximumFractionDigits: Math.max(2 - exponent, 0) });
+  if (exponent >= 3 && exponent < 7) return sign + `${Number(`${digits}e${power}`)}`.replace(/\B(?=(\d{3})+$)/g, ",");
+  if (exponent >= -4 && exponent < 3) return `${sign}${Number(`${digits}e${power}`)}`;
   return `${sign}${Number(digits)} × 10${[...String(exponent)].map((one) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(one)]).join("")}`;
 }
 
 /** Neighbours differ: steps of the golden angle round the circle of hues. @param {number} i */
 const hue = (i) => (205 + i * 137.508) % 360;
 
-/** @returns {Look} */
+const night = matchMedia("(prefers-color-scheme: dark)");
+/** @type {Look | null} */
+let scheme = null;
+night.addEventListener("change", () => { scheme = null; });
+addEventListener("resize", () => { scheme = null; });
+
+/** The page's colours and the size of its text, read once until they may change. @returns {Look} */
 function colours() {
-  const style = getComputedStyle(document.documentElement), dark = matchMedia("(prefers-color-scheme: dark)").matches;
-  const of = (/** @type {string} */ name) => style.getPropertyValue(name).trim();
-  return { ink: of("--ink"), muted: of("--muted"), rule: of("--rule"), accent: of("--accent"), paper: of("--paper"), light: dark ? 66 : 42 };
+  if (scheme) return scheme;
+  const style = getComputedStyle(document.documentElement), of = (/** @type {string} */ name) => style.getPropertyValue(name).trim();
+  scheme = { ink: of("--ink"), muted: of("--muted"), rule: of("--rule"), accent: of("--accent"), paper: of("--paper"), light: night.matches ? 66 : 42, rem: parseFloat(style.fontSize) };
+  return scheme;
 }
+
+/** Sizes in which canvases are shown: a page draws more often than it is laid out. @type {Map<Element, [number, number]>} */
+const sizes = new Map();
+const watched = new ResizeObserver((entries) => {
+  let changed = false;
+  for (const { target } of entries) {
+    const [width, height] = sizes.get(target) || [], same = width === target.clientWidth && height === target.clientHeight;
+    if (!same) sizes.set(target, [target.clientWidth, target.clientHeight]);
+    changed ||= !same;
+  }
+  if (changed) dispatchEvent(new Event("resize")); // upon which a page draws
+});
 
 /** A canvas in the size in which it is shown. @param {HTMLCanvasElement} canvas */
 function sized(canvas) {
-  const ratio = Math.min(devicePixelRatio || 1, 2), width = canvas.clientWidth, height = canvas.clientHeight;
+  if (!sizes.has(canvas)) {
+    sizes.set(canvas, [canvas.clientWidth, canvas.clientHeight]);
+    watched.observe(canvas);
+  }
+  const ratio = Math.min(devicePixelRatio || 1, 2), [width, height] = sizes.get(canvas) || [0, 0];
   if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
     canvas.width = Math.round(width * ratio);
     canvas.height = Math.round(height * ratio);
@@ -133,7 +157,7 @@ function drawScene(pen, look, width, height, scene, view) {
     // A trail fades backwards.
     for (let piece = 0; piece < pieces; piece++) {
       const from = Math.floor((piece * (points.length - 1)) / pieces), to = Math.floor(((piece + 1) * (points.length - 1)) / pieces);
-      if (to > from) line(pen, `hsl(${hue(i)} 65% ${look.light}% / ${(alpha * 0.7 * (piece + 1)) / pieces})`, [], points.slice(from, to + 1), 1 + 0.4 * piece);
+      if (to > from) line(pen, `hsl(${hue(i)} 65% ${look.light}% / ${(alpha * 0.7 * (piece + 1)) / pieces})`, [], points.slice(from, to + 1), many ? 1 : 1 + 0.4 * piece);
     }
   }
   for (const dot of [...dots].sort((one, other) => one.depth - other.depth)) {
@@ -153,7 +177,7 @@ function drawScene(pen, look, width, height, scene, view) {
       pen.stroke();
     }
   }
-  pen.font = "12px system-ui, sans-serif";
+  pen.font = `${0.75 * look.rem}px system-ui, sans-serif`;
   pen.textAlign = "left";
   pen.fillStyle = look.muted;
   if (!scene.sphere && scene.extent > 0) {
@@ -161,14 +185,14 @@ function drawScene(pen, look, width, height, scene, view) {
     line(pen, look.muted, [], [[12, height - 12], [12 + (0.45 * Math.min(width, height) * length) / scene.extent, height - 12]], 3);
     pen.fillText(short(length), 12, height - 19);
   }
-  scene.names.forEach((name, row) => pen.fillText(name, 10, 18 + 16 * row));
+  scene.names.forEach((name, row) => pen.fillText(name, 10, look.rem * (1.1 + row)));
   return dots;
 }
 
 /** The name of a token beside it, readable over everything. @param {Pen} pen @param {Look} look @param {number} width @param {Dot} dot @param {string} label */
 function drawLabel(pen, look, width, dot, label) {
   const left = dot.x > width * 0.65;
-  pen.font = "600 13px system-ui, sans-serif";
+  pen.font = `600 ${0.8 * look.rem}px system-ui, sans-serif`;
   pen.textAlign = left ? "right" : "left";
   pen.strokeStyle = look.paper;
   pen.lineWidth = 4;
