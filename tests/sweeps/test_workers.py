@@ -37,6 +37,25 @@ def test_a_worker_that_is_killed_has_its_tasks_rerun(small: Plan, whole: Path, t
     assert files(tmp_path / "killed.zarr") == files(whole)
 
 
+def test_workers_that_join_later_are_given_tasks(client: Client) -> None:
+    """A sweep may begin before the jobs of a cluster do: two tasks are out at first."""
+    threads, given = [0], 0
+
+    def arguments(task: int, key: str) -> tuple[int]:
+        nonlocal given
+        given += 1
+        return (task,)
+
+    done = cluster.ended(client, abs, range(20), arguments, name=str, lost="", at_a_time=lambda: max(2, 3 * threads[0]))
+    next(done)
+    assert given == 3  # the first two, and one after the first of them
+    threads[0] = 4
+    next(done)
+    assert given == 3 + 11  # twelve are out, of which one was yielded with the others under way
+    assert sorted(future.result() for _, future in done)[-1] == 19
+    assert given == 20
+
+
 def test_workers_on_this_machine_take_no_task_without_the_key_of_the_run() -> None:
     with cluster.connected(None, 1) as client:
         address = client.scheduler_info()["address"]

@@ -113,7 +113,7 @@ def ended(
     *,
     name: Callable[[Task], str],
     lost: str,
-    at_a_time: int | None = None,
+    at_a_time: Callable[[], int] | None = None,
     deaths: int = 0,
 ) -> Iterator[tuple[Task, Future]]:
     """Hand tasks to the workers and yield each with its future as it ends; the others are released with the iteration.
@@ -125,7 +125,7 @@ def ended(
         arguments: From a task and its key to the arguments of `run`.
         name: From a task to what is unique in its key.
         lost: What to say when the scheduler is lost; ``{}`` stands for the task.
-        at_a_time: Most tasks that are with the scheduler; None for all of them.
+        at_a_time: Gives the most tasks that are with the scheduler, asked anew after each; None for all of them.
         deaths: How often workers may die over one task before its future is yielded as it is.
 
     Raises:
@@ -141,7 +141,10 @@ def ended(
         under_way[future] = task, died
         completed.add(future)
 
-    for task in islice(waiting, at_a_time):
+    def room() -> int | None:
+        return None if at_a_time is None else max(0, at_a_time() - len(under_way))
+
+    for task in islice(waiting, room()):
         give(task)
     try:
         for future in completed:
@@ -151,7 +154,7 @@ def ended(
                 continue
             if future.status == "cancelled":
                 raise SchedulerError(lost.format(task))
-            for following in islice(waiting, 1):
+            for following in islice(waiting, room()):  # more where workers have joined
                 give(following)
             yield task, future
     finally:

@@ -128,7 +128,7 @@ def _fill(
             lambda task, _: (plan.text, plan.name, task, versions, store.engine),
             name=lambda task: f"sweep-{'-'.join(map(str, task))}",
             lost="scheduler: it was lost during task {}; finished tasks are in the store: resume",
-            at_a_time=max(2, _AHEAD * threads_of(client)),
+            at_a_time=lambda: max(2, _AHEAD * threads_of(client)),
             deaths=_DEATHS,
         )
         with recorded(store.path, command, plan.identity(), seed=plan.table.seed, started=started) as run:
