@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ FOLDER = Path(__file__).parent
 sys.path[:0] = [str(FOLDER / "_site"), str(FOLDER.parent)]
 from drawn import drawn  # noqa: E402
 
-logging.getLogger("distributed").setLevel(logging.ERROR)  # on every start of a scheduler
+os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "error")  # each start of a scheduler is no news
 
 project = "tokendynamics"
 author = "The tokendynamics authors"
@@ -34,7 +33,7 @@ extensions = [
     "ledger",
     "format_pages",
 ]
-exclude_patterns = ["_site", "tutorials", "gallery", "built/beside", "papers/*.json"]
+exclude_patterns = ["_site", "tutorials", "gallery", "built/beside", "papers/*.json", "**/sg_execution_times.rst"]
 html_extra_path = ["built/beside"]
 nitpicky = False
 smartquotes = False  # they make dashes of the hyphens of options
@@ -78,8 +77,7 @@ sphinx_gallery_conf = {
     "show_memory": False,
     "show_signature": False,
     "image_scrapers": ("matplotlib", drawn),
-    "ignore_repr_types": r"matplotlib\.figure",
-    "write_computation_times": False,
+    "ignore_repr_types": r"matplotlib",
     "remove_config_comments": True,
     "within_subsection_order": "FileNameSortKey",
     "copyfile_regex": r"",
