@@ -2,7 +2,7 @@ r"""
 Watch a training run, and see a collapse come
 =============================================
 
-*At the end you can watch the tokens of a network while it trains, recognize a collapse before the loss shows it, and
+*At the end you can watch the tokens of a network while it trains, recognize a collapse that the loss does not show, and
 check that a remedy works.*
 
 The network is a small encoder that learns one vector for each text.

@@ -76,6 +76,9 @@ class Change:
         >>> numbers = ("share_common", (0.04, 0.05), (0.9, 0.97), (500, 500))
         >>> Change(1500, (1, 2), "drawing together", "drawing together", *numbers, recent=False).text
         'step 1500: layers 1–2 are still drawing together, but common share 0.04 to 0.05 at step 500 → 0.90 to 0.97'
+        >>> numbers = ("share_common", (0.9993, 0.9993), (0.9981, 0.9981), (500, 500))
+        >>> Change(1000, (2,), "one point", "anisotropic", *numbers).text
+        'step 1000: layer 2 went from one point to anisotropic (common share 0.999 → 0.998)'
         """
         several = len(self.layers) > 1
         who = f"step {self.step}: {'layers' if several else 'layer'} {ranges(self.layers)}"
@@ -89,11 +92,14 @@ class Change:
         first, last = self.since
         steps = f"step {first}" if first == last else f"steps {first} to {last}"
         at = "" if self.recent else f" at {steps}"
-        return f"{MEASURES[self.measure][0]} {_between(self.before)}{at} → {_between(self.after)}"
+        # Both sides of a threshold near 1 are 1.00: as many places as it takes to see the change.
+        pairs = [(_between(self.before, places), _between(self.after, places)) for places in range(2, 7)]
+        before, after = next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
+        return f"{MEASURES[self.measure][0]} {before}{at} → {after}"
 
 
-def _between(ends: tuple[float, float]) -> str:
-    low, high = map(fixed, ends)
+def _between(ends: tuple[float, float], places: int) -> str:
+    low, high = (fixed(end, places) for end in ends)
     return low if low == high else f"{low} to {high}"
 
 
