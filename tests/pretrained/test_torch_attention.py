@@ -366,8 +366,73 @@ def test_a_sender_that_is_no_token_is_named_and_takes_its_weight(form: str, name
 def test_keys_of_another_width_are_traced_and_not_audited() -> None:
     ckpt = loaded(network_of(Stacked, "other widths", kdim=12, vdim=12))
     assert td.trace(ckpt, PROMPTS).sizes["layer"] == 3
-    with pytest.raises(AttentionFactorsError, match="projected from another tensor than its queries"):
+    with pytest.raises(AttentionFactorsError, match="queries, keys and values are not projected from one tensor"):
         td.audit(ckpt)
+
+
+class Reading(nn.Module):
+    """Blocks that attend to something beside their states: another sequence, or positions on queries and keys alone."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form, width = form, 9 if form == "another sequence" else DIM
+        self.words, self.memory = nn.Embedding(VOCABULARY, DIM), nn.Embedding(VOCABULARY, width)
+        self.places = nn.Parameter(torch.randn(1, 6, DIM))
+        self.blocks = nn.ModuleList(_ReadingBlock(form, width) for _ in range(2))
+
+    def forward(self, ids: Tensor, source: Tensor) -> Tensor:
+        x = self.words(ids)
+        for block in self.blocks:
+            x = block(x, self.memory(source) if self.form == "another sequence" else self.places)
+        return x
+
+
+class _ReadingBlock(nn.Module):
+    def __init__(self, form: str, width: int) -> None:
+        super().__init__()
+        self.form, self.norm1, self.norm2 = form, nn.LayerNorm(DIM), nn.LayerNorm(DIM)
+        self.attn = nn.MultiheadAttention(DIM, HEADS, batch_first=True, kdim=width, vdim=width)
+        self.mlp = nn.Sequential(nn.Linear(DIM, 32), nn.GELU(), nn.Linear(32, DIM))
+        self.query, self.key, self.value = (nn.Linear(DIM, DIM) for _ in range(3))
+
+    def forward(self, x: Tensor, other: Tensor) -> Tensor:
+        y = self.norm1(x)
+        if self.form == "another sequence":
+            x = x + self.attn(y, other, other)[0]
+        elif self.form == "positions":
+            x = x + self.attn(y + other, y + other, y)[0]
+        else:
+            q, k, v = self.query(y + other), self.key(y + other), self.value(y)
+            q, k, v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (q, k, v))
+            x = x + self.attn.out_proj(nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        return x + self.mlp(self.norm2(x))
+
+
+@pytest.mark.parametrize(
+    ("form", "problem", "positions"),
+    [
+        ("another sequence", "its attention is a cross-attention: its keys come from another sequence", "none"),
+        ("positions", "its queries, keys and values are not projected from one tensor", "in the blocks"),
+        ("positions by hand", "query reads the state plus what is the same for all inputs", "in the blocks"),
+    ],
+)
+def test_keys_of_another_sequence_and_positions_on_keys_alone_are_named(
+    form: str, problem: str, positions: str
+) -> None:
+    ckpt, one = td.load(network_of(Reading, form), inputs=sequences), sequences(1)
+    layout = ckpt.layout.layers[0]
+    assert layout.problem.startswith(problem)
+    assert ckpt.layout.positions == positions
+    # Weights over another sequence are no attention among the tokens.
+    assert layout.shows is (form != "another sequence")
+    assert layout.residual is not None
+    assert layout.parts == ("attn.out_proj" if "hand" in form else "attn", "mlp")
+    with pytest.raises(AttentionFactorsError, match=problem):
+        td.audit(ckpt)
+    half = ckpt.under({"layer 1 attention": 0.0}).states(one).feed_forward[1]
+    x = ckpt.states(one).feed_forward[0]
+    block: Any = ckpt.model.get_submodule("blocks.0")
+    torch.testing.assert_close(half, (x + block.mlp(block.norm2(x))).detach())
 
 
 class PostNorm(nn.Module):

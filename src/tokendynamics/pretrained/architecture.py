@@ -32,7 +32,7 @@ class Architecture:
         vocabulary: Number of token ids; None for a network that reads something else.
         parameters: Parameters of embeddings, blocks and norms, without an output head.
         positions: Rotation of queries and keys; a bias of the logits; a learned table added once, without ("learned")
-            or with a norm behind it ("absolute", as in BERT); or none.
+            or with a norm behind it ("absolute", as in BERT); something "in the blocks"; or none.
         norm: LayerNorm or RMSNorm.
         norm_placement: Before each part ("pre"), after each residual sum ("post"), at the end of each part ("branch"),
             or before and at the end ("pre and branch").

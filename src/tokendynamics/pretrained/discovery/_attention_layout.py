@@ -48,14 +48,12 @@ class FoundAttention:
         call: Of the attention module.
         start: What queries, keys and values are projected from, (batch, token, dim).
         angles: Of its rotation, (token, pair).
-        projected: When the output projection ended.
     """
 
     layout: AttentionLayout
     call: ModuleCall
     start: Tensor
     angles: Tensor | None
-    projected: int
 
 
 def attention_layout(
@@ -64,6 +62,7 @@ def attention_layout(
     block: ModuleCall,
     calls: Sequence[ModuleCall],
     tables: Iterable[tuple[str, Tensor]],
+    projection: OutputProjection | None,
 ) -> FoundAttention:
     """Find the layout of one attention.
 
@@ -73,6 +72,7 @@ def attention_layout(
         block: The call of its block.
         calls: Of the whole pass.
         tables: The network's tables, for rotary frequencies.
+        projection: Its output projection; see `output_projection`.
 
     Raises:
         LayoutNotFoundError: Something does not match.
@@ -93,7 +93,8 @@ def attention_layout(
     }
     projected = evaluated(parts["query"], start, live_reader(block.module))
     rotation, angles = _rotation(projected, attention.query, tables, tracer.after_turning)
-    projection = _output_projection(attention, time, block, calls)
+    if projection is None:
+        raise LayoutNotFoundError("no module reads the heads' outputs side by side")
     layout = AttentionLayout(
         module=_within(attending, block),
         heads=attention.query.shape[1],
@@ -117,7 +118,7 @@ def attention_layout(
         output_norm=None if projection.norm is None else (_within(projection.norm[0], block), projection.norm[1]),
         error=0.0,
     )
-    return FoundAttention(layout, attending, start, angles, projection.call.end)
+    return FoundAttention(layout, attending, start, angles)
 
 
 def _rotation(
@@ -201,7 +202,8 @@ def _start(
     An attention module reads it; a block that attends by itself has a norm of its own inside.
     """
     if attending.reads_several:
-        raise LayoutNotFoundError("its keys or values are projected from another tensor than its queries")
+        several = "its queries, keys and values are not projected from one tensor"
+        raise LayoutNotFoundError(f"{several}, as where positions are added to queries and keys alone")
     norm = _norm_before(attending, block, calls, (shape[0], shape[2]))
     x = attending.x
     if attending is block:
@@ -294,7 +296,7 @@ def live_reader(block: nn.Module) -> Callable[[Part], Affine]:
     return lambda part: affine_of(block.get_submodule(part.module), part.does)
 
 
-class _OutputProjection(NamedTuple):
+class OutputProjection(NamedTuple):
     """What reads the heads' outputs side by side, how it is stored, and what gates or normalizes them before."""
 
     call: ModuleCall
@@ -303,10 +305,17 @@ class _OutputProjection(NamedTuple):
     norm: tuple[ModuleCall, Norm] | None
 
 
-def _output_projection(
+def output_projection(
     attention: AttentionCall, time: int, block: ModuleCall, calls: Sequence[ModuleCall]
-) -> _OutputProjection:
-    """Return what reads the heads' outputs side by side, or what a gate or a norm makes of them."""
+) -> OutputProjection | None:
+    """Return what reads the heads' outputs side by side, or what a gate or a norm makes of them; None for nothing.
+
+    Args:
+        attention: What ran.
+        time: When.
+        block: The call of its block.
+        calls: Of the whole pass.
+    """
     wanted = attention.output.flatten(2)
     batch, tokens = wanted.shape[:2]
     for call in sorted(calls, key=lambda candidate: -candidate.end):
@@ -321,8 +330,8 @@ def _output_projection(
         if plain or norm is not None or gate is not None:
             storage = stored_how(call)
             if storage is not None:
-                return _OutputProjection(call, storage, gate, norm)
-    raise LayoutNotFoundError("no module reads the heads' outputs side by side")
+                return OutputProjection(call, storage, gate, norm)
+    return None
 
 
 def _norm_between(x: Tensor, outputs: Tensor, calls: Sequence[ModuleCall]) -> tuple[ModuleCall, Norm] | None:

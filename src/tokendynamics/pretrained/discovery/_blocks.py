@@ -18,6 +18,7 @@ from tokendynamics.pretrained.discovery._calls import Hooks, ModuleCall, Pass, s
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._spans import BlockCall, chained, spans
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
+from tokendynamics.pretrained.discovery.interface import watching
 from tokendynamics.pretrained.network import quietly
 from tokendynamics.pretrained.other_libraries import refusing
 
@@ -219,29 +220,64 @@ def mixing_of(block: ModuleCall) -> Mixing:
     if x is None or x.ndim != 3 or x.shape[1] < 2:
         return "all tokens"
 
-    def output(token: int | None) -> Tensor:
+    def changed(token: int) -> Tensor:
         state = x.clone()
-        if token is not None:
-            state[:, token] = state[:, token].roll(1, dims=-1) + x.std()
-        positional, named = block.arguments
-        tensors = (argument for argument in (*positional, *named.values()) if isinstance(argument, Tensor))
-        positional, named = with_state(
-            state, next(tensor for tensor in tensors if tensor.shape == x.shape), positional, named
-        )
-        given = block.module(*positional, **named)
-        states = states_given(given)
-        if states is None:
-            raise ValueError(type(given).__name__)
-        return states
+        state[:, token] = state[:, token].roll(1, dims=-1) + x.std()
+        return state
 
-    try:
-        with torch.no_grad():
-            same, first, last = (output(token) for token in (None, 0, -1))
-    except Exception:  # what a block of the user's own raises when it runs outside its network
+    outputs = _outputs(block, [x, changed(0), changed(-1)])
+    if outputs is None:
         return "all tokens"
+    same, first, last = outputs
     if _differ(last[:, :-1], same[:, :-1]):
         return "all tokens"
     return "earlier tokens" if _differ(first[:, 1:], same[:, 1:]) else "none"
+
+
+def sees_order(block: ModuleCall) -> bool:
+    """Tell whether a block gives the last token another state when its first two tokens change places.
+
+    Args:
+        block: Its call. False where it cannot be run by itself.
+    """
+    x = block.x
+    if x is None or x.ndim != 3 or x.shape[1] < 3:
+        return False
+    swapped = x.clone()
+    swapped[:, 0], swapped[:, 1] = x[:, 1], x[:, 0]
+    outputs = _outputs(block, [x, swapped])
+    return outputs is not None and _differ(outputs[1][:, -1], outputs[0][:, -1])
+
+
+def keys_of_another_sequence(block: ModuleCall) -> bool:
+    """Tell whether the keys of a block's attention stay as they are when its states are others.
+
+    Args:
+        block: Its call. False where it cannot be run by itself.
+    """
+    if block.x is None:
+        return False
+    keys: list[Tensor] = []
+    with watching(block.module, lambda call: keys.append(call.key.clone()), of_w=True):
+        outputs = _outputs(block, [block.x, block.x.roll(1, dims=-1)])
+    return outputs is not None and len(keys) == 2 and torch.equal(*keys)
+
+
+def _outputs(block: ModuleCall, states: Sequence[Tensor]) -> list[Tensor] | None:
+    """Return what a block gives for other states than those of its call; None where it cannot be run by itself."""
+    positional, named = block.arguments
+    tensors = (argument for argument in (*positional, *named.values()) if isinstance(argument, Tensor))
+    try:
+        former = next(tensor for tensor in tensors if block.x is not None and tensor.shape == block.x.shape)
+        with torch.no_grad():
+            several = []
+            for state in states:
+                given, by_name = with_state(state.clone(), former, positional, named)
+                several.append(states_given(block.module(*given, **by_name)))
+    except Exception:  # what a block of the user's own raises when it runs outside its network
+        return None
+    outputs = [output for output in several if output is not None]
+    return outputs if len(outputs) == len(states) else None
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:

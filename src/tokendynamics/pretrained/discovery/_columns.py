@@ -143,6 +143,12 @@ class Tracer:
             raise LayoutNotFoundError(f"{name} reads no states")
         if x.shape == self.start.shape and torch.allclose(x, self.start, rtol=1e-5, atol=1e-6 * float(x.abs().max())):
             return None
+        added = x - self.start if x.shape == self.start.shape else x
+        if len(x) > 1 and float((added - added[:1]).abs().max()) <= self.tolerance * float(x.abs().max()):
+            words = (
+                "the state plus what is the same for all inputs, as where positions are added to queries and keys alone"
+            )
+            raise LayoutNotFoundError(f"{name} reads {words}")
         earlier = [other for other in self.calls if other.end < call.start]  # ever fewer: this comes to an end
         try:
             return self._parts(x, earlier, f"input of {name}", False)

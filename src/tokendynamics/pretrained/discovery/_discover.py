@@ -15,13 +15,16 @@ from tokendynamics.pretrained.discovery._attention_layout import (
     TRUSTED,
     attention_layout,
     live_reader,
+    output_projection,
     recomputed_error,
 )
 from tokendynamics.pretrained.discovery._blocks import (
     Mixing,
     block_calls,
+    keys_of_another_sequence,
     leaves_out_cross_attention,
     mixing_of,
+    sees_order,
     streams_of,
 )
 from tokendynamics.pretrained.discovery._calls import BlockSites, ModuleCall, Pass, as_features, record
@@ -33,6 +36,7 @@ from tokendynamics.pretrained.discovery._rotation import TooFewInputsError
 from tokendynamics.pretrained.discovery._spans import BlockCall
 from tokendynamics.pretrained.discovery.layout import (
     CROSSES,
+    CROSSES_ALONE,
     IN_ONE_PIECE,
     NO_ATTENTION,
     NOT_SHOWN,
@@ -278,8 +282,9 @@ def _attention(
         return None, None, None, several if names[1:] else runs
     (time, call), block, projected = next(iter(block_call.attentions)), block_call.call, None
     try:
-        seen = attention_layout(time, call, block, recorded.calls, tables)
-        projected = seen.projected
+        projection = output_projection(call, time, block, recorded.calls)
+        projected = None if projection is None else projection.call.end
+        seen = attention_layout(time, call, block, recorded.calls, tables, projection)
         shared = call.sharing(seen.layout.kv_heads)
         error = recomputed_error(seen.layout, seen.start, seen.angles, live_reader(block.module), shared)
         if not error <= TRUSTED:
@@ -287,7 +292,7 @@ def _attention(
     except TooFewInputsError:
         raise
     except LayoutNotFoundError as problem:
-        return None, None, projected, str(problem)
+        return None, None, projected, CROSSES_ALONE if keys_of_another_sequence(block) else str(problem)
     attending = seen.call
     shape = torch.Size(()) if attending.x is None else attending.x.shape
     first = attending.module.batch_first if isinstance(attending.module, nn.MultiheadAttention) else None
@@ -387,7 +392,8 @@ def _positions(
     recorded = record(network, with_one_token(inputs(1)))
     block = _blocks(network, recorded)[0].call
     if block.x is None or not float((block.x[:, -1] - block.x[:, -2]).abs().max()) > 0.0:  # nor where it is NaN
-        return "none"
+        several = _blocks(network, record(network, inputs(2)))[0].call
+        return "none" if known or not sees_order(several) else "in the blocks"
     normed = any(
         call.y.shape == block.x.shape and torch.equal(call.y, block.x) and norm_of(call.module, call.x, call.y)
         for call in recorded.calls

@@ -47,7 +47,8 @@ def positional_parts(
     if positions in ("learned", "absolute"):
         return tuple(PositionalPart(name, "table") for name in _tables(network, inputs, blocks, first))
     does: Literal["rotation", "bias"] = "rotation" if positions == "rotary" else "bias"
-    givers = _giving(network, inputs, _is_rotation if does == "rotation" else _is_table) if positions != "none" else []
+    known = positions in ("rotary", "relative bias")
+    givers = _giving(network, inputs, _is_rotation if does == "rotation" else _is_table) if known else []
     around = {name: next((block for block in blocks if name.startswith(f"{block}.")), None) for name in givers}
     names = (name if block is None else "*" + name.removeprefix(block) for name, block in around.items())
     return tuple(PositionalPart(name, does) for name in dict.fromkeys(names))

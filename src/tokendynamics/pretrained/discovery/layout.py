@@ -15,13 +15,15 @@ from tokendynamics.pretrained.discovery._residual import Residual
 from tokendynamics.pretrained.discovery._rotation import Rotation
 from tokendynamics.pretrained.packs import Packing
 
-Positions: TypeAlias = Literal["rotary", "relative bias", "learned", "absolute", "none"]
+Positions: TypeAlias = Literal["rotary", "relative bias", "learned", "absolute", "in the blocks", "none"]
 """What tells a network the order of its tokens: rotations of queries and keys; a bias of the logits; a table added to
-the embeddings, without or with a norm behind it; nothing but the mask."""
+the embeddings, without or with a norm behind it; something inside the blocks; nothing but the mask."""
 
 NO_ATTENTION = "it has no attention"
 
 CROSSES = "its cross-attention reads another sequence and is not measured"
+
+CROSSES_ALONE = "its attention is a cross-attention: its keys come from another sequence"
 
 NOT_SHOWN = "no softmax of products of queries and keys was seen in it; linear attention has none"
 
@@ -141,7 +143,7 @@ class BlockLayout:
     @property
     def shows(self) -> bool:
         """Whether it has an attention whose queries, keys and values can be watched."""
-        hidden = any(words in self.problem for words in (NOT_SHOWN, IN_ONE_PIECE, OTHER_AXIS))
+        hidden = any(words in self.problem for words in (NOT_SHOWN, CROSSES_ALONE, IN_ONE_PIECE, OTHER_AXIS))
         return self.attends and (self.attention is not None or not hidden)
 
     @property

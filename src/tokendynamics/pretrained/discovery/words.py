@@ -15,6 +15,7 @@ _POSITIONS = {
     "relative bias": "a bias of the logits by distance",
     "learned": "a table added to the embeddings",
     "absolute": "a table added to the embeddings, with a norm behind it",
+    "in the blocks": "something inside the blocks",
     "none": "none but what the mask says",
 }
 _PACKING = {
