@@ -23,7 +23,7 @@ from tokendynamics.numerics import extras as extras
 from tokendynamics.results import Refused
 
 PROMPTS = {"one": [5, 9, 33, 21, 7, 50], "other": [12, 3, 44]}
-REASON = "layer 1: no softmax of products of queries and keys was seen in it; linear attention has none"
+REASON = "layer 1: no softmax of products of queries and keys was seen in it; it may be linear, or run as one function"
 WORDS = f"The weights were not audited ({REASON}), so nothing is predicted from them"
 FORMATS = ["zarr", pytest.param("netcdf", marks=pytest.mark.skipif(bool(extras.missing("netcdf")), reason="no extra"))]
 

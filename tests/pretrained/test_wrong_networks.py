@@ -137,7 +137,7 @@ def by_hooks(network: Any, ids: Tensor) -> Tensor:
     return torch.stack(states)
 
 
-NO_SOFTMAX = "no softmax of products of queries and keys was seen in it; linear attention has none"
+NO_SOFTMAX = "no softmax of products of queries and keys was seen in it; it may be linear, or run as one function"
 NO_AUDIT: dict[str, tuple[Callable[[], nn.Module], type[Block], int, str]] = {
     "kernel": (Kernel, Block, 9, NO_SOFTMAX),
     "efficient": (Efficient, Block, 9, NO_SOFTMAX),

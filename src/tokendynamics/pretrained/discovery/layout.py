@@ -25,7 +25,7 @@ CROSSES = "its cross-attention reads another sequence and is not measured"
 
 CROSSES_ALONE = "its attention is a cross-attention: its keys come from another sequence"
 
-NOT_SHOWN = "no softmax of products of queries and keys was seen in it; linear attention has none"
+NOT_SHOWN = "no softmax of products of queries and keys was seen in it; it may be linear, or run as one function"
 
 IN_ONE_PIECE = "runs in one piece"
 """In a problem where an attention of PyTorch could not be taken apart."""
