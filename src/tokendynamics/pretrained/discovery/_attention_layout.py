@@ -80,16 +80,12 @@ def attention_layout(
     attention = attention.sharing(_key_heads(attention))
     attending = next(call for call in calls if call.module is attention.module and call.start < time < call.end)
     start, norm = _start(attending, block, calls, time, attention.query.shape)
-    width = block.y.shape[-1]
-    if start.shape[-1] != width:
-        raise LayoutNotFoundError(f"it reads {start.shape[-1]} features of a token, and a state has {width}")
     inside = [call for call in calls if attending.start < call.start and call.end < time]
     numbers = [number for number in vars(attending.module).values() if isinstance(number, float)]
     tracer = Tracer(inside, start, f"{block.name}.", numbers)
-    words = {"query": "queries", "key": "keys", "value": "values"}
     parts = {
         name: tracer.parts(getattr(attention, name).transpose(1, 2).flatten(2), what, first_token=name != "value")
-        for name, what in words.items()
+        for name, what in (("query", "queries"), ("key", "keys"), ("value", "values"))
     }
     projected = evaluated(parts["query"], start, live_reader(block.module))
     rotation, angles = _rotation(projected, attention.query, tables, tracer.after_turning)
@@ -217,6 +213,9 @@ def _start(
     start = as_features(x, shape[0], shape[2])
     if start is None:
         raise LayoutNotFoundError(f"{attending.name} reads no states")
+    width = block.y.shape[-1]
+    if start.shape[-1] != width:
+        raise LayoutNotFoundError(f"it reads {start.shape[-1]} features of a token, and a state has {width}")
     return start, norm
 
 
