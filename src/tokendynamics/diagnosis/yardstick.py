@@ -194,7 +194,7 @@ def _beside(kappa: float, interval: Sequence[float], others: Sequence[MeasuredNe
     low, high = min(ends), max(ends)
     networks = f"the {len(others)} {'other ' if other else ''}trained networks measured"
     between = f"{fixed(low)} to {fixed(high)}, each on texts of its kind"
-    if low <= kappa <= high:
+    if round(low, 2) <= round(kappa, 2) <= round(high, 2):  # as printed: 0.01 is not lower than 0.01 to 0.25
         return f"This is within the range of {networks} ({between})."
     above = kappa > high
     significantly = "" if (interval[0] > high if above else interval[1] < low) else "not significantly "
