@@ -36,7 +36,7 @@ PORTABLE ?= $(NUMERICAL)
 
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo docs picture papers reference census test test-all test-lowest test-portable lint script-types format bench clean $(PROCESSORS:%=portable-%)
+.PHONY: help demo dist docs picture papers reference census test test-all test-lowest test-portable lint script-types format bench clean $(PROCESSORS:%=portable-%)
 
 help:
 	@echo "make demo      diagnose SmolLM2-135M and write $(DEMO_OUT)/report.html"
@@ -48,6 +48,7 @@ help:
 	@echo "make test      all tests but the slowest"
 	@echo "make test-all  every test"
 	@echo "make test-lowest  saving, loading and the command line with the lowest versions of the dependencies"
+	@echo "make dist      build the distributions, install the wheel in an environment of its own, and try it there"
 	@echo "make test-portable  the numerical tests as other processors round them (hours)"
 	@echo "make lint      ruff, pyright, import-linter, types of JavaScript (tsc, if there), rings of imports, names, lengths, words"
 	@echo "make bench     speed and memory, as ratios measured in one run, in $(BENCH_OUT); BENCH=--quick for less (docs/bench.md)"
@@ -130,6 +131,17 @@ $(LOWEST)/.created: pyproject.toml constraints.txt .ci/lowest.py
 
 test-lowest: $(LOWEST)/.created
 	@OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -q -m "not slow and not pretrained and not browser" $(LOWEST_TESTS)
+
+# The sdist, the wheel made from it, and the wheel installed in an environment of its own; PYTHON chooses the version.
+FRESH := .venv-wheel
+dist: $(VENV)/.dev
+	@rm -rf dist $(FRESH)
+	@echo "[dist] building the source distribution, and the wheel from it"
+	@$(BIN)/python -m build --outdir dist . > /dev/null
+	@$(PYTHON) -m venv $(FRESH)
+	@echo "[dist] installing the wheel"
+	@$(FRESH)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl
+	@cd / && $(CURDIR)/$(FRESH)/bin/python -I $(CURDIR)/.ci/smoke.py
 
 test-portable: $(PROCESSORS:%=portable-%)
 
