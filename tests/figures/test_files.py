@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import re
 import shutil
 import subprocess
@@ -67,6 +68,13 @@ def test_pdf_embeds_its_fonts_and_holds_no_picture(figure: Figure, tmp_path: Pat
     assert b"/Type3" not in pdf
     assert not re.search(rb"/Subtype\s*/Image", pdf)
     assert b"CreationDate" not in pdf
+
+
+def test_a_pdf_with_a_formula_says_nothing_of_its_fonts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = figures.save(figures.over_time([0.0, 1.0], [1.0, 0.5], r"$\kappa'$"), tmp_path / "figure.pdf")
+    assert b"Cmsy10" in path.read_bytes()  # a font of matplotlib whose date is 0
+    assert not caplog.records
+    assert logging.getLogger("fontTools").level == logging.NOTSET
 
 
 def test_the_tokens_of_a_sphere_are_vectors_too(converging: Find, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from tokendynamics.cli._interrupted import Kept, says_what_is_kept
 from tokendynamics.cli._options import Half
 from tokendynamics.cli._signature import Json, command
 from tokendynamics.cli._terminal import Console, echo_json
+from tokendynamics.words import plural
 
 if TYPE_CHECKING:
     from tokendynamics.pretrained import Checkpoint
@@ -69,9 +70,11 @@ def _print(checkpoint: Checkpoint, *, verified: bool) -> None:
     from tokendynamics.pretrained.discovery.words import kinds_in_words, whole_in_words
 
     console, facts = Console(highlight=False), checkpoint.architecture
-    size = f"{facts.model_type}, {facts.parameters / 1e6:,.1f} million parameters, width {facts.dim}"
+    millions = f"{facts.parameters / 1e6:,.1f} million parameters"
+    size = plural(facts.parameters, "parameter") if facts.parameters < 10**6 else millions
+    heading = f"{checkpoint.name}: {facts.model_type}, {size}, width {facts.dim}"
     whole = [*whole_in_words(checkpoint.layout), *(("read", note) for note in checkpoint.notes)]
-    parts = [(f"{checkpoint.name}: {size}", whole), *kinds_in_words(checkpoint.layout)]
+    parts = [(heading, whole), *kinds_in_words(checkpoint.layout)]
     for title, rows in parts:
         table = Table(box=SIMPLE_HEAD, title=Text(title), title_justify="left", show_header=False)
         table.add_column(no_wrap=True)

@@ -11,6 +11,7 @@ bytes each time.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -217,6 +218,18 @@ _METADATA: dict[str, dict[str, Any]] = {
 }
 
 
+@contextmanager
+def _without_dates_of_fonts() -> Iterator[None]:
+    """Keep fontTools from warning, at every PDF with a formula, that a font of matplotlib was made before 1970."""
+    logger = logging.getLogger("fontTools")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
 @paper_style()
 @typed_arguments
 def save(figure: Figure, path: str | Path, *, dots_per_inch: float = 300) -> Path:
@@ -244,6 +257,6 @@ def save(figure: Figure, path: str | Path, *, dots_per_inch: float = 300) -> Pat
     """
     kind = known_suffix(path, tuple(_METADATA))
     check_pixels(figure, dots_per_inch)
-    with whole_file(path) as temporary:
+    with whole_file(path) as temporary, _without_dates_of_fonts():
         figure.savefig(temporary, format=kind, dpi=dots_per_inch, metadata=_METADATA[kind])
     return Path(path)
