@@ -39,7 +39,7 @@ def model(tmp_path: Path) -> str:
 
 
 def test_a_diagnosis_leaves_report_data_and_summary(model: str, tmp_path: Path) -> None:
-    done = run("diagnose", model, "--prompt", "a cat sat", "--out", "out", "--threads", "1", cwd=tmp_path)
+    done = run("diagnose", model, "--prompt", "a cat sat", "--out", "out", "--threads", "1", *FEW, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "mean pair cosine" in done.stdout
     assert str(Path("out") / "report.html") in done.stdout
@@ -69,7 +69,7 @@ def test_markdown_goes_to_standard_output_alone(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert call(["diagnose", model, "--markdown", "--out", "out", "--no-levers", "--no-baseline", "--no-heads"]) == 0
+    assert call(["diagnose", model, "--markdown", "--out", "out", *FEW]) == 0
     assert capsys.readouterr().out == td.Diagnosis.open("out").markdown() + "\n"
     assert call(["diagnose", model, "--markdown", "--json", "--out", "other"]) == 2
     assert "either --json or --markdown" in capsys.readouterr().err

@@ -99,6 +99,7 @@ def test_json_goes_to_standard_output_alone(spec: Path, capsys: pytest.CaptureFi
     assert summary["manifest"]["engine"] == "batched"
 
 
+@pytest.mark.slow
 def test_a_second_run_leaves_nothing_of_the_first(spec: Path, tmp_path: Path) -> None:
     assert call(["simulate", "spec.toml", "--out", "out"]) == 0
     (tmp_path / "out" / "notes.txt").write_text("mine")

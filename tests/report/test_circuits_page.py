@@ -280,6 +280,7 @@ def test_the_distribution_of_the_starts_is_stated(scale: Any, words: str) -> Non
     assert words in basins_figure(basins).caption
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.usefixtures("unchecked")
 def test_stalls_are_shown_per_token() -> None:
     found = survey("3.2", categories=2, positions=3, starts=1)

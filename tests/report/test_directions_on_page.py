@@ -57,6 +57,7 @@ def found() -> Diagnosis:
     return replace(synthetic(layers=LAYERS, heads=2), directions=directions(), sources=sources())
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_numbers_of_the_figures_are_those_of_the_tables(found: Diagnosis) -> None:
     table, page = directions(), page_of(found)
     _, *rows = saved(page, "directions-chart")

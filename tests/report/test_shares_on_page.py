@@ -45,6 +45,7 @@ def test_the_verdict_says_its_state_sentences_details_and_layers(page: str, diag
     assert "consensus: layers 4, 10, 16, 22, 28" in verdict
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_last_badge_is_the_final_norm_and_badges_say_what_else_is_possible(diagnosis: Diagnosis) -> None:
     trace = diagnosis.trace.copy(deep=True)
     here = {"layer": trace.layer[-1], "site": "final_norm"}
@@ -128,7 +129,7 @@ def test_several_networks_fit_on_one_axis() -> None:
         Curve(f"κ′ of {name}", [0, 1, 2], [0.1, None, value], colour, low=[0.0] * 3, high=[1.0] * 3, band=band)
         for name, value, colour, band in (("one", 0.2, "#1f5a99", "its interval"), ("other", 0.9, "#b8520a", ""))
     ]
-    drawn = Curves(curves, last=2, title="κ′", rules=[Rule(0.5, "half")]).chart().to_dict()
+    drawn = Curves(curves, last=2, title="κ′", rules=[Rule(0.5, "half")]).chart()
     marks = [layer["mark"]["type"] for layer in drawn["layer"]]
     assert (marks.count("area"), marks.count("line"), marks.count("rule")) == (2, 2, 1)
     assert [key.label for key in curve_keys(curves)] == ["κ′ of one", "its interval", "κ′ of other"]

@@ -12,7 +12,7 @@ import numpy as np
 
 from tokendynamics.figures.axes import Axis, Column, depth_axis, hover, log_ticks
 from tokendynamics.figures.palette import INK, MUTED, PAPER
-from tokendynamics.figures.svg import WIDE, Drawing, Key, Specification, alt, inline, plain
+from tokendynamics.figures.svg import WIDE, Key, Specification, alt, inline, layered
 from tokendynamics.words import power_of_ten
 
 HEIGHT = 270
@@ -117,7 +117,7 @@ class Curves:
         """The legend: each line, and each band, that has a name."""
         return curve_keys(self.curves)
 
-    def chart(self, width: float = WIDE) -> Drawing:
+    def chart(self, width: float = WIDE) -> Specification:
         """Return the chart for a width of its plotting area."""
         whole = all(curve.stepped for curve in self.curves)
         numbers = [values for curve in self.curves for values in (curve.values, curve.low, curve.high)]
@@ -135,7 +135,7 @@ class Curves:
         for curve, base in zip(self.curves, bases, strict=True):
             if curve.has_band:
                 band = base.mark_area(color=curve.colour, opacity=0.16, **_between(curve))
-                layers.append(band.encode(y=y("low"), y2="high:Q"))
+                layers.append(band.encode(y=y("low"), y2=alt.Y2("high:Q")))
         for curve, base in zip(self.curves, bases, strict=True):
             if curve.width:
                 dash: dict[str, Any] = {"strokeDash": list(curve.dash)} if curve.dash else {}
@@ -147,7 +147,7 @@ class Curves:
                 layers.append(points.encode(y=y("mid")))
         layers += [name for rule in self.rules for name in _name(rule, y, width)]
         layers += [hover(self.columns, axis, self.height, width)] if self.columns else []
-        return alt.layer(*layers, width=width, height=self.height)
+        return layered(*layers, width=width, height=self.height)
 
 
 _GAP = 75
@@ -174,7 +174,7 @@ class Panels:
         beside = width >= WIDE and len(self.charts) > 1
         chart_width = (width - _GAP) / 2 if beside else width
         named = [
-            plain(curves.chart(chart_width)) | {"title": {"text": name, "anchor": "start", "offset": 6}}
+            curves.chart(chart_width) | {"title": {"text": name, "anchor": "start", "offset": 6}}
             for name, curves in self.charts.items()
         ]
         return {"hconcat": named, "spacing": 16} if beside else {"vconcat": named, "spacing": 18}

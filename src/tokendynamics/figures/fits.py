@@ -10,7 +10,7 @@ import numpy as np
 
 from tokendynamics.figures.axes import log_ticks
 from tokendynamics.figures.palette import BLUE, GREEN, INK, ORANGE, PAPER
-from tokendynamics.figures.svg import WIDE, Drawing, Key, Specification, alt, inline, plain
+from tokendynamics.figures.svg import WIDE, Key, Specification, alt, inline, layered
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Fits:
 
     def chart(self, width: float = WIDE) -> Specification:
         """Return the chart for a width of its plotting area."""
-        return {"vconcat": [plain(self._one(fit, width)) for fit in self.sequences], "spacing": 26}
+        return {"vconcat": [self._one(fit, width) for fit in self.sequences], "spacing": 26}
 
-    def _one(self, fit: Fit, width: float) -> Drawing:
+    def _one(self, fit: Fit, width: float) -> Specification:
         rows = [
             {"token": f"{place}", "target": target, "output": output}
             for place, (target, output) in enumerate(zip(fit.targets, fit.outputs, strict=True), start=1)
@@ -55,11 +55,11 @@ class Fits:
         ring = base.mark_point(shape="circle", fill=PAPER, stroke=INK, strokeWidth=1.4, size=110, opacity=1)
         disc = base.mark_point(shape="circle", fill=BLUE, stroke=BLUE, size=26, opacity=1)
         layers = [
-            base.mark_rule(color=ORANGE, strokeWidth=2).encode(y=target, y2="output:Q"),
+            base.mark_rule(color=ORANGE, strokeWidth=2).encode(y=target, y2=alt.Y2("output:Q")),
             ring.encode(y=target),
             disc.encode(y=output),
         ]
-        return alt.layer(*layers, width=width, height=190)
+        return layered(*layers, width=width, height=190)
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class LossesOverSteps:
             Key(each.name, "line", each.colour, dash="{:g} {:g}".format(*each.dash), width=1.4) for each in self.levels
         ]
 
-    def chart(self, width: float = WIDE) -> Drawing:
+    def chart(self, width: float = WIDE) -> Specification:
         """Return the chart for a width of its plotting area."""
         known = [run[np.isfinite(run)].tolist() for run in self.runs]
         present = [loss for run in known for loss in run] + [level.loss for level in self.levels]
@@ -125,12 +125,12 @@ class LossesOverSteps:
         ]
         summary = alt.Chart(alt.Data(values=self._summary(last)))
         layers = [
-            summary.mark_area(color=BLUE, opacity=0.16).encode(x=x, y=bottom, y2="high:Q"),
+            summary.mark_area(color=BLUE, opacity=0.16).encode(x=x, y=bottom, y2=alt.Y2("high:Q")),
             *rules,
-            lines.encode(x=x, y=y, detail="seed:N"),
+            lines.encode(x=x, y=y, detail=alt.Detail("seed:N")),
             summary.mark_line(color=INK, strokeWidth=2.2).encode(x=x, y=middle),
         ]
-        return alt.layer(*layers, width=width, height=340)
+        return layered(*layers, width=width, height=340)
 
     def _summary(self, last: int) -> list[dict[str, float]]:
         rows = []
@@ -161,7 +161,7 @@ class LossesByRank:
     titles: tuple[str, str]
     keys: Sequence[Key]
 
-    def chart(self, width: float = WIDE) -> Drawing:
+    def chart(self, width: float = WIDE) -> Specification:
         """Return the chart for a width of its plotting area."""
         rows = [
             {"rank": rank, "loss": max(loss, self.least), "colour": colour}
@@ -183,4 +183,4 @@ class LossesByRank:
         ]
         x = alt.X("rank:Q", axis=alt.Axis(title=self.titles[0], format="d", tickMinStep=1))
         fill = alt.Color("colour:N", scale=None)
-        return alt.layer(*rules, points.encode(x=x, y=y, color=fill), width=width, height=240)
+        return layered(*rules, points.encode(x=x, y=y, color=fill), width=width, height=240)

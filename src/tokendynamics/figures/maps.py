@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 
 from tokendynamics.figures.axes import Column, hover, ticks, time_axis
 from tokendynamics.figures.palette import GRID, INK, NEGATIVE, PAPER, POSITIVE
-from tokendynamics.figures.svg import WIDE, Drawing, Key, alt, inline
+from tokendynamics.figures.svg import WIDE, Key, Specification, alt, inline, layered
 from tokendynamics.words import number
 
 _KEYS = (
@@ -57,7 +57,7 @@ class SignedMap:
         labels = (f"−{full}", f"−{some}", "0", f"+{more}", f"+{most}   (a dash marks cells below −{dash})")
         return [replace(key, label=label) for key, label in zip(_KEYS, labels, strict=True)]
 
-    def chart(self, width: float = WIDE) -> Drawing:
+    def chart(self, width: float = WIDE) -> Specification:
         """Return the chart for a width of its plotting area."""
         layers, rows = sorted({tile.layer for tile in self.tiles}), list(self.rows)
         height = max(min(20 * len(rows), 400), 90)
@@ -77,12 +77,12 @@ class SignedMap:
         tiled = (
             base.properties(name="hover")
             .mark_rect(stroke=GRID, strokeWidth=0.6)
-            .encode(fill=fill, fillOpacity=strength, description="text:N")
+            .encode(fill=fill, fillOpacity=strength, description=alt.Description("text:N"))
         )
         dashes = base.mark_text(fontSize=7 if small else 11, aria=False).encode(
-            text="mark:N", color=alt.Color("ink:N", scale=None)
+            text=alt.Text("mark:N"), color=alt.Color("ink:N", scale=None)
         )
-        return alt.layer(tiled, dashes, width=width, height=height)
+        return layered(tiled, dashes, width=width, height=height)
 
 
 def _some(values: list[int], width: float = WIDE) -> list[int]:
@@ -133,7 +133,7 @@ class LayerMap:
     signs: Sequence[Sign]
     columns: Sequence[Column]
 
-    def chart(self, width: float = WIDE) -> Drawing:
+    def chart(self, width: float = WIDE) -> Specification:
         """Return the chart for a width of its plotting area."""
         layers, edges = self.layers, self.edges
         height = int(min(max(14 * len(layers), 120), 420))
@@ -150,9 +150,13 @@ class LayerMap:
         cells = (
             alt.Chart(inline(sorted(tiles, key=lambda tile: str(tile["colour"]))))
             .mark_rect(stroke=GRID, strokeWidth=0.4)
-            .encode(x=x, x2="x2:Q", y=y, y2="y2:Q", fill=alt.Fill("colour:N", scale=None))
+            .encode(x=x, x2=alt.X2("x2:Q"), y=y, y2=alt.Y2("y2:Q"), fill=alt.Fill("colour:N", scale=None))
         )
         words = alt.Chart(inline([asdict(sign) for sign in self.signs]))
         words = words.mark_text(align="left", dx=2, fontSize=11, aria=False)
-        over = [words.encode(x=x, y=y, text="sign:N", color=alt.Color("ink:N", scale=None))] if self.signs else []
-        return alt.layer(cells, *over, hover(self.columns, axis, height, width), width=width, height=height)
+        over = (
+            [words.encode(x=x, y=y, text=alt.Text("sign:N"), color=alt.Color("ink:N", scale=None))]
+            if self.signs
+            else []
+        )
+        return layered(cells, *over, hover(self.columns, axis, height, width), width=width, height=height)

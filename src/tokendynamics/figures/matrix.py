@@ -12,7 +12,7 @@ import numpy as np
 
 from tokendynamics.figures.figure import Figure, Table, cells
 from tokendynamics.figures.palette import AXIS, GRID, INK, MUTED, NEGATIVE, PAPER, POSITIVE
-from tokendynamics.figures.svg import WIDE, Drawing, Key, Specification, alt, inline, plain
+from tokendynamics.figures.svg import WIDE, Key, Specification, alt, inline, layered, plain
 from tokendynamics.words import number, plural, signed
 
 _TALLEST, _LARGEST_CELL, _NUMBERED_CELL, _DASHED_CELL = 600.0, 34.0, 26.0, 9.0
@@ -167,7 +167,7 @@ def _panel(panel: Panel, cell: float, table: str) -> Specification:
         {"x": 0, "x2": panel.values.shape[1], "y": 0, "y2": panel.values.shape[0]},
     )
     ground = alt.Chart(inline([whole])).mark_rect(fill=PAPER, stroke=GRID, fillOpacity=1)
-    layers: list[alt.Chart] = [ground.encode(x=x, x2="x2:Q", y=y, y2="y2:Q")]
+    layers: list[alt.Chart] = [ground.encode(x=x, x2=alt.X2("x2:Q"), y=y, y2=alt.Y2("y2:Q"))]
     layers += _cells(panel.values / largest, x, y)
     layers += _undefined(panel.values, cell, x, y)
     if cell >= _NUMBERED_CELL:
@@ -178,13 +178,13 @@ def _panel(panel: Panel, cell: float, table: str) -> Specification:
     hit = alt.Chart(inline([whole | {"table": table}]), name=f"hit-{table}").mark_rect(
         fill=PAPER, fillOpacity=0, strokeOpacity=0
     )
-    layers.append(hit.encode(x=x, x2="x2:Q", y=y, y2="y2:Q", description="table:N"))
-    title: dict[str, Any] = {"anchor": "start", "frame": "group", "fontSize": 12.5, "fontWeight": 600, "offset": 26}
-    named = alt.TitleParams(
-        text=panel.title, subtitle=_note(panel), subtitleColor=MUTED, subtitleFontSize=11, subtitlePadding=4, **title
-    )
-    drawn = alt.layer(*layers, width=columns * across, height=rows * cell, title=named)
-    return {"vconcat": [plain(drawn), plain(_legend(largest))], "spacing": 6}
+    layers.append(hit.encode(x=x, x2=alt.X2("x2:Q"), y=y, y2=alt.Y2("y2:Q"), description=alt.Description("table:N")))
+    title = {
+        "text": panel.title, "subtitle": _note(panel), "subtitleColor": MUTED, "subtitleFontSize": 11,
+        "subtitlePadding": 4, "anchor": "start", "frame": "group", "fontSize": 12.5, "fontWeight": 600, "offset": 26,
+    }  # fmt: skip
+    drawn = layered(*layers, width=columns * across, height=rows * cell, title=title)
+    return {"vconcat": [drawn, _legend(largest)], "spacing": 6}
 
 
 def _axes(panel: Panel, across: float, cell: float) -> tuple[alt.X, alt.Y]:
@@ -239,7 +239,7 @@ def _cells(strengths: np.ndarray, x: alt.X, y: alt.Y) -> list[alt.Chart]:
     rows.sort(key=lambda one: (one["colour"], one["level"]))
     fill, opacity = alt.Fill("colour:N", scale=None), alt.FillOpacity("level:Q", scale=None)
     base = alt.Chart(inline(rows)).mark_rect(strokeOpacity=0)
-    return [base.encode(x=x, x2="x2:Q", y=y, y2="y2:Q", fill=fill, fillOpacity=opacity)]
+    return [base.encode(x=x, x2=alt.X2("x2:Q"), y=y, y2=alt.Y2("y2:Q"), fill=fill, fillOpacity=opacity)]
 
 
 def _undefined(values: np.ndarray, cell: float, x: alt.X, y: alt.Y) -> list[alt.Chart]:
@@ -255,7 +255,7 @@ def _numbers(values: np.ndarray, largest: float, x: alt.X, y: alt.Y) -> alt.Char
         if (written := _short(float(value), largest))
     ]
     base = alt.Chart(inline(rows)).mark_text(fontSize=9.5, baseline="middle")
-    return base.encode(x=x, y=y, text="text:N", fill=alt.Fill("ink:N", scale=None))
+    return base.encode(x=x, y=y, text=alt.Text("text:N"), fill=alt.Fill("ink:N", scale=None))
 
 
 def _short(value: float, largest: float) -> str:
@@ -281,7 +281,7 @@ def _dashes(strengths: np.ndarray, x: alt.X, y: alt.Y) -> list[alt.Chart]:
         rows = [{"x": c + 0.3, "x2": c + 0.7, "y": r + 0.5} for r, c in np.argwhere(chosen).tolist()]
         if rows:
             base = alt.Chart(inline(rows)).mark_rule(color=colour, strokeWidth=1)
-            layers.append(base.encode(x=x, x2="x2:Q", y=y))
+            layers.append(base.encode(x=x, x2=alt.X2("x2:Q"), y=y))
     return layers
 
 
@@ -291,8 +291,8 @@ def _borders(panel: Panel, x: alt.X, y: alt.Y) -> list[alt.Chart]:
     down = [{"x": edge, "y": 0, "y2": rows} for edge in panel.columns.edges]
     look: dict[str, Any] = {"color": AXIS, "strokeWidth": 1.3}
     return [
-        alt.Chart(inline(across)).mark_rule(**look).encode(x=x, x2="x2:Q", y=y),
-        alt.Chart(inline(down)).mark_rule(**look).encode(x=x, y=y, y2="y2:Q"),
+        alt.Chart(inline(across)).mark_rule(**look).encode(x=x, x2=alt.X2("x2:Q"), y=y),
+        alt.Chart(inline(down)).mark_rule(**look).encode(x=x, y=y, y2=alt.Y2("y2:Q")),
     ]
 
 
@@ -302,10 +302,10 @@ def _block_names(panel: Panel, across: float, cell: float, x: alt.X, y: alt.Y) -
     above, beside = _named(panel.columns, across), _named(panel.rows, cell)
     if above:
         base = alt.Chart(inline([{"x": place, "text": name} for place, name in above])).mark_text(y=-24, **look)
-        layers.append(base.encode(x=x, text="text:N"))
+        layers.append(base.encode(x=x, text=alt.Text("text:N")))
     if beside:
         base = alt.Chart(inline([{"y": place, "text": name} for place, name in beside]))
-        layers.append(base.mark_text(x=-34, angle=270, **look).encode(y=y, text="text:N"))
+        layers.append(base.mark_text(x=-34, angle=270, **look).encode(y=y, text=alt.Text("text:N")))
     return layers
 
 
@@ -323,7 +323,7 @@ def _fitting(name: str, room: float) -> str:
     return name if 5.8 * len(name) <= room or len(name) < 6 else f"{name[:3]}."
 
 
-def _legend(largest: float) -> Drawing:
+def _legend(largest: float) -> Specification:
     """Draw the scale: what the strongest colours stand for, with zero between them."""
     rows = [
         {"x": place, "x2": place + 1, "colour": POSITIVE if share > 0 else NEGATIVE, "level": abs(share)}
@@ -338,7 +338,8 @@ def _legend(largest: float) -> Drawing:
     fill, opacity = alt.Fill("colour:N", scale=None), alt.FillOpacity("level:Q", scale=None)
     x = alt.X("x:Q", scale=alt.Scale(domain=[0, ends], nice=False), axis=axis)
     base = alt.Chart(inline(rows)).mark_rect(stroke=GRID, strokeWidth=0.6, y=0, y2=10)
-    return base.encode(x=x, x2="x2:Q", fill=fill, fillOpacity=opacity).properties(width=12 * ends, height=10)
+    drawn = base.encode(x=x, x2=alt.X2("x2:Q"), fill=fill, fillOpacity=opacity)
+    return plain(drawn.properties(width=12 * ends, height=10))
 
 
 def _note(panel: Panel) -> list[str]:

@@ -14,7 +14,7 @@ from contourpy import contour_generator
 from tokendynamics.figures.axes import MOST_TICKS, Parameter
 from tokendynamics.figures.lines import LOOKS
 from tokendynamics.figures.palette import GRID, ORANGE, PAPER, POSITIONS
-from tokendynamics.figures.svg import WIDE, Drawing, Key, alt, inline
+from tokendynamics.figures.svg import WIDE, Key, Specification, alt, inline, layered
 
 _STEPS = (0.2, 0.4, 0.6, 0.8)
 _HALF = 0.5
@@ -58,7 +58,7 @@ class OutcomeCurves:
         mark = "disc" if self.along.words else "line"
         return [Key(share.word, mark, colour, dash=" ".join(map(str, dash))) for share, (colour, dash) in looks]
 
-    def chart(self, width: float = WIDE) -> Drawing:
+    def chart(self, width: float = WIDE) -> Specification:
         """Return the chart for a width of its plotting area."""
         along, x = self.along, _axis("x", self.along, width)
         bands: list[alt.Chart] = []
@@ -69,12 +69,14 @@ class OutcomeCurves:
             # Words have no values between; their bars stand side by side, or they would cover each other.
             aside: dict[str, Any] = {"xOffset": 9.0 * (place - (len(self.shares) - 1) / 2)} if along.words else {}
             if along.words:
-                bands.append(base.mark_rule(color=colour, strokeWidth=1.4, **aside).encode(y=_y("low"), y2="high:Q"))
+                bands.append(
+                    base.mark_rule(color=colour, strokeWidth=1.4, **aside).encode(y=_y("low"), y2=alt.Y2("high:Q"))
+                )
             else:
                 stroke: dict[str, Any] = {"strokeDash": list(dash)} if dash else {}
-                bands.append(base.mark_area(color=colour, opacity=0.16).encode(y=_y("low"), y2="high:Q"))
+                bands.append(base.mark_area(color=colour, opacity=0.16).encode(y=_y("low"), y2=alt.Y2("high:Q")))
                 bands.append(base.mark_line(color=colour, strokeWidth=2.2, **stroke).encode(y=_y("fraction")))
-            dots = alt.Chart(inline(rows), name=f"hover-{place}").encode(x=x, description="text:N")
+            dots = alt.Chart(inline(rows), name=f"hover-{place}").encode(x=x, description=alt.Description("text:N"))
             look: dict[str, Any] = {
                 "shape": "circle",
                 "filled": True,
@@ -84,7 +86,7 @@ class OutcomeCurves:
                 **aside,
             }
             points.append(dots.mark_point(**look).encode(y=_y("fraction")))
-        return alt.layer(*bands, *points, width=width, height=280)
+        return layered(*bands, *points, width=width, height=280)
 
     def _rows(self, share: Shares) -> list[dict[str, object]]:
         columns = (self.along.places, share.fraction, share.low, share.high)
@@ -137,7 +139,7 @@ class OutcomeMap:
                 borders.append((values is not fraction, np.stack(places, axis=-1)))
         return borders
 
-    def chart(self, width: float = WIDE) -> Drawing:
+    def chart(self, width: float = WIDE) -> Specification:
         """Return the chart for a width of its plotting area."""
         across, up = self.across, self.up
         height = min(0.62 * width, 420.0) if width >= WIDE else 0.95 * width
@@ -153,7 +155,14 @@ class OutcomeMap:
         layers: list[alt.Chart] = [
             alt.Chart(inline(rows), name="hover")
             .mark_rect(stroke=GRID, strokeWidth=0.5)
-            .encode(x=x, x2="x2:Q", y=y, y2="y2:Q", fill=alt.Fill("colour:N", scale=None), description="text:N")
+            .encode(
+                x=x,
+                x2=alt.X2("x2:Q"),
+                y=y,
+                y2=alt.Y2("y2:Q"),
+                fill=alt.Fill("colour:N", scale=None),
+                description=alt.Description("text:N"),
+            )
         ]
         for dashed, look in (
             (False, {"color": ORANGE, "strokeWidth": 2.2}),
@@ -166,10 +175,12 @@ class OutcomeMap:
                 if kind == dashed
             ]
             if points:
-                base = alt.Chart(inline(points)).encode(x=x, y=y, detail="line:N", order="order:Q")
+                base = alt.Chart(inline(points)).encode(
+                    x=x, y=y, detail=alt.Detail("line:N"), order=alt.Order("order:Q")
+                )
                 # The paper below, or the line would be lost on dark cells.
                 layers += [base.mark_line(color=PAPER, strokeWidth=look["strokeWidth"] + 2.4), base.mark_line(**look)]
-        return alt.layer(*layers, width=width, height=height)
+        return layered(*layers, width=width, height=height)
 
 
 def _colour(fraction: float) -> str:

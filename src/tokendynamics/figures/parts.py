@@ -10,7 +10,7 @@ import numpy as np
 from tokendynamics.figures.axes import Column, depth_axis, hover
 from tokendynamics.figures.curves import HEIGHT, Numbers, drawable
 from tokendynamics.figures.palette import AXIS, INK, PAPER
-from tokendynamics.figures.svg import WIDE, Drawing, Key, alt
+from tokendynamics.figures.svg import WIDE, Drawing, Key, Specification, alt, layered
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Stack:
                     axis=alt.Axis(title=self.title, tickCount=6),
                     stack=None,
                 ),
-                y2="y2:Q",
+                y2=alt.Y2("y2:Q"),
                 fill=alt.Fill("part:N", scale=alt.Scale(domain=names, range=colours), legend=shown),
             )
         )
@@ -138,7 +138,7 @@ class Bars:
         shown = [bar for bar in self.bars if np.isfinite(bar.values).any()]
         return [*(Key(bar.label, "box", bar.colour) for bar in shown), Key("total of the layer", "diamond", INK)]
 
-    def chart(self, width: float = WIDE) -> Drawing:
+    def chart(self, width: float = WIDE) -> Specification:
         """Return the chart for a width of its plotting area."""
         last = max(self.layers)
         y = alt.Y("y:Q", axis=alt.Axis(title=self.title, labelExpr=_PLUS, tickCount=7))
@@ -147,7 +147,7 @@ class Bars:
         drawn = [
             alt.Chart(alt.Data(values=self._rows(bar)))
             .mark_rect(fill=bar.colour, stroke=INK, strokeWidth=0.5)
-            .encode(x=x, x2="x2:Q", y=y, y2="y2:Q")
+            .encode(x=x, x2=alt.X2("x2:Q"), y=y, y2=alt.Y2("y2:Q"))
             for bar in self.bars
         ]
         zero = alt.Chart(alt.Data(values=[{"y": 0}])).mark_rule(color=AXIS).encode(y=y)
@@ -157,7 +157,9 @@ class Bars:
             for bar in self.bars
             if np.isfinite([bar.low[place], bar.high[place]]).all()
         ]
-        whiskers = alt.Chart(alt.Data(values=ends)).mark_rule(color=INK, strokeWidth=1.2).encode(x=x, y=y, y2="y2:Q")
+        whiskers = (
+            alt.Chart(alt.Data(values=ends)).mark_rule(color=INK, strokeWidth=1.2).encode(x=x, y=y, y2=alt.Y2("y2:Q"))
+        )
         totals = zip(self.layers, self.totals.tolist(), strict=True)
         size = 60 if width / (last + 1.6) > 14 else 22
         total = (
@@ -166,7 +168,7 @@ class Bars:
             .encode(x=x, y=y)
         )
         over = hover(self.columns, axis, self.height, width)
-        return alt.layer(
+        return layered(
             *drawn, zero, *([whiskers] if ends else []), total, over, width=width, height=self.height
         )  # fmt: skip
 

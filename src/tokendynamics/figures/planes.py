@@ -10,7 +10,7 @@ import numpy as np
 
 from tokendynamics.figures.axes import Axis
 from tokendynamics.figures.palette import AXIS, BLUE, GRID, INK, MUTED, PAPER, POSITIONS
-from tokendynamics.figures.svg import WIDE, Drawing, Key, alt, inline
+from tokendynamics.figures.svg import WIDE, Key, Specification, alt, inline, layered
 from tokendynamics.words import UNDEFINED
 
 _COLUMNS, _GAP = 3, 18
@@ -53,13 +53,13 @@ class Stills:
         """The legend: the shades of the tokens."""
         return _fifths("prompt")
 
-    def chart(self, width: float = WIDE) -> Drawing:
+    def chart(self, width: float = WIDE) -> Specification:
         """Return the chart for a width of its plotting area."""
         columns = _COLUMNS if width >= WIDE else 1
         size = ((width + 55 - (columns - 1) * _GAP) / columns, 185 if width >= WIDE else 130)
         domains = self._domains(size[0] / size[1])
         panels = [_panel(picture, size, domains) for picture in self.pictures]
-        return alt.concat(*panels, columns=columns, spacing=_GAP)
+        return {"concat": panels, "columns": columns, "spacing": _GAP}
 
     def _domains(self, aspect: float) -> tuple[list[float], list[float]]:
         finite = self.within[np.isfinite(self.within).all(axis=-1)]
@@ -72,7 +72,7 @@ class Stills:
         return [x - tall * aspect, x + tall * aspect], [y - tall, y + tall]
 
 
-def _panel(picture: Still, size: tuple[float, float], domains: tuple[list[float], list[float]]) -> Drawing:
+def _panel(picture: Still, size: tuple[float, float], domains: tuple[list[float], list[float]]) -> Specification:
     width, height = size
     points = [
         {"x": x, "y": y, "part": min(5 * place // len(picture.points), 4)}
@@ -95,18 +95,18 @@ def _panel(picture: Still, size: tuple[float, float], domains: tuple[list[float]
         layers.append(blank.mark_text(text=picture.note, x=width - 6, y=11, align="right", color=MUTED, fontSize=11))
     elif not points:
         layers.append(blank.mark_text(text=UNDEFINED, x=width / 2, y=height / 2, color=MUTED, fontSize=12))
-    title = alt.TitleParams(text=picture.name, anchor="start", frame="group", offset=4)
-    return alt.layer(*layers, width=width, height=height, title=title)
+    title = {"text": picture.name, "anchor": "start", "frame": "group", "offset": 4}
+    return layered(*layers, width=width, height=height, title=title)
 
 
-def _cross(domains: tuple[list[float], list[float]], x: alt.X, y: alt.Y) -> Drawing:
+def _cross(domains: tuple[list[float], list[float]], x: alt.X, y: alt.Y) -> Specification:
     """Draw lines through the origin, the point that unit vectors reach only where they cancel."""
     lines = []
     if domains[0][0] < 0 < domains[0][1]:
         lines.append(alt.Chart(alt.Data(values=[{"x": 0}])).mark_rule(color=GRID).encode(x=x))
     if domains[1][0] < 0 < domains[1][1]:
         lines.append(alt.Chart(alt.Data(values=[{"y": 0}])).mark_rule(color=GRID).encode(y=y))
-    return alt.layer(*lines) if lines else alt.layer(alt.Chart(alt.Data(values=[])).mark_rule(color=AXIS))
+    return layered(*lines) if lines else layered(alt.Chart(alt.Data(values=[])).mark_rule(color=AXIS))
 
 
 _TALL, _TALL_NARROW = 460, 258
@@ -135,7 +135,7 @@ class Paths:
         """The legend: the shades of the tokens, where there are enough of them."""
         return _fifths("tokens") if len(self.tokens) >= len(POSITIONS) else []
 
-    def chart(self, width: float = WIDE) -> Drawing:
+    def chart(self, width: float = WIDE) -> Specification:
         """Return the chart for a width of its plotting area."""
         height = _TALL if width >= WIDE else _TALL_NARROW
         x, y = self._plane(width, height) if self.clock is None else (self.clock.x(width), self._values())
@@ -157,18 +157,22 @@ class Paths:
         }
         layers: list[alt.Chart] = [_circle(x, y)] if self.circle else []
         base = alt.Chart(inline(lines)).mark_line(strokeWidth=1.1, opacity=0.8)
-        layers.append(base.encode(x=x, y=y, detail="token:N", order="n:Q", stroke=alt.Stroke("part:O", **shade)))
+        layers.append(
+            base.encode(
+                x=x, y=y, detail=alt.Detail("token:N"), order=alt.Order("n:Q"), stroke=alt.Stroke("part:O", **shade)
+            )
+        )
         rings = alt.Chart(inline(ends["start"]), name="hover-starts")
         discs = alt.Chart(inline(ends["end"]), name="hover-ends")
         layers += [
             rings.mark_point(shape="circle", fill=PAPER, size=34, strokeWidth=1.3, opacity=1).encode(
-                x=x, y=y, stroke=alt.Stroke("part:O", **shade), description="text:N"
+                x=x, y=y, stroke=alt.Stroke("part:O", **shade), description=alt.Description("text:N")
             ),
             discs.mark_point(shape="circle", size=52, stroke=INK, strokeWidth=0.7, opacity=1).encode(
-                x=x, y=y, fill=alt.Fill("part:O", **shade), description="text:N"
+                x=x, y=y, fill=alt.Fill("part:O", **shade), description=alt.Description("text:N")
             ),
         ]
-        return alt.layer(*layers, width=width, height=height)
+        return layered(*layers, width=width, height=height)
 
     def _values(self) -> alt.Y:
         return alt.Y("y:Q", scale=alt.Scale(zero=False), axis=alt.Axis(title=capital(self.names[1]), tickCount=6))
@@ -195,7 +199,9 @@ def _circle(x: alt.X, y: alt.Y) -> alt.Chart:
     """Draw the outline of the unit sphere."""
     turn = np.linspace(0, 2 * math.pi, 121)
     rows = [{"x": float(np.cos(a)), "y": float(np.sin(a)), "n": n} for n, a in enumerate(turn)]
-    return alt.Chart(alt.Data(values=rows)).mark_line(color=GRID, strokeWidth=1.5).encode(x=x, y=y, order="n:Q")
+    return (
+        alt.Chart(alt.Data(values=rows)).mark_line(color=GRID, strokeWidth=1.5).encode(x=x, y=y, order=alt.Order("n:Q"))
+    )
 
 
 def capital(words: str) -> str:

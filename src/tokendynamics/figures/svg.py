@@ -103,11 +103,23 @@ def inline(rows: Sequence[Mapping[str, Any]]) -> alt.Data:
     return alt.Data(values=json.dumps(rows), format={"type": "json"})
 
 
-def plain(chart: Drawing) -> Specification:
+def plain(chart: Drawing | Specification) -> Specification:
     """Return what a drawing says, to be a part of another."""
+    if isinstance(chart, dict):
+        return chart
     # The schema check is slow on inline rows and adds nothing here: vl-convert refuses what it cannot draw.
     whole = chart.to_dict(validate=False)
     return {name: value for name, value in whole.items() if name not in ("$schema", "config")}
+
+
+def layered(*layers: Drawing | Specification, **properties: Any) -> Specification:
+    """Return drawings over each other.
+
+    Args:
+        layers: The lowest first.
+        properties: Of all of them, such as the width.
+    """
+    return {"layer": [plain(layer) for layer in layers], **properties}
 
 
 def words_chart(lines: Sequence[str]) -> Drawing:
@@ -136,8 +148,7 @@ def draw(
         keys: The legend, set above the chart.
         screen: Which screens it is for; empty for all. On "narrow" and "notebook" nothing shows text for the pointer.
     """
-    said = chart if isinstance(chart, dict) else plain(chart)
-    specification = said | {"$schema": alt.SCHEMA_URL, "config": chart_config()}
+    specification = plain(chart) | {"$schema": alt.SCHEMA_URL, "config": chart_config()}
     root = ElementTree.fromstring(svg_of(specification))  # noqa: S314
     if screen in {"narrow", "notebook"}:
         _drop_hover(root)
