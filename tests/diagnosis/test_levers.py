@@ -725,6 +725,12 @@ def test_a_streamed_network_is_refused(tmp_path: Any) -> None:
     _network("gpt2", dtype=torch.float32).save_pretrained(tmp_path)
     with pytest.raises(CheckpointError, match="expected a network in memory as a whole"):
         td.levers(load(tmp_path, stream=True), _ids(5))
+    diagnosis = td.diagnose(load(tmp_path, stream=True), _ids(5), heads=False, directions=False, baseline=None)
+    tried = (
+        "the network is streamed from disk, and all of it must be in memory; load it where it fits, or with device_map"
+    )
+    assert (diagnosis.levers_refused, diagnosis.heads_refused) == (tried, "it was not requested")
+    assert any(sentence.text == f"Nothing was tried: {tried}." for sentence in diagnosis.verdict.sentences)
 
 
 @pytest.mark.few(2)

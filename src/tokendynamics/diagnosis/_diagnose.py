@@ -283,6 +283,11 @@ def _shared(
     return {"directions": refused, "sources": refused}
 
 
+_STREAMED = Refused(
+    "the network is streamed from disk, and all of it must be in memory; load it where it fits, or with device_map"
+)
+
+
 def _gated(
     ckpt: Checkpoint,
     texts: Any,
@@ -293,6 +298,8 @@ def _gated(
 ) -> dict[str, Any]:
     """Return what changes of the network do; refused for too few or unsuitable prompts, and for a streamed network."""
     measured: dict[str, Any] = dict.fromkeys(requested, Refused("it was not requested"))
+    if ckpt.streamed:
+        return measured | dict.fromkeys((name for name, wanted in requested.items() if wanted), _STREAMED)
     both = requested["levers"] and requested["heads"]
     try:
         if both:
