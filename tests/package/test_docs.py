@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,12 @@ def test_every_section_that_is_linked_to_exists(name: str) -> None:
         headings = re.findall(r"^#+ (.+)$", document.read_text(encoding="utf-8"), re.MULTILINE)
         anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
         assert section in anchors, f"{path}#{section}"
+
+
+def test_the_glossary_explains_terms_as_pages_do() -> None:
+    text = _read("docs/glossary.md")
+    terms = tomllib.loads(_read("src/tokendynamics/report/glossary.toml"))["terms"]
+    assert [term["key"] for term in terms if f"  {term['definition']}" not in text] == []
 
 
 def _resolved(dotted: str) -> object:
