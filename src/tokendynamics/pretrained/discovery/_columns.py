@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import torch
@@ -49,10 +49,10 @@ class Part:
         reads: What the module reads, column by column; None for what the attention itself reads.
     """
 
-    columns: tuple[int, ...]
+    columns: tuple[int, ...] = field(repr=False)  # as many numbers as the network has features
     module: str
-    rows: tuple[int, ...]
-    factor: tuple[float, ...]
+    rows: tuple[int, ...] = field(repr=False)
+    factor: tuple[float, ...] = field(repr=False)
     does: Storage | Norm
     reads: tuple[Part, ...] | None = None
 
