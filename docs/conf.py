@@ -27,6 +27,7 @@ extensions = [
     "sphinx_click",
     "sphinx_copybutton",
     "sphinx_gallery.gen_gallery",
+    "accessible",
     "mathml",
     "api_pages",
     "explorer_page",
