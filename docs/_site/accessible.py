@@ -37,7 +37,7 @@ def rewrite(app: Sphinx, exception: Exception | None) -> None:
     if exception is not None or app.builder.format != "html":
         return
     for path in Path(app.outdir).rglob("*.html"):
-        if path.name.startswith("explorer"):
+        if path.name == "explorer-presets.html":
             continue
         before = path.read_text(encoding="utf-8")
         after = accessible(before)
