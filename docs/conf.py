@@ -34,7 +34,15 @@ extensions = [
     "ledger",
     "format_pages",
 ]
-exclude_patterns = ["_site", "tutorials", "gallery", "built/beside", "papers/*.json", "**/sg_execution_times.rst"]
+exclude_patterns = [
+    "_site",
+    "tutorials",
+    "gallery",
+    "built/beside",
+    "papers/*.json",
+    "sg_execution_times.rst",
+    "**/sg_execution_times.rst",
+]
 html_extra_path = ["built/beside"]
 nitpicky = False
 smartquotes = False  # they make dashes of the hyphens of options

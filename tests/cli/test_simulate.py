@@ -19,6 +19,7 @@ from tokendynamics.cli._output import Output
 from tokendynamics.dynamics import Trajectory
 from tokendynamics.provenance.progress import Progress
 from tokendynamics.specification.examples import example_names, example_text
+from tokendynamics.words import number
 
 SPEC = """\
 title = "two systems of the free flow"
@@ -232,7 +233,7 @@ def test_the_table_lists_every_condition_and_how_much_of_the_horizon_was_seen(
     at = next(index for index, row in enumerate(rows) if row.strip().startswith("asymptotic-4.1 "))
     end = float(Trajectory.open(tmp_path / "simulation-spec" / "trajectory.zarr").end_times)
     assert end < 50
-    assert f"over [0, {end:g}] of 50" in rows[at]
+    assert f"over [0, {number(end, 6)}] of 50" in rows[at]
     conditions = {" ".join(row.split()[2:]): row.split()[1] for row in rows[at + 1 : at + 4]}
     assert sorted(conditions.values()) == ["holds", "holds", "undecided"]
     for words, outcome in (("relative rise of (13)", "holds"), ("rate", "holds"), ("tends to 0", "undecided")):

@@ -75,4 +75,6 @@ def _violated(one: Check) -> list[str]:
         if hypothesis.holds is False and hypothesis.margin is not None
     }
     beginnings = {text: next((start for start in margins if text.startswith(start)), None) for text in one.reasons}
-    return [text if start is None else f"{text} (margin {margins[start]:.3g})" for text, start in beginnings.items()]
+    return [
+        text if start is None else f"{text} (margin {number(margins[start])})" for text, start in beginnings.items()
+    ]

@@ -13,6 +13,7 @@ from tokendynamics.cli._signature import Option
 from tokendynamics.cli._terminal import line
 from tokendynamics.cli._values import Number
 from tokendynamics.numerics.printable import shortened
+from tokendynamics.words import number
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -76,9 +77,11 @@ class Limits:
             elif verdict.final_norm in (self.fail_on or ()):
                 reasons.append(f"{name} is in “{verdict.final_norm}” after the final norm (--fail-on)")
             if most is not None and math.isnan(kappa):
-                reasons.append(f"{name}: κ′ is undefined, so it cannot be compared with {most:g} (--max-similarity)")
+                reasons.append(
+                    f"{name}: κ′ is undefined, so it cannot be compared with {number(most)} (--max-similarity)"
+                )
             elif most is not None and kappa > most:
-                reasons.append(f"{name}: κ′ {kappa:.3g} is above {most:g} (--max-similarity)")
+                reasons.append(f"{name}: κ′ {number(kappa)} is above {number(most)} (--max-similarity)")
         if reasons:
             line(f"limit not met: {'; '.join(reasons)}")
         return NOT_MET if reasons else 0

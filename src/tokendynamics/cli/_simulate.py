@@ -12,7 +12,7 @@ from tokendynamics.cli._interrupted import Kept, says_what_is_kept
 from tokendynamics.cli._options import OutFolder, SpecFile, check_writable, file_to_run
 from tokendynamics.cli._signature import Json, Positive, command
 from tokendynamics.cli._terminal import Console, command_line, echo, echo_json, table
-from tokendynamics.words import plural
+from tokendynamics.words import number, plural
 
 if TYPE_CHECKING:
     from tokendynamics.specification import Simulation
@@ -97,7 +97,9 @@ def _say_interrupted(simulation: Simulation, folder: Path) -> None:
     trajectory, statuses = simulation.trajectory, simulation.statuses
     stopped = trajectory.end_times[trajectory.status == "interrupted"]
     counted = ", ".join(f"{count} {status}" for status, count in statuses.items())
-    earliest = f", the first at t = {stopped.min():g} of {trajectory.times[-1]:g}" if stopped.size else ""
+    earliest = (
+        f", the first at t = {number(stopped.min(), 6)} of {number(trajectory.times[-1], 6)}" if stopped.size else ""
+    )
     systems = plural(statuses.total(), "system")
     where = folder / "trajectory.zarr"
     echo(f"interrupted: {systems}, {counted}{earliest}; the states reached are in {where}", err=True)
@@ -110,12 +112,12 @@ def _print_tables(simulation: Simulation, folder: Path, paths: tuple[Path, ...])
     shown = table(*columns, left=("status",), title=f"Engine {trajectory.engine}")
     for status, count in simulation.statuses.items():
         chosen = ends[statuses == status]
-        shown.add_row(status, str(count), f"{chosen.min():g}", f"{chosen.max():g}")
+        shown.add_row(status, str(count), number(chosen.min(), 6), number(chosen.max(), 6))
     console.print(shown)
     columns = ("statement", "outcome", "margin", "tolerance", "result")
     shown = table(*columns, left=("statement", "outcome", "result"), unbroken=("statement",), title="Certificates")
     for certificate in simulation.certificates or ():
-        numbers = f"{certificate.margin:.3g}", f"{certificate.tolerance:.3g}"
+        numbers = number(certificate.margin), number(certificate.tolerance)
         shown.add_row(certificate.statement, certificate.outcome, *numbers, Text(certificate.text))
         for part in certificate.conditions if len(certificate.conditions) > 1 else ():
             *cells, text = _condition_row(part)
@@ -134,4 +136,4 @@ def _condition_row(part: Condition) -> tuple[str, str, str, str]:
     chosen = part.outcome == outcome
     share = f" ({counted(chosen)})" if chosen.size > 1 else ""
     margin = float(part.margin[chosen].min())
-    return f"· {outcome}", f"{margin:.3g}", f"{part.tolerance:.3g}", f"{part.text}{share}"
+    return f"· {outcome}", number(margin), number(part.tolerance), f"{part.text}{share}"

@@ -82,6 +82,7 @@ def _run(spec: Path, store: Path, how: Running) -> None:
 
 def _print(dataset: xr.Dataset, where: str) -> None:
     from tokendynamics.sweeps.systems.results import totals, tried_again
+    from tokendynamics.words import number
 
     console = Console(highlight=False)
     for variable in ("outcome", "status"):
@@ -89,7 +90,7 @@ def _print(dataset: xr.Dataset, where: str) -> None:
             continue
         shown = table(variable, "systems", "share", "95 % interval", left=(variable,))
         for row in totals(dataset, variable):
-            interval = f"{row['low']:.4g} … {row['high']:.4g}"
-            shown.add_row(str(row["word"]), f"{row['count']:,}", f"{row['fraction']:.4g}", interval)
+            interval = f"{number(row['low'], 4)}–{number(row['high'], 4)}"
+            shown.add_row(str(row["word"]), f"{row['count']:,}", number(row["fraction"], 4), interval)
         console.print(shown)
     console.print(Text(f"{tried_again(dataset)}\n{where}"))

@@ -61,7 +61,7 @@ def _moments(schedule: Schedule) -> tuple[float, ...]:
 
 def _looked_at(schedule: Schedule) -> str:
     moments = _moments(schedule)
-    return f"at the {len(moments)} times looked at in [{moments[0]:g}, {moments[-1]:g}]"
+    return f"at the {len(moments)} times looked at in [{number(moments[0], 6)}, {number(moments[-1], 6)}]"
 
 
 def fact(name: str, holds: bool, text: str) -> Hypothesis:

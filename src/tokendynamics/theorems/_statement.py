@@ -132,7 +132,7 @@ def _part_seen(trajectory: Trajectory) -> list[str]:
         return []
     ended = int(np.sum(np.asarray(trajectory.end_times) < horizon))
     share = "" if trajectory.end_times.size == 1 else f" ({ended} of {trajectory.end_times.size} systems ended early)"
-    return [f"over [{first:g}, {end:g}] of {horizon:g}{share}"]
+    return [f"over [{number(first, 6)}, {number(end, 6)}] of {number(horizon, 6)}{share}"]
 
 
 def flow_of_systems(flow: Flow, where: np.ndarray) -> Flow:
