@@ -17,6 +17,7 @@ from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.report.explorer import _page as page
 from tokendynamics.report.explorer import _statements
 from tokendynamics.report.explorer._flow import changed, numbers_of, sharpness, why_not_live
+from tokendynamics.report.explorer._system import measured
 from tokendynamics.specification import parse
 
 EYE = torch.eye(3, dtype=torch.float64)
@@ -134,7 +135,14 @@ def printed(one: dict[str, Any]) -> tuple[str, str, float, float]:
 
 
 @pytest.mark.parametrize(
-    ("name", "betas"), [("one-cluster", None), ("leader", None), ("metastability", (0.25, 4.0, 16.0))]
+    ("name", "betas"),
+    [
+        ("one-cluster", None),
+        ("leader", (0.25, 2.0, 16.0)),
+        ("metastability", (4.0, 8.0)),
+        pytest.param("leader", None, marks=pytest.mark.slow),
+        pytest.param("metastability", None, marks=pytest.mark.slow),
+    ],
 )
 def test_each_printed_certificate_is_what_certify_says_of_that_run(
     name: str, betas: tuple[float, ...] | None, presets: dict[str, Any]
@@ -288,12 +296,29 @@ def test_the_still_picture_is_the_view_that_the_page_begins_with(presets: dict[s
     assert "still" not in data_of(page.explorer_page(file_of(3)))[0]
 
 
+def test_two_tokens_have_a_spread_and_one_has_none() -> None:
+    two = torch.tensor([[2.0, 0.0], [0.6, 0.8]], dtype=torch.float64)
+    assert measured(two)["spread"] == pytest.approx(0.4, abs=1e-12)
+    assert measured(two)["clusters"] == 2
+    assert measured(two[:1]) == {"spread": None, "rank": pytest.approx(1.0), "clusters": None}
+    assert measured(torch.zeros(3, 2, dtype=torch.float64)) == {"spread": None, "rank": None, "clusters": None}
+
+
 def test_a_page_follows_one_system_of_many_and_says_so() -> None:
     start = np.random.default_rng(0).normal(size=(4, 5, 3))
     run = td.simulate(td.Flow(td.Attention(EYE, EYE), td.Sphere()), start, np.linspace(0, 1, 5))
     (system,) = page.systems_of(run)
     assert "first system of several" in system["sentence"]
     np.testing.assert_allclose(system["flow"]["start"], start[0] / np.linalg.norm(start[0], axis=-1, keepdims=True))
+
+
+def test_of_several_systems_that_no_browser_integrates_the_first_is_played() -> None:
+    start = np.random.default_rng(0).normal(size=(2, 2, 4, 3))
+    flow = td.Flow(td.Attention(td.Sinusoidal(EYE, 1.0, 1.0, 0.0), EYE), td.Free())
+    run = td.simulate(flow, start, np.linspace(0, 1, 5))
+    (system,) = page.systems_of(run)
+    assert "first system of several" in system["sentence"]
+    np.testing.assert_allclose(system["frames"], run.tensor[0, 0].numpy(), rtol=1e-5, atol=1e-9)
 
 
 def test_wide_states_are_drawn_in_the_directions_in_which_they_differ_most() -> None:
@@ -319,7 +344,10 @@ def test_a_result_is_explored_from_its_own_method_and_from_a_file(tmp_path: Any)
     assert "<b>mine" not in html
 
 
-def test_every_term_is_explained_by_one_sentence_and_every_step_names_a_control() -> None:
+def test_every_term_is_explained_by_one_sentence_and_every_step_names_a_control(
+    presets: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "presets", lambda: list(presets.values()))
     glossary = page.glossary()
     assert set(page.TERMS) <= set(glossary)
     assert len({one["term"] for one in glossary.values()}) == len(glossary)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,23 @@ def test_the_circuits_are_those_of_the_layer_that_writes_most_on_the_shared_dire
     wanted = torch.nn.functional.normalize(start[kept], dim=-1)
     np.testing.assert_allclose(circuits["flow"]["start"], wanted.numpy(), atol=1e-9)
     assert len(circuits["tokens"]) == len(kept)
+
+
+def test_a_token_that_is_massive_before_that_layer_alone_does_not_start_there(
+    checkpoint: Any, texts: list[list[int]], systems: list[dict[str, Any]]
+) -> None:
+    first, *others = followed(checkpoint, texts)
+    layer, _ = network_page.writing_layer([first, *others])
+    ends = [torch.nn.functional.normalize(text.layers[-1, text.counted(-1)], dim=-1) for text in (first, *others)]
+    common = torch.stack([rows.mean(dim=0) for rows in ends]).mean(dim=0)
+    # What is orthogonal to the common direction changes no share of who writes it.
+    across = torch.nn.functional.normalize(torch.linalg.cross(common[:3], torch.ones(3).double()), dim=0)
+    layers = first.layers.clone()
+    layers[layer - 1, 0, :3] += 1e4 * float(layers[layer - 1].norm(dim=-1).median()) * across
+    circuits = network_page.circuits_system(checkpoint, [replace(first, layers=layers), *others])
+    assert isinstance(circuits, dict)
+    assert circuits["title"] == systems[3]["title"]
+    assert len(circuits["tokens"]) == len(systems[3]["tokens"]) - 1
 
 
 def test_in_the_subspace_the_restricted_flow_is_the_flow_of_the_network(checkpoint: Any) -> None:
