@@ -10,8 +10,6 @@ import tokendynamics
 
 FOLDER = Path(__file__).parent
 sys.path[:0] = [str(FOLDER / "_site"), str(FOLDER.parent)]
-from drawn import drawn  # noqa: E402
-
 os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "error")  # each start of a scheduler is no news
 
 project = "tokendynamics"
@@ -33,12 +31,14 @@ extensions = [
     "explorer_page",
     "ledger",
     "format_pages",
+    "paper_scripts",
 ]
 exclude_patterns = [
     "_site",
     "tutorials",
     "gallery",
     "built/beside",
+    "built/paper_scripts",
     "papers/*.json",
     "sg_execution_times.rst",
     "**/sg_execution_times.rst",
@@ -77,18 +77,18 @@ copybutton_prompt_is_regexp = True
 # A quick build shows the code of what takes longer than about ten seconds, and does not run it.
 QUICK = os.environ.get("DOCS_QUICK", "") not in ("", "0")
 sphinx_gallery_conf = {
-    "examples_dirs": ["tutorials", "gallery"],
-    "gallery_dirs": ["built/tutorials", "built/gallery"],
+    "examples_dirs": ["tutorials", "gallery", "built/paper_scripts"],
+    "gallery_dirs": ["built/tutorials", "built/gallery", "built/papers"],
     "filename_pattern": r"/(?!slow_)\w+\.py" if QUICK else r"\.py",
     "abort_on_example_error": True,
     "download_all_examples": False,
     "min_reported_time": 1e9,
     "show_memory": False,
     "show_signature": False,
-    "image_scrapers": ("matplotlib", drawn),
-    "ignore_repr_types": r"matplotlib",
+    "image_scrapers": ("matplotlib", "gallery_pages"),
+    "ignore_repr_types": r"matplotlib|pathlib",
     "remove_config_comments": True,
-    "within_subsection_order": "FileNameSortKey",
+    "within_subsection_order": "gallery_pages.InOrder",
     "copyfile_regex": r"",
 }
 suppress_warnings = ["config.cache"]
