@@ -81,7 +81,7 @@ def _of_record(row: Row, record: Record, commit: str) -> Iterator[str]:
     computed = f", computed at commit `{commit}`" if commit else ""
     yield (
         f"- **Record:** {came_out} of {len(quantities)} quantities come out "
-        f"([all numbers](../../papers/papers.md#{row.record})); {_time(record.seconds)}{computed}."
+        f"([all numbers](../../papers/papers.md#{row.record})); {_time(record.seconds)}{_before(record)}{computed}."
     )
     yield f"- **Run again:** `python -m reproductions {row.record}`"
     others = [quantity for quantity in quantities if quantity.verdict != "yes"]
@@ -90,6 +90,23 @@ def _of_record(row: Row, record: Record, commit: str) -> Iterator[str]:
     yield from ("| quantity | expected | ours | tolerance | comes out | why |", "|---|---|---|---|---|---|")
     yield from (_quantity(row.record, quantity) for quantity in others or quantities)
     yield from ("", "</details>", "")
+
+
+_TRAINED = {
+    "seconds of learning, all runs": "for learning",
+    "seconds of training in all": "for training",
+    "seconds of a run, median": "for each training",
+}
+"""Quantities that say how long the networks took that a run found trained."""
+
+
+def _before(record: Record) -> str:
+    times = [
+        f", besides {_time(quantity.ours)} {_TRAINED[quantity.name]}"
+        for quantity in record.quantities
+        if quantity.name in _TRAINED
+    ]
+    return "".join(times)
 
 
 def _quantity(name: str, quantity: Quantity) -> str:
