@@ -318,6 +318,65 @@ def test_the_picture_as_svg_has_every_token_and_trail(opened: Any) -> None:
     assert drawn.findtext("{http://www.w3.org/2000/svg}title") == words(opened, "summary")
 
 
+def discs_in(svg: str) -> np.ndarray:
+    """The middles of the tokens of a picture, from left to right."""
+    real = r"(-?[\d.]+)"
+    discs = re.findall(rf'<path d="M{real},{real}a{real},[^"]*" fill="hsl', svg)
+    return np.array(sorted((float(x) + float(r), float(y)) for x, y, r in discs))
+
+
+@pytest.mark.parametrize(("preset", "frame"), [("rotary", 0), ("rotary", 10.5), ("leader", 60), ("leader", 60.25)])
+def test_tokens_are_drawn_where_they_are_also_between_two_frames(preset: str, frame: float, opened: Any) -> None:
+    asked(opened, "hook.set({preset: arguments[0]})", preset)
+    states = []
+    for place in (int(frame), int(frame) + 1):
+        asked(opened, "hook.seek(arguments[0])", place)
+        state = asked(opened, "hook.state()")
+        states.append(np.reshape(state["states"], (state["tokens"], -1)))
+    share = frame % 1
+    points = (1 - share) * states[0] + share * states[1]
+    svg = opened.execute_script("return svgOf(movie, arguments[0])", frame)
+    width, height = (float(size) for size in re.findall(r'viewBox="0 0 (\d+) (\d+)"', svg)[0])
+    radius = 0.45 * min(width, height)
+    if preset == "leader":
+        right = np.array([-np.sin(0.7), np.cos(0.7), 0.0])
+        upwards = np.cross([np.cos(0.35) * np.cos(0.7), np.cos(0.35) * np.sin(0.7), np.sin(0.35)], right)
+        seen, scale = points @ np.stack([right, upwards], axis=1), radius
+    else:
+        # The bar at the bottom says how long it is: everything is drawn at that scale.
+        left, end = re.findall(r'd="M([\d.]+),[\d.]+L([\d.]+),[^>]*stroke-width="3"', svg)[0]
+        length = float(re.findall(r">([\d.]+)</text>", svg)[0])
+        seen, scale = points, (float(end) - float(left)) / length
+        assert np.abs(scale * seen).max() <= radius + 0.1
+    wanted = np.array(sorted(zip(width / 2 + scale * seen[:, 0], height / 2 - scale * seen[:, 1], strict=True)))
+    np.testing.assert_allclose(discs_in(svg), wanted, atol=0.5)
+
+
+def test_a_run_is_played_to_its_end_and_then_anew(opened: Any) -> None:
+    asked(opened, "hook.set({preset: 'leader', tokens: 4})")
+    asked(opened, "hook.seek(299)")
+    ended = opened.execute_async_script(f"""
+    const done = arguments[0], hook = {HOOK};
+    hook.play();
+    setTimeout(() => done(hook.state()), 1500);
+    """)
+    assert (ended["frame"], ended["playing"]) == (300, False)
+    asked(opened, "hook.play()")
+    again = asked(opened, "hook.state()")
+    assert again["frame"] < 200
+    assert again["playing"]
+
+
+def test_a_head_whose_ov_is_zero_moves_nothing(opened: Any) -> None:
+    eye = np.eye(3)
+    flow = td.Flow(td.Attention(np.array([eye, 2 * eye]), np.array([eye, 0 * eye])), td.Sphere())
+    start = td.Sphere().sample(5, 3, seed=4)
+    run = td.simulate(flow, start, [0.0, 1.0], rtol=1e-11, atol=1e-13)
+    given = numbers_of(flow, start), 1.0, [0.0, 1.0]
+    solved = asked(opened, "hook.solve(arguments[0], arguments[1], arguments[2])", *given)
+    np.testing.assert_allclose(np.reshape(solved["states"][-1], (5, 3)), run.tensor[-1].numpy(), atol=1e-8)
+
+
 @pytest.mark.slow
 def test_pictures_and_settings_keep_no_memory(opened: Any) -> None:
     def heap() -> float:
