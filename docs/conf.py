@@ -40,8 +40,6 @@ exclude_patterns = [
     "built/beside",
     "built/paper_scripts",
     "papers/*.json",
-    "sg_execution_times.rst",
-    "**/sg_execution_times.rst",
 ]
 html_extra_path = ["built/beside"]
 nitpicky = False
@@ -84,6 +82,7 @@ sphinx_gallery_conf = {
     "download_all_examples": False,
     "min_reported_time": 1e9,
     "show_memory": False,
+    "write_computation_times": False,
     "show_signature": False,
     "image_scrapers": ("matplotlib", "gallery_pages"),
     "ignore_repr_types": r"matplotlib|pathlib",
