@@ -15,13 +15,21 @@ _KNOWN = {r"\thinspace": r"\,", r"\cr": r"\\\\", r"\dots": r"\ldots"}
 """Commands that the converter lacks, by others with the same meaning."""
 _UNKNOWN = re.compile("|".join(rf"{re.escape(command)}(?![a-zA-Z])" for command in _KNOWN))
 
+_INDEX_BELOW = re.compile(
+    r"<munderover>\s*(<mi>[^<]*</mi>)\s*(<mi>[^<]*</mi>|<mn>[^<]*</mn>|<mrow>(?:(?!<mrow>).)*?</mrow>)\s*"
+    r'(<mo stretchy="false">[˙ˆˉ˜]</mo>)\s*</munderover>',
+    re.DOTALL,
+)
+"""The converter puts the index of an accented letter below it, as the limit of a sum."""
+
 
 def _mathml(node: nodes.Element, *, block: bool) -> str:
     source = _UNKNOWN.sub(lambda match: _KNOWN[match[0]], node.astext())
     try:
-        return tex2mathml(source, as_block=block)
+        text = tex2mathml(source, as_block=block)
     except MathError as error:
         raise ExtensionError(f"{node.source}:{node.line}: {source}: {error}") from error
+    return _INDEX_BELOW.sub(r'<msub><mover accent="true">\1\3</mover>\2</msub>', text)
 
 
 def _inline(translator: Any, node: nodes.Element) -> None:
