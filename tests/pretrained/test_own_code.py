@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import tokendynamics as td
+from tokendynamics.numerics import ArgumentValueError
 
 DIM, HEADS, VOCABULARY = 24, 4, 40
 
@@ -170,3 +171,78 @@ def test_an_audit_in_half_precision_is_that_of_its_rounded_weights(dtype: torch.
     for hook in hooks:
         hook.remove()
     assert torch.equal(loaded(network).states(prompt).feed_forward[1:].to(dtype), torch.stack(given))
+
+
+class Scaled(nn.Module):
+    """Blocks whose parts are multiplied in the block itself: by a parameter, or by what a condition makes (DiT)."""
+
+    def __init__(self, by: str) -> None:
+        super().__init__()
+        self.words, self.condition = nn.Embedding(VOCABULARY, DIM), nn.Linear(1, DIM)
+        self.blocks = nn.ModuleList(_ScaledBlock(by) for _ in range(2))
+
+    def forward(self, ids: Tensor, time: Tensor) -> Tensor:
+        x = self.words(ids)
+        for block in self.blocks:
+            x = block(x, self.condition(time[:, None]))
+        return x
+
+
+class _ScaledBlock(nn.Module):
+    def __init__(self, by: str) -> None:
+        super().__init__()
+        self.by, self.attn = by, Attention(HEADS, "fused")
+        self.ln_1, self.ln_2 = (nn.LayerNorm(DIM, elementwise_affine=by == "parameter") for _ in range(2))
+        self.mlp = nn.Sequential(nn.Linear(DIM, 32), nn.GELU(), nn.Linear(32, DIM))
+        self.scales, self.modulation = nn.Parameter(torch.rand(2, DIM)), nn.Linear(DIM, 6 * DIM)
+
+    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
+        if self.by == "parameter":
+            x = x + self.scales[0] * self.attn(self.ln_1(x))
+            return x + self.scales[1] * self.mlp(self.ln_2(x))
+        a, b, c, d, e, f = self.modulation(condition)[:, None].chunk(6, dim=-1)
+        x = x + c * self.attn(self.ln_1(x) * (1 + a) + b)
+        return x + f * self.mlp(self.ln_2(x) * (1 + d) + e)
+
+
+@pytest.mark.parametrize("by", ["parameter", "condition"])
+def test_factors_of_features_on_the_parts_of_a_block_are_found(by: str) -> None:
+    torch.manual_seed(5)
+    network = Scaled(by).eval()
+    # One time step for each input of the example.
+    example = {"ids": torch.randint(0, VOCABULARY, (2, 7)), "time": torch.tensor([0.3, 0.7])}
+    ckpt = td.load(network, inputs=example)
+    layer = ckpt.layout.layers[1]
+    assert layer.attention is not None, layer.problem
+    assert layer.residual is not None, layer.problem
+    assert (layer.parts, layer.residual.attention_factor) == (("attn", "mlp"), None)
+    prompt = {name: value[:1] for name, value in example.items()}
+    block: Any = network.blocks[0]
+    x = network.words(prompt["ids"])
+    states, condition = ckpt.states(prompt), network.condition(prompt["time"][:, None])
+    torch.testing.assert_close(states.feed_forward[1], block(x, condition)[0].detach())
+    handed: list[Tensor] = []
+    hook = block.ln_2.register_forward_hook(lambda module, read, given: handed.append(read[0][0].detach()))
+    block(x, condition)
+    hook.remove()
+    torch.testing.assert_close(states.attention[1], handed[0])
+    without = ckpt.under({"layer 1 attention": 0.0}).states(prompt).feed_forward[1]
+    block.attn.c_proj.weight.data.zero_()
+    block.attn.c_proj.bias.data.zero_()
+    torch.testing.assert_close(without, block(x, condition)[0].detach())
+
+
+def test_an_attention_that_reads_a_modulated_norm_is_no_flow_of_the_states() -> None:
+    torch.manual_seed(5)
+    example = {"ids": torch.randint(0, VOCABULARY, (2, 7)), "time": torch.tensor([0.3, 0.7])}
+    for by, changed in (("parameter", False), ("condition", True)):
+        ckpt = td.load(Scaled(by).eval(), inputs=example)
+        attention = ckpt.layout.layers[0].attention
+        assert attention is not None
+        assert attention.changed is changed
+        assert ("neither the state nor a norm of it" in td.audit(ckpt).attrs["form"]) is changed
+        if changed:
+            with pytest.raises(ArgumentValueError, match="an input that is neither the state nor a norm of it"):
+                td.flow_of(ckpt, layers=[1])
+        else:
+            assert td.flow_of(ckpt, layers=[1]) is not None

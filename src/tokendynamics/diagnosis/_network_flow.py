@@ -151,6 +151,7 @@ def _plain_layers(checkpoint: Checkpoint, several: Iterable[int] | None) -> list
             "sinks": found.sinks is not None,
             "a bias by distance": found.relative_bias,
             "further terms of tokens and positions": found.token_bias,
+            "an input that is neither the state nor a norm of it": found.changed,
             **{f"{acting} of the heads' outputs": True for acting in found.after_heads},
             "rotations by place in an image": found.rotation is not None and found.rotation.frequencies is None,
         }

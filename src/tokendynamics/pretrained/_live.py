@@ -34,8 +34,9 @@ _EXAMPLE = 'such as lambda count: {"ids": torch.randint(0, 100, (count, 7))}'
 def inputs_like(example: Tensor | tuple[Any, ...] | Mapping[str, Any], network: nn.Module) -> Callable[[int], Any]:
     """Return a function that makes arguments like an example for a number of inputs.
 
-    Masks, positions, token types and what has no axis of inputs stay as they are. Other numbers are drawn: whole ones
-    between the least and the largest, real ones from the normal law with the example's mean and standard deviation.
+    Masks, positions, token types and what has no axis of inputs stay as they are, as does one number for each input (a
+    time step). Other numbers are drawn: whole ones between the least and the largest, real ones from the normal law
+    with the example's mean and standard deviation.
 
     Args:
         example: A tensor for the first argument, a tuple for the first ones, or arguments by name; inputs come first.
@@ -55,12 +56,14 @@ def inputs_like(example: Tensor | tuple[Any, ...] | Mapping[str, Any], network: 
         wanted = "an example with tensors (input, token, …) of finite numbers that differ"
         shapes = ", ".join(f"{name} of shape {tuple(value.shape)}" for name, value in tensors.items())
         raise ArgumentValueError(expected("inputs", wanted, shapes or "no tensor", "pass real inputs"))
-    rows = len(usable[0])
+    rows, lengths = len(usable[0]), {value.shape[1] for value in usable}
 
     def made(count: int) -> dict[str, Any]:
         generator, several = torch.Generator().manual_seed(1), dict(arguments)
         for name, value in tensors.items():
-            if value.ndim > 1 and len(value) == rows:
+            # One number for each input, such as a time step or a label; as many as tokens may be one for each of these.
+            of_inputs = value.ndim == 1 and rows not in lengths and not _is_kept(name, value)
+            if (value.ndim > 1 or of_inputs) and len(value) == rows:
                 repeated = value[torch.arange(count, device=value.device) % rows]
                 several[name] = _drawn_like(value, repeated.shape, generator) if name in drawn else repeated
         return several

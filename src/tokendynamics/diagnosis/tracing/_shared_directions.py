@@ -187,15 +187,16 @@ def writing_factors(ckpt: Checkpoint, known: dict[int, Tensor]) -> dict[int, Ten
         known: From `output_factors`.
 
     Raises:
-        CheckpointError: In every layer a norm follows the heads.
+        CheckpointError: In every layer a norm or a factor of each feature follows the heads.
     """
     factors: dict[int, Tensor] = {}
     for number, layer in enumerate(ckpt.layout.layers, start=1):
-        adds = layer.residual is not None and layer.residual.kind == "added" and not layer.residual.attention_norm
-        if number in known and layer.residual is not None and adds:
-            factors[number] = known[number] * layer.residual.attention_factor
+        residual = layer.residual
+        adds = residual is not None and residual.kind == "added" and not residual.attention_norm
+        if number in known and residual is not None and adds and residual.attention_factor is not None:
+            factors[number] = known[number] * residual.attention_factor
     if not factors:
-        raise CheckpointError("a norm follows the heads in every layer")
+        raise CheckpointError("a norm, or a factor of each feature, follows the heads in every layer")
     return factors
 
 

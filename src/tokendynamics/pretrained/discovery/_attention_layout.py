@@ -112,6 +112,7 @@ def attention_layout(
         norm=None if norm is None else (_within(norm[0], block), norm[1]),
         gate=None if projection.gate is None else _within(projection.gate, block),
         output_norm=None if projection.norm is None else (_within(projection.norm[0], block), projection.norm[1]),
+        changed=norm is None and attending is not block and not _reads_state(attending, block, attention.query.shape),
         error=0.0,
     )
     return FoundAttention(layout, attending, start, angles)
@@ -217,6 +218,12 @@ def _start(
     if start.shape[-1] != width:
         raise LayoutNotFoundError(f"it reads {start.shape[-1]} features of a token, and a state has {width}")
     return start, norm
+
+
+def _reads_state(attending: ModuleCall, block: ModuleCall, shape: Sequence[int]) -> bool:
+    """Whether an attention module is given the state as it comes into its block."""
+    given, state = (as_features(call.given, shape[0], shape[2]) for call in (attending, block))
+    return given is None or state is None or relative_error(given, state) < TRUSTED
 
 
 def start_for(layout: AttentionLayout, x: Tensor, gain: Affine | None) -> Tensor:

@@ -33,9 +33,10 @@ class Residual:
         kind: "added": y = x + a·attention + b·feed-forward; "norm after": each sum goes through a norm.
         attention: Module, within the block, whose output is the attention's part; in a block without attention that
             of what mixes tokens otherwise, None where nothing does.
-        attention_factor: What multiplies it.
+        attention_factor: What multiplies it; None where each feature has a factor of its own, which is the same for
+            all tokens (layer scales, gates by a condition).
         feed_forward: Likewise the feed-forward part; None for a block that is an attention alone.
-        feed_forward_factor: What multiplies it.
+        feed_forward_factor: Likewise.
         parallel: Whether both read the same state.
         attention_norm: Norm at the end of the attention's part, inside the branch or after the sum; None without.
         feed_forward_norm: Likewise.
@@ -46,9 +47,9 @@ class Residual:
 
     kind: Literal["added", "norm after"]
     attention: str | None
-    attention_factor: float
+    attention_factor: float | None
     feed_forward: str | None = None
-    feed_forward_factor: float = 1.0
+    feed_forward_factor: float | None = 1.0
     parallel: bool = False
     attention_norm: str | None = None
     feed_forward_norm: str | None = None
@@ -204,6 +205,7 @@ def residual_of(
     inside = _Block(block, calls, shape)
     # A norm that scales all tokens alike can be written as a sum, but no sum gives what a norm gives.
     residual = _norm_after(inside, projected) or _added(inside, projected, time)
+    residual = residual or _added_by_feature(inside, projected, time)
     if residual is None:
         raise LayoutNotFoundError(
             "the block's output is no sum of its input, its attention and the output of one other module"
@@ -247,6 +249,53 @@ def _added(inside: _Block, projected: int, time: int | None) -> Residual | None:
         feed_forward_norm=None if last is None else inside.name(last[0]),
         after_attention=(inside.whole(attention), "sum") if reader is None else (inside.name(reader), "input"),
     )
+
+
+def _added_by_feature(inside: _Block, projected: int, time: int | None) -> Residual | None:
+    """Return a sum of two parts in which every feature has factors of its own, the same for all tokens of an input."""
+    change = inside.y - inside.x
+    if inside.tokens < _TOKENS or time is None:
+        return None
+    outputs = [(call, states) for call, states in inside.outputs if not torch.equal(states, inside.y)]
+    first = [part for part in outputs if part[0].end >= projected and inside.carries(part[0], time, projected)]
+    some = slice(None, None, max(1, inside.x.shape[-1] // _FEATURES))
+    for attention, a in first:
+        for feed_forward, m in (part for part in outputs if part[0].start >= attention.end):
+            if _factors_of_features(change[..., some], a[..., some], m[..., some]) is None:
+                continue
+            factors = _factors_of_features(change, a, m)
+            reader = None if factors is None else inside.reading(inside.x + factors[:, None, :, 0].to(a) * a)
+            if reader is not None:
+                return Residual(
+                    kind="added",
+                    attention=inside.whole(attention),
+                    attention_factor=None,
+                    feed_forward=inside.whole(feed_forward),
+                    feed_forward_factor=None,
+                    after_attention=(inside.name(reader), "input"),
+                )
+    return None
+
+
+def _factors_of_features(change: Tensor, a: Tensor, m: Tensor) -> Tensor | None:
+    """Return the factors (input, feature, part) with which two parts add up to a change; None if they do not."""
+    parts = torch.stack([a, m], dim=-1).double().transpose(1, 2)  # (input, feature, token, part)
+    wanted = change.double().mT[..., None]
+    factors = torch.linalg.lstsq(parts, wanted).solution
+    size = wanted.norm().clamp_min(1e-300)
+    shares = (parts * factors.mT).flatten(0, 2).norm(dim=0) / size
+    fits = float((parts @ factors - wanted).norm() / size) <= _TOLERANCE
+    return factors[..., 0] if fits and float(shares.min()) > _PART else None
+
+
+_TOKENS = 4
+"""Fewest tokens by which two factors of a feature are overdetermined."""
+
+_FEATURES = 64
+"""On how many features a pair of parts is tried first."""
+
+_PART = 1e-3
+"""What adds less than this share of the change is no part: the attention of such a block acts in another way."""
 
 
 def _norm_after(inside: _Block, projected: int) -> Residual | None:

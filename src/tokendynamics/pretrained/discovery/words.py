@@ -81,6 +81,12 @@ def norm_in_words(norm: Norm) -> str:
     return f"{_NORMS[norm.kind]} with {gain}, epsilon {norm.eps:g}"
 
 
+def _read_in_words(attention: AttentionLayout) -> str:
+    if attention.norm is not None:
+        return f"{attention.norm[0]}, {norm_in_words(attention.norm[1])}"
+    return "what is made of the state on the way, by no norm alone" if attention.changed else "the state"
+
+
 def form_in_words(attention: AttentionLayout) -> str:
     """Return what the logits and values are of the attention's input: a bilinear and a linear form, or not quite."""
     gated = (
@@ -94,6 +100,7 @@ def form_in_words(attention: AttentionLayout) -> str:
     besides += ", plus a bias by distance" if attention.relative_bias else ""
     besides += ", plus terms of tokens and positions" if attention.token_bias else ""
     besides += ", beside those of keys that come from no token" if attention.further_senders else ""
+    gated += "; it reads neither the state nor a norm of it" if attention.changed else ""
     if not attention.normed:
         return f"logits are a bilinear form of what the attention reads{besides}{gated}"
     several = " and ".join((", ".join(attention.normed[:-1]), attention.normed[-1])) if attention.normed[1:] else None
@@ -111,10 +118,7 @@ def _attention(attention: AttentionLayout) -> list[tuple[str, str]]:
         heads += f", values of width {attention.d_value}"
     facts = [
         ("attention", attention.module or "the block itself"),
-        (
-            "reads",
-            "the state" if attention.norm is None else f"{attention.norm[0]}, {norm_in_words(attention.norm[1])}",
-        ),
+        ("reads", _read_in_words(attention)),
         ("heads", heads),
         ("query", _parts(attention.query)),
         ("key", _parts(attention.key)),
@@ -165,7 +169,9 @@ def _parts(parts: Iterable[Part]) -> str:
 
 
 def _residual(residual: Residual) -> list[tuple[str, str]]:
-    def part(name: str, factor: float) -> str:
+    def part(name: str, factor: float | None) -> str:
+        if factor is None:
+            return f"a factor of each feature · {name}"
         return name if factor == 1.0 else f"{factor:.6g} · {name}"
 
     attention = "" if residual.attention is None else part(residual.attention, residual.attention_factor)

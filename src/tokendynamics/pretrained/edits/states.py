@@ -288,7 +288,7 @@ class StateWatch(Hooks):
 
     def _site(self, block: nn.Module, residual: Residual, in_place: bool) -> None:
         name, side = residual.after_attention
-        module, factor = block.get_submodule(name), residual.attention_factor
+        module, factor = block.get_submodule(name), 1.0 if (given := residual.attention_factor) is None else given
 
         def keep(state: Tensor) -> None:
             if len(self.attention) < len(self.feed_forward):
