@@ -61,6 +61,7 @@ def test_starts_have_the_stated_spread_and_do_not_depend_on_their_number() -> No
     assert 0.99 / 5**0.5 < float(uniform_v.abs().max()) <= 1 / 5**0.5
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_the_attractor_at_infinity_catches_between_15_and_45_percent() -> None:
     landscape = PositionsOnly(LAW, 6)

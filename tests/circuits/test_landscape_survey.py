@@ -56,6 +56,7 @@ def test_stalls_lose_per_token_what_the_landscape_says():
     assert found.as_json()["stalls"][-1]["loss_per_token"] == pytest.approx(T, rel=1e-4)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("section", ["3.1", "3.2", "3.3"])
 @pytest.mark.usefixtures("unchecked")
 def test_what_is_stored_is_enough_to_compute_the_losses_again(section: Any):
@@ -108,6 +109,7 @@ def test_kinds_do_not_depend_on_the_unit_of_q_true(scale: float):
     assert kinds[0] == kinds[1]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_starts_and_sizes_are_those_of_the_section_unless_given():
     found = survey("3.2", categories=2, positions=2)

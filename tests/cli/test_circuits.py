@@ -472,6 +472,7 @@ def test_the_landscape_of_positions_has_its_families(inside: Path, said: Callabl
     assert "Where do random starts end?" in page
 
 
+@pytest.mark.slow
 def test_the_softmax_landscape_waits_ever_longer(said: Callable[..., Any]) -> None:
     result = said("landscape", "3.2", "-N", "2", "-M", "3", "--starts", "1")
     times = [stall["time"] for stall in result["stalls"]]

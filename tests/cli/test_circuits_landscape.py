@@ -23,6 +23,7 @@ def call(*arguments: str) -> int:
     return int(done.value.code or 0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_stalls_have_a_table_of_their_own_per_token(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("3.2", "--starts", "1") == 0

@@ -102,6 +102,7 @@ def test_images_are_no_texts(of_images: Told) -> None:
     assert all(of_images.find(r"Measured on 3 images \(0.png").values())
 
 
+@pytest.mark.slow
 def test_texts_are_no_images(of_texts: Told) -> None:
     assert of_texts.find(r"\bimages?\b") == {"printed": [], "page": [], "summary": []}
     assert all(of_texts.find("5 texts").values())

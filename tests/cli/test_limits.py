@@ -74,6 +74,7 @@ def test_a_similarity_that_is_not_defined_is_not_below_a_bound(model: str, capsy
     assert json.loads(out)["verdict"]["state"] == "undetermined"  # JSON is what was asked for
 
 
+@pytest.mark.slow
 def test_limits_of_a_comparison_are_for_all_models_but_the_first(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

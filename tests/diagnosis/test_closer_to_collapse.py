@@ -56,6 +56,7 @@ def test_they_are_on_the_page_and_in_what_is_saved(found: tuple[Any, Any, Compar
     xr.testing.assert_identical(opened.heads, comparison.heads)
 
 
+@pytest.mark.slow
 def test_nothing_is_measured_where_similarity_does_not_differ_significantly(found: tuple[Any, Any, Comparison]) -> None:
     base, tuned, _ = found
     same = td.compare(base, louder(base, 3, 1, 1.0 + 1e-9), texts=PROMPTS, weights=False)

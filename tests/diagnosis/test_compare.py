@@ -333,6 +333,7 @@ def test_training_modes_are_as_they_were() -> None:
     assert all(module.training for module in model.modules())
 
 
+@pytest.mark.slow
 def test_what_is_saved_is_plain(several: Comparison, tmp_path: Path) -> None:
     paths = several.save(tmp_path)
     text = (tmp_path / "comparison.json").read_text()

@@ -92,6 +92,7 @@ def test_one_damaged_tensor_is_found_whatever_noise_there_is(family: str, name: 
     assert ("the median of the same part in neighbouring layers is " in str(found)) == (size > 0)
 
 
+@pytest.mark.few(2)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("embedding", [True, False])
 @pytest.mark.parametrize("family", FAMILIES)

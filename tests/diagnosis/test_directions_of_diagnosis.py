@@ -105,6 +105,7 @@ def test_without_known_heads_sources_alone_are_refused() -> None:
     assert not [text for text in words_of(part.verdict) if "where attention adds" in text or "single heads" in text]
 
 
+@pytest.mark.slow
 def test_they_are_saved_and_older_folders_open(found: Diagnosis, tmp_path: Path) -> None:
     found.save(tmp_path, format="netcdf")
     back = td.Diagnosis.open(tmp_path)

@@ -158,6 +158,7 @@ def said(comparison: Comparison) -> list[str]:
     return [each.text for each in comparison.sentences if each.figure == "halved"]
 
 
+@pytest.mark.slow
 def test_without_a_language_head_nothing_is_claimed(compared: Comparison) -> None:
     _, headless = said(compared)
     assert headless == (

@@ -487,6 +487,7 @@ def test_dividing_by_the_scale_changes_no_number(family: str, monkeypatch: pytes
         np.testing.assert_allclose(scaled[name].values, plain[name].values, rtol=1e-9, atol=1e-9, err_msg=name)
 
 
+@pytest.mark.slow
 def test_log_norm_grows_linearly_for_hundreds_of_layers() -> None:
     """Without norms and feed-forward parts: 80 passes of 3 layers, far beyond what float64 holds."""
     ckpt, network = _loaded("llama")

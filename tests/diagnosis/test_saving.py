@@ -82,6 +82,7 @@ def assert_same(back: Diagnosis, found: Diagnosis) -> None:
         assert replace(back.deeper, table=found.deeper.table) == found.deeper
 
 
+@pytest.mark.slow
 def test_decoded_texts_and_refusals_read_back(few: Diagnosis, tmp_path: Path) -> None:
     assert isinstance(few.deeper, Deeper)
     texts = [["\u202ea\n", ""]] * few.deeper.table.sizes["variant"]
@@ -216,6 +217,7 @@ def test_a_damaged_folder_is_refused_in_one_line(saved: Path, tmp_path: Path, da
     assert "\n" not in str(told.value)
 
 
+@pytest.mark.slow
 def test_saving_in_the_other_format_leaves_no_stale_data(found: Diagnosis, tmp_path: Path) -> None:
     found.save(tmp_path / "out", format="zarr")
     found.save(tmp_path / "out", format="netcdf")

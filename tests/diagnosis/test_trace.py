@@ -332,6 +332,7 @@ def test_smollm2_numbers_on_the_museum_sentence() -> None:
                 assert measured == pytest.approx(number, rel=0.02), (variable, layer, sinks)
 
 
+@pytest.mark.slow
 @pytest.mark.pretrained
 def test_smollm2_sinks_are_found_per_layer() -> None:
     table = trace(load("smollm2"), SENTENCE).isel(prompt=0)

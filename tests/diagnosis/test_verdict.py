@@ -451,6 +451,7 @@ def test_a_word_that_is_a_sink_at_other_places_is_one_sink(measured: xr.Dataset)
     assert detail(table, "attention").startswith("Token 0 (“.” in text one) is an attention sink in 4 of 4 texts")
 
 
+@pytest.mark.slow
 @pytest.mark.pretrained
 def test_smollm2_draws_together_and_its_first_token_is_both_massive_and_an_attention_sink() -> None:
     from tokendynamics.diagnosis.texts import default_texts

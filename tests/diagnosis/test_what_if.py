@@ -27,6 +27,7 @@ def _texts(count: int = 6) -> dict[str, torch.Tensor]:
     return {f"text {n}": torch.randint(3, 60, (8 + n,), generator=generator) for n in range(count)}
 
 
+@pytest.mark.slow
 def test_a_gate_is_a_change_of_the_output_projection() -> None:
     network = _with_head("llama")
     changed = copy.deepcopy(network)

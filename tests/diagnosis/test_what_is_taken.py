@@ -55,6 +55,7 @@ class Written(td.Texts):
         return td.Texts(self.texts[place], special_tokens=self.special_tokens)
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("name", [name for name in READS if name not in WITHOUT_TEXTS])
 def test_texts_with_options_are_taken_wherever_texts_are(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = tokenizer_of()

@@ -75,6 +75,7 @@ def test_every_engine_keeps_to_the_budget(options):
     assert run.reached.tolist()[-1] is False
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize("options", [{"step": 1.0, "method": "rk4"}, {"engine": "layers"}, {"rtol": 1e-3}])
 def test_growth_without_end_is_divergence_in_every_engine(options):
     growing = td.Flow(td.Attention(np.eye(1), np.eye(1)), td.Free())

@@ -95,6 +95,7 @@ def test_an_event_that_holds_at_the_start_ends_the_run_there(engine):
     np.testing.assert_allclose(run.states, [start] * 3, atol=1e-14)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_each_system_of_a_batch_ends_by_itself(engine):
     rates = torch.tensor([2.0, 0.1, -1.0], dtype=torch.float64)

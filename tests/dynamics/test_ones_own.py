@@ -221,6 +221,7 @@ class Table(Positions):
         return x + self.table.to(x)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("space", "systems"),
     [(td.Free(), 3), (td.Sphere(), 3), (td.Free(), 200), pytest.param(td.Sphere(), 200, marks=pytest.mark.slow)],

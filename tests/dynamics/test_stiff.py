@@ -103,6 +103,7 @@ def test_states_between_steps_are_as_good_as_those_at_the_end() -> None:
     assert int(run.counts["accepted"]) < 301
 
 
+@pytest.mark.slow
 def test_a_long_decay_has_the_slope_of_minus_one_half() -> None:
     # positional 3.4: A ≺ 0 and qk ≻ 0 draw all tokens to zero like t^(−1/2).
     flow = Flow(Attention(identity(2), -identity(2)), Free())

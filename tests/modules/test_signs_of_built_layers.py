@@ -114,6 +114,7 @@ def test_after_300_steps_of_training(dim, regime, form, precision):
         assert_signs(layer, regime)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dim", [128, 410])
 def test_training_of_wide_layers_keeps_the_signs(dim):
     layer = ConstrainedAttention(dim, HEADS[dim], "convergence", generator=torch.Generator().manual_seed(0))
@@ -206,6 +207,7 @@ def test_circuits_are_what_the_layer_does():
     torch.testing.assert_close(heads.mix(states, 0.0), layer(states).detach(), rtol=0, atol=1e-12)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("form", ["congruence", "solve"])
 def test_theorems_3_1_and_3_4_hold_for_built_symmetric_layers(form):
     layer = ConstrainedAttention(

@@ -33,6 +33,7 @@ except SystemExit as done:
     assert loaded_after(code) == set()
 
 
+@pytest.mark.slow
 def test_observables_and_spectra_need_neither_transformers_nor_plotting() -> None:
     assert loaded_after("import tokendynamics as td; td.observables.norms; td.spectra.inertia") <= {"torch", "scipy"}
 

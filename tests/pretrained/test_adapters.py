@@ -99,6 +99,7 @@ def _peft_states(network: Any) -> tuple[Tensor, Tensor]:
     return torch.stack(states), logits
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     "method", [pytest.param(method, marks=() if method in _QUICK else pytest.mark.slow) for method in KINDS]
 )
@@ -285,6 +286,7 @@ def test_adapters_that_are_no_change_of_the_weights_are_refused(
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", ["LoHa", "VB-LoRA"])
 def test_a_tensor_that_is_missing_is_named_for_every_kind(
     method: str, adapter: Callable[..., tuple[Any, Path]], base: Path

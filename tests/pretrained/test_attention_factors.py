@@ -95,6 +95,7 @@ def _from_transformers(folder: Path) -> Any:
         return AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
 
 
+@pytest.mark.few(6)
 def test_factors_recompute_the_attention_output(kind: str, tiny: Any, prompt_ids: Tensor) -> None:
     folder = tiny.folder(kind)
     assert _worst_disagreement(load(folder), _from_transformers(folder), prompt_ids) < 1e-5

@@ -86,6 +86,7 @@ def loaded(form: str, kv_heads: int = HEADS, *, plainly: bool = False) -> Any:
     return td.load(network, inputs=lambda count: {"idx": torch.randint(0, VOCABULARY, (count, 7))})
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("form", "kv_heads", "words"),
     [
@@ -129,6 +130,7 @@ def test_states_are_those_of_the_network_as_it_compiles_itself() -> None:
     assert torch.equal(states[1:].to(given[0]), torch.stack(given))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("form", ["by distance", "masked"])
 def test_a_factor_on_its_logits_is_one_on_its_queries(form: str) -> None:
     hotter = loaded(form).under({"logits": 0.5}).states(torch.tensor(PROMPT)).feed_forward

@@ -58,6 +58,7 @@ def loaded(kind: Kind) -> Checkpoint:
     return td.load(Network(kind).eval(), inputs=lambda count: {"idx": torch.randint(0, VOCABULARY, (count, 7))})
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("form", ["sigmoid", "by head", "of the output"])
 def test_factors_are_those_without_the_gate_which_is_named(form: Kind) -> None:
     ckpt = loaded(form)

@@ -46,6 +46,7 @@ _QUICK = ("jamba", "nemotron_h", "zamba2", "falcon_h1")
 _EVERY = [pytest.param(name, marks=() if name in _QUICK else pytest.mark.slow) for name in HYBRIDS]
 
 
+@pytest.mark.few(2)
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("stored", [False, True])
 @pytest.mark.parametrize("name", _EVERY)
@@ -215,6 +216,7 @@ GATES = {"qwen3_next": "self_attn.q_proj", "qwen3_5": "self_attn.q_proj", "lfm3"
 """Hybrids whose attention has a gate before its output projection, and the module that gives it; empty for any."""
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", _EVERY)
 def test_factors_give_the_attention_of_a_hybrid_or_say_why_there_are_none(name: str) -> None:
     network = hybrid_network(name)

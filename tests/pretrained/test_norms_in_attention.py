@@ -85,6 +85,7 @@ def after_heads(kind: Kind) -> list[nn.Module | None]:
     return [shaken(made(width, eps=1e-6)) for _ in range(2)]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("form", ["rms", "layer", "rms of each head"])
 def test_heads_divided_by_their_size_pass_the_output_factor_to_what_the_block_adds(form: Kind) -> None:
     ckpt = loaded(form, after_heads(form))
@@ -160,6 +161,7 @@ def test_a_norm_of_turned_features_is_a_turned_norm_where_its_gain_is_the_same_i
     torch.testing.assert_close(seen.to(pattern), pattern, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("norm", ["gain", "layer"])
 def test_another_norm_of_turned_features_is_refused_by_name(norm: str) -> None:
     gains = [0.7, 1.2, 0.9, 0.8, 1.2, 0.9]

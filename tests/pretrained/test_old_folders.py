@@ -38,6 +38,7 @@ def _old(family: str, folder: Path, prefix: str = "", **changes: Any) -> Path:
     return folder
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("family", _PREFIXES)
 def test_the_tensors_decide_the_model_type_where_they_fit_one(family: str, tmp_path: Path) -> None:
     ckpt = td.load(_old(family, tmp_path / "m", _PREFIXES[family]))
@@ -75,6 +76,7 @@ def test_tensors_that_fit_several_networks_or_none_are_refused_with_the_line_to_
         td.load(f"random:{_old('gpt2', tmp_path / 'g')}")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("change", ["missing", "further", "shape"])
 def test_one_tensor_too_few_or_too_many_decides_against_a_model_type(change: str, tmp_path: Path) -> None:
     folder = _old("gpt2", tmp_path / "m")
@@ -122,6 +124,7 @@ def _sentence_encoder(folder: Path, inner: str, *kinds: str) -> Path:
     return folder
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("inner", ["", "0_Transformer"])
 def test_the_transformer_of_a_sentence_encoder_is_read_without_what_follows_it(inner: str, tmp_path: Path) -> None:
     folder = _sentence_encoder(tmp_path / "encoder", inner, "Transformer", "Pooling", "Dense", "Normalize")
@@ -178,6 +181,7 @@ def _folder(path: Path, family: str, files: Mapping[str, bytes]) -> Path:
 _MARIAN = {"source.spm": b"\n\x0e", "target.spm": b"\n\x0e", "vocab.json": b"{}"}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "name", ["spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "spm.model", "source.spm"]
 )

@@ -119,6 +119,7 @@ class LowRank(nn.Module):
         return y if self.shift is None else y + self.shift
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("form", [Int8, LowRank])
 @pytest.mark.parametrize("family", ["llama", "bert"])
 def test_maps_in_any_form_are_read_by_what_they_do(family: str, form: type[Int8 | LowRank]) -> None:

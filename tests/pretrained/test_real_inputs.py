@@ -50,6 +50,7 @@ def live() -> Any:
     return td.load(Series().eval(), inputs={"series": torch.randn(2, 6, 3)})
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "form",
     [

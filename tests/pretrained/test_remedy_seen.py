@@ -99,6 +99,7 @@ def test_normalized_queries_have_no_matrix_that_a_remedy_could_stand_beside() ->
     assert found.audit_refused.startswith("layer 1: λA stands beside")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 def test_trace_and_attention_see_the_remedy(implementation: str) -> None:
     bare, model = remedied("llama")

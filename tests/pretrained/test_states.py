@@ -109,6 +109,7 @@ def test_impossible_ids_are_refused(tiny: Any) -> None:
         checkpoint.states(torch.tensor([[4, 101]]))
 
 
+@pytest.mark.slow
 @pytest.mark.pretrained
 def test_smollm2_states_show_the_known_norms(sentence: str) -> None:
     checkpoint = load("smollm2")

@@ -405,6 +405,7 @@ def test_lambda_is_that_of_the_remedy_and_is_taken_off_again() -> None:
     torch.testing.assert_close(both, td.load(network).states(inputs).feed_forward)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("family", "changes", "words"),
     [

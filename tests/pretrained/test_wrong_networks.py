@@ -149,6 +149,7 @@ NO_AUDIT: dict[str, tuple[Callable[[], nn.Module], type[Block], int, str]] = {
 }
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("case", NO_AUDIT)
 def test_what_is_no_softmax_attention_over_tokens_is_traced_and_not_audited(case: str) -> None:
     mixer, block, tokens, words = NO_AUDIT[case]
@@ -184,6 +185,7 @@ class Extending(Network):
         return torch.cat([x, x.mean(dim=1, keepdim=True)], dim=1)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("between", "second"), [(Pooling, 4), (Extending, 9)])
 def test_tokens_that_change_between_blocks_are_named(between: type[Network], second: int) -> None:
     words = rf"\(8, 24\) after blocks.0 and \({second}, 24\) after blocks.1; .* numbers of tokens"

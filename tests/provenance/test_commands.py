@@ -71,6 +71,7 @@ def test_foreign_files_in_the_way_are_named_before_anything_is_computed(
     assert call([*arguments, "--overwrite"]) == 0
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("command", "store"),
     [

@@ -133,6 +133,7 @@ def test_a_result_half_replaced_opens_as_the_newer_one(kind: str, tmp_path: Path
         new.save(place)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["diagnosis", "trajectory.zarr"])
 def test_a_result_that_cannot_be_completed_here_is_refused_with_what_to_do(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

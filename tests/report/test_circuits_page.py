@@ -401,6 +401,7 @@ def test_a_page_on_a_transformer_states_its_task_and_what_interaction_is(
     assert "less the means of its rows and of its columns under the law, plus the mean of all" in page
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("section", "predicted"),
     [

@@ -69,6 +69,7 @@ def random_flow(seed: int) -> tuple[td.Flow, torch.Tensor]:
     return flow, flow.geometry.project(torch.as_tensor(rng.normal(size=(tokens, dim)) / 2))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("first", range(0, 40, 8))
 def test_trajectories_are_those_of_python(first: int, opened: Any) -> None:
     for seed in range(first, first + 8):
@@ -89,6 +90,7 @@ def test_trajectories_are_those_of_python(first: int, opened: Any) -> None:
         assert [one["clusters"] for one in solved["measures"]] == counts
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("preset", ["one-cluster", "metastability", "leader", "rotary", "repulsion"])
 def test_presets_move_pause_and_are_the_flow_that_their_code_makes(preset: str, opened: Any) -> None:
     asked(opened, "hook.set({preset: arguments[0]})", preset)
@@ -143,6 +145,7 @@ def test_each_control_changes_what_moves_and_what_is_said(opened: Any) -> None:
     assert np.abs(asked(opened, "hook.state()")["states"]).max() > 10 * np.abs(shrunk["states"]).max()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("preset", "frame", "sentence"),
     [
@@ -252,6 +255,7 @@ def axe() -> str:
     return path.read_text(encoding="utf-8")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(
     "act", ["hook.set({preset: 'rotary'})", "hook.tour(2)", "document.getElementById('keep').click()"]
@@ -268,6 +272,7 @@ def test_axe_finds_no_violation(act: str, scheme: str, opened: Any, address: str
     assert violations == []
 
 
+@pytest.mark.slow
 def test_each_step_of_the_tour_claims_what_its_control_does(opened: Any) -> None:
     steps = _page.tour()
     assert len(steps) == 8

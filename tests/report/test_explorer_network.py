@@ -23,7 +23,7 @@ HOOK = "window.tokendynamicsExplorer"
 MASSIVE = 7
 
 
-@pytest.fixture(scope="module", params=["gpt2", "llama"])
+@pytest.fixture(scope="module", params=["gpt2", pytest.param("llama", marks=pytest.mark.slow)])
 def checkpoint(request: pytest.FixtureRequest) -> Any:
     """A small network, one token of which is massive at every layer."""
     network = network_of(request.param, groups=1) if request.param == "llama" else network_of("gpt2")
@@ -146,6 +146,7 @@ def test_in_the_subspace_the_restricted_flow_is_the_flow_of_the_network(checkpoi
     torch.testing.assert_close(network_page.restriction(flow, basis).velocity(x), inside, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("family", "count", "words"),
     [("gpt2", 2, "three directions need 3 texts"), ("deberta", 3, "expected an attention whose factors are found")],

@@ -65,6 +65,7 @@ def test_a_network_without_loss_shows_none(found: Diagnosis) -> None:
     assert "no head" not in loss.caption
 
 
+@pytest.mark.slow
 def test_what_the_named_lever_changes_stands_beside_the_network_as_it_is(found: Diagnosis) -> None:
     assert isinstance(found.levers, Levers)
     grid, layers, sites = ("layer", "site"), [0, 1, 2, 3], ["attention", "feed_forward", "final_norm"]

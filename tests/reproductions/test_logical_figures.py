@@ -202,6 +202,7 @@ def flavours(tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, Record]:
     return fig2.reproduce(**TINY, folder=folder), weights.reproduce(**TINY, samples=60, folder=folder)
 
 
+@pytest.mark.slow
 def test_figure_2_draws_medians_over_the_seeds_and_every_final_loss(flavours: tuple[Record, Record]):
     record, _ = flavours
     left, right = fig2.draw(record).axes

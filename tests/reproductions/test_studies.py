@@ -230,6 +230,7 @@ def test_a_difference_of_shares_is_decided_as_newcombe_has_it() -> None:
     assert change(share_of(9, 10), share_of(7, 10)) == "not decided"
 
 
+@pytest.mark.slow
 def test_bootstrap_intervals_hold_the_mean_as_often_as_they_say() -> None:
     random = np.random.default_rng(7)
     samples = random.standard_normal((200, 60)) + 3

@@ -164,6 +164,7 @@ def test_matrices_by_rejection_are_definite_and_those_of_a_system_are_its_own(di
     torch.testing.assert_close(steeper - symmetric, 3 * (together - symmetric))
 
 
+@pytest.mark.slow
 def test_the_law_by_rejection_is_the_normal_law_given_the_sign() -> None:
     drawn = rejected(0, 4000, 2)
     random = torch.randn(60_000, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))

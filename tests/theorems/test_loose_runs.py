@@ -184,6 +184,7 @@ def test_one_singular_value_matrix_does_not_hide_the_others() -> None:
     assert named(run, "asymptotic-remark-5.1").outcomes.tolist() == ["undecided", "holds"]
 
 
+@pytest.mark.slow
 def test_every_statement_can_be_asked_of_every_degenerate_flow() -> None:
     nilpotent = torch.diag(torch.ones(2), 1).double()
     matrices = [0 * EYE, EYE, -2 * EYE, torch.ones(3, 3).double(), nilpotent, EYE + nilpotent]

@@ -26,6 +26,7 @@ def test_a_loop_of_ones_own_gives_the_same_losses_and_weights_to_the_last_bit(na
         assert torch.equal(one, other)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["a regime", "GPT-2"])
 def test_a_trainer_gives_the_same_losses_to_the_last_bit(name: str, tmp_path: Path) -> None:
     """With accumulation, where the weights of a regime are kept from one batch to the next."""

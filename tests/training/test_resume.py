@@ -211,6 +211,7 @@ def test_a_changed_experiment_is_refused_with_the_difference(unbroken: tuple[Exp
     assert "\n" not in words
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_stops_the_run_and_without_it_the_numbers_are_the_same(
     unbroken: tuple[Experiment, Path], tmp_path: Path
 ) -> None:

@@ -156,6 +156,7 @@ def vision() -> tuple[nn.Module, Repeated]:
     return model, Repeated(items)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("make", [decoder, vision])
 def test_anybody_s_trainer_accumulates_our_losses_rightly(
     make: Callable[[], tuple[nn.Module, Repeated]], tmp_path: Path
@@ -177,6 +178,7 @@ def test_anybody_s_trainer_accumulates_our_losses_rightly(
     assert max(float((value - started[name].detach()).abs().max()) for name, value in found[1].items()) > 1e-3
 
 
+@pytest.mark.slow
 def test_mixed_precision_learns_and_the_built_layers_keep_their_signs(tmp_path: Path) -> None:
     recipe = {
         "steps": 12,

@@ -278,6 +278,7 @@ class AtTheEnd(TrainerCallback):
         self._what()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "left", [20_000, pytest.param(0, marks=pytest.mark.slow), pytest.param(90_000, marks=pytest.mark.slow)]
 )

@@ -256,6 +256,7 @@ def test_a_run_s_folder_with_another_experiment_in_it_is_left_alone(store: Path,
     assert starts(store)["runs/baseline/1"] == 1
 
 
+@pytest.mark.slow
 def test_files_hold_every_digit_and_the_dataset_gives_the_same_result(
     store: Path, planted: Planted, client: Client, tmp_path: Path, undrawn: None
 ) -> None:
