@@ -70,6 +70,15 @@ def _that_draw() -> list[ModuleType]:
     return [module for module in modules if "draw_for_screens" in vars(module)]
 
 
+@pytest.fixture
+def known_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layout of a network is found once in all tests with this, which is half of the work of many of them."""
+    from known_layouts import discover
+    from tokendynamics.pretrained.discovery import random_weights
+
+    monkeypatch.setattr(random_weights, "discover", discover)
+
+
 @pytest.fixture(autouse=os.environ.get("OTHER_ROUNDING") == "1")
 def another_processor(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Under OTHER_ROUNDING=1 every test runs with sums and elementary functions that round as elsewhere."""

@@ -6,5 +6,5 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def without_drawings(undrawn: None) -> None:
-    """Leave out the drawings of pages that are written in this process."""
+def without_drawings(undrawn: None, known_layouts: None) -> None:
+    """Leave out the drawings of pages that are written in this process, and find each layout once."""

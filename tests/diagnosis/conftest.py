@@ -28,6 +28,11 @@ TINY = {
 }  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def layouts_found_once(known_layouts: None) -> None:
+    """What is found in networks is tested in `tests/pretrained`."""
+
+
 def write_config(folder: Path, family: str, **changes: object) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(TINY[family] | changes))

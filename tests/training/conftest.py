@@ -1,0 +1,10 @@
+"""What is found in networks is tested in `tests/pretrained`."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def layouts_found_once(known_layouts: None) -> None:
+    """Find the layout of a network once in all tests of training."""
