@@ -42,6 +42,7 @@ def test_family_b_contradicts_the_paper_with_its_own_loss():
     assert "Every finite family but A is a strict saddle" in found.claims[2]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_stalls_lose_per_token_what_the_landscape_says():
     found = survey("3.2", law=LAW, positions=M, starts=1)

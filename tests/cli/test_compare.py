@@ -60,6 +60,7 @@ def test_a_comparison_leaves_report_data_and_summary(
     assert len(idents) == len(set(idents))
 
 
+@pytest.mark.slow
 def test_json_goes_to_standard_output_alone(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(["compare", model, "--baseline", "untrained", "--seed", "4", *TEXTS, "--json", "--out", "out"]) == 0
     summary = json.loads(capsys.readouterr().out)

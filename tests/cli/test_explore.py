@@ -26,6 +26,9 @@ points = 5
 """
 
 
+TINY = {"model_type": "gpt2", "n_layer": 3, "n_head": 2, "n_embd": 8, "n_positions": 64, "vocab_size": 300}
+
+
 def systems_in(path: Path) -> list[dict[str, Any]]:
     """The systems that a page carries."""
     text = path.read_text(encoding="utf-8").partition('id="explorer-data">')[2].partition("</script>")[0]
@@ -36,6 +39,8 @@ def systems_in(path: Path) -> list[dict[str, Any]]:
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("two.toml").write_text(SPECIFICATION, encoding="utf-8")
+    Path("tiny").mkdir()
+    Path("tiny/config.json").write_text(json.dumps(TINY))
 
 
 def test_without_a_subject_there_are_five_presets(capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,11 +68,11 @@ def test_a_file_and_a_folder_of_its_run_are_the_same_system(monkeypatch: pytest.
 
 def test_a_model_and_a_folder_of_its_diagnosis_are_its_tokens() -> None:
     texts = [argument for text in ("one fish", "two red birds", "it rains") for argument in ("--prompt", text)]
-    assert call(["explore", "random:distilgpt2:3", *texts, "--out", "network.html"]) == 0
+    assert call(["explore", "random:./tiny:3", *texts, "--out", "network.html"]) == 0
     network = systems_in(Path("network.html"))
     assert [system["name"] for system in network] == ["text-1", "text-2", "text-3", "circuits"]
     nothing = ["--no-levers", "--no-heads", "--no-directions", "--no-baseline", "--layers", "1"]
-    assert call(["diagnose", "random:distilgpt2:3", *texts[:4], *nothing, "--out", "folder"]) == 0
+    assert call(["diagnose", "random:./tiny:3", *texts[:4], *nothing, "--out", "folder"]) == 0
     assert call(["explore", "folder", "--out", "diagnosis.html"]) == 0
     (diagnosis,) = systems_in(Path("diagnosis.html"))
     spreads = [[one["spread"] for one in system["measures"]] for system in (network[0], diagnosis)]

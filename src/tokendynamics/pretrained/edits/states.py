@@ -197,7 +197,7 @@ def _run(network: nn.Module, inputs: Mapping[str, Any]) -> None:
 
 def _joined(states: list[Tensor]) -> Tensor:
     """Join all in one tensor, on the device of the first; the list is emptied, since each state is in memory twice."""
-    joined = torch.stack([state.to(states[0].device) for state in states])
+    joined = torch.stack([state.detach().to(states[0].device) for state in states])
     states.clear()
     return joined
 
