@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -39,6 +40,12 @@ def test_a_row_names_tests_that_exist_or_says_why_nothing_runs(row: Row) -> None
         assert row.tests or row.against
         assert row.record or row.measured
     assert row.key.startswith(f"{row.paper}-")
+
+
+def test_only_tests_of_the_ledger_have_a_time() -> None:
+    times = json.loads((ROOT / "docs" / "ledger_seconds.json").read_text(encoding="utf-8"))
+    assert set(times) <= {str(test) for row in ROWS for test in (*row.tests, *row.against)}
+    assert min(times.values()) >= 0
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.key)
