@@ -36,18 +36,19 @@ def packing_of(network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], *
         # What has no axis of two inputs is the same for both.
         paired = {name for name, value in two.items() if isinstance(value, Tensor) and value.shape[:1] == (2,)}
         one_of = ({name: two[name][[place]] if name in paired else two[name] for name in two} for place in (0, 1))
-        alone = [_run(network, arguments) for arguments in one_of]
-        if not _agree(_run(network, two), alone):
-            return "none"
-        ids = two.get("input_ids")
+        first = _run(network, next(one_of))
+        ids, filled, short = two.get("input_ids"), dict[str, Tensor](), None
         if set(two) == {"input_ids"} and isinstance(ids, Tensor) and ids.shape[1] > 2:
             shorter = ids.shape[1] - 3 if ids.shape[1] > 4 else 1
-            alone[1] = _run(network, {"input_ids": ids[1:, :shorter]})
+            short = _run(network, {"input_ids": ids[1:, :shorter]})
             filled = filled_up([ids[0], ids[1, :shorter]], filler_of(network))
-            if causal and _agree(_run(network, {"input_ids": filled["input_ids"]}), alone):
+            # Where inputs of several lengths may share a pass, those of one length may.
+            if causal and _agree(_run(network, {"input_ids": filled["input_ids"]}), [first, short]):
                 return "any lengths"
-            if _agree(_run(network, filled), alone):
-                return "any lengths with a mask"
+        if not _agree(_run(network, two), [first, _run(network, next(one_of))]):
+            return "none"
+        if filled and _agree(_run(network, filled), [first, short]):
+            return "any lengths with a mask"
     return "equal shapes"
 
 

@@ -138,10 +138,17 @@ def discover(
     with torch.no_grad(), as_before(network), apart(network), silenced():
         first = record(network, inputs(2))
         try:
-            discovery = _discovered(network, inputs, first, _INPUTS, found_on)
+            count = _enough_inputs(first)
+            discovery = _discovered(network, inputs, first, count if count <= 2 * _INPUTS else _INPUTS, found_on)
         except TooFewInputsError:
             discovery = _discovered(network, inputs, first, None, found_on)
     return replace(discovery, layout=replace(discovery.layout, decoder_alone=True)) if decoder else discovery
+
+
+def _enough_inputs(first: Pass) -> int:
+    """Return how many inputs overdetermine the matrices of positions: with the heads, 1.5 times a head's width."""
+    queries = [call.query.shape for _, call in first.attentions]
+    return max([_INPUTS, *(2 + int(1.5 * shape[-1] / shape[1]) for shape in queries)])
 
 
 def _discovered(
@@ -150,9 +157,7 @@ def _discovered(
     """Find the layout from a first pass and one of a number of inputs, or of as many as any rotation may need."""
     attending = {call.module for _, call in first.attentions if call.module is not None}
     if count is None:
-        # How many inputs overdetermine the matrices of positions: with the heads, 1.5 times a head's width.
-        queries = [call.query.shape for _, call in first.attentions]
-        count = max(2 + int(1.5 * shape[-1] / shape[1]) for shape in queries)
+        count = _enough_inputs(first)
     if first.attentions and first.attentions[0][1].query.shape[2] == count:
         count += 1  # only their lengths distinguish the axes of inputs and tokens
     generator = torch.Generator().manual_seed(_SEED)
