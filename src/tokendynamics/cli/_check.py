@@ -69,6 +69,8 @@ def _applies(one: Check) -> str:
 
 def _violated(one: Check) -> list[str]:
     """Return the sentence of each hypothesis violated somewhere, with its margin."""
+    from tokendynamics.words import number
+
     margins = {
         f"{hypothesis.name}: {hypothesis.text}": hypothesis.margin
         for hypothesis in one.hypotheses
