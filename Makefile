@@ -85,7 +85,7 @@ $(VENV)/.docs: $(VENV)/.dev
 
 # Warnings are errors: links that lead nowhere, names that are not there, examples that fail.
 docs: $(VENV)/.docs $(if $(QUICK),,picture)
-	@DOCS_QUICK=$(QUICK) $(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs $(SITE)
+	@OMP_NUM_THREADS=1 DOCS_QUICK=$(QUICK) $(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs $(SITE)
 	@$(BIN)/python docs/_site/check.py $(SITE)
 	@echo "[docs] open $(CURDIR)/$(SITE)/index.html in a browser"
 
