@@ -149,7 +149,7 @@ def test_each_printed_certificate_is_what_certify_says_of_that_run(
 ) -> None:
     system = presets[name]
     table, flow = system["certificates"], system["flow"]
-    own = td.Flow(td.Attention(flow["qk"], flow["ov"], normalization=flow["normalization"]), td.Sphere())
+    as_shown = td.Flow(td.Attention(flow["qk"], flow["ov"], normalization=flow["normalization"]), td.Sphere())
     times = np.array(system["times"])[::10]
     combinations = [(c, w) for c in (False, True) for w in ("softmax", "linear")]
     outcomes = set()
@@ -160,9 +160,11 @@ def test_each_printed_certificate_is_what_certify_says_of_that_run(
         if weights == "linear":
             assert shown == []
             continue
-        now = changed(own, beta=beta, causal=causal, weights="softmax", positions=True)
-        said = td.certify(td.simulate(now, flow["start"], times, **_statements.RUN))
-        wanted = [(_statements._title(one.statement), str(one.outcome), one.margin, one.tolerance) for one in said]
+        now = changed(as_shown, beta=beta, causal=causal, weights="softmax", positions=True)
+        certificates = td.certify(td.simulate(now, flow["start"], times, **_statements.RUN))
+        wanted = [
+            (_statements._title(one.statement), str(one.outcome), one.margin, one.tolerance) for one in certificates
+        ]
         assert len(shown) == len(wanted) > 0
         for on_page, recomputed in zip(map(printed, shown), wanted, strict=True):
             assert on_page[:2] == recomputed[:2]

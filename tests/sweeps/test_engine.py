@@ -71,9 +71,9 @@ def test_the_engine_is_recorded_and_another_one_does_not_go_on(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, store = parse_plan(FREE_CHOICE.replace("task = 2", "task = 12"), "a.toml"), tmp_path / "sweep.zarr"
-    found = sweep(plan, store, client)
-    assert found.attrs["engine"] == "compiled"
-    np.testing.assert_array_equal(found.consensus[0], task_of(plan, (0, 0, 0), "compiled")["consensus"][0])
+    outcomes = sweep(plan, store, client)
+    assert outcomes.attrs["engine"] == "compiled"
+    np.testing.assert_array_equal(outcomes.consensus[0], task_of(plan, (0, 0, 0), "compiled")["consensus"][0])
     before = files(store)
     monkeypatch.setattr(module, "first_engine", lambda: "batched")
     with pytest.raises(
@@ -83,15 +83,15 @@ def test_the_engine_is_recorded_and_another_one_does_not_go_on(
     assert files(store) == before
     monkeypatch.undo()
     sweep(plan, store, client, resume=True)
-    assert open_store(store).identical(found)
+    assert open_store(store).identical(outcomes)
 
 
 def test_an_engine_of_the_file_is_recorded_and_goes_on_whatever_is_installed(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, store = parse_plan(SMALL.replace("task = 2", "task = 12"), "a.toml"), tmp_path / "sweep.zarr"
-    found = sweep(plan, store, client)
-    assert found.attrs["engine"] == "batched" != first_engine()
+    outcomes = sweep(plan, store, client)
+    assert outcomes.attrs["engine"] == "batched" != first_engine()
     monkeypatch.setattr(module, "first_engine", lambda: "another")
-    assert sweep(plan, store, client, resume=True).identical(found)
+    assert sweep(plan, store, client, resume=True).identical(outcomes)
     assert repr(plan) == "Plan('a.toml': 24 systems over tokens, scale, draw)"
