@@ -61,6 +61,7 @@ def reading_figure() -> PaperFigure:
         return Record("positional", "Figure 0", "A line.", rows, f"{draws} draws", 1, results={})
 
     module = ModuleType("reading")
+    module.__file__ = __file__  # a record keeps a digest of its module's text
     module.__doc__ = "Reads."
     module.reproduce, module.draw = reproduce, lambda record: FIGURES["positional-fig10"].module.figures.panels()[0]  # pyright: ignore
     return PaperFigure(module, quick={"draws": 2, "model": "random:distilgpt2"})

@@ -16,6 +16,7 @@ from tokendynamics.attention.schedules._schedule import Continuous, Schedule, Ti
 from tokendynamics.theorems import Certificate, Check, certify, check
 from tokendynamics.theorems.contraction import contraction_form
 from tokendynamics.theorems.result import counted
+from tokendynamics.words import number
 
 EYE = np.eye(3)
 AROUND = torch.tensor([[1.0, 0, 0], [-1.0, 1, 0], [-1.0, -1, 1], [0, 0, -1.0], [0, 0, 1.0]]).double()
@@ -153,7 +154,7 @@ def test_a_function_of_time_is_looked_at_over_the_horizon_of_the_run(switch: flo
     assert "ov is a multiple of the identity" in within.reasons[0]
     before = the(check(flow, EYE, [0.0, switch / 2]), "asymptotic-5.1")
     assert before.applies
-    assert any(f"in [0, {switch / 2:g}], other times are unknown" in text for text in before.assumed)
+    assert any(f"in [0, {number(switch / 2)}], other times are unknown" in text for text in before.assumed)
 
 
 @pytest.mark.parametrize("given", [lambda f: f, lambda f: [f]])
