@@ -58,7 +58,7 @@ from tokendynamics.pretrained.feed_forward import (
 )
 from tokendynamics.pretrained.forward_arguments import argument_names, forward_arguments
 from tokendynamics.pretrained.length_dependence import depends_on_length, length_class
-from tokendynamics.pretrained.network import evaluating
+from tokendynamics.pretrained.network import evaluating, persistent_buffers
 from tokendynamics.pretrained.other_libraries import refusing, silenced
 from tokendynamics.pretrained.packs import Pack, Packing, fewest_packs, filler_of, packing_of, packs_of
 
@@ -233,7 +233,7 @@ class Checkpoint:
         return feed_forward_weights(block, layout, self.architecture.dim) or "its weights are not in memory"
 
     def block_tensors(self, layer: int) -> dict[str, Tensor]:
-        """Read every parameter of one block, counted from 1, by its name in the block.
+        """Read every stored tensor of one block, counted from 1, by its name: parameters and persistent buffers.
 
         Those whose values are not in memory are left out.
 
@@ -243,8 +243,9 @@ class Checkpoint:
         """
         name = self.layout.blocks[as_layer(layer, self.architecture.layers) - 1]
         inside = [inner for inner, _ in self._network.block(name, ()).named_modules() if inner]
-        tensors = self._network.block(name, inside).named_parameters()
-        return {inner: tensor.detach() for inner, tensor in tensors if not tensor.is_meta}
+        block = self._network.block(name, inside)
+        tensors = {**dict(block.named_parameters()), **persistent_buffers(block)}
+        return {inner: tensor.detach() for inner, tensor in tensors.items() if not tensor.is_meta}
 
     @property
     def tokenizer(self) -> Any | None:

@@ -54,6 +54,20 @@ def at_least_single(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
+def persistent_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the buffers that a file of this module holds, by name: running variances, or the codes of a packed weight.
+
+    >>> list(persistent_buffers(nn.Sequential(nn.BatchNorm1d(2))))
+    ['0.running_mean', '0.running_var', '0.num_batches_tracked']
+    """
+    return {
+        f"{prefix}.{label}" if prefix else label: buffer
+        for prefix, inner in module.named_modules()
+        for label, buffer in inner.named_buffers(recurse=False)
+        if label not in inner._non_persistent_buffers_set
+    }
+
+
 def weight_is_a_method(module: nn.Module) -> bool:
     """Whether a module gives its weight by a method, as PyTorch's quantised ones do.
 

@@ -359,6 +359,9 @@ def sentences_of(
     together = measured.together
     depths = [trace.sizes["layer"] - 1 for trace in together.traces]
     ends = [float(trace.consensus_relative.sel(site="feed_forward")[-1]) for trace in together.traces]
+    trace = together.traces[0]
+    counts = trace.token_count  # of excluded tokens over all prompts, in the layer where they are most
+    left_out = int(np.max((counts.sel(sinks="kept") - counts.sel(sinks="removed")).sum("prompt").values))
     sentences: list[Finding | None] = []
     for place, other in enumerate(names[1:]):
         pair, dtype = (names[0], other), measured.coarsest[place]
@@ -376,15 +379,14 @@ def sentences_of(
         if missing := measured.missing[place]:
             sentences.append(missing_finding(pair if depths[0] > depths[place + 1] else (other, names[0]), missing))
         else:
-            sentences.append(parting_finding(pair, parting, together.unpaired[place], in_words, through, weights))
+            depth = None if depths[0] == depths[place + 1] else min(depths[0], depths[place + 1])
+            of_states = pair, parting, together.unpaired[place], in_words, through, weights
+            sentences.append(parting_finding(*of_states, left_out=left_out, depth=depth))
         sentences.append(updates_finding(pair, difference))
         if measured.halved is not None:
             sentences.append(halved_finding(pair, measured.halved, place, torch.finfo(dtype).eps))
         sentences += _weights_findings(pair, measured, place)
-    trace = together.traces[0]
     repeated = [str(name) for name, first in zip(trace.prompt.values, trace.repeats.values, strict=True) if first >= 0]
-    counts = trace.token_count  # of excluded tokens over all prompts, in the layer where they are most
-    left_out = int(np.max((counts.sel(sinks="kept") - counts.sel(sinks="removed")).sum("prompt").values))
     shared = together.tokens_shared, left_out, depths, repeated
     sentences.append(tokens_finding(*shared, counts_shared=together.counts_shared))
     return tuple(finding for finding in sentences if finding is not None)

@@ -209,7 +209,7 @@ def behind_attention_alone(tensors: TensorDifferences, first: Checkpoint) -> set
         tensors: From `tensor_differences`.
         first: The network compared with.
     """
-    if tensors.why or tensors.unmatched:
+    if tensors.why or tensors.unmatched or tensors.codes:
         return set()
     names = tensors.table.tensor.values.astype(str).tolist()
     differ = np.nan_to_num(tensors.table.tensor_difference.values) > 0
@@ -494,7 +494,7 @@ def _norms_alone(
         compared = tensors or block_differences([(first.block_tensors(at), other.block_tensors(at)) for at in layers])
     except CheckpointError:
         return ()
-    if compared.why or compared.unmatched:
+    if compared.why or compared.unmatched or compared.codes:
         return ()
     row, values = difference.layer - start, compared.table.tensor_difference.values
     names = compared.table.tensor.values.astype(str)

@@ -17,6 +17,7 @@ from tokendynamics.diagnosis.network import sizes_differ
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.provenance.progress import Progress, tracked
+from tokendynamics.words import in_layers
 
 TIMES_OTHERS = 5.0
 """A tensor stands out if it differs by this many times the median over the same tensor of the other layers, plus as
@@ -75,13 +76,16 @@ class TensorDifferences:
             `_FEWEST` elements.
         final_norm: Likewise of the norm after the last block, as layer 1; None without one.
         vectors: Names of the tensors of one axis: biases, and gains and biases of norms.
-        unmatched: Names of tensors that only one network has in this shape, in the first layer that has them.
+        unmatched: Names of tensors that only one network has in this shape, with their layers where other layers of
+            both have them.
+        codes: Names of tensors of integers that differ, as packed weights do: their differences have no size.
         why: Why nothing was compared; empty otherwise.
     """
 
     table: xr.Dataset
     vectors: tuple[str, ...]
     unmatched: tuple[str, ...]
+    codes: tuple[str, ...]
     why: str
     final_norm: xr.Dataset | None = None
 
@@ -273,7 +277,7 @@ def _common_scale(scales: np.ndarray, errors: np.ndarray) -> float:
 def _nothing(why: str) -> TensorDifferences:
     empty = (("layer", "tensor"), np.empty((0, 0)))
     table = xr.Dataset({"tensor_difference": empty, "tensor_scale": empty, "tensor_scale_error": empty})
-    return TensorDifferences(table, (), (), why)
+    return TensorDifferences(table, (), (), (), why)
 
 
 def block_differences(pairs: Sequence[tuple[dict[str, Tensor], dict[str, Tensor]]]) -> TensorDifferences:
@@ -284,14 +288,18 @@ def block_differences(pairs: Sequence[tuple[dict[str, Tensor], dict[str, Tensor]
     """
     names = list(dict.fromkeys(name for pair in pairs for each in pair for name in each))
     gaps, sizes, products, errors, excess = (np.full((len(pairs), len(names)), np.nan) for _ in range(5))
-    vectors, unmatched = [], []
+    vectors, codes, unmatched = [], [], dict[str, list[int]]()
     for layer, (one, two) in enumerate(pairs):
         for place, name in enumerate(names):
             a, b = (None if (each := pair.get(name)) is None else each.detach().cpu() for pair in (one, two))
             if a is None and b is None:
                 continue
             if a is None or b is None or a.shape != b.shape:
-                unmatched.append(name)
+                unmatched.setdefault(name, []).append(layer + 1)
+                continue
+            if not (a.is_floating_point() and b.is_floating_point()):
+                codes += [] if torch.equal(a, b) else [name]
+                gaps[layer, place] = np.nan if name in codes else 0.0
                 continue
             vectors += [name] if a.ndim == 1 else []
             sizes[layer, place] = float(torch.linalg.vector_norm(a, dtype=torch.float64))
@@ -319,7 +327,9 @@ def block_differences(pairs: Sequence[tuple[dict[str, Tensor], dict[str, Tensor]
         coords={"layer": np.arange(1, len(pairs) + 1), "tensor": names},
     )
     why = "" if np.isfinite(values).any() else "they have no tensor of the same name and shape"
-    return TensorDifferences(table, tuple(dict.fromkeys(vectors)), tuple(dict.fromkeys(unmatched)), why)
+    somewhere = {name for place, name in enumerate(names) if np.isfinite(values[:, place]).any()}
+    apart = tuple(f"{name} in {in_layers(at)}" if name in somewhere else name for name, at in unmatched.items())
+    return TensorDifferences(table, tuple(dict.fromkeys(vectors)), apart, tuple(dict.fromkeys(codes)), why)
 
 
 def tensors_of_layer(compared: TensorDifferences, layer: int) -> list[str]:
@@ -345,11 +355,13 @@ class MissingLayers:
 
     Attributes:
         layers: Their numbers in the deeper network, from 1.
-        rest: The median relative difference of the matrices of the other blocks.
+        rest: The median over the other blocks of the median relative difference of their matrices.
+        most: The largest relative difference of a matrix of the other blocks.
     """
 
     layers: tuple[int, ...]
     rest: float
+    most: float
 
 
 def missing_layers(first: Checkpoint, other: Checkpoint) -> MissingLayers | None:
@@ -364,13 +376,14 @@ def missing_layers(first: Checkpoint, other: Checkpoint) -> MissingLayers | None
     if not count or sizes_differ(first, other, "widths"):
         return None
     distance = np.full((depth, count + 1), np.inf)  # of a block from those that many layers deeper
+    largest = distance.copy()
     try:
         for row, shift in np.ndindex(distance.shape):
             pair = deep.block_tensors(row + shift + 1), shallow.block_tensors(row + 1)
             compared = block_differences([pair])
             matrices = compared.table.drop_sel(tensor=list(compared.vectors)).tensor_difference.values
-            if not compared.unmatched and matrices.size:
-                distance[row, shift] = float(np.median(matrices))
+            if not compared.unmatched and not compared.codes and matrices.size:
+                distance[row, shift], largest[row, shift] = float(np.median(matrices)), float(np.max(matrices))
     except CheckpointError:
         return None
     total = distance.copy()  # of the best assignment of all blocks up to one; shifts never decrease
@@ -386,4 +399,4 @@ def missing_layers(first: Checkpoint, other: Checkpoint) -> MissingLayers | None
         return None
     present = {row + shift for row, shift in enumerate(shifts)}
     layers = tuple(layer + 1 for layer in range(depth + count) if layer not in present)
-    return MissingLayers(layers, float(np.median(chosen)))
+    return MissingLayers(layers, float(np.median(chosen)), float(largest[range(depth), shifts].max()))

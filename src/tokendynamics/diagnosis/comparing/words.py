@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import xarray as xr
+from jaxtyping import Bool
 
 from tokendynamics.diagnosis.comparing._first_difference import NEIGHBOURS, SIZE_CHANGED, Difference, Parting
 from tokendynamics.diagnosis.comparing._tensors import STORED, MissingLayers, TensorDifferences, standing_out
@@ -47,17 +48,21 @@ def feed_forward_finding(names: tuple[str, str], weights: xr.Dataset, why: str, 
     rest = f" Some layers were not compared{because(why)}." * bool(why) + without_partner(unmatched)
     differing = layers[np.nan_to_num(sizes, nan=0.0) > WEIGHTS_DIFFER]
     values = {"layers": differing.tolist(), "ff": sizes.tolist(), "unmatched": list(unmatched)}
+    subject = f"The feed-forward matrices {_whose(names, unmatched)}"
     if not len(differing):
-        text = f"The feed-forward matrices of {names[1]} and {names[0]} are equal in all compared layers."
-        return Finding(text + rest, "weights", values)
+        return Finding(f"{subject} are equal in all compared layers.{rest}", "weights", values)
     at = int(np.nanargmax(sizes))
     angle = float(weights.ff_angle.values[at])
     text = (
-        f"The feed-forward matrices of {names[1]} and {names[0]} differ "
-        f"{where_differing(differing, int(known.sum()))}, most in layer {layers[at]}: by "
+        f"{subject} differ {where_differing(differing, known)}, most in layer {layers[at]}: by "
         f"{of_norm(sizes[at], 'their')}, with {number(angle, 2)}° between their leading directions."
     )
     return Finding(text + rest, "weights", values)
+
+
+def _whose(names: tuple[str, str], unmatched: Sequence[str]) -> str:
+    """Return whose weights are compared: those of two networks, or those that both have where some are in one only."""
+    return f"that both {names[1]} and {names[0]} have" if unmatched else f"of {names[1]} and {names[0]}"
 
 
 def end_finding(
@@ -106,6 +111,9 @@ def parting_finding(
     dtype: str,
     tensors: Sequence[str] = (),
     weights: xr.Dataset | None = None,
+    *,
+    left_out: int = 0,
+    depth: int | None = None,
 ) -> Finding:
     """Say where two networks first differ, and in which part.
 
@@ -116,19 +124,23 @@ def parting_finding(
         dtype: The coarser of their dtypes.
         tensors: Stored tensors of that layer that differ unlike those of other layers.
         weights: From `weight_differences`, of the other one; None where not compared.
+        left_out: Number of tokens that are excluded in some layer.
+        depth: The depth up to which states are compared, where that is not the depth of both.
     """
     if parting is None:
         text = f"{names[1]} vs {names[0]}: the first difference is not located because {why}."
         return Finding(text, "updates", {"why": why})
     slight = ", which is typical of weights that were rounded or trained slightly further"
+    ends, of_tokens = _ends(parting, depth), " of the compared tokens" if left_out else ""
+    compared = f"all states{of_tokens}{'' if depth is None else f' up to layer {depth}'}"
     texts = {
-        "equal": "all states are equal to the last bit.",
-        "rounding": f"the states differ only by rounding in {dtype}: {_ends(parting)}. No layer stands out.",
-        "from the start": f"the states differ from the embedding on: {_ends(parting)}. No layer stands out"
+        "equal": f"{compared} are equal to the last bit.",
+        "rounding": f"the states differ only by rounding in {dtype}: {ends}. No layer stands out.",
+        "from the start": f"the states differ from the embedding on: {ends}. No layer stands out"
         f"{slight if parting.late <= SMALL else ''}.",
-        "gradual": f"the states diverge gradually: {_ends(parting)}. No layer stands out.",
+        "gradual": f"the states diverge gradually: {ends}. No layer stands out.",
     }
-    text = texts.get(parting.kind) or _located(parting, tensors, weights)
+    text = texts.get(parting.kind) or _located(parting, tensors, weights, of_tokens, ends)
     # The numbers of a sentence, without those that are undefined or infinite.
     values = {name: value for name, value in parting.plain().items() if value is not None}
     for part in (*(values.get(name, {}) for name in ("first", "start", "largest")), *values["resized"]):
@@ -143,23 +155,29 @@ def missing_finding(names: tuple[str, str], missing: MissingLayers) -> Finding:
         names: Of the deeper network and the shallower one.
         missing: From `missing_layers`.
     """
-    rest = "equal" if missing.rest == 0 else f"the same up to {of_norm(missing.rest, 'their')} in the median"
+    rest = f"the same up to {of_norm(missing.rest, 'their')} in the median"
+    if missing.most == 0:
+        rest = "equal"
+    elif missing.rest == 0:
+        rest = f"mostly equal; at most they differ by {of_norm(missing.most, 'their')}"
     text = f"{names[1]} lacks {in_layers(missing.layers)} of {names[0]}; the matrices of its other blocks are {rest}."
-    return Finding(text, "updates", {"missing": list(missing.layers), "rest": missing.rest})
+    values = {"missing": list(missing.layers), "rest": missing.rest, "most": missing.most}
+    return Finding(text, "updates", values)
 
 
-def _ends(parting: Parting) -> str:
+def _ends(parting: Parting, depth: int | None) -> str:
     places = [] if parting.start is None else [(parting.start.update, "at the embedding")]
-    places += [(parting.early, "after layer 1"), (parting.late, "at the end")]
+    places += [(parting.early, "after layer 1")] * (depth != 1)
+    places += [(parting.late, "at the end" if depth is None else f"after layer {depth}")]
     sizes = [f"{of_norm(size, 'their')} {place}" for size, place in places]
     return f"by {listing(sizes)}"
 
 
-def _located(parting: Parting, tensors: Sequence[str], weights: xr.Dataset | None) -> str:
+def _located(parting: Parting, tensors: Sequence[str], weights: xr.Dataset | None, of_tokens: str, ends: str) -> str:
     first = parting.first
     if first is None:
         return "the states differ."
-    text = _first(parting, first) if parting.kind == "located" else _by_weights(parting, first)
+    text = _first(first, of_tokens, ends) if parting.kind == "located" else _by_weights(parting, first, ends)
     if first.heads and weights is not None:
         text += f" {_heads_standing_out(first, weights)}"
     elif first.beside > 0 and parting.kind == "located":
@@ -180,7 +198,7 @@ def _located(parting: Parting, tensors: Sequence[str], weights: xr.Dataset | Non
     return text
 
 
-def _first(parting: Parting, first: Difference) -> str:
+def _first(first: Difference, of_tokens: str, ends: str) -> str:
     """Say how the first part that stands out differs, and what precedes it."""
     verb = "differ" if first.part == "final norm" else "differs"
     subject = "states" if first.part == "final norm" else "update"
@@ -189,20 +207,20 @@ def _first(parting: Parting, first: Difference) -> str:
     if first.exact:
         equal = "to the last bit" if first.before == 0 else "except for rounding"
         change = f"{whose} {verb} by {of_norm(first.update)}{size}"
-        return f"the first difference is in {first}: {change}. All earlier states are equal {equal}."
+        return f"the first difference is in {first}: {change}. All earlier states{of_tokens} are equal {equal}."
     before = f"although its input differs by only {of_norm(first.before)}"
-    earlier = f"Earlier parts changed as well: the states differ {_ends(parting)}."
+    earlier = f"Earlier parts changed as well: the states differ {ends}."
     whose = whose[0].upper() + whose[1:]
     if first.part != "final norm" and first.size >= SIZE_CHANGED:
         return f"{first} stands out. {whose} is {_times(first.size)} {before}. {earlier}"
     return f"{first} stands out. {whose} {verb} by {of_norm(first.update)}{size} {before}. {earlier}"
 
 
-def _by_weights(parting: Parting, first: Difference) -> str:
+def _by_weights(parting: Parting, first: Difference, ends: str) -> str:
     """Say which part stands out by its weights alone."""
     start = "diverge gradually" if parting.start is None else "differ from the embedding on"
     its = "Its output does" if first.part == "final norm" else "Its updates do"
-    return f"{first} stands out by its weights. {its} not stand out: the states {start}, {_ends(parting)}."
+    return f"{first} stands out by its weights. {its} not stand out: the states {start}, {ends}."
 
 
 def _heads_standing_out(first: Difference, weights: xr.Dataset) -> str:
@@ -254,7 +272,7 @@ def weights_finding(names: tuple[str, str], weights: xr.Dataset, why: str) -> Fi
     largest = {name: weights[f"{name}_difference"].values for name in ("ov", "qk")}
     either = np.fmax(largest["ov"], largest["qk"])
     differing = layers[np.nan_to_num(either, nan=0.0) > WEIGHTS_DIFFER]
-    known = int((~np.isnan(either)).sum())
+    known = ~np.isnan(either)
     some = f" Some layers were not compared{because(why)}." if why else ""
     values = {"layers": differing.tolist(), **{name: sizes.tolist() for name, sizes in largest.items()}}
     if not len(differing):
@@ -294,14 +312,21 @@ def because(why: str) -> str:
     return f" ({why})" if ": " in why else f" because {why}" if why else ""
 
 
-def where_differing(layers: Sequence[int] | np.ndarray, compared: int) -> str:
-    """Return in which layers something differs: "in every layer", or "only in layers 2–3".
+def where_differing(layers: Sequence[int] | np.ndarray, compared: Bool[np.ndarray, " layer"]) -> str:
+    """Return in which of the compared layers something differs.
 
     Args:
         layers: Those in which it differs, from 1.
-        compared: Number of layers that were compared.
+        compared: Which of all layers were compared.
+
+    >>> where_differing([2, 3], np.array([True, True, True]))
+    'only in layers 2–3'
+    >>> where_differing([1, 3], np.array([True, False, True])), where_differing([1, 2], np.array([True, True]))
+    ('in every compared layer', 'in every layer')
     """
-    return "in every layer" if len(layers) == compared > 1 else f"only in {in_layers(layers)}"
+    if len(layers) == compared.sum() > 1:
+        return "in every layer" if compared.all() else "in every compared layer"
+    return f"{'' if compared.all() else 'among the compared layers '}only in {in_layers(layers)}"
 
 
 def without_partner(names: Sequence[str]) -> str:
@@ -311,6 +336,16 @@ def without_partner(names: Sequence[str]) -> str:
         names: Of these tensors.
     """
     return f" Not in both networks with one name and shape: {listing(names, most=MOST_NAMED)}." if names else ""
+
+
+def _apart_from(codes: Sequence[str], subject: str) -> str:
+    """Return the beginning of a sentence on stored tensors, which excludes packed weights that differ."""
+    return f"Apart from packed weights, {subject}" if codes else subject[0].upper() + subject[1:]
+
+
+def _packed(codes: Sequence[str]) -> str:
+    """Return a sentence on tensors of integers that differ; empty for none."""
+    return f" Packed weights (integers) that differ: {listing(codes, most=MOST_NAMED)}." if codes else ""
 
 
 def updates_finding(names: tuple[str, str], difference: xr.Dataset) -> Finding | None:
@@ -400,17 +435,22 @@ def tensors_finding(names: tuple[str, str], compared: TensorDifferences) -> Find
     values = compared.table.tensor_difference.values
     tensors, layers = compared.table.tensor.values.astype(str), compared.table.layer.values
     differing = np.nan_to_num(values, nan=0.0) > STORED
-    rest = without_partner(compared.unmatched)
+    rest = without_partner(compared.unmatched) + _packed(compared.codes)
+    known = np.isfinite(values).any(axis=1)
     if not differing.any():
-        text = f"All stored tensors of the blocks of {names[1]} and {names[0]} are equal, including biases and norms."
+        vectors = ", including biases and norms" if compared.vectors else ""
+        complete = not compared.unmatched and bool(known.all())
+        whose = f"of the blocks {_whose(names, ())}" if complete else f"in the blocks of both {names[1]} and {names[0]}"
+        subject = f"{'all' if complete else 'the'} stored tensors {whose}"
+        text = f"{_apart_from(compared.codes, subject)} are equal{vectors}."
         return Finding(text + rest, "weights", {"tensors": []})
     outliers = standing_out(compared.table)
-    known = np.isfinite(values).any(axis=1)
     changed = layers[differing.any(axis=1)]
     everywhere = bool(differing.any(axis=1)[known].all()) and int(known.sum()) > 1
     named = outliers or ([] if everywhere else [(int(row), int(place)) for row, place in np.argwhere(differing)])
     words = _named(values, compared.table.tensor_scale.values, named, tensors, layers, compared.vectors)
-    subject = f"Stored tensors of {names[1]} and {names[0]} differ {where_differing(changed, int(known.sum()))}"
+    subject = _apart_from(compared.codes, f"stored tensors {_whose(names, compared.unmatched)}")
+    subject = f"{subject} differ {where_differing(changed, known)}"
     if named and everywhere:
         text = f"{subject}. Unlike those of other layers: {words}."
     elif named:

@@ -24,7 +24,7 @@ from tokendynamics.pretrained.discovery._blocks import block_list
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._discover import Discovery, discover
 from tokendynamics.pretrained.discovery._random_inputs import random_inputs
-from tokendynamics.pretrained.network import empty_network, half_of
+from tokendynamics.pretrained.network import empty_network, half_of, persistent_buffers
 from tokendynamics.pretrained.other_libraries import refusing, silenced
 
 
@@ -47,12 +47,7 @@ def discover_in(config: Any, network: nn.Module, half: str | None, origin: str) 
     copy, chosen = _small_copy(config, network_config, blocks, name, sorted(set(kinds)), half, origin)
     filled = fill_randomly(copy)
     # What it reads from a file besides (running variances) is 1.
-    kept = {
-        f"{prefix}.{label}" if prefix else label
-        for prefix, module in filled.named_modules()
-        for label, _ in module.named_buffers(recurse=False)
-        if label not in module._non_persistent_buffers_set
-    }
+    kept = set(persistent_buffers(filled))
     fill_buffers(filled, lambda label: torch.device("cpu"), kept)
     for buffer in map(filled.get_buffer, kept):
         if buffer.is_floating_point():
