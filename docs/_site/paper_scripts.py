@@ -129,6 +129,8 @@ def _size(name: str) -> Iterator[str]:
     reduced = FIGURES[name].quick
     words = listing([f"{plain(argument)} = {plain(str(value))}" for argument, value in reduced.items()])
     yield f"This page computes it at a reduced size: {words}." if reduced else "This page computes it at full size."
+    yield "The code runs in a clone of the repository. There, the command for the figure at full size and its files is"
+    yield from ("", ".. code-block:: console", "", f"   $ python -m reproductions {name} --out papers-out", "")
     if name not in FAST:
         yield "A quick build of this site shows a picture of an earlier run instead of running it."
         yield from ("", f".. image:: /gallery/thumbs/{name}.png", f"   :alt: {FIGURES[name].title}")

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from command_line import call
+from tokendynamics.diagnosis.texts import default_texts
 from tokendynamics.modules.language_model import LanguageModel, LanguageModelConfig, byte_tokenizer
 
 ROOT = Path(__file__).parents[2]
@@ -35,6 +38,24 @@ def save_a_model(folder: Path, seed: int = 0) -> None:
     byte_tokenizer().save_pretrained(folder)
 
 
+def save_a_model_of_subwords(folder: Path, seed: int) -> None:
+    """Save a GPT-2 whose tokens are longer than a byte, so that texts have few tokens and different numbers of them."""
+    trained = Tokenizer(models.BPE())
+    trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=600,
+        special_tokens=["<end>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    trained.train_from_iterator(default_texts().values(), trainer)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=trained, eos_token="<end>")  # noqa: S106
+    torch.manual_seed(seed)
+    config = GPT2Config(vocab_size=len(tokenizer), n_embd=32, n_layer=3, n_head=2, bos_token_id=0, eos_token_id=0)
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
 MARKS = {name: [pytest.mark.slow] for name in ("diagnose.md", "simulate.md", "sweep.md", "depth.md", "train.md")}
 MARKS["remedy.md"] = [pytest.mark.slow, pytest.mark.pretrained]
 
@@ -45,7 +66,7 @@ def test_the_python_of_a_document_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for seed, folder in enumerate(sorted(set(re.findall(r'"(path/to/[\w-]+)"', "".join(BLOCKS[name]))))):
+    for seed, folder in enumerate(_models(name)):
         save_a_model(tmp_path / folder, seed)
     names: dict[str, object] = {"__name__": "__main__"}
     for block in BLOCKS[name]:
@@ -53,6 +74,25 @@ def test_the_python_of_a_document_runs(
         printed = capsys.readouterr().out
         for said in re.findall(r"print\(.*\)  # (.+?)(?: …)?$", block, re.MULTILINE):
             assert said in printed
+
+
+def _models(name: str) -> list[str]:
+    """Return the folders that stand for models of the reader in a document."""
+    return sorted(set(re.findall(r'"(path/to/[\w-]+)"', "".join(BLOCKS[name]))))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("name", [name for name in BLOCKS if _models(name)])
+def test_the_python_of_a_document_runs_with_a_model_of_subwords(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for seed, folder in enumerate(_models(name)):
+        save_a_model_of_subwords(tmp_path / folder, seed)
+    names: dict[str, object] = {"__name__": "__main__"}
+    for block in BLOCKS[name]:
+        exec(compile(block, name, "exec"), names)  # noqa: S102
 
 
 @pytest.mark.slow
