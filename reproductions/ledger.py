@@ -13,18 +13,19 @@ from reproductions.figures import FIGURES
 from reproductions.kept import stored_records
 from reproductions.record import Quantity, Record
 from reproductions.tried import Test, cases
-from tokendynamics.theorems import STATEMENTS
+from tokendynamics.theorems import ATLAS, PAPERS, STATEMENTS
 from tokendynamics.words import plural
 
 ROOT = Path(__file__).parents[1]
 TESTS, RECORDS = ROOT / "tests", ROOT / "docs" / "papers"
 
-Stated = Literal["", "holds", "corrected", "counterexample", "undecided", "not run"]
+Stated = Literal["", "holds", "corrected", "counterexample", "undecided", "conjecture", "not run"]
 VERDICTS: Mapping[str, str] = {
     "holds": "holds",
     "corrected": "holds as corrected",
     "counterexample": "counterexample",
     "undecided": "cannot be decided at this size",
+    "conjecture": "conjecture, no counterexample",
     "not run": "not run",
 }
 """What a verdict is called, by its name in the file."""
@@ -35,7 +36,7 @@ class Row:
     """One claim; docs/ledger.toml says what its entries hold.
 
     Attributes:
-        paper: "asymptotic", "logical" or "positional".
+        paper: Key of its source.
         key: Of the row, the anchor of its section.
         number: As the paper prints it.
         says: The claim.
@@ -63,6 +64,11 @@ class Row:
     against: Sequence[Test] = ()
     statement: str = field(default="", kw_only=True)
 
+    @property
+    def part(self) -> str:
+        """Which part of the ledger it is in: that of its paper, or that of all other sources."""
+        return self.paper if self.paper in PAPERS else "atlas"
+
     def quantities(self, records: Mapping[str, Record]) -> tuple[Quantity, ...]:
         """Return what the record compares for this claim."""
         if not self.record:
@@ -85,6 +91,8 @@ class Row:
     def words(self, records: Mapping[str, Record]) -> str:
         """Return the verdict in words; for a claim that holds, in how many cases."""
         decided = self.decided(records)
+        if decided == "conjecture":
+            return f"{VERDICTS[decided]} in {plural(self.tried, 'case')}"
         if decided != "holds":
             return VERDICTS[decided]
         came_out = sum(one.verdict == "yes" for one in self.quantities(records))
@@ -109,7 +117,7 @@ def ledger_rows() -> tuple[Row, ...]:
 def _row(paper: str, entry: Mapping[str, Any]) -> Row:
     key = entry["key"]
     named = {
-        "statement": key if key in {statement.name for statement in STATEMENTS} else "",
+        "statement": key if key in {statement.name for statement in (*STATEMENTS, *ATLAS)} else "",
         "record": key if key in FIGURES else "",
     }
     listed = {name: tuple(map(Test.of, entry.get(name, ()))) for name in ("tests", "against")}

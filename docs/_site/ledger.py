@@ -14,12 +14,16 @@ from reproductions.kept import why
 from reproductions.ledger import RECORDS, ROOT, VERDICTS, Row, ledger_records, ledger_rows
 from reproductions.record import Quantity, Record
 from reproductions.tried import Test
-from tokendynamics.theorems import PAPERS
+from tokendynamics.theorems import PAPERS, SOURCES
 from tokendynamics.words import count, duration, number
 
 FOLDER = Path(__file__).parents[1] / "built" / "ledger"
 SECONDS: Mapping[str, float] = json.loads((FOLDER.parents[1] / "ledger_seconds.json").read_text(encoding="utf-8"))
 """How long each test of the ledger took when it was timed."""
+PARTS = {paper: f"{PAPERS[paper]}." for paper in PAPERS} | {
+    "atlas": "What other papers state, under the key of each; [the atlas](../../atlas.md) has the statements."
+}
+"""What the ledger has a page for, and what that page says first."""
 
 _UNITS = re.compile(r"(\d) (%|s\b)")
 """A number and its unit, which stay on one line."""
@@ -31,27 +35,31 @@ def table(rows: Sequence[Row], records: Mapping[str, Record]) -> Iterator[str]:
     decided = {row.key: row.decided(records) for row in rows}
     yield "## Counts"
     yield ""
-    yield f"| verdict | {' | '.join(f'`{paper}`' for paper in PAPERS)} | all |"
-    yield f"|---|{'--:|' * (len(PAPERS) + 1)}"
+    yield f"| verdict | {' | '.join(f'`{paper}`' for paper in PARTS)} | all |"
+    yield f"|---|{'--:|' * (len(PARTS) + 1)}"
     for verdict, words in VERDICTS.items():
-        chosen = [row.paper for row in rows if decided[row.key] == verdict]
-        cells = " | ".join(str(chosen.count(paper)) for paper in PAPERS)
+        chosen = [row.part for row in rows if decided[row.key] == verdict]
+        cells = " | ".join(str(chosen.count(paper)) for paper in PARTS)
         yield f"| [{words}](#{_anchor(words)}) | {cells} | {len(chosen)} |"
-    for paper in PAPERS:
+    for paper in PARTS:
         yield from ("", f"## Claims of {paper}", "", "| number | claim | verdict |", "|---|---|---|")
         for row in rows:
-            if row.paper == paper:
-                yield f"| [{row.number}](#ledger-{row.key}) | {row.says} | {row.words(records)} |"
+            if row.part == paper:
+                yield f"| [{_place(row)}](#ledger-{row.key}) | {row.says} | {row.words(records)} |"
     yield from ("", "## Claims by verdict")
     for verdict, words in VERDICTS.items():
         yield from ("", f"### {words[0].upper()}{words[1:]}", "")
-        for paper in PAPERS:
+        for paper in PARTS:
             links = [
-                f"[{row.number}](#ledger-{row.key})"
+                f"[{_place(row)}](#ledger-{row.key})"
                 for row in rows
-                if (row.paper, decided[row.key]) == (paper, verdict)
+                if (row.part, decided[row.key]) == (paper, verdict)
             ]
             yield f"- `{paper}`: {', '.join(links) or 'no claim'}"
+
+
+def _place(row: Row) -> str:
+    return row.number if row.part == row.paper else f"`{row.paper}` {row.number}"
 
 
 def _anchor(words: str) -> str:
@@ -60,9 +68,11 @@ def _anchor(words: str) -> str:
 
 def page(paper: str, rows: Sequence[Row], records: Mapping[str, Record], commits: Mapping[str, str]) -> Iterator[str]:
     """Yield the lines of the page of one paper."""
-    yield from (f"# Ledger: {paper}", "", f"{PAPERS[paper]}.", "", "[All claims in one table](../../ledger.md)")
+    yield from (f"# Ledger: {paper}", "", PARTS[paper], "", "[All claims in one table](../../ledger.md)")
     for row in rows:
-        yield from ("", f"(ledger-{row.key})=", f"## {row.number}", "", row.says, "")
+        yield from ("", f"(ledger-{row.key})=", f"## {_place(row)}", "", row.says, "")
+        if row.part != row.paper:
+            yield f"- **Source:** {SOURCES[row.paper]}; read {SOURCES[row.paper].read}."
         if row.given:
             yield f"- **Hypotheses:** {row.given}"
         words = row.words(records)
@@ -164,8 +174,8 @@ def write_ledger(app: Sphinx) -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     rows, records, commits = ledger_rows(), ledger_records(), commits_of_records()
     texts = {"table.txt": table(rows, records)}
-    for paper in PAPERS:
-        texts[f"{paper}.md"] = page(paper, [row for row in rows if row.paper == paper], records, commits)
+    for paper in PARTS:
+        texts[f"{paper}.md"] = page(paper, [row for row in rows if row.part == paper], records, commits)
     for name, lines in texts.items():
         path, text = FOLDER / name, _UNITS.sub("\\1\u00a0\\2", "\n".join(lines)) + "\n"
         if not path.exists() or path.read_text(encoding="utf-8") != text:  # Sphinx reads again what is newer

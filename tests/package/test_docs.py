@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from tokendynamics import observables
-from tokendynamics.theorems import PAPERS, STATEMENTS
+from tokendynamics.theorems import ATLAS, PAPERS, STATEMENTS
+from tokendynamics.theorems import SOURCES as ALL_PAPERS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [path for path in sorted((ROOT / "docs").rglob("*.md")) if "built" not in path.parts]
@@ -20,7 +21,7 @@ SOURCES = [path for folder in ("src", "reproductions", "tests") for path in sort
 
 
 def test_every_statement_stands_in_a_paper() -> None:
-    for statement in STATEMENTS:
+    for statement in (*STATEMENTS, *ATLAS):
         assert statement.paper.key == statement.name.split("-")[0]
         assert statement.paper.title in str(statement)
 
@@ -46,6 +47,17 @@ def test_readme_citation_and_theorems_name_the_same_papers(key: str) -> None:
 def test_mathematics_has_every_statement_and_none_that_is_not_there() -> None:
     told = re.findall(r"^### ((?:asymptotic|positional|logical)-\S+)$", _read("docs/mathematics.md"), re.MULTILINE)
     assert told == [statement.name for statement in STATEMENTS]
+
+
+def test_the_atlas_has_every_statement_and_says_how_its_source_was_read() -> None:
+    text = _read("docs/atlas.md")
+    assert re.findall(r"^### (\S+)$", text, re.MULTILINE) == [statement.name for statement in ATLAS]
+    rows = re.findall(r"^\| `(\w+)` \| \*(.+)\* \| (.+) \| (\d+) \| (\S+) \| (.+) \|$", text, re.MULTILINE)
+    for key, *row in rows:
+        source = ALL_PAPERS[key]
+        names = ", ".join(f"{given} {family}" for given, family in source.authors)
+        assert row == [source.title, names, str(source.year), source.arxiv, source.read]
+    assert {key for key, *_ in rows} == {statement.paper.key for statement in ATLAS}
 
 
 def test_mathematics_has_every_observable() -> None:

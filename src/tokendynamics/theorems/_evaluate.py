@@ -18,6 +18,7 @@ from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.theorems._conditions import flow_of_run
 from tokendynamics.theorems._horizon import over_horizon
 from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems.atlas import ATLAS
 from tokendynamics.theorems.result import Certificate, Check
 from tokendynamics.theorems.statements import STATEMENTS
 
@@ -41,7 +42,8 @@ def check(
             whether that is all, and margins are those of the worst.
         times: Those of the run, whose first and last bound where functions of time are looked at; needed where a
             matrix is a callable. If None, schedules of other classes are looked at at some times from 0 to 138.
-        statements: Names such as ``"asymptotic-3.1"``, or `Statement` objects of your own; None for all of the papers.
+        statements: Names such as ``"asymptotic-3.1"``, or `Statement` objects: your own, or all of `ATLAS`. If None,
+            all of the three papers.
 
     Returns:
         One `Check` per statement, in the order given, or else of the papers: `.statement`, `.applies`, `.applies_to`,
@@ -97,9 +99,9 @@ def certify(trajectory: Trajectory, statements: Sequence[str | Statement] | None
     Args:
         trajectory: A run of `simulate`. `.outcome` is the worst of the systems to which the statement applies, and
             `.outcomes` and `.margins` have every system.
-        statements: Names such as ``"asymptotic-3.1"``, or `Statement` objects of your own, to run at all systems,
-            whether or not they apply. If None, all of the papers that apply to some system, at those, and can be
-            decided: a probability (remark 4.2) takes 30 systems, unless it is 1.
+        statements: Names such as ``"asymptotic-3.1"``, or `Statement` objects, to run at all systems, whether or not
+            they apply. If None, all of the three papers that apply to some system, at those, and can be decided: a
+            probability (remark 4.2) takes 30 systems, unless it is 1.
 
     Returns:
         One `Certificate` per statement.
@@ -131,7 +133,7 @@ def certify(trajectory: Trajectory, statements: Sequence[str | Statement] | None
 def _named(name: str | Statement) -> Statement:
     if isinstance(name, Statement):
         return name
-    statements = {statement.name: statement for statement in STATEMENTS}
+    statements = {statement.name: statement for statement in (*STATEMENTS, *ATLAS)}
     if name not in statements:
         raise ArgumentValueError(expected("statements", f"names among {', '.join(statements)}", repr(name)))
     return statements[name]

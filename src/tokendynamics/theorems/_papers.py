@@ -1,4 +1,4 @@
-"""The three papers behind the package, by the keys that docstrings, statements and figures cite them with."""
+"""The papers behind the package, by the keys that docstrings, statements and figures cite them with."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ class Paper:
         authors: Given and family name of each.
         year: Of the date it prints.
         arxiv: The arXiv identifier it prints for itself.
+        read: How its statements were read: the paper itself, or what stood for it. What was not read in the paper can
+            differ from it in a hypothesis or a constant.
     """
 
     key: str
@@ -24,6 +26,7 @@ class Paper:
     authors: tuple[tuple[str, str], ...]
     year: int | None = None
     arxiv: str | None = None
+    read: str = "in the paper"
 
     def __str__(self) -> str:
         """Return a reference in one line.
@@ -67,3 +70,90 @@ _PAPERS = (
 )
 PAPERS: Mapping[str, Paper] = MappingProxyType({paper.key: paper for paper in _PAPERS})
 """By key. README.md and CITATION.cff say the same."""
+
+_FORMAL = "in a formalization of the field's papers in Lean, not in the paper itself"
+_ABSTRACT = "in the abstract only"
+_OTHERS = (
+    Paper(
+        "clusters",
+        "The emergence of clusters in self-attention dynamics",
+        (("Borjan", "Geshkovski"), ("Cyril", "Letrouit"), ("Yury", "Polyanskiy"), ("Philippe", "Rigollet")),
+        2023,
+        "2305.05465",
+        _FORMAL,
+    ),
+    Paper(
+        "perspective",
+        "A mathematical perspective on transformers",
+        (("Borjan", "Geshkovski"), ("Cyril", "Letrouit"), ("Yury", "Polyanskiy"), ("Philippe", "Rigollet")),
+        2023,
+        "2312.10794",
+        _FORMAL,
+    ),
+    Paper(
+        "metastability",
+        "Dynamic metastability in the self-attention model",
+        (("Borjan", "Geshkovski"), ("Hugo", "Koubbi"), ("Yury", "Polyanskiy"), ("Philippe", "Rigollet")),
+        2024,
+        "2410.06833",
+        _FORMAL,
+    ),
+    Paper(
+        "masking",
+        "Clustering in causal attention masking",
+        (("Nikita", "Karagodin"), ("Yury", "Polyanskiy"), ("Philippe", "Rigollet")),
+        2024,
+        "2411.04990",
+        _FORMAL,
+    ),
+    Paper(
+        "context",
+        "Critical attention scaling in long-context transformers",
+        (("Shi", "Chen"), ("Zhengjiang", "Lin"), ("Yury", "Polyanskiy"), ("Philippe", "Rigollet")),
+        2025,
+        "2510.05554",
+        _FORMAL,
+    ),
+    Paper(
+        "meanfield",
+        "A unified perspective on the dynamics of deep transformers",
+        (("Valérie", "Castin"), ("Pierre", "Ablin"), ("José Antonio", "Carrillo"), ("Gabriel", "Peyré")),
+        2025,
+        "2501.18322",
+        _ABSTRACT,
+    ),
+    Paper(
+        "rollout",
+        "On the emergence of position bias in transformers",
+        (("Xinyi", "Wu"), ("Yifei", "Wang"), ("Stefanie", "Jegelka"), ("Ali", "Jadbabaie")),
+        2025,
+        "2502.01951",
+        _ABSTRACT,
+    ),
+    Paper(
+        "circle",
+        "Synchronization of mean-field models on the circle",
+        (("Yury", "Polyanskiy"), ("Philippe", "Rigollet"), ("Andrew", "Yao")),
+        2025,
+        "2507.22857",
+        _ABSTRACT,
+    ),
+    Paper(
+        "rank",
+        "Attention is not all you need: pure attention loses rank doubly exponentially with depth",
+        (("Yihe", "Dong"), ("Jean-Baptiste", "Cordonnier"), ("Andreas", "Loukas")),
+        2021,
+        "2103.03404",
+        _ABSTRACT,
+    ),
+    Paper(
+        "hardmax",
+        "Attention's forward pass and Frank–Wolfe",
+        (("Albert", "Alcalde"), ("Borjan", "Geshkovski"), ("Domènec", "Ruiz-Balet")),
+        2025,
+        "2508.09628",
+        _FORMAL,
+    ),
+)
+SOURCES: Mapping[str, Paper] = MappingProxyType(PAPERS | {paper.key: paper for paper in _OTHERS})
+"""By key: the three papers, and those whose statements are in the atlas."""

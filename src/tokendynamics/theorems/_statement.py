@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -16,9 +17,11 @@ from tokendynamics.dynamics import Flow, Interrupted, Trajectory, simulate
 from tokendynamics.numerics import TokenDynamicsError
 from tokendynamics.spaces import Ellipsoid
 from tokendynamics.theorems._conditions import combine, largest_error, step_controlled
-from tokendynamics.theorems._papers import PAPERS, Paper
+from tokendynamics.theorems._papers import SOURCES, Paper
 from tokendynamics.theorems.result import Certificate, Check, Condition, Hypothesis, Prediction, counted
 from tokendynamics.words import number
+
+Standing = Literal["theorem", "conjecture", "false"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class Statement:
         predict: The prediction for a flow and a start at which the hypotheses hold.
         conditions: What a trajectory must show. Can be evaluated where hypotheses fail, too.
         decidable: Whether the conditions can say anything about a trajectory; a probability needs many systems.
+        standing: "theorem", "conjecture" (no proof and no counterexample is known) or "false" (one is known).
 
     >>> from tokendynamics.theorems import STATEMENTS
     >>> STATEMENTS[0].name, STATEMENTS[0].paper.key
@@ -54,15 +58,16 @@ class Statement:
     predict: Callable[[Flow, Tensor], Prediction]
     conditions: Callable[[Trajectory], tuple[Condition, ...]]
     decidable: Callable[[Trajectory], bool] = lambda trajectory: True
+    standing: Standing = "theorem"
 
     @property
     def paper(self) -> Paper:
         """Where it stands."""
-        return PAPERS[self.name.partition("-")[0]]
+        return SOURCES[self.name.partition("-")[0]]
 
     def __str__(self) -> str:
         """Return one line: the statement, what it is about, and where it stands, if that is in a paper."""
-        known = self.name.partition("-")[0] in PAPERS
+        known = self.name.partition("-")[0] in SOURCES
         return f"{self.name}: {self.title}" + (f"; {self.equations} of {self.paper}" if known else "")
 
     def check(self, flow: Flow, start: Tensor) -> Check:

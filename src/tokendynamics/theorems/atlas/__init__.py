@@ -1,0 +1,15 @@
+"""Statements of the field beyond the three papers, in the order of their sources."""
+
+from __future__ import annotations
+
+from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems.atlas import _perspective
+
+__all__ = ["ATLAS"]
+
+ATLAS: tuple[Statement, ...] = (*_perspective.STATEMENTS,)
+"""The registry beside `STATEMENTS`; `check` and `certify` take any of it by name."""
+
+
+def __dir__() -> list[str]:
+    return __all__
