@@ -14,7 +14,7 @@ from reproductions.kept import why
 from reproductions.ledger import RECORDS, ROOT, VERDICTS, Row, ledger_records, ledger_rows
 from reproductions.record import Quantity, Record
 from reproductions.tried import Test
-from tokendynamics.theorems import PAPERS, SOURCES
+from tokendynamics.theorems import ATLAS, PAPERS
 from tokendynamics.words import count, duration, number
 
 FOLDER = Path(__file__).parents[1] / "built" / "ledger"
@@ -24,6 +24,7 @@ PARTS = {paper: f"{PAPERS[paper]}." for paper in PAPERS} | {
     "atlas": "What other papers state, under the key of each; [the atlas](../../atlas.md) has the statements."
 }
 """What the ledger has a page for, and what that page says first."""
+SOURCES = {statement.paper.key: statement.paper for statement in ATLAS}
 
 _UNITS = re.compile(r"(\d) (%|s\b)")
 """A number and its unit, which stay on one line."""

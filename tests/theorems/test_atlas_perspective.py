@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -12,8 +12,6 @@ from torch import Tensor
 import tokendynamics as td
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.theorems import predict_equiangular
-
-TIGHT = {"rtol": 1e-10, "atol": 1e-12}
 
 
 def flow(beta: float, dim: int, *, ov: float = 1.0, causal: bool = False, heads: int = 1) -> td.Flow:
@@ -56,7 +54,7 @@ def test_systems_of_a_batch_follow_each_its_own_equation() -> None:
     betas = torch.tensor([0.0, 1.0, 4.0], dtype=torch.float64)
     eye = torch.eye(3, dtype=torch.float64)
     together = td.Flow(td.Attention(betas[:, None, None, None] * eye, eye), td.Sphere())
-    run = td.simulate(together, eye.expand(3, 3, 3), np.linspace(0, 6, 7), **TIGHT)
+    run = td.simulate(together, eye.expand(3, 3, 3), np.linspace(0, 6, 7), rtol=1e-10, atol=1e-12)
     (certificate,) = td.certify(run, ["perspective-6.8"])
     assert certificate.outcomes.tolist() == ["holds"] * 3
     for system, beta in enumerate(betas.tolist()):
@@ -75,7 +73,7 @@ def test_systems_of_a_batch_follow_each_its_own_equation() -> None:
         (np.eye(3)[:1], {}, "at least two tokens"),
     ],
 )
-def test_each_hypothesis_broken_alone_is_named(start: np.ndarray, changes: dict[str, float], reason: str) -> None:
+def test_each_hypothesis_broken_alone_is_named(start: np.ndarray, changes: dict[str, Any], reason: str) -> None:
     (checked,) = td.check(flow(1.0, 3, **changes), start, statements=["perspective-6.8"])
     assert [text.split(":")[0] for text in checked.reasons] == [reason]
 

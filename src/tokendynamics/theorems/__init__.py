@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from tokendynamics.theorems._closed_forms import predict_equiangular
 from tokendynamics.theorems._evaluate import certify, check
-from tokendynamics.theorems._papers import PAPERS, SOURCES
+from tokendynamics.theorems._papers import PAPERS
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.atlas import ATLAS
-from tokendynamics.theorems.closed_forms import predict_equiangular
 from tokendynamics.theorems.result import Certificate, Check, Condition, Hypothesis, Prediction
 from tokendynamics.theorems.statements import STATEMENTS
 
 __all__ = [
-    "ATLAS", "PAPERS", "SOURCES", "STATEMENTS", "Certificate", "Check", "Condition", "Hypothesis", "Prediction",
+    "ATLAS", "PAPERS", "STATEMENTS", "Certificate", "Check", "Condition", "Hypothesis", "Prediction",
     "Statement", "certify", "check", "predict_equiangular",
 ]  # fmt: skip
 

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.theorems import _hypotheses as measured
+from tokendynamics.theorems._closed_forms import equiangular_slope, predict_equiangular
 from tokendynamics.theorems._conditions import except_where, flow_of_run, integration_tolerance, never_above
 from tokendynamics.theorems._statement import Statement
-from tokendynamics.theorems.closed_forms import equiangular_slope, predict_equiangular
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.words import number
 
