@@ -135,8 +135,18 @@ def move_value_biases(network: Any, seed: int) -> Any:
 
 
 def move_factors(network: Any, seed: int) -> Any:
-    """Move a factor of 1.02 from the values to the output in one layer, and one of a half beside the gates."""
+    """Move a factor of 1.02 from the values to the output in one layer, and one of a half beside the gates.
+
+    GPT-2 has no gates, and its values are a third of one matrix.
+    """
     changed = copy.deepcopy(network)
+    if changed.config.model_type == "gpt2":
+        attention = changed.h[seed % LAYERS].attn
+        values = slice(2 * changed.config.n_embd, None)
+        for tensor in (attention.c_attn.weight.data, attention.c_attn.bias.data):
+            tensor[..., values] *= 1.02
+        attention.c_proj.weight.data /= 1.02
+        return changed
     layer = changed.model.layers[seed % LAYERS]
     for module, factor in (
         (layer.self_attn.v_proj, 1.02), (layer.self_attn.o_proj, 1 / 1.02),
@@ -152,9 +162,9 @@ PRESERVING = {name: change for name, (change, _) in function_preserving.CHANGES.
     "values' biases": move_value_biases, "factors": move_factors,
 }  # fmt: skip
 PRESERVED = [(name, family) for name, (_, families) in function_preserving.CHANGES.items() for family in families]
-PRESERVED += [("values' biases", "bert"), ("factors", "llama")]
+PRESERVED += [("values' biases", "bert"), ("factors", "llama"), ("factors", "gpt2")]
 ONCE = [("signs of heads", "bert", 1), ("W_Q R, W_K R^-T", "gpt2", 0), ("gains moved", "llama", 1)]
-ONCE += [("values' biases", "bert", 2), ("factors", "llama", 0)]
+ONCE += [("values' biases", "bert", 2), ("factors", "llama", 0), ("factors", "gpt2", 3)]
 
 
 @pytest.mark.few(2)
@@ -174,7 +184,7 @@ def test_what_keeps_the_function_is_no_damage_beneath_noise(change: str, family:
 
 def test_damage_is_located_beside_what_keeps_the_function() -> None:
     whole = function_preserving.network_of("bert", 1, LAYERS).float()
-    other = copy.deepcopy(whole)
+    other: Any = copy.deepcopy(whole)
     noise(0.01)(other, torch.Generator().manual_seed(3))
     other = PRESERVING["signs of heads"](other.double(), 1).float()
     other.encoder.layer[2].output.dense.weight.data *= 1.05

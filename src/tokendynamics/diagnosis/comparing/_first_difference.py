@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
-from jaxtyping import Bool
+from jaxtyping import Bool, Float64
 
 from tokendynamics.diagnosis.comparing._tensors import (
     STORED,
@@ -335,12 +335,18 @@ def weights_standing_out(tensors: TensorDifferences, weights: xr.Dataset, first:
         chosen.setdefault((row + 1, parts[row][place]), []).append(place)
     scales, of_products = scales_standing_out(table), _scales_of_products(weights)
     for (layer, part), outliers in chosen.items():
-        left = _without_moved_factors(outliers, scales[layer - 1], table.tensor_scale_error.values[layer - 1])
+        errors = table.tensor_scale_error.values[layer - 1]
+        left = _without_moved_factors(outliers, scales[layer - 1], errors)
         matrices = [place for place in left if names[place] not in tensors.vectors]
         if part == "attention":  # a fused matrix shows a factor of its values only in part
-            least = of_products[layer - 1] * (_UNDONE if len(matrices) > 1 else _UNDONE**2)
-            undone = {place for place in matrices if least < abs(scales[layer - 1, place])}
-            left = [place for place in left if place not in undone]
+            times, layout = _UNDONE if len(matrices) > 1 else _UNDONE**2, first.layout.layers[layer - 1]
+            undone = {
+                place
+                for place in matrices
+                if abs(scales[layer - 1, place])
+                > times * max(of_products[name][layer - 1] for name in _circuits_of(names[place], layout))
+            }
+            left = _without_counterparts(left, undone, scales[layer - 1], errors)
         constants = len(left) > 1 and all(names[place].endswith("bias") for place in left)
         if left and not constants:  # one constant, of a value say, may move to the next bias
             places.add((layer, part))
@@ -349,13 +355,20 @@ def weights_standing_out(tensors: TensorDifferences, weights: xr.Dataset, first:
     return sorted(places)
 
 
-def _scales_of_products(weights: xr.Dataset) -> np.ndarray:
-    """Return the logarithm of the scale of each layer's heads, relative to the other layers; of the larger product."""
+def _scales_of_products(weights: xr.Dataset) -> dict[str, Float64[np.ndarray, " layer"]]:
+    """Return by how much the logarithm of the scale of each layer's heads differs from the other layers, by product."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # layers without heads
         scales = [np.nanmedian(weights[f"head_{name}_scale"].values, axis=1) for name in CIRCUITS]
         logarithms = np.log(np.abs(scales).clip(WEIGHTS_DIFFER))
-        return np.abs(logarithms - np.nanmedian(logarithms, axis=1, keepdims=True)).max(axis=0)
+        usual = np.nanmedian(logarithms, axis=1, keepdims=True)
+        return dict(zip(CIRCUITS, np.abs(logarithms - usual), strict=True))
+
+
+def _circuits_of(tensor: str, layout: BlockLayout) -> Sequence[str]:
+    """Return the products that a tensor of a block is in; all of them where that is not known."""
+    modules = {} if layout.attention is None else layout.attention.modules_of_products
+    return [name for name, inside in modules.items() if _inside(tensor, inside)] or CIRCUITS
 
 
 def _without_moved_factors(outliers: Sequence[int], scales: np.ndarray, errors: np.ndarray) -> list[int]:
@@ -369,6 +382,24 @@ def _without_moved_factors(outliers: Sequence[int], scales: np.ndarray, errors: 
         and abs(scales[place] + scales[other]) <= limit * float(np.hypot(errors[place], errors[other]))
     }
     return [place for place in outliers if place not in undone]
+
+
+def _without_counterparts(
+    outliers: Sequence[int], undone: Collection[int], scales: np.ndarray, errors: np.ndarray
+) -> list[int]:
+    """Return the tensors that stand out but for those whose factor is undone and those that may undo it.
+
+    Those have an opposite factor that is no larger: a fused matrix or bias shows a factor of its values only in part.
+    """
+    limit = from_chance(errors.size)
+    counterparts = {
+        place
+        for place in outliers
+        for other in undone
+        if scales[place] * scales[other] < 0
+        and abs(scales[place]) <= abs(scales[other]) + limit * float(np.hypot(errors[place], errors[other]))
+    }
+    return [place for place in outliers if place not in counterparts and place not in undone]
 
 
 def _part_of(tensor: str, layout: BlockLayout) -> Part:

@@ -107,9 +107,17 @@ class AttentionLayout:
         return tuple(words for words, module in acting.items() if module is not None)
 
     @property
+    def modules_of_products(self) -> dict[str, tuple[str, ...]]:
+        """The projections of the QK and of the OV product, within the block; a fused one is of both."""
+        return {
+            "qk": (*_modules(self.query), *_modules(self.key)),
+            "ov": (*_modules(self.value), self.output[0]),
+        }
+
+    @property
     def modules(self) -> tuple[str, ...]:
         """Every module whose tensors the factors need, within the block."""
-        read = [*_modules(self.query), *_modules(self.key), *_modules(self.value), self.output[0]]
+        read = [module for modules in self.modules_of_products.values() for module in modules]
         norms = [norm[0] for norm in (self.output_norm, self.norm) if norm is not None]
         return tuple(dict.fromkeys([*read, *norms]))
 
