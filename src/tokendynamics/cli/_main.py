@@ -75,12 +75,12 @@ def _report_abort(error: click.Abort) -> int:
 
 def _report_failure(error: BaseException) -> int:
     """Print one line and return the exit code."""
-    from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, TokenDynamicsError
+    from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError, TokenDynamicsError
 
     line = " ".join(str(error).split())
     if isinstance(error, TokenDynamicsError):
         fail(line)
-        return 2 if isinstance(error, ArgumentTypeError | ArgumentValueError) else 1
+        return 2 if isinstance(error, ArgumentTypeError | ArgumentValueError | CheckpointError) else 1
     if _FILES in line:
         fail(_TOO_MANY_FILES)
         return 1

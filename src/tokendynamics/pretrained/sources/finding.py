@@ -200,7 +200,7 @@ def find(
         path = wheel_path(text)
         return _of_folder(text, path) if path.is_dir() else Stored(text, path, converted(path, cache, report))
     path = _expanded(text)
-    if path.exists():
+    if text and path.exists():  # an empty name would silently mean the current folder
         if path.is_dir():
             return _of_folder(path.resolve().name, path)
         if not path.is_file():
