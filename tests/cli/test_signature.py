@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from tokendynamics.cli import commands
-from tokendynamics.cli._signature import Option, Positive, command
+from tokendynamics.cli._signature import GLOSSARY, Option, Positive, command
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +99,7 @@ def test_help_shows_defaults_and_the_texts_of_the_docstrings() -> None:
     assert "--seed INTEGER Of the draw. [default: 0]" in words
     assert "--tone [mild|sharp] How. [default: mild]" in words
     assert "--dry Whether nothing is written. " in words
-    assert words.endswith("Examples: none")
+    assert words.endswith(f"Examples: none {GLOSSARY}")
 
 
 def every_option(group: click.Group) -> Iterator[Any]:
@@ -113,3 +114,18 @@ def every_option(group: click.Group) -> Iterator[Any]:
 def test_every_option_of_every_command_says_what_it_is_for(option: click.Parameter) -> None:
     text = getattr(option, "help", None) or ""
     assert option.param_type_name == "argument" or (len(text) > 8 and "\n" not in text)
+
+
+def _with_names(command: click.Command, name: str = "tokendynamics") -> Iterator[tuple[str, click.Command]]:
+    yield name, command
+    if isinstance(command, click.Group):
+        for each, below in command.commands.items():
+            yield from _with_names(below, f"{name} {each}")
+
+
+@pytest.mark.parametrize(("name", "command"), list(_with_names(commands)))
+def test_every_help_text_names_the_page_of_the_glossary(name: str, command: click.Command) -> None:
+    text = " ".join(CliRunner().invoke(command, ["--help"], prog_name=name).output.split())
+    (page,) = re.findall(r'explained on the page "(\w+)" of the documentation', text)
+    glossary = Path(__file__).parents[2] / "docs" / "glossary.md"
+    assert glossary.read_text(encoding="utf-8").startswith(f"# {page}\n")

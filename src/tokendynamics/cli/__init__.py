@@ -11,6 +11,7 @@ from tokendynamics.cli._diagnose import diagnose_command
 from tokendynamics.cli._explore import explore_command
 from tokendynamics.cli._inspect import inspect_command
 from tokendynamics.cli._reference import reference_group as _reference_group
+from tokendynamics.cli._signature import GLOSSARY as _GLOSSARY
 from tokendynamics.cli._simulate import simulate_command
 from tokendynamics.cli._study import study_command
 from tokendynamics.cli._sweep import sweep_command
@@ -43,7 +44,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or wrong input, 3 a limit is not met
 
 
 @click.group(
-    epilog=_EPILOG,
+    epilog=f"{_EPILOG}\n{_GLOSSARY}",
     commands=[
         diagnose_command, compare_command, inspect_command, simulate_command, check_command, sweep_command,
         study_command, train_command, explore_command, _reference_group, _circuits_group,

@@ -20,6 +20,9 @@ import click
 
 from tokendynamics.cli._values import whole
 
+GLOSSARY = 'Terms such as κ′ and regime are explained on the page "Glossary" of the documentation.'
+"""Printed at the end of every help text."""
+
 _TYPES: Mapping[Any, Any] = {int: whole(), float: click.FLOAT, str: click.STRING, Path: click.Path(path_type=Path)}
 
 
@@ -40,7 +43,7 @@ def command(name: str, epilog: str = "") -> Callable[[Callable[..., Any]], click
 
     Args:
         name: The name that is typed.
-        epilog: Printed below the options.
+        epilog: Printed below the options, before the line on the glossary.
 
     >>> @command("greet")
     ... def greet(who: str, *, times: Positive = 1, tone: Literal["mild", "loud"] | None = None) -> None:
@@ -63,7 +66,9 @@ def command(name: str, epilog: str = "") -> Callable[[Callable[..., Any]], click
                 values[place] = group(**{field: values.pop(field) for field in inspect.signature(group).parameters})
             return function(**values)
 
-        return click.Command(name, callback=call, params=parameters, help=_described(function)[0], epilog=epilog)
+        return click.Command(
+            name, callback=call, params=parameters, help=_described(function)[0], epilog=f"{epilog}\n{GLOSSARY}"
+        )
 
     return made
 

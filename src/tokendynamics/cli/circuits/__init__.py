@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from tokendynamics.cli._signature import GLOSSARY as _GLOSSARY
 from tokendynamics.cli.circuits._build import build_command
 from tokendynamics.cli.circuits._evidence import evidence_command
 from tokendynamics.cli.circuits._landscape import landscape_command
@@ -26,7 +27,7 @@ Examples:
 @click.group(
     "circuits",
     cls=_Group,
-    epilog=_EPILOG,
+    epilog=f"{_EPILOG}\n{_GLOSSARY}",
     commands=[build_command, landscape_command, learn_command, evidence_command],
 )
 def circuits_group() -> None:
