@@ -10,7 +10,8 @@ import tokendynamics
 
 FOLDER = Path(__file__).parent
 sys.path[:0] = [str(FOLDER / "_site"), str(FOLDER.parent)]
-os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "error")  # each start of a scheduler is no news
+# Each start of a scheduler is no news.
+os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "error")
 
 project = "tokendynamics"
 author = "The tokendynamics authors"

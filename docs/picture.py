@@ -44,7 +44,9 @@ def draw(page: Path, picture: Path, size: tuple[int, int] = SIZE) -> None:
     """
     browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
     if browser is None:
-        raise FileNotFoundError(f"expected one of {', '.join(BROWSERS)} on the PATH, got none")
+        raise FileNotFoundError(
+            f"expected one of {', '.join(BROWSERS)} on the PATH, got none"
+        )
     with tempfile.TemporaryDirectory() as profile:
         flags = [
             "--headless=new",
@@ -53,7 +55,11 @@ def draw(page: Path, picture: Path, size: tuple[int, int] = SIZE) -> None:
             "--hide-scrollbars",
             "--force-device-scale-factor=1",
         ]
-        flags += [f"--user-data-dir={profile}", f"--window-size={size[0]},{size[1]}", f"--screenshot={picture}"]
+        flags += [
+            f"--user-data-dir={profile}",
+            f"--window-size={size[0]},{size[1]}",
+            f"--screenshot={picture}",
+        ]
         command = [browser, *flags, page.absolute().as_uri()]
         subprocess.run(command, check=True, capture_output=True, timeout=120)  # noqa: S603
 
@@ -64,12 +70,21 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=None, help="PyTorch threads")
     threads = parser.parse_args().threads
     command = "tokendynamics diagnose smollm2"
-    found = td.diagnose("smollm2", threads=threads, command=command, progress=lambda done, total, what: None)
+    found = td.diagnose(
+        "smollm2",
+        threads=threads,
+        command=command,
+        progress=lambda done, total, what: None,
+    )
     with tempfile.TemporaryDirectory() as folder:
         page = found.report(Path(folder) / "report.html")
         draw(page, PICTURE)
-    words = words_of(found.verdict) | {"picture": hashlib.sha256(PICTURE.read_bytes()).hexdigest()}
-    WORDS.write_text(json.dumps(words, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    words = words_of(found.verdict) | {
+        "picture": hashlib.sha256(PICTURE.read_bytes()).hexdigest()
+    }
+    WORDS.write_text(
+        json.dumps(words, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
+    )
     sys.stderr.write(f"{PICTURE} and {WORDS}\n")
 
 

@@ -100,6 +100,14 @@ def test_every_section_that_is_linked_to_exists(name: str) -> None:
         assert section in anchors, f"{path}#{section}"
 
 
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_code_is_at_most_88_columns_wide(name: str) -> None:
+    """Wider code scrolls sideways on a phone. Blocks whose language stands in braces are text."""
+    blocks = re.findall(r"^```([^\n]*)\n(.*?)^```$", _read(name), re.MULTILINE | re.DOTALL)
+    code = [block for language, block in blocks if not language.startswith("{")]
+    assert [line for block in code for line in block.splitlines() if len(line) > 88] == []
+
+
 def test_the_glossary_explains_terms_as_pages_do() -> None:
     text = _read("docs/glossary.md")
     terms = tomllib.loads(_read("src/tokendynamics/report/glossary.toml"))["terms"]

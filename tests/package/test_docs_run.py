@@ -56,6 +56,20 @@ def save_a_model_of_subwords(folder: Path, seed: int) -> None:
     tokenizer.save_pretrained(folder)
 
 
+_PROMISED = re.compile(r"^( *)print\((?:.*|\n(?:\1 .*\n)+\1)\)  # (.+?)(?: …)?$", re.MULTILINE)
+"""A call of print, on one line or on several, and the comment behind it."""
+
+
+def promised(block: str) -> list[str]:
+    """Return the words that a block of code says it prints."""
+    return [words for _, words in _PROMISED.findall(block)]
+
+
+def test_what_a_block_prints_is_read_behind_calls_of_several_lines() -> None:
+    block = "print(1)  # 1\nif True:\n    print(\n        f(2),\n    )  # 2 of 3 …\nf(\n    3\n)  # three\nprint(4)\n"
+    assert promised(block) == ["1", "2 of 3"]
+
+
 MARKS = {name: [pytest.mark.slow] for name in ("diagnose.md", "simulate.md", "sweep.md", "depth.md", "train.md")}
 MARKS["remedy.md"] = [pytest.mark.slow, pytest.mark.pretrained]
 
@@ -72,8 +86,8 @@ def test_the_python_of_a_document_runs(
     for block in BLOCKS[name]:
         exec(compile(block, name, "exec"), names)  # noqa: S102
         printed = capsys.readouterr().out
-        for said in re.findall(r"print\(.*\)  # (.+?)(?: …)?$", block, re.MULTILINE):
-            assert said in printed
+        for words in promised(block):
+            assert words in printed
 
 
 def _models(name: str) -> list[str]:
