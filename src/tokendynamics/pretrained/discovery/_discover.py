@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import torch
@@ -321,10 +323,11 @@ def _crosses(block: BlockCall, recorded: Pass) -> bool:
 def _other_axis(block: BlockCall, recorded: Pass) -> str:
     """Say over what the attentions of a block run that are not its tokens; empty where they run over these."""
     y, shapes = block.call.y, [call.query.shape for _, call in block.attentions]
-    fits = y.ndim != 3 or any(_places(shape, y) is not None for shape in shapes)
+    fits = y.ndim < 3 or any(_places(shape, y) is not None or _on_grid(shape, y) for shape in shapes)
     if fits and not (y.ndim == 3 and _as_many_channels(block, recorded)):
         return ""
-    (inputs, tokens, width), (rows, heads, places, _) = y.shape, shapes[0]
+    inputs, tokens, width = y.shape[0], prod(y.shape[1:-1]), y.shape[-1]
+    rows, heads, places, _ = shapes[0]
     if rows == inputs and places in (width, width // heads):
         return (
             f"{OTHER_AXIS} {places} channels{'' if places == width else ' of each head'}, not over the {tokens} tokens"
@@ -332,6 +335,16 @@ def _other_axis(block: BlockCall, recorded: Pass) -> str:
     if rows * places == inputs * tokens:
         return f"{OTHER_AXIS} groups of {places} of the {tokens} tokens, as in windows, or over time or space alone"
     return f"{OTHER_AXIS} {places} places that are not the {tokens} tokens"
+
+
+def _on_grid(shape: Sequence[int], y: Tensor) -> bool:
+    """Whether queries (input, head, token, feature) have all places of states of four axes or more.
+
+    Those are all tokens of a grid (input, row, column, feature), or the tokens of each of several streams.
+    """
+    inputs, *axes = y.shape[:-1]
+    streams = not Counter((shape[0], shape[2])) - Counter((inputs, *axes))
+    return y.ndim > 3 and (streams or (shape[0], shape[2]) == (inputs, prod(axes)))
 
 
 def _as_many_channels(block: BlockCall, recorded: Pass) -> bool:
