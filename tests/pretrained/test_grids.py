@@ -104,6 +104,35 @@ def test_an_audit_on_a_grid_is_of_attention_over_all_places(window: int) -> None
         td.trace(ckpt, [{"patches": torch.randn(1, SIDE, SIDE, 6)}])
 
 
+class Rows(WindowBlock):
+    """Every row is a sequence of its own, as every channel of a series is (PatchTST)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm1(x).flatten(0, 1)).unflatten(0, x.shape[:2])
+        return x + self.mlp(self.norm2(x))
+
+
+def test_sequences_side_by_side_are_audited_and_windows_of_as_many_places_are_not() -> None:
+    """Two by two windows of four by four places have the counts of rows."""
+    network = network_of(2)
+    network.blocks = nn.ModuleList([Rows(2, flat=False) for _ in range(2)]).eval()
+    ckpt = loaded(network)
+    audit = td.audit(ckpt)
+    assert audit.sizes["layer"] == 2
+    block, factors = network.blocks[1], ckpt.attention(2)
+    x = torch.randn(1, SIDE, SIDE, DIM)
+    with torch.no_grad():
+        mixed = attention_of(block, x)
+        normed = block.norm1(x)
+        for row in range(SIDE):
+            q, k, v = (third.unflatten(-1, (HEADS, -1)) for third in block.attention.qkv(normed[0, row]).chunk(3, -1))
+            weights = (torch.einsum("ihd,jhd->hij", q, k) * factors.scale).softmax(dim=-1)
+            expected = block.attention.out(torch.einsum("hij,jhd->ihd", weights, v).flatten(1))
+            torch.testing.assert_close(mixed[0, row], expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(AttentionFactorsError, match="groups of 4 of the 16 tokens"):
+        td.audit(loaded(network_of(2)))
+
+
 @pytest.mark.parametrize("window", [2, 4])
 def test_the_same_network_on_tokens_in_a_row_has_the_same_answer(window: int) -> None:
     flat = loaded(network_of(window, flat=True))

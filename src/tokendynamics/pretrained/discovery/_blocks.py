@@ -249,6 +249,25 @@ def sees_order(block: ModuleCall) -> bool:
     return outputs is not None and _differ(outputs[1][:, -1], outputs[0][:, -1])
 
 
+def takes_rows_apart(block: ModuleCall) -> bool:
+    """Tell whether in states (…, token, feature) the first token acts on all tokens of its row and on no others.
+
+    Args:
+        block: Its call, which is repeated with that token changed. False where it cannot be run by itself.
+    """
+    x = block.x
+    if x is None or x.ndim < 4:
+        return False
+    state, first = x.clone(), (0,) * (x.ndim - 1)
+    state[first] = state[first].roll(1) + x.std()
+    outputs = _outputs(block, [x, state])
+    if outputs is None or outputs[0].shape != x.shape:
+        return False
+    rows = [output.flatten(0, -3) for output in outputs]
+    inside = all(_differ(*(output[0, token] for output in rows)) for token in range(x.shape[-2]))
+    return inside and not _differ(*(output[1:] for output in rows))
+
+
 def keys_of_another_sequence(block: ModuleCall) -> bool:
     """Tell whether the keys of a block's attention stay as they are when its states are others.
 

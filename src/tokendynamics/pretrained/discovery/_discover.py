@@ -28,6 +28,7 @@ from tokendynamics.pretrained.discovery._blocks import (
     mixing_of,
     sees_order,
     streams_of,
+    takes_rows_apart,
 )
 from tokendynamics.pretrained.discovery._calls import BlockSites, ModuleCall, Pass, as_features, record
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
@@ -323,7 +324,7 @@ def _crosses(block: BlockCall, recorded: Pass) -> bool:
 def _other_axis(block: BlockCall, recorded: Pass) -> str:
     """Say over what the attentions of a block run that are not its tokens; empty where they run over these."""
     y, shapes = block.call.y, [call.query.shape for _, call in block.attentions]
-    fits = y.ndim < 3 or any(_places(shape, y) is not None or _on_grid(shape, y) for shape in shapes)
+    fits = y.ndim < 3 or any(_places(shape, y) is not None or _on_grid(shape, block.call) for shape in shapes)
     if fits and not (y.ndim == 3 and _as_many_channels(block, recorded)):
         return ""
     inputs, tokens, width = y.shape[0], prod(y.shape[1:-1]), y.shape[-1]
@@ -337,14 +338,19 @@ def _other_axis(block: BlockCall, recorded: Pass) -> str:
     return f"{OTHER_AXIS} {places} places that are not the {tokens} tokens"
 
 
-def _on_grid(shape: Sequence[int], y: Tensor) -> bool:
-    """Whether queries (input, head, token, feature) have all places of states of four axes or more.
+def _on_grid(shape: Sequence[int], block: ModuleCall) -> bool:
+    """Whether queries (input, head, token, feature) have all places of a block's states of four axes or more.
 
-    Those are all tokens of a grid (input, row, column, feature), or the tokens of each of several streams.
+    Those are all tokens of a grid (input, row, column, feature), the tokens of each of several streams, or of channels
+    that pass through the block side by side.
     """
-    inputs, *axes = y.shape[:-1]
-    streams = not Counter((shape[0], shape[2])) - Counter((inputs, *axes))
-    return y.ndim > 3 and (streams or (shape[0], shape[2]) == (inputs, prod(axes)))
+    inputs, *axes = block.y.shape[:-1]
+    counts = shape[0], shape[2]
+    if len(axes) < 2:
+        return False
+    if counts == (inputs, prod(axes)) or not Counter(counts) - Counter((inputs, *axes)):
+        return True
+    return counts == (inputs * prod(axes[:-1]), axes[-1]) and takes_rows_apart(block)
 
 
 def _as_many_channels(block: BlockCall, recorded: Pass) -> bool:
