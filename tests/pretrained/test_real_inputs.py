@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -122,3 +123,45 @@ def test_what_is_ambiguous_is_refused_by_name(live: Any) -> None:
         ArgumentValueError, match="with an axis of inputs, or none, got padding with one and series without"
     ):
         td.trace(both, {"series": series_of(6, 3), "padding": torch.zeros(1, 6)})
+
+
+class Folded(Series):
+    """Every channel of a series is a sequence of its own, in the axis of inputs (PatchTST, DLinear-like patches)."""
+
+    def __init__(self) -> None:
+        super().__init__(4)
+
+    def forward(self, series: Tensor, padding: Tensor | None = None) -> Tensor:
+        inputs, length, channels = series.shape
+        rows = series.transpose(1, 2).reshape(inputs * channels, length // 4, 4)
+        return super().forward(rows, padding).unflatten(0, (inputs, channels))
+
+
+@pytest.mark.parametrize("several", [1, 3])
+def test_channels_that_are_folded_into_the_inputs_are_named(several: int) -> None:
+    torch.manual_seed(2)
+    ckpt = td.load(Folded().eval(), inputs=torch.randn(2, 32, 3))
+    prompts = [series_of(32, 3) for _ in range(several)]
+    words = (
+        "series: expected an input that the blocks read as one sequence, got 3 sequences from one of shape (1, 32, 3); "
+        "the network folds another axis, such as channels, into the first: pass each channel as an input, shape (1, 32, 1)"
+    )
+    with pytest.raises(ArgumentValueError, match=re.escape(words)):
+        td.trace(ckpt, prompts)
+    with pytest.raises(ArgumentValueError, match="the network folds another axis"), ckpt.gated() as gated:
+        gated.run(ckpt.packs([{"series": prompt[None]} for prompt in prompts])[0], torch.ones(gated.exists.shape))
+    # What the advice says works, and gives the states of that channel.
+    channel = prompts[0][:, 1:2]
+    trace = td.trace(ckpt, [channel, prompts[0][:, 0:1]])
+    assert trace.sizes["token"] == 8
+    rows: list[Tensor] = []
+    hook = ckpt.model.blocks.layers[-1].register_forward_hook(lambda module, given, y: rows.append(y[1]))
+    with torch.no_grad():
+        ckpt.model(prompts[0][None])
+    hook.remove()
+    torch.testing.assert_close(ckpt.states({"series": channel[None]}).feed_forward[-1], rows[0], rtol=1e-5, atol=1e-6)
+
+
+def test_several_inputs_in_one_tensor_are_named_as_such(live: Any) -> None:
+    with pytest.raises(ArgumentValueError, match="one input, with a first axis of length 1, got"):
+        td.trace(live, [{"series": series_of(2, 9, 3)}])

@@ -81,6 +81,34 @@ def several_inputs(came: str, argument: str = "ids") -> str:
     return expected(argument, "one input, with a first axis of length 1", came, "pass several inputs as a list")
 
 
+def other_rows(arguments: Mapping[str, Any], inputs: int, rows: int) -> str:
+    """Return the message for blocks whose states have other rows than there are inputs.
+
+    Either several inputs came as one, or the network folds another axis (channels, windows) into the first one.
+
+    Args:
+        arguments: Of the forward pass.
+        inputs: How many inputs these are.
+        rows: How many rows of tokens its blocks read.
+
+    >>> other_rows({"ids": torch.zeros(2, 7)}, 1, 2)
+    'ids: expected one input, with a first axis of length 1, got a batch of 2; pass several inputs as a list'
+    """
+    tensors = {name: value for name, value in arguments.items() if isinstance(value, Tensor) and value.ndim > 0}
+    name, main = next(((name, value) for name, value in tensors.items() if len(value) == inputs), ("ids", None))
+    if main is None or any(len(value) == rows for value in tensors.values()) or rows % inputs:
+        return several_inputs(f"a batch of {rows}")
+    each, shape = rows // inputs, tuple(main.shape)
+    folded = [axis for axis in range(1, main.ndim) if shape[axis] == each]
+    one = f", shape {(1, *shape[1 : folded[0]], 1, *shape[folded[0] + 1 :])}" if len(folded) == 1 else ""
+    wanted, came = (
+        "an input that the blocks read as one sequence",
+        f"{each} sequences from one of shape {(1, *shape[1:])}",
+    )
+    advice = f"the network folds another axis, such as channels, into the first: pass each channel as an input{one}"
+    return expected(name, wanted, came, advice)
+
+
 def checked_ids(ids: Any, facts: Architecture, argument: str = "ids") -> Tensor:
     """Return the token ids of one prompt as int64, shape (1, token).
 

@@ -24,7 +24,7 @@ from tokendynamics.pretrained.discovery.layout import Layout
 from tokendynamics.pretrained.edits._pass import OwnTokens, arguments_for, by_prompt
 from tokendynamics.pretrained.edits.language_head import logits_of
 from tokendynamics.pretrained.edits.variant import existing_heads, existing_parts
-from tokendynamics.pretrained.forward_arguments import several_inputs
+from tokendynamics.pretrained.forward_arguments import other_rows
 from tokendynamics.pretrained.length_dependence import as_before
 from tokendynamics.pretrained.network import quietly
 from tokendynamics.pretrained.other_libraries import refusing
@@ -164,7 +164,7 @@ class GatedNetwork(Hooks):
             logits = logits_of(output, ids, self.vocabulary) if reads_ids else None  # pyright: ignore[reportArgumentType]
             states = [by_prompt(states_of_layer, prompts) for states_of_layer in self._states]
             if len(states[0]) != prompts:
-                raise ArgumentValueError(several_inputs(f"a batch of {len(states[0])}"))
+                raise ArgumentValueError(other_rows(arguments, prompts, len(states[0])))
             prompt_places = tokens.places(arguments)
             outputs = () if any(output is _UNKNOWN for output in self._outputs) else tuple(self._outputs)
             return GatedPass(tuple(state[:, prompt_places] for state in states), logits, outputs)

@@ -18,7 +18,7 @@ from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.interface import noticing, showing
 from tokendynamics.pretrained.discovery.layout import Layout
 from tokendynamics.pretrained.edits._pass import OwnTokens, arguments_for, check_by_token
-from tokendynamics.pretrained.forward_arguments import several_inputs
+from tokendynamics.pretrained.forward_arguments import other_rows
 from tokendynamics.pretrained.length_dependence import as_before
 from tokendynamics.pretrained.network import without_cache
 from tokendynamics.pretrained.other_libraries import silenced
@@ -246,7 +246,7 @@ class StateWatch(Hooks):
         final = self.final[0][:, places].clone() if self.final else None
         prompts, longest = feed_forward.shape[1:3]
         if prompts != len(pack.places):
-            raise ArgumentValueError(several_inputs(f"a batch of {prompts}"))
+            raise ArgumentValueError(other_rows(pack.arguments, len(pack.places), prompts))
         for number, length in enumerate(pack.lengths or ()):
             for states in (attention, feed_forward, *(() if final is None else (final[None],))):
                 states[:, number, length:] = states[:, number, :1]
