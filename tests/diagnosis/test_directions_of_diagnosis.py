@@ -212,7 +212,8 @@ def test_writers_are_named_if_they_are_few(written: dict[tuple[int, str], float]
     )
     assert writers.text == words
     assert list(writers.values["parts"].values()) == sorted(writers.values["parts"].values(), reverse=True)
-    assert reading.text == "Final norm and language head read the common direction as “␊”, “a‹U+202E›” and “<b>”."
+    words = "The final norm and the language head map the common direction to the tokens “␊”, “a‹U+202E›” and “<b>”."
+    assert reading.text == words
 
 
 def test_a_layer_without_a_known_attention_is_one_part() -> None:

@@ -112,7 +112,7 @@ def test_a_part_that_some_layers_have_is_counted_over_those(measured: xr.Dataset
     of_layers = [[np.nan] * 3, [0.1, -0.2, np.nan], [0.2, 0.0, np.nan], [0, 0.001, 0.001]]
     table["kappa_change"] = (("layer", "component"), of_layers)
     assert "the feed-forward part lowers similarity κ in 1 of 3 layers, by" in said(table, "components")
-    assert "the feed-forward part lowers similarity κ in 1 of the 2 layers with one, by" in said(
+    assert "the feed-forward part lowers similarity κ in 1 of the 2 layers that have one, by" in said(
         alone_in(table, 2), "components"
     )
     assert said(alone_in(table, 1, 2, 3), "components") == (

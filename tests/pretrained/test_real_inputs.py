@@ -144,7 +144,8 @@ def test_channels_that_are_folded_into_the_inputs_are_named(several: int) -> Non
     prompts = [series_of(32, 3) for _ in range(several)]
     words = (
         "series: expected an input that the blocks read as one sequence, got 3 sequences from one of shape (1, 32, 3); "
-        "the network folds another axis, such as channels, into the first: pass each channel as an input, shape (1, 32, 1)"
+        "the network folds another axis, such as channels, into the first: pass each channel as an input, "
+        "shape (1, 32, 1)"
     )
     with pytest.raises(ArgumentValueError, match=re.escape(words)):
         td.trace(ckpt, prompts)

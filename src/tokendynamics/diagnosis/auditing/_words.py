@@ -196,7 +196,7 @@ def weights_findings(
     if kappa_change is None:
         return [theorems_in_words(audit)]
     comparison = prediction_against_trace(audit, kappa_change)
-    text = f"{comparison.words}. Compared are the contraction of OV weighted by QK and the change of κ by attention."
+    text = f"{comparison.words}. This compares the contraction of OV weighted by QK with the change of κ by attention."
     values = {
         "rank_correlation": comparison.correlation,
         "p_value": comparison.p_value,

@@ -275,8 +275,8 @@ def _words(
             f"No change is needed to avoid consensus: κ′ is below {LITTLE:g} ({similarity}: {plain}). None was tried."
         )
     tried = _tried(search, halves)
+    within = "" if search.much else f" at a cost of at most {search.costs.budget:g}{unit}"
     if not steps:
-        within = "" if search.much else f" at a cost of at most {search.costs.budget:g}{unit}"
         return f"No part or head tried lowers {similarity} ({plain}){within}. {tried}"
     step = steps[max(reported - 1, 0)]
     names = listing([f"{_part(*place)} (α = {value:g})" for place, value in step.values.items()])
@@ -284,7 +284,7 @@ def _words(
         subject = "One change lowers" if reported == 1 else f"{reported} changes together lower"
         from_to = f"from {fixed(kappa.value)} to {fixed(kappa.value + step.kappa.value)}"
         effect = f"κ changes by {step.kappa.as_change}, the loss by {step.cost.as_change}{unit}."
-        further = " A further change is not shown to lower it within the budget." if reported < len(steps) else ""
+        further = " No further change lowers it significantly within the budget." if reported < len(steps) else ""
         return f"{subject} {similarity} {from_to}: {names}. {effect}{further} {tried}"
     best = f"The best single change tried, {names}, changes it by {step.kappa.as_change}"
     if math.isnan(step.cost.value):
@@ -294,7 +294,7 @@ def _words(
     why = f"and the loss by {step.cost.as_change}{unit}, which is above the budget"
     if not step.gain.high < 0:
         why = "which is not significant"
-    return f"No change is shown to lower {similarity} ({plain}). {best}, {why}. {tried}"
+    return f"No change lowers {similarity} ({plain}) significantly{within}. {best}, {why}. {tried}"
 
 
 def _tried(search: _Search, halves: Halves) -> str:

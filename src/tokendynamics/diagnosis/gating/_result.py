@@ -296,7 +296,7 @@ class LeverWords:
         """Say what the best of the affordable trials did; without one, whether that is because of their cost."""
         parts = self._parts
         if not parts:
-            return "To first order, turning down a part lowers it nowhere."
+            return "To first order, turning down a part does not lower it in any layer."
         if best is None:
             return f"{self._too_dear()}{self._cheapest()}"
         which = f"The most effective of {parts} parts tried" if parts > 1 else "The one part tried"
@@ -311,14 +311,11 @@ class LeverWords:
     def _too_dear(self) -> str:
         """Say that no trial is affordable; whether because of its cost, or because that is uncertain."""
         known, parts = self._defined, self._parts
-        which = f"each of the {parts} parts tried" if parts > 1 else "the one part tried"
+        which = f"any of the {parts} parts tried" if parts > 1 else "the one part tried"
         if not known:
             return f"With {which} turned down, similarity is undefined."
         limit = f"{self.costs.budget:g}{self.costs.of_loss}"
-        if self._all_dear:
-            return f"Turning down {which} costs more than {limit}."
-        subject, verb = (f"None of the {parts} parts tried", "is") if parts > 1 else ("The one part tried", "is not")
-        return f"{subject} {verb} shown to cost at most {limit} when turned down."
+        return f"Turning down {which} {'costs' if self._all_dear else 'may cost'} more than {limit}."
 
     def _cheapest(self) -> str:
         """Name the cheapest trial where it is not shown that all cost too much."""
@@ -326,7 +323,7 @@ class LeverWords:
             return ""
         cheapest = min(self._defined, key=lambda trial: trial.loss_change.value)
         return (
-            f" The smallest estimate is {cheapest.loss_change.as_change}, for {_named(cheapest)} at α = "
+            f" The smallest estimated cost is {cheapest.loss_change.as_change}, for {_named(cheapest)} at α = "
             f"{cheapest.alpha:g}."
         )
 

@@ -136,7 +136,7 @@ def directions_findings(
         findings.append(_writers(directions, False, "the common direction"))
         if entries := entries_of(directions, 0):
             quoted = listing([f"“{entry}”" for entry in entries[:_ENTRIES]])
-            text = f"Final norm and language head read the common direction as {quoted}."
+            text = f"The final norm and the language head map the common direction to the tokens {quoted}."
             findings.append(Finding(text, "directions", {"entries": entries}))
     if of_text >= SHARED:
         findings.append(_writers(directions, True, f"a {noun}'s own direction"))
@@ -232,7 +232,8 @@ def _sentence(source: Source, shared: str, first: str = "its first token") -> st
     if source.share < ONE_SOURCE:
         return f"{where}, no position contributes more than {percent(source.share)} of it."
     if not source.share <= 1:
-        return f"{where}, the token at position {source.position} adds more than the whole; others undo it."
+        token = f"the token at position {source.position}"
+        return f"{where}, {token} adds more than the total, and other tokens undo the excess."
     token = first if source.position == 0 else f"the token at position {source.position}"
     return f"{where}, {percent(source.share)} of it comes from {token}."
 

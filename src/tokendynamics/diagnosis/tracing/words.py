@@ -214,7 +214,9 @@ def _by_part(trace: xr.Dataset, component: str, name: str, exists: np.ndarray) -
         why = "not significant" if low <= 0 <= high else "negligible"
         return f"{name} changes similarity κ by {_change(trace, component)} in total, which is {why}"
     verb, counted = ("raises", by_layer > NEUTRAL) if change > 0 else ("lowers", by_layer < -NEUTRAL)
-    layers = plural(len(by_layer), "layer") if exists.all() else f"the {plural(len(by_layer), 'layer')} with one"
+    layers = plural(len(by_layer), "layer")
+    if not exists.all():
+        layers = f"the {layers} that {'has' if len(by_layer) == 1 else 'have'} one"
     return f"{name} {verb} similarity κ in {int(counted.sum())} of {layers}, by {_change(trace, component)} in total"
 
 
@@ -282,7 +284,7 @@ def _massive(trace: xr.Dataset) -> Finding:
     noun = noun_in(trace)
     affected = [place for place in range(trace.sizes["prompt"]) if trace.massive_count[place].values.any()]
     if not affected:
-        text = "No token is massive: no norm stands out, so raw and unit-row measures describe the same tokens."
+        text = "No token is massive: no norm stands out, so all measures describe the same tokens."
         return Finding(text, "norms", {"prompts_with_massive_tokens": 0})
     times = trace.massive_norm / trace.norm_median.sel(sinks="removed", site="feed_forward")
     largest = float(times.max())
