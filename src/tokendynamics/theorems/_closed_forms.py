@@ -81,3 +81,32 @@ def predict_equiangular(
         return np.array([cosine])
     ends = (moments[0], moments[-1])
     return solve_ivp(slope, ends, [cosine], method="DOP853", t_eval=moments, rtol=_RTOL, atol=_ATOL).y[0]
+
+
+def predict_interaction_window(beta: ArrayLike) -> np.ndarray:
+    """Return the angle τ at which one token of the sphere pulls another most: where e^{β(cos θ − 1)} sin θ is largest.
+
+    cos τ = (√(4β² + 1) − 1)/(2β), and (β + ½)^{−1/2} < τ < β^{−1/2}. Beyond τ the pull falls up to the antipode.
+
+    Source: `masking` appendix B, for β ≥ 1; the same derivative vanishes there for every β > 0.
+
+    Args:
+        beta: β > 0, any shape.
+
+    Returns:
+        Radians, of the shape of `beta`, float64.
+
+    Raises:
+        ArgumentValueError: A β that is not above 0, or not finite.
+
+    >>> predict_interaction_window([1.0, 100.0]).round(6)
+    array([0.904557, 0.099916])
+    """
+    betas = np.asarray(beta, dtype=np.float64)
+    if not bool(np.all((betas > 0) & np.isfinite(betas))):
+        raise ArgumentValueError(
+            expected("beta", "finite numbers above 0", f"the least is {betas.min(initial=np.inf)}")
+        )
+    root = np.hypot(2 * betas, 1.0)
+    # 1 − cos τ, without the difference of nearly equal numbers at large β.
+    return np.asarray(2 * np.arcsin(np.sqrt((1 + 1 / (root + 2 * betas)) / (root + 1) / 2)))

@@ -1,0 +1,271 @@
+"""Statements of `masking`: what holds within their hypotheses, and what outside them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import tokendynamics as td
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.theorems import predict_interaction_window
+from tokendynamics.theorems.atlas._masking import COUNTEREXAMPLE
+
+Engine = Literal["batched", "compiled", "stiff"]
+RUNS = [(engine, rtol) for engine in ("batched", "compiled", "stiff") for rtol in (1e-4, 1e-7, 1e-10)]
+EYE = np.eye(2)
+
+
+def circle(angles: Any) -> Tensor:
+    """Tokens on the circle."""
+    radians = torch.as_tensor(angles, dtype=torch.float64)
+    return torch.stack([radians.cos(), radians.sin()], dim=-1)
+
+
+def flow(qk: Any, ov: Any, *, causal: bool = True, weights: Any = "softmax", positions: Any = None) -> td.Flow:
+    return td.Flow(td.Attention(qk, ov, causal=causal, weights=weights, positions=positions), td.Sphere())
+
+
+def certified(statement: str, of: td.Flow, start: Tensor, times: Any, engine: Any = "auto", rtol: float = 1e-8) -> Any:
+    """Run and return the certificate."""
+    run = td.simulate(of, start, np.asarray(times, dtype=float), engine=engine, rtol=rtol, atol=rtol)
+    return td.certify(run, [statement])[0]
+
+
+def reasons(statement: str, of: td.Flow, start: Any) -> list[str]:
+    """Name the hypotheses that are violated."""
+    (checked,) = td.check(of, start, statements=[statement])
+    return [text.split(":")[0] for text in checked.reasons]
+
+
+def random_systems(statement: str, systems: int, seed: int) -> tuple[td.Flow, Tensor, np.ndarray]:
+    """Draw systems within the hypotheses, a start, and output times."""
+    rng = np.random.default_rng(seed)
+    late = np.concatenate([[0.0], np.geomspace(0.1, 40.0, 6)])
+    if statement == "masking-4.1":
+        multiples = rng.uniform(0.5, 3.0, (systems, 1, 1, 1)) * np.eye(3)
+        return flow(rng.normal(size=(systems, 1, 3, 3)), multiples), sphere(rng, systems, 4, 3), late
+    if statement == "masking-table-1-space":
+        frames = np.linalg.qr(rng.normal(size=(systems, 4, 4)))[0]
+        ov = np.zeros((systems, 4, 4))
+        ov[:, :2, :2] = 1.5 * np.eye(2)
+        ov[:, 2:, 2:] = rng.uniform(-1, 1, (systems, 2, 2)) / 2
+        ov = frames @ ov @ frames.transpose(0, 2, 1)
+        return flow(rng.normal(size=(systems, 1, 4, 4)), ov[:, None]), sphere(rng, systems, 4, 4), late
+    betas = rng.uniform(10.0, 400.0, (systems, 1, 1, 1))
+    # The second token is a strong center at every one of these temperatures.
+    angles = rng.uniform(0, 2 * np.pi, (systems, 7))
+    angles[:, 1] = angles[:, 0] + rng.uniform(0.5, 3.0, systems)
+    ov = rng.uniform(0.5, 2.0, (systems, 1, 1, 1)) * EYE
+    return flow(betas * EYE, ov), circle(angles), np.concatenate([[0.0], np.geomspace(0.01, 100.0, 8)])
+
+
+def sphere(rng: np.random.Generator, *shape: int) -> Tensor:
+    """Uniform tokens."""
+    return torch.nn.functional.normalize(torch.from_numpy(rng.normal(size=shape)), dim=-1)
+
+
+@pytest.mark.parametrize(("engine", "rtol"), RUNS)
+@pytest.mark.parametrize("statements", [["masking-4.1"], ["masking-table-1-space"], ["masking-5.1", "masking-B"]])
+def test_nothing_fails_within_the_hypotheses(statements: list[str], engine: Engine, rtol: float) -> None:
+    systems = 6 if engine == "stiff" else 32
+    of, start, times = random_systems(statements[0], systems, seed=int(-np.log10(rtol)))
+    assert all(checked.applies for checked in td.check(of, start, statements=statements))
+    run = td.simulate(of, start, times, engine=engine, rtol=rtol, atol=rtol)
+    for certificate in td.certify(run, statements):
+        assert "fails" not in certificate.outcomes, certificate.text
+        if len(statements) == 2:
+            assert certificate.outcome == "holds", certificate.text
+        else:
+            assert (certificate.outcomes == "holds").sum() >= systems // 2
+
+
+PAIR = circle([0.0, 1.0])
+THREE = circle([0.0, 1.0, 2.5])
+OF_THE_CIRCLE = (
+    ({"causal": False}, "causal mask"),
+    ({"weights": "linear"}, "softmax weights"),
+    ({"positions": td.AbsolutePositions(np.zeros((3, 2)))}, "no positions"),
+    ({"qk": np.stack([EYE, EYE]), "ov": np.stack([EYE, EYE])}, "one head"),
+)
+
+
+@pytest.mark.parametrize(
+    ("statement", "changes", "reason"),
+    [
+        *[(name, *one) for name in ("masking-4.1", "masking-5.1", "masking-B") for one in OF_THE_CIRCLE],
+        ("masking-4.1", {"qk": td.Periodic([EYE, 2 * EYE], period=1.0)}, "qk constant in time"),
+        ("masking-4.1", {"ov": -EYE}, "the multiples are positive"),
+        ("masking-4.1", {"ov": np.diag([1.0, 2.0])}, "ov is a multiple of the identity"),
+        ("masking-4.1", {"start": circle([0.0, 1.0, np.pi])}, "no token at the antipode of token 1"),
+        ("masking-5.1", {"qk": np.diag([10.0, 11.0])}, "qk is a multiple of the identity"),
+        ("masking-5.1", {"qk": -10 * EYE}, "β above 0"),
+        ("masking-5.1", {"ov": -EYE}, "the multiples are positive"),
+        ("masking-5.1", {"start": circle([0.0, 0.1, 0.2])}, "a token farther than τ from all before it"),
+        ("masking-5.1", {"start": circle([0.0])}, "at least two tokens"),
+        ("masking-B", {"qk": 0 * EYE}, "β above 0"),
+    ],
+)
+def test_each_hypothesis_broken_alone_is_named_on_the_circle(
+    statement: str, changes: dict[str, Any], reason: str
+) -> None:
+    case = {"qk": 10 * EYE, "ov": EYE, "start": THREE, **changes}
+    start = case.pop("start")
+    assert reasons(statement, flow(case.pop("qk"), case.pop("ov"), **case), start) == [reason]
+
+
+def test_the_space_is_named() -> None:
+    free = td.Flow(td.Attention(EYE, EYE, causal=True), td.Free())
+    for statement in ("masking-4.1", "masking-table-1-simple", "masking-table-1-space", "masking-5.1", "masking-B"):
+        assert reasons(statement, free, PAIR) == ["tokens on the sphere"]
+    in_space = td.Flow(td.Attention(np.eye(3), np.eye(3), causal=True), td.Sphere())
+    assert reasons("masking-5.1", in_space, np.eye(3)) == ["tokens on the circle"]
+
+
+TOP = np.diag([1.0, 1.0, 0.2, -0.3])
+
+
+@pytest.mark.parametrize(
+    ("ov", "first", "reason"),
+    [
+        (np.diag([1.0, 0.9, 0.2, -0.3]), [1, 1, 1, 1], "an eigenspace L of dim 2 or more"),
+        (np.diag([-1.0, -1.0, -1.2, -1.3]), [1, 1, 1, 1], "its eigenvalue above 0"),
+        (TOP + 0.1 * np.eye(4)[[0]].T @ np.eye(4)[[3]], [1, 1, 1, 1], "ov keeps what is orthogonal to L"),
+        (TOP + 4 * np.eye(4)[[2]].T @ np.eye(4)[[3]], [1, 1, 1, 1], "z·ov z below λ|z|² off L"),
+        (TOP, [0, 0, 1, 1], "token 1 not orthogonal to L"),
+    ],
+)
+def test_each_hypothesis_of_the_eigenspace_broken_alone_is_named(ov: np.ndarray, first: list, reason: str) -> None:
+    start = torch.tensor([first, [0.0, 1, 2, 3], [1, 0, -1, 2]], dtype=torch.float64)
+    start = torch.nn.functional.normalize(start, dim=-1)
+    assert reasons("masking-table-1-space", flow(np.eye(4), ov), start) == [reason]
+
+
+@pytest.mark.parametrize(
+    ("ov", "reason"),
+    [
+        (np.diag([1.0, 1.0]), "that eigenvalue real and simple"),
+        (np.array([[1.0, -1.0], [1.0, 1.0]]), "that eigenvalue real and simple"),
+        (np.diag([-1.0, -2.0]), "an eigenvalue of ov above 0"),
+    ],
+)
+def test_each_hypothesis_of_the_eigenvector_broken_alone_is_named(ov: np.ndarray, reason: str) -> None:
+    assert reasons("masking-table-1-simple", flow(EYE, ov), PAIR) == [reason]
+
+
+# --- outside the hypotheses ------------------------------------------------------------------------------------------
+
+
+def test_with_a_full_mask_the_first_token_and_the_centers_move() -> None:
+    seen = flow(10 * EYE, EYE, causal=False)
+    start = circle([0.0, 1.0, 1.3])
+    for statement in ("masking-4.1", "masking-5.1", "masking-B"):
+        assert certified(statement, seen, start, np.linspace(0, 5, 6)).outcome == "fails"
+
+
+def test_values_that_mix_the_eigenspace_with_the_rest_turn_token_1_or_drive_it_away_at_first() -> None:
+    start = torch.nn.functional.normalize(torch.tensor([[1.0, 1, 1, 1], [0, 1, 2, 3]]).double(), dim=-1)
+    for row, conditions in ((2, ["holds", "fails", "holds"]), (0, ["fails", "holds", "undecided"])):
+        ov = TOP + 4 * np.eye(4)[[row]].T @ np.eye(4)[[3]]
+        certificate = certified("masking-table-1-space", flow(np.eye(4), ov), start, np.linspace(0, 60, 121))
+        assert [one.outcome.item() for one in certificate.conditions] == conditions
+
+
+def test_a_value_matrix_that_turns_has_no_eigenspace_and_nothing_is_said() -> None:
+    turning = flow(EYE, [[1.0, -1.0], [1.0, 1.0]])
+    assert certified("masking-table-1-space", turning, PAIR, np.linspace(0, 5, 6)).outcome == "undecided"
+
+
+# --- the conjecture that is false ------------------------------------------------------------------------------------
+
+
+def test_the_counterexample_rests_at_the_root_of_its_equation_and_comes_back_when_pushed() -> None:
+    angle = float(mpmath.findroot(lambda t: mpmath.exp(-mpmath.sin(t) * (1 - mpmath.cos(t))) + mpmath.cos(t) / 2, 2.7))
+    assert COUNTEREXAMPLE["angles"] == pytest.approx((0.0, angle), abs=1e-14)
+    of = flow(COUNTEREXAMPLE["qk"], COUNTEREXAMPLE["ov"])
+    assert of.velocity(circle(COUNTEREXAMPLE["angles"])).abs().max() < 1e-15
+    assert reasons("masking-table-1-simple", of, circle([0.3, 2.0])) == []
+    pushed = circle([[0.02, angle - 0.02], [-0.02, angle + 0.02]])
+    run = td.simulate(of, pushed, np.linspace(0, 150, 4))
+    assert torch.allclose(run.tensor[:, -1], circle(COUNTEREXAMPLE["angles"]).expand(2, 2, 2), atol=1e-6)
+    (certificate,) = td.certify(run, ["masking-table-1-simple"])
+    assert certificate.outcomes.tolist() == ["fails"] * 2
+
+
+@pytest.mark.parametrize("rtol", [1e-4, 1e-10])
+def test_one_start_in_six_ends_at_the_counterexample(rtol: float) -> None:
+    of = flow(COUNTEREXAMPLE["qk"], COUNTEREXAMPLE["ov"])
+    start = circle(np.random.default_rng(5).uniform(0, 2 * np.pi, (200, 2)))
+    certificate = certified("masking-table-1-simple", of, start, np.linspace(0, 150, 4), rtol=rtol)
+    share = (certificate.outcomes == "fails").mean()
+    assert share == pytest.approx(0.16, abs=3 * np.sqrt(0.16 * 0.84 / 200))
+    assert (certificate.outcomes == "holds").mean() == pytest.approx(1 - share, abs=0.011)
+
+
+def test_the_same_rest_is_unstable_without_logits_and_says_nothing() -> None:
+    # With qk = 0 token 2 rests where 1 = −cos θ / 2 has no root; orthogonal to ξ it rests for ever, unstably.
+    of = flow(np.zeros((2, 2)), np.diag([1.0, 0.5]))
+    run = td.simulate(of, circle([np.pi / 2, np.pi / 2]), np.linspace(0, 20, 3))
+    assert td.certify(run, ["masking-table-1-simple"])[0].outcome == "undecided"
+
+
+# --- interaction window and strong centers ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("beta", [1e-3, 0.5, 1.0, 7.0, 300.0, 1e6, 1e12])
+def test_the_pull_is_largest_at_the_window(beta: float) -> None:
+    mpmath.mp.dps = 40
+    b = mpmath.mpf(beta)
+    tau = mpmath.acos((mpmath.sqrt(4 * b**2 + 1) - 1) / (2 * b))
+    assert float(predict_interaction_window(beta)) == pytest.approx(float(tau), rel=1e-14)
+    assert (b + mpmath.mpf(1) / 2) ** (-0.5) < tau < b ** (-0.5)
+    assert abs(mpmath.diff(lambda x: mpmath.exp(b * (mpmath.cos(x) - 1)) * mpmath.sin(x), tau)) < 1e-15
+
+
+@pytest.mark.parametrize("beta", [0.0, -1.0, np.nan, np.inf, [1.0, -2.0]])
+def test_a_window_needs_a_positive_temperature(beta: Any) -> None:
+    with pytest.raises(ArgumentValueError, match=r"^beta: "):
+        predict_interaction_window(beta)
+
+
+def test_a_center_stays_within_its_window_and_leaves_after_it() -> None:
+    beta, apart = 30.0, 0.5
+    of = flow(beta * EYE, EYE)
+    # Token 2 alone: θ' = −ω h(θ)/(1 + e^{β(cos θ − 1)}). For every r the window ends at (δ − r)/(2 ω h(r)).
+    tau = float(predict_interaction_window(beta))
+    omega = 1 / np.sqrt(2)
+    ends = []
+    for r in np.linspace(tau, apart, 6)[1:-1]:
+        h = mpmath.exp(beta * (mpmath.cos(r) - 1)) * mpmath.sin(r)
+        ends.append((float((apart - r) / 2 / (omega * h)), (apart - r) / 2))
+    for end, move in ends:
+        run = td.simulate(of, circle([0.0, apart]), [0.0, end, 100 * end])
+        moved = apart - torch.atan2(run.tensor[1:, 1, 1], run.tensor[1:, 1, 0]).numpy()
+        assert moved[0] < move < moved[1]
+    longest = max(end for end, _ in ends)
+    (checked,) = td.check(of, circle([0.0, apart]), statements=["masking-5.1"])
+    said = float(str(checked.prediction).rsplit("^", 1)[1].replace("−", "-"))
+    assert 10**said == pytest.approx(longest, rel=0.2)
+    late = td.simulate(of, circle([0.0, apart]), [0.0, 1e3 * longest])
+    assert td.certify(late, ["masking-5.1"])[0].outcome == "undecided"
+
+
+def test_windows_longer_than_any_number_are_compared_in_logarithms() -> None:
+    of = flow(1e5 * EYE, EYE)
+    (checked,) = td.check(of, circle([0.0, 1.0, 4.0]), statements=["masking-5.1"])
+    exponent = float(str(checked.prediction).rsplit("^", 1)[1].replace(",", ""))
+    assert exponent > 1e4
+    assert certified("masking-5.1", of, circle([0.0, 1.0, 4.0]), [0.0, 1e3, 1e8]).outcome == "holds"
+
+
+def test_the_second_token_comes_as_fast_as_its_bound_where_logits_vanish() -> None:
+    # qk = 0: both tokens weigh ½, and tan(θ/2) shrinks exactly like exp(−ωct/2).
+    times = np.linspace(0, 6, 7)
+    run = td.simulate(flow(np.zeros((2, 2)), 3 * EYE), circle([0.0, 2.5]), times, rtol=1e-11, atol=1e-12)
+    angle = torch.atan2(run.tensor[:, 1, 1], run.tensor[:, 1, 0]).numpy()
+    assert np.tan(angle / 2) == pytest.approx(np.tan(1.25) * np.exp(-3 * times / np.sqrt(8)), rel=1e-8)
+    assert td.certify(run, ["masking-4.1"])[0].conditions[-1].outcome == "holds"
