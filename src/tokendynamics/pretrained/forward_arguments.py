@@ -98,12 +98,12 @@ def other_rows(arguments: Mapping[str, Any], inputs: int, rows: int) -> str:
     name, main = next(((name, value) for name, value in tensors.items() if len(value) == inputs), ("ids", None))
     if main is None or any(len(value) == rows for value in tensors.values()) or rows % inputs:
         return several_inputs(f"a batch of {rows}")
-    each, shape = rows // inputs, tuple(main.shape)
-    folded = [axis for axis in range(1, main.ndim) if shape[axis] == each]
+    per_input, shape = rows // inputs, tuple(main.shape)
+    folded = [axis for axis in range(1, main.ndim) if shape[axis] == per_input]
     one = f", shape {(1, *shape[1 : folded[0]], 1, *shape[folded[0] + 1 :])}" if len(folded) == 1 else ""
     wanted, came = (
         "an input that the blocks read as one sequence",
-        f"{each} sequences from one of shape {(1, *shape[1:])}",
+        f"{per_input} sequences from one of shape {(1, *shape[1:])}",
     )
     advice = f"the network folds another axis, such as channels, into the first: pass each channel as an input{one}"
     return expected(name, wanted, came, advice)
