@@ -64,7 +64,7 @@ def _place(row: Row) -> str:
 
 
 def _anchor(words: str) -> str:
-    return words.replace(" ", "-")
+    return re.sub(r"[^\w -]", "", words).replace(" ", "-")
 
 
 def page(paper: str, rows: Sequence[Row], records: Mapping[str, Record], commits: Mapping[str, str]) -> Iterator[str]:
