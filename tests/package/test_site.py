@@ -6,12 +6,16 @@ import importlib.util
 import re
 from collections import Counter
 from pathlib import Path
+from subprocess import CalledProcessError
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import xarray as xr
 
 import tokendynamics as td
+from reproductions.figures import FIGURES
 from reproductions.ledger import VERDICTS, ledger_records, ledger_rows
 from reproductions.record import Quantity, Record
 from tokendynamics import observables
@@ -48,6 +52,7 @@ def built(folder: Path, page: str) -> Path:
     [
         GOOD,
         '<a href="picture.svg#part"></a><img src="picture.svg"><a href="mailto:a@b.c"></a><a href=""></a>',
+        '<p id="term-κ"></p><a href="#term-%CE%BA"></a>',
         '<a name="old"></a><a href="#old"></a><link rel="canonical" href="https://x.org/a.html">',
     ],
 )
@@ -67,6 +72,7 @@ def test_a_good_site_has_no_problem(page: str, tmp_path: Path) -> None:
         ('<iframe src="https://cdn.org/"></iframe>', "a.html: requests https://cdn.org/"),
         ('<link rel="stylesheet" href="https://cdn.org/x.css">', "a.html: requests https://cdn.org/x.css"),
         ('<link rel="icon" href="none.ico">', "a.html: none.ico leads nowhere"),
+        ('<video><source src="https://cdn.org/x.mp4"></video>', "a.html: requests https://cdn.org/x.mp4"),
     ],
 )
 def test_a_link_that_leads_nowhere_and_a_request_to_another_host_are_said(
@@ -165,6 +171,8 @@ def test_formulas_are_mathml_with_the_commands_that_the_converter_lacks() -> Non
         r'<msub><mover accent="true"><mi>x</mi><mo stretchy="false">˙</mo></mover><mi>i</mi></msub>', dotted
     )
     assert "<munderover>" in formula(r"\sum_{i=1}^n x", block=True)
+    assert 'display="block"' in formula("x", block=True)
+    assert 'display="block"' not in formula("x")
 
 
 def test_a_block_has_its_number_and_an_unknown_command_names_its_place() -> None:
@@ -295,3 +303,87 @@ def test_a_short_time_is_no_zero(ledger: ModuleType) -> None:
     assert ledger._time(0.05) == "less than 0.1 s"
     assert ledger._time(0.1) != "less than 0.1 s"
     assert ledger._before(record_of(Quantity("other", 0, 9.0, 0))) == ""
+
+
+def test_a_claim_of_a_record_has_its_bound_and_the_reason_why_it_is_open(ledger: ModuleType) -> None:
+    bound = Quantity("slope", 2.0, 1.0, 0.1, "≤")
+    assert ledger._quantity("asymptotic-fig1", bound) == "| slope | ≤ 2 | 1 | 0.1 | yes |  |"
+    unsettled = Quantity("slope", 2.0, 5.0, 0.1, unsettled="too few draws")
+    assert ledger._quantity("x", unsettled) == "| slope | 2 | 5 | 0.1 | cannot tell | too few draws |"
+
+
+def test_numbers_and_their_units_stay_on_one_line(
+    ledger: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "FOLDER", tmp_path / "ledger")
+    monkeypatch.setattr(ledger, "commits_of_records", dict)
+    ledger.write_ledger(None)
+    pages = {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "ledger").iterdir()}
+    assert set(pages) == {"table.txt", *(f"{part}.md" for part in ledger.PARTS)}
+    assert not any(re.search(r"\d %|\d s\b", text) for text in pages.values())
+    assert any("\u00a0s" in text for text in pages.values())
+
+
+@pytest.mark.parametrize("error", [OSError("no git"), CalledProcessError(128, "git")])
+def test_without_git_no_commit_is_named(error: Exception, ledger: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(ledger.subprocess, "run", failing)
+    assert ledger.commits_of_records() == {}
+
+
+# The formats, and the pages of the papers.
+
+
+def test_a_store_is_a_table_with_its_types_in_order(tmp_path: Path) -> None:
+    formats = extension("format_pages")
+    values = {
+        "share": ("layer", np.zeros(2)),
+        "code": ("layer", np.zeros(2, dtype=np.uint8)),
+        "known": ("layer", np.zeros(2, dtype=bool)),
+        "name": ("layer", np.array(["a", "b"], dtype=object)),
+    }
+    xr.Dataset(values, attrs={"unit": "1"}).to_zarr(tmp_path / "b.zarr", consolidated=False)
+    (tmp_path / "c.json").write_text('{"state": 1, "lines": 2}', encoding="utf-8")
+    (tmp_path / "a.html").write_text("", encoding="utf-8")
+    text = "\n".join(formats._described(tmp_path))
+    assert re.findall(r"^\*\*`(.+?)`\*\*", text, re.MULTILINE) == ["a.html", "b.zarr", "c.json"]
+    assert "Attributes: `unit`." in text
+    assert "`state`, `lines`" in text
+    assert re.findall(r"^\| `(\w+)` \| layer \| (.+) \|$", text, re.MULTILINE) == [
+        ("code", "integer (8 bits)"),
+        ("known", "boolean"),
+        ("name", "text"),
+        ("share", "float (64 bits)"),
+    ]
+
+
+def test_a_page_of_a_paper_shows_six_quantities_those_that_fail_first() -> None:
+    scripts = extension("paper_scripts")
+    quantities = [Quantity(f"good {index}", 1.0, 1.0, 0.1) for index in range(9)]
+    text = "\n".join(scripts._numbers("x", record_of(*quantities, Quantity("bad", 1.0, 2.0, 0.1))))
+    assert text.startswith("9 of 10 quantities come out (:doc:`all numbers </papers/papers>`). Some of them:")
+    assert re.findall(r"^   \* - (.+)$", text, re.MULTILINE) == ["quantity", "bad", *(f"good {i}" for i in range(5))]
+    assert "Some of them" not in "\n".join(scripts._numbers("x", record_of(*quantities[:6])))
+
+
+def test_a_picture_is_shown_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sphinx_gallery", reason="the extra docs is not installed")
+    monkeypatch.syspath_prepend(SITE)
+    pages = extension("gallery_pages")
+    picture, words = tmp_path / "film.gif", tmp_path / "words.txt"
+    for path in (picture, words):
+        path.write_bytes(b"x")
+
+    def shown(value: object) -> str:
+        block = {"example_globals": {"___": value}, "image_path_iterator": iter([str(tmp_path / "out_1.png")])}
+        return pages.scrape(None, block, {"src_dir": str(tmp_path)})
+
+    assert "out_1.gif" in shown(picture)
+    assert (tmp_path / "out_1.gif").read_bytes() == b"x"
+    assert shown(picture) == ""
+    assert shown(words) == shown(3) == ""
+    order = pages.InOrder(str(tmp_path))
+    names = [pages.place_of(name).name for name in FIGURES]
+    assert sorted(names, key=order) == names
