@@ -3,7 +3,18 @@
 from tokendynamics.words._findings import Convention, Finding
 from tokendynamics.words._intervals import estimate, interval, is_share, percent_estimate, places_for, share
 from tokendynamics.words._manifest import duration, manifest_entries, moment, written
-from tokendynamics.words._numbers import UNDEFINED, count, factor, fixed, number, percent, power_of_ten, signed
+from tokendynamics.words._numbers import (
+    UNDEFINED,
+    count,
+    exponential,
+    factor,
+    fixed,
+    multiple,
+    number,
+    percent,
+    power_of_ten,
+    signed,
+)
 from tokendynamics.words._phrases import in_layers, listing, plural, ranges, sentence
 
 __all__ = [
@@ -13,6 +24,7 @@ __all__ = [
     "count",
     "duration",
     "estimate",
+    "exponential",
     "factor",
     "fixed",
     "in_layers",
@@ -21,6 +33,7 @@ __all__ = [
     "listing",
     "manifest_entries",
     "moment",
+    "multiple",
     "number",
     "percent",
     "percent_estimate",

@@ -89,6 +89,26 @@ def factor(value: float | None) -> str:
     return f"{number(value, 2)}×" if value is not None and not math.isnan(value) else UNDEFINED
 
 
+def exponential(rate: float, digits: int = 6) -> str:
+    """Write e to the power of a rate times t; a rate of 1 is not written.
+
+    >>> exponential(-0.5), exponential(-1.0), exponential(1.0 + 1e-9), exponential(0.70711, 3)
+    ('exp(−0.5 t)', 'exp(−t)', 'exp(t)', 'exp(0.707 t)')
+    """
+    text = f"{number(rate, digits)} t"
+    return f"exp({text.removeprefix('1 ') if rate > 0 else text.replace('−1 ', '−')})"
+
+
+def multiple(value: float, of: str, digits: int = 4) -> str:
+    """Write a number times what stands behind it; a number of 1 is not written.
+
+    >>> multiple(0.70711, "exp(t)"), multiple(1.0, "exp(t)"), multiple(-1.0, "exp(t)")
+    ('0.7071 exp(t)', 'exp(t)', '−exp(t)')
+    """
+    written = number(value, digits)
+    return f"{written.removesuffix('1')}{of}" if written in ("1", "−1") else f"{written} {of}"
+
+
 def power_of_ten(exponent: int) -> str:
     """Write a power of ten.
 

@@ -238,8 +238,11 @@ const rounded = (value) => (value < ROUNDING ? "0" : short(value));
 /** A rate whose terms Python gives: the sum of c·exp(−kβ). @param {number[][]} terms @param {number} beta */
 const rateOf = (terms, beta) => terms.reduce((sum, [c, k]) => sum + c * Math.exp(-k * beta), 0);
 
+/** A number times a variable; 1 is not written. @param {string} written @param {string} variable */
+const times = (written, variable) => (written === "1" ? variable : `${written} ${variable}`);
+
 /** A row whose rate is that at β. @param {Row} row @param {number} beta @returns {Row} */
-const filled = (row, beta) => (row.rate && row.prediction ? { ...row, prediction: row.prediction.replace("{rate}", short(rateOf(row.rate, beta))) } : row);
+const filled = (row, beta) => (row.rate && row.prediction ? { ...row, prediction: row.prediction.replace("{rate} t", times(short(rateOf(row.rate, beta)), "t")) } : row);
 
 /** Where a setting stands in a grid of Python's, β being the nearest of its values. @param {Table["axes"]} axes @param {number[]} betas @param {Settings} settings */
 function placeIn({ causal, weights, positions }, betas, settings) {

@@ -12,7 +12,7 @@ from tokendynamics.theorems._closed_forms import equiangular_slope, predict_equi
 from tokendynamics.theorems._conditions import except_where, flow_of_run, integration_tolerance, never_above
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
-from tokendynamics.words import number
+from tokendynamics.words import exponential, number
 
 EQUAL = 1e-12
 """Cosines of a start count as equal within this."""
@@ -84,7 +84,7 @@ def _predict_equiangular(flow: Flow, start: Tensor) -> Prediction:
     betas = number(float(beta.flatten()[0]), 4) if beta.numel() == 1 else "of each system"
     text = (
         f"all pairs keep one cosine, {where} at the start, which follows an equation in one unknown (β {betas}) and "
-        f"ends at 1; distances then shrink like exp(−{number(rate, 6)} t)"
+        f"ends at 1; distances then shrink like {exponential(-rate)}"
     )
     return Prediction(text, limit="one point", rate=rate)
 

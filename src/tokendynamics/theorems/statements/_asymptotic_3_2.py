@@ -13,7 +13,7 @@ from tokendynamics.theorems._conditions import flow_of_run, integration_toleranc
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.result import Condition, Prediction
 from tokendynamics.theorems.statements._asymptotic_3_1 import gradient_hypotheses, gradient_structure
-from tokendynamics.words import number
+from tokendynamics.words import exponential
 
 AT_REST = 1e-6
 """The speed, relative to the largest there can be, that counts as rest."""
@@ -23,7 +23,7 @@ def _predict(flow: Flow, start: Tensor) -> Prediction:
     rate = flow.weight_factor
     text = (
         "V is non-increasing and every trajectory converges to an equilibrium; from almost every start to consensus, "
-        f"distances then shrinking like exp(−{number(rate, 6)} t)"
+        f"distances then shrinking like {exponential(-rate)}"
     )
     return Prediction(text, limit="an equilibrium; consensus from almost every start", rate=rate)
 

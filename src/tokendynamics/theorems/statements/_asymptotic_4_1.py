@@ -35,7 +35,7 @@ from tokendynamics.theorems._horizon import OnHorizon
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems.statements._asymptotic_5_1 import smallest_pull
-from tokendynamics.words import number
+from tokendynamics.words import exponential
 
 NOT_TO_ZERO = {
     "qk": [[1.0, 0.0], [0.0, 1.0]],
@@ -75,10 +75,10 @@ def _predict(flow: Flow, start: Tensor) -> Prediction:
     terms = tuple(pairs) if bound > 0 and start.ndim == 2 else ()
     pattern = (
         "the half space stays invariant, (13) does not increase, and the tokens reach consensus inside it, distances "
-        f"shrinking like exp(−{number(rate, 6)} t) in the end{from_start}"
+        f"shrinking like {exponential(-rate)} in the end{from_start}"
     )
     return Prediction(
-        pattern.replace("{rate}", number(bound)),
+        pattern.replace("exp(−{rate} t)", exponential(-bound, 3)),
         limit="consensus in the half space of the start",
         rate=rate,
         bound=terms,

@@ -11,7 +11,7 @@ from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._conditions import LIMIT, integration_tolerance, never_above, tends_to_zero
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
-from tokendynamics.words import number
+from tokendynamics.words import exponential
 
 PRINTED_BASIN_COUNTEREXAMPLE = {
     "qk": [[1.0, 0.0], [0.0, 1.0]],
@@ -64,7 +64,7 @@ def causal_consensus(flow: Flow, pull: float, tokens: int) -> Prediction:
     """
     # At consensus token i gives weight 1/i to each token it sees: its distance decays at pull · factor · (1 − 1/i).
     rate = flow.weight_factor * pull / 2 if tokens > 1 else None
-    decay = "" if rate is None else f", distances shrinking like exp(−{number(rate, 6)} t) in the end"
+    decay = "" if rate is None else f", distances shrinking like {exponential(-rate)} in the end"
     text = f"from almost every start all tokens go to token 1, which does not move{decay}"
     return Prediction(text, limit="consensus at token 1", rate=rate)
 

@@ -18,7 +18,7 @@ from tokendynamics.theorems._conditions import (
 )
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
-from tokendynamics.words import number
+from tokendynamics.words import exponential
 
 SIMPLE = 1e-10
 """The gap below the top eigenvalue, relative to the largest |eigenvalue|, that counts as positive."""
@@ -73,7 +73,7 @@ def _predict(flow: Flow, start: Tensor) -> Prediction:
     rate = flow.weight_factor * _slowest(_value_matrix(flow), start.shape[-2])
     text = (
         "the half sphere stays invariant and all tokens go to the top eigenvector v of ov on their side, distances "
-        f"shrinking like exp(−{number(rate, 6)} t) in the end; 1 − v·y_i may rise first, except for token 1"
+        f"shrinking like {exponential(-rate)} in the end; 1 − v·y_i may rise first, except for token 1"
     )
     return Prediction(text, limit="consensus at the top eigenvector of ov, on the side of the start", rate=rate)
 

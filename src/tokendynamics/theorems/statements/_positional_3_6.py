@@ -25,7 +25,7 @@ from tokendynamics.theorems._free_flow import (
 )
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
-from tokendynamics.words import number
+from tokendynamics.words import exponential, multiple, number
 
 RESIDUAL = 1e-10
 """Largest |V n − λ n| relative to ‖V‖ of what counts as a real eigenvector."""
@@ -237,7 +237,7 @@ def growth_text(flow: Flow, placed: Tensor, token: str, time: float = 0.0) -> st
         return "no n found that has all tokens strictly on one side: growth does not follow"
     sided = (rate > 0).numpy()
     share = "" if sided.all() else f" at {int(sided.sum())} of {sided.size} systems, elsewhere growth does not follow"
-    least = f"{number(float(depth[rate > 0].min()), 4)} exp({number(float(rate[rate > 0].min()), 6)} t)"
+    least = multiple(float(depth[rate > 0].min()), exponential(float(rate[rate > 0].min())))
     return f"|{token}| ≥ {least} for every token, all being on one side{share}"
 
 
