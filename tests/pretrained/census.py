@@ -213,8 +213,18 @@ def _reading(network: Any, model_type: str, half: str | None) -> Reading:
         if "allocate memory" in str(error):
             return this("not built", f"it needs more than {_MEMORY >> 30} GB")
         return this("failed", f"{type(error).__name__}: {_short(error)}")
-    problems = list(dict.fromkeys(layer.problem for layer in layers if layer.problem))
-    return this("audited" if read and len(read) == len(attending) else "traced", "; ".join(problems), *counts)
+    problems = [_of_any(layer.problem, name) for layer, name in zip(layers, ckpt.layout.blocks, strict=True)]
+    return this("audited" if read and len(read) == len(attending) else "traced", _once("; ".join(problems)), *counts)
+
+
+def _of_any(problem: str, block: str) -> str:
+    """Return a problem of one block as one of any: its number is left out."""
+    return problem.replace(block, re.sub(r"\d+$", "i", block))
+
+
+def _once(words: str) -> str:
+    """Return every clause once, in order."""
+    return "; ".join(dict.fromkeys(filter(None, words.split("; "))))
 
 
 def _misses(ckpt: Checkpoint, network: Any) -> str:
@@ -372,7 +382,7 @@ def table(several: Sequence[Reading], version: str) -> str:
     groups: dict[tuple[str, str], list[str]] = {}
     for reading in several:
         if reading.outcome != "audited":
-            groups.setdefault((reading.outcome, _reason(reading)), []).append(reading.name)
+            groups.setdefault((reading.outcome, reason(reading)), []).append(reading.name)
     counts = {outcome: sum(reading.outcome == outcome for reading in several) for outcome in OUTCOMES}
     types = len({reading.model_type for reading in several})
     lines = [
@@ -387,8 +397,12 @@ def table(several: Sequence[Reading], version: str) -> str:
     return "\n".join(lines)
 
 
-def _reason(reading: Reading) -> str:
-    """Return why a half is not audited, without what differs between types for no reason of this library."""
+def reason(reading: Reading) -> str:
+    """Return why a half is not audited, without what differs between types for no reason of this library.
+
+    Args:
+        reading: Of the half.
+    """
     if "runs on random inputs, got" in reading.words:
         return "it does not run on random inputs of the kind that it names; pass `inputs=`"
     if reading.outcome == "not built":
@@ -399,7 +413,7 @@ def _reason(reading: Reading) -> str:
     words = re.sub(r" got states of shape \(.*?\)", " got others", reading.words)
     words = re.sub(r"^[\w.]+: expected", "expected", words.replace("|", "/"))
     words = re.sub(r"(\w+\.)+(?=self_attn)", "", re.sub(r" by \d[\d.e-]*", "", words))
-    return "; ".join(dict.fromkeys(words.split("; ")))
+    return _once(words)
 
 
 _DOCS = Path(__file__).parents[2] / "docs"
@@ -419,7 +433,7 @@ def _write(several: Sequence[Reading]) -> None:
     import transformers
 
     version = transformers.__version__
-    rows = ",\n".join(json.dumps(reading) for reading in several)
+    rows = ",\n".join(json.dumps(reading._replace(words=_once(reading.words))) for reading in several)
     KEPT.write_text(f'{{"transformers": "{version}", "readings": [\n{rows}\n]}}\n')
     page = _DOCS / "checkpoints.md"
     before, _, rest = page.read_text().partition(_BEGIN)
@@ -430,14 +444,24 @@ def main() -> None:
     """Run the census and write what came out."""
     parser = argparse.ArgumentParser(description="What is read of every model type of the installed transformers.")
     parser.add_argument("--out", type=Path, required=True, help="folder for a line a type")
-    parser.add_argument("--types", nargs="*", default=None, help="these alone; the table is then not written")
+    parser.add_argument("--types", nargs="*", default=None, help="these alone: the other rows stay")
     parser.add_argument("--seconds", type=int, default=90, help="time for a type (default 90)")
     options = parser.parse_args()
     torch.set_num_threads(1)
     options.out.mkdir(parents=True, exist_ok=True)
     several = _run(options.types or model_types(), options.out / "census.jsonl", options.seconds)
-    if options.types is None:
-        _write(several)
+    if options.types is not None:
+        _check_version()
+        read = {reading.model_type for reading in several}
+        several += [reading for reading in kept()[1] if reading.model_type not in read]
+    _write(sorted(several))
+
+
+def _check_version() -> None:
+    import transformers
+
+    if kept()[0] != transformers.__version__:
+        raise SystemExit(f"docs/census.json is of transformers {kept()[0]}: run the census of every type")
 
 
 if __name__ == "__main__":

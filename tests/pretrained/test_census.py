@@ -8,13 +8,14 @@ import pytest
 import torch
 import transformers
 
-from pretrained.census import KEPT, Reading, kept, model_types, readings, table
+from pretrained.census import KEPT, Reading, kept, model_types, readings, reason, table
 
 VERSION, KNOWN = kept()
 
 SAMPLE = (
     "llama", "qwen3_next", "llama4_text", "gpt_oss", "deepseek_v3", "gpt2", "bert", "mpnet", "t5", "vit", "clip",
     "qwen2_vl", "hubert", "whisper", "mamba", "fnet", "deberta", "convnext", "xlm", "canine", "reformer",
+    "pegasus_x", "longt5", "prophetnet", "rwkv",
 )  # fmt: skip
 """Types that are quickly built, with every outcome and most reasons among them; test_families reads many more."""
 
@@ -38,8 +39,11 @@ same_version = pytest.mark.skipif(
 )
 def test_a_type_is_read_as_the_census_says(model_type: str) -> None:
     torch.manual_seed(0)
-    now = sorted(reading._replace(words="") for reading in readings(model_type))
-    assert now == [reading._replace(words="") for reading in by_type[model_type]]
+    now = sorted(readings(model_type))
+    assert [reading._replace(words="") for reading in now] == [
+        reading._replace(words="") for reading in by_type[model_type]
+    ]
+    assert [reason(reading) for reading in now] == [reason(reading) for reading in by_type[model_type]]
 
 
 @pytest.mark.slow
@@ -52,6 +56,12 @@ def test_nothing_but_a_reading_or_a_refusal_comes_of_a_type() -> None:
     assert not [reading for reading in KNOWN if reading.outcome == "failed"]
     assert all(reading.words for reading in KNOWN if reading.outcome in ("traced", "refused", "not built"))
     assert all(reading.read == reading.attending > 0 for reading in KNOWN if reading.outcome == "audited")
+
+
+def test_no_reason_says_a_clause_twice() -> None:
+    for reading in KNOWN:
+        clauses = reading.words.split("; ")
+        assert len(clauses) == len(set(clauses)), reading.name
 
 
 def test_the_page_has_the_table_of_the_census() -> None:
