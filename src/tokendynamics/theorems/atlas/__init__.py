@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tokendynamics.theorems._statement import Statement
-from tokendynamics.theorems.atlas import _masking, _perspective
+from tokendynamics.theorems.atlas import _clusters, _masking, _perspective
 
 __all__ = ["ATLAS"]
 
-ATLAS: tuple[Statement, ...] = (*_perspective.STATEMENTS, *_masking.STATEMENTS)
+ATLAS: tuple[Statement, ...] = (*_perspective.STATEMENTS, *_masking.STATEMENTS, *_clusters.STATEMENTS)
 """The registry beside `STATEMENTS`; `check` and `certify` take any of it by name."""
 
 

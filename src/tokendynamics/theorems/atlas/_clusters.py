@@ -1,0 +1,493 @@
+"""Statements of `clusters`: tokens in free space, seen at the scale z = exp(−λt) x of those that grow fastest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from scipy.spatial import ConvexHull, QhullError
+from torch import Tensor
+
+from tokendynamics.dynamics import Flow, Trajectory
+from tokendynamics.observables import log_potential, pair_quadratic_form_rate
+from tokendynamics.theorems import _hypotheses as measured
+from tokendynamics.theorems._conditions import (
+    LIMIT,
+    except_where,
+    flow_of_run,
+    integration_tolerance,
+    never_above,
+    tends_to_zero,
+    undecided,
+)
+from tokendynamics.theorems._free_flow import (
+    at_times,
+    free_softmax,
+    head_matrix,
+    single_head_in_free_space,
+    states_of,
+)
+from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems.atlas._perspective import multiple_of_the_identity, temperature
+from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
+from tokendynamics.theorems.statements import STATEMENTS as OF_THE_PAPERS
+from tokendynamics.words import number
+
+_TO_ZERO = next(one for one in OF_THE_PAPERS if one.name == "positional-3.4")
+TINY = torch.finfo(torch.float64).tiny
+
+
+def _constant(flow: Flow) -> tuple[Hypothesis, ...]:
+    return measured.constant(flow.attention.qk, "qk"), measured.constant(flow.attention.ov, "ov")
+
+
+def _elapsed(trajectory: Trajectory) -> Tensor:
+    times = torch.as_tensor(np.asarray(trajectory.times, dtype=float))
+    return times - times[0]
+
+
+def _rescaled(trajectory: Trajectory, rate: Tensor) -> Tensor:
+    """Return exp(−λt) x, (*system, time, token, dim), for rates λ of each system, (…)."""
+    return states_of(trajectory) * torch.exp(-rate[..., None] * _elapsed(trajectory))[..., None, None]
+
+
+def _size(z: Tensor) -> Tensor:
+    """Return the largest norm of a token up to each time, (*system, time): what the run's error is relative to."""
+    return torch.linalg.vector_norm(z, dim=-1).amax(dim=-1).cummax(dim=-1).values.clamp_min(TINY)
+
+
+def _so_far(trajectory: Trajectory, rate: Tensor) -> str:
+    """Say how far the run came in units of the growth."""
+    length = np.asarray(trajectory.end_times, dtype=float) - float(trajectory.times[0])
+    return f"up to λt = {number(float((rate * torch.as_tensor(length)).min()), 3)}"
+
+
+# --- the hull --------------------------------------------------------------------------------------------------------
+
+DIRECTIONS = 64
+"""Directions in which the hull is looked at from, in two dimensions and more; above two, the axes as well."""
+
+
+def _fan(dim: int) -> Tensor:
+    """Return unit vectors, (direction, dim), with the opposite of each."""
+    if dim == 1:
+        half = torch.ones(1, 1, dtype=torch.float64)
+    elif dim == 2:
+        angles = torch.arange(DIRECTIONS // 2) * (torch.pi / (DIRECTIONS // 2))
+        half = torch.stack([angles.cos(), angles.sin()], dim=-1).double()
+    else:
+        drawn = torch.from_numpy(np.random.default_rng(0).normal(size=(DIRECTIONS // 2, dim)))
+        half = torch.cat([torch.eye(dim).double(), torch.nn.functional.normalize(drawn, dim=-1)])
+    return torch.cat([half, -half])
+
+
+def _hull_shrinks(z: Tensor, size: Tensor, trajectory: Trajectory, text: str) -> Condition:
+    """Require that max_i u·z_i not rise for any u of a fan; the rise is relative to `size`, (*system, time)."""
+    support = (z @ _fan(z.shape[-1]).mT).amax(dim=-2)
+    rise = (support - support.cummin(dim=-2).values).amax(dim=-1) / size
+    return never_above(rise, trajectory, integration_tolerance(trajectory), text)
+
+
+def _growth(flow: Flow) -> Tensor:
+    """Return λ = ω Σ_h c_h, (*system), for ov_h = c_h I."""
+    return flow.weight_factor * measured.multiples(flow)[1].sum(dim=-1)
+
+
+def _hull_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
+    rate = _growth(flow_of_run(trajectory))
+    z = _rescaled(trajectory, rate)
+    text = f"rise of max_i u·z_i, z = exp(−λt) x, for any direction u {_so_far(trajectory, rate)}, relative to max|z|"
+    return (_hull_shrinks(z, _size(z), trajectory, text),)
+
+
+def _hull_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+    return measured.constant(flow.attention.ov, "ov"), *measured.positive_multiples(flow)
+
+
+def _predict_hull(flow: Flow, start: Tensor) -> Prediction:
+    rate = number(float(_growth(flow).min()), 4)
+    return Prediction(f"the convex hull of exp(−λt) x_i, λ = {rate}, never grows", limit="a convex polytope")
+
+
+# --- Theorem 3.1: the polytope ---------------------------------------------------------------------------------------
+
+
+def _polytope_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+    constant = _constant(flow)
+    if not all(one.anywhere for one in constant):
+        return constant
+    return *constant, *_positive_logits(flow), *measured.positive_multiples(flow)
+
+
+def _positive_logits(flow: Flow) -> tuple[Hypothesis, ...]:
+    qk = head_matrix(flow.attention.qk)
+    rounding = measured.rounding(flow.dim, measured.precision(flow.attention.qk))
+    return measured.symmetric(qk, "qk", rounding), measured.definite(qk, "qk", tolerance=rounding)
+
+
+def _polytope_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
+    flow = flow_of_run(trajectory)
+    rate, qk = _growth(flow), head_matrix(flow.attention.qk).unsqueeze(-3)
+    z = _rescaled(trajectory, rate)
+    logits = z @ qk @ z.mT
+    of_itself = logits.diagonal(dim1=-2, dim2=-1)
+    scale = torch.linalg.matrix_norm(qk, 2) * _size(z) ** 2 + TINY
+    # The mean of numbers a_j by softmax(κ a) is at least max a − log ℓ/κ, here with κ = e^{2λt}.
+    allowance = np.log(z.shape[-2]) * torch.exp(-2 * rate[..., None] * _elapsed(trajectory))
+    level = of_itself - allowance[..., None]
+    fall = (level.cummax(dim=-2).values - level).amax(dim=-1) / scale
+    residual = (logits.amax(dim=-1) - of_itself).amax(dim=-1) / scale
+    size, tolerance = "relative to ‖qk‖ max|z|²", integration_tolerance(trajectory)
+    return (
+        *_hull_conditions(trajectory),
+        never_above(fall, trajectory, tolerance, f"fall of z_i·qk z_i − log ℓ e^(−2λt) of any token, {size}"),
+        tends_to_zero(residual, LIMIT, f"max_x z_i·qk x − z_i·qk z_i over the hull, {size}, tends to 0"),
+    )
+
+
+def _predict_polytope(flow: Flow, start: Tensor) -> Prediction:
+    text = (
+        "z_i = exp(−λt) x_i go to finitely many points of a polytope K, those with x·qk x = max over its vertices v of "
+        "x·qk v, vertices among them; z_i·qk z_i − log ℓ e^(−2λt) never falls"
+    )
+    return Prediction(text, limit="a vertex of K, a point of its boundary, or 0")
+
+
+# --- Theorem 2.1: one dimension --------------------------------------------------------------------------------------
+
+
+def _line_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+    constant = _constant(flow)
+    if not all(one.anywhere for one in constant):
+        return constant
+    qk = head_matrix(flow.attention.qk)[..., 0, 0]
+    sorted_ = start[..., 0].sort(dim=-1).values
+    hypotheses = [*constant, measured.above("qk above 0", qk, 0.0, "qk"), *measured.positive_multiples(flow)]
+    if start.shape[-2] > 1:
+        gap = sorted_.diff(dim=-1).amin(dim=-1) / sorted_.abs().amax(dim=-1).clamp_min(TINY)
+        what = "the least distance of two tokens relative to the largest token"
+        hypotheses.append(measured.above("no two tokens equal", gap, measured.ROUNDING, what))
+    return tuple(hypotheses)
+
+
+def _line_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
+    flow, x = flow_of_run(trajectory), states_of(trajectory)
+    systems, text = tuple(x.shape[:-3]), "distance of neighbors less than before, relative to max|x|"
+    if flow.dim != 1 or x.shape[-2] < 2:
+        return (undecided(systems, f"{text}: there are no neighbors"),)
+    order = x[..., :1, :, 0].argsort(dim=-1).expand(x.shape[:-1])
+    gaps = x[..., 0].gather(-1, order).diff(dim=-1)
+    shrunk = (gaps.cummax(dim=-2).values - gaps).amax(dim=-1) / _size(x)
+    pattern = flow.attention.pattern(x[..., -1, :, :], float(trajectory.times[-1]))[..., 0, :, :]
+    free = (1 - pattern.amax(dim=-1)).sort(dim=-1, descending=True).values[..., 1:2]
+    return (
+        never_above(shrunk, trajectory, integration_tolerance(trajectory), text),
+        tends_to_zero(free, LIMIT, "1 − max_j w_ij of all rows but one tends to 0"),
+    )
+
+
+# --- sections 4 and 5: one growing direction, or several that grow alike ---------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Fastest:
+    """The eigenvalue λ of ov of largest modulus, the space F of its vectors, of each system.
+
+    Attributes:
+        rate: Its real part, times the factor of the weights, (*system).
+        top: The real part relative to ‖ov‖.
+        gap: |λ| less the next modulus, relative to ‖ov‖; 1 without others.
+        missing: How many vectors F lacks of the multiplicity of λ.
+        dim: dim F.
+        projection: Onto F along the invariant complement, (*system, dim, dim); 0 without one.
+        basis: Orthonormal in F, filled with zeros, (*system, dim, dim).
+    """
+
+    rate: Tensor
+    top: Tensor
+    gap: Tensor
+    missing: Tensor
+    dim: Tensor
+    projection: Tensor
+    basis: Tensor
+
+
+def _fastest(flow: Flow) -> _Fastest:
+    ov = head_matrix(flow.attention.ov)
+    tolerance = float(np.sqrt(measured.rounding(flow.dim, measured.precision(flow.attention.ov))))
+    parts = [_fastest_of(matrix, tolerance) for matrix in ov.reshape(-1, flow.dim, flow.dim)]
+    columns = [torch.stack(column) for column in zip(*parts, strict=True)]
+    shaped = [column.reshape((*ov.shape[:-2], *column.shape[1:])) for column in columns]
+    return _Fastest(flow.weight_factor * shaped[0], *shaped[1:])
+
+
+def _fastest_of(ov: Tensor, tolerance: float) -> tuple[Tensor, ...]:
+    dim, size = len(ov), torch.linalg.matrix_norm(ov, 2).clamp_min(TINY)
+    values = torch.linalg.eigvals(ov)
+    values = values[values.abs().argsort(descending=True)]
+    same = (values - values[0]).abs() <= tolerance * size
+    top = values[same].mean()
+    others = values[~same].abs()
+    gap = (top.abs() - others[0]) / size if len(others) else torch.ones(()).to(ov)
+    shifted = ov - top.real * torch.eye(dim).to(ov)
+    left, singular, right = torch.linalg.svd(shifted)
+    inside = singular <= tolerance * size
+    vectors, functionals = right[inside].mT, left[:, inside]
+    pairing = functionals.mT @ vectors
+    projection, basis = torch.zeros_like(ov), torch.zeros_like(ov)
+    count = int(inside.sum())
+    if count == int(same.sum()) and count:
+        projection = vectors @ torch.linalg.solve(pairing, functionals.mT)
+        basis[:, :count] = vectors
+    missing = same.sum().to(ov) - count
+    return top.real, top.real / size, gap, missing, torch.tensor(float(count)).to(ov), projection, basis
+
+
+def _fastest_hypotheses(fastest: _Fastest) -> tuple[Hypothesis, ...]:
+    what = "the gap of moduli relative to ‖ov‖"
+    return (
+        measured.above("the largest eigenvalue λ of ov above 0", fastest.top, measured.ROUNDING, "λ relative to ‖ov‖"),
+        measured.above("all others smaller in modulus", fastest.gap, 1e-10, what),
+    )
+
+
+def _levels_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+    constant = _constant(flow)
+    if not all(one.anywhere for one in constant):
+        return constant
+    fastest = _fastest(flow)
+    hypotheses = [*constant, *_fastest_hypotheses(fastest)]
+    simple = measured.at_most("λ simple", fastest.dim + fastest.missing, 1.5, "its multiplicity")
+    hypotheses.append(simple)
+    if all(one.anywhere for one in hypotheses):
+        phi, qk = fastest.basis[..., :, 0], head_matrix(flow.attention.qk)
+        form = (phi.unsqueeze(-2) @ qk @ phi.unsqueeze(-1))[..., 0, 0]
+        relative = form / torch.linalg.matrix_norm(qk, 2).clamp_min(TINY)
+        hypotheses.append(measured.above("φ·qk φ above 0", relative, measured.ROUNDING, "φ·qk φ relative to ‖qk‖"))
+    return tuple(hypotheses)
+
+
+def _projected(trajectory: Trajectory, fastest: _Fastest) -> tuple[Tensor, Tensor]:
+    """Return the parts in F of exp(−λt) x and what the error of them is relative to."""
+    z = _rescaled(trajectory, fastest.rate)
+    size = _size(z) * torch.linalg.matrix_norm(fastest.projection, 2).clamp_min(1.0)[..., None]
+    return z @ fastest.projection.mT.unsqueeze(-3), size
+
+
+def _without_space(conditions: tuple[Condition, ...], fastest: _Fastest, most: float) -> tuple[Condition, ...]:
+    lost = ((fastest.missing > 0) | (fastest.dim < 1) | (fastest.dim > most)).numpy()
+    return tuple(except_where(one, lost, "ov has no such eigenspace") for one in conditions)
+
+
+def _levels_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
+    fastest = _fastest(flow_of_run(trajectory))
+    parts, size = _projected(trajectory, fastest)
+    # In the line F: coordinates along φ, which are the f(z_i) of the statement.
+    levels = (parts @ fastest.basis[..., :1].unsqueeze(-3))[..., 0]
+    last, unit = levels[..., -1, :], size[..., -1]
+    known = torch.stack([torch.zeros_like(unit), last.amin(dim=-1), last.amax(dim=-1)], dim=-1)
+    away = (last.unsqueeze(-1) - known.unsqueeze(-2)).abs().amin(dim=-1).amax(dim=-1) / unit
+    far = _so_far(trajectory, fastest.rate)
+    conditions = (
+        _hull_shrinks(levels.unsqueeze(-1), size, trajectory, f"rise of the extremes of f(exp(−t ov) x_i) {far}"),
+        tends_to_zero(away.unsqueeze(-1), LIMIT, "distance of f(exp(−t ov) x_i) to 0, the least and the largest"),
+    )
+    return _without_space(conditions, fastest, 1.5)
+
+
+def _space_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+    constant = _constant(flow)
+    if not all(one.anywhere for one in constant):
+        return constant
+    fastest = _fastest(flow)
+    whole = measured.at_most("λ with as many eigenvectors as its multiplicity", fastest.missing, 0.5, "those missing")
+    return *constant, *_positive_logits(flow), *_fastest_hypotheses(fastest), whole
+
+
+def _boundary_distance(points: Tensor, basis: Tensor, count: int) -> float:
+    """Return the largest distance of a point, (token, dim), to the boundary of their hull in a subspace, or to 0."""
+    inside = (points @ basis[:, :count]).numpy()
+    from_zero = np.linalg.norm(inside, axis=-1)
+    if count == 1:
+        line = inside[:, 0]
+        to_boundary = np.minimum(line - line.min(), line.max() - line)
+    else:
+        try:
+            facets = ConvexHull(inside).equations
+        except (QhullError, ValueError):
+            return 0.0  # Of lower dimension: all of it is boundary.
+        to_boundary = -(inside @ facets[:, :-1].T + facets[:, -1]).max(axis=-1)
+    return float(np.minimum(from_zero, to_boundary).max(initial=0.0))
+
+
+def _space_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
+    fastest = _fastest(flow_of_run(trajectory))
+    parts, size = _projected(trajectory, fastest)
+    systems = parts.shape[:-3]
+    last = (parts[..., -1, :, :] / size[..., -1, None, None]).reshape(-1, *parts.shape[-2:])
+    bases = fastest.basis.expand(*systems, -1, -1).reshape(-1, *fastest.basis.shape[-2:])
+    counts = fastest.dim.expand(systems).reshape(-1).int().tolist()
+    away = [_boundary_distance(*system) if system[2] else 0.0 for system in zip(last, bases, counts, strict=True)]
+    distance = torch.tensor(away, dtype=torch.float64).reshape(*systems, 1)
+    far = _so_far(trajectory, fastest.rate)
+    conditions = (
+        _hull_shrinks(parts, size, trajectory, f"rise of max_i u·p_i, p the part in F of exp(−λt) x, {far}"),
+        tends_to_zero(distance, LIMIT, "distance of p_i to 0 and to the boundary of their hull in F tends to 0"),
+    )
+    return _without_space(conditions, fastest, np.inf)
+
+
+# --- sections 7 and 8: qk and ov multiples of the identity -----------------------------------------------------------
+
+
+def _positive_temperature(flow: Flow) -> tuple[Hypothesis, ...]:
+    alike = multiple_of_the_identity(flow)
+    if not all(one.anywhere for one in alike):
+        return alike
+    return *alike, measured.above("β above 0", temperature(flow)[0], 0.0, "β, qk = βI,")
+
+
+def _expanding_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+    return *_positive_temperature(flow), *_hull_hypotheses(flow, start)
+
+
+def _expanding_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
+    flow = flow_of_run(trajectory)
+    size = torch.linalg.matrix_norm(flow.weight_factor * head_matrix(flow.attention.ov), 2)
+    eye = torch.eye(flow.dim).double()
+
+    def shrinking(x: Tensor, velocity: Tensor) -> Tensor:
+        rate = pair_quadratic_form_rate(eye, x, velocity)
+        terms = torch.cdist(x, x) * (size * torch.linalg.vector_norm(x, dim=-1).amax(dim=-1))[..., None, None]
+        return (-rate / terms.clamp_min(TINY)).amax(dim=(-2, -1))
+
+    text = "d/dt |x_i − x_j|² ≥ 0 for every pair, relative to ‖ov‖ |x_i − x_j| max|x|"
+    return (never_above(at_times(trajectory, shrinking), trajectory, measured.ROUNDING, text, pointwise=True),)
+
+
+def _predict_expanding(flow: Flow, start: Tensor) -> Prediction:
+    return Prediction("no distance |x_i − x_j| ever shrinks", limit="none: monotone quantities")
+
+
+def _repelling_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+    still = measured.constant(flow.attention.ov, "ov")
+    if not still.anywhere:
+        return *_positive_temperature(flow), still
+    deviation, least, _ = measured.multiples(flow)
+    allowed = measured.rounding(flow.dim, measured.precision(flow.attention.ov))
+    return (
+        *_positive_temperature(flow),
+        still,
+        measured.at_most(
+            "ov is a multiple of the identity", deviation, allowed, "the largest entry of ov − c·I over c"
+        ),
+        measured.above("the multiple is negative", -least.amax(dim=-1), 0.0, "−c of ov = cI"),
+    )
+
+
+def _repelling_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
+    flow, x = flow_of_run(trajectory), states_of(trajectory)
+    beta, speed = temperature(flow)[0], -_growth(flow)
+    log_h = log_potential(x, head_matrix(flow.attention.qk).unsqueeze(-3))
+    first = log_h[..., :1]
+    # ∫ |x'|² between two saved times is at least |difference|² over their distance.
+    steps = x.diff(dim=-3).square().sum(dim=(-2, -1)) / _elapsed(trajectory).diff()
+    spent = torch.cat([torch.zeros_like(first), beta[..., None] * steps], dim=-1).cumsum(dim=-1)
+    had = speed[..., None] * (1 - torch.exp(log_h - first)) / 2
+    excess = (spent * torch.exp(-first) - had) / speed.abs().clamp_min(TINY)[..., None]
+    sharp = (beta[..., None] * _size(x)[..., :1] ** 2).clamp_min(1.0)
+    text = "β Σ_i ∫|x_i'|² dt less c(h(0) − h(t))/2, h = Σ_ij exp(x_i·qk x_j), relative to c h(0) and to the logits"
+    integral = never_above(excess / sharp, trajectory, integration_tolerance(trajectory), text)
+    return *_TO_ZERO.conditions(trajectory), integral
+
+
+STATEMENTS = (
+    Statement(
+        name="clusters-2.1",
+        title="On a line attention becomes Boolean, save for one row",
+        equations="Theorem 2.1",
+        erratum="",
+        structure=lambda flow: (
+            *single_head_in_free_space(flow),
+            measured.fact("tokens on a line", flow.dim == 1, f"dim is {flow.dim}"),
+        ),
+        hypotheses=_line_hypotheses,
+        predict=lambda flow, start: Prediction(
+            "all rows of the attention matrix but one at most go to 0 and 1, with the 1 at the first or the last token "
+            "of the line; no distance of neighbors shrinks",
+            limit="a Boolean matrix, save for one row",
+        ),
+        conditions=_line_conditions,
+    ),
+    Statement(
+        name="clusters-3.1",
+        title="Rescaled tokens go to finitely many points of a polytope",
+        equations="Theorem 3.1",
+        erratum="",
+        structure=single_head_in_free_space,
+        hypotheses=_polytope_hypotheses,
+        predict=_predict_polytope,
+        conditions=_polytope_conditions,
+    ),
+    Statement(
+        name="clusters-4",
+        title="Three parallel hyperplanes at most hold all rescaled tokens in the end",
+        equations="section 4",
+        erratum="",
+        structure=single_head_in_free_space,
+        hypotheses=_levels_hypotheses,
+        predict=lambda flow, start: Prediction(
+            "f(exp(−t ov) x_i) go to at most three numbers, 0 and the limits of the least and the largest of them, "
+            "which never fall and never rise",
+            limit="three hyperplanes at most",
+        ),
+        conditions=_levels_conditions,
+    ),
+    Statement(
+        name="clusters-5",
+        title="Within the fastest eigenspace rescaled tokens go to the boundary of a polytope or to 0",
+        equations="section 5",
+        erratum=(
+            "The formalization refutes a bound of the proof unless the square root of qk keeps both spaces; no "
+            "counterexample of the statement is known."
+        ),
+        structure=single_head_in_free_space,
+        hypotheses=_space_hypotheses,
+        predict=lambda flow, start: Prediction(
+            "the parts in F of exp(−λt) x_i go to the boundary of a polytope or to 0; their hull never grows",
+            limit="the boundary of a polytope times G",
+        ),
+        conditions=_space_conditions,
+        standing="conjecture",
+    ),
+    Statement(
+        name="clusters-7",
+        title="No distance of tokens shrinks where qk and ov are multiples of the identity",
+        equations="section 7",
+        erratum="",
+        structure=single_head_in_free_space,
+        hypotheses=_expanding_hypotheses,
+        predict=_predict_expanding,
+        conditions=_expanding_conditions,
+    ),
+    Statement(
+        name="clusters-8-hull",
+        title="The hull of rescaled tokens shrinks",
+        equations="section 8",
+        erratum="qk ≻ 0 is asked for; any qk will do, any mask, and heads with positive multiples of the identity.",
+        structure=lambda flow: (*free_softmax(flow), measured.no_positions(flow)),
+        hypotheses=_hull_hypotheses,
+        predict=_predict_hull,
+        conditions=_hull_conditions,
+    ),
+    replace(
+        _TO_ZERO,
+        name="clusters-8-repelling",
+        title="Tokens that repel each other go to zero with finite ∫|x'|²",
+        equations="section 8",
+        erratum="",
+        hypotheses=_repelling_hypotheses,
+        conditions=_repelling_conditions,
+    ),
+)
