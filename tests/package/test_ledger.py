@@ -124,9 +124,10 @@ def test_cases_are_counted_as_pytest_collects_them_times_systems_and_examples(tm
         "def test_a(kind, n):\n    flows()\n"
         "@settings(max_examples=15)\n@given(st.integers())\ndef test_b(n):\n    pass\n"
         '@pytest.mark.parametrize("n", sorted(KINDS))\ndef test_c(n):\n    pass\n'
+        '@pytest.mark.parametrize("n", IMPORTED)\ndef test_e(n):\n    pass\n'
     )
-    counted = [cases(Test("test_x.py", f"test_{letter}"), tmp_path) for letter in "abc"]
-    assert counted == [3 * 2 * 200, 15, 1]
+    counted = [cases(Test("test_x.py", f"test_{letter}"), tmp_path) for letter in "abce"]
+    assert counted == [3 * 2 * 200, 15, 1, 1]
     assert not exists(Test("test_x.py", "test_d"), tmp_path)
     assert not exists(Test("test_y.py", "test_a"), tmp_path)
 

@@ -19,6 +19,7 @@ from reproductions.figures import FIGURES
 from reproductions.ledger import VERDICTS, ledger_records, ledger_rows
 from reproductions.record import Quantity, Record
 from tokendynamics import observables
+from tokendynamics.theorems import PAPERS
 
 SITE = Path(__file__).parents[2] / "docs" / "_site"
 
@@ -142,6 +143,9 @@ def test_a_finished_build_is_rewritten_and_a_failed_one_is_not(name: str, headin
     assert '<pre tabindex="0">' in written
     assert ("<h1>Search</h1>" in written) is heading
     assert (tmp_path / "explorer-presets.html").read_text(encoding="utf-8") == page
+    (tmp_path / "search.html").write_text(f"{page}<h1>Search</h1>", encoding="utf-8")
+    rewrite(app, None)
+    assert (tmp_path / "search.html").read_text(encoding="utf-8").count("<h1>") == 1
 
 
 # Formulas.
@@ -199,6 +203,7 @@ def test_every_public_name_is_on_one_page_and_described_once(api: ModuleType) ->
     assert {"tokendynamics", "tokendynamics.numerics", "tokendynamics.results", "tokendynamics.report"} <= set(packages)
     assert set(packages["tokendynamics.observables"]) == set(observables.__all__)
     assert packages["tokendynamics"]["trace"] is td.trace
+    assert not any(isinstance(value, ModuleType) for names in packages.values() for value in names.values())
     places = api.homes(packages)
     pages = {package: api._page(package, names, places) for package, names in packages.items()}
     described = Counter(
@@ -222,6 +227,11 @@ def test_a_name_of_the_root_is_described_in_the_package_below(api: ModuleType) -
     assert "- ``Sphere``: :py:obj:`tokendynamics.spaces.Sphere`" in api._page(
         "tokendynamics", packages["tokendynamics"], places
     )
+
+
+def test_a_mapping_is_described_by_its_keys(api: ModuleType) -> None:
+    page = api._page("tokendynamics.theorems", {"PAPERS": PAPERS}, {})
+    assert f".. py:data:: PAPERS\n\n   Its keys: {', '.join(f'``{key}``' for key in PAPERS)}." in page
 
 
 def test_docstrings_are_plain_text_outside_of_code(api: ModuleType) -> None:
@@ -366,6 +376,15 @@ def test_a_page_of_a_paper_shows_six_quantities_those_that_fail_first() -> None:
     assert text.startswith("9 of 10 quantities come out (:doc:`all numbers </papers/papers>`). Some of them:")
     assert re.findall(r"^   \* - (.+)$", text, re.MULTILINE) == ["quantity", "bad", *(f"good {i}" for i in range(5))]
     assert "Some of them" not in "\n".join(scripts._numbers("x", record_of(*quantities[:6])))
+
+
+def test_the_page_of_a_figure_that_is_gone_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripts = extension("paper_scripts")
+    monkeypatch.setattr(scripts, "FOLDER", tmp_path)
+    (tmp_path / "logical").mkdir()
+    (tmp_path / "logical" / "logical_gone.py").write_text("", encoding="utf-8")
+    scripts.write_scripts(None)
+    assert set(tmp_path.rglob("*.py")) == set(map(scripts.place_of, FIGURES))
 
 
 def test_a_picture_is_shown_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
