@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Literal
 
 import numpy as np
@@ -25,6 +26,213 @@ def equiangular(tokens: int, cosine: float) -> Tensor:
     """Tokens with one cosine between them, in as many dimensions."""
     gram = torch.full((tokens, tokens), cosine, dtype=torch.float64).fill_diagonal_(1.0)
     return torch.linalg.cholesky(gram)
+
+
+def drawn(seed: int, *shape: int) -> Tensor:
+    """Directions, uniform on the sphere."""
+    states = torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return states / torch.linalg.vector_norm(states, dim=-1, keepdim=True)
+
+
+def one_sided(seed: int, *shape: int) -> Tensor:
+    """Directions in an open half space, some near its boundary."""
+    states = drawn(seed, *shape)
+    states[..., 0] = states[..., 0].abs() + 0.05
+    return states / torch.linalg.vector_norm(states, dim=-1, keepdim=True)
+
+
+def temperatures(seed: int, systems: int, dim: int, *, ov: float = 1.0, lowest: float = 0.0) -> td.Flow:
+    """Systems that differ in β and in the multiple of the identity in ov."""
+    rng = np.random.default_rng(seed)
+    eye = torch.eye(dim, dtype=torch.float64)
+    betas, multiples = (torch.from_numpy(rng.uniform(*ends, systems)) for ends in ((lowest, 4.0), (0.5, 2.0)))
+    parts = (betas[:, None, None, None] * eye, ov * multiples[:, None, None, None] * eye)
+    return td.Flow(td.Attention(*parts), td.Sphere())
+
+
+def reasons(statement: str, of_one: td.Flow, start: Any) -> list[str]:
+    (checked,) = td.check(of_one, start, statements=[statement])
+    return [text.split(":")[0] for text in checked.reasons]
+
+
+def within(statement: str, run: td.Trajectory) -> list[str]:
+    """Outcomes of a run all of whose systems meet the hypotheses."""
+    assert run.flow is not None
+    (checked,) = td.check(run.flow, run.tensor[..., 0, :, :], statements=[statement])
+    assert checked.applies, checked.reasons
+    (certificate,) = td.certify(run, [statement])
+    return certificate.outcomes.tolist()
+
+
+ENGINES = pytest.mark.parametrize("engine", ["batched", "compiled", "stiff"])
+TOLERANCES = pytest.mark.parametrize("rtol", [1e-4, 1e-7, 1e-10])
+Engine = Literal["batched", "compiled", "stiff"]
+
+
+# --- one point -------------------------------------------------------------------------------------------------------
+
+
+@TOLERANCES
+@ENGINES
+def test_tokens_within_the_hypotheses_meet_and_never_refute_a_statement(engine: Engine, rtol: float) -> None:
+    times, seed = np.linspace(0, 50, 11), round(-np.log10(rtol))
+    systems = 4 if engine == "stiff" else 16
+    of_many = temperatures(seed, systems, 3)
+    for start, statements in (
+        (drawn(seed, systems, 3, 3), ("perspective-6.1", "perspective-6.3", "perspective-6.4", "perspective-6.4-step")),
+        (one_sided(seed, systems, 5, 3), ("perspective-6.1", "perspective-6.4", "perspective-6.4-step")),
+    ):
+        run = td.simulate(of_many, start, times, engine=engine, rtol=rtol, atol=rtol)
+        for statement in statements:
+            outcomes = within(statement, run)
+            assert "fails" not in outcomes
+            assert outcomes.count("holds") >= systems / 2
+
+
+def test_tokens_that_no_half_space_holds_meet_as_well_in_three_dimensions() -> None:
+    run = td.simulate(temperatures(3, 30, 3), drawn(5, 30, 8, 3), np.linspace(0, 120, 16))
+    outcomes = within("perspective-6.1", run)
+    assert "fails" not in outcomes
+    assert outcomes.count("holds") >= 20
+    assert run.flow is not None
+    assert td.check(run.flow, run.tensor[..., 0, :, :], statements=["perspective-6.4"])[0].applies_to.sum() < 15
+
+
+def test_any_constant_qk_lets_a_cone_collapse() -> None:
+    qk = torch.randn(30, 1, 3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    of_many = td.Flow(td.Attention(qk, torch.eye(3, dtype=torch.float64)), td.Sphere())
+    run = td.simulate(of_many, one_sided(2, 30, 5, 3), np.linspace(0, 80, 41), rtol=1e-9, atol=1e-9)
+    assert set(within("perspective-6.4", run)) == {"holds"}
+    assert reasons("perspective-6.3", of_many, run.tensor[..., 0, :3, :])[0] == "qk is a multiple of the identity"
+
+
+@pytest.mark.parametrize(
+    ("statement", "start", "changes", "reason"),
+    [
+        ("perspective-6.1", drawn(1, 4, 2), {"dim": 2}, "dim at least 3"),
+        ("perspective-6.1", drawn(1, 1, 3), {}, "at least two tokens"),
+        ("perspective-6.1", drawn(1, 4, 3), {"beta": -1.0}, "β is not negative"),
+        ("perspective-6.1", drawn(1, 4, 3), {"ov": -1.0}, "the multiples are positive"),
+        ("perspective-6.1", [[1.0, 0, 0], [-1.0, 0, 0]], {}, "tokens not at rest except in one point"),
+        ("perspective-6.1", drawn(1, 4, 3), {"causal": True}, "full mask"),
+        ("perspective-6.1", drawn(1, 4, 3), {"heads": 2}, "one head"),
+        ("perspective-6.3", drawn(1, 4, 3), {}, "no more tokens than dimensions"),
+        ("perspective-6.3", [[1.0, 0, 0], [-1.0, 0, 0]], {}, "linearly independent tokens"),
+        ("perspective-6.3", drawn(1, 3, 3), {"beta": -1.0}, "β is not negative"),
+        ("perspective-6.3", drawn(1, 3, 3), {"ov": -1.0}, "the multiples are positive"),
+        ("perspective-6.4", [[1.0, 0, 0], [-1.0, 0, 0], [0, 1, 0]], {}, "start in an open half space"),
+        ("perspective-6.4", one_sided(1, 4, 3), {"ov": -1.0}, "the multiples are positive"),
+        ("perspective-6.4", one_sided(1, 4, 3), {"causal": True}, "full mask"),
+        ("perspective-6.4-step", one_sided(1, 4, 3), {"beta": -1.0}, "β is not negative"),
+        ("perspective-6.4-step", one_sided(1, 4, 3), {"ov": -1.0}, "the multiples are positive"),
+        ("perspective-6.4-step", [[1.0, 0, 0], [-1.0, 0, 0], [0, 1, 0]], {}, "start in an open half space"),
+        ("perspective-9", drawn(1, 5, 3), {"ov": -1.0}, "at most d + 1 tokens"),
+        ("perspective-9", drawn(1, 1, 3), {"ov": -1.0}, "at least two tokens"),
+        ("perspective-9", drawn(1, 3, 3), {}, "the multiple is negative"),
+        ("perspective-9", drawn(1, 3, 3), {"ov": -1.0, "beta": 0.0}, "β is positive"),
+        ("perspective-9", [[1.0, 0, 0], [1.0, 0, 0], [0, 1, 0]], {"ov": -1.0}, "tokens apart"),
+        (
+            "perspective-9",
+            [[1.0, 0, 0], [-1, 0, 0], [0, 1, 0], [0, -1, 0]],
+            {"ov": -1.0},
+            "tokens not at rest except on the simplex",
+        ),
+        ("perspective-9", drawn(1, 3, 3), {"ov": -1.0, "causal": True}, "full mask"),
+    ],
+)
+def test_each_hypothesis_of_the_sphere_broken_alone_is_named(
+    statement: str, start: Any, changes: dict[str, Any], reason: str
+) -> None:
+    given = {"beta": 1.0, "dim": 3, **changes}
+    assert reasons(statement, flow(given.pop("beta"), given.pop("dim"), **given), start) == [reason]
+
+
+def test_a_qk_or_an_ov_of_another_kind_is_named() -> None:
+    eye, form = torch.eye(3, dtype=torch.float64), torch.diag(torch.tensor([1.0, 2.0, 5.0], dtype=torch.float64))
+    varying = td.attention.Sinusoidal(eye, 1.0, 2.0, 0.0)
+    other = [td.Flow(td.Attention(qk, ov), td.Sphere()) for qk, ov in ((form, eye), (varying, eye), (eye, form))]
+    start = one_sided(1, 3, 3)
+    for statement in ("perspective-6.1", "perspective-6.3", "perspective-6.4-step"):
+        named = [reasons(statement, each, start) for each in other]
+        assert [text[0] for text in named] == [
+            "qk is a multiple of the identity",
+            "qk constant in time",
+            "ov is a multiple of the identity",
+        ]
+    assert reasons("perspective-6.4", other[1], start) == ["qk constant in time"]
+    repelling = td.Flow(td.Attention(eye, -form), td.Sphere())
+    assert reasons("perspective-9", repelling, start)[0] == "ov is a multiple of the identity"
+
+
+def test_a_pair_of_opposite_tokens_rests_and_meets_never() -> None:
+    run = td.simulate(flow(1.0, 3), [[1.0, 0, 0], [-1.0, 0, 0]], np.linspace(0, 200, 21))
+    assert td.observables.diameter(run.tensor[-1]) == pytest.approx(2.0)
+    assert td.certify(run, ["perspective-6.1"])[0].outcome == "undecided"
+    # Orthogonal tokens at a high β move by e^{−β}, which is slow and no rest.
+    assert reasons("perspective-6.1", flow(60.0, 3), np.eye(3)) == []
+
+
+@pytest.mark.parametrize("statement", ["perspective-6.1", "perspective-6.4", "perspective-6.4-step"])
+def test_repelling_tokens_refute_that_they_meet_at_a_finite_time(statement: str) -> None:
+    run = td.simulate(flow(1.0, 3, ov=-1.0), one_sided(4, 3, 3) * 0.1 + torch.tensor([1.0, 0, 0]), [0.0, 0.5, 1.0])
+    (certificate,) = td.certify(run, [statement])
+    assert certificate.outcome == "fails"
+    assert certificate.first_failure in (0.0, 0.5)
+
+
+def test_the_rates_are_those_of_the_formulas() -> None:
+    start = one_sided(6, 4, 3)
+    (cone,) = td.check(flow(1.3, 3, ov=0.8), start, statements=["perspective-6.4"])
+    (step,) = td.check(flow(1.3, 3, ov=0.8), start, statements=["perspective-6.4-step"])
+    assert cone.prediction is not None
+    assert step.prediction is not None
+    # The depth of the deepest half space, by a search over directions.
+    depth = float((start @ drawn(0, 200_000, 3).mT).amin(dim=0).max())
+    ((coefficient, exponent),) = cone.prediction.bound
+    assert coefficient == pytest.approx(0.8 / np.sqrt(3) * depth, rel=1e-2)
+    assert exponent == pytest.approx(2.6)
+    assert cone.prediction.rate == pytest.approx(0.8 / np.sqrt(3))
+    rate = 0.8 / np.sqrt(3) / (2 * 4 * np.exp(2.6))
+    assert f"{rate:.3g}"[:4] in step.prediction.text
+
+
+def test_tokens_slower_than_the_step_inequality_refute_it() -> None:
+    of_one, start = flow(0.2, 3), one_sided(3, 4, 3)
+    run = td.simulate(of_one, start, np.linspace(0, 10, 11))
+    slow = dataclasses.replace(run, times=np.asarray(run.times) * 100)
+    (certificate,) = td.certify(slow, ["perspective-6.4-step"])
+    assert certificate.outcome == "fails"
+    assert td.certify(run, ["perspective-6.4-step"])[0].outcome == "holds"
+
+
+# --- repulsion -------------------------------------------------------------------------------------------------------
+
+
+@TOLERANCES
+@ENGINES
+def test_repelling_tokens_lower_the_energy_down_to_the_simplex(engine: Engine, rtol: float) -> None:
+    seed, systems, tokens = round(-np.log10(rtol)), *((6, 3) if engine == "stiff" else (32, 4))
+    of_many, start = temperatures(seed, systems, 3, ov=-1.0, lowest=0.3), drawn(seed, systems, tokens, 3)
+    run = td.simulate(of_many, start, np.linspace(0, 100, 11), engine=engine, rtol=rtol, atol=rtol)
+    outcomes = within("perspective-9", run)
+    assert "fails" not in outcomes
+    assert outcomes.count("holds") >= systems / 2
+
+
+def test_attracting_tokens_raise_the_energy_and_more_than_d_plus_1_miss_the_simplex() -> None:
+    run = td.simulate(flow(1.0, 3), one_sided(2, 3, 3), [0.0, 1.0, 2.0])
+    assert td.certify(run, ["perspective-9"])[0].outcome == "fails"
+    run = td.simulate(flow(1.0, 2, ov=-1.0), drawn(2, 4, 2), np.linspace(0, 200, 21))
+    # Four tokens on the circle end as a square, whose cosines are 0 and −1.
+    cosines = (run.tensor[-1] @ run.tensor[-1].mT)[torch.triu(torch.ones(4, 4), 1).bool()]
+    assert torch.allclose(cosines.sort().values, torch.tensor([-1.0, -1, 0, 0, 0, 0]).double(), atol=1e-3)
+    assert td.certify(run, ["perspective-9"])[0].outcome == "undecided"
+
+
+def test_two_tokens_that_coincide_stay_together_however_they_repel() -> None:
+    run = td.simulate(flow(1.0, 3, ov=-1.0), [[1.0, 0, 0], [1.0, 0, 0], [0, 1.0, 0]], np.linspace(0, 50, 11))
+    assert torch.allclose(run.tensor[:, 0], run.tensor[:, 1], atol=1e-9)
+    assert td.certify(run, ["perspective-9"])[0].outcome == "undecided"
 
 
 # --- equal angles ----------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -77,10 +78,68 @@ def predict_equiangular(
     def slope(_: float, gamma: np.ndarray) -> np.ndarray:
         return equiangular_slope(gamma, tokens, beta, speed=speed, weights=weights)
 
-    if len(moments) == 1:
-        return np.array([cosine])
+    return _solved(slope, cosine, moments)
+
+
+def _solved(slope: Callable[[float, np.ndarray], np.ndarray], first: float, moments: np.ndarray) -> np.ndarray:
+    """Return the solution of an equation in one unknown, (time,)."""
     ends = (moments[0], moments[-1])
-    return solve_ivp(slope, ends, [cosine], method="DOP853", t_eval=moments, rtol=_RTOL, atol=_ATOL).y[0]
+    return solve_ivp(slope, ends, [first], method="DOP853", t_eval=moments, rtol=_RTOL, atol=_ATOL).y[0]
+
+
+@typed_arguments
+def predict_two_clusters(
+    times: ArrayLike,
+    beta: float,
+    *,
+    share: float = 0.5,
+    cosine: float = 0.0,
+    speed: float = 1.0,
+    weights: Literal["softmax", "exponential"] = "softmax",
+) -> np.ndarray:
+    """Return the cosine ρ(t) of two points on the sphere, each of which many tokens share.
+
+    With qk = βI, ov = cI and a full mask tokens in one point stay together, and
+
+        ρ' = s (w₁₂ + w₂₁)(1 − ρ²),   w₁₂ = (1 − p)e^{βρ} / (p e^β + (1 − p)e^{βρ})   or   (1 − p)e^{βρ},
+
+    with softmax and exponential weights, p the share of the tokens in the first point (p and 1 − p change places in
+    w₂₁), and s = c times the factor of the weights. From ρ = 0 to ½ the halves take a time of about e^β/(2β).
+
+    Source: derived here, for the time scale in `metastability`; for p = ½ it is the equation of `predict_equiangular`
+    for two tokens.
+
+    Args:
+        times: Where ρ is wanted, increasing; the start is at the first. Shape (time,).
+        beta: β, of either sign.
+        share: p, above 0 and below 1.
+        cosine: ρ at the first time, in [−1, 1].
+        speed: s, negative where tokens repel.
+        weights: "softmax" or "exponential".
+
+    Returns:
+        Shape (time,), float64, to about 12 digits.
+
+    Raises:
+        ArgumentValueError: A share or a cosine out of range, times that do not increase.
+
+    >>> float(predict_two_clusters([0.0, 1.0], beta=0.0, share=0.25)[1].round(6)), float(np.tanh(1.0).round(6))
+    (0.761594, 0.761594)
+    """
+    moments = np.asarray(read_times(times))
+    if not 0 < share < 1:
+        raise ArgumentValueError(expected("share", "a share above 0 and below 1", repr(share)))
+    if not -1 <= cosine <= 1:
+        raise ArgumentValueError(expected("cosine", "a cosine in [-1, 1]", repr(cosine)))
+
+    def slope(_: float, rho: np.ndarray) -> np.ndarray:
+        relative = np.exp(beta * (rho - 1)) if weights == "softmax" else np.exp(beta * rho)
+        parts = [(share, 1 - share), (1 - share, share)]
+        scale = [own + other * relative if weights == "softmax" else 1.0 for own, other in parts]
+        pulls = sum(other * relative / size for (_, other), size in zip(parts, scale, strict=True))
+        return speed * pulls * (1 - rho**2)
+
+    return _solved(slope, cosine, moments)
 
 
 def predict_interaction_window(beta: ArrayLike) -> np.ndarray:

@@ -75,6 +75,12 @@ def flow_of_run(trajectory: Trajectory) -> Flow:
     return trajectory.flow
 
 
+def flow_steps(trajectory: Trajectory) -> Tensor:
+    """Return the flow's time between saved states, (time − 1,), float64: layers of step τ count as τ."""
+    tau = float(trajectory.parameters.get("tau", 1.0)) if trajectory.engine == "layers" else 1.0
+    return tau * torch.as_tensor(np.asarray(trajectory.times, dtype=float)).diff()
+
+
 def beyond_rounding(error: Tensor, condition: Tensor, tolerance: float) -> Tensor:
     """Scale down the error (…, time) of an identity where a condition number (…) makes rounding exceed the tolerance.
 

@@ -237,6 +237,42 @@ def identity_values(flow: Flow) -> Hypothesis:
     return at_most(claim, deviation, allowed, "the largest entry of ov − I")
 
 
+def one_head_on_the_sphere(flow: Flow) -> tuple[Hypothesis, ...]:
+    """Tell whether one head of softmax weights and a full mask moves tokens on the unit sphere."""
+    return (on_sphere(flow), weights_are_softmax(flow), no_positions(flow), full_mask(flow), one_head(flow))
+
+
+def temperature(flow: Flow) -> tuple[Tensor, Tensor]:
+    """Return β of each system, the mean of the diagonal of qk, and the largest entry of qk − βI, both (*system,)."""
+    qk = flow.attention.qk.matrix_at(0.0)[..., 0, :, :].detach().double().cpu()
+    beta = qk.diagonal(dim1=-2, dim2=-1).mean(dim=-1)
+    return beta, (qk - beta[..., None, None] * torch.eye(flow.dim).double()).abs().amax(dim=(-2, -1))
+
+
+def multiple_of_the_identity(flow: Flow) -> tuple[Hypothesis, ...]:
+    """Measure that qk is βI, constant in time."""
+    unchanging = constant(flow.attention.qk, "qk")
+    if not unchanging.anywhere:
+        return (unchanging,)
+    beta, deviation = temperature(flow)
+    allowed = rounding(flow.dim, precision(flow.attention.qk)) * (1 + float(beta.abs().max()))
+    return (
+        unchanging,
+        at_most("qk is a multiple of the identity", deviation, allowed, "the largest entry of qk − βI"),
+    )
+
+
+def pull(flow: Flow) -> Tensor:
+    """Return Σ_h c_h times the factor of the weights, the least over the times seen, (*system,), for ov_h = c_h I."""
+    return flow.weight_factor * multiples(flow)[1].sum(dim=-1)
+
+
+def tokens_at_least(start: Tensor, least: int) -> Hypothesis:
+    """Tell whether there are so many tokens."""
+    words = {2: "two"}
+    return fact(f"at least {words.get(least, least)} tokens", start.shape[-2] >= least, f"there are {start.shape[-2]}")
+
+
 def symmetric(matrix: Tensor, name: str, tolerance: float | Tensor = ROUNDING) -> Hypothesis:
     """Measure that a matrix (…, dim, dim) is symmetric; the deviation is relative to its largest entry."""
     scale = matrix.abs().amax(dim=(-2, -1)).clamp_min(torch.finfo(matrix.dtype).tiny)

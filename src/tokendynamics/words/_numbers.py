@@ -94,9 +94,11 @@ def exponential(rate: float, digits: int = 6) -> str:
 
     >>> exponential(-0.5), exponential(-1.0), exponential(1.0 + 1e-9), exponential(0.70711, 3)
     ('exp(−0.5 t)', 'exp(−t)', 'exp(t)', 'exp(0.707 t)')
+    >>> exponential(-1e-9), exponential(1e-9)
+    ('exp(−1 × 10⁻⁹ t)', 'exp(1 × 10⁻⁹ t)')
     """
-    text = f"{number(rate, digits)} t"
-    return f"exp({text.removeprefix('1 ') if rate > 0 else text.replace('−1 ', '−')})"
+    written = number(rate, digits)
+    return f"exp({written.removesuffix('1')}t)" if written in ("1", "−1") else f"exp({written} t)"
 
 
 def multiple(value: float, of: str, digits: int = 4) -> str:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from tokendynamics.theorems._statement import Statement
-from tokendynamics.theorems.atlas import _clusters, _masking, _perspective
+from tokendynamics.theorems.atlas import _clusters, _masking, _metastability, _perspective
 
 __all__ = ["ATLAS"]
 
-ATLAS: tuple[Statement, ...] = (*_perspective.STATEMENTS, *_masking.STATEMENTS, *_clusters.STATEMENTS)
+ATLAS: tuple[Statement, ...] = (
+    *_perspective.STATEMENTS,
+    *_masking.STATEMENTS,
+    *_clusters.STATEMENTS,
+    *_metastability.STATEMENTS,
+)
 """The registry beside `STATEMENTS`; `check` and `certify` take any of it by name."""
 
 

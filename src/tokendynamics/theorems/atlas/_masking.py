@@ -20,7 +20,6 @@ from tokendynamics.theorems._conditions import (
     undecided,
 )
 from tokendynamics.theorems._statement import Statement
-from tokendynamics.theorems.atlas._perspective import multiple_of_the_identity, temperature
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems.statements import STATEMENTS as OF_THE_PAPERS
 from tokendynamics.words import number
@@ -302,15 +301,15 @@ def _peak(beta: Tensor) -> Tensor:
 
 
 def _pull_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    alike = multiple_of_the_identity(flow)
+    alike = measured.multiple_of_the_identity(flow)
     if not all(one.anywhere for one in alike):
         return alike
-    beta = measured.above("β above 0", temperature(flow)[0], 0.0, "β")
+    beta = measured.above("β above 0", measured.temperature(flow)[0], 0.0, "β")
     return *alike, beta, *measured.positive_multiples(flow)
 
 
 def _predict_pull(flow: Flow, start: Tensor) -> Prediction:
-    beta = temperature(flow)[0]
+    beta = measured.temperature(flow)[0]
     peaks = _peak(beta)
     reach = number(float(peaks.flatten()[0]), 4) if peaks.numel() == 1 else f"{number(float(peaks.max()), 4)} at most"
     text = (
@@ -323,7 +322,7 @@ def _predict_pull(flow: Flow, start: Tensor) -> Prediction:
 def _pull_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     flow, y = flow_of_run(trajectory), _on_sphere(trajectory)
     speed = _speed(flow)[..., None, None]
-    beta = temperature(flow)[0][..., None, None, None]
+    beta = measured.temperature(flow)[0][..., None, None, None]
     pulls = _log_pull(_angle(y.unsqueeze(-2), y.unsqueeze(-3)), beta).exp().tril(-1).sum(dim=-1)
     moments = np.asarray(trajectory.times, dtype=float).tolist()
     velocities = [flow.velocity(y[..., index, :, :], time) for index, time in enumerate(moments)]
@@ -351,7 +350,7 @@ class _Centers:
 
 def _centers(flow: Flow, start: Tensor) -> _Centers:
     y = flow.space.project(start)
-    beta, peak = (part[..., None] for part in (temperature(flow)[0], _peak(temperature(flow)[0])))
+    beta, peak = (part[..., None] for part in (measured.temperature(flow)[0], _peak(measured.temperature(flow)[0])))
     angles = _angle(y.unsqueeze(-2), y.unsqueeze(-3))
     later = torch.ones(y.shape[-2], y.shape[-2], dtype=torch.bool).triu()
     nearest = angles.masked_fill(later, torch.inf).amin(dim=-1)[..., 1:]

@@ -25,6 +25,7 @@ from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._conditions import (
     LIMIT,
     flow_of_run,
+    flow_steps,
     integration_tolerance,
     never_above,
     never_rises,
@@ -175,8 +176,7 @@ def _excess_width(trajectory: Trajectory, v: Tensor, scale: Tensor) -> Tensor:
     """
     flow, states = flow_of_run(trajectory), trajectory.tensor.detach().double()
     metric = measured.metric_of(flow).to(states)
-    times = torch.as_tensor(np.asarray(trajectory.times, dtype=float))
-    steps = times.diff() * (float(trajectory.parameters.get("tau", 1.0)) if trajectory.engine == "layers" else 1.0)
+    steps = flow_steps(trajectory)
     rate = width_rate(flow, states[..., 0, :, :])
     length = torch.where(scale > 0, scale, 1.0)
     share = (states * v.unsqueeze(-2).unsqueeze(-2)).sum(dim=-1) / length[..., None, None]
@@ -187,7 +187,7 @@ def _excess_width(trajectory: Trajectory, v: Tensor, scale: Tensor) -> Tensor:
     chart = round_states / torch.where(share > 0, share, 1.0).unsqueeze(-1)
     widths = chart.amax(dim=-2) - chart.amin(dim=-2)
     bound, excess = widths[..., 0, :], [torch.zeros_like(rate)]
-    for index in range(1, len(times)):
+    for index in range(1, len(steps) + 1):
         bound = bound * torch.exp(-rate * steps[index - 1]).unsqueeze(-1)
         excess.append((widths[..., index, :] - bound).amax(dim=-1))
         bound = torch.minimum(bound, widths[..., index, :])
