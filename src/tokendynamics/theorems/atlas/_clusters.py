@@ -29,7 +29,6 @@ from tokendynamics.theorems._free_flow import (
     states_of,
 )
 from tokendynamics.theorems._statement import Statement
-from tokendynamics.theorems.atlas._perspective import multiple_of_the_identity, temperature
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems.statements import STATEMENTS as OF_THE_PAPERS
 from tokendynamics.words import number
@@ -342,10 +341,10 @@ def _space_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
 
 
 def _positive_temperature(flow: Flow) -> tuple[Hypothesis, ...]:
-    alike = multiple_of_the_identity(flow)
+    alike = measured.multiple_of_the_identity(flow)
     if not all(one.anywhere for one in alike):
         return alike
-    return *alike, measured.above("β above 0", temperature(flow)[0], 0.0, "β, qk = βI,")
+    return *alike, measured.above("β above 0", measured.temperature(flow)[0], 0.0, "β, qk = βI,")
 
 
 def _expanding_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
@@ -388,7 +387,7 @@ def _repelling_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
 
 def _repelling_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     flow, x = flow_of_run(trajectory), states_of(trajectory)
-    beta, speed = temperature(flow)[0], -_growth(flow)
+    beta, speed = measured.temperature(flow)[0], -_growth(flow)
     log_h = log_potential(x, head_matrix(flow.attention.qk).unsqueeze(-3))
     first = log_h[..., :1]
     # ∫ |x'|² between two saved times is at least |difference|² over their distance.
