@@ -135,8 +135,8 @@ def predict_two_clusters(
     def slope(_: float, rho: np.ndarray) -> np.ndarray:
         relative = np.exp(beta * (rho - 1)) if weights == "softmax" else np.exp(beta * rho)
         parts = [(share, 1 - share), (1 - share, share)]
-        scale = [own + other * relative if weights == "softmax" else 1.0 for own, other in parts]
-        pulls = sum(other * relative / size for (_, other), size in zip(parts, scale, strict=True))
+        scale = [here + there * relative if weights == "softmax" else 1.0 for here, there in parts]
+        pulls = sum(there * relative / size for (_, there), size in zip(parts, scale, strict=True))
         return speed * pulls * (1 - rho**2)
 
     return _solved(slope, cosine, moments)

@@ -268,7 +268,7 @@ def pull(flow: Flow) -> Tensor:
 
 
 def tokens_at_least(start: Tensor, least: int) -> Hypothesis:
-    """Tell whether there are so many tokens."""
+    """Tell whether there are at least that many tokens."""
     words = {2: "two"}
     return fact(f"at least {words.get(least, least)} tokens", start.shape[-2] >= least, f"there are {start.shape[-2]}")
 

@@ -131,8 +131,8 @@ class Caps:
 def caps_of(states: Tensor, beta: float) -> Caps:
     """Find the caps of one system (token, dim) with the largest γ."""
     unit = _unit(states)
-    found = [_caps_around(unit, grouping, beta) for grouping in groupings(unit.numpy())]
-    return max((caps for caps in found if caps is not None), key=lambda caps: caps.gamma)
+    candidates = [_caps_around(unit, grouping, beta) for grouping in groupings(unit.numpy())]
+    return max((caps for caps in candidates if caps is not None), key=lambda caps: caps.gamma)
 
 
 def _caps_around(unit: Tensor, grouping: Grouping, beta: float) -> Caps | None:
@@ -186,10 +186,10 @@ def _caps_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
 
 
 def _predict_caps(flow: Flow, start: Tensor) -> Prediction:
-    found = [caps_of(states, beta) for states, beta in zip(*_systems(flow, start), strict=True)]
+    caps_of_all = [caps_of(states, beta) for states, beta in zip(*_systems(flow, start), strict=True)]
     speeds = measured.pull(flow).expand(start.shape[:-2]).flatten().tolist()
     caps, speed, beta = min(
-        zip(found, speeds, _systems(flow, start)[1], strict=True),
+        zip(caps_of_all, speeds, _systems(flow, start)[1], strict=True),
         key=lambda one: one[0].log_times[1] - math.log(one[1]),
     )
     begin, end = (_power(log - math.log(speed)) for log in caps.log_times)
@@ -218,8 +218,8 @@ def _stays_in_caps(trajectory: Trajectory) -> tuple[Condition, ...]:
         caps = caps_of(system[0], beta)
         log_time = log_elapsed + math.log(speed) if speed > 0 else np.full_like(log_elapsed, -np.inf)
         begin, end = caps.log_times
-        own = torch.from_numpy(caps.centers[caps.labels])
-        gap = ((_unit(system) - own).square().sum(dim=-1) / 2).amax(dim=-1).numpy()
+        centers = torch.from_numpy(caps.centers[caps.labels])
+        gap = ((_unit(system) - centers).square().sum(dim=-1) / 2).amax(dim=-1).numpy()
         outside.append(np.where(log_time <= end, gap - 2 * caps.epsilon, -np.inf))
         same = torch.from_numpy(caps.labels[:, None] == caps.labels)
         distance = (torch.cdist(system, system).square() * same).amax(dim=(-2, -1)).numpy()
@@ -367,7 +367,9 @@ def _excess_of_inequality(unit: Tensor, move: Tensor, labels: np.ndarray, beta: 
         first, second = (members[index] for index in np.triu_indices(len(members), 1))
         pairs = cosines.numpy()[:, first, second]
         least = pairs.argmin(axis=-1)
-        rho, slope = (np.take_along_axis(each, least[:, None], -1)[:, 0] for each in (pairs, slopes[:, first, second]))
+        rho, slope = (
+            np.take_along_axis(values, least[:, None], -1)[:, 0] for values in (pairs, slopes[:, first, second])
+        )
         alpha = cosines.numpy()[:, members][:, :, others].max(axis=(-2, -1))
         bound = 2 / tokens * rho * (1 - rho) * np.exp(beta * (rho - 1)) - 2 * tokens * np.exp(-(1 - alpha) * beta)
         worst = np.maximum(worst, np.where(rho >= 0, bound - slope, -np.inf))
