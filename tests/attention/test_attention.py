@@ -20,13 +20,14 @@ def plain_pattern(x, qk, causal, weights):
         for i in range(len(x)):
             senders = range(i + 1) if causal else range(len(x))
             logits = np.array([x[i] @ qk[h] @ x[j] for j in senders])
-            row = np.exp(logits - logits.max()) if weights == "softmax" else logits
-            found[h, i, : len(row)] = row / row.sum() if weights == "softmax" else row
+            raised = np.exp(logits - logits.max())
+            rows = {"softmax": raised / raised.sum(), "linear": logits, "exponential": np.exp(logits) / len(logits)}
+            found[h, i, : len(logits)] = rows[weights]
     return found
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("weights", ["softmax", "linear"])
+@pytest.mark.parametrize("weights", ["softmax", "linear", "exponential"])
 @pytest.mark.parametrize("tokens", [1, 7, SHORT + 5])
 def test_patterns_and_averages_are_the_plain_sums_however_long(tokens, weights, causal):
     qk, ov, x = RNG.normal(size=(2, 3, 3)), RNG.normal(size=(2, 3, 3)), RNG.normal(size=(tokens, 3))

@@ -101,6 +101,8 @@ class System:
                 if self.weights == "softmax":
                     exponentials = [math.exp(logit - max(logits)) for logit in logits]
                     found[h, i, list(senders)] = [factor * e / sum(exponentials) for e in exponentials]
+                elif self.weights == "exponential":
+                    found[h, i, list(senders)] = [factor * math.exp(logit) / len(logits) for logit in logits]
                 else:
                     found[h, i, list(senders)] = [factor * logit for logit in logits]
         return found

@@ -81,7 +81,7 @@ def agree(ours: Tensor, reference: Tensor, tolerance: float) -> bool:
 
 
 @pytest.mark.few(72)
-@pytest.mark.parametrize("weights", ["softmax", "linear"])
+@pytest.mark.parametrize("weights", ["softmax", "linear", "exponential"])
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize("positions", POSITIONS)
 @pytest.mark.parametrize("circuits", CIRCUITS)
@@ -150,7 +150,7 @@ def test_a_cluster_of_coincident_tokens_contracts_at_the_rate_of_its_weights() -
 
 def test_products_in_pieces_are_the_products_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     x = states()
-    for weights in ("softmax", "linear"):
+    for weights in ("softmax", "linear", "exponential"):
         field = Flow(Attention(*per_system(()), causal=True, weights=weights), Sphere()).field(x)
         direction = drawn(*x.shape, seed=21)
         at_once = jacobian_vector(field, x, 0.0, direction)

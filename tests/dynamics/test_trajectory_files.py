@@ -66,7 +66,8 @@ def test_states_and_flow_come_back_whatever_the_flow(number, tmp_path, unchecked
         SCHEDULES[schedule],
         SCHEDULES[other],
         causal=number % 8 == 0,
-        weights="softmax" if number % 3 else "linear",
+        weights=("linear", "softmax", "exponential")[number % 3],
+        offset=0.5 * (number % 3 == 2),
         normalization=(None, "plain", "paper")[number % 5 % 3],
         positions=POSITIONS[positions],
     )

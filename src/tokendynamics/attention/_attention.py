@@ -10,15 +10,7 @@ from torch import Tensor
 
 from tokendynamics.attention._positions import Positions
 from tokendynamics.attention.circuit_at_time import CircuitAtTime, Multiple
-from tokendynamics.attention.mixing import (
-    SHORT,
-    average,
-    fused_average,
-    linear_average,
-    linear_weights,
-    logits,
-    softmax_weights,
-)
+from tokendynamics.attention.mixing import SHORT, attention_weights, average, logits, long_average
 from tokendynamics.attention.schedules import Schedule, Time
 from tokendynamics.attention.schedules.conversion import (
     ScheduleLike,
@@ -33,7 +25,7 @@ from tokendynamics.numerics.arguments import ArrayLike, as_finite, as_states, li
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 
-Weights = Literal["softmax", "linear"]
+Weights = Literal["softmax", "linear", "exponential"]
 Normalization = Literal["plain", "paper"]
 
 
@@ -48,10 +40,14 @@ class Attention:
             or a function of time; or a list with one of these for each head.
         ov: Likewise, for the same heads.
         causal: Whether token i sees only tokens j ≤ i.
-        weights: ``"softmax"`` over the senders, or ``"linear"``: the logits themselves (`logical` (2.2)).
+        weights: ``"softmax"`` over the senders, ``"linear"``: the logits themselves (`logical` (2.2)), or
+            ``"exponential"``: e^{s_ij − offset} over the number of senders that i sees, a softmax without its
+            denominator (`perspective`, where it is called USA).
         normalization: ``"plain"``, or ``"paper"``: the weights times 1/√dim (`asymptotic` (4)–(21)), a change of
             time. None leaves the choice to the flow: "paper" on the sphere and ellipsoid, "plain" in free space.
         positions: None, `AbsolutePositions`, `RotaryPositions`, or a scheme of your own: see `Positions`.
+        offset: Taken off the logits of exponential weights, so that they do not overflow: with the largest logit no
+            weight is above 1. It makes time run e^{offset} times as slowly and changes nothing else.
 
     Raises:
         ArgumentTypeError: Integer or complex arrays, or something that is no matrix.
@@ -72,9 +68,13 @@ class Attention:
         weights: Weights = "softmax",
         normalization: Normalization | None = None,
         positions: Positions | None = None,
+        offset: float = 0.0,
     ) -> None:
-        if weights not in ("softmax", "linear"):
-            raise ArgumentValueError(expected("weights", "'softmax' or 'linear'", repr(weights)))
+        if weights not in ("softmax", "linear", "exponential"):
+            raise ArgumentValueError(expected("weights", "'softmax', 'linear' or 'exponential'", repr(weights)))
+        if as_finite(offset, "offset") and weights != "exponential":
+            wanted = "0, as only exponential weights have one"
+            raise ArgumentValueError(expected("offset", wanted, f"{offset} with {weights} weights"))
         if normalization not in (None, "plain", "paper"):
             raise ArgumentValueError(expected("normalization", "'plain', 'paper' or None", repr(normalization)))
         self.qk: Schedule = as_schedule(qk, "qk")
@@ -83,6 +83,7 @@ class Attention:
         self.weights: Weights = weights
         self.normalization: Normalization | None = normalization
         self.positions = positions
+        self.offset = float(offset)
         if self.shape_is_known:
             _check_circuits(self.qk, self.ov)
             if positions is not None:
@@ -168,7 +169,7 @@ class Attention:
 
     @typed_arguments
     def pattern(self, x: ArrayLike, t: float = 0.0) -> Any:
-        """Return the attention pattern: rows of softmax over the senders, or masked raw logits if weights are linear.
+        """Return the attention pattern: the weights of every receiver over the senders, as `weights` says.
 
         Args:
             x: States (…, token, dim).
@@ -179,25 +180,27 @@ class Attention:
         """
         states, place = self._placed(x, as_finite(t, "t"))
         query, key = place.queries_and_keys(states, t)
-        weigh = softmax_weights if self.weights == "softmax" else linear_weights
-        return like(weigh(query, key, self.causal), x)
+        return like(self.weigh(query, key), x)
 
     def mix(self, x: Tensor, t: Time, *, identity_values: bool = False) -> Tensor:
         """Return ``Σ_h Σ_j w^h_ij ov_h x_j`` of checked states; with `identity_values` as if every ov were I.
 
-        Memory is linear in the number of tokens with softmax weights.
+        Memory is linear in the number of tokens, save for linear weights with a causal mask.
         """
         query, key = self.queries_and_keys(x, t)
         placed = self.with_positions(x)
         ov = Multiple(torch.ones(self.heads).to(x), self.dim) if identity_values else self.ov.at(t)
         if x.shape[-2] > SHORT:
-            averaging = fused_average if self.weights == "softmax" else linear_average
-            return ov.output(averaging(query, key, ov.values(placed), self.causal)).sum(dim=-3)
-        weigh = softmax_weights if self.weights == "softmax" else linear_weights
-        weights = weigh(query, key, self.causal)
+            values = ov.values(placed)
+            return ov.output(long_average(query, key, values, self.causal, self.weights, self.offset)).sum(dim=-3)
+        weights = self.weigh(query, key)
         if isinstance(ov, Multiple):
             return (weights * ov.multiple[..., None, None]).sum(dim=-3) @ placed
         return ov.output(average(weights, ov.values(placed))).sum(dim=-3)
+
+    def weigh(self, query: Tensor, key: Tensor) -> Tensor:
+        """Return the weights of the logits ``q_i · k_j``, (*system, head, token, token)."""
+        return attention_weights(query, key, self.causal, self.weights, self.offset)
 
     def queries_and_keys(self, x: Tensor, t: Time) -> tuple[Tensor, Tensor]:
         """Return rows whose inner products are the logits, (*system, head, token, rank); keys may have one head."""
@@ -231,6 +234,7 @@ class Attention:
             weights=self.weights,
             normalization=self.normalization,
             positions=positions,
+            offset=self.offset,
         )
 
     def within(self, start: float, end: float) -> Attention:

@@ -10,30 +10,44 @@ SHORT = 128
 """Up to this many tokens the matrix of weights is formed; beyond it memory stays linear in the tokens."""
 
 
-def softmax_weights(query: Tensor, key: Tensor, causal: bool) -> Tensor:
-    """Return ``softmax_j(q_i · k_j)``, (*system, head, token, token), of (*system, head or 1, token, rank)."""
-    return masked_weights(logits(query, key), causal, "softmax")
+_ROWS = 128
+"""Rows of exponential weights that are formed at a time for long sequences."""
 
 
-def linear_weights(query: Tensor, key: Tensor, causal: bool) -> Tensor:
-    """Return the logits themselves, 0 for senders after the receiver if `causal`."""
-    return masked_weights(logits(query, key), causal, "linear")
+def attention_weights(query: Tensor, key: Tensor, causal: bool, weights: str, offset: float = 0.0) -> Tensor:
+    """Return the weights of logits ``q_i · k_j``, (*system, head, token, token); see `masked_weights`.
+
+    Args:
+        query: (*system, head, token, rank).
+        key: (*system, head or 1, token, rank).
+        causal: Whether senders after the receiver are left out.
+        weights: "softmax", "linear" or "exponential".
+        offset: Taken off the logits of exponential weights.
+    """
+    return masked_weights(logits(query, key), causal, weights, offset=offset)
 
 
-def masked_weights(logits: Tensor, causal: bool, weights: str, first_receiver: int = 0) -> Tensor:
-    """Return the softmax over the senders, or the logits; senders after the receiver get 0 if `causal`.
+def masked_weights(
+    logits: Tensor, causal: bool, weights: str, first_receiver: int = 0, *, offset: float = 0.0
+) -> Tensor:
+    """Return the softmax over the senders, the logits, or their exponentials; hidden senders get 0.
 
     Args:
         logits: (…, receiver, sender), for receivers from `first_receiver` on.
         causal: Whether senders after the receiver are left out.
-        weights: "softmax" or "linear".
+        weights: "softmax", "linear" or "exponential": e^{s − offset} over the number of senders that are seen.
         first_receiver: Index of the first row.
+        offset: Taken off the logits of exponential weights.
     """
     everyone = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device)
     hidden = everyone.triu(1 + first_receiver) if causal else None
     if weights == "linear":
         return logits if hidden is None else logits.masked_fill(hidden, 0.0)
-    return (logits if hidden is None else logits.masked_fill(hidden, -torch.inf)).softmax(dim=-1)
+    seen = logits if hidden is None else logits.masked_fill(hidden, -torch.inf)
+    if weights == "exponential":
+        exponentials = (seen - offset).exp()
+        return exponentials / logits.shape[-1] if hidden is None else exponentials / (~hidden).sum(dim=-1, keepdim=True)
+    return seen.softmax(dim=-1)
 
 
 def logits(query: Tensor, key: Tensor) -> Tensor:
@@ -61,9 +75,22 @@ def fused_average(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Te
     return mixed[..., : value.shape[-1]].reshape(*system, heads, tokens, value.shape[-1])
 
 
-def linear_average(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
-    """Return ``Σ_j (q_i · k_j) v_j``; without a mask through a rank × width product, which is linear in the tokens."""
-    return average(linear_weights(query, key, causal), value) if causal else query @ (key.mT @ value)
+def long_average(query: Tensor, key: Tensor, value: Tensor, causal: bool, weights: str, offset: float = 0.0) -> Tensor:
+    """Return ``Σ_j w_ij v_j`` in memory linear in the tokens, but for linear weights with a mask."""
+    if weights == "softmax":
+        return fused_average(query, key, value, causal)
+    if weights == "exponential":
+        return _exponential_average(query, key, value, causal, offset)
+    # Without a mask linear weights go through a rank × width product.
+    return query @ (key.mT @ value) if not causal else average(logits(query, key).tril(), value)
+
+
+def _exponential_average(query: Tensor, key: Tensor, value: Tensor, causal: bool, offset: float) -> Tensor:
+    parts = []
+    for start in range(0, query.shape[-2], _ROWS):
+        rows = logits(query[..., start : start + _ROWS, :], key)
+        parts.append(average(masked_weights(rows, causal, "exponential", start, offset=offset), value))
+    return torch.cat(parts, dim=-2)
 
 
 def _shared_by_heads(left: Tensor, right: Tensor) -> Tensor:

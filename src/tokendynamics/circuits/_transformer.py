@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import layer_norm
 
 from tokendynamics.attention import Attention
-from tokendynamics.attention.mixing import average, linear_weights, softmax_weights
+from tokendynamics.attention.mixing import average
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_count, as_finite, as_tensor
@@ -136,8 +136,7 @@ class OneLayerTransformer:
         sent = received if keys is None else self.embed(keys)
         carried = received if values is None else self.embed(values)
         qk, ov = self.attention.qk.at(0.0), self.attention.ov.at(0.0)
-        weigh = softmax_weights if self.attention.weights == "softmax" else linear_weights
-        weights = weigh(qk.queries(received), qk.keys(sent), self.attention.causal)
+        weights = self.attention.weigh(qk.queries(received), qk.keys(sent))
         return ov.output(average(weights, ov.values(carried))).sum(dim=-3)
 
     def stream(self, x: Any, keys: Any = None, values: Any = None) -> Tensor:

@@ -10,7 +10,8 @@ Its derivative with respect to the states is given by formula, whole or applied 
 
 - ``dy_i = (I − y_i y_i^T M) dx_i / |x_i|_M``: the field is taken at the projection, so that a change of length of a
   token changes nothing,
-- ``dw_ij = w_ij (ds_ij − Σ_l w_il ds_il)`` for softmax weights, ``dw_ij = ds_ij`` for linear ones,
+- ``dw_ij = w_ij (ds_ij − Σ_l w_il ds_il)`` for softmax weights, ``w_ij ds_ij`` for exponential and ``ds_ij`` for
+  linear ones,
 - ``dF_i = (I − y_i y_i^T M) dp_i − (y_i^T M p_i) dy_i − (p_i^T M dy_i) y_i``.
 """
 
@@ -34,7 +35,7 @@ def suits_innermost(attention: Attention, x: Tensor) -> bool:
     """Tell whether states (system, token, dim) are many enough and small enough."""
     if x.ndim != 3 or len(x) < _SYSTEMS or x.shape[1] > _TOKENS or x.shape[2] > _DIM or x.device.type != "cpu":
         return False
-    return attention.weights == "softmax" and not (attention.positions and attention.positions.changes_logits)
+    return attention.weights != "linear" and not (attention.positions and attention.positions.changes_logits)
 
 
 def systems_innermost(attention: Attention, geometry: Geometry, x: Tensor, t: Time, identity_values: bool) -> Tensor:
@@ -47,7 +48,7 @@ def systems_innermost(attention: Attention, geometry: Geometry, x: Tensor, t: Ti
     if attention.positions is not None:
         placed = attention.with_positions(y.movedim(-1, 0).mT).mT.movedim(0, -1).contiguous()
     queries = _transformed(attention.qk.at(t).dense().mT, placed)
-    mixed = _averages(queries, placed, attention.causal)
+    mixed = _averages(queries, placed, attention)
     pull = mixed.sum(dim=0) if identity_values else _summed_outputs(attention.ov.at(t).dense(), mixed)
     if geometry.constrained:
         pull = torch.addcmul(pull, _inner(y, pull, metric), y, value=-1)
@@ -72,17 +73,19 @@ def _summed_outputs(matrix: Tensor, mixed: Tensor) -> Tensor:
     return sum_of_products(per_system.unsqueeze(2).unbind(0), mixed.flatten(0, 1).unsqueeze(1).unbind(0))
 
 
-def _averages(queries: Tensor, y: Tensor, causal: bool) -> Tensor:
-    """Return ``Σ_j softmax_j(q_i · y_j) y_j``, (head, dim, token, system)."""
+def _averages(queries: Tensor, y: Tensor, attention: Attention) -> Tensor:
+    """Return ``Σ_j w_ij y_j`` of weights that are positive, with logits ``q_i · y_j``: (head, dim, token, system)."""
     logits = sum_of_products(queries.unsqueeze(3).unbind(1), y.unsqueeze(1).unbind(0))
-    if causal:
-        tokens = y.shape[1]
+    tokens = y.shape[1]
+    if attention.causal:
         hidden = torch.full((tokens, tokens), -torch.inf, dtype=y.dtype).triu(1)
         logits = logits + hidden.unsqueeze(-1)
-    weights = (logits - logits.detach().amax(dim=2, keepdim=True)).exp()
-    total = weights.sum(dim=2)
+    softmax = attention.weights == "softmax"
+    weights = (logits - (logits.detach().amax(dim=2, keepdim=True) if softmax else attention.offset)).exp()
+    seen = torch.arange(1.0, tokens + 1, dtype=y.dtype).unsqueeze(-1) if attention.causal else tokens
+    total = weights.sum(dim=2).unsqueeze(1) if softmax else seen
     sums = [(weights * feature).sum(dim=2) for feature in y.unbind(0)]
-    return torch.stack(sums, dim=1) / total.unsqueeze(1)
+    return torch.stack(sums, dim=1) / total
 
 
 def sum_of_products(left: tuple[Tensor, ...], right: tuple[Tensor, ...]) -> Tensor:
@@ -155,6 +158,9 @@ class Field:
 
     def refined_velocity(self, x: Tensor, t: Time) -> Tensor:
         """Return `velocity`, with slow tokens taken from differences where that is possible."""
+        if self.has_differences and self.attention.weights == "exponential":
+            # No speed is the largest for all tokens, of which slow ones would have less.
+            return self.velocity_from_differences(x, t)
         velocity = self.velocity(x, t)
         if not self.has_differences or self.multiples is None:
             return velocity
@@ -225,7 +231,7 @@ class Field:
     def _difference_rows(self, x: Tensor, y: Tensor, query: Tensor, key: Tensor, start: int) -> Tensor:
         part = slice(start, start + query.shape[-2])
         receivers = y[..., part, :]
-        weights = masked_weights(query @ key.mT, self.attention.causal, self.attention.weights, start)
+        weights = _weights_of_rows(self.attention, query @ key.mT, start)
         multiples = self.multiples
         if multiples is not None and not self.identity_values:
             weights = weights * multiples[..., None, None]
@@ -307,12 +313,14 @@ def _output_and_slope(field: Field, y: Tensor, t: Time) -> tuple[Tensor, Tensor]
     by_receiver = torch.einsum("b...hir,...hjr->...hijb", query_slope, key.expand_as(query))
     by_sender = torch.einsum("b...hjr,...hir->...hijb", key_slope.expand_as(query_slope), query)
     ov, values = _ov(field, t, y), attention.with_positions(y)
-    weights = masked_weights(query @ key.mT, attention.causal, attention.weights)
+    weights = attention.weigh(query, key)
     carried = torch.einsum("...hab,...jb->...hja", ov, values)
     mean = weights @ carried
     # What the pull on i changes by for each unit of the logit of j.
     if attention.weights == "softmax":
         gain = weights.unsqueeze(-1) * (carried.unsqueeze(-3) - mean.unsqueeze(-2))
+    elif attention.weights == "exponential":
+        gain = weights.unsqueeze(-1) * carried.unsqueeze(-3)
     else:
         seen = masked_weights(torch.ones_like(weights), attention.causal, "linear")
         gain = seen.unsqueeze(-1) * carried.unsqueeze(-3)
@@ -337,7 +345,7 @@ def _output_along(field: Field, y: Tensor, t: Time, direction: Tensor) -> tuple[
     mixed, change = [], []
     for start in range(0, y.shape[-2], rows):
         part = slice(start, start + rows)
-        weights = masked_weights(query[..., part, :] @ key.mT, attention.causal, attention.weights, start)
+        weights = _weights_of_rows(attention, query[..., part, :] @ key.mT, start)
         logits_change = query_change[..., part, :] @ key.mT + query[..., part, :] @ key_change.mT
         weights_change = _weights_change(attention, weights, logits_change, start)
         mixed.append(weights @ value)
@@ -348,10 +356,16 @@ def _output_along(field: Field, y: Tensor, t: Time, direction: Tensor) -> tuple[
     return field.factor * pull.sum(dim=-3), field.factor * pull_change.sum(dim=-3)
 
 
+def _weights_of_rows(attention: Attention, logits: Tensor, first_receiver: int) -> Tensor:
+    return masked_weights(logits, attention.causal, attention.weights, first_receiver, offset=attention.offset)
+
+
 def _weights_change(attention: Attention, weights: Tensor, logits_change: Tensor, first_receiver: int) -> Tensor:
     if attention.weights == "linear":
         return masked_weights(logits_change, attention.causal, "linear", first_receiver)
     change = weights * logits_change
+    if attention.weights == "exponential":
+        return change
     return change - weights * change.sum(dim=-1, keepdim=True)
 
 

@@ -204,3 +204,37 @@ def _check_remark_5_1(attention: Attention, geometry: Geometry, space: str) -> N
         wanted = "the metric ov^T ov for 'remark_5_1'"
         came = f"a metric that differs from it by {defect:.3g} of its largest entry"
         raise ArgumentValueError(expected("space", wanted, came, "pass Ellipsoid(ov.T @ ov)"))
+
+
+_LARGEST_EXPONENT = 700.0
+
+
+def check_exponentials(flow: Flow, states: Tensor, t: float) -> None:
+    """Refuse exponential weights that are no numbers: for any tokens of a sphere or ellipsoid, elsewhere at the start.
+
+    Args:
+        flow: The flow.
+        states: The start, (…, token, dim).
+        t: Its time.
+
+    Raises:
+        ArgumentValueError: A logit, less the offset, above 700.
+    """
+    attention, geometry = flow.attention, flow.geometry
+    if attention.weights != "exponential":
+        return
+    if geometry.quadratic and attention.positions is None:
+        # With M = L L^T and y = L^{-T} u, |u| = 1, a logit is u · L^{-1} qk L^{-T} u'.
+        qk = attention.qk.matrix_at(t).double()
+        metric = geometry.metric
+        if metric is not None:
+            root = torch.linalg.cholesky(metric.to(qk)).unsqueeze(-3)
+            half = torch.linalg.solve_triangular(root, qk, upper=False)
+            qk = torch.linalg.solve_triangular(root, half.mT, upper=False).mT
+        largest = float(torch.linalg.matrix_norm(qk, 2).max())
+    else:
+        largest = float(torch.as_tensor(attention.logits(states.detach(), t)).max())
+    if largest - attention.offset > _LARGEST_EXPONENT:
+        wanted = f"at least {largest - _LARGEST_EXPONENT:.6g}, as logits come up to {largest:.6g}"
+        advice = "the offset slows time down by e^offset and changes nothing else"
+        raise ArgumentValueError(expected("offset", wanted, f"{attention.offset:.6g}", advice))

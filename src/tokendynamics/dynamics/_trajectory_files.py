@@ -251,6 +251,7 @@ def flow_to_arrays(flow: Flow) -> tuple[dict[str, Any], Arrays]:
         "projection": flow.projection,
         "normalization": flow.normalization,
         "weights": attention.weights,
+        "offset": attention.offset,
         "causal": attention.causal,
         "qk": _schedule_to_arrays(attention.qk, "qk", arrays),
         "ov": _schedule_to_arrays(attention.ov, "ov", arrays),
@@ -287,6 +288,7 @@ def flow_from_arrays(words: dict[str, Any], arrays: Arrays) -> Flow | None:
     if qk is None or ov is None or OWN in (words["space"], (place or {}).get("kind")):
         return None
     options = {name: words[name] for name in ("causal", "weights", "normalization")}
+    options["offset"] = words.get("offset", 0.0)  # folders written before there were exponential weights have none
     attention = Attention(qk, ov, positions=positions, **options)
     space = {"free": Free, "sphere": Sphere, "ellipsoid": lambda: Ellipsoid(arrays["metric"])}[words["space"]]()
     return Flow(attention, space, words["projection"])

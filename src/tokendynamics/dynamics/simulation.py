@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.attention.schedules.conversion import has_function
-from tokendynamics.dynamics._flow import Flow
+from tokendynamics.dynamics._flow import Flow, check_exponentials
 from tokendynamics.dynamics._notes import notes_on_time, warning_of_small_states
 from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics._trajectory import Trajectory
@@ -232,6 +232,7 @@ def simulate(
     flow = begun(flow, x0, times, jumps)
     start = read_start(flow, x0, device, dtype)
     moments, skipped = start.moments(times)
+    check_exponentials(flow, start.states, moments[0])
     given = _given(rtol=rtol, atol=atol, method=method, step=step, tau=tau, max_step=max_step)
     with reporting(progress) as report:
         problem = _problem(flow, start, moments, given, checked_events(events, start.states), budget(max_steps), report)

@@ -267,7 +267,8 @@ class AttentionTable(TomlTable):
     qk: Circuit
     ov: Circuit = "identity"
     causal: bool = False
-    weights: Literal["softmax", "linear"] = "softmax"
+    weights: Literal["softmax", "linear", "exponential"] = "softmax"
+    offset: float = 0.0
     normalization: Literal["plain", "paper"] | None = None
 
 

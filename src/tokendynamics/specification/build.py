@@ -173,7 +173,13 @@ def build(file: SpecificationFile, draws: Draws | None = None) -> Setup:
     positions = _positions(file, dim, draws)
     with file.blaming(("attention",)):
         attention = Attention(
-            qk, ov, causal=table.causal, weights=table.weights, normalization=table.normalization, positions=positions
+            qk,
+            ov,
+            causal=table.causal,
+            weights=table.weights,
+            normalization=table.normalization,
+            positions=positions,
+            offset=table.offset,
         )
     projection = "orthogonal" if isinstance(file.tables.space, FreeTable) else file.tables.space.projection
     with file.blaming(("space", "projection")):

@@ -178,11 +178,11 @@ def _largest_logit(trajectory: Trajectory, last: np.ndarray) -> np.ndarray:
 
 
 def _leaves_zero(flow: Flow) -> np.ndarray:
-    """Tell where some Re λ(Σ_h ov_h) > 0 beyond rounding, of softmax attention: almost every start leaves zero."""
+    """Tell where some Re λ(Σ_h ov_h) > 0 beyond rounding, of positive weights: almost every start leaves zero."""
     ov = flow.attention.ov.matrix_at(0.0).detach().double().cpu().sum(dim=-3)
     rounding = ov.shape[-1] * torch.finfo(ov.dtype).eps * torch.linalg.matrix_norm(ov)
     grows = torch.linalg.eigvals(ov).real.amax(dim=-1) > rounding
-    return np.asarray(grows & (flow.attention.weights == "softmax"))
+    return np.asarray(grows & (flow.attention.weights != "linear"))
 
 
 def _taken(values: np.ndarray, index: np.ndarray) -> np.ndarray:
@@ -207,7 +207,8 @@ def rests_only_at_zero(flow: Flow, tokens: int) -> np.ndarray:
 
     One head with an invertible ov is at rest where every average ``Σ_j w_ij x_j`` vanishes.
 
-    - Softmax weights under a causal mask: the first token averages itself alone, so it is zero, and with it the next.
+    - Softmax or exponential weights under a causal mask: the first token averages itself alone, so it is zero, and
+      with it the next.
     - Full mask, sym(qk) definite: at rest every x_i is a minimum of the convex function ``u ↦ Σ_j exp(u·qk x_j)``, so
       ``(x_i − x_k)·qk x_j = 0`` for all i, k, j and ``q_qk(x_i − x_k) = 0``: all tokens are equal, hence zero. Where
       sym(qk) is indefinite tokens on a line of its null cone, with mean zero, are at rest at any norm.
@@ -238,7 +239,7 @@ def rests_only_at_zero(flow: Flow, tokens: int) -> np.ndarray:
     invertible = singular_values[..., -1] > _rounding(attention.ov.matrix_at(0.0)) * singular_values[..., 0]
     if positions is not None and not isinstance(positions, AbsolutePositions | RotaryPositions):
         return nothing
-    if attention.causal and attention.weights == "softmax":
+    if attention.causal and attention.weights != "linear":
         return np.asarray((invertible & torch.ones(attention.system_shape, dtype=torch.bool)).numpy())
     qk = _matrix(attention.qk.matrix_at(0.0))
     values = torch.linalg.eigvalsh((qk + qk.mT) / 2)
@@ -246,7 +247,7 @@ def rests_only_at_zero(flow: Flow, tokens: int) -> np.ndarray:
     smallest = torch.maximum(values[..., 0], -values[..., -1])
     definite = smallest > rounding
     if isinstance(positions, RotaryPositions):
-        if attention.causal or attention.weights != "softmax":
+        if attention.causal or attention.weights == "linear":
             return nothing
         term = _rotary_norm(positions)
         definite = definite & (positions.scale != 0) & (smallest * (smallest - term) > (tokens - 1) * term**2 / 4)

@@ -36,10 +36,10 @@ def _moved_by(run: Shown) -> str:
     where = _SPACES.get(run.space, f"in the space {run.space!r}")
     attends = flow.attention
     mask = "causal" if attends.causal else "full"
-    linear = " with linear weights" if attends.weights == "linear" else ""
+    weights = "" if attends.weights == "softmax" else f" with {attends.weights} weights"
     positions = "" if attends.positions is None else f", with {type(attends.positions).__name__}"
     changing = "" if attends.constant else " with time-varying matrices"
-    return f" {where}, under {plural(flow.heads, 'head')} of {mask} attention{linear}{positions}{changing}"
+    return f" {where}, under {plural(flow.heads, 'head')} of {mask} attention{weights}{positions}{changing}"
 
 
 @dataclass(frozen=True)

@@ -327,7 +327,7 @@ def _attention_options(attention: Attention) -> tuple[object, ...]:
     rotary: tuple[object, ...] = ()
     if isinstance(positions, RotaryPositions):
         rotary = positions.base, positions.scale, positions.query.shape[-2:]
-    return attention.causal, attention.weights, attention.normalization, type(positions), *rotary
+    return attention.causal, attention.weights, attention.offset, attention.normalization, type(positions), *rotary
 
 
 def _constant(attention: Attention) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from tokendynamics.dynamics._field import SLOW
+from tokendynamics.dynamics.engines.compiled._model import EXPONENTIAL, LINEAR, SOFTMAX
 from tokendynamics.dynamics.engines.compiled._rows import (
     added,
     chosen,
@@ -26,9 +27,13 @@ from tokendynamics.dynamics.engines.compiled.lanes import (
     function,
     inlined,
     load,
+    select,
     sqrt,
     store,
 )
+
+_LARGEST = 700.0
+"""The largest logit, less the offset, whose exponential is a number with room for a sum."""
 
 
 @inlined
@@ -87,6 +92,9 @@ def refine(features, options, lanes, x, into):
     for token in range(options.tokens):
         vector = load_row(features, into, token * dim)
         slow = sqrt(dot(vector, vector)) < SLOW * fastest
+        # Of exponential weights no speed is the largest for all tokens.
+        if options.weights == EXPONENTIAL:
+            slow = slow | ~slow
         if any_of(slow):
             point = load_row(features, lanes.points, token * dim)
             pull = _pull_of_differences(features, options, lanes, x, token)
@@ -106,16 +114,32 @@ def _pull_of_differences(features, options, lanes, x, token):
         if options.rotary:
             _rotate_keys(features, options, lanes, lanes.points, head)
             top = _with_rotary_logits(features, options, lanes, lanes.points, head, token, seen)
-        mean, total = zeros(features), broadcast(0.0)
+        mean, total, anchor = zeros(features), broadcast(0.0), _anchor(options, top)
         for sender in range(seen):
             logit, other = load(lanes.logits, sender), load_row(features, x, sender * dim)
-            weight = exp(logit - top) if options.softmax else logit
+            weight = logit if options.weights == LINEAR else exp(logit - anchor)
             total = total + weight
             share = weight / sqrt(inner(options, lanes, other, other))
             mean = added(share, added(-1.0, receiver, other), mean)
         multiple = load(lanes.ov.now, circuit)
-        pull = added(multiple / total if options.softmax else multiple, mean, pull)
+        pull = added(multiple * _share(options, top, total, seen), mean, pull)
     return pull
+
+
+@inlined
+def _anchor(options, top):
+    """Return what is taken off the logits before they are exponentiated."""
+    return top if options.weights == SOFTMAX else broadcast(options.offset)
+
+
+@inlined
+def _share(options, top, total, seen):
+    """Return what multiplies the sum over the senders; NaN where an exponential weight is too large for a number."""
+    if options.weights == SOFTMAX:
+        return 1.0 / total
+    if options.weights == LINEAR:
+        return broadcast(1.0)
+    return select(top - options.offset <= _LARGEST, broadcast(1.0 / seen), broadcast(math.nan))
 
 
 @inlined
@@ -142,16 +166,16 @@ def _logits(features, lanes, placed, query, seen):
 @inlined
 def _average(features, options, lanes, placed, top, seen):
     """Return ``Σ_j w_j x_j`` over the tokens that are seen."""
-    mean, total = zeros(features), broadcast(0.0)
-    if not options.softmax:
+    mean, total, anchor = zeros(features), broadcast(0.0), _anchor(options, top)
+    if options.weights == LINEAR:
         for sender in range(seen):
             mean = added(load(lanes.logits, sender), load_row(features, placed, sender * len(features)), mean)
         return mean
     for sender in range(seen):
-        weight = exp(load(lanes.logits, sender) - top)
+        weight = exp(load(lanes.logits, sender) - anchor)
         total = total + weight
         mean = added(weight, load_row(features, placed, sender * len(features)), mean)
-    return scaled(1.0 / total, mean)
+    return scaled(_share(options, top, total, seen), mean)
 
 
 @inlined

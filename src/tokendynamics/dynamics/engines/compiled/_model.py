@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 
 from tokendynamics.dynamics.engines.compiled.lanes import WIDTH, behind, function, inlined, room, store
 
+SOFTMAX, EXPONENTIAL, LINEAR = 0, 1, 2
+"""Kinds of weights."""
+
 
 class Options(NamedTuple):
     """What all systems of a run share.
@@ -20,7 +23,8 @@ class Options(NamedTuple):
         heads: Heads.
         rotary: Coordinates that rotary positions turn; 0 without them.
         causal: Whether token i sees tokens j ≤ i only.
-        softmax: Whether weights are softmax, or else the logits themselves.
+        weights: Which kind: `SOFTMAX`, `EXPONENTIAL` or `LINEAR`.
+        offset: Taken off the logits of exponential weights.
         constrained: Whether tokens are held to ``y^T M y = 1``.
         has_metric: Whether M is not the identity.
         has_table: Whether attention reads x + p.
@@ -32,7 +36,8 @@ class Options(NamedTuple):
     heads: int
     rotary: int
     causal: bool
-    softmax: bool
+    weights: int
+    offset: float
     constrained: bool
     has_metric: bool
     has_table: bool

@@ -29,7 +29,14 @@ from tokendynamics.dynamics.engines.compiled._lane_traffic import (
     Interval,
     LaneRun,
 )
-from tokendynamics.dynamics.engines.compiled._model import Circuit, Options, Systems
+from tokendynamics.dynamics.engines.compiled._model import (
+    EXPONENTIAL,
+    LINEAR,
+    SOFTMAX,
+    Circuit,
+    Options,
+    Systems,
+)
 from tokendynamics.dynamics.engines.compiled._steps import Method
 from tokendynamics.dynamics.engines.problem import Outcome, Problem
 
@@ -164,7 +171,8 @@ def _options_of(field: Field, tokens: int) -> Options:
         heads=attention.heads,
         rotary=positions.rank if isinstance(positions, RotaryPositions) else 0,
         causal=attention.causal,
-        softmax=attention.weights == "softmax",
+        weights={"softmax": SOFTMAX, "exponential": EXPONENTIAL, "linear": LINEAR}[attention.weights],
+        offset=attention.offset,
         constrained=field.geometry.constrained,
         has_metric=field.geometry.metric is not None,
         has_table=isinstance(positions, AbsolutePositions),

@@ -1,0 +1,136 @@
+"""Exponential weights: softmax without its denominator, in every engine, with an offset that is a change of time."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import tokendynamics as td
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.specification import parse
+from tokendynamics.specification.build import build
+from tokendynamics.theorems import predict_equiangular
+
+Engine = Literal["batched", "compiled", "stiff"]
+ENGINES: tuple[Engine, ...] = ("batched", "compiled", "stiff")
+EYE = torch.eye(3, dtype=torch.float64)
+
+
+def flow(qk: Any = EYE, space: td.spaces.Space | None = None, ov: Any = EYE, **options: Any) -> td.Flow:
+    attention = td.Attention(qk, ov, weights="exponential", normalization="plain", **options)
+    return td.Flow(attention, td.Sphere() if space is None else space)
+
+
+def start(systems: int = 3, tokens: int = 5) -> Tensor:
+    return td.Sphere().sample(tokens, 3, (systems,), seed=4)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("beta", [-1.0, 0.0, 3.0])
+def test_equal_angles_follow_their_equation(engine: Engine, beta: float) -> None:
+    times = np.linspace(0.0, 2.0, 5)
+    run = td.simulate(flow(beta * EYE), EYE, times, engine=engine, rtol=1e-10, atol=1e-12)
+    cosine = (run.tensor[:, 0] * run.tensor[:, 2]).sum(dim=-1)
+    assert np.allclose(cosine, predict_equiangular(times, 3, beta, weights="exponential"), atol=1e-8)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("space", [td.Sphere(), td.Ellipsoid(torch.diag(torch.tensor([2.0, 1.0, 0.5]).double()))])
+def test_an_offset_is_a_change_of_time(engine: Engine, causal: bool, space: td.spaces.Space) -> None:
+    rng = np.random.default_rng(1)
+    qk, ov = rng.normal(size=(2, 3, 3)), rng.normal(size=(2, 3, 3))
+    slow = flow(qk, space, ov, causal=causal, offset=1.3)
+    fast = flow(qk, space, ov, causal=causal)
+    tight: dict[str, Any] = {"engine": engine, "rtol": 1e-10, "atol": 1e-12}
+    late = td.simulate(slow, start(), [0.0, 0.4, 1.5], **tight)
+    early = td.simulate(fast, start(), np.array([0.0, 0.4, 1.5]) * np.exp(-1.3), **tight)
+    assert float((late.tensor - early.tensor).abs().max()) < 1e-8
+
+
+def test_many_small_systems_move_as_each_does() -> None:
+    rng = np.random.default_rng(2)
+    qk = torch.tensor(rng.normal(size=(70, 2, 3, 3)))
+    for causal in (False, True):
+        together = flow(qk, ov=rng.normal(size=(2, 3, 3)), causal=causal, offset=0.4)
+        starts = start(70)
+        velocity = together.field(starts).velocity(starts, 0.0)
+        for system in (0, 31, 69):
+            alone = together.attention.select(torch.tensor([system]))
+            one = td.Flow(alone, td.Sphere()).field(starts[system : system + 1])
+            torch.testing.assert_close(
+                velocity[system], one.velocity(starts[system : system + 1], 0.0)[0], rtol=1e-13, atol=1e-14
+            )
+
+
+@pytest.mark.parametrize("beta", [0.5, 8.0, 40.0])
+def test_a_slow_velocity_is_right_to_its_own_digits(beta: float) -> None:
+    """Two tokens a hair apart close in with e^β/2 times their distance each, however small that is."""
+    angle = 1e-9
+    pair = torch.tensor([[1.0, 0.0, 0.0], [np.cos(angle), np.sin(angle), 0.0]], dtype=torch.float64)
+    velocity = flow(beta * EYE, offset=beta).velocity(pair)
+    assert float(velocity[0, 1]) == pytest.approx(angle / 2, rel=1e-9)
+    # The compiled loop sees the same speed: tokens come to rest when it falls below the event's.
+    rest, tight = td.dynamics.events.AtRest(1e-11), {"rtol": 1e-13, "atol": 1e-15}
+    for engine in ("batched", "compiled"):
+        run = td.simulate(flow(beta * EYE, offset=beta), pair, [0.0, 60.0], engine=engine, events=[rest], **tight)
+        assert float(run.end_times) == pytest.approx(np.log(angle / 2 / 1e-11), rel=1e-3)
+
+
+def test_weights_that_are_no_numbers_are_refused_and_an_offset_mends_it() -> None:
+    pair = [[1.0, 0.0, 0.0], [0.6, 0.8, 0.0]]
+    ellipsoid = td.Ellipsoid(torch.diag(torch.tensor([0.25, 1.0, 1.0]).double()))
+    for space, largest in ((td.Sphere(), "900"), (ellipsoid, "3600")):
+        with pytest.raises(ArgumentValueError, match=rf"offset: expected at least .*, as logits come up to {largest}"):
+            td.simulate(flow(900 * EYE, space), pair, [0.0, 1.0])
+    with pytest.raises(ArgumentValueError, match=r"offset: .* as logits come up to 900, got 0"):
+        td.simulate(flow(900 * EYE, td.Free()), pair, [0.0, 1.0])
+    run = td.simulate(flow(900 * EYE, offset=900.0), pair, [0.0, 1.0])
+    assert str(run.status) == "reached the horizon"
+
+
+@pytest.mark.parametrize("engine", ["batched", "compiled"])
+def test_tokens_that_run_to_infinity_in_free_space_say_so(engine: Engine) -> None:
+    run = td.simulate(flow(space=td.Free()), 2 * EYE, [0.0, 5.0], engine=engine)
+    assert str(run.status) in ("diverged", "step size underflow")
+    # One token: x' = x e^{x²}, so that ∫ e^{−x²}/x dx = t.
+    alone = td.Flow(td.Attention([[1.0]], [[1.0]], weights="exponential"), td.Free())
+    grown = td.simulate(alone, [[0.5]], [0.0, 0.3], engine=engine, rtol=1e-10, atol=1e-12)
+    ends = np.linspace(0.5, float(grown.states[-1][0][0]), 20001)
+    slope = np.exp(-(ends**2)) / ends
+    assert float(np.trapezoid(slope, ends)) == pytest.approx(0.3, rel=1e-7)
+
+
+@pytest.mark.parametrize("weights", ["softmax", "linear"])
+def test_only_exponential_weights_have_an_offset(weights: Any) -> None:
+    with pytest.raises(ArgumentValueError, match=r"offset: expected 0, as only exponential weights have one"):
+        td.Attention(EYE, EYE, weights=weights, offset=1.0)
+    with pytest.raises(ArgumentValueError, match=r"offset"):
+        td.Attention(EYE, EYE, weights="exponential", offset=float("nan"))
+
+
+SPECIFICATION = """
+[attention]
+qk = "identity"
+weights = "exponential"
+offset = {offset}
+normalization = "plain"
+[space]
+kind = "sphere"
+[start]
+tokens = [[1.0, 0.0], [0.6, 0.8]]
+[time]
+times = [0.0, 1.0]
+"""
+
+
+def test_a_specification_file_has_an_offset() -> None:
+    parsed = [parse(SPECIFICATION.format(offset=offset), "a.toml") for offset in (0.0, 1.0)]
+    fast, slow = (build(file) for file in parsed)
+    assert (fast.flow.attention.offset, slow.flow.attention.offset) == (0.0, 1.0)
+    fast_velocity, slow_velocity = (np.asarray(one.flow.velocity(one.start)) for one in (fast, slow))
+    assert np.allclose(fast_velocity, np.e * slow_velocity, rtol=1e-12, atol=0)
