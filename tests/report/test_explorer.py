@@ -16,7 +16,7 @@ from tokendynamics import observables
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.report.explorer import _page as page
 from tokendynamics.report.explorer import _statements
-from tokendynamics.report.explorer._flow import changed, numbers_of, sharpness, why_not_live
+from tokendynamics.report.explorer._flow import changed, numbers_of, peak, sharpness, why_not_live
 from tokendynamics.report.explorer._system import measured
 from tokendynamics.specification import parse
 
@@ -151,13 +151,13 @@ def test_each_printed_certificate_is_what_certify_says_of_that_run(
     table, flow = system["certificates"], system["flow"]
     as_shown = td.Flow(td.Attention(flow["qk"], flow["ov"], normalization=flow["normalization"]), td.Sphere())
     times = np.array(system["times"])[::10]
-    combinations = [(c, w) for c in (False, True) for w in ("softmax", "linear")]
+    combinations = [(c, w) for c in (False, True) for w in _statements.WEIGHTS]
     outcomes = set()
     for place, (beta, (causal, weights)) in enumerate((b, one) for b in table["beta"] for one in combinations):
         shown = [table["certified"][one] for one in table["index"][place]]
         if betas is not None and beta not in betas:
             continue
-        if weights == "linear":
+        if weights != "softmax":
             assert shown == []
             continue
         now = changed(as_shown, beta=beta, causal=causal, weights="softmax", positions=True)
@@ -200,10 +200,27 @@ def test_a_flow_whose_runs_take_long_has_no_certificates() -> None:
 
 def test_a_theorem_applies_to_the_leader_only_under_its_mask(presets: dict[str, Any]) -> None:
     table = presets["leader"]["statements"]
-    combinations = [(c, w) for c in (False, True) for w in ("softmax", "linear")]
+    combinations = [(c, w) for c in (False, True) for w in _statements.WEIGHTS]
     for (causal, weights), places in zip(combinations, table["index"], strict=True):
         titles = {table["rows"][place]["title"] for place in places if table["rows"][place]["applies"]}
         assert ("Theorem 5.1 (asymptotic)" in titles) == (causal and weights == "softmax")
+
+
+def test_no_exponential_weight_of_the_page_is_above_one() -> None:
+    x, rng = td.Sphere().sample(6, 3, seed=3), np.random.default_rng(4)
+    qk, table, rows = rng.normal(size=(2, 3, 3)), rng.normal(size=(6, 3)), rng.normal(size=(2, 2, 3, 2))
+    ellipsoid = td.Ellipsoid(torch.diag(torch.tensor([0.3, 1.0, 4.0]).double()))
+    for space in (td.Sphere(), ellipsoid):
+        for positions in (None, td.AbsolutePositions(table), td.RotaryPositions(*rows, scale=2.0)):
+            flow = td.Flow(td.Attention(qk, np.stack([EYE, EYE]), positions=positions), space)
+            for kept in (True, False):
+                settings = {"beta": 5.0, "causal": False, "weights": "exponential", "positions": kept}
+                shown = changed(flow, **settings, peak=peak(flow, x))
+                largest = float(shown.attention.pattern(space.project(x)).max()) * 6
+                assert 0 < largest <= 1
+    alone = td.Flow(td.Attention(2 * EYE, EYE, weights="exponential", offset=0.5), td.Free())
+    assert peak(alone, x) == 0.25
+    assert peak(td.Flow(td.Attention(2 * EYE, EYE), td.Free()), x) == 0.0
 
 
 def test_beta_is_the_multiple_of_the_identity_that_qk_is() -> None:

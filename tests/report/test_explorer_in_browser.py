@@ -60,10 +60,16 @@ def random_flow(seed: int) -> tuple[td.Flow, torch.Tensor]:
     if seed % 5 == 2:
         one = 1 if seed % 2 else heads
         positions = td.RotaryPositions(*rng.normal(size=(2, one, dim, 2)) / 2, base=20.0, scale=0.7)
-    weights: Any = "linear" if seed % 7 == 3 else "softmax"
+    weights: Any = {3: "linear", 5: "exponential"}.get(seed % 7, "softmax")
     normalization: Any = (None, "plain", "paper")[seed % 3]
     attention = td.Attention(
-        qk, ov, causal=bool(seed % 2), weights=weights, normalization=normalization, positions=positions
+        qk,
+        ov,
+        causal=bool(seed % 2),
+        weights=weights,
+        normalization=normalization,
+        positions=positions,
+        offset=0.4 if weights == "exponential" else 0.0,
     )
     flow = td.Flow(attention, space)
     return flow, flow.geometry.project(torch.as_tensor(rng.normal(size=(tokens, dim)) / 2))
@@ -74,7 +80,7 @@ def random_flow(seed: int) -> tuple[td.Flow, torch.Tensor]:
 def test_trajectories_are_those_of_python(first: int, opened: Any) -> None:
     for seed in range(first, first + 8):
         flow, start = random_flow(seed)
-        times = np.linspace(0.0, 0.5 if flow.attention.weights == "linear" else 2.0, 9)
+        times = np.linspace(0.0, 2.0 if flow.attention.weights == "softmax" else 0.5, 9)
         run = td.simulate(flow, start, times, rtol=1e-11, atol=1e-13)
         assert str(run.status) == "reached the horizon"
         given = numbers_of(flow, start), sharpness(flow), times.tolist()
@@ -91,15 +97,17 @@ def test_trajectories_are_those_of_python(first: int, opened: Any) -> None:
 
 
 @pytest.mark.few(2)
+@pytest.mark.parametrize("weights", ["softmax", "exponential"])
 @pytest.mark.parametrize("preset", ["one-cluster", "metastability", "leader", "rotary", "repulsion"])
-def test_presets_move_pause_and_are_the_flow_that_their_code_makes(preset: str, opened: Any) -> None:
-    asked(opened, "hook.set({preset: arguments[0]})", preset)
+def test_presets_move_pause_and_are_the_flow_that_their_code_makes(preset: str, weights: str, opened: Any) -> None:
+    asked(opened, "hook.set({preset: arguments[0], weights: arguments[1]})", preset, weights)
     first = asked(opened, "hook.state()")
     asked(opened, "hook.seek(300)")
     last = asked(opened, "hook.state()")
     assert (first["frame"], last["frame"], last["ended"]) == (0, 300, "")
     assert np.abs(np.subtract(first["states"], last["states"])).max() > 0.1
     python, toml = asked(opened, "hook.code('python')"), asked(opened, "hook.code('toml')")
+    assert ("offset" in python, "offset" in toml) == ((weights == "exponential" and preset != "rotary",) * 2)
     names: dict[str, Any] = {}
     exec(python.replace("print(run.summary())", ""), names)  # noqa: S102  # what the page gives its reader
     run = names["run"]
@@ -131,7 +139,7 @@ def test_each_control_changes_what_moves_and_what_is_said(opened: Any) -> None:
     asked(opened, "hook.seek(120)")
     before, said = asked(opened, "hook.state()"), words(opened, "summary")
     assert "draw together" in said
-    for changes in ({"beta": 6}, {"mask": "causal"}, {"weights": "linear"}, {"tokens": 7}):
+    for changes in ({"beta": 6}, {"mask": "causal"}, {"weights": "linear"}, {"weights": "exponential"}, {"tokens": 7}):
         asked(opened, "hook.set({preset: 'one-cluster', ...arguments[0]})", changes)
         asked(opened, "hook.seek(120)")
         after = asked(opened, "hook.state()")
@@ -201,7 +209,7 @@ def test_a_certificate_is_of_the_setting_or_says_of_which(opened: Any) -> None:
     table = leader["certificates"]
 
     def said(beta: float, causal: bool) -> list[str]:
-        places = table["index"][4 * table["beta"].index(beta) + 2 * causal]
+        places = table["index"][6 * table["beta"].index(beta) + 3 * causal]
         return [f"Certificate: {table['certified'][place]['words']}." for place in places]
 
     assert certificates(opened) == said(8, True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import torch
@@ -15,7 +16,7 @@ from tokendynamics.words import plural
 MOST_TOKENS, MOST_DIM, MOST_HEADS = 128, 16, 16
 
 
-Weights = Literal["softmax", "linear"]
+Weights = Literal["softmax", "linear", "exponential"]
 
 
 def why_not_live(flow: Flow, start: Tensor) -> str:
@@ -57,6 +58,7 @@ def numbers_of(flow: Flow, start: Tensor) -> dict[str, Any]:
     return {
         "space": {"kind": flow.space.name, "metric": None if metric is None else metric.double().tolist()},
         "weights": attention.weights,
+        "peak": peak(flow, start),
         "causal": attention.causal,
         "normalization": flow.normalization,
         "factor": flow.weight_factor,
@@ -67,15 +69,37 @@ def numbers_of(flow: Flow, start: Tensor) -> dict[str, Any]:
     }
 
 
-def changed(flow: Flow, *, beta: float, causal: bool, weights: Weights, positions: bool) -> Flow:
+def peak(flow: Flow, start: Tensor) -> float:
+    """Return what the offset of exponential weights is for β = 1, so that no weight is above 1.
+
+    That of the flow itself where it has such weights; else a bound of the logits on the space, and 0 in free space.
+    """
+    attention, metric = flow.attention, flow.geometry.metric
+    if attention.weights == "exponential":
+        return attention.offset / sharpness(flow)
+    if not flow.geometry.constrained:
+        return 0.0
+    longest = 1.0 if metric is None else float(torch.linalg.eigvalsh(metric.double())[0]) ** -0.5
+    largest = float(torch.linalg.matrix_norm(_matrices(attention.qk) / sharpness(flow), 2).max())
+    positions = attention.positions
+    if isinstance(positions, AbsolutePositions):
+        longest += float(torch.linalg.vector_norm(positions.table[: start.shape[-2]].double(), dim=-1).max())
+    if isinstance(positions, RotaryPositions):
+        sides = (float(torch.linalg.matrix_norm(_matrices(side), 2).max()) for side in (positions.query, positions.key))
+        largest = max(largest, positions.scale * (largest + math.prod(sides)))
+    return longest**2 * largest
+
+
+def changed(flow: Flow, *, beta: float, causal: bool, weights: Weights, positions: bool, peak: float = 0.0) -> Flow:
     """Return a flow that can be live with other settings: what the page's controls change.
 
     Args:
         flow: See `why_not_live`.
         beta: What multiplies every logit, relative to a qk without its `sharpness`.
         causal: Whether a token sees those before it alone.
-        weights: "softmax" or "linear".
+        weights: "softmax", "linear" or "exponential".
         positions: Whether its positions, if it has any, are kept.
+        peak: See `peak`.
     """
     attention = flow.attention
     kept = attention.positions if positions else None
@@ -93,6 +117,7 @@ def changed(flow: Flow, *, beta: float, causal: bool, weights: Weights, position
         weights=weights,
         normalization="paper" if flow.normalization == "paper" else "plain",
         positions=scheme,
+        offset=beta * peak if weights == "exponential" else 0.0,
     )
     return Flow(other, flow.space)
 

@@ -6,7 +6,7 @@
 /**
  * @typedef {{kind: string, metric: number[][] | null}} Space
  * @typedef {{kind: string, table?: number[][], query?: number[][][], key?: number[][][], frequencies?: number[], scale?: number, base?: number | null}} Positions
- * @typedef {{space: Space, weights: string, causal: boolean, factor: number, qk: number[][][], ov: number[][][],
+ * @typedef {{space: Space, weights: string, peak: number, causal: boolean, factor: number, qk: number[][][], ov: number[][][],
  *   normalization: string, positions: Positions | null, start: number[][]}} System
  * @typedef {{n: number, dim: number, velocity: (y: Float64Array, out: Float64Array) => void,
  *   project: (y: Float64Array) => void}} Field
@@ -60,7 +60,8 @@ function fieldOf(system, beta) {
     }
   }
 
-  /** The weights of one receiver; softmax weights are computed from the largest logit downwards. @param {number} i */
+  /** The weights of one receiver; softmax weights are computed from the largest logit downwards,
+   * exponential ones from an offset that grows with beta. @param {number} i */
   function weigh(i) {
     const last = causal ? i : n - 1;
     let largest = -Infinity, total = 0;
@@ -72,7 +73,9 @@ function fieldOf(system, beta) {
       if (weights[j] > largest) largest = weights[j];
     }
     if (system.weights !== "linear") {
-      for (let j = 0; j <= last; j++) total += (weights[j] = Math.exp(weights[j] - largest));
+      const exponential = system.weights === "exponential", anchor = exponential ? beta * system.peak : largest;
+      for (let j = 0; j <= last; j++) total += (weights[j] = Math.exp(weights[j] - anchor));
+      if (exponential) total = last + 1;
       for (let j = 0; j <= last; j++) weights[j] /= total;
     }
     return last;

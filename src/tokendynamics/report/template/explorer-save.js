@@ -10,7 +10,7 @@ function codeOf(movie, language) {
   const flow = movie.flow;
   if (!flow) return "";
   const rotary = flow.positions && flow.positions.kind === "rotary" ? flow.positions : null, beta = movie.settings.beta, qk = rotary ? flow.qk : scaled(flow.qk, beta);
-  const scale = rotary ? beta * (rotary.scale ?? 1) : 1, python = language === "python", times = JSON.stringify(movie.times);
+  const scale = rotary ? beta * (rotary.scale ?? 1) : 1, offset = flow.weights === "exponential" ? beta * flow.peak : 0, python = language === "python", times = JSON.stringify(movie.times);
   const lines = [];
   if (python) {
     /** @type {Record<string, string>} */
@@ -18,10 +18,10 @@ function codeOf(movie, language) {
     lines.push("import tokendynamics as td", "");
     if (rotary) lines.push(`positions = td.RotaryPositions(${matrix(rotary.query)}, ${matrix(rotary.key)}, scale=${scale}, frequencies=${JSON.stringify(rotary.frequencies)})`);
     else lines.push(`positions = ${flow.positions ? `td.AbsolutePositions(${matrix(flow.positions.table)})` : "None"}`);
-    lines.push(`attention = td.Attention(${matrix(qk)}, ${matrix(flow.ov)}, causal=${flow.causal ? "True" : "False"}, weights="${flow.weights}", normalization="${flow.normalization}", positions=positions)`,
+    lines.push(`attention = td.Attention(${matrix(qk)}, ${matrix(flow.ov)}, causal=${flow.causal ? "True" : "False"}, weights="${flow.weights}", normalization="${flow.normalization}", positions=positions${offset ? `, offset=${offset}` : ""})`,
       `flow = td.Flow(attention, ${space})`, `start = ${matrix(flow.start)}`, `run = td.simulate(flow, start, ${times})`, "print(run.summary())");
   } else {
-    lines.push(`title = "${movie.system.title.replace(/["\\]/g, "'")}"`, "", "[attention]", `qk = ${matrix(qk)}`, `ov = ${matrix(flow.ov)}`, `causal = ${flow.causal}`, `weights = "${flow.weights}"`, `normalization = "${flow.normalization}"`, "");
+    lines.push(`title = "${movie.system.title.replace(/["\\]/g, "'")}"`, "", "[attention]", `qk = ${matrix(qk)}`, `ov = ${matrix(flow.ov)}`, `causal = ${flow.causal}`, `weights = "${flow.weights}"`, `normalization = "${flow.normalization}"`, ...(offset ? [`offset = ${decimal(offset)}`] : []), "");
     if (rotary && ((rotary.query || []).length > 1 || rotary.base === undefined || rotary.base === null)) return "";
     if (rotary) lines.push("[positions]", 'kind = "rotary"', `query = ${matrix((rotary.query || [])[0])}`, `key = ${matrix((rotary.key || [])[0])}`, `base = ${decimal(rotary.base ?? NaN)}`, `scale = ${decimal(scale)}`, "");
     else if (flow.positions) lines.push("[positions]", 'kind = "absolute"', `table = ${matrix(flow.positions.table)}`, "");
