@@ -39,6 +39,8 @@ def test_patterns_and_averages_are_the_plain_sums_however_long(tokens, weights, 
     batch = torch.tensor(np.stack([x, x[::-1].copy()]))
     scale = max(1.0, np.abs(mixed).max())
     np.testing.assert_allclose(attention.mix(torch.tensor(x), 0.0), mixed, rtol=0, atol=1e-13 * scale)
+    with_slope = attention.mix(torch.tensor(x, requires_grad=True), 0.0).detach()
+    np.testing.assert_allclose(with_slope, mixed, rtol=0, atol=1e-13 * scale)
     np.testing.assert_allclose(attention.mix(batch, 0.0)[0], mixed, rtol=0, atol=1e-13 * scale)
     identity = np.einsum("hij,jd->id", wanted, x)
     found = attention.mix(torch.tensor(x), 0.0, identity_values=True)

@@ -75,7 +75,8 @@ def test_a_slow_velocity_is_right_to_its_own_digits(beta: float) -> None:
     velocity = flow(beta * EYE, offset=beta).velocity(pair)
     assert float(velocity[0, 1]) == pytest.approx(angle / 2, rel=1e-9)
     # The compiled loop sees the same speed: tokens come to rest when it falls below the event's.
-    rest, tight = td.dynamics.events.AtRest(1e-11), {"rtol": 1e-13, "atol": 1e-15}
+    rest = td.dynamics.events.AtRest(1e-11)
+    tight: dict[str, Any] = {"rtol": 1e-13, "atol": 1e-15}
     for engine in ("batched", "compiled"):
         run = td.simulate(flow(beta * EYE, offset=beta), pair, [0.0, 60.0], engine=engine, events=[rest], **tight)
         assert float(run.end_times) == pytest.approx(np.log(angle / 2 / 1e-11), rel=1e-3)
@@ -134,3 +135,13 @@ def test_a_specification_file_has_an_offset() -> None:
     assert (fast.flow.attention.offset, slow.flow.attention.offset) == (0.0, 1.0)
     fast_velocity, slow_velocity = (np.asarray(one.flow.velocity(one.start)) for one in (fast, slow))
     assert np.allclose(fast_velocity, np.e * slow_velocity, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_of_long_sequences_are_those_of_the_sums_written_out(causal: bool) -> None:
+    x = td.Sphere().sample(140, 3, seed=5).requires_grad_()
+    attention = td.Attention(2 * EYE, EYE, weights="exponential", causal=causal, offset=1.0)
+    weights = (2 * x @ x.mT - 1).exp()
+    weights = weights.tril() / torch.arange(1, 141).unsqueeze(-1) if causal else weights / 140
+    slopes = [torch.autograd.grad((mixed**3).sum(), x)[0] for mixed in (attention.mix(x, 0.0), weights @ x)]
+    torch.testing.assert_close(slopes[0], slopes[1], rtol=1e-12, atol=1e-14)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
@@ -45,8 +47,9 @@ def masked_weights(
         return logits if hidden is None else logits.masked_fill(hidden, 0.0)
     seen = logits if hidden is None else logits.masked_fill(hidden, -torch.inf)
     if weights == "exponential":
-        exponentials = (seen - offset).exp()
-        return exponentials / logits.shape[-1] if hidden is None else exponentials / (~hidden).sum(dim=-1, keepdim=True)
+        # One pass less than a division: w = e^(s − offset − log n).
+        count = logits.shape[-1] if hidden is None else (~hidden).sum(dim=-1, keepdim=True)
+        return (seen - (offset + torch.as_tensor(count).to(logits).log())).exp()
     return seen.softmax(dim=-1)
 
 
@@ -62,6 +65,14 @@ def average(weights: Tensor, value: Tensor) -> Tensor:
 
 def fused_average(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
     """Return ``Σ_j softmax_j(q_i · k_j) v_j`` in memory linear in the tokens."""
+    parts, back = _side_by_side(query, key, value)
+    return back(scaled_dot_product_attention(*parts, is_causal=causal, scale=1.0))
+
+
+def _side_by_side(
+    query: Tensor, key: Tensor, value: Tensor
+) -> tuple[tuple[Tensor, Tensor, Tensor], Callable[[Tensor], Tensor]]:
+    """Return the three as PyTorch's fused attention takes them, and what brings its output back."""
     # Four axes and one width: with three axes or unequal widths PyTorch falls back to a path that forms the weights.
     system, heads, tokens = query.shape[:-3], query.shape[-3], query.shape[-2]
     width = max(query.shape[-1], value.shape[-1])
@@ -70,9 +81,10 @@ def fused_average(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Te
         four_axes = part.expand(*system, heads, -1, -1).reshape(-1, heads, tokens, part.shape[-1])
         return pad(four_axes, (0, width - part.shape[-1])) if part.shape[-1] < width else four_axes
 
-    parts = prepared(query), prepared(key), prepared(value)
-    mixed = scaled_dot_product_attention(*parts, is_causal=causal, scale=1.0)
-    return mixed[..., : value.shape[-1]].reshape(*system, heads, tokens, value.shape[-1])
+    def back(mixed: Tensor) -> Tensor:
+        return mixed[..., : value.shape[-1]].reshape(*system, heads, tokens, value.shape[-1])
+
+    return (prepared(query), prepared(key), prepared(value)), back
 
 
 def long_average(query: Tensor, key: Tensor, value: Tensor, causal: bool, weights: str, offset: float = 0.0) -> Tensor:
@@ -86,6 +98,12 @@ def long_average(query: Tensor, key: Tensor, value: Tensor, causal: bool, weight
 
 
 def _exponential_average(query: Tensor, key: Tensor, value: Tensor, causal: bool, offset: float) -> Tensor:
+    if query.device.type == "cpu" and not any(part.requires_grad for part in (query, key, value)):
+        # PyTorch's fused attention on processors gives the logarithms of the sums, too, but no gradient of them.
+        fused, back = _side_by_side(query, key, value)
+        mean, log_sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*fused, 0.0, causal, scale=1.0)
+        seen = torch.arange(1, query.shape[-2] + 1).unsqueeze(-1) if causal else query.shape[-2]
+        return back(mean * (log_sums - offset).exp().unsqueeze(-1) / seen)
     parts = []
     for start in range(0, query.shape[-2], _ROWS):
         rows = logits(query[..., start : start + _ROWS, :], key)
