@@ -232,7 +232,6 @@ def simulate(
     flow = begun(flow, x0, times, jumps)
     start = read_start(flow, x0, device, dtype)
     moments, skipped = start.moments(times)
-    check_exponentials(flow, start.states, moments[0])
     given = _given(rtol=rtol, atol=atol, method=method, step=step, tau=tau, max_step=max_step)
     with reporting(progress) as report:
         problem = _problem(flow, start, moments, given, checked_events(events, start.states), budget(max_steps), report)
@@ -256,6 +255,7 @@ def _problem(
     report: Progress,
 ) -> Problem:
     """Return what an engine is given, from checked times and events and the options that the caller gave."""
+    check_exponentials(flow, start.states, times[0])
     method = given.get("method", "dopri5")
     if method not in TABLEAUS:
         raise ArgumentValueError(expected("method", f"one of {', '.join(TABLEAUS)}", repr(method)))
