@@ -19,9 +19,15 @@ from tokendynamics.report import chart
 
 tokenizer = byte_tokenizer()
 torch.manual_seed(0)
-sizes = {"hidden_size": 48, "num_hidden_layers": 12, "num_attention_heads": 4}
-sizes |= {"intermediate_size": 96, "max_position_embeddings": 256}
-network = BertModel(BertConfig(vocab_size=len(tokenizer), **sizes)).eval()
+config = BertConfig(
+    vocab_size=len(tokenizer),
+    hidden_size=48,
+    num_hidden_layers=12,
+    num_attention_heads=4,
+    intermediate_size=96,
+    max_position_embeddings=256,
+)
+network = BertModel(config).eval()
 model = td.load(network, tokenizer=tokenizer)
 texts = [text[:60] for text in default_texts().values()]
 diagnosis = td.diagnose(
