@@ -119,7 +119,8 @@ def test_sequences_side_by_side_are_audited_and_windows_of_as_many_places_are_no
     ckpt = loaded(network)
     audit = td.audit(ckpt)
     assert audit.sizes["layer"] == 2
-    block, factors = network.blocks[1], ckpt.attention(2)
+    block: Any = network.blocks[1]
+    factors = ckpt.attention(2)
     x = torch.randn(1, SIDE, SIDE, DIM)
     with torch.no_grad():
         mixed = attention_of(block, x)

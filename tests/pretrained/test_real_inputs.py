@@ -140,7 +140,7 @@ class Folded(Series):
 @pytest.mark.parametrize("several", [1, 3])
 def test_channels_that_are_folded_into_the_inputs_are_named(several: int) -> None:
     torch.manual_seed(2)
-    ckpt = td.load(Folded().eval(), inputs=torch.randn(2, 32, 3))
+    ckpt: Any = td.load(Folded().eval(), inputs=torch.randn(2, 32, 3))
     prompts = [series_of(32, 3) for _ in range(several)]
     words = (
         "series: expected an input that the blocks read as one sequence, got 3 sequences from one of shape (1, 32, 3); "
