@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from tokendynamics.theorems._closed_forms import predict_equiangular, predict_interaction_window, predict_two_clusters
+from tokendynamics.theorems._closed_forms import (
+    predict_equiangular,
+    predict_gaussian_moments,
+    predict_interaction_window,
+    predict_two_clusters,
+)
 from tokendynamics.theorems._evaluate import certify, check
 from tokendynamics.theorems._papers import PAPERS
 from tokendynamics.theorems._statement import Statement
@@ -12,7 +17,7 @@ from tokendynamics.theorems.statements import STATEMENTS
 
 __all__ = [
     "ATLAS", "PAPERS", "STATEMENTS", "Certificate", "Check", "Condition", "Hypothesis", "Prediction",
-    "Statement", "certify", "check", "predict_equiangular", "predict_interaction_window",
+    "Statement", "certify", "check", "predict_equiangular", "predict_gaussian_moments", "predict_interaction_window",
     "predict_two_clusters",
 ]  # fmt: skip
 

@@ -10,9 +10,10 @@ from scipy.integrate import solve_ivp
 
 from tokendynamics.dynamics.options import read_times
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.arguments import ArrayLike
+from tokendynamics.numerics.arguments import ArrayLike, as_square, as_tensor
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.words import number
 
 _RTOL, _ATOL = 1e-12, 1e-14
 
@@ -169,3 +170,93 @@ def predict_interaction_window(beta: ArrayLike) -> np.ndarray:
     root = np.hypot(2 * betas, 1.0)
     # 1 − cos τ, without the difference of nearly equal numbers at large β.
     return np.asarray(2 * np.arcsin(np.sqrt((1 + 1 / (root + 2 * betas)) / (root + 1) / 2)))
+
+
+_INFINITE = 1e8
+"""A covariance that has grown by this factor is infinite within as small a part of the time."""
+
+
+@typed_arguments
+def predict_gaussian_moments(
+    times: ArrayLike, mean: ArrayLike, covariance: ArrayLike, qk: ArrayLike, ov: ArrayLike
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean m and covariance Σ of infinitely many tokens in free space that start as a Gaussian.
+
+    Under softmax attention with a full mask such tokens stay Gaussian: the field at x is ov(m + Σ qk^T x), so that
+
+        m' = ov (I + Σ qk^T) m,   Σ' = ov Σ qk^T Σ + (ov Σ qk^T Σ)^T.
+
+    In one dimension Σ(t) = Σ(0)/(1 − 2 ov qk Σ(0) t), which for ov·qk > 0 is infinite at t = 1/(2 ov qk Σ(0)).
+
+    Source: `meanfield` for the Gaussians; the equations are derived here from the average of y under e^{x·qk y}.
+
+    Args:
+        times: Where the moments are wanted, increasing; the start is at the first. Shape (time,).
+        mean: m at the first time, (dim,).
+        covariance: Σ at the first time, symmetric and positive semidefinite, (dim, dim).
+        qk: The QK circuit, (dim, dim).
+        ov: The OV circuit, (dim, dim).
+
+    Returns:
+        Means, (time, dim), and covariances, (time, dim, dim), float64, to about 10 digits.
+
+    Raises:
+        ArgumentValueError: Shapes that do not fit, a matrix that cannot be a covariance, or times up to which it does
+            not stay finite.
+
+    >>> mean, covariance = predict_gaussian_moments([0.0, 1.0], [1.0], [[1.0]], [[1.0]], [[-1.0]])
+    >>> mean[-1].round(6), covariance[-1].round(6)
+    (array([0.212395]), array([[0.333333]]))
+    """
+    moments = np.asarray(read_times(times))
+    key, value = (as_square(matrix, name).detach().double().cpu().numpy() for matrix, name in ((qk, "qk"), (ov, "ov")))
+    dim = len(key)
+    m, sigma = _gaussian(mean, covariance, value, dim)
+    size = max(float(np.abs(sigma).max()), np.finfo(float).tiny)
+
+    def slope(_: float, packed: np.ndarray) -> np.ndarray:
+        spread = packed[dim:].reshape(dim, dim)
+        pull = value @ spread @ key.T
+        change = pull @ spread
+        return np.concatenate([value @ packed[:dim] + pull @ packed[:dim], (change + change.T).ravel()])
+
+    packed = np.concatenate([m, sigma.ravel()])[None]
+    if len(moments) > 1:
+        packed = _until_infinite(slope, packed[0], moments, dim, _INFINITE * size)
+    return packed[:, :dim], packed[:, dim:].reshape(-1, dim, dim)
+
+
+def _gaussian(mean: ArrayLike, covariance: ArrayLike, value: np.ndarray, dim: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and covariance as float64, refused where they are none or do not fit."""
+    m, sigma = (
+        as_tensor(given, name).detach().double().cpu().numpy()
+        for given, name in ((mean, "mean"), (covariance, "covariance"))
+    )
+    shapes = (("mean", m, (dim,)), ("covariance", sigma, (dim, dim)), ("ov", value, (dim, dim)))
+    for name, array, shape in shapes:
+        if array.shape != shape:
+            raise ArgumentValueError(expected(name, f"shape {shape}, which fits qk", f"shape {array.shape}"))
+    size = float(np.abs(sigma).max())
+    least = float(np.linalg.eigvalsh((sigma + sigma.T) / 2)[0])
+    if float(np.abs(sigma - sigma.T).max()) > 1e-12 * size or least < -1e-12 * size:
+        came = f"the least eigenvalue {number(least)}" if least < 0 else "one that is not symmetric"
+        raise ArgumentValueError(expected("covariance", "a symmetric positive semidefinite matrix", came))
+    return m, sigma
+
+
+def _until_infinite(
+    slope: Callable[[float, np.ndarray], np.ndarray], packed: np.ndarray, times: np.ndarray, dim: int, bound: float
+) -> np.ndarray:
+    """Integrate to the last time, (time, entry); refuse it where the covariance reaches the bound before."""
+
+    def below(_: float, entries: np.ndarray) -> float:
+        return bound - float(np.abs(entries[dim:]).max())
+
+    below.terminal = True  # pyright: ignore[reportFunctionMemberAccess]
+    ends = (float(times[0]), float(times[-1]))
+    run = solve_ivp(slope, ends, packed, method="DOP853", t_eval=times, rtol=_RTOL, atol=_ATOL, events=below)
+    if run.status == 1:
+        end = number(float(run.t_events[0][0]), 7)
+        wanted = f"times before {end}, when the covariance becomes infinite"
+        raise ArgumentValueError(expected("times", wanted, f"the last at {number(ends[1], 7)}"))
+    return run.y.T
