@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from scipy.integrate import solve_ivp
@@ -141,6 +142,58 @@ def predict_two_clusters(
         return speed * pulls * (1 - rho**2)
 
     return _solved(slope, cosine, moments)
+
+
+def averaged_cosine(tokens: int, beta: float | np.ndarray, cosine: float | np.ndarray) -> Any:
+    """Return the cosine of two attention averages Σ_j w_ij x_j of tokens with one cosine ρ in [0, 1], of any shape.
+
+    With p the weight of a token for itself, q that for any other, and S = 1 + (ℓ − 1)ρ,
+
+        ((p − q)²ρ + 2(p − q)qS + q²ℓS) / ((p − q)² + 2(p − q)qS + q²ℓS).
+    """
+    beta, cosine = np.asarray(beta, dtype=float), np.asarray(cosine, dtype=float)
+    relative = np.exp(-np.abs(beta) * (1 - cosine))
+    up, down = np.where(beta >= 0, 1.0, relative), np.where(beta >= 0, relative, 1.0)
+    total = up + (tokens - 1) * down
+    difference, other = (up - down) / total, down / total
+    along = 1 + (tokens - 1) * cosine
+    common = 2 * difference * other * along + other**2 * tokens * along
+    return (difference**2 * cosine + common) / (difference**2 + common)
+
+
+@typed_arguments
+def predict_long_context(tokens: float, scale: float, cosine: float) -> float:
+    """Return the cosine that one attention average leaves between tokens with one cosine ρ, at β = γ log ℓ.
+
+    Of the averages Σ_j w_ij x_j with softmax weights, a full mask and qk = βI; no token is added to its average. As
+    ℓ grows the answer tends to 1, 4ρ/(1 + 3ρ) or ρ for γ below, at and above 1/(1 − ρ).
+
+    Source: `context`, for the limit; the value at finite ℓ follows from the weights.
+
+    Args:
+        tokens: ℓ ≥ 2, or ``math.inf`` for the limit.
+        scale: γ.
+        cosine: ρ, in [0, 1].
+
+    Raises:
+        ArgumentValueError: Fewer than two tokens, or a cosine out of range.
+
+    >>> import math
+    >>> [round(predict_long_context(10**6, scale, 0.4), 4) for scale in (1.0, 1 / 0.6, 3.0)]
+    [1.0, 0.7273, 0.4]
+    >>> round(predict_long_context(math.inf, 1 / 0.6, 0.4), 4)
+    0.7273
+    """
+    if not tokens >= 2:
+        raise ArgumentValueError(expected("tokens", "at least 2", repr(tokens)))
+    if not 0 <= cosine <= 1:
+        raise ArgumentValueError(expected("cosine", "a cosine in [0, 1]", repr(cosine)))
+    if math.isinf(tokens):
+        excess = scale * (1 - cosine) - 1
+        if math.isclose(excess, 0.0, abs_tol=1e-12):
+            return 4 * cosine / (1 + 3 * cosine)
+        return cosine if excess > 0 else 1.0
+    return float(averaged_cosine(int(tokens), scale * math.log(tokens), cosine))
 
 
 def predict_interaction_window(beta: ArrayLike) -> np.ndarray:

@@ -267,6 +267,13 @@ def pull(flow: Flow) -> Tensor:
     return flow.weight_factor * multiples(flow)[1].sum(dim=-1)
 
 
+def pair_cosines(states: Tensor) -> Tensor:
+    """Return the cosines of all pairs i < j, (…, pair)."""
+    first, second = torch.triu_indices(states.shape[-2], states.shape[-2], 1)
+    unit = states / torch.linalg.vector_norm(states, dim=-1, keepdim=True)
+    return (unit @ unit.mT)[..., first, second]
+
+
 def tokens_at_least(start: Tensor, least: int) -> Hypothesis:
     """Tell whether there are at least that many tokens."""
     words = {2: "two"}

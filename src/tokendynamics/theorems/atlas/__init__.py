@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tokendynamics.theorems._statement import Statement
-from tokendynamics.theorems.atlas import _clusters, _masking, _metastability, _perspective, _rollout
+from tokendynamics.theorems.atlas import _clusters, _context, _masking, _metastability, _perspective, _rollout
 
 __all__ = ["ATLAS"]
 
@@ -12,6 +12,7 @@ ATLAS: tuple[Statement, ...] = (
     *_masking.STATEMENTS,
     *_clusters.STATEMENTS,
     *_metastability.STATEMENTS,
+    *_context.STATEMENTS,
     *_rollout.STATEMENTS,
 )
 """The registry beside `STATEMENTS`; `check` and `certify` take any of it by name."""

@@ -36,13 +36,6 @@ _HALF_SPACE = next(one for one in OF_THE_PAPERS if one.name == "asymptotic-4.1")
 """Its proof, an averaging in the chart of the half space, gives the rate of the cone's collapse."""
 
 
-def _cosines(states: Tensor) -> Tensor:
-    """Return the cosines of all pairs i < j, (…, pair)."""
-    first, second = torch.triu_indices(states.shape[-2], states.shape[-2], 1)
-    unit = states / torch.linalg.vector_norm(states, dim=-1, keepdim=True)
-    return (unit @ unit.mT)[..., first, second]
-
-
 def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
     return (*measured.one_head_on_the_sphere(flow), measured.dim_at_least_two(flow))
 
@@ -118,7 +111,7 @@ def _log_energy(cosines: Tensor, tokens: int, beta: Tensor) -> Tensor:
 def _log_energy_of_run(trajectory: Trajectory) -> Tensor:
     states = trajectory.tensor.detach().double()
     beta = measured.temperature(flow_of_run(trajectory))[0]
-    return _log_energy(_cosines(states), states.shape[-2], beta.unsqueeze(-1))
+    return _log_energy(measured.pair_cosines(states), states.shape[-2], beta.unsqueeze(-1))
 
 
 def _sphere_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
@@ -238,7 +231,7 @@ def _repulsion_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     )
     if not all(one.anywhere for one in circuits):
         return (tokens, few, *circuits)
-    apart = 1 - _cosines(start).amax(dim=-1)
+    apart = 1 - measured.pair_cosines(start).amax(dim=-1)
     simplex = _from_simplex(start) <= EQUAL
     return (
         tokens,
@@ -251,7 +244,7 @@ def _repulsion_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
 
 def _from_simplex(states: Tensor) -> Tensor:
     """Return the largest distance of a cosine from −1/(ℓ − 1), (…,)."""
-    return (_cosines(states) + 1 / (states.shape[-2] - 1)).abs().amax(dim=-1)
+    return (measured.pair_cosines(states) + 1 / (states.shape[-2] - 1)).abs().amax(dim=-1)
 
 
 def _predict_repulsion(flow: Flow, start: Tensor) -> Prediction:
@@ -282,7 +275,7 @@ def _equiangular_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]
     tokens = measured.tokens_at_least(start, 2)
     if tokens.holds is False:
         return (tokens,)
-    cosines = _cosines(start)
+    cosines = measured.pair_cosines(start)
     spread = cosines.amax(dim=-1) - cosines.amin(dim=-1)
     above_rest = cosines.mean(dim=-1) + 1 / (start.shape[-2] - 1)
     return (
@@ -299,7 +292,7 @@ def _equiangular_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]
 def _predict_equiangular(flow: Flow, start: Tensor) -> Prediction:
     beta = measured.temperature(flow)[0]
     rate = float(measured.pull(flow).min())
-    where = number(float(_cosines(start).mean()), 4)
+    where = number(float(measured.pair_cosines(start).mean()), 4)
     betas = number(float(beta.flatten()[0]), 4) if beta.numel() == 1 else "of each system"
     text = (
         f"all pairs keep one cosine, {where} at the start, which follows an equation in one unknown (β {betas}) and "
@@ -310,7 +303,7 @@ def _predict_equiangular(flow: Flow, start: Tensor) -> Prediction:
 
 def _follows_the_cosine(trajectory: Trajectory) -> tuple[Condition, ...]:
     flow, states = flow_of_run(trajectory), trajectory.tensor.detach().double()
-    cosines, tokens = _cosines(states), states.shape[-2]
+    cosines, tokens = measured.pair_cosines(states), states.shape[-2]
     systems = tuple(states.shape[:-3])
     numbers = (measured.temperature(flow)[0], measured.pull(flow), cosines[..., 0, :].mean(dim=-1))
     predicted, slopes = [], []
