@@ -12,7 +12,7 @@ from torch import Tensor
 
 import tokendynamics as td
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.theorems import predict_interaction_window
+from tokendynamics.theorems import predict_interaction_window, predict_strong_centers
 from tokendynamics.theorems.atlas._masking import COUNTEREXAMPLE
 
 Engine = Literal["batched", "compiled", "stiff"]
@@ -108,6 +108,9 @@ OF_THE_CIRCLE = (
         ("masking-5.1", {"start": circle([0.0, 0.1, 0.2])}, "a token farther than τ from all before it"),
         ("masking-5.1", {"start": circle([0.0])}, "at least two tokens"),
         ("masking-B", {"qk": 0 * EYE}, "β above 0"),
+        ("masking-C.1", {"qk": -EYE}, "β above 0"),
+        ("masking-C.1", {"qk": np.diag([1.0, 2.0])}, "qk is a multiple of the identity"),
+        ("masking-C.1", {"causal": False}, "causal mask"),
     ],
 )
 def test_each_hypothesis_broken_alone_is_named_on_the_circle(
@@ -269,3 +272,46 @@ def test_the_second_token_comes_as_fast_as_its_bound_where_logits_vanish() -> No
     angle = torch.atan2(run.tensor[:, 1, 1], run.tensor[:, 1, 0]).numpy()
     assert np.tan(angle / 2) == pytest.approx(np.tan(1.25) * np.exp(-3 * times / np.sqrt(8)), rel=1e-8)
     assert td.certify(run, ["masking-4.1"])[0].conditions[-1].outcome == "holds"
+
+
+# --- the number of strong centers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("dim", "beta"), [(2, 30.0), (3, 5.0), (5, 1.0), (2, 0.1)])
+def test_uniform_starts_have_the_expected_number_of_strong_centers(dim: int, beta: float) -> None:
+    rng = np.random.default_rng(dim)
+    start, radius = sphere(rng, 400, 30, dim), float(predict_interaction_window(beta))
+    angles = torch.arccos((start @ start.mT).clamp(-1, 1)).numpy()
+    before = np.tri(30, k=-1, dtype=bool)
+    counts = (np.where(before, angles, np.inf).min(axis=2) > radius).sum(axis=1)
+    expected = float(predict_strong_centers(30, dim, radius))
+    assert counts.mean() == pytest.approx(expected, abs=4 * counts.std() / 20)
+    of = flow(beta * np.eye(dim), np.eye(dim))
+    certificate = certified("masking-C.1", of, start, [0.0, 1e-3])
+    assert certificate.outcome == "holds", certificate.text
+    (checked,) = td.check(of, start, statements=["masking-C.1"])
+    assert checked.applies
+    # Starts drawn from half of the sphere have fewer of them, and ten systems say nothing.
+    half = torch.cat([start[..., :1].abs(), start[..., 1:]], dim=-1)
+    assert certified("masking-C.1", of, half, [0.0, 1e-3]).outcome == "undecided"
+    assert certified("masking-C.1", of, start[:10], [0.0, 1e-3]).outcome == "undecided"
+
+
+def test_infinitely_many_tokens_have_the_inverse_of_the_share_of_a_cap() -> None:
+    radii = np.array([0.1, 0.5, 1.5, 2.5])
+    assert predict_strong_centers(None, 2, radii) == pytest.approx(np.pi / radii, rel=1e-12)
+    assert predict_strong_centers(None, 3, radii) == pytest.approx(1 / np.sin(radii / 2) ** 2, rel=1e-12)
+    assert predict_strong_centers(10**7, 3, radii) == pytest.approx(predict_strong_centers(None, 3, radii), rel=1e-12)
+    # In four dimensions the area of a cap is the integral of sin²:
+    # ∫ sin² is (t − sin t cos t)/2 up to 2.5, and π/2 up to π.
+    cap = (2.5 - np.sin(2.5) * np.cos(2.5)) / np.pi
+    assert float(predict_strong_centers(None, 4, 2.5)) == pytest.approx(1 / cap, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [((0, 2, 0.5), "tokens"), ((5, 1, 0.5), "dim"), ((5, 2, 0.0), "radius"), ((5, 2, [1.0, 4.0]), "radius")],
+)
+def test_numbers_that_no_sphere_has_are_refused(arguments: tuple, named: str) -> None:
+    with pytest.raises(ArgumentValueError, match=rf"^{named}: "):
+        predict_strong_centers(*arguments)

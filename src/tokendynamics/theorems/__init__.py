@@ -7,6 +7,7 @@ from tokendynamics.theorems._closed_forms import (
     predict_gaussian_moments,
     predict_interaction_window,
     predict_long_context,
+    predict_strong_centers,
     predict_two_clusters,
 )
 from tokendynamics.theorems._evaluate import certify, check
@@ -19,7 +20,7 @@ from tokendynamics.theorems.statements import STATEMENTS
 __all__ = [
     "ATLAS", "PAPERS", "STATEMENTS", "Certificate", "Check", "Condition", "Hypothesis", "Prediction",
     "Statement", "certify", "check", "predict_equiangular", "predict_gaussian_moments", "predict_interaction_window",
-    "predict_long_context", "predict_two_clusters",
+    "predict_long_context", "predict_strong_centers", "predict_two_clusters",
 ]  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 from scipy.integrate import solve_ivp
+from scipy.special import betainc
 
 from tokendynamics.dynamics.options import read_times
 from tokendynamics.numerics import ArgumentValueError
@@ -313,3 +314,40 @@ def _until_infinite(
         wanted = f"times before {end}, when the covariance becomes infinite"
         raise ArgumentValueError(expected("times", wanted, f"the last at {number(ends[1], 7)}"))
     return run.y.T
+
+
+@typed_arguments
+def predict_strong_centers(tokens: int | None, dim: int, radius: ArrayLike) -> np.ndarray:
+    """Return how many of ℓ uniform tokens of the sphere are farther than a radius from all before them, on average.
+
+    The first token counts as one. With m the share of the sphere within the radius of a point, token k is one with
+    the probability (1 − m)^{k−1}, so that the number is (1 − (1 − m)^ℓ)/m on average, and 1/m for ℓ → ∞: π/δ on the
+    circle, 1/sin²(δ/2) in three dimensions.
+
+    Source: `masking` Lemma C.1, whose printed constant for three dimensions is a third of this.
+
+    Args:
+        tokens: ℓ ≥ 1, or None for infinitely many.
+        dim: Of the space around the sphere, at least 2.
+        radius: δ, angles in (0, π), any shape.
+
+    Returns:
+        Of the shape of `radius`, float64.
+
+    Raises:
+        ArgumentValueError: Fewer than one token, one dimension, or an angle outside (0, π).
+
+    >>> predict_strong_centers(None, 2, 0.3).round(6), predict_strong_centers(1, 3, [0.5, 3.0])
+    (np.float64(10.471976), array([1., 1.]))
+    """
+    angles = np.asarray(radius, dtype=np.float64)
+    for name, value, least in (("tokens", tokens, 1), ("dim", dim, 2)):
+        if value is not None and value < least:
+            raise ArgumentValueError(expected(name, f"at least {least}", str(value)))
+    if not bool(np.all((angles > 0) & (angles < np.pi))):
+        raise ArgumentValueError(expected("radius", "angles between 0 and π", f"{angles.min()} to {angles.max()}"))
+    less_than_half = betainc((dim - 1) / 2, 0.5, np.sin(angles) ** 2) / 2
+    share = np.where(angles <= np.pi / 2, less_than_half, 1 - less_than_half)
+    if tokens is None:
+        return np.asarray(1 / share)
+    return np.asarray(-np.expm1(tokens * np.log1p(-share)) / share)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.theorems import _hypotheses as measured
-from tokendynamics.theorems._closed_forms import predict_interaction_window
+from tokendynamics.theorems._closed_forms import predict_interaction_window, predict_strong_centers
 from tokendynamics.theorems._conditions import (
     LIMIT,
     except_where,
@@ -405,6 +405,43 @@ def _center_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     return (except_where(condition, silent, "no saved time after the start is within a window of a strong center"),)
 
 
+FEWEST = 30
+"""Systems from which on an average is compared with its expectation."""
+STANDARD_ERRORS = 4
+
+
+def _drawn_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+    alike = measured.multiple_of_the_identity(flow)
+    if not all(one.anywhere for one in alike):
+        return alike
+    uniform = measured.assumed("start drawn uniformly", "that tokens are independent and uniform cannot be measured")
+    return *alike, measured.above("β above 0", measured.temperature(flow)[0], 0.0, "β"), uniform
+
+
+def _predict_number(flow: Flow, start: Tensor) -> Prediction:
+    expected_ = predict_strong_centers(start.shape[-2], flow.dim, _peak(measured.temperature(flow)[0]).numpy())
+    text = f"{number(float(np.mean(expected_)), 5)} of {start.shape[-2]} uniform tokens are strong centers on average"
+    return Prediction(text, limit="none: an average over starts")
+
+
+def _number_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
+    flow, y = flow_of_run(trajectory), _on_sphere(trajectory)[..., 0, :, :]
+    peak = _peak(measured.temperature(flow)[0])
+    expected_ = predict_strong_centers(y.shape[-2], flow.dim, peak.numpy())
+    later = torch.ones(y.shape[-2], y.shape[-2], dtype=torch.bool).triu()
+    nearest = _angle(y.unsqueeze(-2), y.unsqueeze(-3)).masked_fill(later, torch.inf).amin(dim=-1)
+    excess = (nearest > peak[..., None]).sum(dim=-1).numpy() - expected_
+    text = f"strong centers less their expected number, average {number(float(np.mean(excess)), 3)}"
+    if excess.size < FEWEST:
+        return (undecided(excess.shape, f"{text}: fewer than {FEWEST} systems"),)
+    allowed = STANDARD_ERRORS * float(np.std(excess)) / np.sqrt(excess.size)
+    left = allowed - abs(float(np.mean(excess)))
+    # An average far off rather shows starts that were not drawn uniformly than a wrong expectation.
+    outcome, nowhere = np.full(excess.shape, "holds" if left >= 0 else "undecided"), np.full(excess.shape, np.nan)
+    text = f"{text}: at most {STANDARD_ERRORS} standard errors"
+    return (Condition(text, outcome, np.full(excess.shape, left), float(allowed), nowhere),)
+
+
 STATEMENTS = (
     replace(
         _CAUSAL_CONSENSUS,
@@ -463,5 +500,21 @@ STATEMENTS = (
         hypotheses=_pull_hypotheses,
         predict=_predict_pull,
         conditions=_pull_conditions,
+    ),
+    Statement(
+        name="masking-C.1",
+        title="The number of strong Rényi centers of a uniform start",
+        equations="Lemma C.1",
+        erratum="The number printed for three dimensions, 1/(3 sin²(δ/2)), is a third of the right one.",
+        structure=lambda flow: (
+            measured.on_sphere(flow),
+            measured.dim_at_least_two(flow),
+            measured.causal_mask(flow),
+            measured.one_head(flow),
+        ),
+        hypotheses=_drawn_hypotheses,
+        predict=_predict_number,
+        conditions=_number_conditions,
+        decidable=lambda trajectory: int(np.prod(trajectory.tensor.shape[:-3])) >= FEWEST,
     ),
 )
