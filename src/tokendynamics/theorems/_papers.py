@@ -139,6 +139,14 @@ _OTHERS = (
         _ABSTRACT,
     ),
     Paper(
+        "lipschitz",
+        "How smooth is attention?",
+        (("Valérie", "Castin"), ("Pierre", "Ablin"), ("Gabriel", "Peyré")),
+        2023,
+        "2312.14820",
+        _ABSTRACT,
+    ),
+    Paper(
         "rank",
         "Attention is not all you need: pure attention loses rank doubly exponentially with depth",
         (("Yihe", "Dong"), ("Jean-Baptiste", "Cordonnier"), ("Andreas", "Loukas")),

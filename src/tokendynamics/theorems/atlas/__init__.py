@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from tokendynamics.theorems._statement import Statement
-from tokendynamics.theorems.atlas import _clusters, _context, _masking, _metastability, _perspective, _rollout
+from tokendynamics.theorems.atlas import (
+    _clusters,
+    _context,
+    _lipschitz,
+    _masking,
+    _metastability,
+    _perspective,
+    _rollout,
+)
 
 __all__ = ["ATLAS"]
 
@@ -14,6 +22,7 @@ ATLAS: tuple[Statement, ...] = (
     *_metastability.STATEMENTS,
     *_context.STATEMENTS,
     *_rollout.STATEMENTS,
+    *_lipschitz.STATEMENTS,
 )
 """The registry beside `STATEMENTS`; `check` and `certify` take any of it by name."""
 
