@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.atlas import (
+    _circle,
     _clusters,
     _context,
     _lipschitz,
@@ -23,6 +24,7 @@ ATLAS: tuple[Statement, ...] = (
     *_context.STATEMENTS,
     *_rollout.STATEMENTS,
     *_lipschitz.STATEMENTS,
+    *_circle.STATEMENTS,
 )
 """The registry beside `STATEMENTS`; `check` and `certify` take any of it by name."""
 
