@@ -157,3 +157,16 @@ def test_products_in_pieces_are_the_products_at_once(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr("tokendynamics.dynamics._field._JACOBIAN_ENTRIES", 2 * HEADS * SYSTEMS * TOKENS)
         assert torch.allclose(jacobian_vector(field, x, 0.0, direction), at_once, rtol=0, atol=1e-14)
         monkeypatch.undo()
+
+
+@pytest.mark.parametrize("multiple", [False, True], ids=["general ov", "ov = cI"])
+@pytest.mark.parametrize("weights", ["softmax", "linear", "exponential"])
+@pytest.mark.parametrize("space", SPACES)
+def test_automatic_differentiation_goes_through_the_velocity_that_users_call(space, weights, multiple) -> None:
+    # Tokens of very different lengths, which are scaled by powers of two before they are projected.
+    x = states()[0] * torch.tensor([1.0, 0.3, 40.0, 1e-3, 1.0])[:TOKENS].double().unsqueeze(-1)
+    ov = 1.3 * torch.eye(DIM, dtype=torch.float64) if multiple else drawn(DIM, DIM, seed=31)
+    flow = Flow(Attention(0.1 * drawn(DIM, DIM, seed=30), ov, weights=weights), SPACES[space]())
+    reference = jacobian(flow.field(x[None]), x[None], 0.0)[0]
+    found = torch.autograd.functional.jacobian(lambda z: flow.velocity(z), x)
+    assert agree(found, reference, 1e-10)

@@ -177,8 +177,12 @@ class Quadric:
 
     def rescaled(self, x: Tensor) -> Tensor:
         """See `Geometry`."""
-        # By powers of two, which is exact: the differences of nearly coincident tokens keep their digits.
-        return torch.ldexp(x, -torch.frexp(x.abs().amax(dim=-1, keepdim=True)).exponent)
+        # By powers of two, which is exact: the differences of nearly coincident tokens keep their digits. In two
+        # halves, since 2¹⁰⁷⁴ is no number; as factors, since PyTorch's ldexp by a negative exponent has gradient 0.
+        exponent = -torch.frexp(x.detach().abs().amax(dim=-1, keepdim=True)).exponent
+        half = exponent // 2
+        one = torch.ones_like(exponent, dtype=x.dtype)
+        return x * torch.ldexp(one, half) * torch.ldexp(one, exponent - half)
 
     def project(self, x: Tensor) -> Tensor:
         """See `Geometry`."""

@@ -20,6 +20,8 @@ from tokendynamics.words import interval as interval_of
 MOST_NAMED = 6
 """Parts, tensors or texts that are named; the others are counted."""
 
+SCALE_ZERO = 1e-12
+"""A scale this small is rounding: nothing is left."""
 SCALE_NAMED = 0.005
 """Relative change of a product's scale from which it is named."""
 
@@ -231,14 +233,26 @@ def _heads_standing_out(first: Difference, weights: xr.Dataset) -> str:
     differences = here[f"head_{name}_difference"].values
     place = int(np.argmax(differences))
     scale, around = float(here[f"head_{name}_scale"][place]), float(near[f"head_{name}_difference"].median())
-    size = f" ({number(scale)}× as large)" if abs(scale - 1) >= SCALE_NAMED else ""
-    numbers = f"{of_norm(differences[place])}{size}, theirs by {number(around, 2)} in the median"
+    numbers = (
+        f"{of_norm(differences[place])}{_scale(scale, differences[place])}, theirs by {number(around, 2)} in the median"
+    )
     if len(first.heads) > 1:
         which = f"Heads {ranges(first.heads)} differ unlike the heads around them"
         return f"{which}: {name.upper()} of head {first.heads[place]} by {numbers}."
     head, other = first.heads[place], int(here.head_matched[place])
     matched = f" (head {other} in the other network)" if other != head else ""
     return f"Head {head}{matched} alone differs unlike the heads around it: {name.upper()} by {numbers}."
+
+
+def _scale(scale: float, difference: float) -> str:
+    """Say by which factor a matrix was multiplied, where that is a good part of its difference; else nothing.
+
+    >>> _scale(0.5, 0.51), _scale(-6.7e-16, 1.0), _scale(0.62, 280.0), _scale(1.0, 0.3)
+    (' (0.5× as large)', ' (0× as large)', '', '')
+    """
+    if abs(scale - 1) < SCALE_NAMED or 10 * (scale - 1) ** 2 < difference**2:
+        return ""
+    return f" ({number(0.0 if abs(scale) < SCALE_ZERO else scale)}× as large)"
 
 
 def _times(size: float) -> str:
@@ -477,9 +491,10 @@ def _named(
     for place in places[:TENSORS_NAMED]:
         rows = [row for row, column in chosen if column == place]
         kind = " (a bias or norm)" if tensors[place] in vectors else ""
-        size = f"by {'up to ' * (len(rows) > 1)}{of_norm(max(values[row, place] for row in rows))}"
-        if len(rows) == 1 and abs(scales[rows[0], place] - 1) >= SCALE_NAMED:
-            size += f" ({number(scales[rows[0], place])}× as large)"
+        largest = max(values[row, place] for row in rows)
+        size = f"by {'up to ' * (len(rows) > 1)}{of_norm(largest)}"
+        if len(rows) == 1:
+            size += _scale(scales[rows[0], place], largest)
         words.append(f"{tensors[place]}{kind} in {in_layers(layers[rows].tolist())}, {size}")
     more = f"; and {plural(len(places) - TENSORS_NAMED, 'more tensor')}" if len(places) > TENSORS_NAMED else ""
     return "; ".join(words) + more
