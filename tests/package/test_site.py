@@ -179,6 +179,16 @@ def test_formulas_are_mathml_with_the_commands_that_the_converter_lacks() -> Non
     assert 'display="block"' not in formula("x")
 
 
+PAGES = [path for path in sorted(SITE.parent.rglob("*.md")) if "built" not in path.parts]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_formula_of_a_page_becomes_mathml(path: Path) -> None:
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for block, inline in re.findall(r"\$\$(.+?)\$\$|\$([^$\n]+(?:\n[^$\n]+)?)\$", text, re.DOTALL):
+        assert "<math" in formula(block or inline, block=bool(block))
+
+
 def test_a_block_has_its_number_and_an_unknown_command_names_its_place() -> None:
     assert formula("x", block=True, number="3").startswith('<div class="math"><span class="eqno">(3)</span>')
     assert "eqno" not in formula("x", block=True)
