@@ -121,11 +121,11 @@ def test_an_adapter_goes_on_all_models_but_the_first() -> None:
         (["compare", "MODEL", "MODEL", "--sinks", "first"], 2, "expected 'detect', 'none', or positions"),
         (["compare", "MODEL", "MODEL", "--sinks", "99", "--prompt", "a cat"], 2, "sinks: expected positions"),
         (["compare", "MODEL", "MODEL", "--sink-ratio", "1"], 2, "not a number above 1"),
-        (["compare", "MODEL", "--adapter", "no/lora"], 1, "no/lora"),
+        (["compare", "MODEL", "--adapter", "no/lora"], 2, "no/lora"),
         (["compare", "MODEL", "--adapter", "tiny", "--dtypes", "float32,float64"], 2, "one format with --adapter"),
         (["compare", "MODEL", "MODEL", "--half", "encoder"], 2, "half: expected None"),
         (["compare", "MODEL", "MODEL", "--device-map", "a="], 2, "expected 'auto', or modules and devices"),
-        (["compare", "MODEL", "no/such/folder"], 1, "no/such/folder"),
+        (["compare", "MODEL", "no/such/folder"], 2, "no/such/folder"),
         (["compare", "MODEL", "MODEL", "--out", "tiny"], 2, ""),
     ],
 )  # fmt: skip

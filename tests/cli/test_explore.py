@@ -102,5 +102,5 @@ def test_what_cannot_be_explored_is_one_line(
 
 
 def test_a_folder_of_nothing_is_no_model(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(["explore", "."]) == 1
+    assert call(["explore", "."]) == 2
     assert "expected a checkpoint folder" in capsys.readouterr().err
