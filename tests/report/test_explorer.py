@@ -96,7 +96,7 @@ def test_rows_are_what_check_says_at_each_value_of_the_controls() -> None:
     table = _statements.at_controls(flow, start)
     masks, weights = (table["axes"][name] for name in ("causal", "weights"))
     assert table["axes"]["beta"] == []
-    assert len(table["index"]) == 4
+    assert len(table["index"]) == 6
     combinations = list(enumerate((causal, kind) for causal in masks for kind in weights))
     for beta, (place, (causal, kind)) in ((b, one) for b in (0.3, 2.0, 11.0) for one in combinations):
         attention = td.Attention(beta * EYE, EYE, causal=causal, weights=kind, normalization="paper")
@@ -123,7 +123,7 @@ def test_rows_that_depend_on_beta_are_a_grid(monkeypatch: pytest.MonkeyPatch) ->
         td.Flow(td.Attention(2.0 * EYE, EYE), td.Sphere()), td.Sphere().sample(4, 3, seed=2)
     )
     assert table["axes"]["beta"] == list(_statements.BETAS)
-    assert [len(places) for places in table["index"][::4]] == [1, 1, 1, 1, 2, 2, 2]
+    assert [len(places) for places in table["index"][::6]] == [1, 1, 1, 1, 2, 2, 2]
 
 
 def printed(one: dict[str, Any]) -> tuple[str, str, float, float]:
