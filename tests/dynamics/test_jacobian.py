@@ -168,5 +168,5 @@ def test_automatic_differentiation_goes_through_the_velocity_that_users_call(spa
     ov = 1.3 * torch.eye(DIM, dtype=torch.float64) if multiple else drawn(DIM, DIM, seed=31)
     flow = Flow(Attention(0.1 * drawn(DIM, DIM, seed=30), ov, weights=weights), SPACES[space]())
     reference = jacobian(flow.field(x[None]), x[None], 0.0)[0]
-    found = torch.autograd.functional.jacobian(lambda z: flow.velocity(z), x)
-    assert agree(found, reference, 1e-10)
+    by_automatic = torch.autograd.functional.jacobian(lambda z: flow.velocity(z), x)
+    assert agree(by_automatic, reference, 1e-10)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import tokendynamics as td
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.theorems import predict_equiangular
+from tokendynamics.theorems import predict_equiangular, predict_two_clusters
 
 
 def flow(beta: float, dim: int, *, ov: float = 1.0, causal: bool = False, heads: int = 1) -> td.Flow:
@@ -322,3 +322,22 @@ def test_two_tokens_without_temperature_follow_the_hyperbolic_tangent() -> None:
 def test_angles_that_no_tokens_have_are_refused(tokens: int, cosine: float, named: str) -> None:
     with pytest.raises(ArgumentValueError, match=f"^{named}: "):
         predict_equiangular([0.0, 1.0], tokens, 1.0, cosine=cosine)
+
+
+@pytest.mark.parametrize(
+    "predict",
+    [lambda **one: predict_equiangular([0.0, 1.0], 3, **one), lambda **one: predict_two_clusters([0.0, 1.0], **one)],
+)
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"beta": float("nan")}, "beta"),
+        ({"beta": float("inf")}, "beta"),
+        ({"beta": 1.0, "speed": float("nan")}, "speed"),
+        ({"beta": 800.0, "weights": "exponential"}, "beta"),
+    ],
+)
+def test_closed_forms_refuse_what_they_cannot_solve(predict: Any, given: dict[str, Any], named: str) -> None:
+    with pytest.raises(ArgumentValueError, match=f"^{named}: "):
+        predict(**given)
+    assert len(predict(beta=700.0)) == 2

@@ -12,12 +12,14 @@ from scipy.special import betainc
 
 from tokendynamics.dynamics.options import read_times
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.arguments import ArrayLike, as_square, as_tensor
+from tokendynamics.numerics.arguments import ArrayLike, as_finite, as_square, as_tensor
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.words import number
 
 _RTOL, _ATOL = 1e-12, 1e-14
+_LARGEST = 700.0
+"""The largest β whose exponential is a number with room for a sum."""
 
 
 def equiangular_slope(
@@ -65,7 +67,7 @@ def predict_equiangular(
 
     Raises:
         ArgumentValueError: Fewer than two tokens, a cosine that ℓ vectors cannot have with each other, times that do
-            not increase.
+            not increase, a β that is no number or overflows.
 
     >>> predict_equiangular([0.0, 1.0], tokens=2, beta=0.0).round(6), np.tanh(1.0).round(6)
     (array([0.      , 0.761594]), np.float64(0.761594))
@@ -81,13 +83,26 @@ def predict_equiangular(
     def slope(_: float, gamma: np.ndarray) -> np.ndarray:
         return equiangular_slope(gamma, tokens, beta, speed=speed, weights=weights)
 
+    _check_strength(beta, speed, weights)
     return _solved(slope, cosine, moments)
+
+
+def _check_strength(beta: float, speed: float, weights: str) -> None:
+    """Refuse a β or speed that is no number, and exponential weights that overflow."""
+    as_finite(speed, "speed")
+    if as_finite(beta, "beta") > _LARGEST and weights == "exponential":
+        wanted = f"at most {_LARGEST:g} with exponential weights, which overflow beyond"
+        raise ArgumentValueError(expected("beta", wanted, repr(beta)))
 
 
 def _solved(slope: Callable[[float, np.ndarray], np.ndarray], first: float, moments: np.ndarray) -> np.ndarray:
     """Return the solution of an equation in one unknown, (time,)."""
     ends = (moments[0], moments[-1])
-    return solve_ivp(slope, ends, [first], method="DOP853", t_eval=moments, rtol=_RTOL, atol=_ATOL).y[0]
+    run = solve_ivp(slope, ends, [first], method="DOP853", t_eval=moments, rtol=_RTOL, atol=_ATOL)
+    if not run.success:
+        wanted = "times up to which the equation can be solved"
+        raise ArgumentValueError(expected("times", wanted, f"the last at {number(float(ends[1]), 7)}: {run.message}"))
+    return run.y[0]
 
 
 @typed_arguments
@@ -124,7 +139,8 @@ def predict_two_clusters(
         Shape (time,), float64, to about 12 digits.
 
     Raises:
-        ArgumentValueError: A share or a cosine out of range, times that do not increase.
+        ArgumentValueError: A share or a cosine out of range, times that do not increase, a β that is no number or
+            overflows.
 
     >>> float(predict_two_clusters([0.0, 1.0], beta=0.0, share=0.25)[1].round(6)), float(np.tanh(1.0).round(6))
     (0.761594, 0.761594)
@@ -142,6 +158,7 @@ def predict_two_clusters(
         pulls = sum(there * relative / size for (_, there), size in zip(parts, scale, strict=True))
         return speed * pulls * (1 - rho**2)
 
+    _check_strength(beta, speed, weights)
     return _solved(slope, cosine, moments)
 
 
