@@ -307,7 +307,7 @@ def test_the_findings_are_one_without_what_was_seen_and_two_with_it() -> None:
     both = weights_findings(table, np.arange(6.0))
     assert [finding.figure for finding in both] == ["weights", "components"]
     assert both[1].values["rank_correlation"] == 1
-    assert "the contraction of OV weighted by QK and the change of κ by attention" in both[1].text
+    assert "the contraction of OV weighted by QK with the change of κ by attention" in both[1].text
 
 
 @pytest.mark.parametrize("rank", [DIM, DIM - 1, 2, 0])

@@ -229,7 +229,7 @@ def test_layers_are_counted_in_whole_numbers():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"weights": "hardmax"}, r"weights: expected 'softmax' or 'linear', got 'hardmax'"),
+        ({"weights": "hardmax"}, r"weights: expected 'softmax', 'linear' or 'exponential', got 'hardmax'"),
         ({"normalization": "sqrt"}, r"normalization: expected 'plain', 'paper' or None, got 'sqrt'"),
     ],
 )
