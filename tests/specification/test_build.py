@@ -211,7 +211,11 @@ def test_a_token_that_cannot_be_placed_is_named_by_its_key_alone() -> None:
 
 def test_layers_are_counted_in_whole_numbers() -> None:
     layers = '[solver]\nengine = "layers"\n'
-    assert built(changed(("end = 3", "end = 3\npoints = 4")) + layers).options == {"engine": "layers"}
+    counted = changed(("end = 3", "end = 3\npoints = 4")) + layers
+    assert built(counted).options == {"engine": "layers"}
+    assert built(counted + "residual = 0.0\n").options == {"engine": "layers", "residual": 0.0}
+    with pytest.raises(SpecificationError, match=r"solver\.residual: .*greater than or equal to 0"):
+        built(counted + "residual = -0.5\n")
     with pytest.raises(SpecificationError, match=r"^a\.toml line 8: time: expected whole numbers"):
         built(BASE + layers)
 
@@ -220,6 +224,7 @@ def test_layers_are_counted_in_whole_numbers() -> None:
     ("solver", "message"),
     [
         ("tau = 0.5", "engine 'auto' has no 'tau'; take engine 'layers'"),
+        ("residual = 0.0", "engine 'auto' has no 'residual'; take engine 'layers'"),
         ("engine = 'stiff'\ntau = 0.5", "engine 'stiff' has no 'tau'; take engine 'layers'"),
         (
             "engine = 'stiff'\nmethod = 'bosh3'",

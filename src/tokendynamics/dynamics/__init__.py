@@ -3,10 +3,11 @@
 `simulate` has five engines: "batched" (Dormand–Prince 5(4) in PyTorch, step control for each system by itself),
 "compiled" (the same steps for very many small systems, eight side by side in the vectors of the processor, by numba of
 the extra `fast`; it knows no spaces, positions, events or functions of time of your own), "stiff" (SciPy's LSODA with
-the analytic Jacobian, for long horizons), "layers" (the discrete model: times count layers of step `tau`), "fixed"
-(equal steps of `method`, differentiable). "auto" takes "fixed" if `step` is given, "stiff" for small systems over long
-horizons, "compiled" from 10,000 small systems on where it is installed, and "batched" otherwise; the trajectory says
-which. The compiler takes some seconds the first time that it meets a number of features; what it made is kept on disk.
+the analytic Jacobian, for long horizons), "layers" (the discrete model: times count layers of step `tau`, with the
+factor `residual` of the state itself), "fixed" (equal steps of `method`, differentiable). "auto" takes "fixed" if
+`step` is given, "stiff" for small systems over long horizons, "compiled" from 10,000 small systems on where it is
+installed, and "batched" otherwise; the trajectory says which. The compiler takes some seconds the first time that it
+meets a number of features; what it made is kept on disk.
 
 A run continues from a trajectory: systems that reached its end start there, and schedules go on at its time; systems
 that ended before keep their status, end time and last state and are not run. The new trajectory has its own times only.

@@ -168,10 +168,10 @@ class Field:
         slow = velocity.norm(dim=-1, keepdim=True) < bound
         return torch.where(slow, self.velocity_from_differences(x, t), velocity) if bool(slow.any()) else velocity
 
-    def layer(self, x: Tensor, k: int, tau: float) -> Tensor:
-        """Return ``π_M(x + τ Σ_h w^h(x) x ov_h^T)`` with the schedules at time k (`asymptotic` (6))."""
-        after_update = x + tau * self._mixed(x, float(k))
-        return self.exactly_projected(after_update)
+    def layer(self, x: Tensor, k: int, tau: float, residual: float = 1.0) -> Tensor:
+        """Return ``π_M(ρ x + τ Σ_h w^h(x) x ov_h^T)`` with the schedules at time k, ρ = 1 in `asymptotic` (6)."""
+        update = tau * self._mixed(x, float(k))
+        return self.exactly_projected((x if residual == 1.0 else residual * x) + update)
 
     def exactly_projected(self, x: Tensor) -> Tensor:
         """Return `project` to the last digit, for states that are handed out."""

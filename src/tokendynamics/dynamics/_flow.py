@@ -12,7 +12,7 @@ from torch import Tensor
 from tokendynamics.attention import Attention
 from tokendynamics.dynamics._field import Field
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
-from tokendynamics.numerics.arguments import ArrayLike, as_choice, as_finite, as_states, like
+from tokendynamics.numerics.arguments import ArrayLike, as_choice, as_finite, as_not_negative, as_states, like
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.places import first_index, first_token
 from tokendynamics.numerics.signatures import typed_arguments
@@ -123,27 +123,32 @@ class Flow:
         return like(flow.field(states).refined_velocity(states, t), x)
 
     @typed_arguments
-    def step(self, x: ArrayLike, k: int = 0, tau: float = 1.0) -> Any:
-        """Return one discrete layer, ``y ← π_M(y + τ Σ_h w^h(y) y ov_h^T)`` (`asymptotic` (6)).
+    def step(self, x: ArrayLike, k: int = 0, tau: float = 1.0, residual: float = 1.0) -> Any:
+        """Return one discrete layer, ``y ← π_M(ρ y + τ Σ_h w^h(y) y ov_h^T)``, with ρ = 1 that of `asymptotic` (6).
 
-        The map is a first-order approximation of the flow: halving τ divides the error of one step by four.
+        With ρ = 1 the map is a first-order approximation of the flow: halving τ divides the error of one step by
+        four. With ρ = 0 it is a layer without residual connection (`rank`), with ρ = 1 − τ one in which a token
+        keeps the weight 1 − τ (`hardmax`); these approximate no flow.
 
         Args:
             x: States (…, token, dim).
             k: Index of the layer: the schedules are taken at time k.
             tau: Step τ.
+            residual: The factor ρ of the state itself, at least 0.
 
         Returns:
             Shape (…, token, dim).
 
         Raises:
-            ArgumentValueError: As for `velocity`; or a token that overflows, or lands on zero and cannot be projected.
+            ArgumentValueError: As for `velocity`; a residual below 0; or a token that overflows, or lands on zero and
+                cannot be projected.
         """
+        as_not_negative(residual, "residual")
         flow = self.beginning(float(k))
         states = flow.fitting(x)
         field = flow.field(states)
         field.geometry.check(states, "x")
-        after = field.layer(field.exactly_projected(states), k, tau)
+        after = field.layer(field.exactly_projected(states), k, tau, residual)
         _check_layer(after)
         return like(after, x)
 

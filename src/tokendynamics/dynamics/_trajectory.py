@@ -14,6 +14,7 @@ from torch import Tensor
 from tokendynamics.dynamics import _trajectory_files as trajectory_files
 from tokendynamics.dynamics._flow import Flow
 from tokendynamics.dynamics._trajectory_files import check_fields, from_dataset, to_dataset
+from tokendynamics.dynamics.deviations import Deviations
 from tokendynamics.dynamics.engines.problem import RecordedEvents
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
@@ -41,6 +42,8 @@ class Trajectory(Result):
         notes: How the work was done, in words.
         recorded: When and where events with ``then="record"`` happened; None where there were none.
         parameters: Every option of the call, and the versions.
+        deviations: Of layers, what tokens differ by at a scale of its own, far below the rounding of `states`; None of
+            other engines, and where weights are no softmax, there are positions, or gradients are wanted.
 
     >>> import tokendynamics as td
     >>> flow = td.Flow(td.Attention([[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 1.0]]), td.Sphere())
@@ -61,11 +64,22 @@ class Trajectory(Result):
     notes: tuple[str, ...] = ()
     parameters: dict[str, Any] = field(default_factory=dict)
     recorded: RecordedEvents | None = None
+    deviations: Deviations | None = None
 
     @cached_property
     def dataset(self) -> xr.Dataset:
         """An xarray Dataset with dims system, time, token, feature: states, observables, status, and the flow."""
         return to_dataset(self)
+
+    @property
+    def log_residual(self) -> np.ndarray:
+        """Natural logarithm of the distance of the states to all with equal tokens, ``(Σ_i |x_i − x̄|²)^½``, (…, time).
+
+        Of layers it is exact far below the smallest float, as rank collapse without residual connection needs; of
+        other runs it is that of the saved states, which cannot be told from equal ones below their rounding.
+        """
+        known = self.deviations or Deviations.of(self.tensor.detach())
+        return known.log_residual.cpu().numpy()
 
     @typed_arguments
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:

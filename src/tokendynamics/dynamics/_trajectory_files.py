@@ -23,10 +23,11 @@ from tokendynamics.attention.schedules import Constant, Periodic, Schedule, Sinu
 from tokendynamics.attention.schedules.conversion import PerHead
 from tokendynamics.dynamics._flow import Flow
 from tokendynamics.dynamics._status import Status
+from tokendynamics.dynamics.deviations import Deviations
 from tokendynamics.dynamics.engines.problem import RecordedEvents
 from tokendynamics.dynamics.options import read_times
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
-from tokendynamics.numerics.arguments import as_positive, as_states, as_text
+from tokendynamics.numerics.arguments import as_not_negative, as_positive, as_states, as_text
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.extras import require
 from tokendynamics.observables import consensus, mean_pair_cosine, norms, pairwise_distances
@@ -35,6 +36,11 @@ from tokendynamics.provenance.swap import NEW, put, recover, staging
 from tokendynamics.provenance.whole import full_disk_as_storage_error, settle_results
 from tokendynamics.spaces import Ellipsoid, Free, Sphere
 
+_DEVIATIONS = {
+    "center": ("system", "time", "feature"),
+    "shape": ("system", "time", "token", "feature"),
+    "exponent": ("system", "time"),
+}
 _TOLERANCES = ("rtol", "atol", "tau")
 
 
@@ -59,6 +65,8 @@ def check_fields(fields: Mapping[str, Any]) -> None:
         raise ArgumentValueError(expected("reached", "True up to each end_time and False after it", "something else"))
     if fields["flow"] is not None:
         fields["flow"].fitting(states[..., 0, :, :], "states")
+    if fields["deviations"] is not None:
+        _check_deviations(fields["deviations"], states)
     for name, count in fields["counts"].items():
         if count.dtype.kind not in "iu" or (count < 0).any():
             raise ArgumentValueError(expected(name, "whole numbers of at least 0", shown(count)))
@@ -68,12 +76,23 @@ def check_fields(fields: Mapping[str, Any]) -> None:
     _check_parameters(fields["parameters"])
 
 
+def _check_deviations(deviations: Deviations, states: torch.Tensor) -> None:
+    if deviations.shape.shape != states.shape:
+        wanted = f"the shape of states, {tuple(states.shape)}"
+        raise ArgumentValueError(expected("deviations_shape", wanted, f"shape {tuple(deviations.shape.shape)}"))
+    for name in _DEVIATIONS:
+        if not bool(torch.isfinite(getattr(deviations, name)).all()):
+            raise ArgumentValueError(expected(f"deviations_{name}", "finite numbers", "others"))
+
+
 def _check_parameters(parameters: Any) -> None:
     if not isinstance(parameters, dict):
         raise ArgumentTypeError(expected("parameters", "an object", shown(parameters)))
     for name in _TOLERANCES:
         if name in parameters:
             as_positive(parameters[name], name)
+    if "residual" in parameters:
+        as_not_negative(parameters["residual"], "residual")
 
 
 def save(dataset: xr.Dataset, path: str | Path, *, overwrite: bool = False) -> Path:
@@ -163,6 +182,11 @@ def to_dataset(trajectory: Any) -> xr.Dataset:
             part = getattr(trajectory.recorded, name)
             shape = part.shape[len(tensor.shape) - 3 :]
             variables[f"recorded_{name}"] = (along, part.reshape(systems, *shape))
+    if trajectory.deviations is not None:
+        for name, along in _DEVIATIONS.items():
+            part = getattr(trajectory.deviations, name).detach().cpu().numpy()
+            variables[f"deviations_{name}"] = (along, part.reshape(systems, *part.shape[len(tensor.shape) - 3 :]))
+        variables["log_residual"] = (("system", "time"), trajectory.log_residual.reshape(systems, -1))
     words: dict[str, Any] | None = None
     if trajectory.flow is not None:
         words, arrays = flow_to_arrays(trajectory.flow)
@@ -205,7 +229,15 @@ def from_dataset(dataset: xr.Dataset) -> dict[str, Any]:
         "notes": tuple(json.loads(dataset.attrs["notes"])),
         "parameters": json.loads(dataset.attrs["parameters"]),
         "recorded": _recorded(dataset, leading),
+        "deviations": _deviations(dataset, leading),
     }
+
+
+def _deviations(dataset: xr.Dataset, leading: tuple[int, ...]) -> Deviations | None:
+    if "deviations_shape" not in dataset:
+        return None
+    parts = (torch.as_tensor(dataset[f"deviations_{name}"].values) for name in _DEVIATIONS)
+    return Deviations(*parts).reshaped(*leading)
 
 
 def _recorded(dataset: xr.Dataset, leading: tuple[int, ...]) -> RecordedEvents | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -15,6 +16,7 @@ from tokendynamics.dynamics._flow import Flow, check_exponentials
 from tokendynamics.dynamics._notes import notes_on_time, warning_of_small_states
 from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics._trajectory import Trajectory
+from tokendynamics.dynamics.deviations import Deviations
 from tokendynamics.dynamics.engines.problem import Outcome, Problem, recorded
 from tokendynamics.dynamics.engines.table import ENGINES, choose
 from tokendynamics.dynamics.engines.tableau import TABLEAUS
@@ -31,7 +33,7 @@ from tokendynamics.dynamics.options import (
 )
 from tokendynamics.dynamics.span import SpanReduction
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
-from tokendynamics.numerics.arguments import ArrayLike, as_device, as_positive, as_tensor, like
+from tokendynamics.numerics.arguments import ArrayLike, as_device, as_not_negative, as_positive, as_tensor, like
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.manifest import versions
@@ -97,6 +99,25 @@ class Start:
         return (read_times(times), 0) if len(asked) < 2 else (asked, 0)
 
     @property
+    def deviations(self) -> Deviations | None:
+        """What a run of layers knew of its last states below their rounding; None where it was another run."""
+        before = self.before and self.before.deviations
+        if before is None or before.shape.dtype != self.states.dtype or before.shape.device != self.states.device:
+            return None
+        return before.reshaped(math.prod(self.leading)).at(-1)
+
+    def _deviations_of_all(self, part: Outcome, blank: Outcome) -> Deviations | None:
+        """Return deviations over time, those that ended before at their end."""
+        moving, times = self.moving, blank.states.shape[1]
+        if part.deviations is None or moving is None:
+            return None
+        held = self.deviations or Deviations.of(blank.states[:, 0])
+        every = held.over_time([held] * (times - 1))
+        for name in ("center", "shape", "exponent"):
+            getattr(every, name)[moving] = getattr(part.deviations, name)
+        return every
+
+    @property
     def moving(self) -> Tensor | None:
         """Indices of the systems that go on; None if all do. Those that ended keep their end."""
         if self.before is None:
@@ -121,6 +142,7 @@ class Start:
         for name, count in part.counts.items():
             blank.counts.setdefault(name, torch.zeros(len(blank.status), dtype=torch.int64))[moving] = count
         blank.crossings = [(number, int(moving[i]), time, state) for number, i, time, state in part.crossings]
+        blank.deviations = self._deviations_of_all(part, blank)
         blank.notes, blank.interrupted, blank.longest_step = part.notes, part.interrupted, part.longest_step
         return blank
 
@@ -195,6 +217,7 @@ def simulate(
     method: Literal["dopri5", "bosh3", "rk4", "euler"] | None = None,
     step: float | None = None,
     tau: float | None = None,
+    residual: float | None = None,
     max_step: float | None = None,
     jumps: ArrayLike = (),
 ) -> Trajectory:
@@ -216,6 +239,7 @@ def simulate(
         method: "dopri5" if None; "bosh3" for fields with kinks such as |sin| gates; with `step` also "rk4", "euler".
         step: A fixed step instead of step control: gradients then flow through the simulation.
         tau: Step of one layer of engine "layers", 1 if None.
+        residual: Factor of the state itself in such a layer, 1 if None; 0 without residual connection: see `Flow.step`.
         max_step: The longest step under step control. What a function of time does within a step may be missed.
         jumps: Times at which functions of time may jump: steps end there.
 
@@ -232,7 +256,7 @@ def simulate(
     flow = begun(flow, x0, times, jumps)
     start = read_start(flow, x0, device, dtype)
     moments, skipped = start.moments(times)
-    given = _given(rtol=rtol, atol=atol, method=method, step=step, tau=tau, max_step=max_step)
+    given = _given(rtol=rtol, atol=atol, method=method, step=step, tau=tau, residual=residual, max_step=max_step)
     with reporting(progress) as report:
         problem = _problem(flow, start, moments, given, checked_events(events, start.states), budget(max_steps), report)
         chosen = choose(engine, problem, given)
@@ -274,6 +298,8 @@ def _problem(
         tableau=TABLEAUS[method],
         step=as_positive(given["step"], "step") if "step" in given else None,
         tau=as_positive(given.get("tau", 1.0), "tau"),
+        residual=as_not_negative(given.get("residual", 1.0), "residual"),
+        deviations=start.deviations,
         progress=report,
         max_step=as_positive(given["max_step"], "max_step") if "max_step" in given else None,
         stops=stops(times, max_steps) if flow.attention.is_sampled else (),
@@ -291,7 +317,7 @@ def _outcome(engine: str, problem: Problem, start: Start, ending: Sequence[Event
 
 def _parameters(problem: Problem, start: Start) -> dict[str, Any]:
     """Return what a trajectory records of its run."""
-    names = ("rtol", "atol", "max_steps", "tau", "step", "max_step")
+    names = ("rtol", "atol", "max_steps", "tau", "residual", "step", "max_step")
     used: dict[str, Any] = {name: getattr(problem, name) for name in names}
     return used | {
         "method": problem.tableau.name,
@@ -307,7 +333,15 @@ def _run_moving(engine: str, problem: Problem, start: Start) -> Outcome:
         return _run(engine, problem)
     part = None
     if len(moving):
-        part = _run(engine, replace(problem, field=problem.field.select(moving), start=problem.start[moving]))
+        part = _run(
+            engine,
+            replace(
+                problem,
+                field=problem.field.select(moving),
+                start=problem.start[moving],
+                deviations=problem.deviations and problem.deviations.select(moving),
+            ),
+        )
     return start.merged(part, Outcome.blank(problem))
 
 
@@ -317,6 +351,15 @@ def _run(engine: str, problem: Problem) -> Outcome:
     if reduction is None or chosen.refusal(reduction.problem) is not None:
         return chosen.run(problem)
     return reduction.lifted(chosen.run(reduction.problem))
+
+
+def _deviations(outcome: Outcome, leading: tuple[int, ...], skipped: int) -> Deviations | None:
+    found = outcome.deviations
+    if found is None:
+        return None
+    return Deviations(found.center[:, skipped:], found.shape[:, skipped:], found.exponent[:, skipped:]).reshaped(
+        *leading
+    )
 
 
 def _trajectory(
@@ -345,6 +388,7 @@ def _trajectory(
         notes=tuple(outcome.notes),
         parameters=_parameters(problem, start) | versions(*ENGINES[engine].libraries),
         recorded=recorded(problem.recorded, outcome, leading),
+        deviations=_deviations(outcome, leading, skipped),
     )
     if outcome.interrupted:
         raise Interrupted(trajectory)

@@ -146,6 +146,14 @@ def as_positive(value: Any, argument: str) -> float:
     return number
 
 
+def as_not_negative(value: Any, argument: str) -> float:
+    """Return `value` as one finite number of at least 0; see `as_number`."""
+    number = as_number(value, argument)
+    if not (number >= 0 and math.isfinite(number)):
+        raise ArgumentValueError(expected(argument, "a finite number of at least 0", number))
+    return number
+
+
 def as_flag(value: Any, argument: str) -> bool:
     """Return `value` as True or False; a number or a text is neither, since ``"no"`` would mean yes.
 

@@ -441,6 +441,7 @@ class SolverTable(TomlTable):
     method: Literal["dopri5", "bosh3", "rk4", "euler"] | None = None
     step: PositiveFloat | None = None
     tau: PositiveFloat | None = None
+    residual: Annotated[float, Field(ge=0.0)] | None = None
     max_step: PositiveFloat | None = None
     dtype: Literal["float64", "float32"] | None = None
     device: str | None = None

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tokendynamics.attention import AbsolutePositions, Attention, Periodic, RotaryPositions, Sinusoidal
 from tokendynamics.dynamics import Flow
-from tokendynamics.dynamics.engines.table import OPTIONS, users
+from tokendynamics.dynamics.engines.table import OF_LAYERS, OPTIONS, users
 from tokendynamics.dynamics.engines.tableau import TABLEAUS
 from tokendynamics.dynamics.events import AtRest, Consensus, Event, NormAbove
 from tokendynamics.dynamics.options import check_steps
@@ -116,7 +116,7 @@ def _check_step(file: SpecificationFile) -> None:
         raise file.error(("solver",), "engine 'fixed' needs 'step', the length of a step")
     for option in OPTIONS:
         engine = solver.engine or "auto"
-        fits = engine in users(option) or (engine == "auto" and option != "tau")
+        fits = engine in users(option) or (engine == "auto" and option not in OF_LAYERS)
         if getattr(solver, option) is not None and not fits:
             names = " or ".join(map(repr, users(option)))
             raise file.error(("solver", option), f"engine {engine!r} has no {option!r}; take engine {names}")

@@ -75,6 +75,11 @@ def flow_of_run(trajectory: Trajectory) -> Flow:
     return trajectory.flow
 
 
+def approximates_its_flow(trajectory: Trajectory) -> bool:
+    """Tell whether the run is one of the flow, or of layers that are steps of it: with residual factor 1."""
+    return trajectory.engine != "layers" or float(trajectory.parameters.get("residual", 1.0)) == 1.0
+
+
 def flow_steps(trajectory: Trajectory) -> Tensor:
     """Return the flow's time between saved states, (time − 1,), float64: layers of step τ count as τ."""
     tau = float(trajectory.parameters.get("tau", 1.0)) if trajectory.engine == "layers" else 1.0

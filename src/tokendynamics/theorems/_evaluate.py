@@ -15,7 +15,7 @@ from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
-from tokendynamics.theorems._conditions import flow_of_run
+from tokendynamics.theorems._conditions import approximates_its_flow, flow_of_run
 from tokendynamics.theorems._horizon import over_horizon
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.atlas import ATLAS
@@ -101,7 +101,8 @@ def certify(trajectory: Trajectory, statements: Sequence[str | Statement] | None
             `.outcomes` and `.margins` have every system.
         statements: Names such as ``"asymptotic-3.1"``, or `Statement` objects, to run at all systems, whether or not
             they apply. If None, all of the three papers that apply to some system, at those, and can be decided: a
-            probability (remark 4.2) takes 30 systems, unless it is 1.
+            probability (remark 4.2) takes 30 systems, unless it is 1. Of layers with another residual factor than 1
+            these, which speak of flows, say nothing.
 
     Returns:
         One `Certificate` per statement.
@@ -126,7 +127,8 @@ def certify(trajectory: Trajectory, statements: Sequence[str | Statement] | None
         return [_named(one).certify(trajectory) for one in statements]
     flow = flow_of_run(trajectory)
     start = as_start(flow, trajectory.tensor[..., 0, :, :])
-    checks = ((one, one.check(flow, start).applies_to) for one in STATEMENTS)
+    spoken_of = STATEMENTS if approximates_its_flow(trajectory) else ()
+    checks = ((one, one.check(flow, start).applies_to) for one in spoken_of)
     return [one.certify(trajectory, where) for one, where in checks if where.any() and one.decidable(trajectory)]
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from tokendynamics.dynamics import Flow, Interrupted, Trajectory, simulate
 from tokendynamics.numerics import TokenDynamicsError
 from tokendynamics.spaces import Ellipsoid
-from tokendynamics.theorems._conditions import combine, largest_error, step_controlled
+from tokendynamics.theorems._conditions import approximates_its_flow, combine, largest_error, step_controlled
 from tokendynamics.theorems._papers import SOURCES, Paper
 from tokendynamics.theorems.result import Certificate, Check, Condition, Hypothesis, Prediction, counted
 from tokendynamics.words import number
@@ -42,6 +42,8 @@ class Statement:
         predict: The prediction for a flow and a start at which the hypotheses hold.
         conditions: What a trajectory must show. Can be evaluated where hypotheses fail, too.
         decidable: Whether the conditions can say anything about a trajectory; a probability needs many systems.
+        subject: Whether it speaks of the flow or of layers, the runs of engine "layers"; of a flow, other layers than
+            those with their residual connection are no approximation.
         standing: "theorem", "conjecture" (no proof and no counterexample is known) or "false" (one is known).
 
     >>> from tokendynamics.theorems import STATEMENTS
@@ -59,6 +61,7 @@ class Statement:
     conditions: Callable[[Trajectory], tuple[Condition, ...]]
     decidable: Callable[[Trajectory], bool] = lambda trajectory: True
     standing: Standing = "theorem"
+    subject: Literal["flow", "layers"] = "flow"
 
     @property
     def paper(self) -> Paper:
@@ -103,7 +106,7 @@ class Statement:
             conditions = tuple(_among_all(one, where) for one in conditions)
         certificate = combine(self.name, conditions)
         notes = [certificate.text, *_part_seen(part)]
-        if trajectory.engine == "layers":
+        if trajectory.engine == "layers" and self.subject == "flow":
             notes.append("judged on discrete layers, of which the statement does not speak")
         return replace(certificate, text="; ".join(notes))
 
@@ -160,7 +163,7 @@ def run_of_systems(trajectory: Trajectory, where: np.ndarray) -> Trajectory:
     if bool(np.all(where)):
         return trajectory
     chosen = np.flatnonzero(where)
-    tensor = states_of_systems(trajectory.tensor, where, axes=3)
+    tensor, deviations = states_of_systems(trajectory.tensor, where, axes=3), trajectory.deviations
     return replace(
         trajectory,
         states=tensor,
@@ -170,6 +173,7 @@ def run_of_systems(trajectory: Trajectory, where: np.ndarray) -> Trajectory:
         end_times=np.asarray(trajectory.end_times).reshape(-1)[chosen],
         counts={name: np.asarray(count).reshape(-1)[chosen] for name, count in trajectory.counts.items()},
         flow=None if trajectory.flow is None else flow_of_systems(trajectory.flow, where),
+        deviations=deviations and deviations.reshaped(len(where.reshape(-1))).select(torch.as_tensor(chosen)),
     )
 
 
@@ -272,6 +276,8 @@ def _repeated(trajectory: Trajectory, where: np.ndarray) -> Repeat | str:
     """Run the systems in `where` again with a hundredth of the tolerances, in float64; or say why not."""
     if trajectory.flow is None:
         return "its flow is not known"
+    if not approximates_its_flow(trajectory):
+        return "layers with another residual factor than 1 are no steps of the flow"
     part = run_of_systems(trajectory, where)
     reached = np.asarray(part.reached).reshape(-1, len(part.times))
     until = int(np.flatnonzero(reached.any(axis=0)).max(initial=0)) + 1

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tokendynamics.dynamics._field import Field
 from tokendynamics.dynamics._status import Status
+from tokendynamics.dynamics.deviations import Deviations
 from tokendynamics.dynamics.engines.tableau import Tableau
 from tokendynamics.dynamics.events import Event
 from tokendynamics.provenance.progress import Progress, silent
@@ -31,11 +32,13 @@ class Problem:
         tableau: The Runge–Kutta method of the stepping engines.
         step: Fixed step of the `fixed` engine; None for step control.
         tau: Step of one layer of the `layers` engine.
+        residual: The factor of the state itself in such a layer.
         progress: Told now and then how far the run is, see `report`.
         recorded: Events that are recorded while the run continues.
         footprint: Numbers a system's right-hand side touches beyond its states and weights.
         max_step: The longest step under step control; None for any.
         stops: Times that no step passes, increasing; none where all that depends on time is known as a formula.
+        deviations: Of `start`, where a run of layers continues.
     """
 
     field: Field
@@ -53,6 +56,8 @@ class Problem:
     footprint: int = 0
     max_step: float | None = None
     stops: tuple[float, ...] = ()
+    residual: float = 1.0
+    deviations: Deviations | None = None
 
     def report(self, share: float) -> None:
         """Tell the share of the work that is done, 0 to 1."""
@@ -87,6 +92,7 @@ class Outcome:
         crossings: Of recorded events: number of the event, system, time, state (token, dim); also some after the end
             of a system's run, within its last step.
         longest_step: Of all accepted steps, where `Problem.stops` asks for it; else 0.
+        deviations: Of layers that can be followed below rounding, (system, time).
     """
 
     states: Tensor
@@ -97,6 +103,7 @@ class Outcome:
     interrupted: bool = False
     crossings: list[tuple[int, int, float, Tensor]] = field(default_factory=list)
     longest_step: float = 0.0
+    deviations: Deviations | None = None
 
     @classmethod
     def blank(cls, problem: Problem) -> Outcome:

@@ -99,11 +99,13 @@ ENGINES: dict[str, Engine] = {
         differentiable=False,
         needs_jacobian=True,
     ),
-    "layers": Engine("_layers", frozenset({"tau"})),
+    "layers": Engine("_layers", frozenset({"tau", "residual"})),
     "fixed": Engine("_fixed", frozenset({"step", "method"})),
 }
 
-OPTIONS = ("rtol", "atol", "step", "tau", "method", "max_step")
+OPTIONS = ("rtol", "atol", "step", "tau", "residual", "method", "max_step")
+OF_LAYERS = ("tau", "residual")
+"""Options of engine "layers", which "auto" never takes."""
 
 
 def users(option: str) -> tuple[str, ...]:
@@ -153,7 +155,7 @@ def choose(engine: str, problem: Problem, given: Collection[str] = ()) -> str:
         raise ArgumentValueError(expected("step", "a positive time for engine='fixed'", None))
     for option in OPTIONS:
         if option in given and option not in ENGINES[engine].options:
-            automatic = ("auto",) if option != "tau" and asked != "auto" else ()
+            automatic = ("auto",) if option not in OF_LAYERS and asked != "auto" else ()
             names = " or ".join(repr(name) for name in (*users(option), *automatic))
             wanted = f"{names} where {option} is given"
             raise ArgumentValueError(expected("engine", wanted, chosen, f"or leave {option} out"))

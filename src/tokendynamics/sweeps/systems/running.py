@@ -18,7 +18,7 @@ from torch import Tensor
 from tokendynamics.attention import Attention, RotaryPositions
 from tokendynamics.attention.schedules import Constant, Schedule
 from tokendynamics.dynamics import Flow, Status, Trajectory, simulate
-from tokendynamics.dynamics.engines.table import SMALL, UnsuitableEngineError
+from tokendynamics.dynamics.engines.table import OF_LAYERS, SMALL, UnsuitableEngineError
 from tokendynamics.numerics import ArgumentTypeError, TokenDynamicsError
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.extras import missing, require
@@ -275,7 +275,7 @@ def simulated(setup: Setup, engine: str) -> Trajectory:
     decided = (
         options.get("engine", "auto") != "auto"
         or options.get("dtype", torch.float64) != torch.float64
-        or not options.keys().isdisjoint({"step", "tau"})
+        or not options.keys().isdisjoint({"step", *OF_LAYERS})
     )
     system = setup.flow, setup.start, setup.times
     if engine == "compiled" and not decided and setup.start[0].numel() <= SMALL:
