@@ -12,9 +12,9 @@ import xarray as xr
 from torch import Tensor
 
 from tokendynamics.dynamics import _trajectory_files as trajectory_files
+from tokendynamics.dynamics._deviations import Deviations
 from tokendynamics.dynamics._flow import Flow
 from tokendynamics.dynamics._trajectory_files import check_fields, from_dataset, to_dataset
-from tokendynamics.dynamics.deviations import Deviations
 from tokendynamics.dynamics.engines.problem import RecordedEvents
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected

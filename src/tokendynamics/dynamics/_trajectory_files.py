@@ -21,9 +21,9 @@ import xarray as xr
 from tokendynamics.attention import AbsolutePositions, Attention, FactoredMatrix, RotaryPositions
 from tokendynamics.attention.schedules import Constant, Periodic, Schedule, Sinusoidal
 from tokendynamics.attention.schedules.conversion import PerHead
+from tokendynamics.dynamics._deviations import Deviations
 from tokendynamics.dynamics._flow import Flow
 from tokendynamics.dynamics._status import Status
-from tokendynamics.dynamics.deviations import Deviations
 from tokendynamics.dynamics.engines.problem import RecordedEvents
 from tokendynamics.dynamics.options import read_times
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError

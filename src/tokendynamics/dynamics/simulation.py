@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from tokendynamics.attention.schedules.conversion import has_function
+from tokendynamics.dynamics._deviations import Deviations
 from tokendynamics.dynamics._flow import Flow, check_exponentials
 from tokendynamics.dynamics._notes import notes_on_time, warning_of_small_states
 from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics._trajectory import Trajectory
-from tokendynamics.dynamics.deviations import Deviations
 from tokendynamics.dynamics.engines.problem import Outcome, Problem, recorded
 from tokendynamics.dynamics.engines.table import ENGINES, choose
 from tokendynamics.dynamics.engines.tableau import TABLEAUS
@@ -225,8 +225,7 @@ def simulate(
 
     Args:
         flow: The flow.
-        x0: Start (…, token, dim) at `times[0]`, projected onto a constrained space; leading axes are systems. Or a
-            trajectory, which continues from its last time.
+        x0: Start (*system, token, dim) at `times[0]`, projected onto the space; or a trajectory, to continue from its end.
         times: Increasing output times, at least two; after a trajectory one or more, none before its end.
         rtol: Relative tolerance per step where steps are controlled, 1e-8 if None, at least ten rounding units.
         atol: Absolute tolerance per step, 1e-10 if None: of each number in free space, of each token elsewhere.
@@ -260,8 +259,7 @@ def simulate(
     with reporting(progress) as report:
         problem = _problem(flow, start, moments, given, checked_events(events, start.states), budget(max_steps), report)
         chosen = choose(engine, problem, given)
-        check_steps(chosen, moments, problem.step, max_steps)
-        outcome = _outcome(chosen, problem, start, split_events(events)[0])
+        outcome = _outcome(chosen, problem, start, split_events(events)[0], max_steps)
     return _trajectory(flow, start, problem, outcome, chosen, skipped)
 
 
@@ -306,7 +304,8 @@ def _problem(
     )
 
 
-def _outcome(engine: str, problem: Problem, start: Start, ending: Sequence[Event]) -> Outcome:
+def _outcome(engine: str, problem: Problem, start: Start, ending: Sequence[Event], max_steps: int | None) -> Outcome:
+    check_steps(engine, problem.times, problem.step, max_steps)
     outcome = _run_moving(engine, problem, start)
     if ENGINES[engine].controls_error and (warning := warning_of_small_states(problem, outcome)) is not None:
         outcome.notes.append(warning)
@@ -354,10 +353,10 @@ def _run(engine: str, problem: Problem) -> Outcome:
 
 
 def _deviations(outcome: Outcome, leading: tuple[int, ...], skipped: int) -> Deviations | None:
-    found = outcome.deviations
-    if found is None:
+    known = outcome.deviations
+    if known is None:
         return None
-    return Deviations(found.center[:, skipped:], found.shape[:, skipped:], found.exponent[:, skipped:]).reshaped(
+    return Deviations(known.center[:, skipped:], known.shape[:, skipped:], known.exponent[:, skipped:]).reshaped(
         *leading
     )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tokendynamics.dynamics._deviations import Deviations, can_follow
 from tokendynamics.dynamics._field import Field
-from tokendynamics.dynamics.deviations import Deviations, can_follow
 from tokendynamics.dynamics.engines._endings import Lockstep
 from tokendynamics.dynamics.engines.problem import Outcome, Problem
 from tokendynamics.numerics import ArgumentValueError

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tokendynamics.dynamics._deviations import Deviations
 from tokendynamics.dynamics._field import Field
 from tokendynamics.dynamics._status import Status
-from tokendynamics.dynamics.deviations import Deviations
 from tokendynamics.dynamics.engines.tableau import Tableau
 from tokendynamics.dynamics.events import Event
 from tokendynamics.provenance.progress import Progress, silent

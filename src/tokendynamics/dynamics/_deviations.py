@@ -148,14 +148,14 @@ class Deviations:
         scale = _power(self.exponent, self.shape).unsqueeze(-3)
         keys = qk.keys(self.shape).mT
         shared = scale * (qk.queries(self.center.unsqueeze(-2)) @ keys)
-        own = qk.queries(self.shape) @ keys
+        individual = qk.queries(self.shape) @ keys
         kinds, kind = _senders(field, self.shape)
         log_weights = shared.masked_fill(~kinds, -torch.inf).log_softmax(dim=-1)
         means = log_weights.exp() @ values
         common = means - means[..., :1, :]
         log_weights, weights = log_weights[..., kind, :], log_weights.exp()[..., kind, :]
         square = scale.square()
-        added = (square * own).masked_fill(~kinds[kind], 0.0)
+        added = (square * individual).masked_fill(~kinds[kind], 0.0)
         # λ of each row: near 0 by the exponentials less 1, which lose nothing; elsewhere as it stands.
         near = torch.log1p((weights * torch.expm1(added.clamp(-1, 1))).sum(dim=-1, keepdim=True))
         far = (log_weights + added).logsumexp(dim=-1, keepdim=True)
@@ -165,7 +165,7 @@ class Deviations:
             change < 1, torch.expm1(change.clamp(max=1)) * weights, (log_weights + change).exp() - weights
         )
         # Of squares that vanish beside 1 the first order is all.
-        first = weights * (own - (weights * own).sum(dim=-1, keepdim=True))
+        first = weights * (individual - (weights * individual).sum(dim=-1, keepdim=True))
         vanishing = square < torch.finfo(square.dtype).eps ** 2
         bend = torch.where(vanishing, first, ratio / square.clamp_min(torch.finfo(square.dtype).tiny))
         return means[..., :1, :], common[..., kind, :], bend @ values
