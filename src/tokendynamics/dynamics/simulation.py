@@ -225,7 +225,7 @@ def simulate(
 
     Args:
         flow: The flow.
-        x0: Start (*system, token, dim) at `times[0]`, projected onto the space; or a trajectory, to continue from its end.
+        x0: Start (*system, token, dim) at `times[0]`, projected onto the space; or a trajectory, which continues.
         times: Increasing output times, at least two; after a trajectory one or more, none before its end.
         rtol: Relative tolerance per step where steps are controlled, 1e-8 if None, at least ten rounding units.
         atol: Absolute tolerance per step, 1e-10 if None: of each number in free space, of each token elsewhere.
