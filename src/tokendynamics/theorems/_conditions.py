@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -78,6 +79,33 @@ def flow_of_run(trajectory: Trajectory) -> Flow:
 def approximates_its_flow(trajectory: Trajectory) -> bool:
     """Tell whether the run is one of the flow, or of layers that are steps of it: with residual factor 1."""
     return trajectory.engine != "layers" or float(trajectory.parameters.get("residual", 1.0)) == 1.0
+
+
+def layers_only(
+    trajectory: Trajectory, text: str, objection: Callable[[float, float], str | None]
+) -> tuple[Condition] | None:
+    """Return the one undecided condition of a run that a statement on layers does not speak of; None if it does.
+
+    Args:
+        trajectory: The run.
+        text: What is required.
+        objection: Says, of residual factor and tau, why layers with these are not those meant; None if they are.
+    """
+    reason: str | None = None
+    if trajectory.engine != "layers":
+        reason = f"the run is one of the engine {trajectory.engine}, and the statement speaks of layers"
+    elif trajectory.deviations is None:
+        reason = "the run does not have the deviations of its tokens"
+    else:
+        reason = objection(*(float(trajectory.parameters.get(name, 1.0)) for name in ("residual", "tau")))
+    if reason is None:
+        return None
+    return (replace(undecided(tuple(trajectory.tensor.shape[:-3]), text), reason=reason),)
+
+
+def log_tolerance(trajectory: Trajectory) -> float:
+    """Return the relative error of logarithms of distances of layers that counts as rounding."""
+    return 1e6 * torch.finfo(trajectory.tensor.dtype).eps
 
 
 def flow_steps(trajectory: Trajectory) -> Tensor:

@@ -152,7 +152,7 @@ _OTHERS = (
         (("Yihe", "Dong"), ("Jean-Baptiste", "Cordonnier"), ("Andreas", "Loukas")),
         2021,
         "2103.03404",
-        _ABSTRACT,
+        "in the abstract, and the bound in summaries",
     ),
     Paper(
         "hardmax",

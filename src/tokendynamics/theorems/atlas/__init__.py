@@ -7,10 +7,12 @@ from tokendynamics.theorems.atlas import (
     _circle,
     _clusters,
     _context,
+    _hardmax,
     _lipschitz,
     _masking,
     _metastability,
     _perspective,
+    _rank,
     _rollout,
 )
 
@@ -25,6 +27,8 @@ ATLAS: tuple[Statement, ...] = (
     *_rollout.STATEMENTS,
     *_lipschitz.STATEMENTS,
     *_circle.STATEMENTS,
+    *_rank.STATEMENTS,
+    *_hardmax.STATEMENTS,
 )
 """The registry beside `STATEMENTS`; `check` and `certify` take any of it by name."""
 
