@@ -155,7 +155,7 @@ def _predict_skip(flow: Flow, start: Tensor) -> Prediction:
         f"with residual connection (factor 1, tau 1) a layer leaves at least the share {number(least, 3)} of the "
         "largest distance of tokens, and nearly all of it where tokens are near each other"
     )
-    return Prediction(text, limit="no collapse")
+    return Prediction(text, limit="tokens stay apart")
 
 
 def _with_skip(residual: float, tau: float) -> str | None:
