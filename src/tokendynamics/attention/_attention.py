@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from tokendynamics.attention._positions import Positions
 from tokendynamics.attention.circuit_at_time import CircuitAtTime, Multiple
-from tokendynamics.attention.mixing import SHORT, attention_weights, average, logits, long_average
+from tokendynamics.attention.mixing import SHORT, Mask, attention_weights, average, logits, long_average
 from tokendynamics.attention.schedules import Schedule, Time
 from tokendynamics.attention.schedules.conversion import (
     ScheduleLike,
@@ -20,8 +21,8 @@ from tokendynamics.attention.schedules.conversion import (
     shape_is_known,
     with_jumps,
 )
-from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.arguments import ArrayLike, as_finite, as_states, like
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.arguments import ArrayLike, as_finite, as_states, like, without_labels
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 
@@ -40,6 +41,8 @@ class Attention:
             or a function of time; or a list with one of these for each head.
         ov: Likewise, for the same heads.
         causal: Whether token i sees only tokens j ≤ i.
+        mask: Instead, whom each token sees: a boolean matrix (token, token), receivers first. Every token must see at
+            least one; states then have that number of tokens.
         weights: ``"softmax"`` over the senders, ``"linear"``: the logits themselves (`logical` (2.2)), or
             ``"exponential"``: e^{s_ij − offset} over the number of senders that i sees, a softmax without its
             denominator (`perspective`, where it is called USA).
@@ -65,6 +68,7 @@ class Attention:
         ov: ScheduleLike,
         *,
         causal: bool = False,
+        mask: ArrayLike | None = None,
         weights: Weights = "softmax",
         normalization: Normalization | None = None,
         positions: Positions | None = None,
@@ -80,6 +84,7 @@ class Attention:
         self.qk: Schedule = as_schedule(qk, "qk")
         self.ov: Schedule = as_schedule(ov, "ov")
         self.causal = bool(causal)
+        self.mask = None if mask is None else _as_mask(mask, self.causal)
         self.weights: Weights = weights
         self.normalization: Normalization | None = normalization
         self.positions = positions
@@ -88,6 +93,11 @@ class Attention:
             _check_circuits(self.qk, self.ov)
             if positions is not None:
                 positions.check(self.qk, self.ov)
+
+    @property
+    def visible(self) -> Mask:
+        """Whom receivers see, as `mixing` takes it."""
+        return self.causal if self.mask is None else self.mask
 
     @property
     def dim(self) -> int:
@@ -185,14 +195,14 @@ class Attention:
     def mix(self, x: Tensor, t: Time, *, identity_values: bool = False) -> Tensor:
         """Return ``Σ_h Σ_j w^h_ij ov_h x_j`` of checked states; with `identity_values` as if every ov were I.
 
-        Memory is linear in the number of tokens, save for linear weights with a causal mask.
+        Memory is linear in the number of tokens, save for linear weights with a mask, and the mask itself.
         """
         query, key = self.queries_and_keys(x, t)
         placed = self.with_positions(x)
         ov = Multiple(torch.ones(self.heads).to(x), self.dim) if identity_values else self.ov.at(t)
         if x.shape[-2] > SHORT:
             values = ov.values(placed)
-            return ov.output(long_average(query, key, values, self.causal, self.weights, self.offset)).sum(dim=-3)
+            return ov.output(long_average(query, key, values, self.visible, self.weights, self.offset)).sum(dim=-3)
         weights = self.weigh(query, key)
         if isinstance(ov, Multiple):
             return (weights * ov.multiple[..., None, None]).sum(dim=-3) @ placed
@@ -200,7 +210,7 @@ class Attention:
 
     def weigh(self, query: Tensor, key: Tensor) -> Tensor:
         """Return the weights of the logits ``q_i · k_j``, (*system, head, token, token)."""
-        return attention_weights(query, key, self.causal, self.weights, self.offset)
+        return attention_weights(query, key, self.visible, self.weights, self.offset)
 
     def queries_and_keys(self, x: Tensor, t: Time) -> tuple[Tensor, Tensor]:
         """Return rows whose inner products are the logits, (*system, head, token, rank); keys may have one head."""
@@ -222,6 +232,9 @@ class Attention:
         if self.system_shape and self.system_shape != states.shape[:-2]:
             wanted = f"leading axes {self.system_shape}, those of the matrices"
             raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(states.shape)}"))
+        if self.mask is not None and states.shape[-2] != len(self.mask):
+            wanted = f"{len(self.mask)} tokens, those of the mask"
+            raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(states.shape)}"))
         self.with_positions(states)
         return states
 
@@ -231,6 +244,7 @@ class Attention:
             qk,
             ov,
             causal=self.causal,
+            mask=self.mask,
             weights=self.weights,
             normalization=self.normalization,
             positions=positions,
@@ -268,9 +282,16 @@ class Attention:
 
     def __repr__(self) -> str:
         positions = "" if self.positions is None else f", {type(self.positions).__name__}"
-        mask = "causal" if self.causal else "full mask"
+        mask = self.mask_in_words
         kinds = f"qk {type(self.qk).__name__}, ov {type(self.ov).__name__}"
         return f"Attention({self.size}, {kinds}, {mask}, {self.weights}{positions})"
+
+    @property
+    def mask_in_words(self) -> str:
+        """Which mask: "full mask", "causal" or "a mask of 5 tokens"."""
+        if self.mask is not None:
+            return f"a mask of {len(self.mask)} tokens"
+        return "causal" if self.causal else "full mask"
 
     def _placed(self, x: ArrayLike, t: float) -> tuple[Tensor, Attention]:
         """Return checked states, and the attention with its shapes known, in their precision and place."""
@@ -281,6 +302,22 @@ class Attention:
     def _each(self, change: Callable[[Schedule], Schedule]) -> Attention:
         positions = self.positions and self.positions.each(change)
         return self.with_schedules(change(self.qk), change(self.ov), positions)
+
+
+def _as_mask(mask: ArrayLike, causal: bool) -> Tensor:
+    """Read a boolean matrix in which every row has an entry that is True."""
+    if causal:
+        raise ArgumentValueError(expected("mask", "None beside causal=True", "a mask", "leave causal out"))
+    read = mask.detach().cpu() if isinstance(mask, Tensor) else torch.from_numpy(np.array(without_labels(mask)))
+    if read.dtype != torch.bool:
+        raise ArgumentTypeError(expected("mask", "True and False", f"dtype {read.dtype}"))
+    if read.ndim != 2 or read.shape[0] != read.shape[1] or len(read) == 0:
+        raise ArgumentValueError(expected("mask", "shape (token, token)", f"shape {tuple(read.shape)}"))
+    blind = ~read.any(dim=-1)
+    if bool(blind.any()):
+        came = f"none for token {int(blind.nonzero()[0])}"
+        raise ArgumentValueError(expected("mask", "a sender that each token sees", came, "let it see itself"))
+    return read.clone()
 
 
 def _check_circuits(qk: Schedule, ov: Schedule) -> None:

@@ -16,33 +16,41 @@ _ROWS = 128
 """Rows of exponential weights that are formed at a time for long sequences."""
 
 
-def attention_weights(query: Tensor, key: Tensor, causal: bool, weights: str, offset: float = 0.0) -> Tensor:
+Mask = bool | Tensor
+"""Whom receivers see: everyone (False), themselves and those before them (True), or the entries of (token, token)."""
+
+
+def hidden_senders(mask: Mask, shape: torch.Size, first_receiver: int, device: torch.device) -> Tensor | None:
+    """Return which senders receivers from the first on do not see, (receiver, sender); None where all are seen."""
+    if isinstance(mask, Tensor):
+        return ~mask[first_receiver : first_receiver + shape[0]].to(device)
+    return torch.ones(shape, dtype=torch.bool, device=device).triu(1 + first_receiver) if mask else None
+
+
+def attention_weights(query: Tensor, key: Tensor, mask: Mask, weights: str, offset: float = 0.0) -> Tensor:
     """Return the weights of logits ``q_i · k_j``, (*system, head, token, token); see `masked_weights`.
 
     Args:
         query: (*system, head, token, rank).
         key: (*system, head or 1, token, rank).
-        causal: Whether senders after the receiver are left out.
+        mask: See `Mask`.
         weights: "softmax", "linear" or "exponential".
         offset: Taken off the logits of exponential weights.
     """
-    return masked_weights(logits(query, key), causal, weights, offset=offset)
+    return masked_weights(logits(query, key), mask, weights, offset=offset)
 
 
-def masked_weights(
-    logits: Tensor, causal: bool, weights: str, first_receiver: int = 0, *, offset: float = 0.0
-) -> Tensor:
+def masked_weights(logits: Tensor, mask: Mask, weights: str, first_receiver: int = 0, *, offset: float = 0.0) -> Tensor:
     """Return the softmax over the senders, the logits, or their exponentials; hidden senders get 0.
 
     Args:
         logits: (…, receiver, sender), for receivers from `first_receiver` on.
-        causal: Whether senders after the receiver are left out.
+        mask: See `Mask`.
         weights: "softmax", "linear" or "exponential": e^{s − offset} over the number of senders that are seen.
         first_receiver: Index of the first row.
         offset: Taken off the logits of exponential weights.
     """
-    everyone = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device)
-    hidden = everyone.triu(1 + first_receiver) if causal else None
+    hidden = hidden_senders(mask, logits.shape[-2:], first_receiver, logits.device)
     if weights == "linear":
         return logits if hidden is None else logits.masked_fill(hidden, 0.0)
     seen = logits if hidden is None else logits.masked_fill(hidden, -torch.inf)
@@ -63,10 +71,12 @@ def average(weights: Tensor, value: Tensor) -> Tensor:
     return _shared_by_heads(weights, value)
 
 
-def fused_average(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
+def fused_average(query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
     """Return ``Σ_j softmax_j(q_i · k_j) v_j`` in memory linear in the tokens."""
     parts, back = _side_by_side(query, key, value)
-    return back(scaled_dot_product_attention(*parts, is_causal=causal, scale=1.0))
+    if isinstance(mask, Tensor):
+        return back(scaled_dot_product_attention(*parts, attn_mask=mask.to(query.device), scale=1.0))
+    return back(scaled_dot_product_attention(*parts, is_causal=mask, scale=1.0))
 
 
 def _side_by_side(
@@ -87,27 +97,30 @@ def _side_by_side(
     return (prepared(query), prepared(key), prepared(value)), back
 
 
-def long_average(query: Tensor, key: Tensor, value: Tensor, causal: bool, weights: str, offset: float = 0.0) -> Tensor:
+def long_average(query: Tensor, key: Tensor, value: Tensor, mask: Mask, weights: str, offset: float = 0.0) -> Tensor:
     """Return ``Σ_j w_ij v_j`` in memory linear in the tokens, but for linear weights with a mask."""
     if weights == "softmax":
-        return fused_average(query, key, value, causal)
+        return fused_average(query, key, value, mask)
     if weights == "exponential":
-        return _exponential_average(query, key, value, causal, offset)
+        return _exponential_average(query, key, value, mask, offset)
     # Without a mask linear weights go through a rank × width product.
-    return query @ (key.mT @ value) if not causal else average(logits(query, key).tril(), value)
+    if mask is False:
+        return query @ (key.mT @ value)
+    return average(masked_weights(logits(query, key), mask, "linear"), value)
 
 
-def _exponential_average(query: Tensor, key: Tensor, value: Tensor, causal: bool, offset: float) -> Tensor:
-    if query.device.type == "cpu" and not any(part.requires_grad for part in (query, key, value)):
+def _exponential_average(query: Tensor, key: Tensor, value: Tensor, mask: Mask, offset: float) -> Tensor:
+    on_cpu = query.device.type == "cpu" and not isinstance(mask, Tensor)
+    if on_cpu and not any(part.requires_grad for part in (query, key, value)):
         # PyTorch's fused attention on processors gives the logarithms of the sums, too, but no gradient of them.
         fused, back = _side_by_side(query, key, value)
-        mean, log_sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*fused, 0.0, causal, scale=1.0)
-        seen = torch.arange(1, query.shape[-2] + 1).unsqueeze(-1) if causal else query.shape[-2]
+        mean, log_sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*fused, 0.0, mask, scale=1.0)
+        seen = torch.arange(1, query.shape[-2] + 1).unsqueeze(-1) if mask else query.shape[-2]
         return back(mean * (log_sums - offset).exp().unsqueeze(-1) / seen)
     parts = []
     for start in range(0, query.shape[-2], _ROWS):
         rows = logits(query[..., start : start + _ROWS, :], key)
-        parts.append(average(masked_weights(rows, causal, "exponential", start, offset=offset), value))
+        parts.append(average(masked_weights(rows, mask, "exponential", start, offset=offset), value))
     return torch.cat(parts, dim=-2)
 
 

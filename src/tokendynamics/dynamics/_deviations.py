@@ -203,11 +203,15 @@ def can_follow(field: Field, start: Tensor) -> bool:
     """Tell whether `Deviations.after_layer` knows this field, and states (system, token, dim) are not too many."""
     attention, tokens = field.attention, start.shape[-2]
     known = attention.weights == "softmax" and attention.positions is None and field.geometry.closed_form
+    known = known and not field.frozen
     return known and 0 < len(start) * attention.heads * tokens**2 <= _WEIGHTS
 
 
 def _senders(field: Field, x: Tensor) -> tuple[Tensor, Tensor]:
     """Return which sets of senders there are, (set, token), and which of them each token sees, (token,)."""
+    if field.attention.mask is not None:
+        kinds, kind = torch.unique(field.attention.mask.to(x.device), dim=0, return_inverse=True)
+        return kinds, kind
     seen = torch.ones(x.shape[-2], x.shape[-2], dtype=torch.bool, device=x.device)
     if not field.attention.causal:
         return seen[:1], torch.zeros(len(seen), dtype=torch.int64, device=x.device)

@@ -35,6 +35,8 @@ def suits_innermost(attention: Attention, x: Tensor) -> bool:
     """Tell whether states (system, token, dim) are many enough and small enough."""
     if x.ndim != 3 or len(x) < _SYSTEMS or x.shape[1] > _TOKENS or x.shape[2] > _DIM or x.device.type != "cpu":
         return False
+    if attention.mask is not None:
+        return False
     return attention.weights != "linear" and not (attention.positions and attention.positions.changes_logits)
 
 
@@ -121,17 +123,28 @@ class Field:
         geometry: Of the space; its system axes, if any, are one axis.
         factor: Multiplies the weights: 1, or 1/√dim of `normalization="paper"`.
         identity_values: Whether ov is left out, as in `asymptotic` (20).
+        frozen: Tokens that do not move, by index.
     """
 
     attention: Attention
     geometry: Geometry
     factor: float
     identity_values: bool = False
+    frozen: tuple[int, ...] = ()
 
     def velocity(self, x: Tensor, t: Time) -> Tensor:
         """Return the field at the projection of x, one product form for all tokens: accurate to rounding of |ov x|."""
+        return self.held(self._velocity_of_all(x, t))
+
+    def held(self, change: Tensor, axis: int = -2) -> Tensor:
+        """Return changes of tokens with those of frozen ones 0."""
+        if not self.frozen:
+            return change
+        return change.index_fill(axis, torch.tensor(self.frozen, device=change.device), 0.0)
+
+    def _velocity_of_all(self, x: Tensor, t: Time) -> Tensor:
         if x.ndim == 3 and len(x) > 1 and x.numel() > _PIECE_ENTRIES:
-            return torch.cat([self._piece(part).velocity(x[part], _time_of(t, part)) for part in _pieces(x)])
+            return torch.cat([self._piece(part)._velocity_of_all(x[part], _time_of(t, part)) for part in _pieces(x)])
         if self.geometry.closed_form and suits_innermost(self.attention, x):
             velocity = systems_innermost(self.attention, self.geometry, x, t, self.identity_values)
             return velocity if self.factor == 1.0 else self.factor * velocity
@@ -154,7 +167,7 @@ class Field:
             self._difference_rows(x, y, query[..., start : start + rows, :], key, start)
             for start in range(0, tokens, rows)
         ]
-        return torch.cat(pieces, dim=-2)
+        return self.held(torch.cat(pieces, dim=-2))
 
     def refined_velocity(self, x: Tensor, t: Time) -> Tensor:
         """Return `velocity`, with slow tokens taken from differences where that is possible."""
@@ -171,7 +184,16 @@ class Field:
     def layer(self, x: Tensor, k: int, tau: float, residual: float = 1.0) -> Tensor:
         """Return ``π_M(ρ x + τ Σ_h w^h(x) x ov_h^T)`` with the schedules at time k, ρ = 1 in `asymptotic` (6)."""
         update = tau * self._mixed(x, float(k))
-        return self.exactly_projected((x if residual == 1.0 else residual * x) + update)
+        after = self.exactly_projected((x if residual == 1.0 else residual * x) + update)
+        return self.unmoved(after, x)
+
+    def unmoved(self, x: Tensor, start: Tensor) -> Tensor:
+        """Return states with frozen tokens where they are in `start`, which broadcasts."""
+        if not self.frozen:
+            return x
+        still = torch.zeros(x.shape[-2], 1, dtype=torch.bool, device=x.device)
+        still[list(self.frozen)] = True
+        return torch.where(still, start, x)
 
     def exactly_projected(self, x: Tensor) -> Tensor:
         """Return `project` to the last digit, for states that are handed out."""
@@ -267,7 +289,7 @@ def jacobian(field: Field, x: Tensor, t: Time) -> Tensor:
     y = field.project(x)
     pull, slope = _output_and_slope(field, y, t)
     if not field.geometry.constrained:
-        return slope
+        return field.held(slope, -4)
     tokens, dim = x.shape[-2:]
     dual = y if field.geometry.metric is None else y @ field.geometry.metric
     onto = torch.eye(dim, dtype=x.dtype, device=x.device) - y.unsqueeze(-1) * dual.unsqueeze(-2)
@@ -277,7 +299,7 @@ def jacobian(field: Field, x: Tensor, t: Time) -> Tensor:
     diagonal = torch.arange(tokens, device=x.device)
     slope[..., diagonal, :, diagonal, :] -= (outward + y.unsqueeze(-1) * pull_dual.unsqueeze(-2)).movedim(-3, 0)
     shrunk = onto * inner(x, x, field.geometry.metric).rsqrt().unsqueeze(-1)
-    return torch.einsum("...iakc,...kcb->...iakb", slope, shrunk)
+    return field.held(torch.einsum("...iakc,...kcb->...iakb", slope, shrunk), -4)
 
 
 def jacobian_vector(field: Field, x: Tensor, t: Time, direction: Tensor) -> Tensor:
@@ -293,13 +315,13 @@ def jacobian_vector(field: Field, x: Tensor, t: Time, direction: Tensor) -> Tens
         Shape (system, token, dim); costs about three right-hand sides.
     """
     if not field.geometry.constrained:
-        return _output_along(field, x, t, direction)[1]
+        return field.held(_output_along(field, x, t, direction)[1])
     y, length = field.project(x), inner(x, x, field.geometry.metric).sqrt()
     turned = (direction - inner(y, direction, field.geometry.metric) * y) / length
     pull, change = _output_along(field, y, t, turned)
     outward = inner(y, pull, field.geometry.metric)
     bend = inner(y, change, field.geometry.metric) + inner(turned, pull, field.geometry.metric)
-    return change - bend * y - outward * turned
+    return field.held(change - bend * y - outward * turned)
 
 
 def _output_and_slope(field: Field, y: Tensor, t: Time) -> tuple[Tensor, Tensor]:
@@ -322,7 +344,7 @@ def _output_and_slope(field: Field, y: Tensor, t: Time) -> tuple[Tensor, Tensor]
     elif attention.weights == "exponential":
         gain = weights.unsqueeze(-1) * carried.unsqueeze(-3)
     else:
-        seen = masked_weights(torch.ones_like(weights), attention.causal, "linear")
+        seen = masked_weights(torch.ones_like(weights), attention.visible, "linear")
         gain = seen.unsqueeze(-1) * carried.unsqueeze(-3)
     slope = torch.einsum("...hik,...hab->...iakb", weights, ov)
     slope = slope + torch.einsum("...hika,...hikb->...iakb", gain, by_sender)
@@ -357,12 +379,12 @@ def _output_along(field: Field, y: Tensor, t: Time, direction: Tensor) -> tuple[
 
 
 def _weights_of_rows(attention: Attention, logits: Tensor, first_receiver: int) -> Tensor:
-    return masked_weights(logits, attention.causal, attention.weights, first_receiver, offset=attention.offset)
+    return masked_weights(logits, attention.visible, attention.weights, first_receiver, offset=attention.offset)
 
 
 def _weights_change(attention: Attention, weights: Tensor, logits_change: Tensor, first_receiver: int) -> Tensor:
     if attention.weights == "linear":
-        return masked_weights(logits_change, attention.causal, "linear", first_receiver)
+        return masked_weights(logits_change, attention.visible, "linear", first_receiver)
     change = weights * logits_change
     if attention.weights == "exponential":
         return change

@@ -6,13 +6,22 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from tokendynamics.attention import Attention
 from tokendynamics.dynamics._field import Field
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
-from tokendynamics.numerics.arguments import ArrayLike, as_choice, as_finite, as_not_negative, as_states, like
+from tokendynamics.numerics.arguments import (
+    ArrayLike,
+    as_choice,
+    as_finite,
+    as_integer,
+    as_not_negative,
+    as_states,
+    like,
+)
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.places import first_index, first_token
 from tokendynamics.numerics.signatures import typed_arguments
@@ -36,11 +45,12 @@ class Flow:
         space: `Free`, `Sphere`, `Ellipsoid`, or one of your own: see `tokendynamics.spaces.Space`.
         projection: "orthogonal" (for the metric), or "remark_5_1": the projection of `asymptotic` Remark 5.1, for
             one head and metric ``ov^T ov``: ``dy_i/dt = Σ_j w_ij (y_j − (y_i^T M y_j) y_i)``.
+        frozen: Indices of tokens, from 0, that others see and that do not move.
 
     Raises:
         ArgumentTypeError: Not an attention, or not a space.
         ArgumentValueError: A metric that does not fit the dim (both are printed); for "remark_5_1" several heads, an ov
-            that depends on time, or another metric.
+            that depends on time, or another metric; a frozen token given twice or below 0.
 
     >>> import torch
     >>> from tokendynamics.spaces import Free
@@ -50,7 +60,13 @@ class Flow:
     [[0.5, 0.5], [0.5, 0.5]]
     """
 
-    def __init__(self, attention: Attention, space: Space, projection: Projection = "orthogonal") -> None:
+    def __init__(
+        self,
+        attention: Attention,
+        space: Space,
+        projection: Projection = "orthogonal",
+        frozen: ArrayLike = (),
+    ) -> None:
         if not isinstance(attention, Attention):
             raise ArgumentTypeError(expected("attention", "an Attention", type(attention).__name__))
         if not isinstance(space, Space) or isinstance(space, type):
@@ -59,6 +75,7 @@ class Flow:
         as_choice(projection, "projection", ("orthogonal", "remark_5_1"))
         self.attention, self.space = attention, space
         self.projection: Projection = projection
+        self.frozen = _as_indices(frozen)
         self.normalization = attention.normalization or ("paper" if self.geometry.quadratic else "plain")
         # What a function of time returns is known from the first time of a run on: see `beginning`.
         if attention.shape_is_known:
@@ -73,11 +90,15 @@ class Flow:
             ArgumentValueError: As for `Attention` and `Flow`.
         """
         known = self.attention.beginning(t)
-        return self if known is self.attention else Flow(known, self.space, self.projection)
+        return self if known is self.attention else self.with_attention(known)
 
     def with_jumps(self, jumps: Sequence[float]) -> Flow:
         """Return the same with jumps declared in all functions of time."""
-        return Flow(self.attention.with_jumps(jumps), self.space, self.projection)
+        return self.with_attention(self.attention.with_jumps(jumps))
+
+    def with_attention(self, attention: Attention, space: Space | None = None) -> Flow:
+        """Return the same with other heads, and perhaps in another space."""
+        return Flow(attention, space or self.space, self.projection, self.frozen)
 
     @property
     def dim(self) -> int:
@@ -119,6 +140,7 @@ class Flow:
         flow = self.beginning(as_finite(t, "t"))
         states = flow.fitting(x)
         flow.geometry.check(states, "x")
+        flow.check_frozen(states, "x")
         states = flow.geometry.rescaled(states)
         return like(flow.field(states).refined_velocity(states, t), x)
 
@@ -148,9 +170,10 @@ class Flow:
         states = flow.fitting(x)
         field = flow.field(states)
         field.geometry.check(states, "x")
+        flow.check_frozen(states, "x")
         after = field.layer(field.exactly_projected(states), k, tau, residual)
         _check_layer(after)
-        return like(after, x)
+        return like(field.unmoved(after, states), x)
 
     def fitting(self, x: ArrayLike, argument: str = "x") -> Tensor:
         """Return `x` as states that fit attention and metric, or refuse it and print both shapes.
@@ -164,7 +187,28 @@ class Flow:
         if metric is not None and metric.ndim > 2 and metric.shape[:-2] != states.shape[:-2]:
             wanted = f"leading axes {tuple(metric.shape[:-2])}, those of the metric"
             raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(states.shape)}"))
+        if self.frozen and self.frozen[-1] >= states.shape[-2]:
+            wanted = f"at least {self.frozen[-1] + 1} tokens, as token {self.frozen[-1]} is frozen"
+            raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(states.shape)}"))
         return states
+
+    def check_frozen(self, states: Tensor, argument: str) -> None:
+        """Refuse frozen tokens that are not on the space: projecting them would move them.
+
+        Raises:
+            ArgumentValueError: The first such token, and how far it is off.
+        """
+        if not self.frozen:
+            return
+        still = states.detach()[..., list(self.frozen), :]
+        off = torch.linalg.vector_norm(still - self.space.project(still), dim=-1)
+        allowed = _ON_SPACE * torch.finfo(states.dtype).eps * torch.linalg.vector_norm(still, dim=-1)
+        lost = off > allowed
+        if bool(lost.any()):
+            place = first_index(lost)
+            came = f"token {self.frozen[place[-1]]} at a distance of {float(off[place]):.3g} from it"
+            advice = "project it first"
+            raise ArgumentValueError(expected(argument, f"frozen tokens on the {self.space.name}", came, advice))
 
     def field(self, like_states: Tensor) -> Field:
         """Return the field for states of the dtype and device of `like_states`."""
@@ -174,11 +218,26 @@ class Flow:
             geometry=self.geometry.to(**place),
             factor=self.weight_factor,
             identity_values=self.projection == "remark_5_1",
+            frozen=self.frozen,
         )
 
     def __repr__(self) -> str:
-        mask = "causal" if self.attention.causal else "full mask"
-        return f"Flow({self.attention.size}, {mask}, {self.space.name}, {self.normalization})"
+        still = f", {len(self.frozen)} frozen" if self.frozen else ""
+        mask = self.attention.mask_in_words
+        return f"Flow({self.attention.size}, {mask}, {self.space.name}, {self.normalization}{still})"
+
+
+_ON_SPACE = 64
+"""Units of rounding by which a token may be off its space and counts as on it."""
+
+
+def _as_indices(frozen: ArrayLike) -> tuple[int, ...]:
+    if isinstance(frozen, str) or not isinstance(frozen, Sequence | np.ndarray):
+        raise ArgumentTypeError(expected("frozen", "a list of tokens", type(frozen).__name__))
+    tokens = tuple(sorted(as_integer(token, "frozen", at_least=0) for token in frozen))
+    if len(set(tokens)) < len(tokens):
+        raise ArgumentValueError(expected("frozen", "each token once", shown(tokens)))
+    return tokens
 
 
 def _check_layer(states: Tensor) -> None:

@@ -288,7 +288,10 @@ def flow_to_arrays(flow: Flow) -> tuple[dict[str, Any], Arrays]:
         "qk": _schedule_to_arrays(attention.qk, "qk", arrays),
         "ov": _schedule_to_arrays(attention.ov, "ov", arrays),
         "positions": None,
+        "frozen": list(flow.frozen),
     }
+    if attention.mask is not None:
+        arrays["mask"] = _array(attention.mask)
     if flow.geometry.metric is not None:
         arrays["metric"] = _array(flow.geometry.metric)
     if isinstance(positions, AbsolutePositions):
@@ -321,9 +324,10 @@ def flow_from_arrays(words: dict[str, Any], arrays: Arrays) -> Flow | None:
         return None
     options = {name: words[name] for name in ("causal", "weights", "normalization")}
     options["offset"] = words.get("offset", 0.0)  # folders written before there were exponential weights have none
-    attention = Attention(qk, ov, positions=positions, **options)
+    mask = arrays["mask"].astype(bool) if "mask" in arrays else None
+    attention = Attention(qk, ov, mask=mask, positions=positions, **options)
     space = {"free": Free, "sphere": Sphere, "ellipsoid": lambda: Ellipsoid(arrays["metric"])}[words["space"]]()
-    return Flow(attention, space, words["projection"])
+    return Flow(attention, space, words["projection"], words.get("frozen", ()))
 
 
 def _schedule_to_arrays(schedule: Schedule, name: str, arrays: Arrays) -> dict[str, Any]:

@@ -163,6 +163,7 @@ def read_start(
     states = flow.fitting(given, "x0")
     states = states.to(dtype=_precision(dtype), device=None if device is None else as_device(device, "device"))
     flow.geometry.check(states, "x0")
+    flow.check_frozen(states, "x0")
     return Start(states, x0.states if isinstance(x0, Trajectory) else x0, before)
 
 
@@ -307,6 +308,8 @@ def _problem(
 def _outcome(engine: str, problem: Problem, start: Start, ending: Sequence[Event], max_steps: int | None) -> Outcome:
     check_steps(engine, problem.times, problem.step, max_steps)
     outcome = _run_moving(engine, problem, start)
+    # Retractions move what stays on its ray by the last digit.
+    outcome.states = problem.field.unmoved(outcome.states, problem.start.unsqueeze(1))
     if ENGINES[engine].controls_error and (warning := warning_of_small_states(problem, outcome)) is not None:
         outcome.notes.append(warning)
     outcome.notes += notes_on_time(engine, problem, outcome, ending)

@@ -267,6 +267,8 @@ class AttentionTable(TomlTable):
     qk: Circuit
     ov: Circuit = "identity"
     causal: bool = False
+    mask: list[list[bool]] | None = None
+    frozen: list[NonNegativeInt] = Field(default_factory=list)
     weights: Literal["softmax", "linear", "exponential"] = "softmax"
     offset: float = 0.0
     normalization: Literal["plain", "paper"] | None = None

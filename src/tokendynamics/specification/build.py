@@ -176,6 +176,7 @@ def build(file: SpecificationFile, draws: Draws | None = None) -> Setup:
             qk,
             ov,
             causal=table.causal,
+            mask=table.mask,
             weights=table.weights,
             normalization=table.normalization,
             positions=positions,
@@ -183,7 +184,7 @@ def build(file: SpecificationFile, draws: Draws | None = None) -> Setup:
         )
     projection = "orthogonal" if isinstance(file.tables.space, FreeTable) else file.tables.space.projection
     with file.blaming(("space", "projection")):
-        flow = Flow(attention, space, projection=projection)
+        flow = Flow(attention, space, projection=projection, frozen=table.frozen)
     times = build_times(file)
     return Setup(flow, start, times, build_events(file, tokens_of(file.tables.start)), solver_options(file, times))
 

@@ -141,7 +141,8 @@ def parse(text: str, name: str) -> SpecificationFile:
     Traceback (most recent call last):
     ...
     tokendynamics.specification.section.SpecificationError: a.toml line 3: attention.casual: unknown key; did you
-    mean 'causal'? (valid: causal, normalization, offset, ov, qk, weights)
+    mean 'causal'? (valid: causal, frozen, mask, normalization, offset, ov,
+    qk, weights)
     """
     values, source = parsed(text, name)
     return specified(values, source)

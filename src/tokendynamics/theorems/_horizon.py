@@ -89,7 +89,7 @@ def over_horizon(flow: Flow, times: np.ndarray) -> Flow:
     )
     if qk is attention.qk and ov is attention.ov:
         return flow
-    return Flow(attention.with_schedules(qk, ov, attention.positions), flow.space, projection=flow.projection)
+    return flow.with_attention(attention.with_schedules(qk, ov, attention.positions))
 
 
 def _moments(times: np.ndarray) -> tuple[float, ...]:

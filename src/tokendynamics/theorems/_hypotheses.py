@@ -112,7 +112,7 @@ def one_head(flow: Flow) -> Hypothesis:
 
 def full_mask(flow: Flow) -> Hypothesis:
     """Tell whether every token sees every token."""
-    return fact("full mask", not flow.attention.causal, _mask(flow))
+    return fact("full mask", not flow.attention.causal and flow.attention.mask is None, _mask(flow))
 
 
 def causal_mask(flow: Flow) -> Hypothesis:
@@ -336,4 +336,6 @@ def _space(flow: Flow) -> str:
 
 
 def _mask(flow: Flow) -> str:
+    if flow.attention.mask is not None:
+        return "the mask is a graph"
     return "the mask is causal" if flow.attention.causal else "the mask is full"

@@ -44,6 +44,8 @@ class Statement:
         decidable: Whether the conditions can say anything about a trajectory; a probability needs many systems.
         subject: Whether it speaks of the flow or of layers, the runs of engine "layers"; of a flow, other layers than
             those with their residual connection are no approximation.
+        beyond: Whether it speaks of a graph for a mask ("graph") or of tokens that do not move ("frozen"); others apply
+            to no such flow.
         standing: "theorem", "conjecture" (no proof and no counterexample is known) or "false" (one is known).
 
     >>> from tokendynamics.theorems import STATEMENTS
@@ -62,6 +64,7 @@ class Statement:
     decidable: Callable[[Trajectory], bool] = lambda trajectory: True
     standing: Standing = "theorem"
     subject: Literal["flow", "layers"] = "flow"
+    beyond: tuple[Literal["graph", "frozen"], ...] = ()
 
     @property
     def paper(self) -> Paper:
@@ -81,6 +84,8 @@ class Statement:
         """
         systems = tuple(start.shape[:-2])
         measured = self.structure(flow)
+        if all(one.anywhere for one in measured):
+            measured = (*measured, *self._beyond_what_it_speaks_of(flow))
         if all(one.anywhere for one in measured):
             measured = (*measured, *self.hypotheses(flow, start))
         applies_to = np.asarray(np.logical_and.reduce([one.satisfied(systems) for one in measured]))
@@ -109,6 +114,16 @@ class Statement:
         if trajectory.engine == "layers" and self.subject == "flow":
             notes.append("judged on discrete layers, of which the statement does not speak")
         return replace(certificate, text="; ".join(notes))
+
+    def _beyond_what_it_speaks_of(self, flow: Flow) -> tuple[Hypothesis, ...]:
+        """Return the hypotheses that a flow with a graph for a mask, or with frozen tokens, violates without a word."""
+        violated = []
+        if flow.attention.mask is not None and "graph" not in self.beyond:
+            violated.append(Hypothesis("full or causal mask", False, None, 0.0, "the mask is a graph"))
+        if flow.frozen and "frozen" not in self.beyond:
+            count = len(flow.frozen)
+            violated.append(Hypothesis("all tokens move", False, None, 0.0, f"{count} frozen"))
+        return tuple(violated)
 
     def _prediction(self, flow: Flow, start: Tensor, where: np.ndarray) -> Prediction | None:
         if not where.any():
@@ -150,7 +165,7 @@ def flow_of_systems(flow: Flow, where: np.ndarray) -> Flow:
     if not (flow.attention.system_shape or own_metric):
         return flow
     space = Ellipsoid(metric.flatten(0, -3)[index]) if metric is not None and own_metric else flow.space
-    return Flow(flow.attention.flattened().select(index), space, projection=flow.projection)
+    return flow.with_attention(flow.attention.flattened().select(index), space)
 
 
 def states_of_systems(states: Tensor, where: np.ndarray, axes: int = 2) -> Tensor:

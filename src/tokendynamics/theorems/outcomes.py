@@ -232,7 +232,7 @@ def rests_only_at_zero(flow: Flow, tokens: int) -> np.ndarray:
     """
     attention = flow.attention
     positions, nothing = attention.positions, np.zeros(attention.system_shape, dtype=bool)
-    if attention.heads != 1 or not attention.constant:
+    if attention.heads != 1 or not attention.constant or attention.mask is not None or flow.frozen:
         return nothing
     ov = _matrix(attention.ov.matrix_at(0.0))
     singular_values = torch.linalg.svdvals(ov)

@@ -61,6 +61,10 @@ def _refusal_of_compiled(problem: Problem) -> str | None:
         return f"more than {_LARGEST_DIM} features"
     if not field.geometry.closed_form:
         return "a space of your own"
+    if field.attention.mask is not None:
+        return "a mask of your own"
+    if field.frozen:
+        return "frozen tokens"
     if positions is not None and type(positions) not in (AbsolutePositions, RotaryPositions):
         return "positions of your own"
     # Of a subclass it is not known what it means.

@@ -37,6 +37,10 @@ def why_not_live(flow: Flow, start: Tensor) -> str:
         return f"Its space, {shortened(flow.space.name, 60)}, is known to Python alone."
     if flow.projection != "orthogonal":
         return f"Its projection, {flow.projection}, is not the orthogonal one."
+    if attention.mask is not None:
+        return "Its mask is a graph, which a browser does not follow live."
+    if flow.frozen:
+        return "Some of its tokens do not move, which a browser does not follow live."
     if attention.system_shape or geometry.per_system:
         return "Its matrices differ between systems."
     if positions is not None and not isinstance(positions, AbsolutePositions | RotaryPositions):

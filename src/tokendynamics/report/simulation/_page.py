@@ -35,7 +35,7 @@ def _moved_by(run: Shown) -> str:
         return ", under a flow that is not stored (a user-defined function)"
     where = _SPACES.get(run.space, f"in the space {run.space!r}")
     attends = flow.attention
-    mask = "causal" if attends.causal else "full"
+    mask = "masked" if attends.mask is not None else "causal" if attends.causal else "full"
     weights = "" if attends.weights == "softmax" else f" with {attends.weights} weights"
     positions = "" if attends.positions is None else f", with {type(attends.positions).__name__}"
     changing = "" if attends.constant else " with time-varying matrices"

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tokendynamics.attention import Attention, RotaryPositions
 from tokendynamics.attention.schedules import Constant, Schedule
-from tokendynamics.dynamics import Flow, Status, Trajectory, simulate
+from tokendynamics.dynamics import Status, Trajectory, simulate
 from tokendynamics.dynamics.engines.table import OF_LAYERS, SMALL, UnsuitableEngineError
 from tokendynamics.numerics import ArgumentTypeError, TokenDynamicsError
 from tokendynamics.numerics.errors import expected, shown
@@ -292,7 +292,7 @@ def selected(setup: Setup, systems: Tensor) -> Setup:
     space = flow.space
     if isinstance(space, Ellipsoid) and space.metric is not None and space.metric.ndim > 2:
         space = Ellipsoid(space.metric[systems])
-    chosen = Flow(flow.attention.select(systems), space, projection=flow.projection)
+    chosen = flow.with_attention(flow.attention.select(systems), space)
     return replace(setup, flow=chosen, start=setup.start[systems])
 
 
@@ -313,7 +313,7 @@ def _joinable(one: Setup, other: Setup) -> bool:
         one.start.shape[1:] == other.start.shape[1:]
         and one.times.tolist() == other.times.tolist()
         and (one.events, one.options) == (other.events, other.options)
-        and one.flow.projection == other.flow.projection
+        and (one.flow.projection, one.flow.frozen) == (other.flow.projection, other.flow.frozen)
         and _attention_options(one.flow.attention) == _attention_options(other.flow.attention)
         and one.flow.attention.qk.shape[-3:] == other.flow.attention.qk.shape[-3:]
         and _constant(one.flow.attention)
@@ -327,7 +327,16 @@ def _attention_options(attention: Attention) -> tuple[object, ...]:
     rotary: tuple[object, ...] = ()
     if isinstance(positions, RotaryPositions):
         rotary = positions.base, positions.scale, positions.query.shape[-2:]
-    return attention.causal, attention.weights, attention.offset, attention.normalization, type(positions), *rotary
+    mask = None if attention.mask is None else attention.mask.tolist()
+    return (
+        attention.causal,
+        mask,
+        attention.weights,
+        attention.offset,
+        attention.normalization,
+        type(positions),
+        *rotary,
+    )
 
 
 def _constant(attention: Attention) -> bool:
@@ -349,10 +358,9 @@ def _batch(setups: Sequence[Setup]) -> Setup:
     qk, ov = (_matrices([getattr(attention, name) for attention in attentions], counts) for name in ("qk", "ov"))
     spaces: list[Space] = [setup.flow.space for setup in setups]
     metrics = [space.metric for space in spaces if isinstance(space, Ellipsoid) and space.metric is not None]
-    flow = Flow(
+    flow = first.flow.with_attention(
         first.flow.attention.with_schedules(qk, ov, positions),
         Ellipsoid(_cat(metrics, counts, 2)) if metrics else spaces[0],
-        projection=first.flow.projection,
     )
     return replace(first, flow=flow, start=torch.cat([setup.start for setup in setups]))
 
