@@ -62,6 +62,39 @@ def value_of(text: str) -> float:
     return float(mantissa) * 10.0 ** int(exponent or 0)
 
 
+def unit_of(text: str) -> float:
+    """One unit of the last place of a number as the page writes it; 0 for a zero, which is exact."""
+    if text == "0":
+        return 0.0
+    mantissa, _, power = text.partition(" × 10")
+    return abs(value_of(f"1 × 10{power}" if power else "1")) * 10.0 ** -len(mantissa.partition(".")[2])
+
+
 def close(texts: list[str], values: np.ndarray) -> bool:
-    """Whether texts are these numbers, to the digits of a page."""
-    return np.allclose([value_of(text) for text in texts], np.asarray(values, float), rtol=6e-4, equal_nan=True)
+    """Whether texts are these numbers, rounded to the places that they show."""
+    units = np.array([unit_of(text) for text in texts])
+    shown, wanted = np.array([value_of(text) for text in texts]), np.asarray(values, float)
+    same = np.abs(shown - wanted) <= (0.5 + 1e-6) * units + 1e-12
+    return bool(np.all(same | (np.isnan(shown) & np.isnan(wanted))))
+
+
+def ragged(page: str) -> list[tuple[str, str, str]]:
+    """Columns of tables in which two numbers have different decimal places: table, the first number, and the other.
+
+    A number below one unit of the column's last place stands by itself, and so does a power of ten.
+    """
+    pairs = []
+    for part in re.findall(r"<table.*?</table>", page, re.DOTALL):
+        body = re.findall(r"<tr>(.*?)</tr>", part[part.index("<tbody>") :], re.DOTALL)
+        rows = [[unescape(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL)] for row in body]
+        for entries in zip(*rows, strict=True):
+            numbers = [entry for entry in entries if re.fullmatch(r"[+−]?[\d,]+(\.\d+)?", entry) and value_of(entry)]
+            if not any("." in entry for entry in numbers):
+                continue
+            largest = max(numbers, key=lambda entry: abs(value_of(entry)))
+            pairs += [
+                (part[:200], largest, entry)
+                for entry in numbers
+                if unit_of(entry) != unit_of(largest) and abs(value_of(entry)) >= unit_of(largest)
+            ]
+    return pairs

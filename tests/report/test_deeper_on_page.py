@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from report.conftest import synthetic
-from report.reading import close, page_of, table_of
+from report.reading import close, page_of, ragged, table_of
 from tokendynamics.diagnosis import Deeper, Diagnosis
 from tokendynamics.figures.figure import Figure, Section
 from tokendynamics.report.diagnosis._deeper import section
@@ -107,12 +107,17 @@ def test_the_bound_is_marked_where_curves_cross_it(found: Diagnosis) -> None:
     assert "E = 0.001" not in _figures(_with_table(found, median_consensus=above))[0].svg
 
 
+@pytest.mark.usefixtures("undrawn")
+def test_columns_have_one_number_of_places(found: Diagnosis) -> None:
+    assert ragged(page_of(found)) == []
+
+
 def test_variants_stand_side_by_side(found: Diagnosis) -> None:
     table = parts_of(found).tables[0]
     rows = [[cell.text for cell in row] for row in table.rows]
-    assert rows[0] == ["full", "5.145 × 10⁻¹²", "1", "4 (4–4)", "pass 40", "0.9 → 0.2", "all passes done"]
+    assert rows[0] == ["full", "5.145 × 10⁻¹²", "1.000", "4 (4–4)", "pass 40", "0.9 → 0.2", "all passes done"]
     assert rows[1] == [
-        "attention-only", "0.7361", "0.2639", "69 (60 or more)", "not reached; extrapolated: 697 (600 or later)",
+        "attention-only", "0.7361", "0.264", "69 (60 or more)", "not reached; extrapolated: 697 (600 or later)",
         "0.5 → 0.5", "not finite from pass 21 on (3 of 3)",
     ]  # fmt: skip
     assert len(table.columns) == 7

@@ -52,7 +52,7 @@ def test_the_largest_derivative_is_named_where_it_is(found: Diagnosis) -> None:
 def test_a_part_that_is_not_there_is_undefined_in_the_table(found: Diagnosis) -> None:
     values = np.array([[0.1, np.nan], [0.05, -0.4], [0.7, 0.0]])
     kappa, _ = section(_with_table(found, consensus_sensitivity=(("layer", "component"), values))).variants
-    assert [cell.text for cell in kappa.table.rows[0]] == ["1", "0.1", "undefined"]
+    assert [cell.text for cell in kappa.table.rows[0]] == ["1", "0.10", "undefined"]
 
 
 def test_a_network_without_loss_shows_none(found: Diagnosis) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from report.reading import AFTER, close, figure_of, page_of, plain_spaces, table_of
+from report.reading import AFTER, close, figure_of, page_of, plain_spaces, ragged, table_of
 from tokendynamics.diagnosis.result import Diagnosis
 from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.report import write
@@ -177,6 +177,15 @@ def test_the_norm_table_holds_the_datasets_numbers(page: str, diagnosis: Diagnos
     assert close([cell for row in rows for cell in row[2:5]], np.stack([trace[n].values for n in names], 1).ravel())
     assert [row[6] for row in rows[:3]] == ["no token"] * 3
     assert close([row[6] for row in rows[3:]], trace["massive_norm"].values[3:])
+
+
+def test_the_numbers_of_a_column_have_one_number_of_places(page: str, defined_page: str) -> None:
+    assert ragged(page) == []
+    assert ragged(defined_page) == []
+    table = "<table><tbody><tr><th>{}</th></tr><tr><th>{}</th></tr></tbody></table>"
+    assert [ragged(table.format(*pair)) != [] for pair in (("1.0", "2.25"), ("1.0", "2.2"), ("10.0", "0.05"))] == [
+        True, False, False,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("circuit", ["qk", "ov"])

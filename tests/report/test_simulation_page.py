@@ -16,7 +16,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import pdist
 
 import tokendynamics as td
-from report.reading import close, figure_of, page_of, plain_spaces, saved, table_of, value_of
+from report.reading import close, figure_of, page_of, plain_spaces, ragged, saved, table_of, value_of
 from tokendynamics import specification
 from tokendynamics.dynamics import Trajectory
 from tokendynamics.numerics.errors import ArgumentValueError
@@ -131,6 +131,11 @@ def test_the_sentences_hold_the_numbers_of_the_last_state(clustering: Trajectory
     other = " ".join(findings_of(page_of(together)))
     assert "form 1 cluster (tokens" in other
     assert re.search(r"mean cosine of two tokens is 1( − \d\S* × 10\S+)? at the end", other)
+
+
+def test_columns_have_one_number_of_places(clustering: Trajectory, mixed: Trajectory) -> None:
+    assert ragged(page_of(clustering)) == []
+    assert ragged(page_of(mixed)) == []
 
 
 def test_a_batch_of_mixed_ends_counts_each_system_up_to_its_own(mixed: Trajectory) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tokendynamics.words import (
     UNDEFINED,
+    column,
     count,
     estimate,
     factor,
@@ -44,6 +45,31 @@ def test_a_number_is_read_back_to_its_digits(value: float, digits: int) -> None:
     assert read(number(value, digits)) == pytest.approx(value, rel=10.0 ** (1 - digits))
     assert "-" not in number(value, digits)
     assert signed(value, digits).startswith("+") == (value > 0)
+
+
+@given(st.lists(reals | st.floats(-10, 10), min_size=1, max_size=6), st.integers(2, 5))
+def test_the_numbers_of_a_column_have_one_number_of_places(values: list[float], digits: int) -> None:
+    texts = column(values, digits)
+    plain = [(v, t) for v, t in zip(values, texts, strict=True) if 1e-4 <= abs(v) < 9e6]
+    places = len(max(plain, key=lambda pair: abs(pair[0]))[1].partition(".")[2]) if plain else 0
+    for value, text in zip(values, texts, strict=True):
+        if value == 0:
+            assert text == "0"
+        elif (value, text) in plain and abs(value) >= 10.0**-places:
+            assert "×" not in text
+            assert len(text.partition(".")[2]) == places
+            assert abs(read(text) - value) <= 0.5000001 * 10.0**-places
+        elif not 5e-4 <= abs(value) < 9e6 or abs(value) < 10.0 ** -(places + 1):
+            assert read(text) == pytest.approx(value, rel=10.0 ** (1 - digits))
+
+
+def test_a_column_shows_four_digits_of_its_largest_number_and_cuts_common_zeros() -> None:
+    assert column([0.123456, 0.01]) == ["0.1235", "0.0100"]
+    assert column([1234.5678, -0.5]) == ["1,235", "−0.5"]  # half a unit would read as 0 or as 1
+    assert column([9.99996, 1.0]) == ["10", "1"]
+    assert column([1e-5, 2.5e-6]) == ["1.0 × 10⁻⁵", "2.5 × 10⁻⁶"]
+    assert column([float("nan"), float("inf"), None, 2.0]) == ["undefined", "∞", "undefined", "2"]
+    assert column([]) == []
 
 
 def test_powers_of_ten_begin_beyond_seven_digits_and_below_a_ten_thousandth() -> None:

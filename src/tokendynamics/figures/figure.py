@@ -6,7 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol, TypeAlias, runtime_checkable
 from urllib.parse import quote
@@ -15,7 +15,7 @@ import numpy as np
 from markupsafe import Markup
 
 from tokendynamics.figures.svg import WIDE, Drawing, Key, Specification, draw, draw_for_screens
-from tokendynamics.words import UNDEFINED, count, number
+from tokendynamics.words import UNDEFINED, column, count, number
 
 Value: TypeAlias = float | int | str | tuple[int, ...] | None
 
@@ -58,7 +58,7 @@ def csv_address(columns: Sequence[str], rows: Sequence[Sequence[Value]]) -> str:
 
 
 DIGITS = 4
-"""Significant digits of the numbers in a table; the file of a table has all of them."""
+"""Significant digits of the largest real in a column of a table; the file of a table has all of them."""
 
 NO_MARKUP = Markup("")
 
@@ -74,17 +74,19 @@ class Cell:
         sort: The number by which its column sorts; None: by the text.
         undefined: Whether the value does not exist.
         value: What the file holds, unrounded; None: the text.
+        unrounded: Whether the text is still to get the decimal places of its column, which is done by the table.
     """
 
     text: str
     sort: str | None = None
     undefined: bool = False
     value: Value = None
+    unrounded: bool = False
 
 
 @dataclass(frozen=True)
 class Table:
-    """The numbers behind a figure; the first cell of a row heads it.
+    """The numbers behind a figure; the first cell of a row heads it. `column` says how many digits a column shows.
 
     Attributes:
         caption: What they are.
@@ -97,6 +99,11 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     folded: tuple[tuple[Cell, ...], ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Round the reals that are shown, each column to one number of decimal places."""
+        if any(cell.unrounded for row in self.shown for cell in row):
+            object.__setattr__(self, "rows" if self.folded is None else "folded", _rounded(self.shown))
 
     @property
     def shown(self) -> tuple[tuple[Cell, ...], ...]:
@@ -203,7 +210,7 @@ class Section:
 
 
 def cells(values: Sequence[Given]) -> tuple[Cell, ...]:
-    """Turn one row of values into cells: text as it is, integers in full, reals with `DIGITS` digits."""
+    """Turn one row of values into cells: text as it is, integers in full, reals to be rounded by their table."""
     return tuple(_cell(value) for value in values)
 
 
@@ -215,7 +222,7 @@ def columns_table(caption: str, columns: Sequence[tuple[str, Sequence[Given] | n
         columns: Name and values of each, all of one length; names may occur again.
 
     >>> [[cell.text for cell in row] for row in columns_table("", [("Layer", [1, 2]), ("κ", np.array([0.5, 2]))]).rows]
-    [['1', '0.5'], ['2', '2']]
+    [['1', '0.5'], ['2', '2.0']]
     """
     values = [column.tolist() if isinstance(column, np.ndarray) else column for _, column in columns]
     return Table(caption, tuple(name for name, _ in columns), tuple(map(cells, zip(*values, strict=True))))
@@ -227,8 +234,26 @@ def _cell(value: Given) -> Cell:
     if isinstance(value, int):
         return Cell(count(value), value=value)
     text = number(value, DIGITS)
-    sort = f"{value:.6g}" if "×" in text or "∞" in text else None
-    return Cell(text, sort, undefined=text == UNDEFINED, value=value)
+    return Cell(text, _sort(value, text), undefined=text == UNDEFINED, value=value, unrounded=True)
+
+
+def _rounded(rows: tuple[tuple[Cell, ...], ...]) -> tuple[tuple[Cell, ...], ...]:
+    return tuple(zip(*map(_rounded_column, zip(*rows, strict=True)), strict=True))
+
+
+def _rounded_column(entries: tuple[Cell, ...]) -> tuple[Cell, ...]:
+    reals = [entry.value if isinstance(entry.value, float) else None for entry in entries if entry.unrounded]
+    texts = iter(column(reals, DIGITS))
+    return tuple(_with_text(entry, next(texts)) if entry.unrounded else entry for entry in entries)
+
+
+def _with_text(cell: Cell, text: str) -> Cell:
+    return replace(cell, text=text, sort=_sort(cell.value, text), unrounded=False)
+
+
+def _sort(value: Value, text: str) -> str | None:
+    """Return the number by which a cell sorts where its text cannot be read as one."""
+    return f"{value:.6g}" if isinstance(value, float) and ("×" in text or "∞" in text) else None
 
 
 def _exact(cell: Cell) -> Value:

@@ -5,6 +5,7 @@ from tokendynamics.words._intervals import estimate, interval, is_share, percent
 from tokendynamics.words._manifest import duration, manifest_entries, moment, written
 from tokendynamics.words._numbers import (
     UNDEFINED,
+    column,
     count,
     exponential,
     factor,
@@ -21,6 +22,7 @@ __all__ = [
     "UNDEFINED",
     "Convention",
     "Finding",
+    "column",
     "count",
     "duration",
     "estimate",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 UNDEFINED = "undefined"
 """What stands where a value does not exist; no text shows a NaN."""
@@ -54,6 +55,56 @@ def fixed(value: float | None, places: int = 2, *, sign: bool = False) -> str:
         return _special(value)
     rounded = round(value, places) + 0.0  # −0.0 becomes 0.0
     return _minus(f"{rounded:{'+' if sign and rounded > 0 else ''},.{places}f}")
+
+
+def column(values: Sequence[float | None], digits: int = 4) -> list[str]:
+    """Write the numbers of one column of a table, all with the same number of decimal places.
+
+    The largest number gets `digits` significant digits, and places in which every number has a zero are cut. Written
+    by itself, with `digits` significant digits, is a number that would show zeros only. So is one outside 10⁻⁴ … 10⁷,
+    as a power of ten; these have one number of places among themselves. An exact zero is `0`.
+
+    Args:
+        values: The numbers; None or NaN where one does not exist.
+        digits: Significant digits of the largest.
+
+    >>> column([0.5, 12.3456, -3.0, 0.0, None]), column([1.0, 20.0]), column([0.25, 0.5])
+    (['0.50', '12.35', '−3.00', '0', 'undefined'], ['1', '20'], ['0.25', '0.50'])
+    >>> column([0.7312, 0.0046812, 2.34e-9, 3e-9]), column([22613.4, 74.36, 0.056])
+    (['0.7312', '0.0047', '2.34 × 10⁻⁹', '3.00 × 10⁻⁹'], ['22,613', '74', '0.056'])
+    """
+    exponents = [_exponent(value, digits) for value in values]
+    plain = {exponent for exponent in exponents if exponent is not None and -4 <= exponent < 7}
+    places = max(digits - 1 - max(plain, default=0), 0)
+    texts = [number(value, digits) for value in values]
+    shown, powers = [], []
+    for at, (value, exponent) in enumerate(zip(values, exponents, strict=True)):
+        if value is not None and exponent in plain and exponent >= -places:
+            texts[at] = fixed(value, places)
+            shown.append(at)
+        elif value is not None and exponent is not None and exponent not in plain:
+            texts[at] = fixed(float(f"{value:.{digits - 1}e}".partition("e")[0]), digits - 1)
+            powers.append(at)
+    for group in (shown, powers):
+        _cut_zeros(texts, group)
+    for at in powers:
+        texts[at] = f"{texts[at]} × {power_of_ten(exponents[at] or 0)}"
+    return texts
+
+
+def _cut_zeros(texts: list[str], group: Sequence[int]) -> None:
+    """Cut the zeros in which the decimal places of all numbers of a group end."""
+    ends = [texts[at].partition(".")[2] for at in group]
+    kept, places = max((len(end.rstrip("0")) for end in ends), default=0), max(map(len, ends), default=0)
+    for at in group:
+        texts[at] = texts[at][: len(texts[at]) - (places - kept)].removesuffix(".")
+
+
+def _exponent(value: float | None, digits: int) -> int | None:
+    """Return the power of ten of a number once rounded; None of zero and of what is not finite."""
+    if value is None or not math.isfinite(value) or value == 0:
+        return None
+    return int(f"{value:.{digits - 1}e}".partition("e")[2])
 
 
 def count(value: int) -> str:

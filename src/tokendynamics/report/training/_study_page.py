@@ -296,7 +296,7 @@ def arms_table(result: StudyResult) -> Table:
         finished = Cell(f"{arm.finished} of {arm.runs}", sort=str(arm.finished), value=arm.finished)
         name, rate, *numbers = cells([arm.name, rate, arm.mean, arm.low, arm.high])
         if arm.learning_rate_at_end:
-            rate = replace(rate, text=f"{rate.text} ({arm.learning_rate_at_end} tried)")
+            rate = replace(rate, text=f"{rate.text} ({arm.learning_rate_at_end} tried)", unrounded=False)
         rows.append((name, finished, rate, *numbers))
     better = "lower" if result.lower_is_better else "higher"
     caption = (
