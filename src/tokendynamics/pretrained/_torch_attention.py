@@ -260,6 +260,12 @@ _held: WeakKeyDictionary[nn.Module, _Held] = WeakKeyDictionary()
 
 _changing = Lock()
 
+_OF_TORCH = (
+    *(nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerDecoder),
+    *(nn.TransformerEncoderLayer, nn.TransformerDecoderLayer),
+)
+"""What `apart` changes."""
+
 
 @contextmanager
 def apart(network: nn.Module) -> Iterator[None]:
@@ -271,8 +277,11 @@ def apart(network: nn.Module) -> Iterator[None]:
     Args:
         network: Any; one without such modules is not touched.
     """
+    modules = list(network.modules())
+    if not any(isinstance(module, _OF_TORCH) for module in modules):
+        yield
+        return
     with _changing:
-        modules = list(network.modules())
         turned = {attention for module in modules for attention in _turned_attentions(module)}
         inner = [[child for child in module.children() if _is_attention(child)] for module in modules]
         beside = {attention for several in inner if len(several) > 1 for attention in several}

@@ -163,7 +163,8 @@ def evaluating(network: nn.Module) -> Iterator[None]:
     """Switch a network to evaluation inside the block, its attentions `apart`; each module's mode is put back after."""
     former = [module for module in network.modules() if module.training]
     try:
-        network.eval()
+        if former:
+            network.eval()
         with apart(network):
             yield
     finally:

@@ -22,7 +22,7 @@ from tokendynamics.pretrained.discovery._columns import (
     stored_how,
 )
 from tokendynamics.pretrained.discovery._functions import LOWEST_BIAS
-from tokendynamics.pretrained.discovery._maps import Affine, Norm, Probed, map_of, norm_of
+from tokendynamics.pretrained.discovery._maps import Affine, Norm, Probed, map_of
 from tokendynamics.pretrained.discovery._plain_attention import attend
 from tokendynamics.pretrained.discovery._rotation import (
     Rotation,
@@ -55,6 +55,30 @@ class FoundAttention:
     start: Tensor
     angles: Tensor | None
 
+    def is_like(self, attending: ModuleCall, attention: AttentionCall) -> bool:
+        """Whether an attention has modules and shapes as this one, so that the same factors are to be tried first."""
+        return (
+            _kind(self.call) == _kind(attending)
+            and (self.layout.heads, self.layout.kv_heads) == (attention.query.shape[1], attention.key.shape[1])
+            and (self.layout.d_head, self.layout.d_value) == (attention.query.shape[-1], attention.value.shape[-1])
+        )
+
+
+def _kind(call: ModuleCall) -> tuple[object, ...]:
+    """Return what modules with the same factors have in common: classes, names, shapes and their own numbers."""
+    module = call.module
+    inner = tuple((name, type(child)) for name, child in module.named_modules())
+    shapes = tuple((name, parameter.shape) for name, parameter in module.named_parameters())
+    return inner, shapes, tuple(_numbers(module))
+
+
+def _numbers(module: nn.Module) -> list[float]:
+    return [number for number in vars(module).values() if isinstance(number, float)]
+
+
+_FACTORS = {"query": "queries", "key": "keys", "value": "values"}
+"""What an attention is given, and what a message calls it."""
+
 
 def attention_layout(
     time: int,
@@ -63,6 +87,7 @@ def attention_layout(
     calls: Sequence[ModuleCall],
     tables: Iterable[tuple[str, Tensor]],
     projection: OutputProjection | None,
+    like: FoundAttention | None = None,
 ) -> FoundAttention:
     """Find the layout of one attention.
 
@@ -73,6 +98,8 @@ def attention_layout(
         calls: Of the whole pass.
         tables: The network's tables, for rotary frequencies.
         projection: Its output projection; see `output_projection`.
+        like: Another one, of which factors and rotation are taken where the modules are alike. Whether they are right
+            is for `recomputed_error` to say.
 
     Raises:
         LayoutNotFoundError: Something does not match.
@@ -80,15 +107,18 @@ def attention_layout(
     attention = attention.sharing(_key_heads(attention))
     attending = next(call for call in calls if call.module is attention.module and call.start < time < call.end)
     start, norm = _start(attending, block, calls, time, attention.query.shape)
-    inside = [call for call in calls if attending.start < call.start and call.end < time]
-    numbers = [number for number in vars(attending.module).values() if isinstance(number, float)]
-    tracer = Tracer(inside, start, f"{block.name}.", numbers)
-    parts = {
-        name: tracer.parts(getattr(attention, name).transpose(1, 2).flatten(2), what, first_token=name != "value")
-        for name, what in (("query", "queries"), ("key", "keys"), ("value", "values"))
-    }
-    projected = evaluated(parts["query"], start, live_reader(block.module))
-    rotation, angles = _rotation(projected, attention.query, tables, tracer.after_turning)
+    if like is not None and like.is_like(attending, attention):
+        parts = {name: getattr(like.layout, name) for name in _FACTORS}
+        rotation, angles = like.layout.rotation, like.angles
+    else:
+        inside = [call for call in calls if attending.start < call.start and call.end < time]
+        tracer = Tracer(inside, start, f"{block.name}.", _numbers(attending.module))
+        parts = {
+            name: tracer.parts(getattr(attention, name).transpose(1, 2).flatten(2), what, first_token=name != "value")
+            for name, what in _FACTORS.items()
+        }
+        projected = evaluated(parts["query"], start, live_reader(block.module))
+        rotation, angles = _rotation(projected, attention.query, tables, tracer.after_turning)
     if projection is None:
         raise LayoutNotFoundError("no module reads the heads' outputs side by side")
     layout = AttentionLayout(
@@ -204,9 +234,7 @@ def _start(
     norm = _norm_before(attending, block, calls, (shape[0], shape[2]))
     x = attending.x
     if attending is block:
-        inner = (
-            (call, norm_of(call.module, call.x, call.y)) for call in calls if block.start < call.start < call.end < time
-        )
+        inner = ((call, call.norm) for call in calls if block.start < call.start < call.end < time)
         norm = next(
             ((call, seen_norm) for call, seen_norm in inner if seen_norm is not None and call.x is not None), None
         )
@@ -347,7 +375,7 @@ def _norm_between(x: Tensor, outputs: Tensor, calls: Sequence[ModuleCall]) -> tu
         if given is None or made is None:
             continue
         if relative_error(given, outputs) < TRUSTED and relative_error(made, x) < TRUSTED:
-            norm = norm_of(call.module, call.x, call.y)
+            norm = call.norm
             if norm is not None:
                 return call, norm
     return None
@@ -379,7 +407,7 @@ def _norm_before(
     for call in calls:
         if given is not None and block.start < call.start and call.end < attending.start:
             y = as_features(call.y, *shape)
-            norm = norm_of(call.module, call.x, call.y) if y is not None and torch.equal(y, given) else None
+            norm = call.norm if y is not None and torch.equal(y, given) else None
             if norm is not None:
                 return call, norm
     return None

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from tokendynamics.pretrained._torch_attention import projections_apart
+from tokendynamics.pretrained.discovery._maps import Norm, norm_of
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.interface import watching
 from tokendynamics.pretrained.length_dependence import as_before
@@ -189,6 +191,11 @@ class ModuleCall:
     start: int
     end: int
     beside: tuple[Tensor, ...] = ()
+
+    @cached_property
+    def norm(self) -> Norm | None:
+        """Which normalization it was; None if it was none."""
+        return norm_of(self.module, self.x, self.y)
 
     @property
     def writes_into_states(self) -> bool:

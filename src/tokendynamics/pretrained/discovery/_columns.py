@@ -21,7 +21,6 @@ from tokendynamics.pretrained.discovery._maps import (
     Unpacked,
     affine_misfit,
     format_of,
-    norm_of,
     probed,
 )
 from tokendynamics.pretrained.network import weight_is_a_method
@@ -196,7 +195,7 @@ def _unit(columns: Tensor) -> Tensor:
 
 
 def _does(call: ModuleCall) -> Storage | Norm | None:
-    return norm_of(call.module, call.x, call.y) or stored_how(call)
+    return call.norm or stored_how(call)
 
 
 def stored_how(call: ModuleCall) -> Storage | None:

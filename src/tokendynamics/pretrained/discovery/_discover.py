@@ -15,6 +15,7 @@ from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained._torch_attention import apart, why_whole
 from tokendynamics.pretrained.discovery._attention_layout import (
     TRUSTED,
+    FoundAttention,
     attention_layout,
     live_reader,
     output_projection,
@@ -32,7 +33,7 @@ from tokendynamics.pretrained.discovery._blocks import (
 )
 from tokendynamics.pretrained.discovery._calls import BlockSites, ModuleCall, Pass, as_features, record
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
-from tokendynamics.pretrained.discovery._maps import Norm, norm_of
+from tokendynamics.pretrained.discovery._maps import Norm
 from tokendynamics.pretrained.discovery._positional import positional_parts, rotations_in, with_one_token
 from tokendynamics.pretrained.discovery._residual import Residual, residual_of
 from tokendynamics.pretrained.discovery._rotation import TooFewInputsError
@@ -80,7 +81,7 @@ def block_norms(
         x = as_features(call.x, *shape)
         if x is None or state is None or x.shape != state.shape or call.y.shape != getattr(call.x, "shape", None):
             continue
-        if norm_of(call.module, call.x, call.y) is not None:
+        if call.norm is not None:
             norms.append(name)
     # A norm may hold another one whose output it scales.
     return tuple(name for name in dict.fromkeys(norms) if not any(name.startswith(f"{outer}.") for outer in norms))
@@ -176,7 +177,10 @@ def _discovered(
         if shape[1] < 2:
             raise LayoutNotFoundError(expected(start.name, wanted, f"{shape}", "make inputs of at least two tokens"))
     tables = [(name, table) for name, table in network.named_buffers() if table.ndim == 1]
-    layers = [_layer(block, quiet, recorded, first, tables) for block, quiet in zip(blocks, quiet_blocks, strict=True)]
+    read: list[FoundAttention] = []
+    layers = [
+        _layer(block, quiet, recorded, first, tables, read) for block, quiet in zip(blocks, quiet_blocks, strict=True)
+    ]
     attentions = [layer.attention for layer, _ in layers]
     if any(call.writes_into_states for call in first.calls if call.x is not None and call.x.shape == start.y.shape):
         layers = [(replace(layer, sites=replace(layer.sites, in_place=True)), seen) for layer, seen in layers]
@@ -215,7 +219,12 @@ def _check_one_sequence(blocks: Sequence[BlockCall]) -> None:
 
 
 def _layer(
-    block: BlockCall, quiet: BlockCall, recorded: Pass, first: Pass, tables: list[tuple[str, Tensor]]
+    block: BlockCall,
+    quiet: BlockCall,
+    recorded: Pass,
+    first: Pass,
+    tables: list[tuple[str, Tensor]],
+    read: list[FoundAttention],
 ) -> tuple[BlockLayout, Seen | None]:
     """Return the layout of one block.
 
@@ -225,11 +234,12 @@ def _layer(
         recorded: The pass with noise.
         first: The pass without.
         tables: The network's tables.
+        read: The attentions of the blocks before, to which this one's is added.
     """
     shape = _shape(first, quiet.call)
     if recorded.attentions and not block.attentions and not _in_one_piece(block.call.module):
         return _without_attention(quiet, first, shape), None
-    attention, seen, projected, problem = _attention(block, recorded, tables)
+    attention, seen, projected, problem = _attention(block, recorded, tables, read)
     time = quiet.attentions[0][0] if quiet.attentions else None
     residual, other = _residual(quiet.call, first, quiet.call.start if projected is None else projected, time)
     inside = None if attention is None or projected is None else (attention.module, projected)
@@ -274,7 +284,7 @@ def _shape(recorded: Pass, block: ModuleCall) -> tuple[int, int]:
 
 
 def _attention(
-    block_call: BlockCall, recorded: Pass, tables: list[tuple[str, Tensor]]
+    block_call: BlockCall, recorded: Pass, tables: list[tuple[str, Tensor]], read: list[FoundAttention]
 ) -> tuple[AttentionLayout | None, Seen | None, int | None, str]:
     """Return a block's attention, what it was called with, when its output projection ended, and what is wrong."""
     if not block_call.attentions:
@@ -292,11 +302,16 @@ def _attention(
     try:
         projection = output_projection(call, time, block, recorded.calls)
         projected = None if projection is None else projection.call.end
-        seen = attention_layout(time, call, block, recorded.calls, tables, projection)
-        shared = call.sharing(seen.layout.kv_heads)
-        error = recomputed_error(seen.layout, seen.start, seen.angles, live_reader(block.module), shared)
-        if not error <= TRUSTED:
+        # Most blocks are alike: those of the last one are tried before this one's own are looked for.
+        for like in (*read[-1:], None):
+            seen = attention_layout(time, call, block, recorded.calls, tables, projection, like)
+            shared = call.sharing(seen.layout.kv_heads)
+            error = recomputed_error(seen.layout, seen.start, seen.angles, live_reader(block.module), shared)
+            if error <= TRUSTED:
+                break
+        else:
             raise LayoutNotFoundError(f"the attention recomputed from its factors misses by {error:.1g}")
+        read.append(seen)
     except TooFewInputsError:
         raise
     except LayoutNotFoundError as problem:
@@ -396,7 +411,7 @@ def _final_norm(last: ModuleCall, recorded: Pass) -> tuple[str, Norm] | None:
     for call in sorted(recorded.calls, key=lambda call: call.start):  # one that holds another one before that
         x = as_features(call.x, *shape) if call.start > last.end else None
         if x is not None and y is not None and x.shape == y.shape and torch.equal(x, y):
-            norm = norm_of(call.module, call.x, call.y)
+            norm = call.norm
             if norm is not None:
                 return call.name, norm
     return None
@@ -419,7 +434,7 @@ def _positions(
         several = _blocks(network, record(network, inputs(2)))[0].call
         return "none" if known or not sees_order(several) else "in the blocks"
     normed = any(
-        call.y.shape == block.x.shape and torch.equal(call.y, block.x) and norm_of(call.module, call.x, call.y)
+        call.y.shape == block.x.shape and torch.equal(call.y, block.x) and call.norm
         for call in recorded.calls
         if call.end < block.start
     )

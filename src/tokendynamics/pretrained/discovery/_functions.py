@@ -518,13 +518,18 @@ class _FusedArguments:
         mask = attn_mask if attn_mask is None or attn_mask.ndim in (2, 4) else _by_head(attn_mask)
         return _FusedArguments(_by_head(query), _by_head(key), _by_head(value), mask, is_causal, factor)
 
+    def shown(self, rows: slice) -> Tensor | None:
+        """Return which senders some receivers may see; None where every token sees every token."""
+        if not self.causal:
+            mask = rows_of(self.mask, rows, self.query.shape[-2])
+            return mask if mask is None or mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+        senders = self.key.shape[-2]
+        places = torch.arange(max(rows.stop, senders), device=self.query.device)
+        return places[:senders] <= places[rows, None]
+
     def mask_of(self, rows: slice) -> Tensor | None:
         """Return what is added to the logits of some receivers; None for nothing."""
-        mask = rows_of(self.mask, rows, self.query.shape[-2])
-        if self.causal:
-            senders = self.key.shape[-2]
-            places = torch.arange(max(rows.stop, senders), device=self.query.device)
-            mask = places[:senders] <= places[rows, None]
+        mask = self.shown(rows) if self.causal else rows_of(self.mask, rows, self.query.shape[-2])
         if mask is not None and mask.dtype == torch.bool:
             like = torch.zeros_like(mask, dtype=self.query.dtype)
             mask = like.masked_fill(~mask, torch.finfo(self.query.dtype).min)
@@ -562,6 +567,7 @@ class _FusedArguments:
             mask_of=self.mask_of,
             scale=self.scale,
             soft_cap=soft_cap,
+            shown_by_weights=self.shown,
         )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tokendynamics.pretrained.discovery._calls import ModuleCall, as_features
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
-from tokendynamics.pretrained.discovery._maps import Norm, norm_of
+from tokendynamics.pretrained.discovery._maps import Norm
 
 _TOLERANCE = 1e-5
 
@@ -181,7 +181,7 @@ class _Block:
     def norm_giving(self, states: Tensor) -> tuple[ModuleCall, Norm] | None:
         """Return a norm whose output these states are."""
         for call, y in self.outputs:
-            norm = norm_of(call.module, call.x, call.y) if torch.equal(y, states) else None
+            norm = call.norm if torch.equal(y, states) else None
             if norm is not None:
                 return call, norm
         return None

@@ -31,7 +31,7 @@ FEWEST = 8
 """Receivers below which their mean is noise: with fewer, random networks give some token a third of it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Receivers:
     """What follows from a mask for some receivers.
 
@@ -60,25 +60,31 @@ class ReceivedAttention:
     lengths: tuple[int, ...] | None
     received: list[Float[Tensor, "prompt token"]] = field(default_factory=list)
     uniform: list[Float[Tensor, "prompt token"]] = field(default_factory=list)
+    _there: Bool[Tensor, "prompt token"] | None = None
     _last: tuple[Tensor | None, _Receivers] | None = None
+    _alike: tuple[_Receivers | None, Tensor, Tensor] | None = None
 
     def __call__(self, call: AttentionCall) -> None:
         """Measure one attention, some receivers at a time."""
         (prompts, _, receivers, _), senders = call.query.shape, call.key.shape[2]
         if receivers != senders:  # towards another sequence: nothing here receives it
             return
-        lengths = torch.tensor(self.lengths or (senders,) * prompts)
-        there = (torch.arange(senders) < lengths[:, None]).to(call.query.device)
-        total, count, alike = (torch.zeros(prompts, senders, device=call.query.device) for _ in range(3))
+        if self._there is None or self._there.shape != (prompts, senders) or self._there.device != call.query.device:
+            lengths = torch.tensor(self.lengths or (senders,) * prompts)
+            self._there = (torch.arange(senders) < lengths[:, None]).to(call.query.device)
+        sums: list[Tensor] = [torch.zeros((), device=call.query.device)] * 3
+        receivers_of = None
         for rows, weights, shown in call.by_rows():
             mean = weights.float().mean(dim=1)
-            receivers_of = self._receivers(shown, rows, there, mean.shape)
-            total += (mean * receivers_of.far).sum(dim=-2)
-            count += receivers_of.count
-            alike += receivers_of.alike
-        count = torch.where(count >= FEWEST, count, torch.nan)
-        self.received.append((total / count).cpu())
-        self.uniform.append((alike / count).cpu())
+            receivers_of = self._receivers(shown, rows, self._there, mean.shape)
+            parts = (mean * receivers_of.far).sum(dim=-2), receivers_of.count, receivers_of.alike
+            sums = [former + part for former, part in zip(sums, parts, strict=True)]
+        total, count, alike = sums
+        if self._alike is None or self._alike[0] is not receivers_of:
+            count = torch.where(count >= FEWEST, count, torch.nan)
+            self._alike = receivers_of, count, (alike / count).cpu()
+        self.received.append((total / self._alike[1]).cpu())
+        self.uniform.append(self._alike[2])
 
     def _receivers(
         self, shown: Tensor | None, rows: slice, there: Bool[Tensor, "prompt token"], shape: torch.Size
