@@ -55,6 +55,11 @@ class FoundAttention:
     start: Tensor
     angles: Tensor | None
 
+    @property
+    def factors(self) -> dict[str, tuple[Part, ...]]:
+        """What gives queries, keys and values."""
+        return {name: getattr(self.layout, name) for name in _FACTORS}
+
     def is_like(self, attending: ModuleCall, attention: AttentionCall) -> bool:
         """Whether an attention has modules and shapes as this one, so that the same factors are to be tried first."""
         return (
@@ -108,17 +113,11 @@ def attention_layout(
     attending = next(call for call in calls if call.module is attention.module and call.start < time < call.end)
     start, norm = _start(attending, block, calls, time, attention.query.shape)
     if like is not None and like.is_like(attending, attention):
-        parts = {name: getattr(like.layout, name) for name in _FACTORS}
-        rotation, angles = like.layout.rotation, like.angles
+        parts, rotation, angles = like.factors, like.layout.rotation, like.angles
     else:
         inside = [call for call in calls if attending.start < call.start and call.end < time]
         tracer = Tracer(inside, start, f"{block.name}.", _numbers(attending.module))
-        parts = {
-            name: tracer.parts(getattr(attention, name).transpose(1, 2).flatten(2), what, first_token=name != "value")
-            for name, what in _FACTORS.items()
-        }
-        projected = evaluated(parts["query"], start, live_reader(block.module))
-        rotation, angles = _rotation(projected, attention.query, tables, tracer.after_turning)
+        parts, rotation, angles = _traced(tracer, attention, block, tables)
     if projection is None:
         raise LayoutNotFoundError("no module reads the heads' outputs side by side")
     layout = AttentionLayout(
@@ -146,6 +145,16 @@ def attention_layout(
         error=0.0,
     )
     return FoundAttention(layout, attending, start, angles)
+
+
+def _traced(
+    tracer: Tracer, attention: AttentionCall, block: ModuleCall, tables: Iterable[tuple[str, Tensor]]
+) -> tuple[dict[str, tuple[Part, ...]], Rotation | None, Tensor | None]:
+    """Return what gives queries, keys and values, and what positions do to them."""
+    given = {name: getattr(attention, name).transpose(1, 2).flatten(2) for name in _FACTORS}
+    parts = {name: tracer.parts(given[name], what, first_token=name != "value") for name, what in _FACTORS.items()}
+    projected = evaluated(parts["query"], tracer.start, live_reader(block.module))
+    return parts, *_rotation(projected, attention.query, tables, tracer.after_turning)
 
 
 def _rotation(

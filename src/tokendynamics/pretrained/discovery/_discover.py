@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import torch
@@ -88,6 +88,9 @@ def block_norms(
 
 
 _SEED = 20
+_KINDS = 2
+"""How many kinds of attention in turn are known again: windows and whole texts, with and without rotation."""
+
 _INPUTS = 8
 
 
@@ -234,7 +237,7 @@ def _layer(
         recorded: The pass with noise.
         first: The pass without.
         tables: The network's tables.
-        read: The attentions of the blocks before, to which this one's is added.
+        read: The attentions that were found by a search in a block before, to which this one's is added.
     """
     shape = _shape(first, quiet.call)
     if recorded.attentions and not block.attentions and not _in_one_piece(block.call.module):
@@ -299,19 +302,20 @@ def _attention(
         runs = f"its attention runs {len(block_call.attentions)} times"
         return None, None, None, several if names[1:] else runs
     (time, call), block, projected = next(iter(block_call.attentions)), block_call.call, None
+    seen, error = None, inf
     try:
         projection = output_projection(call, time, block, recorded.calls)
         projected = None if projection is None else projection.call.end
-        # Most blocks are alike: those of the last one are tried before this one's own are looked for.
-        for like in (*read[-1:], None):
+        # Most blocks are alike, or of two kinds: what was found in others is tried before this one is searched.
+        for like in (*reversed(read[-_KINDS:]), None):
             seen = attention_layout(time, call, block, recorded.calls, tables, projection, like)
             shared = call.sharing(seen.layout.kv_heads)
             error = recomputed_error(seen.layout, seen.start, seen.angles, live_reader(block.module), shared)
             if error <= TRUSTED:
+                read += [seen] if like is None else []
                 break
-        else:
+        if seen is None or not error <= TRUSTED:
             raise LayoutNotFoundError(f"the attention recomputed from its factors misses by {error:.1g}")
-        read.append(seen)
     except TooFewInputsError:
         raise
     except LayoutNotFoundError as problem:
