@@ -155,6 +155,33 @@ _OTHERS = (
         "in the abstract, and the bound in summaries",
     ),
     Paper(
+        "masks",
+        "On the role of attention masks and LayerNorm in transformers",
+        (
+            ("Xinyi", "Wu"),
+            ("Amir", "Ajorlou"),
+            ("Yifei", "Wang"),
+            ("Stefanie", "Jegelka"),
+            ("Ali", "Jadbabaie"),
+        ),
+        2024,
+        "2405.18781",
+        _ABSTRACT,
+    ),
+    Paper(
+        "spheres",
+        "Synchronization on circles and spheres with nonlinear interactions",
+        (
+            ("Christopher", "Criscitiello"),
+            ("Quentin", "Rebjock"),
+            ("Andrew D.", "McRae"),
+            ("Nicolas", "Boumal"),
+        ),
+        2024,
+        "2405.18273",
+        _ABSTRACT,
+    ),
+    Paper(
         "hardmax",
         "Attention's forward pass and Frank–Wolfe",
         (("Albert", "Alcalde"), ("Borjan", "Geshkovski"), ("Domènec", "Ruiz-Balet")),

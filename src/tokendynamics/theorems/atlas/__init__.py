@@ -10,10 +10,12 @@ from tokendynamics.theorems.atlas import (
     _hardmax,
     _lipschitz,
     _masking,
+    _masks,
     _metastability,
     _perspective,
     _rank,
     _rollout,
+    _spheres,
 )
 
 __all__ = ["ATLAS"]
@@ -29,6 +31,8 @@ ATLAS: tuple[Statement, ...] = (
     *_circle.STATEMENTS,
     *_rank.STATEMENTS,
     *_hardmax.STATEMENTS,
+    *_masks.STATEMENTS,
+    *_spheres.STATEMENTS,
 )
 """The registry beside `STATEMENTS`; `check` and `certify` take any of it by name."""
 

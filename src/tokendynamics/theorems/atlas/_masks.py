@@ -1,0 +1,179 @@
+"""Statements of `masks`: layers whose mask is a graph, and layers with a norm."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tokendynamics.dynamics import Flow, Trajectory
+from tokendynamics.observables import diameter
+from tokendynamics.theorems import _graphs
+from tokendynamics.theorems import _hypotheses as measured
+from tokendynamics.theorems._conditions import (
+    LIMIT,
+    flow_of_run,
+    layers_only,
+    log_tolerance,
+    never_above,
+    tends_to_zero,
+)
+from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
+from tokendynamics.words import number
+
+
+def _bare(residual: float, tau: float) -> str | None:
+    return None if residual == 0 else f"their residual factor is {number(residual)}, not 0"
+
+
+def _norm(flow: Flow, name: str) -> Tensor:
+    """Return the largest norm that the matrix of the one head has, (*system,)."""
+    matrices, _ = measured.observed(getattr(flow.attention, name))
+    return torch.stack([torch.linalg.matrix_norm(one.detach().cpu()[..., 0, :, :], 2) for one in matrices]).amax(dim=0)
+
+
+# --- a graph with a root ---------------------------------------------------------------------------------------------
+
+
+def _rooted_structure(flow: Flow) -> tuple[Hypothesis, ...]:
+    return (
+        measured.in_free_space(flow),
+        measured.weights_are_softmax(flow),
+        measured.no_positions(flow),
+        measured.one_head(flow),
+    )
+
+
+def _rooted_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+    seen = _graphs.visible(flow, start.shape[-2])
+    excess = flow.weight_factor * _norm(flow, "ov") - 1
+    values = measured.at_most("ov does not lengthen", excess, 1e-12, "ω ‖ov‖ − 1")
+    return (_graphs.sees_itself(seen), _graphs.has_root(seen), values)
+
+
+def least_weight(flow: Flow, start: Tensor) -> Tensor:
+    """Return a lower bound of the weights that are not 0, (…,), while no token is longer than at the start.
+
+    Logits of one receiver differ by at most ‖qk‖ max_i |x_i| D, D the largest distance of tokens.
+    """
+    spread = _norm(flow, "qk") * torch.linalg.vector_norm(start, dim=-1).amax(dim=-1) * diameter(start)
+    most = int(_graphs.visible(flow, start.shape[-2]).sum(dim=-1).max())
+    return torch.sigmoid(-spread - np.log(max(most - 1, 1)))
+
+
+def _predict_rooted(flow: Flow, start: Tensor) -> Prediction:
+    radius = _graphs.radius(_graphs.visible(flow, start.shape[-2])) or 1
+    share = float(least_weight(flow, start).pow(radius).min())
+    text = (
+        f"without residual connection tokens become equal exponentially fast: every {radius} layers the largest "
+        f"distance shrinks by at least the share {number(share, 3)}, as the mask has a root of radius {radius}"
+    )
+    return Prediction(text, limit="equal tokens")
+
+
+def _rooted_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
+    text = "the largest distance of tokens shrinks by 1 − ε^r over r layers"
+    if (refused := layers_only(trajectory, text, _bare)) is not None:
+        return refused
+    flow, deviations = flow_of_run(trajectory), trajectory.deviations
+    if deviations is None:
+        raise AssertionError
+    start = trajectory.tensor.detach().double().cpu()[..., 0, :, :]
+    radius = _graphs.radius(_graphs.visible(flow, start.shape[-2]))
+    layers = torch.as_tensor(np.asarray(trajectory.times, dtype=float) - float(trajectory.times[0]))
+    stretch = float(trajectory.parameters["tau"]) * flow.weight_factor * _norm(flow, "ov")
+    logs = deviations.log_diameter.cpu()
+    bound = logs[..., :1] + stretch.log()[..., None] * layers
+    if radius is not None:
+        share = least_weight(flow, start).pow(radius)[..., None]
+        bound = bound + torch.log1p(-share.clamp_max(1.0)) * (layers // max(radius, 1))
+    above = torch.where(torch.isneginf(logs), -torch.inf, (logs - bound) / (1 + bound.abs()))
+    return (
+        never_above(above, trajectory, log_tolerance(trajectory), f"{text}, in logarithms", pointwise=True),
+        tends_to_zero((logs - logs[..., :1]).exp().nan_to_num(0.0), LIMIT, "the largest distance tends to 0"),
+    )
+
+
+# --- a rest of full rank under a norm --------------------------------------------------------------------------------
+
+
+def _rest_structure(flow: Flow) -> tuple[Hypothesis, ...]:
+    return measured.one_head_on_the_sphere(flow)
+
+
+def _pattern(flow: Flow, tokens: int) -> Tensor:
+    """Return the weights of orthonormal tokens, (*system, token, token): logits are β at a token itself and 0 else."""
+    beta = measured.temperature(flow)[0]
+    return (beta[..., None, None] * torch.eye(tokens).double()).softmax(dim=-1)
+
+
+def _rest_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+    circuits = (*measured.multiple_of_the_identity(flow), measured.constant(flow.attention.ov, "ov"))
+    if not all(one.anywhere for one in circuits):
+        return circuits
+    tokens, dim = start.shape[-2:]
+    square = measured.fact("as many tokens as dimensions", tokens == dim, f"{tokens} tokens in {dim} dimensions")
+    rows = flow.space.project(start)
+    gap = (rows @ rows.mT - torch.eye(tokens).double()).abs().amax(dim=(-2, -1))
+    orthonormal = measured.at_most("orthonormal tokens", gap, 1e-10, "the largest entry of X X^T − I")
+    if square.holds is False or not orthonormal.anywhere:
+        return (*circuits, square, orthonormal)
+    beta = measured.temperature(flow)[0]
+    # At β = 0 all weights are equal, and no values give the tokens back.
+    sharp = measured.above("β not 0", beta.abs(), 1e-10, "|β|")
+    if not sharp.anywhere:
+        return (*circuits, square, orthonormal, sharp)
+    inverse = rows.mT @ torch.linalg.inv(_pattern(flow, tokens)) @ rows
+    ov = flow.attention.ov.matrix_at(0.0)[..., 0, :, :].double()
+    multiple = (ov * inverse).sum(dim=(-2, -1)) / inverse.square().sum(dim=(-2, -1))
+    gap = (ov - multiple[..., None, None] * inverse).abs().amax(dim=(-2, -1)) / ov.abs().amax(dim=(-2, -1))
+    values = measured.at_most("ov undoes the weights", gap, 1e-10, "the relative entry of ov − c X^T A^−1 X")
+    positive = measured.above("by a positive multiple", multiple, 0.0, "c")
+    return (*circuits, square, orthonormal, sharp, values, positive)
+
+
+def _predict_rest(flow: Flow, start: Tensor) -> Prediction:
+    text = (
+        "layers with a norm and without residual connection leave these tokens as they are, of full rank; where β > 0 "
+        "the rest is seen to be unstable"
+    )
+    return Prediction(text, limit="the start, of full rank")
+
+
+def _rest_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
+    text = "the first layer leaves tokens as they are"
+    if (refused := layers_only(trajectory, text, _bare)) is not None:
+        return refused
+    flow, start = flow_of_run(trajectory), trajectory.tensor.detach().double().cpu()[..., 0, :, :]
+    after = flow.step(start, int(trajectory.times[0]), residual=0.0)
+    moved = torch.linalg.vector_norm(after - start, dim=-1).amax(dim=-1)[..., None]
+    excess = torch.cat([moved, torch.full((*moved.shape[:-1], len(trajectory.times) - 1), -torch.inf)], dim=-1)
+    return (never_above(excess, trajectory, log_tolerance(trajectory), text, pointwise=True),)
+
+
+STATEMENTS = (
+    Statement(
+        name="masks-rooted",
+        title="Layers whose mask has a root make tokens equal exponentially fast",
+        equations="the abstract",
+        erratum="",
+        structure=_rooted_structure,
+        hypotheses=_rooted_hypotheses,
+        predict=_predict_rooted,
+        conditions=_rooted_conditions,
+        subject="layers",
+        beyond=("graph",),
+    ),
+    Statement(
+        name="masks-norm",
+        title="Layers with a norm can be at rest with tokens of full rank",
+        equations="the abstract",
+        erratum="",
+        structure=_rest_structure,
+        hypotheses=_rest_hypotheses,
+        predict=_predict_rest,
+        conditions=_rest_conditions,
+        subject="layers",
+    ),
+)
