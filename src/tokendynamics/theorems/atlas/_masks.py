@@ -147,8 +147,8 @@ def _rest_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
         return refused
     flow, start = flow_of_run(trajectory), trajectory.tensor.detach().double().cpu()[..., 0, :, :]
     after = flow.step(start, int(trajectory.times[0]), residual=0.0)
-    moved = torch.linalg.vector_norm(after - start, dim=-1).amax(dim=-1)[..., None]
-    excess = torch.cat([moved, torch.full((*moved.shape[:-1], len(trajectory.times) - 1), -torch.inf)], dim=-1)
+    shift = torch.linalg.vector_norm(after - start, dim=-1).amax(dim=-1)[..., None]
+    excess = torch.cat([shift, torch.full((*shift.shape[:-1], len(trajectory.times) - 1), -torch.inf)], dim=-1)
     return (never_above(excess, trajectory, log_tolerance(trajectory), text, pointwise=True),)
 
 
