@@ -38,6 +38,7 @@ from reproductions.positional import fig6 as positional_fig6
 from reproductions.positional import fig7 as positional_fig7
 from reproductions.positional import fig8 as positional_fig8
 from reproductions.positional.study_table import TABLES, Table
+from reproductions.rank import collapse
 from reproductions.record import Record
 from reproductions.rests_on import digest
 
@@ -182,5 +183,6 @@ FIGURES: Mapping[str, PaperFigure] = {
     "positional-remark-3-2": PaperFigure(remark_3_2),
     "positional-remark-3-5": PaperFigure(remark_3_5, quick={"draws": 40}),
     "positional-remark-4-2": PaperFigure(remark_4_2, quick={"draws": 30}),
+    "rank-collapse": PaperFigure(collapse, quick={"systems": 8}),
 }
 """In the order of the papers."""

@@ -22,7 +22,7 @@ class Published:
     """What is published of one figure.
 
     Attributes:
-        paper: "asymptotic", "logical" or "positional".
+        paper: "asymptotic", "logical", "positional", or the key of another source.
         entry: Its table in the file: printed numbers and matrices by name; ``figure``, ``statement`` and ``invented``
             as `Record` has them; ``rows`` of expected values. A row has a ``name``; ``equals``, ``at_most`` or
             ``at_least`` with the tolerance ``within``; and, as `Quantity` has them, ``source`` ("paper" by default)

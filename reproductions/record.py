@@ -81,7 +81,7 @@ class Record:
     """A reproduced figure or remark.
 
     Attributes:
-        paper: "asymptotic", "logical" or "positional".
+        paper: "asymptotic", "logical", "positional", or the key of another source.
         figure: Such as "Figure 1" or "Remark 3.5".
         statement: What it shows, in a sentence or two.
         quantities: The comparisons.

@@ -26,7 +26,7 @@ def digest(module: ModuleType, paper: str, figure: str) -> str:
 
     Args:
         module: Which has `reproduce`.
-        paper: "asymptotic", "logical" or "positional".
+        paper: "asymptotic", "logical", "positional", or the key of another source.
         figure: Such as "Figure 1".
     """
     printed = [_numbers(entry) for entry in sections(paper) if entry.get("figure") == figure]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from reproductions.figures import FIGURES
 from reproductions.ledger import Row, ledger_records, ledger_rows
 from reproductions.record import Quantity, Record
-from tokendynamics.theorems import PAPERS
+from tokendynamics.theorems import ATLAS, PAPERS
 from tokendynamics.words import listing, number
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ FAST = frozenset(
         "asymptotic-fig1", "asymptotic-fig2", "asymptotic-fig3", "asymptotic-wendel",
         "logical-worked-examples", "logical-2-18", "logical-equivalence",
         "positional-fig1", "positional-fig2b", "positional-fig5", "positional-fig9b", "positional-remark-3-2",
+        "rank-collapse",
     }
 )  # fmt: skip
 """Those that a quick build runs: each takes a few seconds."""
@@ -163,7 +164,8 @@ def write_scripts(app: Sphinx) -> None:
         FOLDER
         / "README.rst": "Figures of the papers\n=====================\n\nEvery figure and table, with its code.\n"
     }
-    for paper in PAPERS.values():
+    sources = PAPERS | {statement.paper.key: statement.paper for statement in ATLAS}
+    for paper in (sources[key] for key in dict.fromkeys(records[name].paper for name in FIGURES)):
         texts[FOLDER / paper.key / "README.rst"] = f"{paper.key}\n{'-' * len(paper.key)}\n\n{paper}\n"
     for name in FIGURES:
         chosen = [row for row in rows if row.record == name]
