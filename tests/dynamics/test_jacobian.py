@@ -11,6 +11,7 @@ from tokendynamics.attention import (
     Attention,
     FactoredMatrix,
     Periodic,
+    Positions,
     RotaryPositions,
     Sinusoidal,
 )
@@ -170,3 +171,25 @@ def test_automatic_differentiation_goes_through_the_velocity_that_users_call(spa
     reference = jacobian(flow.field(x[None]), x[None], 0.0)[0]
     by_automatic = torch.autograd.functional.jacobian(lambda z: flow.velocity(z), x)
     assert agree(by_automatic, reference, 1e-10)
+
+
+class NoFormula(Positions):
+    """Logits that grow with the position of the query; the derivative is not given as a formula."""
+
+    def extended(self, query: Tensor, key: Tensor, x: Tensor, t: float | Tensor) -> tuple[Tensor, Tensor]:
+        return query * torch.arange(1.0, x.shape[-2] + 1, dtype=x.dtype)[:, None], key
+
+
+@pytest.mark.parametrize("space", [Free(), Sphere(), Ellipsoid(metric())])
+@pytest.mark.parametrize("positions", [None, AbsolutePositions(0.1 * drawn(TOKENS, DIM, seed=8)), NoFormula()])
+def test_the_jacobian_that_users_call_is_the_limit_of_differences(space, positions) -> None:
+    qk, ov = per_system()
+    flow = Flow(Attention(qk, ov, positions=positions), space)
+    x = drawn(SYSTEMS, TOKENS, DIM, seed=7)
+    slopes = flow.jacobian(x, 0.3)
+    assert slopes.shape == (*x.shape, TOKENS, DIM)
+    direction, step = drawn(SYSTEMS, TOKENS, DIM, seed=9), 1e-6
+    difference = (flow.velocity(x + step * direction, 0.3) - flow.velocity(x - step * direction, 0.3)) / (2 * step)
+    along = torch.einsum("siakb,skb->sia", slopes, direction)
+    assert torch.allclose(along, difference, rtol=1e-7, atol=1e-8 * float(slopes.abs().max()))
+    assert torch.equal(flow.jacobian(x.reshape(SYSTEMS, 1, TOKENS, DIM).squeeze(1), 0.3), slopes)

@@ -48,11 +48,14 @@ def _print(checks: list[Check], title: str) -> None:
     console = Console(highlight=False)
     columns = ("statement", "applies", "prediction, or why it does not apply")
     shown = table(*columns, left=columns, unbroken=columns[:1], title=title)
-    for one in sorted(checks, key=lambda one: -one.applies_to.mean()):
+    for one in sorted((one for one in checks if one.structure), key=lambda one: -one.applies_to.mean()):
         assumed = [f"assumed: {text}" for text in one.assumed]
         predicted = [] if one.prediction is None else [one.prediction.text, *assumed]
         shown.add_row(one.statement, _applies(one), Text("\n".join([*predicted, *_violated(one)])))
     console.print(shown)
+    elsewhere = sum(not one.structure for one in checks)
+    if elsewhere:
+        console.print(Text(f"{elsewhere} more statements are about flows of another kind; --json lists them."))
     for one in checks:
         if one.applies_to.any() and one.erratum:
             console.print(Text(f"{one.statement}, erratum: {one.erratum}"))

@@ -235,6 +235,12 @@ class Field:
         """Return the field on an interval without jumps; see `Schedule.within`."""
         return self if self.constant else replace(self, attention=self.attention.within(start, end))
 
+    @property
+    def has_jacobian(self) -> bool:
+        """Whether `jacobian` knows the derivative as a formula."""
+        positions = self.attention.positions
+        return self.geometry.closed_form and (positions is None or positions.closed_form)
+
     def flattened(self) -> Field:
         """Return the field for systems along one axis."""
         return replace(self, attention=self.attention.flattened(), geometry=self.geometry.flattened())

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.attention import Attention
-from tokendynamics.dynamics._field import Field
+from tokendynamics.dynamics._field import Field, jacobian
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import (
     ArrayLike,
@@ -143,6 +143,39 @@ class Flow:
         flow.check_frozen(states, "x")
         states = flow.geometry.rescaled(states)
         return like(flow.field(states).refined_velocity(states, t), x)
+
+    @typed_arguments
+    def jacobian(self, x: ArrayLike, t: float = 0.0) -> Any:
+        """Return the derivative of the vector field at x: how each velocity changes with each token.
+
+        On a constrained space the field is that at the projection of x, so that it does not change along x itself.
+        Formulas are used where the space and the positions have them, automatic differentiation elsewhere.
+
+        Args:
+            x: States (…, token, dim).
+            t: Time of the schedules.
+
+        Returns:
+            ``∂F_ia / ∂x_kb``, shape (…, token, dim, token, dim): memory grows with (token · dim)².
+
+        Raises:
+            ArgumentValueError: As for `velocity`.
+
+        >>> import tokendynamics as td
+        >>> flow = td.Flow(td.Attention([[0.0]], [[-1.0]]), td.Free())
+        >>> flow.jacobian([[3.0], [1.0]]).reshape(2, 2).tolist()
+        [[-0.5, -0.5], [-0.5, -0.5]]
+        """
+        flow = self.beginning(as_finite(t, "t"))
+        states = flow.fitting(x)
+        flow.geometry.check(states, "x")
+        batch = states.reshape(-1, *states.shape[-2:])
+        field = flow.field(states).flattened()
+        if field.has_jacobian:
+            return like(jacobian(field, batch, t).reshape(*states.shape, *states.shape[-2:]), x)
+        # No system acts on another, so that the sum over systems has the slopes of all.
+        slopes = torch.func.jacrev(lambda y: field.velocity(y, t).sum(dim=0))(batch)
+        return like(slopes.movedim(2, 0).reshape(*states.shape, *states.shape[-2:]), x)
 
     @typed_arguments
     def step(self, x: ArrayLike, k: int = 0, tau: float = 1.0, residual: float = 1.0) -> Any:

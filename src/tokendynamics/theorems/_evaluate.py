@@ -33,8 +33,8 @@ def check(
 ) -> list[Check]:
     """Measure the hypotheses of every statement; nothing is integrated.
 
-    Source: the table of statements of `asymptotic` (theorems 3.1 to 6.1, remarks 4.2 and 5.1) and `positional`
-    (theorems 3.1 to 3.6, C.1 to C.3, remarks 3.2 and 3.5), each with its own measurements.
+    Source: the table of statements of `asymptotic` (theorems 3.1 to 6.1, remarks 4.2 and 5.1), `positional`
+    (theorems 3.1 to 3.6, C.1 to C.3, remarks 3.2 and 3.5) and the sources of `ATLAS`, each with its own measurements.
 
     Args:
         flow: What moves the tokens.
@@ -42,11 +42,11 @@ def check(
             whether that is all, and margins are those of the worst.
         times: Those of the run, whose first and last bound where functions of time are looked at; needed where a
             matrix is a callable. If None, schedules of other classes are looked at at some times from 0 to 138.
-        statements: Names such as ``"asymptotic-3.1"``, or `Statement` objects: your own, or all of `ATLAS`. If None,
-            all of the three papers.
+        statements: Names such as ``"asymptotic-3.1"``, or `Statement` objects: your own, or all of `STATEMENTS`. If
+            None, all that are known: `STATEMENTS` of the three papers and `ATLAS`.
 
     Returns:
-        One `Check` per statement, in the order given, or else of the papers: `.statement`, `.applies`, `.applies_to`,
+        One `Check` per statement, in the order given, or else of the sources: `.statement`, `.applies`, `.applies_to`,
         `.reasons` (one sentence per violated hypothesis, with the systems), `.prediction`, `.assumed` (what cannot be
         measured, such as the boundedness of a callable), `.hypotheses` with margins, `.erratum`, `.equations`.
 
@@ -59,12 +59,12 @@ def check(
     >>> from tokendynamics.dynamics import Flow
     >>> from tokendynamics.spaces import Sphere
     >>> flow = Flow(Attention(torch.eye(2).double(), torch.eye(2).double(), causal=True), Sphere())
-    >>> [found.statement for found in check(flow, [[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]) if found.applies]
-    ['asymptotic-remark-4.2', 'asymptotic-5.1']
+    >>> [found.statement for found in check(flow, [[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]) if found.applies][:3]
+    ['asymptotic-remark-4.2', 'asymptotic-5.1', 'masking-4.1']
     """
     if not isinstance(flow, Flow):
         raise ArgumentTypeError(expected("flow", "a Flow", type(flow).__name__))
-    chosen = STATEMENTS if statements is None else [_named(one) for one in statements]
+    chosen = _known() if statements is None else [_named(one) for one in statements]
     if times is not None:
         moments = read_times(times)
         flow = over_horizon(flow.beginning(moments[0]), np.array(moments))
@@ -100,9 +100,9 @@ def certify(trajectory: Trajectory, statements: Sequence[str | Statement] | None
         trajectory: A run of `simulate`. `.outcome` is the worst of the systems to which the statement applies, and
             `.outcomes` and `.margins` have every system.
         statements: Names such as ``"asymptotic-3.1"``, or `Statement` objects, to run at all systems, whether or not
-            they apply. If None, all of the three papers that apply to some system, at those, and can be decided: a
-            probability (remark 4.2) takes 30 systems, unless it is 1. Of layers with another residual factor than 1
-            these, which speak of flows, say nothing.
+            they apply. If None, all known ones that apply to some system, at those, that speak of such a run (of layers
+            with another residual factor than 1 those of flows say nothing), and can be decided: a probability (remark
+            4.2) takes 30 systems, unless it is 1.
 
     Returns:
         One `Certificate` per statement.
@@ -127,15 +127,19 @@ def certify(trajectory: Trajectory, statements: Sequence[str | Statement] | None
         return [_named(one).certify(trajectory) for one in statements]
     flow = flow_of_run(trajectory)
     start = as_start(flow, trajectory.tensor[..., 0, :, :])
-    spoken_of = STATEMENTS if approximates_its_flow(trajectory) else ()
+    spoken_of = [one for one in _known() if one.subject == "layers" or approximates_its_flow(trajectory)]
     checks = ((one, one.check(flow, start).applies_to) for one in spoken_of)
     return [one.certify(trajectory, where) for one, where in checks if where.any() and one.decidable(trajectory)]
+
+
+def _known() -> tuple[Statement, ...]:
+    return (*STATEMENTS, *ATLAS)
 
 
 def _named(name: str | Statement) -> Statement:
     if isinstance(name, Statement):
         return name
-    statements = {statement.name: statement for statement in (*STATEMENTS, *ATLAS)}
+    statements = {statement.name: statement for statement in _known()}
     if name not in statements:
         raise ArgumentValueError(expected("statements", f"names among {', '.join(statements)}", repr(name)))
     return statements[name]

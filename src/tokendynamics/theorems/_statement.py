@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 import torch
@@ -18,10 +17,24 @@ from tokendynamics.numerics import TokenDynamicsError
 from tokendynamics.spaces import Ellipsoid
 from tokendynamics.theorems._conditions import approximates_its_flow, combine, largest_error, step_controlled
 from tokendynamics.theorems._papers import SOURCES, Paper
-from tokendynamics.theorems.result import Certificate, Check, Condition, Hypothesis, Prediction, counted
+from tokendynamics.theorems.result import (
+    Certificate,
+    Check,
+    Condition,
+    Hypothesis,
+    Outcome,
+    Prediction,
+    Standing,
+    counted,
+)
 from tokendynamics.words import number
 
-Standing = Literal["theorem", "conjecture", "false"]
+_CONJECTURED = "conjectured, not proved: "
+_CONJECTURE: dict[Outcome, str] = {
+    "holds": "no counterexample to the conjecture: ",
+    "fails": "a counterexample to the conjecture: ",
+    "undecided": "",
+}
 
 
 @dataclass(frozen=True)
@@ -76,6 +89,15 @@ class Statement:
         known = self.name.partition("-")[0] in SOURCES
         return f"{self.name}: {self.title}" + (f"; {self.equations} of {self.paper}" if known else "")
 
+    def concerns(self, flow: Flow) -> bool:
+        """Tell whether a flow is of the kind that the statement is about, at some system at least."""
+        return all(one.anywhere for one in self._kind(flow))
+
+    def _kind(self, flow: Flow) -> tuple[Hypothesis, ...]:
+        measured = self.structure(flow)
+        usual = all(one.anywhere for one in measured)
+        return (*measured, *self._beyond_what_it_speaks_of(flow)) if usual else measured
+
     def check(self, flow: Flow, start: Tensor) -> Check:
         """Measure the hypotheses, and predict where none is violated.
 
@@ -83,10 +105,9 @@ class Statement:
         the structure, and can be costly to measure.
         """
         systems = tuple(start.shape[:-2])
-        measured = self.structure(flow)
-        if all(one.anywhere for one in measured):
-            measured = (*measured, *self._beyond_what_it_speaks_of(flow))
-        if all(one.anywhere for one in measured):
+        measured = self._kind(flow)
+        structure = all(one.anywhere for one in measured)
+        if structure:
             measured = (*measured, *self.hypotheses(flow, start))
         applies_to = np.asarray(np.logical_and.reduce([one.satisfied(systems) for one in measured]))
         return Check(
@@ -99,6 +120,8 @@ class Statement:
             assumed=tuple(f"{one.name}: {one.text}" for one in measured if one.holds is None),
             erratum=self.erratum,
             equations=self.equations,
+            structure=structure,
+            standing=self.standing,
         )
 
     def certify(self, trajectory: Trajectory, applies_to: np.ndarray | None = None) -> Certificate:
@@ -110,10 +133,11 @@ class Statement:
         if not where.all():
             conditions = tuple(_among_all(one, where) for one in conditions)
         certificate = combine(self.name, conditions)
-        notes = [certificate.text, *_part_seen(part)]
+        about = _CONJECTURE[certificate.outcome] if self.standing == "conjecture" else ""
+        notes = [about + certificate.text, *_part_seen(part)]
         if trajectory.engine == "layers" and self.subject == "flow":
             notes.append("judged on discrete layers, of which the statement does not speak")
-        return replace(certificate, text="; ".join(notes))
+        return replace(certificate, text="; ".join(notes), standing=self.standing)
 
     def _beyond_what_it_speaks_of(self, flow: Flow) -> tuple[Hypothesis, ...]:
         """Return the hypotheses that a flow with a graph for a mask, or with frozen tokens, violates without a word."""
@@ -128,9 +152,13 @@ class Statement:
     def _prediction(self, flow: Flow, start: Tensor, where: np.ndarray) -> Prediction | None:
         if not where.any():
             return None
-        if where.all():
-            return self.predict(flow, start)
-        return self.predict(flow_of_systems(flow, where), states_of_systems(start, where))
+        if not where.all():
+            flow, start = flow_of_systems(flow, where), states_of_systems(start, where)
+        prediction = self.predict(flow, start)
+        if self.standing != "conjecture":
+            return prediction
+        said = f"{_CONJECTURED}{prediction.pattern}" if prediction.pattern else ""
+        return replace(prediction, text=_CONJECTURED + prediction.text, pattern=said)
 
 
 def _reason(violated: Hypothesis) -> str:

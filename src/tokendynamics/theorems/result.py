@@ -34,6 +34,7 @@ def counted(where: np.ndarray) -> str:
 
 
 Outcome = Literal["holds", "fails", "undecided"]
+Standing = Literal["theorem", "conjecture", "false"]
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,9 @@ class Check:
         assumed: One sentence per hypothesis that was not measured.
         erratum: What the paper prints wrongly and what is meant here; empty where nothing is known.
         equations: The numbers of the equations in the paper.
+        structure: Whether the flow is of the kind that the statement is about: its space, mask, weights, heads and
+            positions. Where it is not, nothing else was looked at.
+        standing: "theorem", "conjecture" or "false"; see `Statement`.
 
     >>> import tokendynamics as td
     >>> flow = td.Flow(td.Attention([[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 1.0]]), td.Sphere())
@@ -135,6 +139,8 @@ class Check:
     assumed: tuple[str, ...] = field(repr=False)
     erratum: str = field(repr=False)
     equations: str = field(repr=False)
+    structure: bool = field(repr=False)
+    standing: Standing = "theorem"
 
     def __str__(self) -> str:
         """Return one line: the statement, where it applies, what was assumed, and its prediction or why not."""
@@ -199,6 +205,7 @@ class Certificate:
             its hypotheses are violated. `outcome` is the worst of the others.
         margins: The margin of the deciding condition per system, shape (…,); infinite where it does not apply.
         conditions: Every part.
+        standing: "theorem", "conjecture" or "false"; see `Statement`.
 
     >>> import tokendynamics as td
     >>> flow = td.Flow(td.Attention([[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 1.0]]), td.Sphere())
@@ -217,6 +224,7 @@ class Certificate:
     outcomes: np.ndarray = field(repr=False)
     margins: np.ndarray = field(repr=False)
     conditions: tuple[Condition, ...] = field(repr=False)
+    standing: Standing = "theorem"
 
     def __str__(self) -> str:
         """Return one line: the statement, the outcome with its margin, and what was found."""

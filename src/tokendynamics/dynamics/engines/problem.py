@@ -70,12 +70,6 @@ class Problem:
         matrices = (schedule.matrix_at(self.times[0]) for schedule in schedules)
         return self.start.requires_grad or any(matrix.requires_grad for matrix in matrices)
 
-    @property
-    def has_jacobian(self) -> bool:
-        """Whether the derivative of the field is known as a formula."""
-        positions = self.field.attention.positions
-        return self.field.geometry.closed_form and (positions is None or positions.closed_form)
-
 
 @dataclass
 class Outcome:

@@ -166,7 +166,7 @@ def choose(engine: str, problem: Problem, given: Collection[str] = ()) -> str:
     if not ENGINES[engine].differentiable and problem.wants_gradients:
         wanted = "'fixed' (by step=), 'layers' or 'batched' where gradients are wanted"
         raise ArgumentValueError(expected("engine", wanted, repr(engine), "or detach x0 and the matrices"))
-    if ENGINES[engine].needs_jacobian and not problem.has_jacobian:
+    if ENGINES[engine].needs_jacobian and not problem.field.has_jacobian:
         wanted = "'batched', 'fixed' or 'layers' for a space or positions of your own"
         raise ArgumentValueError(expected("engine", wanted, repr(engine), "their Jacobian is not known"))
     if engine == "compiled":
@@ -193,7 +193,7 @@ def _suits_stiff(problem: Problem) -> bool:
         not 0 < systems <= _SYSTEMS
         or tokens * dim > _LARGEST_STIFF
         or problem.wants_gradients
-        or not problem.has_jacobian
+        or not problem.field.has_jacobian
     ):
         return False
     # Every jump of a schedule starts a multistep method anew, at order one.

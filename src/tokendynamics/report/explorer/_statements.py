@@ -12,13 +12,14 @@ from torch import Tensor
 from tokendynamics.attention import Attention, RotaryPositions
 from tokendynamics.dynamics import Flow, Trajectory, simulate
 from tokendynamics.report.explorer._flow import Weights, changed, sharpness
-from tokendynamics.theorems import Certificate, Check, certify, check
+from tokendynamics.theorems import ATLAS, STATEMENTS, Certificate, Check, certify, check
 from tokendynamics.words import number
 
 BETAS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 WEIGHTS: tuple[Weights, ...] = ("softmax", "linear", "exponential")
 RUN: dict[str, Any] = {"engine": "batched", "rtol": 1e-6, "atol": 1e-8, "max_steps": 200}
 """How the runs that are certified are computed: all values of β at once, so that those of a page take some seconds."""
+_KNOWN = {one.name: one for one in (*STATEMENTS, *ATLAS) if one.subject == "flow"}
 _MOST_WORK = 200_000
 """Heads × tokens² × features of a flow beyond which no run is computed to be certified."""
 
@@ -31,22 +32,46 @@ def at_controls(flow: Flow, start: Tensor) -> dict[str, Any]:
         start: (token, dim).
 
     Returns:
-        The values of each control, the rows, each once, and for each combination, the last control fastest, which rows
-        it has. Where rows differ between values of β by a rate in closed form at most, β is no axis: the values are
-        then empty, and the page evaluates the rate (`bound` of a prediction) at any β.
+        The values of each control, the hypotheses and the rows, each once, for each combination, the last control
+        fastest, which rows it has, and how many statements have no row, being about other flows at every setting.
+        Rows between which only a rate in closed form depends on β hold at any, and the page evaluates the rate
+        (`bound` of a prediction); the others say of which β they are. Where all hold at any, β is no axis, its values
+        being empty.
     """
     betas = sorted({*BETAS, sharpness(flow)})
     kept = _kept(flow)
+    kinds = [
+        [changed(flow, beta=beta, causal=causal, weights=weights, positions=positions) for beta in betas]
+        for causal, weights, positions in product((False, True), WEIGHTS, kept)
+    ]
+    shown = [one for one in _KNOWN.values() if any(one.concerns(of_kind[0]) for of_kind in kinds)]
     rows: dict[str, Any] = {}
     index = [
-        _places(check(changed(flow, beta=beta, causal=causal, weights=weights, positions=positions), start), rows, beta)
-        for beta, causal, weights, positions in product(betas, (False, True), WEIGHTS, kept)
+        _places(check(of_kind[at], start, statements=shown), rows, beta)
+        for at, beta in enumerate(betas)
+        for of_kind in kinds
     ]
-    settings = len(index) // len(betas)
-    if all(index[at : at + settings] == index[:settings] for at in range(0, len(index), settings)):
+    listed, settings = list(rows.values()), len(kinds)
+    for beside in (index[at::settings] for at in range(settings)):
+        for at_betas in zip(*beside, strict=True):
+            if len({*at_betas}) > 1:
+                for place in at_betas:
+                    listed[place]["of_beta"] = True
+    if not any("of_beta" in row for row in listed):
         betas, index = [], index[:settings]
     axes = {"beta": betas, "causal": [False, True], "weights": WEIGHTS, "positions": kept}
-    return {"axes": axes, "rows": list(rows.values()), "index": index}
+    return _table(axes, listed, index) | {"elsewhere": len(_KNOWN) - len(shown)}
+
+
+def _table(axes: dict[str, Any], rows: list[dict[str, Any]], index: list[list[int]]) -> dict[str, Any]:
+    """Return rows and an index with each hypothesis once, rows having its place."""
+    hypotheses: dict[str, Any] = {}
+    for row in rows:
+        for one in row["hypotheses"]:
+            hypotheses.setdefault(str(one), one)
+    places = {text: place for place, text in enumerate(hypotheses)}
+    placed = [row | {"hypotheses": [places[str(one)] for one in row["hypotheses"]]} for row in rows]
+    return {"axes": axes, "rows": placed, "hypotheses": list(hypotheses.values()), "index": index}
 
 
 def of_run(flow: Flow, trajectory: Trajectory) -> dict[str, Any]:
@@ -54,10 +79,12 @@ def of_run(flow: Flow, trajectory: Trajectory) -> dict[str, Any]:
     start = trajectory.tensor[0]
     rows: dict[str, Any] = {}
     certified: dict[str, Any] = {}
-    index = [_places(check(flow, start), rows)]
+    shown = [one for one in _KNOWN.values() if one.concerns(flow)]
+    index = [_places(check(flow, start, statements=shown), rows)]
     if _work(flow, start) <= _MOST_WORK:
         _certificate_places(certify(trajectory), trajectory, certified)
-    return {"axes": {}, "rows": list(rows.values()), "index": index, "certified": list(certified.values())}
+    told = {"certified": list(certified.values()), "elsewhere": len(_KNOWN) - len(shown)}
+    return _table({}, list(rows.values()), index) | told
 
 
 def _kept(flow: Flow) -> tuple[bool, ...]:
@@ -112,14 +139,13 @@ def _at_betas(flow: Flow, betas: list[float], causal: bool, weights: Weights, po
 def _certified(flow: Flow, start: Tensor, times: np.ndarray, certified: dict[str, Any]) -> list[list[int]]:
     """Return for each system which certificates it has among all, and enter those that are new."""
     (systems,) = flow.attention.system_shape
-    if flow.attention.weights == "exponential":  # no statement of the papers has them
-        return [[] for _ in range(systems)]
     starts = start.expand(systems, *start.shape)
-    # A run of one step tells which statements have a certificate at all.
-    if not certify(simulate(flow, starts, times[:2], max_steps=1)):
+    checks = {_KNOWN[one.statement]: one for one in check(flow, starts, times, statements=list(_KNOWN.values())) if one.applies_to.any()}
+    if not checks:
         return [[] for _ in range(systems)]
     run = simulate(flow, starts, times, **RUN)
-    return _certificate_places(certify(run), run, certified)
+    judged = [known.certify(run, one.applies_to) for known, one in checks.items() if known.decidable(run)]
+    return _certificate_places(judged, run, certified)
 
 
 def _certificate_places(judged: list[Certificate], run: Trajectory, certified: dict[str, Any]) -> list[list[int]]:
@@ -186,11 +212,13 @@ def _row(one: Check) -> dict[str, Any]:
 
 
 def _title(statement: str) -> str:
-    """Return the name of a statement in words.
+    """Return what a statement is about, and where it stands.
 
-    >>> _title("asymptotic-4.1"), _title("positional-remark-3.2")
-    ('Theorem 4.1 (asymptotic)', 'Remark 3.2 (positional)')
+    >>> _title("asymptotic-4.1")
+    'Consensus from any open half space (asymptotic 4.1)'
+    >>> _title("positional-remark-3.5")
+    'False: Convergence to zero without symmetry (positional remark 3.5)'
     """
-    paper, _, name = statement.partition("-")
-    kind, _, place = name.rpartition("-")
-    return f"{(kind or 'theorem').capitalize()} {place} ({paper})"
+    known = _KNOWN[statement]
+    standing = "" if known.standing == "theorem" else f"{known.standing.capitalize()}: "
+    return f"{standing}{known.title} ({statement.replace('-', ' ')})"

@@ -2,9 +2,9 @@
 
 /**
  * @typedef {{name: string, measured: string, margin: string | null, holds: boolean | null}} Hypothesis
- * @typedef {{title: string, applies: boolean, prediction: string | null, rate?: number[][], hypotheses: Hypothesis[]}} Row
+ * @typedef {{title: string, applies: boolean, prediction: string | null, rate?: number[][], of_beta?: boolean, hypotheses: Hypothesis[]}} Row
  * @typedef {{title: string, outcome: string, words: string}} Certified
- * @typedef {{axes: {beta?: number[], causal: boolean[], weights: string[], positions: boolean[]}, rows: Row[], index: number[][], certified?: Certified[]}} Table
+ * @typedef {{axes: {beta?: number[], causal: boolean[], weights: string[], positions: boolean[]}, rows: (Omit<Row, "hypotheses"> & {hypotheses: number[]})[], hypotheses: Hypothesis[], index: number[][], elsewhere: number, certified?: Certified[]}} Table
  * @typedef {{name: string, title: string, sentence: string, why_not_live: string, flow: System | null, beta: number, times: number[],
  *   clock?: string, extent?: number, why_no_statements?: string, plane: {names: string[], vectors: number[][]} | null, frames: number[][][] | null, statements: Table | null, space?: string,
  *   certificates?: {beta: number[], certified: Certified[], index: number[][]} | null,
@@ -255,9 +255,10 @@ function placeIn({ causal, weights, positions }, betas, settings) {
 function statementsAt(movie) {
   const table = movie.system.statements;
   if (!table) return null;
-  if (!table.axes.beta) return { rows: table.index[0].map((place) => table.rows[place]), beta: movie.settings.beta };
+  const row = (/** @type {number} */ place) => ({ ...table.rows[place], hypotheses: table.rows[place].hypotheses.map((one) => table.hypotheses[one]) });
+  if (!table.axes.beta) return { rows: table.index[0].map(row), beta: movie.settings.beta, elsewhere: table.elsewhere };
   const { place, beta } = placeIn(table.axes, table.axes.beta, movie.settings);
-  return { rows: table.index[place].map((row) => filled(table.rows[row], movie.settings.beta)), beta };
+  return { rows: table.index[place].map((one) => filled(row(one), movie.settings.beta)), beta, elsewhere: table.elsewhere };
 }
 
 /** What Python certified of a run with this setting, or with the nearest β of its grid; of all tokens, so that fewer have none.
@@ -293,26 +294,28 @@ function tellTheory() {
   const further = assumed ? `${assumed === 1 ? "One" : assumed} ${noun} ${assumed === 1 ? "applies" : "apply"} if what cannot be measured (?) holds.` : "";
   element("theory-answer").textContent = applying.length === 0 ? "No theorem covers this." : [whole, further].filter(Boolean).join(" ");
   const where = [];
-  if (!isSet(table.beta)) where.push(`Computed for β = ${short(table.beta)}, the nearest grid point.`);
   const all = movie.system.flow ? movie.system.flow.start.length : movie.n;
   if (movie.n < all) where.push(`Computed for all ${all} tokens of the start; nothing is certified of fewer.`);
   element("theory-where").textContent = where.join(" ");
-  list.append(...applying.map((row) => statement(row, applying.length === 1)));
+  list.append(...applying.map((row) => statement(row, applying.length === 1, table.beta)));
   element("certified").hidden = !list.querySelector(".certificate");
+  if (table.elsewhere) element("theory-where").append(` ${table.elsewhere} more statements are about flows of another kind.`);
   if (!others.length) return;
   const rest = document.createElement("details"), summary = document.createElement("summary");
   summary.textContent = `${others.length} statements do not apply`;
-  rest.append(summary, ...others.map((row) => statement(row, false)));
+  rest.append(summary, ...others.map((row) => statement(row, false, table.beta)));
   list.append(rest);
 }
 
-/** One statement, its prediction, and what was measured for each of its hypotheses. @param {Row} row @param {boolean} open */
-function statement(row, open) {
+/** One statement, its prediction, and what was measured for each of its hypotheses, at a β if that matters.
+ * @param {Row} row @param {boolean} open @param {number} at */
+function statement(row, open, at) {
   const details = document.createElement("details"), summary = document.createElement("summary"), hypotheses = document.createElement("ul");
   const failing = row.hypotheses.filter((one) => one.holds === false).length;
   summary.textContent = `${row.applies ? "✓" : "✗"} ${row.title}`;
   const prediction = document.createElement("p");
   prediction.textContent = row.prediction ? `Predicts: ${row.prediction}.` : `${failing} of ${row.hypotheses.length} hypotheses fail.`;
+  if (row.of_beta && !isSet(at)) prediction.append(` Computed for β = ${short(at)}, the nearest grid point.`);
   details.open = open;
   for (const one of row.hypotheses) {
     const item = document.createElement("li");

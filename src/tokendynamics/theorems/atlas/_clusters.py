@@ -304,6 +304,10 @@ def _space_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     return *constant, *_positive_logits(flow), *_fastest_hypotheses(fastest), whole
 
 
+_MOST_DIMENSIONS = 5
+"""Of a hull whose boundary is looked for: the number of its facets grows like a power of half the dimension."""
+
+
 def _boundary_distance(points: Tensor, basis: Tensor, count: int) -> float:
     """Return the largest distance of a point, (token, dim), to the boundary of their hull in a subspace, or to 0."""
     inside = (points @ basis[:, :count]).numpy()
@@ -327,12 +331,17 @@ def _space_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     last = (parts[..., -1, :, :] / size[..., -1, None, None]).reshape(-1, *parts.shape[-2:])
     bases = fastest.basis.expand(*systems, -1, -1).reshape(-1, *fastest.basis.shape[-2:])
     counts = fastest.dim.expand(systems).reshape(-1).int().tolist()
-    away = [_boundary_distance(*system) if system[2] else 0.0 for system in zip(last, bases, counts, strict=True)]
+    away = [
+        _boundary_distance(*system) if 0 < system[2] <= _MOST_DIMENSIONS else 0.0
+        for system in zip(last, bases, counts, strict=True)
+    ]
     distance = torch.tensor(away, dtype=torch.float64).reshape(*systems, 1)
     far = _so_far(trajectory, fastest.rate)
+    ends = tends_to_zero(distance, LIMIT, "distance of p_i to 0 and to the boundary of their hull in F tends to 0")
+    many = (fastest.dim > _MOST_DIMENSIONS).expand(systems).numpy()
     conditions = (
         _hull_shrinks(parts, size, trajectory, f"rise of max_i u·p_i, p the part in F of exp(−λt) x, {far}"),
-        tends_to_zero(distance, LIMIT, "distance of p_i to 0 and to the boundary of their hull in F tends to 0"),
+        except_where(ends, many, f"the boundary of a hull is not looked for beyond dim {_MOST_DIMENSIONS}"),
     )
     return _without_space(conditions, fastest, np.inf)
 

@@ -69,10 +69,9 @@ def _average(trajectory: Trajectory) -> tuple[Condition, ...]:
     wanted = averaged_cosine(tokens, beta, np.clip(rho, 0.0, 1.0))
     gap = (cosines - torch.as_tensor(wanted).unsqueeze(-1)).abs().amax(dim=-1).numpy()
     excess = np.full((*systems, len(trajectory.times)), -np.inf)
-    excess[..., 0] = gap
-    tolerance = _IDENTITY * (1 + float(np.abs(beta).max()))
-    text = "distance of the cosines of Σ_j w_ij x_j at the start from the formula"
-    condition = never_above(excess, trajectory, tolerance, text, pointwise=True)
+    excess[..., 0] = gap / (1 + np.abs(beta))  # the exponents are rounded relative to β
+    text = "distance of the cosines of Σ_j w_ij x_j at the start from the formula, relative to 1 + β"
+    condition = never_above(excess, trajectory, _IDENTITY, text, pointwise=True)
     return (except_where(condition, np.asarray(rho < -EQUAL), "the mean cosine is negative"),)
 
 

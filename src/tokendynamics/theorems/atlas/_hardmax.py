@@ -55,9 +55,11 @@ def _predict(flow: Flow, start: Tensor) -> Prediction:
     return Prediction(text, limit="one point")
 
 
-def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
-    flow, text = flow_of_run(trajectory), "the largest distance of tokens shrinks by 1 − ℓγc at each layer"
-    factor = flow.weight_factor
+_SHRINKS = "the largest distance of tokens shrinks by 1 − ℓγc at each layer"
+
+
+def _refused(trajectory: Trajectory) -> tuple[Condition] | None:
+    factor = flow_of_run(trajectory).weight_factor
 
     def objection(residual: float, tau: float) -> str | None:
         share = tau * factor
@@ -65,8 +67,14 @@ def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
             return None
         return f"residual factor {number(residual)} and {number(share)} of the attention are no shares that add to 1"
 
-    if (refused := layers_only(trajectory, text, objection)) is not None:
+    return layers_only(trajectory, _SHRINKS, objection)
+
+
+def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
+    if (refused := _refused(trajectory)) is not None:
         return refused
+    flow = flow_of_run(trajectory)
+    factor = flow.weight_factor
     deviations, states = trajectory.deviations, trajectory.tensor.detach().double().cpu()
     if deviations is None:
         raise AssertionError
@@ -81,7 +89,7 @@ def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     outside = (extents - extents.cummin(dim=-2).values).amax(dim=-1)
     tolerance = log_tolerance(trajectory)
     return (
-        never_above(above, trajectory, tolerance, f"{text}, in logarithms", pointwise=True),
+        never_above(above, trajectory, tolerance, f"{_SHRINKS}, in logarithms", pointwise=True),
         never_above(outside, trajectory, tolerance, "no extent of the tokens' hull grows", pointwise=True),
         tends_to_zero((logs - logs[..., :1]).exp().nan_to_num(0.0), LIMIT, "the largest distance tends to 0"),
     )
@@ -97,6 +105,7 @@ STATEMENTS = (
         hypotheses=_hypotheses,
         predict=_predict,
         conditions=_conditions,
+        decidable=lambda trajectory: _refused(trajectory) is None,
         subject="layers",
     ),
 )

@@ -130,12 +130,35 @@ class Caps:
 
 def caps_of(states: Tensor, beta: float) -> Caps:
     """Find the caps of one system (token, dim) with the largest γ."""
+    return _best_caps(_candidates(states), beta)
+
+
+def _caps_of_all(systems: list[Tensor], betas: list[float]) -> list[Caps]:
+    """Return the caps of each system; what does not depend on β is found once for equal neighbors."""
+    caps: list[Caps] = []
+    for place, (states, beta) in enumerate(zip(systems, betas, strict=True)):
+        if place == 0 or not torch.equal(states, systems[place - 1]):
+            candidates = _candidates(states)
+        caps.append(_best_caps(candidates, beta))
+    return caps
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """Centers around which tokens can be put into caps: their labels, the least ε, and the angle of the nearest two."""
+
+    labels: np.ndarray
+    centers: Tensor
+    least: float
+    angle: float
+
+
+def _candidates(states: Tensor) -> list[_Candidate]:
     unit = _unit(states)
-    candidates = [_caps_around(unit, grouping, beta) for grouping in groupings(unit.numpy())]
-    return max((caps for caps in candidates if caps is not None), key=lambda caps: caps.gamma)
+    return [one for one in (_centers(unit, grouping) for grouping in groupings(unit.numpy())) if one is not None]
 
 
-def _caps_around(unit: Tensor, grouping: Grouping, beta: float) -> Caps | None:
+def _centers(unit: Tensor, grouping: Grouping) -> _Candidate | None:
     # Two points of a cap of width 1/16 have at least this cosine.
     if grouping.inside < 2 * (1 - WIDEST) ** 2 - 1:
         return None
@@ -146,18 +169,26 @@ def _caps_around(unit: Tensor, grouping: Grouping, beta: float) -> Caps | None:
     least = max(*gaps, _NARROWEST)
     if least >= WIDEST * _STRICTLY:
         return None
-    widths = np.geomspace(least, WIDEST * _STRICTLY, _WIDTHS)
     angles = 2 * torch.atan2(torch.cdist(centers, centers), torch.cdist(centers, -centers))
-    angle = float(angles[~torch.eye(len(centers), dtype=torch.bool)].min())
-    alphas = np.cos(np.maximum(angle - 2 * np.arccos(1 - 2 * widths), 0.0))
+    return _Candidate(grouping.labels, centers, least, float(angles[~torch.eye(len(centers), dtype=torch.bool)].min()))
+
+
+def _best_caps(candidates: list[_Candidate], beta: float) -> Caps:
+    return max((_caps_around(one, beta) for one in candidates), key=lambda caps: caps.gamma)
+
+
+def _caps_around(candidate: _Candidate, beta: float) -> Caps:
+    tokens = len(candidate.labels)
+    widths = np.geomspace(candidate.least, WIDEST * _STRICTLY, _WIDTHS)
+    alphas = np.cos(np.maximum(candidate.angle - 2 * np.arccos(1 - 2 * widths), 0.0))
     with np.errstate(divide="ignore"):
-        gammas = 1 - alphas - 8 * widths - np.log(2 * len(unit) ** 2 / widths) / np.float64(beta)
+        gammas = 1 - alphas - 8 * widths - np.log(2 * tokens**2 / widths) / np.float64(beta)
     best = int(gammas.argmax()) if beta > 0 else len(widths) - 1
     epsilon, alpha, gamma = float(widths[best]), float(alphas[best]), float(gammas[best])
     rate, times = math.nan, (math.nan, math.nan)
     if gamma > 0 and beta > 1:
-        rate, times = times_of_caps(len(unit), beta, epsilon, alpha)
-    return Caps(grouping.labels, centers.numpy(), epsilon, alpha, gamma, rate, times)
+        rate, times = times_of_caps(tokens, beta, epsilon, alpha)
+    return Caps(candidate.labels, candidate.centers.numpy(), epsilon, alpha, gamma, rate, times)
 
 
 def times_of_caps(tokens: int, beta: float, epsilon: float, alpha: float) -> tuple[float, tuple[float, float]]:
@@ -179,14 +210,14 @@ def _caps_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     circuits = _circuits(flow, start, 2, 1.0)
     if not all(one.anywhere for one in circuits):
         return circuits
-    gammas = [caps_of(states, beta).gamma for states, beta in zip(*_systems(flow, start), strict=True)]
+    gammas = [caps.gamma for caps in _caps_of_all(*_systems(flow, start))]
     what = "γ = 1 − α − 8ε − log(2ℓ²/ε)/β, of the best caps,"
     gamma = torch.tensor(gammas, dtype=torch.float64).reshape(start.shape[:-2])
     return (*circuits, measured.above("tokens in caps far enough apart", gamma, 0.0, what))
 
 
 def _predict_caps(flow: Flow, start: Tensor) -> Prediction:
-    caps_of_all = [caps_of(states, beta) for states, beta in zip(*_systems(flow, start), strict=True)]
+    caps_of_all = _caps_of_all(*_systems(flow, start))
     speeds = measured.pull(flow).expand(start.shape[:-2]).flatten().tolist()
     caps, speed, beta = min(
         zip(caps_of_all, speeds, _systems(flow, start)[1], strict=True),
@@ -214,8 +245,9 @@ def _stays_in_caps(trajectory: Trajectory) -> tuple[Condition, ...]:
     with np.errstate(divide="ignore"):
         log_elapsed = np.log(elapsed)
     outside, apart, lost, unseen = [], [], [], []
-    for system, beta, speed in zip(*_systems(flow, states, 3), speeds, strict=True):
-        caps = caps_of(system[0], beta)
+    systems, betas = _systems(flow, states, 3)
+    caps_of_all = _caps_of_all([system[0] for system in systems], betas)
+    for system, beta, speed, caps in zip(systems, betas, speeds, caps_of_all, strict=True):
         log_time = log_elapsed + math.log(speed) if speed > 0 else np.full_like(log_elapsed, -np.inf)
         begin, end = caps.log_times
         centers = torch.from_numpy(caps.centers[caps.labels])

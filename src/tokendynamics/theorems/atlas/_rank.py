@@ -192,6 +192,7 @@ STATEMENTS = (
         hypotheses=_collapse_hypotheses,
         predict=_predict_collapse,
         conditions=_collapse_conditions,
+        decidable=lambda trajectory: layers_only(trajectory, "", _bare) is None,
         subject="layers",
     ),
     Statement(
@@ -203,6 +204,7 @@ STATEMENTS = (
         hypotheses=_skip_hypotheses,
         predict=_predict_skip,
         conditions=_skip_conditions,
+        decidable=lambda trajectory: layers_only(trajectory, "", _with_skip) is None,
         subject="layers",
     ),
 )

@@ -53,7 +53,7 @@ def _size(matrix: Tensor) -> Tensor:
 
 STATEMENT = Statement(
     name="positional-remark-3.2",
-    title="Distances for an A that is not symmetric (false)",
+    title="Distances for an A that is not symmetric",
     equations="Remark 3.2",
     erratum=(
         "The remark extends theorem 3.1 to A_sym ≻ 0 or ≺ 0 without symmetry. The derivative had the wrong sign in "
@@ -63,4 +63,5 @@ STATEMENT = Statement(
     hypotheses=_hypotheses,
     predict=lambda flow, start: Prediction("nothing: the claim is false", limit="none"),
     conditions=pair_rate_conditions,
+    standing="false",
 )

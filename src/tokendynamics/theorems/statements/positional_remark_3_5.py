@@ -137,7 +137,7 @@ def _verdict(text: str, outcome: np.ndarray, reached: np.ndarray, trajectory: Tr
 
 STATEMENT = Statement(
     name="positional-remark-3.5",
-    title="Convergence to zero without symmetry (false)",
+    title="Convergence to zero without symmetry",
     equations="Remark 3.5",
     erratum=(
         "The remark claims that all tokens converge to zero whenever A_sym ≺ 0 and qk_sym ≻ 0. Of random draws 92 % "
@@ -149,4 +149,5 @@ STATEMENT = Statement(
     hypotheses=_hypotheses,
     predict=lambda flow, start: Prediction("nothing: the conjecture is false", limit="none"),
     conditions=_conditions,
+    standing="false",
 )
