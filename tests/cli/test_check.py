@@ -57,8 +57,10 @@ def test_the_table_has_predictions_reasons_and_errata_and_nothing_is_written(
     row = next(line for line in lines if line.strip().startswith("asymptotic-4.1 "))
     assert row.split()[1] == "yes"
     assert "consensus" in printed
-    row = next(line for line in lines if line.strip().startswith("asymptotic-5.1 "))
+    row = next(line for line in lines if line.strip().startswith("asymptotic-remark-4.2 "))
     assert row.split()[1] == "no"
+    beside = next(line for line in lines if line.startswith("  causal mask: the mask is full: "))
+    assert "asymptotic-5.1, asymptotic-6.1, masking-4.1" in beside
     assert any(line.startswith("asymptotic-4.1, erratum:") for line in lines)
     assert [path.name for path in tmp_path.iterdir()] == ["fig3.toml"]
 

@@ -53,9 +53,14 @@ def _print(checks: list[Check], title: str) -> None:
         predicted = [] if one.prediction is None else [one.prediction.text, *assumed]
         shown.add_row(one.statement, _applies(one), Text("\n".join([*predicted, *_violated(one)])))
     console.print(shown)
-    elsewhere = sum(not one.structure for one in checks)
+    elsewhere: dict[str, list[str]] = {}
+    for one in checks:
+        if not one.structure:
+            elsewhere.setdefault(one.reasons[0], []).append(one.statement)
     if elsewhere:
-        console.print(Text(f"{elsewhere} more statements are about flows of another kind; --json lists them."))
+        console.print(Text("About flows of another kind, and what this one is:"))
+    for reason, names in elsewhere.items():
+        console.print(Text(f"  {reason}: {', '.join(names)}"))
     for one in checks:
         if one.applies_to.any() and one.erratum:
             console.print(Text(f"{one.statement}, erratum: {one.erratum}"))

@@ -149,6 +149,8 @@ def _rates_of_return(slopes: Tensor) -> Tensor:
         slopes: ∂F_ia/∂x_kb, (system, token, dim, token, dim); 0 along x_k itself, the field being that at x/|x|.
     """
     systems, tokens, dim = slopes.shape[:3]
+    if dim == 1:  # No direction to come back in: tokens are at 1 or −1 for ever.
+        return slopes.new_zeros(systems)
     matrices = slopes.reshape(systems, tokens * dim, tokens * dim)
     real = torch.linalg.eigvals(matrices).real.sort(dim=-1, descending=True).values
     # One eigenvalue 0 for the length of every token; the others are those of the sphere.
@@ -169,7 +171,9 @@ def _top_vector(flow: Flow) -> tuple[Tensor, Tensor, Tensor]:
     size = torch.linalg.matrix_norm(ov, 2).clamp_min(torch.finfo(ov.dtype).tiny)
     column = order[..., :1].unsqueeze(-2).expand(*order.shape[:-1], ov.shape[-1], 1)
     vector = vectors.gather(-1, column).squeeze(-1).real
-    return real[..., 0] / size, (real[..., 0] - real[..., 1]) / size, torch.nn.functional.normalize(vector, dim=-1)
+    # The only eigenvalue there is, is simple.
+    second = real[..., 1] if flow.dim > 1 else real[..., 0] - size
+    return real[..., 0] / size, (real[..., 0] - second) / size, torch.nn.functional.normalize(vector, dim=-1)
 
 
 def _simple_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
