@@ -181,6 +181,16 @@ def undecided(shape: tuple[int, ...], text: str, where: np.ndarray | None = None
     return Condition(text, outcome, np.zeros(shape), 0.0, np.full(shape, np.nan))
 
 
+def of_another_size(trajectory: Trajectory, wanted: str, fits: bool) -> tuple[Condition, ...]:
+    """Return an undecided condition where a run of that many tokens and features cannot be judged; nothing if it fits.
+
+    For statements that are asked by name of any run.
+    """
+    *systems, _, tokens, dim = trajectory.tensor.shape
+    text = f"it is about {wanted}, not about {tokens} tokens in dim {dim}"
+    return () if fits else (undecided(tuple(systems), text),)
+
+
 def except_where(condition: Condition, lost: np.ndarray, reason: str) -> Condition:
     """Return the condition, undecided at the systems in `lost`, at which it means nothing."""
     where = np.broadcast_to(lost, condition.outcome.shape)

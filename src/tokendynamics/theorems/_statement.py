@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from tokendynamics.theorems.result import (
     Outcome,
     Prediction,
     Standing,
+    Subject,
     counted,
 )
 from tokendynamics.words import number
@@ -76,7 +78,7 @@ class Statement:
     conditions: Callable[[Trajectory], tuple[Condition, ...]]
     decidable: Callable[[Trajectory], bool] = lambda trajectory: True
     standing: Standing = "theorem"
-    subject: Literal["flow", "layers"] = "flow"
+    subject: Subject = "flow"
     beyond: tuple[Literal["graph", "frozen"], ...] = ()
 
     @property

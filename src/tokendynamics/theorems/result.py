@@ -35,6 +35,7 @@ def counted(where: np.ndarray) -> str:
 
 Outcome = Literal["holds", "fails", "undecided"]
 Standing = Literal["theorem", "conjecture", "false"]
+Subject = Literal["flow", "layers"]
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,11 @@ def _certified(flow: Flow, start: Tensor, times: np.ndarray, certified: dict[str
     """Return for each system which certificates it has among all, and enter those that are new."""
     (systems,) = flow.attention.system_shape
     starts = start.expand(systems, *start.shape)
-    checks = {_KNOWN[one.statement]: one for one in check(flow, starts, times, statements=list(_KNOWN.values())) if one.applies_to.any()}
+    checks = {
+        _KNOWN[one.statement]: one
+        for one in check(flow, starts, times, statements=list(_KNOWN.values()))
+        if one.applies_to.any()
+    }
     if not checks:
         return [[] for _ in range(systems)]
     run = simulate(flow, starts, times, **RUN)

@@ -17,6 +17,7 @@ from tokendynamics.theorems._conditions import (
     integration_tolerance,
     never_above,
     never_rises,
+    of_another_size,
     tends_to_zero,
 )
 from tokendynamics.theorems._statement import Statement
@@ -140,6 +141,8 @@ def _predict_apart(flow: Flow, start: Tensor) -> Prediction:
 
 
 def _apart_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
+    if unfit := of_another_size(trajectory, "three tokens on the circle", trajectory.tensor.shape[-2:] == (3, 2)):
+        return unfit
     flow, states = flow_of_run(trajectory), trajectory.tensor.detach().double()
     gap = deviation(states)
     rate = _guaranteed(flow, states[..., 0, :, :]).clamp_min(0.0).unsqueeze(-1)

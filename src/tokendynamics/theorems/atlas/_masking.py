@@ -18,6 +18,7 @@ from tokendynamics.theorems._conditions import (
     flow_of_run,
     integration_tolerance,
     never_above,
+    of_another_size,
     undecided,
 )
 from tokendynamics.theorems._statement import Statement
@@ -439,8 +440,8 @@ def _predict_number(flow: Flow, start: Tensor) -> Prediction:
 
 def _number_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     flow, y = flow_of_run(trajectory), _on_sphere(trajectory)[..., 0, :, :]
-    if flow.dim < 2:
-        return (undecided(tuple(y.shape[:-2]), "on two points there are no angles to count centers by"),)
+    if unfit := of_another_size(trajectory, "a sphere with angles", flow.dim > 1):
+        return unfit
     peak = _peak(measured.temperature(flow)[0])
     expected_ = predict_strong_centers(y.shape[-2], flow.dim, peak.numpy())
     later = torch.ones(y.shape[-2], y.shape[-2], dtype=torch.bool).triu()

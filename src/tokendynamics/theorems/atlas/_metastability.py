@@ -25,6 +25,7 @@ from tokendynamics.theorems._conditions import (
     flow_steps,
     integration_tolerance,
     never_above,
+    of_another_size,
 )
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
@@ -135,12 +136,11 @@ def caps_of(states: Tensor, beta: float) -> Caps:
 
 def _caps_of_all(systems: list[Tensor], betas: list[float]) -> list[Caps]:
     """Return the caps of each system; what does not depend on β is found once for equal neighbors."""
-    caps: list[Caps] = []
-    for place, (states, beta) in enumerate(zip(systems, betas, strict=True)):
-        if place == 0 or not torch.equal(states, systems[place - 1]):
-            candidates = _candidates(states)
-        caps.append(_best_caps(candidates, beta))
-    return caps
+    candidates: list[list[_Candidate]] = []
+    for place, states in enumerate(systems):
+        alike = place > 0 and torch.equal(states, systems[place - 1])
+        candidates.append(candidates[-1] if alike else _candidates(states))
+    return [_best_caps(of_system, beta) for of_system, beta in zip(candidates, betas, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -239,6 +239,8 @@ def _power(log: float) -> str:
 
 
 def _stays_in_caps(trajectory: Trajectory) -> tuple[Condition, ...]:
+    if unfit := of_another_size(trajectory, "two tokens or more", trajectory.tensor.shape[-2] > 1):
+        return unfit
     flow, states = flow_of_run(trajectory), trajectory.tensor
     speeds = measured.pull(flow).abs().expand(states.shape[:-3]).flatten().tolist()
     elapsed = torch.cat([torch.zeros(1, dtype=torch.float64), flow_steps(trajectory).cumsum(0)]).numpy()

@@ -18,6 +18,7 @@ from tokendynamics.theorems._conditions import (
     integration_tolerance,
     never_above,
     never_rises,
+    of_another_size,
     tends_to_zero,
     undecided,
 )
@@ -257,6 +258,8 @@ def _predict_repulsion(flow: Flow, start: Tensor) -> Prediction:
 
 
 def _spreads(trajectory: Trajectory) -> tuple[Condition, ...]:
+    if unfit := of_another_size(trajectory, "two tokens or more", trajectory.tensor.shape[-2] > 1):
+        return unfit
     text = "rise of the energy (1/β) log Σ exp(β(x_i·x_j − 1))/ℓ²"
     return (
         never_rises(_log_energy_of_run(trajectory), trajectory, integration_tolerance(trajectory), text),
@@ -302,6 +305,8 @@ def _predict_equiangular(flow: Flow, start: Tensor) -> Prediction:
 
 
 def _follows_the_cosine(trajectory: Trajectory) -> tuple[Condition, ...]:
+    if unfit := of_another_size(trajectory, "two tokens or more", trajectory.tensor.shape[-2] > 1):
+        return unfit
     flow, states = flow_of_run(trajectory), trajectory.tensor.detach().double()
     cosines, tokens = measured.pair_cosines(states), states.shape[-2]
     systems = tuple(states.shape[:-3])

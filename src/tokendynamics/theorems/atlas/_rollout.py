@@ -57,7 +57,7 @@ def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     for index, time in enumerate(np.asarray(trajectory.times, dtype=float).tolist()):
         product = flow.attention.pattern(states[..., index, :, :], time)[..., 0, :, :] @ product
         # What is not at token 1, as a sum: 1 less the share of token 1 has no digits of small numbers.
-        logs.append(product[..., 1:].sum(dim=-1).amax(dim=-1).log())
+        logs.append(product[..., 1:].sum(dim=-1).amax(dim=-1).abs().log())
     rest = torch.stack(logs, dim=-1)
     layers = torch.arange(1, rest.shape[-1] + 1).double()
     bound = layers * torch.log1p(-_least_weight(flow, tokens))[..., None].expand(*systems, 1)
