@@ -182,18 +182,21 @@ def test_the_sentence_of_a_start_is_said_of_its_own_settings_alone(opened: Any) 
 def test_the_panel_follows_the_controls(opened: Any) -> None:
     asked(opened, "hook.set({preset: 'leader'})")
     # That the start is drawn uniformly, or generic, cannot be measured.
-    assert words(opened, "theory-answer") == "2 statements apply if what cannot be measured (?) holds."
-    assert words(opened, "theory-where") == ""
+    assert words(opened, "theory-answer") == (
+        "2 statements apply: all their hypotheses hold. 5 more apply if what cannot be measured (?) holds."
+    )
+    elsewhere = words(opened, "theory-where")
+    assert re.fullmatch(r"\d+ more statements are about flows of another kind\.", elsewhere.strip())
     asked(opened, "hook.set({mask: 'full', weights: 'linear', beta: 3, tokens: 5})")
-    assert "Theorem 5.1" not in "".join(
+    assert "(asymptotic 5.1)" not in "".join(
         opened.execute_script(
             "return [...document.querySelectorAll('#statements > .applies summary')].map((one) => one.textContent)"
         )
     )
-    # No row of this preset depends on β, so that there is no grid point to name.
-    assert words(opened, "theory-where") == "Computed for all 24 tokens of the start; nothing is certified of fewer."
+    fewer = "Computed for all 24 tokens of the start; nothing is certified of fewer."
+    assert words(opened, "theory-where") == f"{fewer} {elsewhere.strip()}"
     asked(opened, "hook.set({preset: 'one-cluster'})")
-    one = "3 statements apply: all their hypotheses hold."
+    one = "7 statements apply: all their hypotheses hold."
     assert words(opened, "theory-answer") == f"{one} One more applies if what cannot be measured (?) holds."
     asked(opened, "hook.set({preset: 'rotary'})")
     assert words(opened, "theory-answer") == "No theorem covers this."
@@ -221,7 +224,7 @@ def test_a_certificate_is_of_the_setting_or_says_of_which(opened: Any) -> None:
     assert certificates(opened) == [f"{one} Computed for the nearest grid point (β = 4)." for one in said(4, True)]
     asked(opened, "hook.set({mask: 'full', beta: 2})")
     assert certificates(opened) == said(2, False)
-    assert len(said(2, False)) == 2
+    assert len(said(2, False)) == 4
     for changes in ({"tokens": 9}, {"tokens": 24, "weights": "linear"}, {"preset": "rotary"}):
         asked(opened, "hook.set(arguments[0])", changes)
         assert certificates(opened) == []
