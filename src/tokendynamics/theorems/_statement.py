@@ -159,8 +159,8 @@ class Statement:
         prediction = self.predict(flow, start)
         if self.standing != "conjecture":
             return prediction
-        said = f"{_CONJECTURED}{prediction.pattern}" if prediction.pattern else ""
-        return replace(prediction, text=_CONJECTURED + prediction.text, pattern=said)
+        pattern = f"{_CONJECTURED}{prediction.pattern}" if prediction.pattern else ""
+        return replace(prediction, text=_CONJECTURED + prediction.text, pattern=pattern)
 
 
 def _reason(violated: Hypothesis) -> str:

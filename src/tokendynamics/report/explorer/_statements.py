@@ -83,8 +83,8 @@ def of_run(flow: Flow, trajectory: Trajectory) -> dict[str, Any]:
     index = [_places(check(flow, start, statements=shown), rows)]
     if _work(flow, start) <= _MOST_WORK:
         _certificate_places(certify(trajectory), trajectory, certified)
-    told = {"certified": list(certified.values()), "elsewhere": len(_KNOWN) - len(shown)}
-    return _table({}, list(rows.values()), index) | told
+    besides = {"certified": list(certified.values()), "elsewhere": len(_KNOWN) - len(shown)}
+    return _table({}, list(rows.values()), index) | besides
 
 
 def _kept(flow: Flow) -> tuple[bool, ...]:
