@@ -21,7 +21,17 @@ def test_short_horizons_go_to_the_batched_engine_and_long_ones_to_the_stiff_one(
     assert td.simulate(SPHERE, TOKENS, [0.0, 1.0]).engine == "batched"
     assert td.simulate(SPHERE, TOKENS, [0.0, 1e6]).engine == "stiff"
     assert td.simulate(SPHERE, np.stack([TOKENS] * 65), [0.0, 10.0]).engine == "batched"
+    assert td.simulate(SPHERE, np.stack([TOKENS] * 64), [0.0, 1e6], max_steps=3).engine == "stiff"
     assert td.simulate(SPHERE, TOKENS, [0.0, 1.0], step=0.1).engine == "fixed"
+
+
+@pytest.mark.parametrize(
+    ("systems", "horizon", "engine"),
+    [(1, 300.0, "batched"), (1, 1000.0, "stiff"), (8, 3000.0, "batched"), (8, 2e4, "stiff"), (64, 2e4, "batched")],
+)
+def test_the_more_systems_the_longer_is_a_long_horizon(systems: int, horizon: float, engine: str):
+    """The stiff engine runs one after the other: where it was slower as measured, it is not taken."""
+    assert td.simulate(SPHERE, np.stack([TOKENS] * systems), [0.0, horizon], max_steps=3).engine == engine
 
 
 def test_a_sharp_softmax_is_stiff_however_short_the_horizon():
@@ -84,7 +94,7 @@ def test_growth_without_end_is_divergence_in_every_engine(options):
     assert np.isfinite(run.states).all()
     assert np.abs(run.states).max() > 1e86
     # Per step: e, the four terms of its series, or 1 + 1.
-    grows = {"batched": 1.0, "fixed": np.log(65 / 24), "layers": np.log(2.0)}[run.engine]
+    grows = {"batched": 1.0, "stiff": 1.0, "fixed": np.log(65 / 24), "layers": np.log(2.0)}[run.engine]
     assert float(run.end_times) == pytest.approx(100 * np.log(10) / grows, abs=1.0)
 
 
