@@ -129,7 +129,7 @@ LONG_HORIZON = 2e3
 """Horizons from here on, in units of the fastest possible motion, send one system to the stiff engine.
 
 Measured in alternation on one thread, on the circle with 4, 16 and 64 tokens and β = 1, 4, 9, 16: to t = 10 the stiff
-engine takes 0.8 to 1.2 times as long as the batched one, to t = 300 half to 1.2 times, to t = 1000 a quarter to once,
+engine takes 0.7 to 1.2 times as long as the batched one, to t = 300 half to 1.2 times, to t = 1000 a quarter to once,
 to t = 3000 a tenth to a third. An explicit method takes 1.3 right-hand sides for each unit of time at every β.
 """
 
