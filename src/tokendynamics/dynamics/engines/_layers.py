@@ -67,9 +67,11 @@ def _layer(problem: Problem, x: Tensor, apart: Deviations | None, k: int) -> tup
     after = field.layer(x, k, problem.tau, problem.residual)
     if apart is None:
         return after, None
+    differences = Deviations.of(after)
+    # Only tokens that came near lost digits of their differences; the others need no second layer.
+    if not bool(differences.near.any()):
+        return after, differences
     followed = apart.after_layer(field, k, problem.tau, problem.residual)
     near = followed.near
-    if not bool(near.any()):
-        return after, Deviations.of(after)
     after_near = field.exactly_projected(followed.states())
-    return torch.where(near[:, None, None], after_near, after), followed.where(near, Deviations.of(after))
+    return torch.where(near[:, None, None], after_near, after), followed.where(near, differences)
