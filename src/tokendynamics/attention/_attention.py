@@ -192,8 +192,10 @@ class Attention:
         query, key = place.queries_and_keys(states, t)
         return like(self.weigh(query, key), x)
 
-    def mix(self, x: Tensor, t: Time, *, identity_values: bool = False) -> Tensor:
+    def mix(self, x: Tensor, t: Time, *, identity_values: bool = False, relative: bool = False) -> Tensor:
         """Return ``Σ_h Σ_j w^h_ij ov_h x_j`` of checked states; with `identity_values` as if every ov were I.
+
+        With `relative` it is ``Σ_h ov_h (Σ_j w^h_ij x_j − x_i)``.
 
         Memory is linear in the number of tokens, save for linear weights with a mask, and the mask itself.
         """
@@ -202,8 +204,11 @@ class Attention:
         ov = Multiple(torch.ones(self.heads).to(x), self.dim) if identity_values else self.ov.at(t)
         if x.shape[-2] > SHORT:
             values = ov.values(placed)
-            return ov.output(long_average(query, key, values, self.visible, self.weights, self.offset)).sum(dim=-3)
+            mixed = long_average(query, key, values, self.visible, self.weights, self.offset)
+            return ov.output(mixed - values if relative else mixed).sum(dim=-3)
         weights = self.weigh(query, key)
+        if relative:
+            weights = weights - torch.eye(x.shape[-2], dtype=x.dtype, device=x.device)
         if isinstance(ov, Multiple):
             return (weights * ov.multiple[..., None, None]).sum(dim=-3) @ placed
         return ov.output(average(weights, ov.values(placed))).sum(dim=-3)

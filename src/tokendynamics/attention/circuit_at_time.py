@@ -129,6 +129,34 @@ class RowScaled:
 
 
 @dataclass(frozen=True)
+class Scaled:
+    """Circuits times one number for each system, (*system), or for all, (): queries are multiplied by it."""
+
+    circuit: CircuitAtTime
+    scale: Tensor
+
+    def queries(self, x: Tensor) -> Tensor:
+        """See `CircuitAtTime`."""
+        return self.circuit.queries(x) * self.scale[..., None, None, None]
+
+    def keys(self, x: Tensor) -> Tensor:
+        """See `CircuitAtTime`."""
+        return self.circuit.keys(x)
+
+    def values(self, x: Tensor) -> Tensor:
+        """See `CircuitAtTime`."""
+        return self.circuit.values(x)
+
+    def output(self, mixed: Tensor) -> Tensor:
+        """See `CircuitAtTime`."""
+        return self.circuit.output(mixed) * self.scale[..., None, None, None]
+
+    def dense(self) -> Tensor:
+        """See `CircuitAtTime`."""
+        return self.circuit.dense() * (self.scale[..., None, None, None] if self.scale.ndim else self.scale)
+
+
+@dataclass(frozen=True)
 class Factored:
     """``left @ right^T`` of low rank: products through the rank, as a network computes them."""
 

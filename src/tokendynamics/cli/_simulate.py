@@ -122,9 +122,10 @@ def _print_tables(simulation: Simulation, folder: Path, paths: tuple[Path, ...])
         for part in certificate.conditions if len(certificate.conditions) > 1 else ():
             *cells, text = _condition_row(part)
             shown.add_row("", *cells, Text(text))
-    console.print(
-        shown if simulation.certificates else "No statement of the theory applies, so nothing is certified.\n"
-    )
+    why = "No statement of the theory applies"
+    if trajectory.frame == "rescaled":
+        why = "Statements of the papers are about tokens, not about rescaled tokens"
+    console.print(shown if simulation.certificates else f"{why}, so nothing is certified.\n")
     console.print(Text(f"{folder}: {', '.join(path.name for path in paths)}"))
 
 

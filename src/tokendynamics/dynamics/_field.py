@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.attention import Attention
+from tokendynamics.attention.circuit_at_time import Scaled
 from tokendynamics.attention.mixing import masked_weights
 from tokendynamics.attention.schedules import Time
 from tokendynamics.spaces.geometry import Geometry
@@ -40,8 +41,9 @@ def suits_innermost(attention: Attention, x: Tensor) -> bool:
     return attention.weights != "linear" and not (attention.positions and attention.positions.changes_logits)
 
 
-def systems_innermost(attention: Attention, geometry: Geometry, x: Tensor, t: Time, identity_values: bool) -> Tensor:
+def systems_innermost(field: Field, x: Tensor, t: Time) -> Tensor:
     """Return what `Field.velocity` gives, before the factor of the weights; shapes (system, token, dim)."""
+    attention, geometry = field.attention, field.geometry
     y = x.movedim(0, -1).transpose(0, 1).contiguous()
     metric = geometry.metric
     if geometry.constrained:
@@ -49,9 +51,15 @@ def systems_innermost(attention: Attention, geometry: Geometry, x: Tensor, t: Ti
     placed = y
     if attention.positions is not None:
         placed = attention.with_positions(y.movedim(-1, 0).mT).mT.movedim(0, -1).contiguous()
-    queries = _transformed(attention.qk.at(t).dense().mT, placed)
+    qk = attention.qk.at(t)
+    if isinstance(qk, Scaled):
+        queries = _transformed(qk.circuit.dense().mT, placed) * qk.scale
+    else:
+        queries = _transformed(qk.dense().mT, placed)
     mixed = _averages(queries, placed, attention)
-    pull = mixed.sum(dim=0) if identity_values else _summed_outputs(attention.ov.at(t).dense(), mixed)
+    if field.relative:
+        mixed = mixed - placed
+    pull = mixed.sum(dim=0) if field.identity_values else _summed_outputs(attention.ov.at(t).dense(), mixed)
     if geometry.constrained:
         pull = torch.addcmul(pull, _inner(y, pull, metric), y, value=-1)
     return pull.transpose(0, 1).movedim(-1, 0)
@@ -124,6 +132,8 @@ class Field:
         factor: Multiplies the weights: 1, or 1/√dim of `normalization="paper"`.
         identity_values: Whether ov is left out, as in `asymptotic` (20).
         frozen: Tokens that do not move, by index.
+        relative: Whether what attention carries is taken relative to the receiver, ``Σ_h ov_h Σ_j w^h_ij (x_j − x_i)``,
+            as in the rescaled frame. In free space without positions.
     """
 
     attention: Attention
@@ -131,6 +141,7 @@ class Field:
     factor: float
     identity_values: bool = False
     frozen: tuple[int, ...] = ()
+    relative: bool = False
 
     def velocity(self, x: Tensor, t: Time) -> Tensor:
         """Return the field at the projection of x, one product form for all tokens: accurate to rounding of |ov x|."""
@@ -146,7 +157,7 @@ class Field:
         if x.ndim == 3 and len(x) > 1 and x.numel() > _PIECE_ENTRIES:
             return torch.cat([self._piece(part)._velocity_of_all(x[part], _time_of(t, part)) for part in _pieces(x)])
         if self.geometry.closed_form and suits_innermost(self.attention, x):
-            velocity = systems_innermost(self.attention, self.geometry, x, t, self.identity_values)
+            velocity = systems_innermost(self, x, t)
             return velocity if self.factor == 1.0 else self.factor * velocity
         y = self.project(x)
         return self.geometry.tangent_part(y, self._mixed(y, t))
@@ -253,7 +264,7 @@ class Field:
         return self.select(torch.arange(systems.start, systems.stop)) if self.per_system else self
 
     def _mixed(self, x: Tensor, t: Time) -> Tensor:
-        mixed = self.attention.mix(x, t, identity_values=self.identity_values)
+        mixed = self.attention.mix(x, t, identity_values=self.identity_values, relative=self.relative)
         return mixed if self.factor == 1.0 else self.factor * mixed
 
     def _difference_rows(self, x: Tensor, y: Tensor, query: Tensor, key: Tensor, start: int) -> Tensor:
@@ -357,6 +368,8 @@ def _output_and_slope(field: Field, y: Tensor, t: Time) -> tuple[Tensor, Tensor]
     through_query = torch.einsum("...hija,...hijb->...iab", gain, by_receiver)
     diagonal = torch.arange(y.shape[-2], device=y.device)
     slope[..., diagonal, :, diagonal, :] += through_query.movedim(-3, 0)
+    if field.relative:
+        slope[..., diagonal, :, diagonal, :] -= ov.sum(dim=-3)
     return field.factor * mean.sum(dim=-3), field.factor * slope
 
 
@@ -381,6 +394,8 @@ def _output_along(field: Field, y: Tensor, t: Time, direction: Tensor) -> tuple[
     pull, pull_change = (
         parts if field.identity_values else ov.output(parts) for parts in (torch.cat(mixed, -2), torch.cat(change, -2))
     )
+    if field.relative:
+        pull, pull_change = pull - ov.output(value), pull_change - ov.output(value_change)
     return field.factor * pull.sum(dim=-3), field.factor * pull_change.sum(dim=-3)
 
 

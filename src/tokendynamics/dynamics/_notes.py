@@ -48,8 +48,11 @@ def warning_of_small_states(problem: Problem, outcome: Outcome) -> str | None:
 def notes_on_time(engine: str, problem: Problem, outcome: Outcome, events: Sequence[Event]) -> list[str]:
     """Say what may have been missed between steps, which events did not apply, and where floats are too coarse."""
     notes: list[str] = []
-    if not problem.field.constant and any(isinstance(event, AtRest) for event in events):
-        notes.append("AtRest ended no run: circuits depend on time, so rest at one moment is not an equilibrium")
+    if any(isinstance(event, AtRest) and event not in problem.events for event in events):
+        why = "circuits depend on time"
+        if problem.field.relative:
+            why = "rescaled logits keep their proportions only for constant qk and positive multiples of the identity"
+        notes.append(f"AtRest ended no run: {why}, so rest at one moment is not an equilibrium")
     if engine == "layers":
         return notes
     if problem.field.attention.is_sampled and problem.max_step is None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from tokendynamics.dynamics import _trajectory_files as trajectory_files
 from tokendynamics.dynamics._deviations import Deviations
 from tokendynamics.dynamics._flow import Flow
+from tokendynamics.dynamics._rescaled import Frame
 from tokendynamics.dynamics._trajectory_files import check_fields, from_dataset, to_dataset
 from tokendynamics.dynamics.engines.problem import RecordedEvents
 from tokendynamics.numerics import ArgumentValueError
@@ -36,6 +37,7 @@ class Trajectory(Result):
         end_times: Where each system's run ended, (…,).
         tensor: `states` as a tensor.
         flow: What was simulated; None after opening a file whose schedule was a user's function.
+        frame: "tokens", or "rescaled": states, observables and events are those of ``z = exp(−t V) x``; see `simulate`.
         engine: Which engine did the work.
         counts: Right-hand sides and accepted steps of each system, (…,), and what else the engine knows: rejected steps
             (not LSODA's, which does not tell), Jacobians.
@@ -65,6 +67,7 @@ class Trajectory(Result):
     parameters: dict[str, Any] = field(default_factory=dict)
     recorded: RecordedEvents | None = None
     deviations: Deviations | None = None
+    frame: Frame = "tokens"
 
     @cached_property
     def dataset(self) -> xr.Dataset:
@@ -124,6 +127,8 @@ class Trajectory(Result):
         """Times, statuses with the times they were reached at, what was recorded, and the engine's notes."""
         first, last = (number(float(self.times[place])) for place in (0, -1))
         sentences = [f"{plural(len(self.times), 'time')} from t = {first} to {last}"]
+        if self.frame == "rescaled":
+            sentences.append("rescaled tokens z = exp(−t ov) x: states and observables are those of z")
         for word in np.unique(self.status):
             ended = self.end_times[self.status == word]
             least, most = number(float(ended.min())), number(float(ended.max()))

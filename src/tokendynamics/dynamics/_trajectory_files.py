@@ -27,7 +27,7 @@ from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics.engines.problem import RecordedEvents
 from tokendynamics.dynamics.options import read_times
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
-from tokendynamics.numerics.arguments import as_not_negative, as_positive, as_states, as_text
+from tokendynamics.numerics.arguments import as_choice, as_not_negative, as_positive, as_states, as_text
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.extras import require
 from tokendynamics.observables import consensus, mean_pair_cosine, norms, pairwise_distances
@@ -71,6 +71,7 @@ def check_fields(fields: Mapping[str, Any]) -> None:
         if count.dtype.kind not in "iu" or (count < 0).any():
             raise ArgumentValueError(expected(name, "whole numbers of at least 0", shown(count)))
     as_text(fields["engine"], "engine")
+    as_choice(fields["frame"], "frame", ("tokens", "rescaled"))
     for note in fields["notes"]:
         as_text(note, "notes")
     _check_parameters(fields["parameters"])
@@ -193,6 +194,7 @@ def to_dataset(trajectory: Any) -> xr.Dataset:
         variables |= {f"{_PREFIX}{name}": (_axes(name, array), array) for name, array in arrays.items()}
     attributes = {
         "engine": trajectory.engine,
+        "frame": trajectory.frame,
         "notes": json.dumps(list(trajectory.notes)),
         "leading_shape": json.dumps(list(tensor.shape[:-3])),
         "counts": json.dumps(list(trajectory.counts)),
@@ -225,6 +227,7 @@ def from_dataset(dataset: xr.Dataset) -> dict[str, Any]:
         "tensor": torch.as_tensor(states),
         "flow": None if words is None else flow_from_arrays(words, arrays),
         "engine": dataset.attrs["engine"],
+        "frame": dataset.attrs.get("frame", "tokens"),  # stores written before there was a choice have none
         "counts": {name: dataset[name].values.reshape(leading) for name in json.loads(dataset.attrs["counts"])},
         "notes": tuple(json.loads(dataset.attrs["notes"])),
         "parameters": json.loads(dataset.attrs["parameters"]),

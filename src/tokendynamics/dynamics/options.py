@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.dynamics._flow import Flow
+from tokendynamics.dynamics._rescaled import grows_evenly
 from tokendynamics.dynamics.engines._crossings import OverflowGuard
 from tokendynamics.dynamics.events import AtRest, Consensus, Event
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
@@ -115,8 +116,11 @@ def stops(times: Sequence[float], max_steps: int) -> tuple[float, ...]:
     return tuple(times[index] for index in chosen)
 
 
-def steady_events(events: Sequence[Event], flow: Flow) -> tuple[Event, ...]:
-    """Drop `AtRest` where a matrix depends on time: what stands still at one moment moves again at another."""
-    if flow.attention.constant:
+def steady_events(events: Sequence[Event], flow: Flow, frame: str) -> tuple[Event, ...]:
+    """Drop `AtRest` where the field depends on time: what stands still at one moment moves again at another.
+
+    In the rescaled frame it does, but where `grows_evenly` holds what is at rest stays there.
+    """
+    if grows_evenly(flow) if frame == "rescaled" else flow.attention.constant:
         return tuple(events)
     return tuple(event for event in events if not isinstance(event, AtRest))

@@ -15,6 +15,7 @@ from tokendynamics.attention.schedules.conversion import has_function
 from tokendynamics.dynamics._deviations import Deviations
 from tokendynamics.dynamics._flow import Flow, check_exponentials
 from tokendynamics.dynamics._notes import notes_on_time, warning_of_small_states
+from tokendynamics.dynamics._rescaled import Frame, check_rescaled, rescaled
 from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics._trajectory import Trajectory
 from tokendynamics.dynamics.engines.problem import Outcome, Problem, recorded
@@ -198,6 +199,20 @@ def begun(flow: Flow, x0: ArrayLike | Trajectory, times: ArrayLike, jumps: Array
     return flow.beginning(first)
 
 
+def check_frame(frame: Frame, flow: Flow, before: Trajectory | None) -> None:
+    """Refuse a frame that does not exist, that the flow does not have, or in which the run before was not.
+
+    Raises:
+        ArgumentValueError: Which it is.
+    """
+    if frame not in ("tokens", "rescaled"):
+        raise ArgumentValueError(expected("frame", "'tokens' or 'rescaled'", repr(frame)))
+    if before is not None and before.frame != frame:
+        raise ArgumentValueError(expected("frame", f"{before.frame!r}, that of the trajectory", repr(frame)))
+    if frame == "rescaled":
+        check_rescaled(flow)
+
+
 Engine = Literal["auto", "batched", "compiled", "stiff", "layers", "fixed"]
 
 
@@ -221,6 +236,7 @@ def simulate(
     residual: float | None = None,
     max_step: float | None = None,
     jumps: ArrayLike = (),
+    frame: Frame = "tokens",
 ) -> Trajectory:
     """Run a flow from `x0` and return the states at `times`; engines and endings: `help(tokendynamics.dynamics)`.
 
@@ -242,9 +258,14 @@ def simulate(
         residual: Factor of the state itself in such a layer, 1 if None; 0 without residual connection: see `Flow.step`.
         max_step: The longest step under step control. What a function of time does within a step may be missed.
         jumps: Times at which functions of time may jump: steps end there.
+        frame: "rescaled" integrates ``z = exp(−t V) x``, V = Σ_h ov_h times the factor of the weights, for softmax
+            weights in free space with a constant ov, by the engines "batched", "compiled" (multiples of the identity),
+            "stiff" and "fixed". Tokens that diverge have a limit there; `x0`, states, events, statuses and observables
+            are those of z, which is x at t = 0.
 
     Raises:
-        ArgumentTypeError, ArgumentValueError: Shapes or options that do not fit, numbers that are not finite or real.
+        ArgumentTypeError, ArgumentValueError: Shapes or options that do not fit, numbers that are not finite or real,
+            or a flow without a rescaled frame.
         Interrupted: Ctrl-C; it holds the trajectory so far.
 
     >>> from tokendynamics.attention import Attention
@@ -255,13 +276,15 @@ def simulate(
     """
     flow = begun(flow, x0, times, jumps)
     start = read_start(flow, x0, device, dtype)
+    check_frame(frame, flow, start.before)
     moments, skipped = start.moments(times)
     given = _given(rtol=rtol, atol=atol, method=method, step=step, tau=tau, residual=residual, max_step=max_step)
     with reporting(progress) as report:
-        problem = _problem(flow, start, moments, given, checked_events(events, start.states), budget(max_steps), report)
+        noted, steps = checked_events(events, start.states), budget(max_steps)
+        problem = _problem(flow, start, moments, given, noted, steps, report, frame)
         chosen = choose(engine, problem, given)
         outcome = _outcome(chosen, problem, start, split_events(events)[0], max_steps)
-    return _trajectory(flow, start, problem, outcome, chosen, skipped)
+    return _trajectory(flow, start, problem, outcome, chosen, skipped, frame)
 
 
 def _given(**options: Any) -> dict[str, Any]:
@@ -276,6 +299,7 @@ def _problem(
     events: Sequence[Event],
     max_steps: int,
     report: Progress,
+    frame: Frame,
 ) -> Problem:
     """Return what an engine is given, from checked times and events and the options that the caller gave."""
     check_exponentials(flow, start.states, times[0])
@@ -284,9 +308,10 @@ def _problem(
         raise ArgumentValueError(expected("method", f"one of {', '.join(TABLEAUS)}", repr(method)))
     dtype = start.states.dtype
     ending, noted = split_events(events)
-    ending = steady_events(ending, flow)
+    ending = steady_events(ending, flow, frame)
+    field = flow.field(start.states).flattened()
     return Problem(
-        field=flow.field(start.states).flattened(),
+        field=rescaled(field) if frame == "rescaled" else field,
         start=start.projected(flow),
         times=times,
         rtol=max(as_positive(given.get("rtol", 1e-8), "rtol"), 10 * torch.finfo(dtype).eps),
@@ -371,6 +396,7 @@ def _trajectory(
     outcome: Outcome,
     engine: str,
     skipped: int,
+    frame: Frame,
 ) -> Trajectory:
     """Return the trajectory, or raise it within `Interrupted`."""
     leading, times = start.leading, np.array(problem.times)[skipped:]
@@ -391,6 +417,7 @@ def _trajectory(
         parameters=_parameters(problem, start) | versions(*ENGINES[engine].libraries),
         recorded=recorded(problem.recorded, outcome, leading),
         deviations=_deviations(outcome, leading, skipped),
+        frame=frame,
     )
     if outcome.interrupted:
         raise Interrupted(trajectory)

@@ -14,6 +14,7 @@ from torch import Tensor
 from tokendynamics.attention import FactoredMatrix
 from tokendynamics.attention.circuit_at_time import CircuitAtTime, Dense, RowScaled
 from tokendynamics.attention.schedules import Constant, Schedule, Sinusoidal, Time
+from tokendynamics.dynamics._rescaled import Growing
 from tokendynamics.dynamics.engines.problem import Outcome, Problem
 from tokendynamics.dynamics.events import AtRest, Consensus, NormAbove
 
@@ -144,6 +145,8 @@ class SpanReduction:
 
 def compress_schedule(schedule: Schedule, basis: Tensor) -> Schedule:
     """Return ``B^T qk B`` as a schedule; constant where the schedule is."""
+    if isinstance(schedule, Growing):
+        return replace(schedule, qk=compress_schedule(schedule.qk, basis))
     if isinstance(schedule, Constant):
         matrix = schedule.matrix
         if isinstance(matrix, FactoredMatrix):

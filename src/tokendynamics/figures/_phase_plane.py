@@ -131,6 +131,9 @@ def _middles(low: float, high: float) -> np.ndarray:
 
 
 def _flow_of(states: Run, flow: VelocityField | None) -> VelocityField:
+    if isinstance(states, Simulated) and states.frame == "rescaled":
+        advice = "draw it without a probe, or take frame='tokens'"
+        raise ArgumentValueError(expected("probe", "None for rescaled tokens", "an index", advice))
     if flow is None and isinstance(states, Simulated):
         flow = states.flow
     if flow is None:

@@ -42,6 +42,11 @@ class Simulated(Protocol):
         """The flow that was simulated; its `space` is drawn."""
         ...
 
+    @property
+    def frame(self) -> Any:
+        """Whether states are those of tokens ("tokens") or of rescaled tokens ("rescaled")."""
+        ...
+
 
 Run: TypeAlias = Simulated | ArrayLike
 """A trajectory, or states of shape (time, token, dim) or (system, time, token, dim)."""
@@ -55,11 +60,13 @@ class Recording:
         states: Shape (time, token, dim), float64.
         times: Shape (time,), or None where no times came with the states.
         metric: M of the surface, shape (dim, dim), or None where tokens are free.
+        rescaled: Whether the tokens are rescaled ones, of which the flow is not the velocity.
     """
 
     states: np.ndarray
     times: np.ndarray | None
     metric: np.ndarray | None
+    rescaled: bool = False
 
     @property
     def dim(self) -> int:
@@ -68,8 +75,8 @@ class Recording:
 
     @property
     def letter(self) -> str:
-        """The papers' letter for a token: x where it is free, y on a surface."""
-        return "x" if self.metric is None else "y"
+        """The papers' letter for a token: x where it is free, z if rescaled, y on a surface."""
+        return "z" if self.rescaled else "x" if self.metric is None else "y"
 
 
 def read_run(run: Run, *, space: Space | None, times: ArrayLike | None, system: int | None) -> Recording:
@@ -92,7 +99,7 @@ def read_run(run: Run, *, space: Space | None, times: ArrayLike | None, system: 
     metric = _metric(space, states.shape[-1], index)
     if metric is not None:
         _check_on_surface(states, metric)
-    return Recording(states, clock, metric)
+    return Recording(states, clock, metric, isinstance(run, Simulated) and run.frame == "rescaled")
 
 
 def timed_run(

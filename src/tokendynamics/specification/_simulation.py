@@ -116,6 +116,8 @@ def _checked_setup(file: SpecificationFile) -> Setup:
                 objection = f"expected 2 to {_MOST_TOKENS_FOR_DISTANCES} tokens, got {tokens}"
             case "potential" if setup.flow.heads != 1:
                 objection = f"expected one head, got {setup.flow.heads}"
+            case "potential" if file.tables.solver.frame == "rescaled":
+                objection = "expected frame 'tokens', as logits are those of x, got 'rescaled'"
             case "hemisphere" if float(observables.hemisphere(_one(setup.start, table.system)).margin) <= 0:
                 objection = "expected tokens that start in an open half space, got tokens around the origin"
             case _:

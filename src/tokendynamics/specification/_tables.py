@@ -445,6 +445,7 @@ class SolverTable(TomlTable):
     tau: PositiveFloat | None = None
     residual: Annotated[float, Field(ge=0.0)] | None = None
     max_step: PositiveFloat | None = None
+    frame: Literal["tokens", "rescaled"] | None = None
     dtype: Literal["float64", "float32"] | None = None
     device: str | None = None
     threads: PositiveInt | None = None

@@ -102,6 +102,8 @@ def solver_options(file: SpecificationFile, times: np.ndarray) -> dict[str, Any]
     with file.blaming(("solver",)):
         check_steps(engine, times.tolist(), solver.step, solver.max_steps)
     options = solver.model_dump(exclude_none=True, exclude={"threads"})
+    if solver.frame == "rescaled" and solver.engine == "layers":
+        raise file.error(("solver", "frame"), "engine 'layers' has no frame 'rescaled'; take another engine")
     with file.blaming(("solver",)):
         as_device(options.get("device", "cpu"), "device")
     if "dtype" in options:

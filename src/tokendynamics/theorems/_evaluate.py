@@ -101,15 +101,15 @@ def certify(trajectory: Trajectory, statements: Sequence[str | Statement] | None
             `.outcomes` and `.margins` have every system.
         statements: Names such as ``"asymptotic-3.1"``, or `Statement` objects, to run at all systems, whether or not
             they apply. If None, all known ones that apply to some system, at those, that speak of such a run (of layers
-            with another residual factor than 1 those of flows say nothing), and can be decided: a probability (remark
-            4.2) takes 30 systems, unless it is 1.
+            with another residual factor than 1 those of flows say nothing, of rescaled tokens those about x), and can
+            be decided: a probability (remark 4.2) takes 30 systems, unless it is 1.
 
     Returns:
         One `Certificate` per statement.
 
     Raises:
-        ArgumentValueError: A name that is no statement (the known ones are printed), or a trajectory from a file
-            that could not keep its flow.
+        ArgumentValueError: A name that is no statement (the known ones are printed), a trajectory from a file
+            that could not keep its flow, or one of rescaled tokens for a statement about x alone.
 
     >>> import numpy as np, torch
     >>> from tokendynamics.attention import Attention
@@ -128,7 +128,8 @@ def certify(trajectory: Trajectory, statements: Sequence[str | Statement] | None
     flow = flow_of_run(trajectory)
     start = as_start(flow, trajectory.tensor[..., 0, :, :])
     spoken_of = [one for one in _known() if one.subject == "layers" or approximates_its_flow(trajectory)]
-    checks = ((one, one.check(flow, start).applies_to) for one in spoken_of)
+    readable = [one for one in spoken_of if one.rescaled or trajectory.frame == "tokens"]
+    checks = ((one, one.check(flow, start).applies_to) for one in readable)
     return [one.certify(trajectory, where) for one, where in checks if where.any() and one.decidable(trajectory)]
 
 

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from tokendynamics.dynamics import Flow, Interrupted, Trajectory, simulate
-from tokendynamics.numerics import TokenDynamicsError
+from tokendynamics.numerics import ArgumentValueError, TokenDynamicsError
+from tokendynamics.numerics.errors import expected
 from tokendynamics.spaces import Ellipsoid
 from tokendynamics.theorems._conditions import approximates_its_flow, combine, largest_error, step_controlled
 from tokendynamics.theorems._papers import SOURCES, Paper
@@ -62,6 +63,7 @@ class Statement:
         beyond: Whether it speaks of a graph for a mask ("graph") or of tokens that do not move ("frozen"); others apply
             to no such flow.
         standing: "theorem", "conjecture" (no proof and no counterexample is known) or "false" (one is known).
+        rescaled: Whether the conditions can be evaluated on a run in the rescaled frame, too, whose states are z.
 
     >>> from tokendynamics.theorems import STATEMENTS
     >>> STATEMENTS[0].name, STATEMENTS[0].paper.key
@@ -80,6 +82,7 @@ class Statement:
     standing: Standing = "theorem"
     subject: Subject = "flow"
     beyond: tuple[Literal["graph", "frozen"], ...] = ()
+    rescaled: bool = False
 
     @property
     def paper(self) -> Paper:
@@ -127,7 +130,14 @@ class Statement:
         )
 
     def certify(self, trajectory: Trajectory, applies_to: np.ndarray | None = None) -> Certificate:
-        """Evaluate the conditions on a trajectory: at the systems in `applies_to`, or at all, whatever holds there."""
+        """Evaluate the conditions on a trajectory: at the systems in `applies_to`, or at all, whatever holds there.
+
+        Raises:
+            ArgumentValueError: A run in the rescaled frame, and a statement about x alone.
+        """
+        if trajectory.frame == "rescaled" and not self.rescaled:
+            wanted = f"a run in the frame 'tokens' for {self.name}, which is about x"
+            raise ArgumentValueError(expected("trajectory", wanted, "one of rescaled tokens z"))
         systems = tuple(trajectory.tensor.shape[:-3])
         where = np.ones(systems, dtype=bool) if applies_to is None else applies_to
         part = run_of_systems(trajectory, where)
@@ -343,6 +353,7 @@ def _repeated(trajectory: Trajectory, where: np.ndarray) -> Repeat | str:
                 atol=atol,
                 engine="stiff" if trajectory.engine == "stiff" else "auto",
                 max_steps=int(np.clip(_MORE_STEPS * steps, _FEWEST_STEPS, _MOST_STEPS)),
+                frame=trajectory.frame,
             )
     except TokenDynamicsError as error:
         return str(error)

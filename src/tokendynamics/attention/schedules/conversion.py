@@ -317,7 +317,9 @@ def is_sampled(schedule: Schedule) -> bool:
     """Tell whether a schedule is known only where it is asked, so that what it does in between may be missed."""
     if isinstance(schedule, PerHead):
         return any(map(is_sampled, schedule.heads))
-    return not schedule.constant and not isinstance(schedule, Sinusoidal | Periodic)
+    if schedule.constant or isinstance(schedule, Sinusoidal | Periodic):
+        return False
+    return getattr(schedule, "is_sampled", True)
 
 
 ScheduleLike: TypeAlias = ArrayLike | FactoredMatrix | Schedule | Callable[[float], Any] | Sequence[Any]

@@ -22,6 +22,7 @@ from scipy.sparse.linalg import LinearOperator, gmres
 from torch import Tensor
 
 from tokendynamics.dynamics._field import Field, jacobian, jacobian_vector
+from tokendynamics.dynamics._rescaled import resolved
 from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics.engines import _batched as batched
 from tokendynamics.dynamics.engines._crossings import crossings, is_sampled, within_reach
@@ -82,15 +83,17 @@ class Equations:
     def jacobian(self, t: float, y: np.ndarray) -> np.ndarray:
         """Return the dense derivative, (token · dim, token · dim)."""
         self.counts["jacobians"] += 1
-        return jacobian(self.field, self.states(y), self.time(t)).reshape(y.size, y.size).numpy()
+        x = self.states(y)
+        return jacobian(resolved(self.field, x), x, self.time(t)).reshape(y.size, y.size).numpy()
 
     def jacobian_operator(self, t: float, y: np.ndarray) -> LinearOperator:
         """Return the derivative as products with directions."""
         self.counts["jacobians"] += 1
         x, t = self.states(y.copy()), self.time(t)
+        field = resolved(self.field, x)
 
         def product(direction: np.ndarray) -> np.ndarray:
-            return jacobian_vector(self.field, x, t, self.states(direction)).reshape(-1).numpy()
+            return jacobian_vector(field, x, t, self.states(direction)).reshape(-1).numpy()
 
         return LinearOperator((y.size, y.size), matvec=product, dtype=np.float64)  # pyright: ignore[reportCallIssue]
 

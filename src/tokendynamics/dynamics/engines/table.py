@@ -12,6 +12,7 @@ from tokendynamics.attention import AbsolutePositions, RotaryPositions
 from tokendynamics.attention.mixing import logits
 from tokendynamics.attention.schedules import Constant, Schedule, Sinusoidal
 from tokendynamics.attention.schedules.conversion import PerHead
+from tokendynamics.dynamics._rescaled import Growing
 from tokendynamics.dynamics.engines._crossings import OverflowGuard
 from tokendynamics.dynamics.engines.problem import Outcome, Problem
 from tokendynamics.dynamics.events import AtRest, Consensus, NormAbove
@@ -76,14 +77,20 @@ def _refusal_of_compiled(problem: Problem) -> str | None:
     first, *_, last = problem.times
     joints = field.attention.joints(first, last)
     inside = field.within(first, joints[0] if joints else last).attention
+    if field.relative and not (isinstance(inside.qk, Growing) and inside.qk.qk.constant):
+        return "a rescaled frame in which ov is no multiple of the identity, or qk depends on time"
     if not all(map(_is_known, inside.schedules)):
         return "circuits that are a function of time of your own"
     return None
 
 
+def _refusal_of_layers(problem: Problem) -> str | None:
+    return "the rescaled frame, in which layers have no map of their own" if problem.field.relative else None
+
+
 def _is_known(schedule: Schedule) -> bool:
     heads = schedule.heads if isinstance(schedule, PerHead) else (schedule,)
-    return all(isinstance(head, Constant | Sinusoidal) for head in heads)
+    return all(isinstance(head, Constant | Sinusoidal | Growing) for head in heads)
 
 
 ENGINES: dict[str, Engine] = {
@@ -103,7 +110,7 @@ ENGINES: dict[str, Engine] = {
         differentiable=False,
         needs_jacobian=True,
     ),
-    "layers": Engine("_layers", frozenset({"tau", "residual"})),
+    "layers": Engine("_layers", frozenset({"tau", "residual"}), refusal=_refusal_of_layers),
     "fixed": Engine("_fixed", frozenset({"step", "method"})),
 }
 
@@ -186,6 +193,10 @@ def choose(engine: str, problem: Problem, given: Collection[str] = ()) -> str:
         refused = _refusal_of_compiled(problem)
         if refused is not None:
             raise UnsuitableEngineError(expected("engine", f"'batched' for {refused}", chosen))
+    if engine == "layers" and (refused := _refusal_of_layers(problem)) is not None:
+        raise UnsuitableEngineError(
+            expected("engine", f"'batched', 'compiled', 'stiff' or 'fixed' for {refused}", chosen)
+        )
     if engine in ("batched", "compiled") and not problem.tableau.error:
         advice = "give step= for a fixed step, or take dopri5 or bosh3"
         raise ArgumentValueError(expected("method", "one with an error estimate", problem.tableau.name, advice))

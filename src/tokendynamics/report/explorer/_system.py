@@ -74,6 +74,7 @@ def played_system(trajectory: Trajectory, why: str, *, name: str, title: str, se
     plane = plane_of(drawn) if dim > 3 else None
     shown = drawn if plane is None else drawn @ np.array(plane["vectors"]).T
     known = trajectory.flow is not None and trajectory.tensor.ndim == 3 and trajectory.flow.attention.constant
+    known = known and trajectory.frame == "tokens"
     return {
         "name": name,
         "title": title,
@@ -97,7 +98,9 @@ def of_trajectory(trajectory: Trajectory, title: str) -> dict[str, Any]:
     several = trajectory.tensor.ndim > 3 and int(np.prod(trajectory.tensor.shape[:-3])) > 1
     sentence = "The first system of several is shown." if several else ""
     flow = trajectory.flow
-    if flow is None:
+    if trajectory.frame == "rescaled":
+        why = "A browser does not compute rescaled tokens z = exp(−t ov) x; the saved states are played."
+    elif flow is None:
         why = "The flow of this run is not known any more; its saved states are played."
     else:
         start = trajectory.tensor.flatten(0, -4)[0] if trajectory.tensor.ndim > 3 else trajectory.tensor

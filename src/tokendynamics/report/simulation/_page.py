@@ -39,7 +39,8 @@ def _moved_by(run: Shown) -> str:
     weights = "" if attends.weights == "softmax" else f" with {attends.weights} weights"
     positions = "" if attends.positions is None else f", with {type(attends.positions).__name__}"
     changing = "" if attends.constant else " with time-varying matrices"
-    return f" {where}, under {plural(flow.heads, 'head')} of {mask} attention{weights}{positions}{changing}"
+    frame = ", as rescaled tokens z = exp(−t ov) x" if run.frame == "rescaled" else ""
+    return f" {where}, under {plural(flow.heads, 'head')} of {mask} attention{weights}{positions}{changing}{frame}"
 
 
 @dataclass(frozen=True)

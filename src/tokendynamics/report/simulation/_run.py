@@ -42,6 +42,7 @@ class Shown:
         horizon: The last of them.
         flow: What was simulated; None where it is not known.
         engine: Which engine did the work.
+        frame: "tokens", or "rescaled": whose states these are.
     """
 
     states: Tensor
@@ -56,6 +57,12 @@ class Shown:
     horizon: float
     flow: Flow | None
     engine: str
+    frame: str = "tokens"
+
+    @property
+    def letter(self) -> str:
+        """What a token is called: x, or z in the rescaled frame."""
+        return "z" if self.frame == "rescaled" else "x"
 
     @property
     def many(self) -> int:
@@ -138,6 +145,7 @@ def shown(trajectory: Trajectory, system: int = 0) -> Shown:
         horizon=float(trajectory.times[-1]),
         flow=trajectory.flow,
         engine=trajectory.engine,
+        frame=trajectory.frame,
     )
 
 

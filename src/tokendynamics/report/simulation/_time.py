@@ -134,10 +134,10 @@ def _of_lengths(run: Shown) -> list[Measure]:
     sizes = np.where(run.reached[..., None], observables.norms(safe).numpy(), np.nan)
     if run.many == 1:
         values, lines, names = sizes[0].T, "token", tuple(range(1, run.tokens + 1))
-        what = "The Euclidean norm |xᵢ| of each token."
+        what = f"The Euclidean norm |{run.letter}ᵢ| of each token."
     else:
         values, lines, names = np.median(sizes, axis=-1), "system", tuple(int(system) for system in run.systems)
-        what = "The Euclidean norm |xᵢ|, the median over the tokens of a system."
+        what = f"The Euclidean norm |{run.letter}ᵢ|, the median over the tokens of a system."
     question = "Do they grow?" if run.tokens > 1 or run.many > 1 else "Does it grow?"
     return [Measure("norms", question, "Norm of a token", what, values, lines, names)]
 
@@ -145,7 +145,7 @@ def _of_lengths(run: Shown) -> list[Measure]:
 def _of_energy(run: Shown) -> list[Measure]:
     """Return the potential of one head with a qk that stays: undefined for several or a changing one."""
     flow = run.flow
-    attends = None if flow is None else flow.attention
+    attends = None if flow is None or run.frame == "rescaled" else flow.attention
     if attends is None or attends.heads != 1 or not attends.qk.constant or attends.positions is not None:
         return []
     if attends.weights == "linear" or not (run.tokens == 1 or run.pairs_measured):

@@ -427,6 +427,9 @@ def parse_plan(text: str, name: str) -> Plan:
         for name in getattr(table, key):
             if name not in known:
                 raise source.error(("sweep", key), f"unknown measure {name!r}; {did_you_mean(name, known)}")
+    solver = values.get("solver", {})
+    if isinstance(solver, dict) and solver.get("frame") == "rescaled" and "outcome" in table.measure:
+        raise source.error(("sweep", "measure"), "'outcome' is that of x, not of rescaled tokens; name other measures")
     return plan
 
 

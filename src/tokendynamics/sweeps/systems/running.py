@@ -236,7 +236,7 @@ def _further(plan: Plan, setup: Setup, engine: str) -> Iterator[tuple[int, dict[
     The cheaper one comes first. A compiled step takes about a microsecond, an implicit one some hundred, so that a
     hundred times as many compiled steps are tried before; a step of the engine "batched" has no such advantage.
     """
-    table, shared = plan.table, ("rtol", "atol", "max_step", "device", "dtype")
+    table, shared = plan.table, ("rtol", "atol", "max_step", "device", "dtype", "frame")
     kept = {name: value for name, value in setup.options.items() if name in shared}
     tries = [(_IMPLICIT_STEPS, {**kept, "engine": "stiff", "max_steps": table.retry_steps})]
     if table.last_steps is not None:

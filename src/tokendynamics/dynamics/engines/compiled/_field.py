@@ -72,6 +72,8 @@ def velocity(features, options, lanes, x, into):
             if options.rotary:
                 top = _with_rotary_logits(features, options, lanes, placed, head, token, seen)
             mean = _average(features, options, lanes, placed, top, seen)
+            if options.relative:
+                mean = added(-1.0, load_row(features, placed, token * dim), mean)
             output = matrix_times(lanes.ov.now, circuit, mean)
             if head > 0:
                 output = added(1.0, output, load_row(features, into, token * dim))

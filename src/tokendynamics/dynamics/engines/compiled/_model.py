@@ -30,6 +30,7 @@ class Options(NamedTuple):
         has_table: Whether attention reads x + p.
         turning: Whether a circuit depends on time.
         multiple: Whether ov is a multiple of the identity, so that differences give the velocity of slow tokens.
+        relative: Whether what attention carries is taken relative to the receiver.
     """
 
     tokens: int
@@ -43,15 +44,20 @@ class Options(NamedTuple):
     has_table: bool
     turning: bool
     multiple: bool
+    relative: bool
+
+
+WAVE, ABSOLUTE, GROWING = 0.0, 1.0, 2.0
+"""Kinds of gates."""
 
 
 class Circuit(NamedTuple):
-    """Matrices ``diag(gate) B`` with gates ``amplitude · sin(frequency · t + phase)``, or with |sin|.
+    """Matrices ``diag(gate) B`` with gates ``amplitude · sin(frequency · t + phase)``, with |sin|, or growing.
 
     Attributes:
         matrix: B, (system or 1, head · row · column).
-        gates: Amplitude, frequency, phase and whether the sine is taken absolutely, (system or 1, head · row · 4);
-            (0, 0) where nothing turns.
+        gates: Amplitude, frequency, phase and kind, (system or 1, head · row · 4); (0, 0) where nothing turns. A
+            growing gate is ``amplitude · exp(frequency · t)``, with the exponent no larger than `phase`.
         rows: Rows of all heads.
         columns: Columns.
     """
@@ -199,11 +205,19 @@ def fill(systems, lanes, lane, system):
 def _turn_circuit(circuit, lane, t):
     if not circuit.turning:
         return
+    frequency_before, grown = math.nan, 1.0
     for row in range(circuit.rows):
         gate = 4 * row * WIDTH + lane
         amplitude, frequency, phase = circuit.gates[gate], circuit.gates[gate + WIDTH], circuit.gates[gate + 2 * WIDTH]
-        wave = math.sin(frequency * t + phase)
-        value = amplitude * (abs(wave) if circuit.gates[gate + 3 * WIDTH] > 0.0 else wave)
+        kind = circuit.gates[gate + 3 * WIDTH]
+        if kind == GROWING:
+            # Rows of one head grow alike: one exponential serves all.
+            if frequency != frequency_before:
+                frequency_before, grown = frequency, math.exp(min(frequency * t, phase))
+            value = amplitude * grown
+        else:
+            wave = math.sin(frequency * t + phase)
+            value = amplitude * (abs(wave) if kind == ABSOLUTE else wave)
         for column in range(circuit.columns):
             place = (row * circuit.columns + column) * WIDTH + lane
             circuit.now[place] = value * circuit.matrix[place]

@@ -16,6 +16,7 @@ from tokendynamics.attention import AbsolutePositions, RotaryPositions
 from tokendynamics.attention.schedules import Constant, Schedule, Sinusoidal
 from tokendynamics.attention.schedules.conversion import PerHead
 from tokendynamics.dynamics._field import Field
+from tokendynamics.dynamics._rescaled import Growing
 from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics.engines._endings import of_stuck
 from tokendynamics.dynamics.engines.compiled._events import ends_of
@@ -30,9 +31,12 @@ from tokendynamics.dynamics.engines.compiled._lane_traffic import (
     LaneRun,
 )
 from tokendynamics.dynamics.engines.compiled._model import (
+    ABSOLUTE,
     EXPONENTIAL,
+    GROWING,
     LINEAR,
     SOFTMAX,
+    WAVE,
     Circuit,
     Options,
     Systems,
@@ -178,6 +182,7 @@ def _options_of(field: Field, tokens: int) -> Options:
         has_table=isinstance(positions, AbsolutePositions),
         turning=not attention.constant,
         multiple=field.has_differences,
+        relative=field.relative,
     )
 
 
@@ -217,11 +222,16 @@ def _gated(schedule: Schedule) -> tuple[Tensor, Tensor]:
     """Return matrices (*system, head, row, column) and their gates (*system, head, row, 4)."""
     if isinstance(schedule, Sinusoidal):
         numbers = torch.broadcast_tensors(schedule.amplitude, schedule.frequency, schedule.phase)
-        absolute = torch.full_like(numbers[0], float(schedule.absolute))
-        return schedule.matrix, torch.stack([*numbers, absolute], dim=-1)
+        kind = torch.full_like(numbers[0], ABSOLUTE if schedule.absolute else WAVE)
+        return schedule.matrix, torch.stack([*numbers, kind], dim=-1)
+    if isinstance(schedule, Growing):
+        matrix, rate = schedule.qk.matrix_at(0.0), 2 * schedule.rate
+        fixed = torch.tensor([1.0, 0.0, schedule.largest, GROWING], dtype=torch.float64)
+        gate = fixed + torch.tensor([0.0, 1.0, 0.0, 0.0], dtype=torch.float64) * rate[..., None]
+        return matrix, gate[..., None, None, :].expand(*gate.shape[:-1], *matrix.shape[-3:-1], 4)
     matrix = schedule.matrix_at(0.0)
     # A gate that stands still at sin(π/2) = 1.
-    gate = torch.tensor([1.0, 0.0, math.pi / 2, 0.0], dtype=torch.float64)
+    gate = torch.tensor([1.0, 0.0, math.pi / 2, WAVE], dtype=torch.float64)
     return matrix, gate.expand(*matrix.shape[-3:-1], 4)
 
 
