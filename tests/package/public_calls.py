@@ -206,6 +206,7 @@ FLOWS: dict[str, Call] = {
         progress=(False, "any"),
         method=("dopri5", "choice"),
         step=(None, "any"),
+        frame=("tokens", "choice"),
     ),
     "simulate, fixed": _call(partial(td.simulate, FLOW, X, TIMES), step=(0.5, "number")),
     "simulate, layers": _call(partial(td.simulate, FLOW, X, [0, 2], engine="layers"), tau=(0.5, "number")),

@@ -194,7 +194,6 @@ def to_dataset(trajectory: Any) -> xr.Dataset:
         variables |= {f"{_PREFIX}{name}": (_axes(name, array), array) for name, array in arrays.items()}
     attributes = {
         "engine": trajectory.engine,
-        "frame": trajectory.frame,
         "notes": json.dumps(list(trajectory.notes)),
         "leading_shape": json.dumps(list(tensor.shape[:-3])),
         "counts": json.dumps(list(trajectory.counts)),
@@ -202,6 +201,8 @@ def to_dataset(trajectory: Any) -> xr.Dataset:
         "parameters": json.dumps(trajectory.parameters),
         "recorded": json.dumps(None if trajectory.recorded is None else list(trajectory.recorded.events)),
     }
+    if trajectory.frame != "tokens":
+        attributes["frame"] = trajectory.frame
     return xr.Dataset(variables, coords={"time": trajectory.times}, attrs=attributes)
 
 
@@ -227,7 +228,7 @@ def from_dataset(dataset: xr.Dataset) -> dict[str, Any]:
         "tensor": torch.as_tensor(states),
         "flow": None if words is None else flow_from_arrays(words, arrays),
         "engine": dataset.attrs["engine"],
-        "frame": dataset.attrs.get("frame", "tokens"),  # stores written before there was a choice have none
+        "frame": dataset.attrs.get("frame", "tokens"),
         "counts": {name: dataset[name].values.reshape(leading) for name in json.loads(dataset.attrs["counts"])},
         "notes": tuple(json.loads(dataset.attrs["notes"])),
         "parameters": json.loads(dataset.attrs["parameters"]),

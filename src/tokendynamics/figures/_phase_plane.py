@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from tokendynamics.figures import style as style
 from tokendynamics.figures._scene import Scene, rounded_size
 from tokendynamics.figures.paths import View
-from tokendynamics.figures.recording import Recording, Run, Simulated, read_run, to_numpy
+from tokendynamics.figures.recording import Recording, Run, Simulated, is_rescaled, read_run, to_numpy
 from tokendynamics.figures.style import SINGLE, panel_for, paper_style
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike
@@ -131,7 +131,7 @@ def _middles(low: float, high: float) -> np.ndarray:
 
 
 def _flow_of(states: Run, flow: VelocityField | None) -> VelocityField:
-    if isinstance(states, Simulated) and states.frame == "rescaled":
+    if is_rescaled(states):
         advice = "draw it without a probe, or take frame='tokens'"
         raise ArgumentValueError(expected("probe", "None for rescaled tokens", "an index", advice))
     if flow is None and isinstance(states, Simulated):

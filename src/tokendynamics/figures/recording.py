@@ -42,11 +42,6 @@ class Simulated(Protocol):
         """The flow that was simulated; its `space` is drawn."""
         ...
 
-    @property
-    def frame(self) -> Any:
-        """Whether states are those of tokens ("tokens") or of rescaled tokens ("rescaled")."""
-        ...
-
 
 Run: TypeAlias = Simulated | ArrayLike
 """A trajectory, or states of shape (time, token, dim) or (system, time, token, dim)."""
@@ -60,7 +55,7 @@ class Recording:
         states: Shape (time, token, dim), float64.
         times: Shape (time,), or None where no times came with the states.
         metric: M of the surface, shape (dim, dim), or None where tokens are free.
-        rescaled: Whether the tokens are rescaled ones, of which the flow is not the velocity.
+        rescaled: Whether the tokens are rescaled ones; see `is_rescaled`.
     """
 
     states: np.ndarray
@@ -99,7 +94,12 @@ def read_run(run: Run, *, space: Space | None, times: ArrayLike | None, system: 
     metric = _metric(space, states.shape[-1], index)
     if metric is not None:
         _check_on_surface(states, metric)
-    return Recording(states, clock, metric, isinstance(run, Simulated) and run.frame == "rescaled")
+    return Recording(states, clock, metric, is_rescaled(run))
+
+
+def is_rescaled(run: Run) -> bool:
+    """Tell whether these are rescaled tokens, of which the flow is not the velocity."""
+    return isinstance(run, Simulated) and getattr(run, "frame", "tokens") == "rescaled"
 
 
 def timed_run(
