@@ -63,6 +63,7 @@ def random_systems(family: str, systems: int, seed: int) -> tuple[td.Flow, Tenso
         "line": lambda: flow(rng.uniform(0.3, 2.0, (systems, 1, 1, 1)), multiples),
         "levels": lambda: flow(definite(rng, systems, 3), fastest(rng, systems, 1)),
         "space": lambda: flow(definite(rng, systems, 3), fastest(rng, systems, 2)),
+        "open": lambda: flow(rng.normal(size=(systems, 1, 2, 2)), multiples * EYE),
         "identity": lambda: flow(multiples * EYE, multiples * EYE),
         "repelling": lambda: flow(multiples * EYE, -EYE),
     }[family]()
@@ -77,6 +78,7 @@ FAMILIES = {
     "line": ["clusters-2.1"],
     "levels": ["clusters-4"],
     "space": ["clusters-5"],
+    "open": ["clusters-12", "clusters-8-hull"],
     "identity": ["clusters-7"],
     "repelling": ["clusters-8-repelling"],
 }
@@ -103,6 +105,98 @@ def test_nothing_fails_within_the_hypotheses(family: str, engine: Engine, rtol: 
 
 
 START = [[1.0, 0.5], [-0.3, 1.2], [0.4, -1.1], [-1.0, -0.2]]
+FAR = {"polytope": 600.0, "any": 600.0, "line": 600.0, "open": 600.0, "levels": 10.0, "space": 10.0}
+
+
+@pytest.mark.parametrize("rtol", [1e-4, 1e-7, 1e-10])
+@pytest.mark.parametrize("family", FAR)
+def test_nothing_fails_of_rescaled_tokens_at_any_horizon(family: str, rtol: float) -> None:
+    """To λt = 1000, where x is about e^1000; less far where other directions of ov shrink tokens, which grow in z."""
+    of, start, _ = random_systems(family, 12, seed=30 + int(-np.log10(rtol)))
+    times = np.concatenate([np.linspace(0.0, 6.0, 7), np.geomspace(8.0, FAR[family], 4)])
+    run = td.simulate(of, start, times, engine="batched", rtol=rtol, atol=rtol, frame="rescaled")
+    assert "diverged" not in run.status
+    for certificate in td.certify(run, FAMILIES[family]):
+        assert "fails" not in certificate.outcomes, certificate.text
+        assert (certificate.outcomes == "holds").sum() >= 9, certificate.text
+
+
+@pytest.mark.parametrize("engine", ["compiled", "stiff"])
+def test_nothing_fails_of_rescaled_tokens_in_other_engines(engine: Engine) -> None:
+    of, start, _ = random_systems("polytope", 6, seed=40)
+    run = td.simulate(of, start, [0.0, 2.0, 20.0, 1000.0], engine=engine, frame="rescaled")
+    for certificate in td.certify(run, FAMILIES["polytope"]):
+        assert "fails" not in certificate.outcomes, certificate.text
+        assert (certificate.outcomes == "holds").sum() >= 4, certificate.text
+
+
+@pytest.mark.parametrize(
+    ("statement", "qk", "ov"),
+    [
+        ("clusters-8-hull", EYE, np.diag([1.0, -0.2])),
+        ("clusters-3.1", np.array([[0.2, 3.0], [-3.0, 0.2]]), EYE),
+        ("clusters-12", EYE, -EYE),
+    ],
+)
+def test_outside_the_hypotheses_rescaled_tokens_do_the_opposite(statement: str, qk: Any, ov: Any) -> None:
+    start = 4 * np.array(START) if statement == "clusters-3.1" else START
+    run = td.simulate(flow(qk, ov), start, np.linspace(0, 3, 13), frame="rescaled")
+    assert td.certify(run, [statement])[0].outcome == "fails"
+
+
+def test_both_frames_give_the_same_margins() -> None:
+    of, start, _ = random_systems("polytope", 8, seed=50)
+    times = [0.0, 1.0, 3.0, 9.0]
+    frames: tuple[Literal["tokens", "rescaled"], ...] = ("tokens", "rescaled")
+    pair = [
+        td.certify(td.simulate(of, start, times, frame=frame, rtol=1e-10, atol=1e-12), ["clusters-3.1"])[0]
+        for frame in frames
+    ]
+    for first, second in zip(pair[0].conditions, pair[1].conditions, strict=True):
+        np.testing.assert_allclose(first.margin, second.margin, atol=1e-6)
+
+
+SQUARE = [[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]
+
+
+def test_four_tokens_of_a_square_refute_the_codimension_conjecture() -> None:
+    """k = d = 2: at most three points, but the four keep their directions, by symmetry.
+
+    Of z = r(t) times the square, r' = r (w − w' − 1) with weights w of itself and w' of the opposite token.
+    """
+    of = flow(EYE, EYE)
+    (checked,) = td.check(of, np.array(SQUARE), statements=["clusters-4-codimension"])
+    assert checked.applies
+    for frame, until in (("rescaled", 1000.0), ("tokens", 10.0)):
+        run = td.simulate(of, SQUARE, [0.0, until], frame=frame, rtol=1e-10, atol=1e-12)
+        (certificate,) = td.certify(run, ["clusters-4-codimension"])
+        assert certificate.outcome == "fails", certificate.text
+        assert certificate.margin == -0.5
+        if frame == "rescaled":
+
+            def slope(t: float, r: np.ndarray) -> np.ndarray:
+                logits = np.exp(2 * min(t, 300.0)) * r[0] ** 2 * np.array([1.0, -1.0, 0.0, 0.0])
+                weights = softmax(logits)
+                return r * (weights[0] - weights[1] - 1)
+
+            size = solve_ivp(slope, (0, 30), [1.0], rtol=1e-10, atol=1e-12).y[0, -1]
+            np.testing.assert_allclose(run.tensor[-1].numpy(), size * np.array(SQUARE), atol=1e-7)
+    early = td.simulate(of, SQUARE, [0.0, 0.5], frame="rescaled")
+    assert td.certify(early, ["clusters-4-codimension"])[0].outcome == "undecided"
+    alike = td.simulate(of, np.array(SQUARE)[[0, 1, 2]], [0.0, 1000.0], frame="rescaled")
+    assert td.certify(alike, ["clusters-4-codimension"])[0].outcome == "holds"
+
+
+def test_the_codimension_conjecture_is_counted_in_the_part_that_grows() -> None:
+    """k = 1: tokens that differ in the shrinking direction alone are on one line."""
+    of = flow(EYE, np.diag([1.0, -0.1]))
+    start = [[1.0, 0.3], [1.0, -0.4], [-1.0, 0.1], [-1.0, 0.0], [-1.0, 0.2]]
+    run = td.simulate(of, start, [0.0, 8.0], frame="rescaled")
+    assert td.certify(run, ["clusters-4-codimension"])[0].outcome == "holds"
+    jordan = td.simulate(flow(EYE, [[1.0, 1.0], [0.0, 1.0]]), START, [0.0, 2.0], frame="rescaled")
+    assert td.certify(jordan, ["clusters-4-codimension"])[0].outcome == "undecided"
+
+
 LINE = [[-1.0], [0.3], [0.9]]
 IN_SPACE = [[1.0, 0.5, 0.1], [-0.3, 1.2, 0.4], [0.4, -1.1, -0.8], [-1.0, -0.2, 0.3]]
 STRUCTURE = (
@@ -140,6 +234,12 @@ ASYMMETRIC = np.array([[1.0, 0.9], [-0.9, 1.0]])
         ("clusters-4", {"ov": np.diag([2.0, -2.0])}, "all others smaller in modulus"),
         ("clusters-4", {"ov": [[1.0, -1.0], [1.0, 1.0]]}, "all others smaller in modulus"),
         ("clusters-4", {"ov": EYE}, "λ simple"),
+        *[(name, *one) for name in ("clusters-4-codimension", "clusters-12") for one in STRUCTURE],
+        ("clusters-4-codimension", {"ov": -EYE}, "an eigenvalue of ov with a real part above 0"),
+        ("clusters-4-codimension", {"ov": CHANGING}, "ov constant in time"),
+        ("clusters-12", {"ov": -EYE}, "the multiples are positive"),
+        ("clusters-12", {"qk": CHANGING}, "qk constant in time"),
+        ("clusters-12", {"ov": np.diag([1.0, 2.0])}, "ov is a multiple of the identity"),
         ("clusters-5", {"ov": [[1.0, 1.0], [0.0, 1.0]]}, "λ with as many eigenvectors as its multiplicity"),
         ("clusters-5", {"qk": ASYMMETRIC, "ov": np.diag([2.0, 1.0])}, "qk symmetric"),
         ("clusters-5", {"ov": np.diag([2.0, -2.0])}, "all others smaller in modulus"),

@@ -15,9 +15,11 @@ that ended before keep their status, end time and last state and are not run. Th
 A function of time is asked within the run only, at the times at which steps ask; no step passes an output time.
 `max_step` bounds every step, `jumps` declares where functions jump, and notes say what may have been missed.
 
-With ``frame="rescaled"`` the tokens of a free flow are ``z = exp(−t V) x``, V being what ov does to tokens that agree:
-those that diverge have a limit there. Logits keep their size in logarithms; where they differ by more than floats hold,
-the softmax is a hardmax. "layers" has no such frame, and "compiled" has it where ov is a multiple of the identity.
+With ``frame="rescaled"`` the tokens of a free flow are ``z = exp(−t V) x``, V = Σ_h ov_h times the factor of the
+weights: tokens that diverge have a limit there, z is x at t = 0, and x0, states, events, statuses and observables are
+those of z. It asks for softmax weights, no positions, and constant ov_h that commute with V. Logits keep their size in
+logarithms; where they differ by more than floats hold, the softmax is a hardmax. "layers" has no such frame, and
+"compiled" has it where ov is a multiple of the identity and qk constant.
 
 A system whose run cannot be completed does not raise: its status says why, and its states are held from there. In free
 space a system whose norm exceeds 1e100 (1e15 in float32) ends as "diverged", and the trajectory's notes warn where

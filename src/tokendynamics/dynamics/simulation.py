@@ -15,7 +15,7 @@ from tokendynamics.attention.schedules.conversion import has_function
 from tokendynamics.dynamics._deviations import Deviations
 from tokendynamics.dynamics._flow import Flow, check_exponentials
 from tokendynamics.dynamics._notes import notes_on_time, warning_of_small_states
-from tokendynamics.dynamics._rescaled import Frame, check_rescaled, rescaled
+from tokendynamics.dynamics._rescaled import Frame, check_rescaled, longest_step, rescaled
 from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics._trajectory import Trajectory
 from tokendynamics.dynamics.engines.problem import Outcome, Problem, recorded
@@ -258,33 +258,25 @@ def simulate(
         residual: Factor of the state itself in such a layer, 1 if None; 0 without residual connection: see `Flow.step`.
         max_step: The longest step under step control. What a function of time does within a step may be missed.
         jumps: Times at which functions of time may jump: steps end there.
-        frame: "rescaled" integrates ``z = exp(−t V) x``, V = Σ_h ov_h times the factor of the weights, for softmax
-            weights in free space with a constant ov, by the engines "batched", "compiled" (multiples of the identity),
-            "stiff" and "fixed". Tokens that diverge have a limit there; `x0`, states, events, statuses and observables
-            are those of z, which is x at t = 0.
+        frame: "rescaled" for ``z = exp(−t Σ_h ov_h) x``, in which free flows that diverge have a limit: see that help.
 
     Raises:
-        ArgumentTypeError, ArgumentValueError: Shapes or options that do not fit, numbers that are not finite or real,
-            or a flow without a rescaled frame.
+        ArgumentTypeError, ArgumentValueError: Shapes or options that do not fit, numbers that are not finite or real.
         Interrupted: Ctrl-C; it holds the trajectory so far.
 
-    >>> from tokendynamics.attention import Attention
-    >>> from tokendynamics.spaces import Free
-    >>> run = simulate(Flow(Attention([[1.0]], [[-1.0]]), Free()), [[1.0]], [0.0, 1.0])  # e^(−t)
+    >>> import tokendynamics as td
+    >>> run = td.simulate(td.Flow(td.Attention([[1.0]], [[-1.0]]), td.Free()), [[1.0]], [0.0, 1.0])  # e^(−t)
     >>> f"{run.states[-1][0][0]:.8f}", str(run.status)
     ('0.36787944', 'reached the horizon')
     """
     flow = begun(flow, x0, times, jumps)
     start = read_start(flow, x0, device, dtype)
-    check_frame(frame, flow, start.before)
-    moments, skipped = start.moments(times)
     given = _given(rtol=rtol, atol=atol, method=method, step=step, tau=tau, residual=residual, max_step=max_step)
     with reporting(progress) as report:
-        noted, steps = checked_events(events, start.states), budget(max_steps)
-        problem = _problem(flow, start, moments, given, noted, steps, report, frame)
+        problem = _problem(flow, start, times, given, events, budget(max_steps), report, frame)
         chosen = choose(engine, problem, given)
         outcome = _outcome(chosen, problem, start, split_events(events)[0], max_steps)
-    return _trajectory(flow, start, problem, outcome, chosen, skipped, frame)
+    return _trajectory(flow, start, problem, outcome, chosen, start.moments(times)[1], frame)
 
 
 def _given(**options: Any) -> dict[str, Any]:
@@ -294,26 +286,28 @@ def _given(**options: Any) -> dict[str, Any]:
 def _problem(
     flow: Flow,
     start: Start,
-    times: tuple[float, ...],
+    times: ArrayLike,
     given: Mapping[str, Any],
     events: Sequence[Event],
     max_steps: int,
     report: Progress,
     frame: Frame,
 ) -> Problem:
-    """Return what an engine is given, from checked times and events and the options that the caller gave."""
-    check_exponentials(flow, start.states, times[0])
+    """Return what an engine is given, from the times, events and options that the caller gave."""
+    check_frame(frame, flow, start.before)
+    moments = start.moments(times)[0]
+    check_exponentials(flow, start.states, moments[0])
     method = given.get("method", "dopri5")
     if method not in TABLEAUS:
         raise ArgumentValueError(expected("method", f"one of {', '.join(TABLEAUS)}", repr(method)))
     dtype = start.states.dtype
-    ending, noted = split_events(events)
+    ending, noted = split_events(checked_events(events, start.states))
     ending = steady_events(ending, flow, frame)
     field = flow.field(start.states).flattened()
     return Problem(
         field=rescaled(field) if frame == "rescaled" else field,
         start=start.projected(flow),
-        times=times,
+        times=moments,
         rtol=max(as_positive(given.get("rtol", 1e-8), "rtol"), 10 * torch.finfo(dtype).eps),
         atol=as_positive(given.get("atol", 1e-10), "atol"),
         events=with_overflow_guard(ending, flow, dtype),
@@ -326,7 +320,7 @@ def _problem(
         deviations=start.deviations,
         progress=report,
         max_step=as_positive(given["max_step"], "max_step") if "max_step" in given else None,
-        stops=stops(times, max_steps) if flow.attention.is_sampled else (),
+        stops=stops(moments, max_steps) if flow.attention.is_sampled else (),
     )
 
 
@@ -374,6 +368,8 @@ def _run_moving(engine: str, problem: Problem, start: Start) -> Outcome:
 
 def _run(engine: str, problem: Problem) -> Outcome:
     chosen = ENGINES[engine]
+    if problem.field.relative and engine in ("batched", "compiled"):
+        problem = replace(problem, max_step=longest_step(problem.field, problem.max_step))
     reduction = SpanReduction.of(problem) if chosen.controls_error else None
     if reduction is None or chosen.refusal(reduction.problem) is not None:
         return chosen.run(problem)

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from tokendynamics.attention import AbsolutePositions, RotaryPositions, Schedule
 from tokendynamics.dynamics import Flow, Trajectory
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._conditions import flow_of_run
 from tokendynamics.theorems.result import Hypothesis
@@ -48,7 +50,14 @@ def states_of(trajectory: Trajectory) -> Tensor:
 
 
 def states_with_positions(trajectory: Trajectory) -> Tensor:
-    """Return the saved states as attention reads them: x + p with absolute positions, x otherwise."""
+    """Return the saved states as attention reads them: x + p with absolute positions, x otherwise.
+
+    Raises:
+        ArgumentValueError: A run in the rescaled frame, whose states attention does not read.
+    """
+    if trajectory.frame == "rescaled":
+        wanted = "a run in the frame 'tokens', whose states are x"
+        raise ArgumentValueError(expected("trajectory", wanted, "one of rescaled tokens z"))
     return flow_of_run(trajectory).attention.with_positions(states_of(trajectory))
 
 

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from tokendynamics.attention import AbsolutePositions, RotaryPositions
 from tokendynamics.dynamics import Flow, Trajectory
-from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.theorems._conditions import flow_of_run
 from tokendynamics.theorems._free_flow import states_with_positions
 from tokendynamics.theorems.result import Condition
@@ -120,9 +118,6 @@ def outcomes_of(trajectory: Trajectory) -> np.ndarray:
     Returns:
         Array of str, of the shape of the systems.
 
-    Raises:
-        ArgumentValueError: A run in the rescaled frame, which does not tell what becomes of x.
-
     >>> from tokendynamics.attention import Attention
     >>> from tokendynamics.dynamics import simulate
     >>> from tokendynamics.spaces import Free
@@ -130,9 +125,6 @@ def outcomes_of(trajectory: Trajectory) -> np.ndarray:
     >>> str(outcomes_of(simulate(grows, [[1.0], [2.0]], np.linspace(0.0, 12.0, 13))))
     'diverged'
     """
-    if trajectory.frame == "rescaled":
-        wanted = "a run in the frame 'tokens', whose outcome is that of x"
-        raise ArgumentValueError(expected("trajectory", wanted, "one of rescaled tokens z"))
     states, flow = states_with_positions(trajectory), flow_of_run(trajectory)
     logs, scale, rate = log_norms(states).numpy(), *_scales(flow, states.shape[:-3])
     elapsed = np.asarray(trajectory.times, dtype=float) - float(trajectory.times[0])

@@ -35,6 +35,10 @@ from tokendynamics.words import number
 
 _TO_ZERO = next(one for one in OF_THE_PAPERS if one.name == "positional-3.4")
 TINY = torch.finfo(torch.float64).tiny
+_TOLD = 15.0
+"""λt up to which distances that are constant in x are seen in z: later rounding makes one point of such tokens."""
+_SHARPEST = 700.0
+"""Largest exponent of what multiplies differences of logits."""
 
 
 def _constant(flow: Flow) -> tuple[Hypothesis, ...]:
@@ -42,12 +46,18 @@ def _constant(flow: Flow) -> tuple[Hypothesis, ...]:
 
 
 def _elapsed(trajectory: Trajectory) -> Tensor:
+    """Return the time t of z = exp(−λt) x: that of the run, from its start, or the clock of a rescaled run."""
     times = torch.as_tensor(np.asarray(trajectory.times, dtype=float))
-    return times - times[0]
+    return times if trajectory.frame == "rescaled" else times - times[0]
 
 
 def _rescaled(trajectory: Trajectory, rate: Tensor) -> Tensor:
-    """Return exp(−λt) x, (*system, time, token, dim), for rates λ of each system, (…)."""
+    """Return exp(−λt) x, (*system, time, token, dim), for rates λ of each system, (…).
+
+    Of a rescaled run these are the states, exp(−t ov) x, themselves: in the eigenspace of λ both agree.
+    """
+    if trajectory.frame == "rescaled":
+        return states_of(trajectory)
     return states_of(trajectory) * torch.exp(-rate[..., None] * _elapsed(trajectory))[..., None, None]
 
 
@@ -177,12 +187,22 @@ def _line_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
         return (undecided(systems, f"{text}: there are no neighbors"),)
     order = x[..., :1, :, 0].argsort(dim=-1).expand(x.shape[:-1])
     gaps = x[..., 0].gather(-1, order).diff(dim=-1)
-    shrunk = (gaps.cummax(dim=-2).values - gaps).amax(dim=-1) / _size(x)
-    pattern = flow.attention.pattern(x[..., -1, :, :], float(trajectory.times[-1]))[..., 0, :, :]
-    free = (1 - pattern.amax(dim=-1)).sort(dim=-1, descending=True).values[..., 1:2]
+    # In z: what the widest gap so far has become.
+    rate = _growth(flow)[..., None] if trajectory.frame == "rescaled" else torch.zeros(1, dtype=torch.float64)
+    decay = torch.exp(-rate * torch.as_tensor(np.diff(np.asarray(trajectory.times, dtype=float))))
+    widest = [gaps[..., 0, :]]
+    for step in range(gaps.shape[-2] - 1):
+        widest.append(torch.maximum(widest[-1] * decay[..., step, None], gaps[..., step + 1, :]))
+    shrunk = (torch.stack(widest, dim=-2) - gaps).amax(dim=-1) / _size(x)
+    growth = (rate * torch.as_tensor(np.asarray(trajectory.times, dtype=float))).expand(*systems, -1)
+    logits = (head_matrix(flow.attention.qk).unsqueeze(-3) * x) @ x.mT
+    above = logits - logits.amax(dim=-1, keepdim=True)
+    pattern = (above * torch.exp((2 * growth).clamp_max(_SHARPEST))[..., None, None]).softmax(dim=-1)
+    free = (1 - pattern.amax(dim=-1)).sort(dim=-1, descending=True).values[..., 1]
+    last = ((growth <= _TOLD).sum(dim=-1, keepdim=True) - 1).clamp_min(0)
     return (
         never_above(shrunk, trajectory, integration_tolerance(trajectory), text),
-        tends_to_zero(free, LIMIT, "1 − max_j w_ij of all rows but one tends to 0"),
+        tends_to_zero(free.gather(-1, last), LIMIT, "1 − max_j w_ij of all rows but one tends to 0"),
     )
 
 
@@ -346,6 +366,103 @@ def _space_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     return _without_space(conditions, fastest, np.inf)
 
 
+# --- section 4: the conjecture on several directions that grow -------------------------------------------------------
+
+_MOST = 3
+_STUCK = 100.0
+"""Differences of logits from which on a token never again moves by more than e^(−50) of the hull's diameter."""
+
+
+def _growing_part(flow: Flow) -> tuple[Tensor, Tensor, Tensor]:
+    """Return how many eigenvalues of ov have a real part above 0, the least of these, and the projection on their part.
+
+    Shapes (*system), (*system) relative to ‖ov‖, and (*system, dim, dim), along the invariant complement; NaN where the
+    vectors of both parts are nearly dependent.
+    """
+    ov = head_matrix(flow.attention.ov)
+    values, vectors = torch.linalg.eig(ov)
+    size = torch.linalg.matrix_norm(ov, 2).clamp_min(TINY)
+    grows = values.real > measured.ROUNDING * size[..., None]
+    least = torch.where(grows, values.real, torch.inf).amin(dim=-1) / size
+    projection = torch.full_like(ov, torch.nan)
+    usable = torch.linalg.cond(vectors) < 1 / measured.ROUNDING
+    if bool(usable.any()):
+        basis = torch.where(usable[..., None, None], vectors, torch.eye(flow.dim).to(vectors))
+        parts = (basis * grows.unsqueeze(-2)) @ torch.linalg.inv(basis)
+        projection = torch.where(usable[..., None, None], parts.real, torch.nan)
+    return grows.sum(dim=-1).double(), least, projection
+
+
+def _codimension_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+    constant = _constant(flow)
+    if not all(one.anywhere for one in constant):
+        return constant
+    count = _growing_part(flow)[0]
+    return *constant, measured.above("an eigenvalue of ov with a real part above 0", count, 0.5, "how many there are")
+
+
+def _levels_left(points: Tensor, near: float) -> int:
+    """Return how many points, (token, dim), are left when each takes those nearer than `near` with it."""
+    left, levels = points, 0
+    while len(left):
+        left = left[torch.linalg.vector_norm(left - left[0], dim=-1) > near]
+        levels += 1
+    return levels
+
+
+def _codimension_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
+    flow = flow_of_run(trajectory)
+    projection = _growing_part(flow)[2]
+    z = states_of(trajectory)
+    if trajectory.frame == "tokens":
+        growth = flow.weight_factor * head_matrix(flow.attention.ov).unsqueeze(-3)
+        z = z @ torch.matrix_exp(-growth * _elapsed(trajectory)[:, None, None]).mT
+    systems = z.shape[:-3]
+    parts = z @ projection.mT.unsqueeze(-3)
+    last = (parts / _size(z)[..., None, None])[..., -1, :, :].reshape(-1, *z.shape[-2:])
+    counts = np.array([_levels_left(points, LIMIT) if bool(points.isfinite().all()) else 0 for points in last])
+    beyond = np.maximum(counts.reshape(systems) - _MOST, 0.0)
+    text = "parallel subspaces of codimension k that hold all exp(−t ov) x_i in the end, beyond three"
+    unknown = (counts == 0).reshape(systems)
+    limit = except_where(tends_to_zero(beyond[..., None], 0.5, text), unknown, "ov has no basis of eigenvectors")
+    return (_stuck_apart(trajectory, flow, z, text), limit)
+
+
+def _stuck_apart(trajectory: Trajectory, flow: Flow, z: Tensor, text: str) -> Condition:
+    """Require three points at most where every token is known to stay where it is: ov = cI, and sharp logits.
+
+    Where all differences ``e^{2λt}(z_i·qk z_i − z_i·qk z_j)`` are above m they stay above m/2: no token then moves by
+    more than ``ℓ e^{−m/2}`` of the hull's diameter, for the sum of all later weights of others is below that.
+    """
+    deviation, multiple = measured.multiples(flow)[:2]
+    even = (deviation <= measured.ROUNDING) & (multiple[..., 0] > 0)
+    rate, final = flow.weight_factor * multiple[..., 0], z[..., -1, :, :]
+    logits = final @ head_matrix(flow.attention.qk) @ final.mT
+    differences = logits.diagonal(dim1=-2, dim2=-1).unsqueeze(-1) - logits
+    apart = torch.eye(z.shape[-2], dtype=torch.bool) | (differences > 0)
+    time = _elapsed(trajectory)[-1]
+    least = torch.where(torch.eye(z.shape[-2], dtype=torch.bool), torch.inf, differences).amin(dim=(-2, -1))
+    sharp = least.clamp_min(TINY).log() + 2 * rate * time > np.log(_STUCK)
+    # Beyond any error of the run, and of what tokens move from here on.
+    scale = torch.linalg.matrix_norm(head_matrix(flow.attention.qk), 2) * _size(z)[..., -1] ** 2
+    sharp = sharp & (least > LIMIT * scale)
+    stuck = (even & apart.all(dim=(-2, -1)) & sharp).expand(z.shape[:-3])
+    beyond = torch.where(stuck, float(max(z.shape[-2] - _MOST, 0)), 0.0)
+    seen = torch.zeros(*z.shape[:-2], dtype=torch.float64)
+    seen[..., -1] = beyond
+    return never_above(seen, trajectory, 0.5, f"{text}, where no token moves any more", pointwise=True)
+
+
+# --- section 12: any qk ----------------------------------------------------------------------------------------------
+
+
+def _open_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+    constant = _constant(flow)
+    if not all(one.anywhere for one in constant):
+        return constant
+    return *constant, *measured.positive_multiples(flow)
+
+
 # --- sections 7 and 8: qk and ov multiples of the identity -----------------------------------------------------------
 
 
@@ -427,6 +544,7 @@ STATEMENTS = (
             limit="a Boolean matrix, save for one row",
         ),
         conditions=_line_conditions,
+        rescaled=True,
     ),
     Statement(
         name="clusters-3.1",
@@ -437,6 +555,7 @@ STATEMENTS = (
         hypotheses=_polytope_hypotheses,
         predict=_predict_polytope,
         conditions=_polytope_conditions,
+        rescaled=True,
     ),
     Statement(
         name="clusters-4",
@@ -451,6 +570,22 @@ STATEMENTS = (
             limit="three hyperplanes at most",
         ),
         conditions=_levels_conditions,
+        rescaled=True,
+    ),
+    Statement(
+        name="clusters-4-codimension",
+        title="Three parallel subspaces at most for several directions that grow (false)",
+        equations="the conjecture of section 4",
+        erratum=(
+            "False where two directions grow: with qk = ov = I in the plane the tokens (±1, 0) and (0, ±1) keep four "
+            "directions, by symmetry, and rescaled four different limits, which would have to be three points at most."
+        ),
+        structure=single_head_in_free_space,
+        hypotheses=_codimension_hypotheses,
+        predict=lambda flow, start: Prediction("nothing: the conjecture is false", limit="none"),
+        conditions=_codimension_conditions,
+        standing="false",
+        rescaled=True,
     ),
     Statement(
         name="clusters-5",
@@ -468,6 +603,7 @@ STATEMENTS = (
         ),
         conditions=_space_conditions,
         standing="conjecture",
+        rescaled=True,
     ),
     Statement(
         name="clusters-7",
@@ -488,6 +624,7 @@ STATEMENTS = (
         hypotheses=_hull_hypotheses,
         predict=_predict_hull,
         conditions=_hull_conditions,
+        rescaled=True,
     ),
     replace(
         _TO_ZERO,
@@ -497,5 +634,20 @@ STATEMENTS = (
         erratum="",
         hypotheses=_repelling_hypotheses,
         conditions=_repelling_conditions,
+    ),
+    Statement(
+        name="clusters-12",
+        title="Rescaled tokens go to the boundary of a polytope or to 0, whatever qk is",
+        equations="section 12",
+        erratum="Posed as a problem; the limit asked for here, that of Theorem 3.1, is our reading of it.",
+        structure=single_head_in_free_space,
+        hypotheses=_open_hypotheses,
+        predict=lambda flow, start: Prediction(
+            "z_i = exp(−λt) x_i go to the boundary of a polytope or to 0; their hull never grows",
+            limit="the boundary of a polytope, or 0",
+        ),
+        conditions=_space_conditions,
+        standing="conjecture",
+        rescaled=True,
     ),
 )
