@@ -34,6 +34,7 @@ SHEAR = np.array([[0.5, 1.0, 0.0], [0.0, 0.5, 1.0], [0.0, 0.0, 0.5]])
 SYMMETRIC = np.array([[0.7, 0.2, 0.0], [0.2, 0.4, -0.3], [0.0, -0.3, 0.1]])
 FLOWS: dict[str, dict[str, Any]] = {
     "multiple": {"qk": QK, "ov": 0.7 * EYE},
+    "graph": {"qk": QK, "ov": 0.7 * EYE, "mask": np.roll(np.tri(5, dtype=bool), 1, axis=1)},
     "causal": {"qk": QK, "ov": 0.7 * EYE, "causal": True},
     "contracting": {"qk": QK, "ov": -EYE},
     "paper": {"qk": QK, "ov": EYE, "normalization": "paper"},
@@ -77,7 +78,9 @@ def test_rescaled_tokens_are_those_of_the_flow(engine: Engine, name: str) -> Non
     of = flow(**FLOWS[name])
     run = td.simulate(of, START, TIMES, rtol=1e-11, atol=1e-13, engine="batched")
     if engine == "compiled" and name not in MULTIPLES:
-        with pytest.raises(ArgumentValueError, match="'batched' for a rescaled frame in which ov is no multiple"):
+        with pytest.raises(
+            ArgumentValueError, match="'batched' for a (rescaled frame in which ov is no multiple|mask)"
+        ):
             td.simulate(of, START, TIMES, engine="compiled", frame="rescaled")
         return
     z = td.simulate(of, START, TIMES, frame="rescaled", **tight(engine))
@@ -283,6 +286,7 @@ def test_single_precision_keeps_its_limit() -> None:
         ({"weights": "linear"}, "'tokens' without softmax weights, got 'rescaled' with linear weights"),
         ({"weights": "exponential"}, "'tokens' without softmax weights, got 'rescaled' with exponential weights"),
         ({"positions": td.AbsolutePositions(np.ones((5, 3)))}, "'tokens' with positions, got 'rescaled' with Abs"),
+        ({"frozen": [1]}, "'tokens' with frozen tokens, got 'rescaled' with 1 of them"),
         (
             {"ov": td.Periodic([EYE, 2 * EYE], period=1.0)},
             "'tokens' where ov depends on time, got 'rescaled' with",
@@ -293,8 +297,8 @@ def test_single_precision_keeps_its_limit() -> None:
 )
 def test_flows_without_a_rescaled_frame_are_refused(changes: dict[str, Any], message: str) -> None:
     changes = {"qk": QK, "ov": EYE, "space": td.Free(), **changes}
-    space = changes.pop("space")
-    of = td.Flow(td.Attention(**changes), space)
+    space, frozen = changes.pop("space"), changes.pop("frozen", ())
+    of = td.Flow(td.Attention(**changes), space, frozen=frozen)
     with pytest.raises(ArgumentValueError, match=f"frame: expected {message}"):
         check_rescaled(of)
     with pytest.raises(ArgumentValueError, match=f"frame: expected {message}"):

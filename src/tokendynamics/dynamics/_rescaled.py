@@ -50,8 +50,8 @@ def check_rescaled(flow: Flow) -> None:
         flow: With known shapes.
 
     Raises:
-        ArgumentValueError: Another space than free space, weights other than softmax, positions, an ov that depends on
-            time or is to be differentiated by, or heads that do not commute with their sum.
+        ArgumentValueError: Another space than free space, weights other than softmax, positions, frozen tokens, an ov
+            that depends on time or is to be differentiated by, or heads that do not commute with their sum.
     """
     attention, wanted, advice = flow.attention, "", "take frame='tokens'"
     if not isinstance(flow.space, Free):
@@ -60,6 +60,8 @@ def check_rescaled(flow: Flow) -> None:
         wanted, came = "'tokens' without softmax weights", f"{attention.weights} weights, which do not add up to 1"
     elif attention.positions is not None:
         wanted, came = "'tokens' with positions", f"{type(attention.positions).__name__}, which do not grow with tokens"
+    elif flow.frozen:
+        wanted, came = "'tokens' with frozen tokens", f"{len(flow.frozen)} of them, which move once they are rescaled"
     elif not attention.ov.constant:
         wanted, came = "'tokens' where ov depends on time", f"ov {type(attention.ov).__name__}"
     elif attention.ov.matrix_at(0.0).requires_grad:
