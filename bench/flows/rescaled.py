@@ -14,8 +14,7 @@ from torch import Tensor
 from bench.measure import Comparison, alternate, overhead
 from tokendynamics.attention import Attention
 from tokendynamics.dynamics import Flow, simulate
-from tokendynamics.dynamics._field import Field
-from tokendynamics.dynamics._rescaled import rescaled
+from tokendynamics.dynamics.rescaled import rescaled
 from tokendynamics.numerics.resources import limited_threads
 from tokendynamics.spaces import Free
 
@@ -53,7 +52,7 @@ def _flow(dim: int, ov: str) -> Flow:
     return Flow(Attention(qk, 0.5 * torch.eye(dim, dtype=torch.float64) if ov == "multiple" else drawn), Free())
 
 
-def _error(ours: Field, other: Field, start: Tensor) -> str:
+def _error(ours: Any, other: Any, start: Tensor) -> str:
     """Compare with ``exp(−tV) (x' − V x)`` at x = exp(tV) z, for the last system at t = 1."""
     growth = other.attention.ov.matrix_at(0.0)[0].numpy()
     power, z = torch.from_numpy(expm(growth)), start[-1:]

@@ -15,8 +15,8 @@ from torch import Tensor
 import tokendynamics as td
 from tokendynamics.attention import FactoredMatrix
 from tokendynamics.dynamics._field import jacobian, jacobian_vector
-from tokendynamics.dynamics._rescaled import check_rescaled, rescaled, resolved
 from tokendynamics.dynamics.events import AtRest, Consensus, NormAbove
+from tokendynamics.dynamics.rescaled import check_rescaled, rescaled, resolved
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.specification import SpecificationError, parse
 from tokendynamics.theorems.outcomes import outcomes_of
@@ -79,7 +79,7 @@ def test_rescaled_tokens_are_those_of_the_flow(engine: Engine, name: str) -> Non
     run = td.simulate(of, START, TIMES, rtol=1e-11, atol=1e-13, engine="batched")
     if engine == "compiled" and name not in MULTIPLES:
         with pytest.raises(
-            ArgumentValueError, match="'batched' for a (rescaled frame in which ov is no multiple|mask)"
+            ArgumentValueError, match=r"'batched' for a (rescaled frame in which ov is no multiple|mask)"
         ):
             td.simulate(of, START, TIMES, engine="compiled", frame="rescaled")
         return

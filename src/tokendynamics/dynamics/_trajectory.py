@@ -14,9 +14,9 @@ from torch import Tensor
 from tokendynamics.dynamics import _trajectory_files as trajectory_files
 from tokendynamics.dynamics._deviations import Deviations
 from tokendynamics.dynamics._flow import Flow
-from tokendynamics.dynamics._rescaled import Frame
 from tokendynamics.dynamics._trajectory_files import check_fields, from_dataset, to_dataset
 from tokendynamics.dynamics.engines.problem import RecordedEvents
+from tokendynamics.dynamics.rescaled import Frame
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments

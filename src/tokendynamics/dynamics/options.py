@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from tokendynamics.dynamics._flow import Flow
-from tokendynamics.dynamics._rescaled import grows_evenly
 from tokendynamics.dynamics.engines._crossings import OverflowGuard
 from tokendynamics.dynamics.events import AtRest, Consensus, Event
+from tokendynamics.dynamics.rescaled import grows_evenly
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_tensor, without_labels
 from tokendynamics.numerics.errors import expected

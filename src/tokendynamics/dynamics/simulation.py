@@ -15,7 +15,6 @@ from tokendynamics.attention.schedules.conversion import has_function
 from tokendynamics.dynamics._deviations import Deviations
 from tokendynamics.dynamics._flow import Flow, check_exponentials
 from tokendynamics.dynamics._notes import notes_on_time, warning_of_small_states
-from tokendynamics.dynamics._rescaled import Frame, check_rescaled, longest_step, rescaled
 from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics._trajectory import Trajectory
 from tokendynamics.dynamics.engines.problem import Outcome, Problem, recorded
@@ -32,6 +31,7 @@ from tokendynamics.dynamics.options import (
     stops,
     with_overflow_guard,
 )
+from tokendynamics.dynamics.rescaled import Frame, check_rescaled, longest_step, rescaled
 from tokendynamics.dynamics.span import SpanReduction
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_device, as_not_negative, as_positive, as_tensor, like

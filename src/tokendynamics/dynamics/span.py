@@ -14,9 +14,9 @@ from torch import Tensor
 from tokendynamics.attention import FactoredMatrix
 from tokendynamics.attention.circuit_at_time import CircuitAtTime, Dense, RowScaled
 from tokendynamics.attention.schedules import Constant, Schedule, Sinusoidal, Time
-from tokendynamics.dynamics._rescaled import Growing
 from tokendynamics.dynamics.engines.problem import Outcome, Problem
 from tokendynamics.dynamics.events import AtRest, Consensus, NormAbove
+from tokendynamics.dynamics.rescaled import Growing
 
 WORTH = 0.7
 """The reduction is taken where the rank is at most this share of dim."""

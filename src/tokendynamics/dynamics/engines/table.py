@@ -12,10 +12,10 @@ from tokendynamics.attention import AbsolutePositions, RotaryPositions
 from tokendynamics.attention.mixing import logits
 from tokendynamics.attention.schedules import Constant, Schedule, Sinusoidal
 from tokendynamics.attention.schedules.conversion import PerHead
-from tokendynamics.dynamics._rescaled import Growing
 from tokendynamics.dynamics.engines._crossings import OverflowGuard
 from tokendynamics.dynamics.engines.problem import Outcome, Problem
 from tokendynamics.dynamics.events import AtRest, Consensus, NormAbove
+from tokendynamics.dynamics.rescaled import Growing
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.extras import missing, require

@@ -379,7 +379,7 @@ class Conjugated(_OverTime):
         """Return ``R^T qk R``, (*system, head, dim, dim), and logarithms of its sizes."""
         right = modes.right.unsqueeze(-3)
         entries = right.mT @ (qk @ right)
-        # Below its rounding an entry is none: it would outgrow all others.
+        # Below its rounding an entry counts as 0: it would outgrow all others.
         noise = 8 * torch.finfo(qk.dtype).eps * (right.abs().mT @ (qk.abs() @ right.abs()))
         entries = torch.where(entries.abs() > noise, entries, 0.0)
         return entries, entries.abs().double().log()
