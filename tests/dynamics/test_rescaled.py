@@ -19,6 +19,7 @@ from tokendynamics.dynamics.events import AtRest, Consensus, NormAbove
 from tokendynamics.dynamics.rescaled import check_rescaled, rescaled, resolved
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.specification import SpecificationError, parse
+from tokendynamics.theorems import ATLAS
 from tokendynamics.theorems.outcomes import outcomes_of
 
 Engine = Literal["batched", "compiled", "stiff", "fixed"]
@@ -256,7 +257,8 @@ def test_rest_ends_no_run_where_another_direction_may_take_over() -> None:
 
 def test_a_direction_in_which_tokens_shrink_diverges_in_z() -> None:
     """ov = −1, qk = 0 on one coordinate: z − z̄ grows like e^t, and says so in the end."""
-    run = td.simulate(flow([[0.0]], [[-1.0]]), [[1.0], [2.0]], [0.0, 400.0], frame="rescaled")
+    of = flow([[0.0]], [[-1.0]])
+    run = td.simulate(of, [[1.0], [2.0]], [0.0, 400.0], engine="batched", rtol=1e-6, frame="rescaled")
     assert str(run.status) == "diverged"
     assert float(run.end_times) == pytest.approx(np.log(2e100), rel=1e-2)
 
@@ -269,12 +271,13 @@ def test_gradients_reach_the_start() -> None:
     moved = START[0].clone()
     moved[2, 1] += 1e-6
     ahead = td.simulate(of, moved, [0.0, 1.0], step=0.05, frame="rescaled").tensor[-1]
-    assert float(slope[2, 1]) == pytest.approx(float(ahead[0, 0] - end[0, 0]) / 1e-6, rel=1e-4, abs=1e-6)
+    assert float(slope[2, 1]) == pytest.approx(float((ahead[0, 0] - end[0, 0]).detach()) / 1e-6, rel=1e-4, abs=1e-6)
 
 
 def test_single_precision_keeps_its_limit() -> None:
-    run = td.simulate(flow(np.eye(3), SYMMETRIC), START.float(), [0.0, 300.0], frame="rescaled", rtol=1e-4, atol=1e-5)
-    exact = td.simulate(flow(np.eye(3), SYMMETRIC), START, [0.0, 300.0], frame="rescaled")
+    of = flow(np.eye(3), 0.4 * EYE + 0.2 * SYMMETRIC)
+    run = td.simulate(of, START.float(), [0.0, 300.0], frame="rescaled", rtol=1e-4, atol=1e-5)
+    exact = td.simulate(of, START, [0.0, 300.0], frame="rescaled", engine="batched")
     assert run.tensor.dtype == torch.float32
     assert float((run.tensor.double() - exact.tensor).abs().max()) < 0.02
 
@@ -292,7 +295,7 @@ def test_single_precision_keeps_its_limit() -> None:
             "'tokens' where ov depends on time, got 'rescaled' with",
         ),
         ({"ov": torch.eye(3).double().requires_grad_()}, "'tokens' where gradients by ov are wanted"),
-        ({"qk": np.stack([QK, QK]), "ov": np.stack([SHEAR, TURNING])}, "for heads whose ov do not commute"),
+        ({"qk": np.stack([QK, QK]), "ov": np.stack([SHEAR, TURNING])}, "'tokens' for heads whose ov do not commute"),
     ],
 )
 def test_flows_without_a_rescaled_frame_are_refused(changes: dict[str, Any], message: str) -> None:
@@ -305,7 +308,7 @@ def test_flows_without_a_rescaled_frame_are_refused(changes: dict[str, Any], mes
         td.simulate(of, START, TIMES, frame="rescaled")
 
 
-def test_wrong_words_and_starts_are_refused() -> None:
+def test_wrong_words_and_starts_are_refused(unchecked: None) -> None:
     wrong: Any = "scaled"
     of = flow(QK, EYE)
     with pytest.raises(ArgumentValueError, match=r"frame: expected 'tokens' or 'rescaled'"):
@@ -349,7 +352,13 @@ frame = "rescaled"
 def test_a_specification_file_has_a_frame_and_its_page_says_so(tmp_path: Path) -> None:
     simulation = td.specification.run(parse(SPECIFICATION, "a.toml"))
     assert simulation.trajectory.frame == "rescaled"
-    assert simulation.certificates == ()
+    assert {one.statement for one in simulation.certificates or ()} == {
+        "clusters-3.1",
+        "clusters-5",
+        "clusters-8-hull",
+        "clusters-12",
+        "clusters-4-codimension",
+    }
     assert "rescaled tokens z = exp(−t ov) x" in simulation.trajectory.report(tmp_path / "run.html").read_text("utf-8")
     played = simulation.trajectory.explore(tmp_path / "explorer.html").read_text("utf-8")
     assert "A browser does not compute rescaled tokens" in played
@@ -365,7 +374,7 @@ def test_what_is_about_x_refuses_rescaled_tokens() -> None:
         outcomes_of(run)
     with pytest.raises(ArgumentValueError, match=r"a run in the frame 'tokens' for positional-3.1"):
         td.certify(run, ["positional-3.1"])
-    assert td.certify(run) == []
+    assert {one.statement for one in td.certify(run)} <= {one.name for one in ATLAS if one.rescaled}
     with pytest.raises(ArgumentValueError, match=r"probe: expected None for rescaled tokens"):
         td.figures.phase_plane(run, probe=0)
     assert td.figures.phase_plane(run).axes[0].get_xlabel() == "z[0]"

@@ -167,7 +167,8 @@ def test_four_tokens_of_a_square_refute_the_codimension_conjecture() -> None:
     of = flow(EYE, EYE)
     (checked,) = td.check(of, np.array(SQUARE), statements=["clusters-4-codimension"])
     assert checked.applies
-    for frame, until in (("rescaled", 1000.0), ("tokens", 10.0)):
+    runs: tuple[tuple[Literal["tokens", "rescaled"], float], ...] = (("rescaled", 1000.0), ("tokens", 10.0))
+    for frame, until in runs:
         run = td.simulate(of, SQUARE, [0.0, until], frame=frame, rtol=1e-10, atol=1e-12)
         (certificate,) = td.certify(run, ["clusters-4-codimension"])
         assert certificate.outcome == "fails", certificate.text

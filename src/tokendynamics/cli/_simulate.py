@@ -124,7 +124,7 @@ def _print_tables(simulation: Simulation, folder: Path, paths: tuple[Path, ...])
             shown.add_row("", *cells, Text(text))
     why = "No statement of the theory applies"
     if trajectory.frame == "rescaled":
-        why = "Statements of the papers are about tokens, not about rescaled tokens"
+        why = "No statement about rescaled tokens applies"
     console.print(shown if simulation.certificates else f"{why}, so nothing is certified.\n")
     console.print(Text(f"{folder}: {', '.join(path.name for path in paths)}"))
 
