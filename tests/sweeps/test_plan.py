@@ -135,6 +135,7 @@ def test_random_designs_have_points_within_their_bounds() -> None:
         ("low = 0.5", "low = 2.5", r"low < high, got 2.5 and 1.5"),
         ("draws = 4", "drws = 4", r"sweep.drws: unknown key; did you mean 'draws'"),
         ('measure = ["outcome"', 'measure = ["outcme"', r"unknown measure 'outcme'; did you mean 'outcome'"),
+        ("rtol = 1e-4", "rtol = 1e-4\nframe = 'rescaled'", r"'outcome' is that of x, not of rescaled tokens"),
         ("tokens = 3", "tokens = 3\nsystems = 4", r"start.systems: a sweep has draws"),
         ("seed = 7\n", "", r"missing key 'seed'"),
         ("[space]", "[output]\nformats = ['png']\n[space]", r"output: a sweep draws no trajectories"),

@@ -61,6 +61,14 @@ def test_one_free_token_grows_by_its_rate(client: Client, tmp_path: Path) -> Non
     assert words.tolist() == ["zero", "zero", "undecided", "diverged", "diverged"]  # ov = 0 has no time to be long in
 
 
+def test_rescaled_tokens_of_a_sweep_keep_their_place(client: Client, tmp_path: Path) -> None:
+    """One free token is exp(t ov) x: rescaled it does not move, where its logarithm would be up to 20 more."""
+    text = GROWTH.replace('"outcome", ', "").replace("[solver]", "[solver]\nframe = 'rescaled'")
+    found = sweep(parse_plan(text, "growth.toml"), tmp_path / "rescaled.zarr", client)
+    np.testing.assert_allclose(found.log_norm_over_time.values, 0.0, atol=1e-12)
+    assert (found.end_time.values == 3.0).all()
+
+
 def test_a_system_of_a_sweep_is_that_of_a_simulation_of_its_own(client: Client, tmp_path: Path) -> None:
     plan = parse_plan(SMALL.replace("rtol = 1e-4", "rtol = 1e-9").replace("task = 2", "task = 24"), "small.toml")
     found = sweep(plan, tmp_path / "sweep.zarr", client)
