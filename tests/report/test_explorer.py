@@ -106,7 +106,9 @@ def test_rows_are_what_check_says_at_each_value_of_the_controls() -> None:
         rows = [table["rows"][row] for row in table["index"][6 * nearest + place]]
         # Away from the grid, only what does not say of which β it is.
         rows = [row for row in rows if beta in betas or not row.get("of_beta")]
-        named = {_statements._title(one.statement): one for one in td.check(flow, start)}
+        named = {
+            _statements._title(one.statement): one for one in td.check(flow, start, statements=_statements._OF_FLOWS)
+        }
         checks = [named[row["title"]] for row in rows]
         assert len(named) == table["elsewhere"] + len(table["index"][0])
         assert not any(one.structure for title, one in named.items() if title not in titles(table))

@@ -19,7 +19,8 @@ BETAS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 WEIGHTS: tuple[Weights, ...] = ("softmax", "linear", "exponential")
 RUN: dict[str, Any] = {"engine": "batched", "rtol": 1e-6, "atol": 1e-8, "max_steps": 200}
 """How the runs that are certified are computed: all values of β at once, so that those of a page take some seconds."""
-_KNOWN = {one.name: one for one in (*STATEMENTS, *ATLAS) if one.subject == "flow"}
+_KNOWN = {one.name: one for one in (*STATEMENTS, *ATLAS)}
+_OF_FLOWS = [one for one in _KNOWN.values() if one.subject == "flow"]
 _MOST_WORK = 200_000
 """Heads × tokens² × features of a flow beyond which no run is computed to be certified."""
 
@@ -44,7 +45,7 @@ def at_controls(flow: Flow, start: Tensor) -> dict[str, Any]:
         [changed(flow, beta=beta, causal=causal, weights=weights, positions=positions) for beta in betas]
         for causal, weights, positions in product((False, True), WEIGHTS, kept)
     ]
-    shown = [one for one in _KNOWN.values() if any(one.concerns(of_kind[0]) for of_kind in kinds)]
+    shown = [one for one in _OF_FLOWS if any(one.concerns(of_kind[0]) for of_kind in kinds)]
     rows: dict[str, Any] = {}
     index = [
         _places(check(of_kind[at], start, statements=shown), rows, beta)
@@ -60,7 +61,7 @@ def at_controls(flow: Flow, start: Tensor) -> dict[str, Any]:
     if not any("of_beta" in row for row in listed):
         betas, index = [], index[:settings]
     axes = {"beta": betas, "causal": [False, True], "weights": WEIGHTS, "positions": kept}
-    return _table(axes, listed, index) | {"elsewhere": len(_KNOWN) - len(shown)}
+    return _table(axes, listed, index) | {"elsewhere": len(_OF_FLOWS) - len(shown)}
 
 
 def _table(axes: dict[str, Any], rows: list[dict[str, Any]], index: list[list[int]]) -> dict[str, Any]:
@@ -79,11 +80,12 @@ def of_run(flow: Flow, trajectory: Trajectory) -> dict[str, Any]:
     start = trajectory.tensor[0]
     rows: dict[str, Any] = {}
     certified: dict[str, Any] = {}
-    shown = [one for one in _KNOWN.values() if one.concerns(flow)]
+    asked = _KNOWN.values() if trajectory.engine == "layers" else _OF_FLOWS
+    shown = [one for one in asked if one.concerns(flow)]
     index = [_places(check(flow, start, statements=shown), rows)]
     if _work(flow, start) <= _MOST_WORK:
         _certificate_places(certify(trajectory), trajectory, certified)
-    besides = {"certified": list(certified.values()), "elsewhere": len(_KNOWN) - len(shown)}
+    besides = {"certified": list(certified.values()), "elsewhere": len(asked) - len(shown)}
     return _table({}, list(rows.values()), index) | besides
 
 
@@ -142,7 +144,7 @@ def _certified(flow: Flow, start: Tensor, times: np.ndarray, certified: dict[str
     starts = start.expand(systems, *start.shape)
     # A run of one step tells which statements can be decided by any: a whole one for none of them takes seconds.
     first = simulate(flow, starts, times[:2], max_steps=1)
-    asked = check(flow, starts, times, statements=[one for one in _KNOWN.values() if one.decidable(first)])
+    asked = check(flow, starts, times, statements=[one for one in _OF_FLOWS if one.decidable(first)])
     checks = {_KNOWN[one.statement]: one for one in asked if one.applies_to.any()}
     if not checks:
         return [[] for _ in range(systems)]
