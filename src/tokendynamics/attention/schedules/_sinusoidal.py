@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -139,7 +138,7 @@ class Sinusoidal(Continuous):
 def _common_shape(gates: Sequence[Tensor], matrix: Tensor) -> tuple[int, ...]:
     """Return (*system, head, dim) of all gates and the matrix together."""
     try:
-        return np.broadcast_shapes(*(gate.shape for gate in gates), matrix.shape[:-1])
+        return torch.broadcast_shapes(*(gate.shape for gate in gates), matrix.shape[:-1])
     except RuntimeError:
         wanted = f"gates that broadcast with each other and matrix, shape {tuple(matrix.shape)}"
         came = "shapes " + ", ".join(str(tuple(gate.shape)) for gate in gates)
@@ -149,8 +148,8 @@ def _common_shape(gates: Sequence[Tensor], matrix: Tensor) -> tuple[int, ...]:
 def _gate(value: ArrayLike, argument: str, matrix: Tensor, rows: Sequence[int]) -> Tensor:
     gate = as_tensor(value, argument).to(matrix)
     try:
-        shape = np.broadcast_shapes(gate.shape, tuple(rows))
-        np.broadcast_shapes(shape, matrix.shape[:-1])
+        shape = torch.broadcast_shapes(gate.shape, tuple(rows))
+        torch.broadcast_shapes(shape, matrix.shape[:-1])
     except RuntimeError:
         wanted = f"a number, or one for each row of matrix, shape {tuple(matrix.shape)}"
         raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(gate.shape)}")) from None
