@@ -35,13 +35,13 @@ def run(quick: bool = False) -> Iterator[Comparison]:
             times = torch.linspace(0.0, 1.0, systems, dtype=torch.float64)
             for ov in OV:
                 other = _flow(dim, ov).field(start)
-                ours = rescaled(other)
-                pairs = alternate(partial(ours.velocity, start, times), partial(other.velocity, start, 0.0), ROUNDS)
+                in_frame = rescaled(other)
+                pairs = alternate(partial(in_frame.velocity, start, times), partial(other.velocity, start, 0.0), ROUNDS)
                 what = "ov a multiple of the identity" if ov == "multiple" else "any ov"
                 title = (
                     f"right-hand side, rescaled tokens against tokens, {what}, {name} ({systems} × {tokens} × {dim})"
                 )
-                yield overhead(title, pairs, at_most=ALLOWED, error=_error(ours, other, start))
+                yield overhead(title, pairs, at_most=ALLOWED, error=_error(in_frame, other, start))
         for engine in ("batched", "compiled"):
             yield _steps(engine, 64 if quick else 1024)
 
@@ -52,22 +52,22 @@ def _flow(dim: int, ov: str) -> Flow:
     return Flow(Attention(qk, 0.5 * torch.eye(dim, dtype=torch.float64) if ov == "multiple" else drawn), Free())
 
 
-def _error(ours: Any, other: Any, start: Tensor) -> str:
+def _error(in_frame: Any, other: Any, start: Tensor) -> str:
     """Compare with ``exp(−tV) (x' − V x)`` at x = exp(tV) z, for the last system at t = 1."""
     growth = other.attention.ov.matrix_at(0.0)[0].numpy()
     power, z = torch.from_numpy(expm(growth)), start[-1:]
     x = z @ power.mT
     plain = (other.velocity(x, 0.0) - x @ torch.from_numpy(growth).mT) @ torch.linalg.inv(power).mT
-    return f"{float((ours.velocity(z, 1.0) - plain).abs().max() / plain.abs().max()):.0e}"
+    return f"{float((in_frame.velocity(z, 1.0) - plain).abs().max() / plain.abs().max()):.0e}"
 
 
 def _steps(engine: Literal["batched", "compiled"], systems: int) -> Comparison:
     start = Free().sample(10, 3, (systems,), seed=2)
     flow = _flow(3, "multiple")
-    rescaled_run, plain_run = (
+    in_frame, plain_run = (
         partial(simulate, flow, start, [0.0, 1e3], engine=engine, frame=frame, **_STEP_COUNTED)
         for frame in ("rescaled", "tokens")
     )
-    pairs = alternate(rescaled_run, plain_run, ROUNDS)
+    pairs = alternate(in_frame, plain_run, ROUNDS)
     title = f"{STEPS} steps of {engine}, rescaled tokens against tokens, {systems} systems of 10 × 3"
     return overhead(title, pairs, at_most=ALLOWED, error="the same steps")

@@ -1,4 +1,4 @@
-"""The figure of rank collapse: what is claimed of depth, and what its bounds are held against."""
+"""Rank collapse with depth, with and without residual connection: the claim, and the runs that test its bounds."""
 
 from __future__ import annotations
 
