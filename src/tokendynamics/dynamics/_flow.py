@@ -163,8 +163,8 @@ class Flow:
 
         >>> import tokendynamics as td
         >>> flow = td.Flow(td.Attention([[0.0]], [[-1.0]]), td.Free())
-        >>> flow.jacobian([[3.0], [1.0]]).reshape(2, 2).tolist()
-        [[-0.5, -0.5], [-0.5, -0.5]]
+        >>> flow.jacobian([[3.0], [1.0]])
+        [[[[-0.5], [-0.5]]], [[[-0.5], [-0.5]]]]
         """
         flow = self.beginning(as_finite(t, "t"))
         states = flow.fitting(x)
