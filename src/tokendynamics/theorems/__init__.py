@@ -11,16 +11,19 @@ from tokendynamics.theorems._closed_forms import (
     predict_two_clusters,
 )
 from tokendynamics.theorems._evaluate import certify, check
+from tokendynamics.theorems._families import Family
 from tokendynamics.theorems._papers import PAPERS
+from tokendynamics.theorems._search import Counterexample, Search, search_counterexample
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.atlas import ATLAS
 from tokendynamics.theorems.result import Certificate, Check, Condition, Hypothesis, Prediction
 from tokendynamics.theorems.statements import STATEMENTS
 
 __all__ = [
-    "ATLAS", "PAPERS", "STATEMENTS", "Certificate", "Check", "Condition", "Hypothesis", "Prediction",
-    "Statement", "certify", "check", "predict_equiangular", "predict_gaussian_moments", "predict_interaction_window",
-    "predict_long_context", "predict_strong_centers", "predict_two_clusters",
+    "ATLAS", "PAPERS", "STATEMENTS", "Certificate", "Check", "Condition", "Counterexample", "Family", "Hypothesis",
+    "Prediction", "Search", "Statement", "certify", "check", "predict_equiangular", "predict_gaussian_moments",
+    "predict_interaction_window", "predict_long_context", "predict_strong_centers", "predict_two_clusters",
+    "search_counterexample",
 ]  # fmt: skip
 
 

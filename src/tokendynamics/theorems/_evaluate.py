@@ -64,7 +64,7 @@ def check(
     """
     if not isinstance(flow, Flow):
         raise ArgumentTypeError(expected("flow", "a Flow", type(flow).__name__))
-    chosen = _known() if statements is None else [_named(one) for one in statements]
+    chosen = _known() if statements is None else [named(one) for one in statements]
     if times is not None:
         moments = read_times(times)
         flow = over_horizon(flow.beginning(moments[0]), np.array(moments))
@@ -124,7 +124,7 @@ def certify(trajectory: Trajectory, statements: Sequence[str | Statement] | None
     if trajectory.flow is not None:
         trajectory = replace(trajectory, flow=over_horizon(trajectory.flow, trajectory.times))
     if statements is not None:
-        return [_named(one).certify(trajectory) for one in statements]
+        return [named(one).certify(trajectory) for one in statements]
     flow = flow_of_run(trajectory)
     start = as_start(flow, trajectory.tensor[..., 0, :, :])
     spoken_of = [one for one in _known() if one.subject == "layers" or approximates_its_flow(trajectory)]
@@ -137,7 +137,8 @@ def _known() -> tuple[Statement, ...]:
     return (*STATEMENTS, *ATLAS)
 
 
-def _named(name: str | Statement) -> Statement:
+def named(name: str | Statement) -> Statement:
+    """Return the statement of a name; a statement is returned as it is."""
     if isinstance(name, Statement):
         return name
     statements = {statement.name: statement for statement in _known()}

@@ -114,7 +114,8 @@ class Statement:
         structure = all(one.anywhere for one in measured)
         if structure:
             measured = (*measured, *self.hypotheses(flow, start))
-        applies_to = np.asarray(np.logical_and.reduce([one.satisfied(systems) for one in measured]))
+        satisfied = [one.satisfied(systems) for one in measured]
+        applies_to = np.asarray(np.logical_and.reduce([np.ones(systems, dtype=bool), *satisfied]))
         return Check(
             statement=self.name,
             applies=bool(applies_to.all()),

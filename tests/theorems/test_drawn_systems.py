@@ -1,0 +1,80 @@
+"""Systems drawn inside the hypotheses of every theorem: none may fail, with any engine, at any tolerance.
+
+A failure here is a wrong constant, a hypothesis that is missing or measured wrongly, or a condition that asks too much.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import tokendynamics as td
+from theorems.test_families import SIZE, STATEMENTS, WITHOUT
+from tokendynamics.theorems._families import Family, family_of
+from tokendynamics.theorems._statement import Statement
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+FLOWS = [name for name, one in STATEMENTS.items() if name not in WITHOUT and one.subject == "flow"]
+LAYERS = [name for name, one in STATEMENTS.items() if one.subject == "layers"]
+KNOWN_TO_FAIL = {"masking-table-1-simple"}
+_MOST = 6000
+
+
+def inside(statement: Statement, family: Family, count: int) -> tuple[td.Flow, torch.Tensor]:
+    """Return so many systems that meet the hypotheses; fewer where they are rarer than one in thirty."""
+    source = np.random.default_rng(39)
+    numbers = torch.empty(0, family.numbers, dtype=torch.float64)
+    for _ in range(_MOST // count):
+        drawn = torch.from_numpy(source.standard_normal((count, family.numbers)))
+        numbers = torch.cat([numbers, drawn[torch.from_numpy(statement.check(*family.systems(drawn)).applies_to)]])
+        if len(numbers) >= count:
+            break
+    return family.systems(numbers[:count])
+
+
+def outcomes(name: str, size: tuple[int, int], count: int, **options: object) -> list[str]:
+    """Return what the certificate says of each of the systems."""
+    statement = STATEMENTS[name]
+    flow, start = inside(statement, family_of(statement, *size), count)
+    rescaled = statement.rescaled and isinstance(flow.space, td.Free)
+    times = np.linspace(0.0, 10.0 if rescaled else 40.0, 21)
+    frame = {"frame": "rescaled"} if rescaled and options.get("engine") != "layers" else {}
+    run = td.simulate(flow, start, times, max_steps=2000, **frame, **options)
+    return statement.certify(run).outcomes.tolist()
+
+
+@pytest.mark.every_value_once
+@pytest.mark.parametrize("name", FLOWS)
+def test_no_drawn_system_fails(name: str) -> None:
+    decided = outcomes(name, SIZE.get(name, (3, 2)), 60, engine="batched", rtol=1e-7, atol=1e-9)
+    assert len(decided) >= 20
+    assert ("fails" in decided) == (name in KNOWN_TO_FAIL)
+    assert "holds" in decided
+
+
+@pytest.mark.parametrize("residual", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("name", LAYERS)
+def test_no_drawn_layers_fail(name: str, residual: float) -> None:
+    decided = outcomes(name, SIZE.get(name, (3, 2)), 200, engine="layers", residual=residual)
+    assert len(decided) == 200
+    assert "fails" not in decided
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("engine", "rtol"),
+    [("batched", 1e-4), ("batched", 1e-10), ("compiled", 1e-7), ("compiled", 1e-10), ("stiff", 1e-4), ("stiff", 1e-7)],
+)
+@pytest.mark.parametrize("name", [name for name in FLOWS if name not in KNOWN_TO_FAIL])
+def test_no_drawn_system_fails_with_any_engine(name: str, engine: str, rtol: float) -> None:
+    tokens, dim = SIZE.get(name, (3, 2))
+    sizes = {(tokens, dim)} | ({(tokens + 1, dim + 1)} if name not in SIZE else set())
+    for size in sorted(sizes):
+        try:
+            decided = outcomes(name, size, 200, engine=engine, rtol=rtol, atol=rtol / 100)
+        except td.ArgumentValueError as error:
+            assert engine == "compiled"
+            pytest.skip(str(error))
+        assert "fails" not in decided
