@@ -49,6 +49,7 @@ from .pretrained import apply_remedy as apply_remedy
 from .pretrained import load as load
 from .spaces import Ellipsoid as Ellipsoid
 from .spaces import Free as Free
+from .spaces import Normalized as Normalized
 from .spaces import Sphere as Sphere
 from .sweeps import sweep as sweep
 from .theorems import certify as certify

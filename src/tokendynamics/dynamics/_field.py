@@ -160,7 +160,7 @@ class Field:
             velocity = systems_innermost(self, x, t)
             return velocity if self.factor == 1.0 else self.factor * velocity
         y = self.project(x)
-        return self.geometry.tangent_part(y, self._mixed(y, t))
+        return self.geometry.velocity(y, self._mixed(self.geometry.directions(y), t), t)
 
     def velocity_from_differences(self, x: Tensor, t: Time) -> Tensor:
         """Return ``Σ_j w_ij (y_j − y_i)``, tangent: accurate to rounding of the velocity itself, however slow.
@@ -194,9 +194,8 @@ class Field:
 
     def layer(self, x: Tensor, k: int, tau: float, residual: float = 1.0) -> Tensor:
         """Return ``π_M(ρ x + τ Σ_h w^h(x) x ov_h^T)`` with the schedules at time k, ρ = 1 in `asymptotic` (6)."""
-        update = tau * self._mixed(x, float(k))
-        after = self.exactly_projected((x if residual == 1.0 else residual * x) + update)
-        return self.unmoved(after, x)
+        pull = self._mixed(self.geometry.directions(x), float(k))
+        return self.unmoved(self.geometry.layer(x, pull, k, (tau, residual)), x)
 
     def unmoved(self, x: Tensor, start: Tensor) -> Tensor:
         """Return states with frozen tokens where they are in `start`, which broadcasts."""
@@ -240,11 +239,23 @@ class Field:
     @property
     def constant(self) -> bool:
         """Whether the field does not depend on time."""
-        return self.attention.constant
+        return self.attention.constant and self.geometry.constant
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether some function of time is known only where it is asked."""
+        return self.attention.is_sampled or self.geometry.is_sampled
+
+    def joints(self, start: float, end: float) -> list[float]:
+        """Return the jumps and kinks strictly between start and end, onto which explicit methods step, in order."""
+        return sorted({*self.attention.joints(start, end), *self.geometry.joints(start, end)})
 
     def within(self, start: float, end: float) -> Field:
         """Return the field on an interval without jumps; see `Schedule.within`."""
-        return self if self.constant else replace(self, attention=self.attention.within(start, end))
+        if self.constant:
+            return self
+        attention, geometry = self.attention.within(start, end), self.geometry.within(start, end)
+        return replace(self, attention=attention, geometry=geometry)
 
     @property
     def has_jacobian(self) -> bool:

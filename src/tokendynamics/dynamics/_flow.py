@@ -25,7 +25,7 @@ from tokendynamics.numerics.arguments import (
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.places import first_index, first_token
 from tokendynamics.numerics.signatures import typed_arguments
-from tokendynamics.spaces import Space
+from tokendynamics.spaces import Normalized, Space
 from tokendynamics.spaces.geometry import Geometry, geometry_of
 
 Projection = Literal["orthogonal", "remark_5_1"]
@@ -42,7 +42,7 @@ class Flow:
     Args:
         attention: The heads, whose weights are multiplied by 1/√dim if its normalization is "paper", or None on a
             sphere or ellipsoid.
-        space: `Free`, `Sphere`, `Ellipsoid`, or one of your own: see `tokendynamics.spaces.Space`.
+        space: `Free`, `Sphere`, `Ellipsoid`, `Normalized`, or one of your own: see `tokendynamics.spaces.Space`.
         projection: "orthogonal" (for the metric), or "remark_5_1": the projection of `asymptotic` Remark 5.1, for
             one head and metric ``ov^T ov``: ``dy_i/dt = Σ_j w_ij (y_j − (y_i^T M y_j) y_i)``.
         frozen: Indices of tokens, from 0, that others see and that do not move.
@@ -70,13 +70,14 @@ class Flow:
         if not isinstance(attention, Attention):
             raise ArgumentTypeError(expected("attention", "an Attention", type(attention).__name__))
         if not isinstance(space, Space) or isinstance(space, type):
-            wanted = "Free(), Sphere(), Ellipsoid(metric) or a space of your own"
+            wanted = "Free(), Sphere(), Ellipsoid(metric), Normalized(scheme) or a space of your own"
             raise ArgumentTypeError(expected("space", wanted, shown(space)))
         as_choice(projection, "projection", ("orthogonal", "remark_5_1"))
         self.attention, self.space = attention, space
         self.projection: Projection = projection
         self.frozen = _as_indices(frozen)
-        self.normalization = attention.normalization or ("paper" if self.geometry.quadratic else "plain")
+        of_paper = self.geometry.quadratic and not isinstance(space, Normalized)
+        self.normalization = attention.normalization or ("paper" if of_paper else "plain")
         # What a function of time returns is known from the first time of a run on: see `beginning`.
         if attention.shape_is_known:
             _check_metric(self.geometry, attention)
@@ -114,6 +115,11 @@ class Flow:
     def geometry(self) -> Geometry:
         """The space as the vector field sees it."""
         return geometry_of(self.space)
+
+    @property
+    def constant(self) -> bool:
+        """Whether the vector field does not depend on time."""
+        return self.attention.constant and self.geometry.constant
 
     @property
     def weight_factor(self) -> float:
@@ -320,7 +326,7 @@ def check_exponentials(flow: Flow, states: Tensor, t: float) -> None:
     attention, geometry = flow.attention, flow.geometry
     if attention.weights != "exponential":
         return
-    if geometry.quadratic and attention.positions is None:
+    if (geometry.quadratic or geometry.norm is not None) and attention.positions is None:
         # With M = L L^T and y = L^{-T} u, |u| = 1, a logit is u · L^{-1} qk L^{-T} u'.
         qk = attention.qk.matrix_at(t).double()
         metric = geometry.metric

@@ -55,7 +55,7 @@ def notes_on_time(engine: str, problem: Problem, outcome: Outcome, events: Seque
         notes.append(f"AtRest ended no run: {why}, so rest at one moment is not an equilibrium")
     if engine == "layers":
         return notes
-    if problem.field.attention.is_sampled and problem.max_step is None:
+    if problem.field.is_sampled and problem.max_step is None:
         size = f"the longest was {outcome.longest_step:.3g}; " if outcome.longest_step else ""
         notes.append(
             "functions of time are evaluated only at the times that steps need: a pulse or a jump shorter "

@@ -10,7 +10,8 @@ class Status(StrEnum):
 
     Every engine means the same by them. "diverged": in free space the norm passed its bound, or grew in finite time
     beyond what the numbers or the time can resolve. "not finite": the field itself is not finite, at a state of
-    moderate size. "step size underflow": states stay bounded, but no step is short enough for the tolerance.
+    moderate size. "step size underflow": states stay bounded, but no step is short enough for the tolerance. "radius
+    reached zero": a token of a space with radii has no direction any more.
 
     >>> [status.value for status in Status][:3]
     ['reached the horizon', 'consensus', 'diverged']
@@ -24,3 +25,5 @@ class Status(StrEnum):
     UNDERFLOW = "step size underflow"
     NOT_FINITE = "not finite"
     INTERRUPTED = "interrupted"
+    # Stores of sweeps have the places of these words: new ones come last.
+    RADIUS = "radius reached zero"

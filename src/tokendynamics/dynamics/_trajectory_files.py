@@ -34,7 +34,7 @@ from tokendynamics.observables import consensus, mean_pair_cosine, norms, pairwi
 from tokendynamics.provenance.stores import opened, read_store
 from tokendynamics.provenance.swap import NEW, put, recover, staging
 from tokendynamics.provenance.whole import full_disk_as_storage_error, settle_results
-from tokendynamics.spaces import Ellipsoid, Free, Sphere
+from tokendynamics.spaces import Ellipsoid, Free, Normalized, Space, Sphere
 
 _DEVIATIONS = {
     "center": ("system", "time", "feature"),
@@ -283,7 +283,7 @@ def flow_to_arrays(flow: Flow) -> tuple[dict[str, Any], Arrays]:
     attention, positions = flow.attention, flow.attention.positions
     arrays: Arrays = {}
     words: dict[str, Any] = {
-        "space": flow.space.name if type(flow.space) in (Free, Sphere, Ellipsoid) else OWN,
+        "space": flow.space.name if _is_kept(flow.space) else OWN,
         "projection": flow.projection,
         "normalization": flow.normalization,
         "weights": attention.weights,
@@ -294,6 +294,8 @@ def flow_to_arrays(flow: Flow) -> tuple[dict[str, Any], Arrays]:
         "positions": None,
         "frozen": list(flow.frozen),
     }
+    if isinstance(flow.space, Normalized):
+        words["norm"] = {name: getattr(flow.space, name) for name in _OF_NORMS} if _is_kept(flow.space) else None
     if attention.mask is not None:
         arrays["mask"] = _array(attention.mask)
     if flow.geometry.metric is not None:
@@ -308,6 +310,14 @@ def flow_to_arrays(flow: Flow) -> tuple[dict[str, Any], Arrays]:
     elif positions is not None and words["positions"] is None:
         words["positions"] = {"kind": OWN}
     return words, arrays
+
+
+_OF_NORMS = ("scheme", "switch", "rate", "radius")
+
+
+def _is_kept(space: Space) -> bool:
+    """Tell whether a space comes back from a file: one of the package's, without a function of the caller's own."""
+    return type(space) in (Free, Sphere, Ellipsoid) or (isinstance(space, Normalized) and not callable(space.rate))
 
 
 def flow_from_arrays(words: dict[str, Any], arrays: Arrays) -> Flow | None:
@@ -330,6 +340,10 @@ def flow_from_arrays(words: dict[str, Any], arrays: Arrays) -> Flow | None:
     options["offset"] = words.get("offset", 0.0)  # folders written before there were exponential weights have none
     mask = arrays["mask"].astype(bool) if "mask" in arrays else None
     attention = Attention(qk, ov, mask=mask, positions=positions, **options)
+    if "norm" in words:
+        norm = dict(words["norm"])
+        norm["rate"] = norm["rate"] if norm["scheme"] == "ngpt" else None
+        return Flow(attention, Normalized(**norm), words["projection"], words.get("frozen", ()))
     space = {"free": Free, "sphere": Sphere, "ellipsoid": lambda: Ellipsoid(arrays["metric"])}[words["space"]]()
     return Flow(attention, space, words["projection"], words.get("frozen", ()))
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.dynamics._flow import Flow
-from tokendynamics.dynamics.engines._crossings import OverflowGuard
+from tokendynamics.dynamics.engines._crossings import OverflowGuard, RadiusGuard
 from tokendynamics.dynamics.events import AtRest, Consensus, Event
 from tokendynamics.dynamics.rescaled import grows_evenly
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
@@ -98,9 +98,15 @@ def split_events(events: Sequence[Event]) -> tuple[tuple[Event, ...], tuple[Even
     return tuple(event for event in events if getattr(event, "then", "end") != "record"), noted
 
 
-def with_overflow_guard(events: Sequence[Event], flow: Flow, dtype: torch.dtype) -> tuple[Event, ...]:
-    """Return the events, and where tokens can grow without end one that ends a system before its numbers overflow."""
+_LEAST_RADIUS, _ERRORS = 1e-8, 100.0
+"""Of a token with a radius, and in units of atol: below the larger one it counts as zero."""
+
+
+def with_guards(events: Sequence[Event], flow: Flow, dtype: torch.dtype, atol: float) -> tuple[Event, ...]:
+    """Return the events, and those that end a system before its numbers overflow, or a radius is none any more."""
     guard: list[Event] = []
+    if flow.geometry.has_radius:
+        guard.append(RadiusGuard(max(_LEAST_RADIUS, _ERRORS * atol)))
     if not flow.geometry.bounded:
         guard.append(OverflowGuard(1e100 if dtype == torch.float64 else 1e15))
     return (*events, *guard)
@@ -121,6 +127,6 @@ def steady_events(events: Sequence[Event], flow: Flow, frame: str) -> tuple[Even
 
     In the rescaled frame it does, but where `grows_evenly` holds what is at rest stays there.
     """
-    if grows_evenly(flow) if frame == "rescaled" else flow.attention.constant:
+    if grows_evenly(flow) if frame == "rescaled" else flow.constant:
         return tuple(events)
     return tuple(event for event in events if not isinstance(event, AtRest))

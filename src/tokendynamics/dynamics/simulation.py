@@ -29,7 +29,7 @@ from tokendynamics.dynamics.options import (
     split_events,
     steady_events,
     stops,
-    with_overflow_guard,
+    with_guards,
 )
 from tokendynamics.dynamics.rescaled import Frame, check_rescaled, longest_step, rescaled
 from tokendynamics.dynamics.span import SpanReduction
@@ -304,13 +304,14 @@ def _problem(
     ending, noted = split_events(checked_events(events, start.states))
     ending = steady_events(ending, flow, frame)
     field = flow.field(start.states).flattened()
+    atol = as_positive(given.get("atol", 1e-10), "atol")
     return Problem(
         field=rescaled(field) if frame == "rescaled" else field,
         start=start.projected(flow),
         times=moments,
         rtol=max(as_positive(given.get("rtol", 1e-8), "rtol"), 10 * torch.finfo(dtype).eps),
-        atol=as_positive(given.get("atol", 1e-10), "atol"),
-        events=with_overflow_guard(ending, flow, dtype),
+        atol=atol,
+        events=with_guards(ending, flow, dtype, atol),
         recorded=noted,
         max_steps=max_steps,
         tableau=TABLEAUS[method],
@@ -320,7 +321,7 @@ def _problem(
         deviations=start.deviations,
         progress=report,
         max_step=as_positive(given["max_step"], "max_step") if "max_step" in given else None,
-        stops=stops(moments, max_steps) if flow.attention.is_sampled else (),
+        stops=stops(moments, max_steps) if field.is_sampled else (),
     )
 
 

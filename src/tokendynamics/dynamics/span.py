@@ -14,6 +14,7 @@ from torch import Tensor
 from tokendynamics.attention import FactoredMatrix
 from tokendynamics.attention.circuit_at_time import CircuitAtTime, Dense, RowScaled
 from tokendynamics.attention.schedules import Constant, Schedule, Sinusoidal, Time
+from tokendynamics.dynamics.engines._crossings import RadiusGuard
 from tokendynamics.dynamics.engines.problem import Outcome, Problem
 from tokendynamics.dynamics.events import AtRest, Consensus, NormAbove
 from tokendynamics.dynamics.rescaled import Growing
@@ -107,7 +108,8 @@ class SpanReduction:
         field, (tokens, dim) = problem.field, problem.start.shape[1:]
         positions = field.attention.positions
         # A user's event may read coordinates.
-        known = all(isinstance(event, AtRest | Consensus | NormAbove) for event in (*problem.events, *problem.recorded))
+        kinds = AtRest | Consensus | NormAbove | RadiusGuard
+        known = all(isinstance(event, kinds) for event in (*problem.events, *problem.recorded))
         if not known or field.multiples is None or tokens > WORTH * dim or problem.start.requires_grad:
             return None
         basis = torch.linalg.qr(problem.start.mT).Q

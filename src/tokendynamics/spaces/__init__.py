@@ -2,7 +2,8 @@
 
 from tokendynamics.spaces._ellipsoid import Ellipsoid, Sphere
 from tokendynamics.spaces._free import Free
+from tokendynamics.spaces._normalized import Normalized
 from tokendynamics.spaces.retraction import remark_5_1_projection
 from tokendynamics.spaces.space import Space
 
-__all__ = ["Ellipsoid", "Free", "Space", "Sphere", "remark_5_1_projection"]
+__all__ = ["Ellipsoid", "Free", "Normalized", "Space", "Sphere", "remark_5_1_projection"]

@@ -14,6 +14,9 @@ from tokendynamics.numerics.places import first_token
 from tokendynamics.spaces.retraction import inner, normalized, refuse_zero, tangent_part
 from tokendynamics.spaces.space import Space
 
+Time = float | Tensor
+"""One for all systems, or (system,)."""
+
 
 @runtime_checkable
 class Geometry(Protocol):
@@ -27,6 +30,10 @@ class Geometry(Protocol):
         closed_form: Whether the field's Jacobian and its fused form are known: free space, and quadrics.
         metric: M, (dim, dim) or (*system, dim, dim); None for the identity, and without a metric.
         per_system: Whether systems differ in it.
+        norm: The scheme by which a network normalizes its tokens; None for a space without one.
+        has_radius: Whether attention reads directions alone, of tokens whose lengths count elsewhere.
+        constant: Whether what it does with tokens does not depend on time.
+        is_sampled: Whether it depends on time by a function that is known only where it is asked.
     """
 
     @property
@@ -57,6 +64,46 @@ class Geometry(Protocol):
     @property
     def per_system(self) -> bool:
         """Whether systems differ in the metric."""
+        ...
+
+    @property
+    def norm(self) -> str | None:
+        """The scheme by which tokens are normalised, if there is one."""
+        ...
+
+    @property
+    def has_radius(self) -> bool:
+        """Whether attention reads directions alone."""
+        ...
+
+    @property
+    def constant(self) -> bool:
+        """Whether what it does with tokens does not depend on time."""
+        ...
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether a function of time is asked."""
+        ...
+
+    def directions(self, y: Tensor) -> Tensor:
+        """Return what attention reads of points of the space."""
+        ...
+
+    def velocity(self, y: Tensor, pull: Tensor, t: Time) -> Tensor:
+        """Return the velocity at points of the space from what attention carries there."""
+        ...
+
+    def layer(self, y: Tensor, pull: Tensor, k: int, step: tuple[float, float]) -> Tensor:
+        """Return points after layer k, from what attention carries; step has the factors of attention and of y."""
+        ...
+
+    def joints(self, start: float, end: float) -> list[float]:
+        """Return the times strictly between start and end at which the velocity jumps."""
+        ...
+
+    def within(self, start: float, end: float) -> Geometry:
+        """Return the same on an interval without joints."""
         ...
 
     def check(self, x: Tensor, argument: str) -> None:
@@ -100,7 +147,37 @@ class Geometry(Protocol):
         ...
 
 
-class _Shared:
+class WithoutNorm:
+    """What geometries share in which attention reads the tokens themselves, and nothing depends on time."""
+
+    norm: str | None = None
+    has_radius = False
+    constant = True
+    is_sampled = False
+
+    def directions(self, y: Tensor) -> Tensor:
+        """See `Geometry`."""
+        return y
+
+    def velocity(self: Geometry, y: Tensor, pull: Tensor, t: Time) -> Tensor:
+        """See `Geometry`."""
+        return self.tangent_part(y, pull)
+
+    def layer(self: Geometry, y: Tensor, pull: Tensor, k: int, step: tuple[float, float]) -> Tensor:
+        """See `Geometry`."""
+        tau, residual = step
+        return self.exactly_projected((y if residual == 1.0 else residual * y) + tau * pull)
+
+    def joints(self, start: float, end: float) -> list[float]:
+        """See `Geometry`."""
+        return []
+
+    def within(self, start: float, end: float) -> Geometry:
+        """See `Geometry`."""
+        return self  # pyright: ignore[reportReturnType]
+
+
+class Shared(WithoutNorm):
     """What geometries that are the same for all systems share."""
 
     metric: Tensor | None = None
@@ -129,7 +206,7 @@ class _Shared:
 
 
 @dataclass(frozen=True)
-class Flat(_Shared):
+class Flat(Shared):
     """No constraint."""
 
     constrained = False
@@ -157,7 +234,7 @@ class Flat(_Shared):
 
 
 @dataclass(frozen=True)
-class Quadric:
+class Quadric(WithoutNorm):
     """The surface ``y^T metric y = 1``."""
 
     metric: Tensor | None
@@ -218,7 +295,7 @@ class Quadric:
 
 
 @dataclass(frozen=True)
-class Own(_Shared):
+class Own(Shared):
     """A user's space, by its own `project` and `tangent`; the same for all systems."""
 
     space: Space

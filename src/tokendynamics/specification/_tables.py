@@ -318,7 +318,17 @@ class EllipsoidTable(TomlTable):
     projection: Literal["orthogonal", "remark_5_1"] = "orthogonal"
 
 
-SpaceTable = Annotated[FreeTable | SphereTable | EllipsoidTable, Field(discriminator="kind")]
+class NormalizedTable(TomlTable):
+    """``[space]`` of kind "normalized": tokens with a radius and a direction, as a network with a norm has them."""
+
+    kind: Literal["normalized"]
+    scheme: Literal["post", "pre", "mix", "peri", "ngpt", "scaled"]
+    switch: float | None = None
+    rate: PositiveFloat | None = None
+    radius: PositiveFloat = 1.0
+
+
+SpaceTable = Annotated[FreeTable | SphereTable | EllipsoidTable | NormalizedTable, Field(discriminator="kind")]
 
 
 class GivenTokens(TomlTable):
@@ -344,7 +354,7 @@ class _DrawnTokens(Drawn):
 
 
 class UniformStart(_DrawnTokens):
-    """Uniform on the sphere or ellipsoid."""
+    """Uniform on the sphere or ellipsoid; in the directions, at the radius of the space, where tokens have both."""
 
     law: Literal["uniform"]
 

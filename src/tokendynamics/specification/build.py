@@ -19,7 +19,7 @@ from tokendynamics.dynamics.events import AtRest, Consensus, Event, NormAbove
 from tokendynamics.dynamics.options import check_steps
 from tokendynamics.numerics.arguments import as_device
 from tokendynamics.numerics.resources import in_bytes, installed_memory
-from tokendynamics.spaces import Ellipsoid, Free, Space, Sphere
+from tokendynamics.spaces import Ellipsoid, Free, Normalized, Space, Sphere
 from tokendynamics.spaces.space import into_half_space
 from tokendynamics.specification._tables import (
     AbsoluteTable,
@@ -35,6 +35,7 @@ from tokendynamics.specification._tables import (
     GivenTokens,
     HemisphereStart,
     Law,
+    NormalizedTable,
     NormalStart,
     PeriodicMatrix,
     Product,
@@ -184,7 +185,9 @@ def build(file: SpecificationFile, draws: Draws | None = None) -> Setup:
             positions=positions,
             offset=table.offset,
         )
-    projection = "orthogonal" if isinstance(file.tables.space, FreeTable) else file.tables.space.projection
+    table_of_space = file.tables.space
+    plain = isinstance(table_of_space, FreeTable | NormalizedTable)
+    projection = "orthogonal" if plain else table_of_space.projection
     with file.blaming(("space", "projection")):
         flow = Flow(attention, space, projection=projection, frozen=table.frozen)
     times = build_times(file)
@@ -211,12 +214,15 @@ def _dim(file: SpecificationFile) -> int:
     raise file.error(("start",), "missing key 'dim': no matrix of the file says how many features a token has")
 
 
-def _space(file: SpecificationFile, dim: int, draws: Draws) -> Free | Ellipsoid:
+def _space(file: SpecificationFile, dim: int, draws: Draws) -> Space:
     table = file.tables.space
     if isinstance(table, EllipsoidTable):
         path: KeyPath = ("space", "metric")
         with file.blaming(path):
             return Ellipsoid(_dense(file, table.metric, path, dim, draws))
+    if isinstance(table, NormalizedTable):
+        with file.blaming(("space",)):
+            return Normalized(table.scheme, switch=table.switch, rate=table.rate, radius=table.radius)
     return Free() if isinstance(table, FreeTable) else Sphere()
 
 

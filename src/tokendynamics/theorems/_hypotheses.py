@@ -332,6 +332,8 @@ def open_half_space(start: Tensor) -> Hypothesis:
 
 def _space(flow: Flow) -> str:
     unknown = "" if flow.geometry.closed_form else ", one of your own, of which nothing more is known"
+    if flow.geometry.norm is not None:
+        unknown = ", which normalizes tokens"
     return f"the space is {flow.space.name}{unknown}"
 
 

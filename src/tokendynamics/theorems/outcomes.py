@@ -147,7 +147,7 @@ def outcomes_of(trajectory: Trajectory) -> np.ndarray:
     decided = seen & (length * rate >= _LONG_ENOUGH)
     in_steps &= length * rate >= _LONG_ENOUGH * _LONG
     # What stands still while circuits change may move again.
-    resting = (_largest_motion(states, third, last) < _AT_REST) & flow.attention.constant
+    resting = (_largest_motion(states, third, last) < _AT_REST) & flow.constant
     choices = [diverged, vanished, decided & resting, decided & decaying, decided & in_steps]
     return np.select(choices, ["diverged", "zero", "nonzero equilibrium", "zero", "zero"], "undecided")
 

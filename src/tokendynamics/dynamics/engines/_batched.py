@@ -103,7 +103,7 @@ class _Block:
 
     def run(self) -> None:
         start, end = self.problem.times[0], self.problem.times[-1]
-        joints = [start, *self.field.attention.joints(start, end), end]
+        joints = [start, *self.field.joints(start, end), end]
         try:
             self._end_where_events_hold(start)
             for left, right in pairwise(joints):

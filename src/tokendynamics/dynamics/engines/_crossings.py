@@ -16,6 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tokendynamics.dynamics._field import Field
+from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics.events import AtRest, Consensus, Event, NormAbove
 
 SAMPLES = 8
@@ -43,6 +45,31 @@ class OverflowGuard(NormAbove):
     """Ends a run before its numbers overflow; looked at once a step."""
 
 
+@dataclass(frozen=True)
+class RadiusGuard:
+    """Ends a run in which a token's radius falls to zero, up to `least`: its direction is then rounding.
+
+    Looked at once a step: under step control no accepted step passes zero, where directions jump.
+
+    Attributes:
+        least: The radius that counts as zero, in units of x.
+    """
+
+    least: float
+    status: Status = Status.RADIUS
+
+    def value(self, field: Field, x: Tensor, t: Tensor) -> Tensor:
+        """See `Event`."""
+        return x.norm(dim=-1).amin(dim=-1) - self.least
+
+    def is_passed(self, before: Tensor, after: Tensor) -> Tensor:
+        """Tell in which steps from states to others some token comes as near zero on a straight line, (system,)."""
+        way = after - before
+        square = way.square().sum(dim=-1, keepdim=True).clamp_min(torch.finfo(way.dtype).tiny)
+        share = (-(before * way).sum(dim=-1, keepdim=True) / square).clamp(0, 1)
+        return ((before + share * way).norm(dim=-1) <= self.least).any(dim=-1)
+
+
 def crossings(values: Values, before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
     """Return all places at which values fall from above zero to zero or less, as rows and shares of the step.
 
@@ -62,8 +89,8 @@ def crossings(values: Values, before: Tensor, after: Tensor) -> tuple[Tensor, Te
 
 
 def is_sampled(event: Event) -> bool:
-    """Tell whether an event is looked for within steps; the guard against overflow is one of their ends alone."""
-    return not isinstance(event, OverflowGuard)
+    """Tell whether an event is looked for within steps; guards are for their ends alone."""
+    return not isinstance(event, OverflowGuard | RadiusGuard)
 
 
 def may_cross(event: Event, before: Tensor, after: Tensor, start: Tensor, slopes: Tensor, h: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tokendynamics.dynamics._field import Field
 from tokendynamics.dynamics._status import Status
-from tokendynamics.dynamics.engines._crossings import crossings, is_sampled
+from tokendynamics.dynamics.engines._crossings import RadiusGuard, crossings, is_sampled
 from tokendynamics.dynamics.engines.problem import Outcome, Problem
 from tokendynamics.dynamics.events import Event
 
@@ -117,10 +117,15 @@ class Lockstep:
             for status, which in of_broken(field, tried).items():
                 self._end(broken & which.cpu(), status)
         path = None if since is None or not self._sampled else _Cubic.of(field, self.y, y, tried[0][1], since, t)
-        self.y = torch.where(self.alive.to(y.device)[:, None, None], y, self.y)
+        left, self.y = self.y, torch.where(self.alive.to(y.device)[:, None, None], y, self.y)
         self.outcome.end_times[self.alive] = t
         self.outcome.counts["accepted"] += self.alive
         self._look(field, t, path)
+        # A layer may well jump over zero; no stage of a step of the flow may.
+        for event in self.problem.events if since is not None else ():
+            if isinstance(event, RadiusGuard):
+                passed = [event.is_passed(left.detach(), state.detach()) for state in (*(x for x, _ in tried), self.y)]
+                self._end(self.alive & torch.stack(passed).any(dim=0).cpu(), event.status)
         self._end(self.alive & (self.outcome.counts["accepted"] >= self.problem.max_steps), Status.BUDGET)
 
     def keep(self, t: float) -> None:

@@ -30,7 +30,7 @@ def run(problem: Problem, retraction: bool = True) -> Outcome:
     method = Coefficients.of(problem.tableau, problem.start)
     systems = Lockstep(problem, Outcome.blank(problem))
     first, last = problem.times[0], problem.times[-1]
-    stops = sorted({*problem.times, *problem.field.attention.joints(first, last)})
+    stops = sorted({*problem.times, *problem.field.joints(first, last)})
     try:
         systems.begin()
         for left, right in pairwise(stops):

@@ -61,7 +61,7 @@ def _refusal_of_compiled(problem: Problem) -> str | None:
     if problem.start.shape[2] > _LARGEST_DIM:
         return f"more than {_LARGEST_DIM} features"
     if not field.geometry.closed_form:
-        return "a space of your own"
+        return _geometry_in_words(problem)
     if field.attention.mask is not None:
         return "a mask of your own"
     if field.frozen:
@@ -75,13 +75,18 @@ def _refusal_of_compiled(problem: Problem) -> str | None:
     ):
         return "events of your own"
     first, *_, last = problem.times
-    joints = field.attention.joints(first, last)
+    joints = field.joints(first, last)
     inside = field.within(first, joints[0] if joints else last).attention
     if field.relative and not (isinstance(inside.qk, Growing) and inside.qk.qk.constant):
         return "a rescaled frame in which ov is no multiple of the identity, or qk depends on time"
     if not all(map(_is_known, inside.schedules)):
         return "circuits that are a function of time of your own"
     return None
+
+
+def _geometry_in_words(problem: Problem) -> str:
+    norm = problem.field.geometry.norm
+    return "a space of your own" if norm is None else f"tokens that are normalized by {norm!r}"
 
 
 def _refusal_of_layers(problem: Problem) -> str | None:
@@ -186,13 +191,16 @@ def choose(engine: str, problem: Problem, given: Collection[str] = ()) -> str:
         wanted = "'fixed' (by step=), 'layers' or 'batched' where gradients are wanted"
         raise ArgumentValueError(expected("engine", wanted, repr(engine), "or detach x0 and the matrices"))
     if ENGINES[engine].needs_jacobian and not problem.field.has_jacobian:
-        wanted = "'batched', 'fixed' or 'layers' for a space or positions of your own"
+        known = problem.field.geometry.closed_form
+        what = "positions of your own" if known else _geometry_in_words(problem)
+        wanted = f"'batched', 'fixed' or 'layers' for {what}"
         raise ArgumentValueError(expected("engine", wanted, repr(engine), "their Jacobian is not known"))
     if engine == "compiled":
         require("fast", "engine", "engine='compiled'", otherwise="take 'batched'")
         refused = _refusal_of_compiled(problem)
         if refused is not None:
-            raise UnsuitableEngineError(expected("engine", f"'batched' for {refused}", chosen))
+            others = "'batched'" if problem.field.geometry.norm is None else "'batched', 'fixed' or 'layers'"
+            raise UnsuitableEngineError(expected("engine", f"{others} for {refused}", chosen))
     if engine == "layers" and (refused := _refusal_of_layers(problem)) is not None:
         raise UnsuitableEngineError(
             expected("engine", f"'batched', 'compiled', 'stiff' or 'fixed' for {refused}", chosen)

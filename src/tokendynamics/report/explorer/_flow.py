@@ -33,6 +33,8 @@ def why_not_live(flow: Flow, start: Tensor) -> str:
             return f"It has {plural(count, noun)}; a browser follows at most {most} live."
     if not attention.constant:
         return "Its matrices depend on time, which a browser does not follow live."
+    if geometry.norm is not None:
+        return f"Its tokens are normalized by the scheme {geometry.norm}, which a browser does not follow live."
     if geometry.constrained and not geometry.quadratic:
         return f"Its space, {shortened(flow.space.name, 60)}, is known to Python alone."
     if flow.projection != "orthogonal":

@@ -73,7 +73,7 @@ def played_system(trajectory: Trajectory, why: str, *, name: str, title: str, se
     drawn = states[torch.from_numpy(places)].detach().cpu().double().numpy()
     plane = plane_of(drawn) if dim > 3 else None
     shown = drawn if plane is None else drawn @ np.array(plane["vectors"]).T
-    known = trajectory.flow is not None and trajectory.tensor.ndim == 3 and trajectory.flow.attention.constant
+    known = trajectory.flow is not None and trajectory.tensor.ndim == 3 and trajectory.flow.constant
     known = known and trajectory.frame == "tokens"
     return {
         "name": name,

@@ -147,6 +147,7 @@ _PHRASES: dict[str, str] = {
     Status.EQUILIBRIUM: "came to rest",
     Status.BUDGET: "spent the step budget",
     Status.UNDERFLOW: "stopped because the step size underflowed",
+    Status.RADIUS: "stopped because the radius of a token reached zero",
     Status.NOT_FINITE: "stopped because the velocity was not finite",
     Status.INTERRUPTED: "was interrupted",
 }

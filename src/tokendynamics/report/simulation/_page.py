@@ -33,7 +33,9 @@ def _moved_by(run: Shown) -> str:
     flow = run.flow
     if flow is None:
         return ", under a flow that is not stored (a user-defined function)"
-    where = _SPACES.get(run.space, f"in the space {run.space!r}")
+    norm = flow.geometry.norm
+    elsewhere = f"in the space {run.space!r}" if norm is None else f"normalized by the scheme {norm!r}"
+    where = _SPACES.get(run.space, elsewhere)
     attends = flow.attention
     mask = "masked" if attends.mask is not None else "causal" if attends.causal else "full"
     weights = "" if attends.weights == "softmax" else f" with {attends.weights} weights"

@@ -87,7 +87,10 @@ class Shown:
     @property
     def on_surface(self) -> bool:
         """Whether tokens are held to a sphere or an ellipsoid, so that their length says nothing."""
-        return self.flow is not None and self.flow.geometry.quadratic
+        if self.flow is None:
+            return False
+        geometry = self.flow.geometry
+        return geometry.quadratic or (geometry.norm is not None and not geometry.has_radius)
 
     @property
     def drawn(self) -> np.ndarray:

@@ -30,13 +30,14 @@ _TOGETHER = 1e-6
 def outcome_codes(setup: Setup, run: Trajectory) -> np.ndarray:
     """Return the index in `OUTCOMES` of what became of each system of a run.
 
-    In free space they are those of `tokendynamics.theorems.outcomes.outcomes_of`. On a sphere or an ellipsoid it is
+    In free space they are those of `tokendynamics.theorems.outcomes.outcomes_of`. On a sphere or an ellipsoid, and of
+    tokens with a radius, it is
     "consensus" where the directions of all tokens agree at the end with the first (E < 1e-6, signed, or the event
     "consensus"), "antipodal consensus" where they do up to the sign, and otherwise "nonzero equilibrium" or
     "undecided" as in free space: at rest, or not, over the last third of the run.
     """
     words = outcomes_of(run)
-    if setup.flow.geometry.bounded:
+    if setup.flow.geometry.bounded or setup.flow.geometry.has_radius:
         states = run.tensor[:, -1].double()
         signed, unsigned = (observables.consensus(states, signed=sign).numpy() < _TOGETHER for sign in (True, False))
         signed = signed | (run.status == "consensus")

@@ -26,7 +26,7 @@ from tokendynamics.numerics.resources import limited_threads
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.progress import Progress
 from tokendynamics.provenance.swap import staging
-from tokendynamics.spaces import Ellipsoid, Space
+from tokendynamics.spaces import Ellipsoid, Normalized, Space
 from tokendynamics.specification.build import Setup
 from tokendynamics.sweeps._store import check_versions, filling, own_versions, recorded
 from tokendynamics.sweeps.systems._plan import Plan, parse_plan, read_plan
@@ -318,8 +318,15 @@ def _joinable(one: Setup, other: Setup) -> bool:
         and one.flow.attention.qk.shape[-3:] == other.flow.attention.qk.shape[-3:]
         and _constant(one.flow.attention)
         and _constant(other.flow.attention)
-        and type(one.flow.space) is type(other.flow.space)
+        and _alike(one.flow.space, other.flow.space)
     )
+
+
+def _alike(one: Space, other: Space) -> bool:
+    """Tell whether spaces differ in nothing but a metric."""
+    if isinstance(one, Normalized):
+        return isinstance(other, Normalized) and one.geometry == other.geometry
+    return type(one) is type(other)
 
 
 def _attention_options(attention: Attention) -> tuple[object, ...]:
