@@ -164,10 +164,12 @@ FLOWS: dict[str, Call] = {
         scale=(1.0, "number"),
         frequencies=([1.0], "array or none"),
     ),
+    "Normalized": _call(td.Normalized, scheme=("mix", "choice"), switch=(1.0, "number"), radius=(1.0, "number")),
+    "Normalized.at_radius": _call(td.Normalized("pre").at_radius, x=(X, "array"), radius=(2.0, "array")),
     "Ellipsoid": _call(td.Ellipsoid, metric=(np.eye(2), "array")),
     **{
         f"{type(space).__name__}.{name}": _call(getattr(space, name), **arguments)
-        for space in (td.Free(), td.Sphere(), td.Ellipsoid([[2.0, 0.0], [0.0, 1.0]]))
+        for space in (td.Free(), td.Sphere(), td.Ellipsoid([[2.0, 0.0], [0.0, 1.0]]), td.Normalized("peri"))
         for name, arguments in {
             "project": {"x": (X, "array")},
             "tangent": {"y": (X, "array"), "vectors": (X, "array")},

@@ -70,7 +70,7 @@ class Flow:
         if not isinstance(attention, Attention):
             raise ArgumentTypeError(expected("attention", "an Attention", type(attention).__name__))
         if not isinstance(space, Space) or isinstance(space, type):
-            wanted = "Free(), Sphere(), Ellipsoid(metric), Normalized(scheme) or a space of your own"
+            wanted = "Free(), Sphere(), Ellipsoid(metric) or a space of your own"
             raise ArgumentTypeError(expected("space", wanted, shown(space)))
         as_choice(projection, "projection", ("orthogonal", "remark_5_1"))
         self.attention, self.space = attention, space

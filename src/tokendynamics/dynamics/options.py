@@ -103,7 +103,7 @@ _LEAST_RADIUS, _ERRORS = 1e-8, 100.0
 
 
 def with_guards(events: Sequence[Event], flow: Flow, dtype: torch.dtype, atol: float) -> tuple[Event, ...]:
-    """Return the events, and those that end a system before its numbers overflow, or a radius is none any more."""
+    """Return the events, and those that end a system before its numbers overflow, or where a radius reaches zero."""
     guard: list[Event] = []
     if flow.geometry.has_radius:
         guard.append(RadiusGuard(max(_LEAST_RADIUS, _ERRORS * atol)))

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
-from tokendynamics.numerics.arguments import ArrayLike, as_choice, as_finite, as_positive, as_states, like
+from tokendynamics.numerics.arguments import ArrayLike, as_choice, as_finite, as_positive, as_states, as_tensor, like
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.spaces._ellipsoid import Sphere
 from tokendynamics.spaces._free import Free
@@ -125,17 +125,13 @@ class Normalized(Space):
         [[6.0, 8.0], [2.0, 0.0]]
         """
         states = as_states(x)
-        lengths = torch.as_tensor(radius, dtype=states.dtype, device=states.device)
-        if not bool((lengths > 0).all()) or not bool(torch.isfinite(lengths).all()):
-            raise ArgumentValueError(expected("radius", "lengths above 0", shown(radius)))
-        try:
-            scaled = retract(states, None, "x") * lengths.unsqueeze(-1)
-        except RuntimeError:
-            scaled = lengths
-        if scaled.shape != states.shape:
+        lengths = as_tensor(radius, "radius").to(states)
+        if lengths.shape not in ((), states.shape[:-1]):
             wanted = f"a number, or shape {tuple(states.shape[:-1])}"
             raise ArgumentValueError(expected("radius", wanted, f"shape {tuple(lengths.shape)}"))
-        return like(scaled, x)
+        if not bool((lengths > 0).all()):
+            raise ArgumentValueError(expected("radius", "lengths above 0", shown(radius)))
+        return like(retract(states, None, "x") * lengths.unsqueeze(-1), x)
 
     @property
     def _underlying(self) -> Free | Sphere:

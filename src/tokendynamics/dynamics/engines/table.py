@@ -191,8 +191,8 @@ def choose(engine: str, problem: Problem, given: Collection[str] = ()) -> str:
         wanted = "'fixed' (by step=), 'layers' or 'batched' where gradients are wanted"
         raise ArgumentValueError(expected("engine", wanted, repr(engine), "or detach x0 and the matrices"))
     if ENGINES[engine].needs_jacobian and not problem.field.has_jacobian:
-        known = problem.field.geometry.closed_form
-        what = "positions of your own" if known else _geometry_in_words(problem)
+        norm = problem.field.geometry.norm
+        what = "a space or positions of your own" if norm is None else _geometry_in_words(problem)
         wanted = f"'batched', 'fixed' or 'layers' for {what}"
         raise ArgumentValueError(expected("engine", wanted, repr(engine), "their Jacobian is not known"))
     if engine == "compiled":
