@@ -31,6 +31,7 @@ from .diagnosis import head_effects as head_effects
 from .diagnosis import joint_levers as joint_levers
 from .diagnosis import levers as levers
 from .diagnosis import logit_lens as logit_lens
+from .diagnosis import nearest_statements as nearest_statements
 from .diagnosis import passes as passes
 from .diagnosis import remedies as remedies
 from .diagnosis import shared_directions as shared_directions

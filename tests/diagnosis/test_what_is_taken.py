@@ -38,6 +38,9 @@ READS: dict[str, Callable[[Any], Any]] = {
     "attention_seen": lambda model: td.attention_seen(model, PROMPTS[0]).entropy.values,
     "token_paths": lambda model: td.token_paths(model, PROMPTS[0]).norm.values,
     "token_clusters": lambda model: td.token_clusters(model, PROMPTS[0])["count"].values,
+    "nearest_statements": lambda model: np.array(
+        [len(one.violated) for one in td.nearest_statements(model, PROMPTS[0], 1)], dtype=float
+    ),
     "flow_of": lambda model: td.flow_of(model).velocity(torch.eye(3, 16, dtype=torch.float64)).numpy(),
     "apply_remedy": lambda model: td.apply_remedy(model, start=-0.5)(input_ids=PROMPTS[0][None])[0].detach().numpy(),
     "diagnose": lambda model: td.diagnose(model, PROMPTS, **ALONE).trace.consensus_within.values,

@@ -7,6 +7,7 @@ package, a folder `audit` would hide `audit`.
 """
 
 from tokendynamics.diagnosis._diagnose import diagnose
+from tokendynamics.diagnosis._nearest_statements import NearStatement, nearest_statements
 from tokendynamics.diagnosis._network_flow import flow_of
 from tokendynamics.diagnosis.auditing._audit import audit
 from tokendynamics.diagnosis.auditing._words import prediction_against_trace
@@ -33,10 +34,10 @@ from tokendynamics.diagnosis.verdict import Verdict, judge
 from tokendynamics.words import Convention, Finding
 
 __all__ = [
-    "Comparison", "Convention", "Deeper", "Diagnosis", "Finding", "Levers", "Verdict", "attention_seen",
-    "audit", "compare", "decode", "deeper", "diagnose", "flow_of", "head_effects", "joint_levers", "judge", "levers",
-    "logit_lens", "passes", "prediction_against_trace", "remedies", "repeated_texts", "shared_directions",
-    "source_tokens", "token_clusters", "token_paths", "trace", "what_if",
+    "Comparison", "Convention", "Deeper", "Diagnosis", "Finding", "Levers", "NearStatement", "Verdict",
+    "attention_seen", "audit", "compare", "decode", "deeper", "diagnose", "flow_of", "head_effects", "joint_levers",
+    "judge", "levers", "logit_lens", "nearest_statements", "passes", "prediction_against_trace", "remedies",
+    "repeated_texts", "shared_directions", "source_tokens", "token_clusters", "token_paths", "trace", "what_if",
 ]  # fmt: skip
 
 

@@ -116,7 +116,7 @@ def flow_of(
         raise ArgumentValueError(expected("space", "Sphere() or Free()", repr(space)))
     if dtype not in (torch.float32, torch.float64):
         raise ArgumentValueError(expected("dtype", "torch.float32 or torch.float64", shown(dtype)))
-    chosen = _plain_layers(checkpoint, layers if layers is None or isinstance(layers, Iterable) else [layers])
+    chosen = plain_layers(checkpoint, layers if layers is None or isinstance(layers, Iterable) else [layers])
     parts = [LayerCircuits(weights, space.constrained, dtype) for weights in checkpoint.iter_attention(chosen)]
     period = float(len(parts))
     ov = Periodic(_stacked([part.ov for part in parts]), period)
@@ -131,7 +131,7 @@ def flow_of(
     return Flow(attention, space)
 
 
-def _plain_layers(checkpoint: Checkpoint, several: Iterable[int] | None) -> list[int]:
+def plain_layers(checkpoint: Checkpoint, several: Iterable[int] | None) -> list[int]:
     """Return the chosen layers; those that are no softmax of a bilinear form, or turn differently, are refused.
 
     A flow has no place for what they do besides.

@@ -18,9 +18,8 @@ from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.theorems._conditions import approximates_its_flow, flow_of_run
 from tokendynamics.theorems._horizon import over_horizon
 from tokendynamics.theorems._statement import Statement
-from tokendynamics.theorems.atlas import ATLAS
+from tokendynamics.theorems.registry import KNOWN, named
 from tokendynamics.theorems.result import Certificate, Check
-from tokendynamics.theorems.statements import STATEMENTS
 
 
 @typed_arguments
@@ -64,7 +63,7 @@ def check(
     """
     if not isinstance(flow, Flow):
         raise ArgumentTypeError(expected("flow", "a Flow", type(flow).__name__))
-    chosen = _known() if statements is None else [named(one) for one in statements]
+    chosen = KNOWN if statements is None else [named(one) for one in statements]
     if times is not None:
         moments = read_times(times)
         flow = over_horizon(flow.beginning(moments[0]), np.array(moments))
@@ -127,21 +126,7 @@ def certify(trajectory: Trajectory, statements: Sequence[str | Statement] | None
         return [named(one).certify(trajectory) for one in statements]
     flow = flow_of_run(trajectory)
     start = as_start(flow, trajectory.tensor[..., 0, :, :])
-    spoken_of = [one for one in _known() if one.subject == "layers" or approximates_its_flow(trajectory)]
+    spoken_of = [one for one in KNOWN if one.subject == "layers" or approximates_its_flow(trajectory)]
     readable = [one for one in spoken_of if one.rescaled or trajectory.frame == "tokens"]
     checks = ((one, one.check(flow, start).applies_to) for one in readable)
     return [one.certify(trajectory, where) for one, where in checks if where.any() and one.decidable(trajectory)]
-
-
-def _known() -> tuple[Statement, ...]:
-    return (*STATEMENTS, *ATLAS)
-
-
-def named(name: str | Statement) -> Statement:
-    """Return the statement of a name; a statement is returned as it is."""
-    if isinstance(name, Statement):
-        return name
-    statements = {statement.name: statement for statement in _known()}
-    if name not in statements:
-        raise ArgumentValueError(expected("statements", f"names among {', '.join(statements)}", repr(name)))
-    return statements[name]

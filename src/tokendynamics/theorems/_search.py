@@ -26,9 +26,9 @@ from tokendynamics.provenance.progress import Progress, reporting
 from tokendynamics.provenance.reading import read_json
 from tokendynamics.provenance.whole import whole_file
 from tokendynamics.spaces import Free
-from tokendynamics.theorems._evaluate import named
 from tokendynamics.theorems._families import family_of
 from tokendynamics.theorems._statement import Statement, flow_of_systems, states_of_systems
+from tokendynamics.theorems.registry import named
 from tokendynamics.theorems.result import Certificate
 from tokendynamics.words import number, plural
 

@@ -12,15 +12,15 @@ from torch import Tensor
 from tokendynamics.attention import Attention, RotaryPositions
 from tokendynamics.dynamics import Flow, Trajectory, simulate
 from tokendynamics.report.explorer._flow import Weights, changed, sharpness
-from tokendynamics.theorems import ATLAS, STATEMENTS, Certificate, Check, certify, check
+from tokendynamics.theorems import Certificate, Check, certify, check
+from tokendynamics.theorems.registry import KNOWN, named
 from tokendynamics.words import number
 
 BETAS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 WEIGHTS: tuple[Weights, ...] = ("softmax", "linear", "exponential")
 RUN: dict[str, Any] = {"engine": "batched", "rtol": 1e-6, "atol": 1e-8, "max_steps": 200}
 """How the runs that are certified are computed: all values of β at once, so that those of a page take some seconds."""
-_KNOWN = {one.name: one for one in (*STATEMENTS, *ATLAS)}
-_OF_FLOWS = [one for one in _KNOWN.values() if one.subject == "flow"]
+_OF_FLOWS = [one for one in KNOWN if one.subject == "flow"]
 _MOST_WORK = 200_000
 """Heads × tokens² × features of a flow beyond which no run is computed to be certified."""
 
@@ -80,7 +80,7 @@ def of_run(flow: Flow, trajectory: Trajectory) -> dict[str, Any]:
     start = trajectory.tensor[0]
     rows: dict[str, Any] = {}
     certified: dict[str, Any] = {}
-    asked = _KNOWN.values() if trajectory.engine == "layers" else _OF_FLOWS
+    asked = KNOWN if trajectory.engine == "layers" else _OF_FLOWS
     shown = [one for one in asked if one.concerns(flow)]
     index = [_places(check(flow, start, statements=shown), rows)]
     if _work(flow, start) <= _MOST_WORK:
@@ -145,7 +145,7 @@ def _certified(flow: Flow, start: Tensor, times: np.ndarray, certified: dict[str
     # A run of one step tells which statements can be decided by any: a whole one for none of them takes seconds.
     first = simulate(flow, starts, times[:2], max_steps=1)
     asked = check(flow, starts, times, statements=[one for one in _OF_FLOWS if one.decidable(first)])
-    checks = {_KNOWN[one.statement]: one for one in asked if one.applies_to.any()}
+    checks = {named(one.statement): one for one in asked if one.applies_to.any()}
     if not checks:
         return [[] for _ in range(systems)]
     run = simulate(flow, starts, times, **RUN)
@@ -224,6 +224,6 @@ def _title(statement: str) -> str:
     >>> _title("positional-remark-3.5")
     'False: Convergence to zero without symmetry (positional remark 3.5)'
     """
-    known = _KNOWN[statement]
+    known = named(statement)
     standing = "" if known.standing == "theorem" else f"{known.standing.capitalize()}: "
     return f"{standing}{known.title} ({statement.replace('-', ' ')})"
