@@ -18,6 +18,7 @@ from reproductions.logical import attention_2_18, equivalence, landscape, weight
 from reproductions.logical import fig1 as logical_fig1
 from reproductions.logical import fig2 as logical_fig2
 from reproductions.logical.learned import Size
+from reproductions.norms import rates
 from reproductions.positional import fig1 as positional_fig1
 from reproductions.positional import (
     fig2a,
@@ -184,5 +185,6 @@ FIGURES: Mapping[str, PaperFigure] = {
     "positional-remark-3-5": PaperFigure(remark_3_5, quick={"draws": 40}),
     "positional-remark-4-2": PaperFigure(remark_4_2, quick={"draws": 30}),
     "rank-collapse": PaperFigure(collapse, quick={"systems": 8}),
+    "norms-rates": PaperFigure(rates, quick={"systems": 8}),
 }
 """In the order of the papers."""

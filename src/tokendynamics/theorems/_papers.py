@@ -182,6 +182,14 @@ _OTHERS = (
         _ABSTRACT,
     ),
     Paper(
+        "norms",
+        "Normalization in attention dynamics",
+        (("Nikita", "Karagodin"), ("Shu", "Ge"), ("Yury", "Polyanskiy"), ("Philippe", "Rigollet")),
+        2025,
+        "2510.22026",
+        _FORMAL,
+    ),
+    Paper(
         "hardmax",
         "Attention's forward pass and Frank–Wolfe",
         (("Albert", "Alcalde"), ("Borjan", "Geshkovski"), ("Domènec", "Ruiz-Balet")),

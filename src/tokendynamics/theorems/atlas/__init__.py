@@ -12,6 +12,7 @@ from tokendynamics.theorems.atlas import (
     _masking,
     _masks,
     _metastability,
+    _norms,
     _perspective,
     _rank,
     _rollout,
@@ -33,6 +34,7 @@ ATLAS: tuple[Statement, ...] = (
     *_hardmax.STATEMENTS,
     *_masks.STATEMENTS,
     *_spheres.STATEMENTS,
+    *_norms.STATEMENTS,
 )
 """The registry beside `STATEMENTS`; `check` and `certify` take any of it by name."""
 

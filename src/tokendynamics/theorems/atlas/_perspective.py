@@ -45,7 +45,7 @@ def _same_sign(flow: Flow) -> Hypothesis:
     return measured.at_most("β is not negative", -measured.temperature(flow)[0], 0.0, "−β")
 
 
-def _not_at_rest(flow: Flow, start: Tensor, rest: Tensor, named: str) -> Hypothesis:
+def not_at_rest(flow: Flow, start: Tensor, rest: Tensor, named: str) -> Hypothesis:
     """Measure that tokens move, or are where `rest` (*system,) says that they may be at rest.
 
     The speed of a token, however slow, is compared with the sum of the lengths of what pulls it.
@@ -109,7 +109,7 @@ def _log_energy(cosines: Tensor, tokens: int, beta: Tensor) -> Tensor:
     return torch.where(beta == 0, 2 * gap.sum(dim=-1) / tokens**2, torch.log1p(mean) / safe)
 
 
-def _log_energy_of_run(trajectory: Trajectory) -> Tensor:
+def log_energy_of_run(trajectory: Trajectory) -> Tensor:
     states = trajectory.tensor.detach().double()
     beta = measured.temperature(flow_of_run(trajectory))[0]
     return _log_energy(measured.pair_cosines(states), states.shape[-2], beta.unsqueeze(-1))
@@ -125,7 +125,7 @@ def _sphere_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     if not all(one.anywhere for one in circuits):
         return (tokens, wide, *circuits)
     together = torch.as_tensor(diameter(start / torch.linalg.vector_norm(start, dim=-1, keepdim=True))) <= AT_REST
-    return (tokens, wide, *circuits, _not_at_rest(flow, start, together, "in one point"))
+    return (tokens, wide, *circuits, not_at_rest(flow, start, together, "in one point"))
 
 
 def _predict_sphere(flow: Flow, start: Tensor) -> Prediction:
@@ -138,7 +138,7 @@ def _predict_sphere(flow: Flow, start: Tensor) -> Prediction:
 
 
 def _gathers(trajectory: Trajectory) -> tuple[Condition, ...]:
-    falling = -_log_energy_of_run(trajectory)
+    falling = -log_energy_of_run(trajectory)
     text = "fall of the energy (1/β) log Σ exp(β(x_i·x_j − 1))/ℓ²"
     return (
         never_rises(falling, trajectory, integration_tolerance(trajectory), text),
@@ -239,7 +239,7 @@ def _repulsion_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
         few,
         *circuits,
         measured.above("tokens apart", apart, EQUAL, "1 minus the largest cosine"),
-        _not_at_rest(flow, start, simplex | (apart <= EQUAL), "on the simplex"),
+        not_at_rest(flow, start, simplex | (apart <= EQUAL), "on the simplex"),
     )
 
 
@@ -262,7 +262,7 @@ def _spreads(trajectory: Trajectory) -> tuple[Condition, ...]:
         return unfit
     text = "rise of the energy (1/β) log Σ exp(β(x_i·x_j − 1))/ℓ²"
     return (
-        never_rises(_log_energy_of_run(trajectory), trajectory, integration_tolerance(trajectory), text),
+        never_rises(log_energy_of_run(trajectory), trajectory, integration_tolerance(trajectory), text),
         tends_to_zero(
             _from_simplex(trajectory.tensor.detach().double()),
             LIMIT,
