@@ -18,6 +18,7 @@ from reproductions.logical import attention_2_18, equivalence, landscape, weight
 from reproductions.logical import fig1 as logical_fig1
 from reproductions.logical import fig2 as logical_fig2
 from reproductions.logical.learned import Size
+from reproductions.metastability import lifetime
 from reproductions.norms import rates
 from reproductions.positional import fig1 as positional_fig1
 from reproductions.positional import (
@@ -186,5 +187,6 @@ FIGURES: Mapping[str, PaperFigure] = {
     "positional-remark-4-2": PaperFigure(remark_4_2, quick={"draws": 30}),
     "rank-collapse": PaperFigure(collapse, quick={"systems": 8}),
     "norms-rates": PaperFigure(rates, quick={"systems": 8}),
+    "metastability-lifetime": PaperFigure(lifetime, quick={"draws": 3, "most": 18}),
 }
 """In the order of the papers."""
