@@ -90,7 +90,7 @@ def test_the_remark_on_uniform_starts_goes_by_the_law_of_the_file(
     [
         ('[solver]\nengine = "fixed"', 1, "solver: engine 'fixed' needs 'step'"),
         ('[solver]\nengine = "batched"\nstep = 0.1', 3, "solver.step: engine 'batched' has no 'step'"),
-        ('[solver]\nmethod = "rk4"', 2, "solver.method: 'rk4' needs 'step': only 'dopri5' or 'bosh3' can"),
+        ('[solver]\nmethod = "rk4"', 2, "solver.method: 'rk4' needs 'step': only 'dopri5' or 'bosh3' or 'dop853' can"),
         ("[output]\nsystem = 1", 2, "output.system: expected a system from 0 to 0, got 1"),
         ('[output]\nfigures = ["norms", "hemisphere"]', 2, "output.figures[1]: 'hemisphere': expected tokens that"),
     ],

@@ -187,3 +187,52 @@ def test_a_compiled_run_records_what_compiled_it():
     found = td.simulate(SPHERE, many(2), [0.0, 0.1], engine="compiled").parameters
     assert {"numba", "llvmlite", "torch"} <= set(found)
     assert "numba" not in td.simulate(SPHERE, many(2), [0.0, 0.1], engine="batched").parameters
+
+
+SMOOTH = td.Flow(td.Attention(td.Sinusoidal(np.eye(3), np.ones(3), np.ones(3), np.zeros(3)), np.eye(3)), td.Sphere())
+FREE = td.Flow(td.Attention(np.eye(3), np.eye(3)), td.Free())
+
+
+@pytest.mark.parametrize(
+    ("flow", "options", "method", "why"),
+    [
+        (SPHERE, {}, "dop853", "rtol = 1e-08 is at most 1e-07"),
+        (SPHERE, {"rtol": 1e-7}, "dop853", "rtol = 1e-07 is at most 1e-07"),
+        (SPHERE, {"rtol": 1.1e-7}, "dopri5", "rtol = 1.1e-07 is above 1e-07"),
+        (SMOOTH, {"rtol": 1e-8}, "dopri5", "rtol = 1e-08 is above 1e-09"),
+        (SMOOTH, {"rtol": 1e-9}, "dop853", "for matrices that depend on time"),
+        (SPHERE, {"dtype": "float32"}, "dopri5", "states are not float64"),
+        (SPHERE, {"max_step": 0.1}, "dopri5", "the length of steps is bounded"),
+        (FREE, {"frame": "rescaled"}, "dopri5", "the length of steps is bounded"),
+        (SPHERE, {"engine": "compiled", "rtol": 1e-10}, "dopri5", "engine compiled does not have dop853"),
+    ],
+)
+def test_the_method_follows_the_tolerance_and_the_notes_say_why(flow, options, method, why):
+    run = td.simulate(flow, TOKENS, [0.0, 1.0], **options)
+    assert run.parameters["method"] == method
+    (note,) = [note for note in run.notes if note.startswith("method ")]
+    assert note.startswith(f"method {method} (order {8 if method == 'dop853' else 5}): ")
+    assert why in note
+
+
+@pytest.mark.parametrize(
+    "options", [{"method": "dopri5"}, {"method": "dop853"}, {"engine": "stiff"}, {"step": 0.1}, {"engine": "layers"}]
+)
+def test_a_method_that_is_given_or_not_chosen_by_tolerance_has_no_note(options):
+    run = td.simulate(SPHERE, TOKENS, [0.0, 1.0], **options)
+    assert not any(note.startswith("method ") for note in run.notes)
+    assert run.parameters["method"] == options.get("method", "dopri5")
+
+
+def test_the_method_that_is_taken_is_no_less_accurate_and_needs_less_work_than_the_other():
+    attention = td.Attention(RNG.normal(size=(3, 3)), RNG.normal(size=(3, 3)))
+    flow, start, times = td.Flow(attention, td.Sphere()), RNG.normal(size=(8, 6, 3)), [0.0, 8.0]
+    exact = td.simulate(flow, start, times, rtol=1e-13, atol=1e-15, method="dopri5", engine="batched").states
+    for rtol in (1e-7, 1e-8, 1e-10):
+        chosen, other = (
+            td.simulate(flow, start, times, rtol=rtol, atol=rtol / 100, method=method, engine="batched")
+            for method in (None, "dopri5")
+        )
+        errors = [np.linalg.norm(run.states - exact) for run in (chosen, other)]
+        assert errors[0] <= errors[1]
+        assert chosen.counts["right_hand_sides"].sum() < other.counts["right_hand_sides"].sum()

@@ -48,8 +48,21 @@ def test_output_times_do_not_change_the_steps(example, engine):
     np.testing.assert_array_equal(many.states[-1], few.states[-1])
 
 
+def test_output_times_within_a_step_of_order_8_cost_three_right_hand_sides(example):
+    system, start, times = example
+    flow = system.flow()
+    many, few = (simulate(flow, start, asked, rtol=1e-6, method="dop853") for asked in (times, [0.0, 3.0]))
+    np.testing.assert_array_equal(many.states[-1], few.states[-1])
+    accepted = int(many.counts["accepted"])
+    assert accepted == few.counts["accepted"]
+    extra = int(many.counts["right_hand_sides"] - few.counts["right_hand_sides"])
+    # Each step with one of the hundred times in it, once: most of them.
+    assert extra % 3 == 0
+    assert accepted / 2 <= extra / 3 <= accepted
+
+
 @pytest.mark.every_value_once
-@pytest.mark.parametrize("method", ["dopri5", "bosh3"])
+@pytest.mark.parametrize("method", ["dopri5", "bosh3", "dop853"])
 def test_the_continuous_extension_is_as_good_as_the_steps(example, method):
     """Large steps: an extension of too low an order would stand out between them."""
     system, start, times = example

@@ -14,7 +14,7 @@ from tokendynamics.spaces import Free, Sphere
 # Many short steps: checking every call of every kernel would take most of the time.
 pytestmark = pytest.mark.usefixtures("unchecked")
 
-CONTINUOUS = ("batched", "compiled", "stiff", "dopri5", "bosh3", "rk4", "euler")
+CONTINUOUS = ("batched", "compiled", "stiff", "dopri5", "bosh3", "dop853", "rk4", "euler")
 ENGINES = (*CONTINUOUS, "layers")
 EYE = np.eye(2)
 TURN = np.array([[1.0, -3.0], [3.0, 1.0]])

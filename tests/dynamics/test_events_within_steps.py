@@ -12,8 +12,7 @@ import torch
 
 from tokendynamics.attention import Attention, Sinusoidal
 from tokendynamics.dynamics import Flow, Status, simulate
-from tokendynamics.dynamics.engines._crossings import REACH, crossings
-from tokendynamics.dynamics.engines.tableau import BOSH3, DOPRI5, Tableau
+from tokendynamics.dynamics.engines._crossings import crossings
 from tokendynamics.dynamics.events import AtRest, Consensus, NormAbove
 from tokendynamics.spaces import Free
 
@@ -143,16 +142,3 @@ def test_implicit_steps_are_looked_into_only_where_the_event_can_be_reached(monk
     accepted = int(run.counts["accepted"])
     # The guard against overflow is one of these events too: twice at the start, then at the end of each step.
     assert (len(asked) > 2 * (accepted + 2)) is looked_at
-
-
-@pytest.mark.parametrize("method", [DOPRI5, BOSH3], ids=lambda method: method.name)
-def test_no_state_within_a_step_is_out_of_reach(method: Tableau) -> None:
-    """|y(θ) − y| ≤ REACH h max|k| from both ends, by which steps are skipped; for dopri5 little less would do."""
-    weights = np.array(method.dense, dtype=float)
-    powers = np.linspace(0, 1, 40001)[:, None] ** np.arange(1, weights.shape[1] + 1)
-    from_start = np.abs(powers @ weights.T).sum(axis=1)
-    from_end = np.abs((powers - 1) @ weights.T).sum(axis=1)
-    steepest = np.abs(weights @ np.diag(np.arange(1, weights.shape[1] + 1))).sum()
-    largest = max(from_start.max(), from_end.max())
-    assert largest + steepest / 80000 <= REACH
-    assert method is BOSH3 or largest > 0.99 * REACH

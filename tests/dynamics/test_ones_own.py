@@ -124,6 +124,19 @@ def test_two_circles_agree_with_an_independent_solution() -> None:
     np.testing.assert_allclose(run.states, found.y.T.reshape(3, 5, 4), **CLOSE)
 
 
+def test_the_pair_of_order_8_keeps_its_order_in_a_space_of_ones_own() -> None:
+    torus = Torus()
+    flow = td.Flow(td.Attention(QK, OV, causal=True), torus)
+    start = torus.project(torch.from_numpy(START[0])).numpy().reshape(-1)
+    options = {"method": "DOP853", "rtol": 3e-14, "atol": 1e-15}
+    exact = solve_ivp(lambda t, x: pairs_on_a_torus(x), (0.0, 0.5), start, **options).y[:, -1].reshape(5, 4)
+    steps = np.array([16, 18, 20])
+    runs = [td.simulate(flow, START[0], [0.0, 0.5], step=0.5 / count, method="dop853") for count in steps]
+    errors = [np.linalg.norm(run.states[-1] - exact) for run in runs]
+    assert errors[-1] > 3e-13, "lost in rounding: nothing is measured"
+    assert np.polyfit(np.log(1 / steps), np.log(errors), 1)[0] == pytest.approx(8, abs=0.3)
+
+
 def test_tokens_that_leave_along_a_cylinder_diverge() -> None:
     flow = td.Flow(td.Attention(0 * np.eye(4), 5 * np.eye(4)), Cylinder())
     run = td.simulate(flow, START[:2], [0.0, 1.0, 500.0], rtol=1e-3, atol=1e-3)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from dynamics.reference import System, constant
+from dynamics.reference import Gate, System, constant
 from tokendynamics.attention import Attention
 from tokendynamics.dynamics import Flow, simulate
 from tokendynamics.dynamics.engines import _fixed as fixed
+from tokendynamics.dynamics.engines._stages import Coefficients, take_step
 from tokendynamics.dynamics.engines.problem import Problem
 from tokendynamics.dynamics.engines.tableau import TABLEAUS
 from tokendynamics.spaces import Ellipsoid, Sphere
@@ -26,7 +29,10 @@ STEPS = {
     "rk4": np.array([54, 81, 120]),
     "bosh3": np.array([54, 81, 120, 180]),
     "euler": np.array([200, 400, 800]),
+    "dop853": np.array([10, 12, 14]),
 }
+STEPS_8_IN_FREE_SPACE = np.array([18, 20, 24])
+"""There the leading term of the error of dop853 takes over later."""
 EYE = torch.eye(3, dtype=torch.float64)
 
 
@@ -37,7 +43,11 @@ def example(space: str) -> tuple[System, np.ndarray, np.ndarray]:
     qk, ov, root = (rng.normal(size=shape) for shape in ((2, 3, 3), (2, 3, 3), (3, 3)))
     metric = root @ root.T + np.eye(3) if space == "ellipsoid" else None
     qk_size, ov_size = (1.0, 0.4) if space == "free" else (1.0, 0.8)
-    system = System(constant(qk_size * qk), constant(ov_size * ov), space, metric, normalization="plain")
+    circuits = constant(qk_size * qk)
+    if space == "driven":
+        circuits = Gate(lambda t: (0.5 + 0.5 * math.sin(t)) * qk, lambda t: (0.5 + 0.5 * math.sin(t)) * qk)
+    name = "sphere" if space == "driven" else space
+    system = System(circuits, constant(ov_size * ov), name, metric, normalization="plain")
     starts = np.array([system.project(x) for x in rng.normal(size=(16, 4, 3))])
     ends = [system.solution(x, np.array([0.0, HORIZON]), rtol=3e-13, atol=1e-14)[-1] for x in starts]
     return system, starts, np.array(ends)
@@ -60,7 +70,7 @@ def end_of(space: str, method: str, steps: int, retraction: bool = True) -> np.n
     return fixed.run(problem, retraction=retraction).states[:, -1].numpy()
 
 
-def slope(sizes: np.ndarray, errors: list[float]) -> float:
+def slope(sizes: np.ndarray, errors: Sequence[Any]) -> float:
     return float(np.polyfit(np.log(sizes), np.log(errors), 1)[0])
 
 
@@ -83,6 +93,43 @@ def test_the_other_methods_have_their_orders(space, method, order, tolerance):
     steps = STEPS[method]
     errors = [np.linalg.norm(end_of(space, method, n) - exact) for n in steps]
     assert slope(HORIZON / steps, errors) == pytest.approx(order, abs=tolerance)
+
+
+@pytest.mark.every_value_once
+@pytest.mark.parametrize("retraction", [True, False])
+@pytest.mark.parametrize("space", ["free", "sphere", "ellipsoid", "driven"])
+def test_the_pair_of_order_8_has_its_order(space, retraction):
+    exact = example(space)[2]
+    steps = STEPS_8_IN_FREE_SPACE if space == "free" else STEPS["dop853"]
+    errors = [np.linalg.norm(end_of(space, "dop853", n, retraction) - exact) for n in steps]
+    assert errors[-1] > 1e-12, "the finest step is lost in rounding: nothing is measured"
+    assert slope(HORIZON / steps, errors) == pytest.approx(8, abs=0.3)
+
+
+@pytest.mark.parametrize(
+    ("method", "order", "lengths"), [("dop853", 7, (0.16, 0.13, 0.1)), ("dopri5", 4, (0.1, 0.07, 0.05))]
+)
+@pytest.mark.parametrize("space", ["free", "sphere", "ellipsoid", "driven"])
+def test_the_continuous_extension_has_its_order(space, method, order, lengths):
+    """Within one step: an extension of order p is wrong by h^(p+1) there."""
+    system, starts, _ = example(space)
+    x = torch.tensor(starts)
+    field, tableau = system.flow().field(x), Coefficients.of(TABLEAUS[method], x)
+    t, every = torch.zeros(len(x), dtype=torch.float64), torch.arange(len(x))
+    errors = []
+    for length in lengths:
+        h = torch.full_like(t, length)
+        attempt = take_step(field, tableau, x, t, h, field.velocity(x, 0.0), t + h)
+        attempt.extend(field, every)
+        shares = (0.3, 0.6, 0.9)
+        within = [field.project(attempt.at(torch.full_like(t, share))).numpy() for share in shares]
+        exact = [
+            system.solution(start, np.array([0.0, *(share * length for share in shares)]), rtol=3e-14, atol=1e-15)[1:]
+            for start in starts
+        ]
+        errors.append(np.linalg.norm(np.stack(within, axis=1) - np.array(exact)))
+    assert errors[-1] > 1e-13, "the shortest step is lost in rounding: nothing is measured"
+    assert slope(np.array(lengths), errors) == pytest.approx(order + 1, abs=0.3)
 
 
 @pytest.mark.parametrize("space", [pytest.param("free", marks=pytest.mark.slow), "sphere", "ellipsoid"])

@@ -162,9 +162,16 @@ def test_times_must_increase(times, message):
     ("options", "message"),
     [
         ({"engine": "turbo"}, r"engine: expected one of auto, batched, compiled, stiff, layers, fixed, got 'turbo'"),
-        ({"method": "rk45"}, r"method: expected one of dopri5, bosh3, rk4, euler, got 'rk45'"),
-        ({"method": "rk4", "engine": "batched"}, r"method: expected one with an error estimate, got rk4; give step="),
-        ({"method": "euler"}, r"method: expected one with an error estimate, got euler"),
+        ({"method": "rk45"}, r"method: expected one of dopri5, bosh3, dop853, rk4, euler, got 'rk45'"),
+        (
+            {"method": "rk4", "engine": "batched"},
+            r"method: expected one of dopri5, bosh3, dop853 for engine batched, got 'rk4'; or take engine fixed \(by",
+        ),
+        ({"method": "euler"}, r"method: expected one of dopri5, bosh3, dop853 for engine batched, got 'euler'"),
+        (
+            {"method": "dop853", "engine": "compiled"},
+            r"method: expected one of dopri5, bosh3 for engine compiled, got 'dop853'; or .* batched or fixed \(by",
+        ),
         ({"engine": "fixed"}, r"step: expected a positive time for engine='fixed', got None"),
         ({"engine": "batched", "step": 0.1}, r"engine: expected 'fixed' or 'auto' where step is given, got 'batched'"),
         ({"engine": "layers", "step": 0.1}, r"engine: expected 'fixed' or 'auto' where step is given, got 'layers'"),

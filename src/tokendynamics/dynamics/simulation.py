@@ -18,7 +18,7 @@ from tokendynamics.dynamics._notes import notes_on_time, warning_of_small_states
 from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics._trajectory import Trajectory
 from tokendynamics.dynamics.engines.problem import Outcome, Problem, recorded
-from tokendynamics.dynamics.engines.table import ENGINES, choose
+from tokendynamics.dynamics.engines.table import ENGINES, suited
 from tokendynamics.dynamics.engines.tableau import TABLEAUS
 from tokendynamics.dynamics.events import Event
 from tokendynamics.dynamics.options import (
@@ -230,7 +230,7 @@ def simulate(
     device: str | torch.device | None = None,
     dtype: torch.dtype | str | None = None,
     progress: bool | Progress = False,
-    method: Literal["dopri5", "bosh3", "rk4", "euler"] | None = None,
+    method: Literal["dopri5", "bosh3", "dop853", "rk4", "euler"] | None = None,
     step: float | None = None,
     tau: float | None = None,
     residual: float | None = None,
@@ -252,7 +252,7 @@ def simulate(
         device: Such as "cuda"; that of `x0` if None.
         dtype: "float64" or "float32", or torch's; that of `x0` if None.
         progress: True for a progress bar, or a function, called with the share done (0 to 1), 1.0 and "simulating".
-        method: "dopri5" if None; "bosh3" for fields with kinks such as |sin| gates; with `step` also "rk4", "euler".
+        method: "dopri5" or "dop853", by rtol if None; "bosh3" for fields with kinks; with `step` also "rk4", "euler".
         step: A fixed step instead of step control: gradients then flow through the simulation.
         tau: Step of one layer of engine "layers", 1 if None.
         residual: Factor of the state itself in such a layer, 1 if None; 0 without residual connection: see `Flow.step`.
@@ -274,7 +274,7 @@ def simulate(
     given = _given(rtol=rtol, atol=atol, method=method, step=step, tau=tau, residual=residual, max_step=max_step)
     with reporting(progress) as report:
         problem = _problem(flow, start, times, given, events, budget(max_steps), report, frame)
-        chosen = choose(engine, problem, given)
+        chosen, problem = suited(engine, problem, given)
         outcome = _outcome(chosen, problem, start, split_events(events)[0], max_steps)
     return _trajectory(flow, start, problem, outcome, chosen, start.moments(times)[1], frame)
 
@@ -332,7 +332,7 @@ def _outcome(engine: str, problem: Problem, start: Start, ending: Sequence[Event
     outcome.states = problem.field.unmoved(outcome.states, problem.start.unsqueeze(1))
     if ENGINES[engine].controls_error and (warning := warning_of_small_states(problem, outcome)) is not None:
         outcome.notes.append(warning)
-    outcome.notes += notes_on_time(engine, problem, outcome, ending)
+    outcome.notes += [*notes_on_time(engine, problem, outcome, ending), *problem.notes]
     problem.report(1.0)
     return outcome
 

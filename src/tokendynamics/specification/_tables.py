@@ -450,7 +450,7 @@ class SolverTable(TomlTable):
     rtol: PositiveFloat | None = None
     atol: PositiveFloat | None = None
     max_steps: PositiveInt | None = None
-    method: Literal["dopri5", "bosh3", "rk4", "euler"] | None = None
+    method: Literal["dopri5", "bosh3", "dop853", "rk4", "euler"] | None = None
     step: PositiveFloat | None = None
     tau: PositiveFloat | None = None
     residual: Annotated[float, Field(ge=0.0)] | None = None

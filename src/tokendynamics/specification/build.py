@@ -13,8 +13,7 @@ from torch import Tensor
 
 from tokendynamics.attention import AbsolutePositions, Attention, Periodic, RotaryPositions, Sinusoidal
 from tokendynamics.dynamics import Flow
-from tokendynamics.dynamics.engines.table import OF_LAYERS, OPTIONS, users
-from tokendynamics.dynamics.engines.tableau import TABLEAUS
+from tokendynamics.dynamics.engines.table import ENGINES, OF_LAYERS, OPTIONS, having_method, users
 from tokendynamics.dynamics.events import AtRest, Consensus, Event, NormAbove
 from tokendynamics.dynamics.options import check_steps
 from tokendynamics.numerics.arguments import as_device
@@ -123,10 +122,16 @@ def _check_step(file: SpecificationFile) -> None:
         if getattr(solver, option) is not None and not fits:
             names = " or ".join(map(repr, users(option)))
             raise file.error(("solver", option), f"engine {engine!r} has no {option!r}; take engine {names}")
-    adaptive = solver.step is None and solver.engine in (None, "auto", "batched", "compiled")
-    if adaptive and solver.method is not None and not TABLEAUS[solver.method].error:
-        known = " or ".join(repr(name) for name, tableau in TABLEAUS.items() if tableau.error)
+    engine = solver.engine or "auto"
+    adaptive = ENGINES.get("batched" if engine == "auto" else engine)
+    if solver.step is not None or adaptive is None or solver.method in (None, *adaptive.methods):
+        return
+    having = having_method(solver.method)
+    if having == ("fixed",):
+        known = " or ".join(map(repr, adaptive.methods))
         raise file.error(("solver", "method"), f"{solver.method!r} needs 'step': only {known} can choose their own")
+    names = " or ".join(map(repr, having))
+    raise file.error(("solver", "method"), f"engine {engine!r} has no method {solver.method!r}; take engine {names}")
 
 
 _NUMBER = 8

@@ -171,6 +171,16 @@ class _Block:
         size = sizes[0] if len(sizes) == 1 else torch.maximum(*sizes)
         return (change / (atol + rtol * size)).flatten(start_dim=1).square().mean(dim=-1).sqrt().to(torch.float64)
 
+    def _error_ratio(self, moving: _Moving, attempt: Attempt) -> Tensor:
+        """Return the estimated error (system,) of a step, in units of what the tolerances allow."""
+        ratio, *coarse = (
+            self._in_tolerances(moving.field, error, moving.y, attempt.y) for error in attempt.errors.unbind(0)
+        )
+        if not coarse:
+            return ratio
+        # An estimate that is not finite stays so.
+        return torch.where(ratio > 0, ratio * ratio / (ratio.square() + 0.01 * coarse[0].square()).sqrt(), ratio)
+
     def _bounded(self, h: Tensor) -> Tensor:
         return h if self.problem.max_step is None else h.clamp_max(self.problem.max_step)
 
@@ -194,7 +204,7 @@ class _Block:
         until = torch.where(last, limit, moving.t + moving.h)
         h = until - moving.t
         attempt = take_step(moving.field, self.coefficients, moving.y, moving.t, h, moving.slope, until)
-        ratio = self._in_tolerances(moving.field, attempt.error, moving.y, attempt.y)
+        ratio = self._error_ratio(moving, attempt)
         accepted = ratio <= 1.0
         self._count("right_hand_sides", moving.ids, self.coefficients.new_stages)
         self._count("accepted", moving.ids, accepted)
@@ -203,8 +213,13 @@ class _Block:
         values, ended = moving.values, torch.zeros_like(accepted)
         if self.events:
             values = self._values(moving.field, moving.field.project(attempt.y), t)
-            ended = self._end_at_events(moving, attempt, values, accepted)
-            self._record(moving, attempt, values, accepted)
+        looked_into = [
+            self._looked_into(number, moving, attempt, values, accepted) for number in range(len(self.events))
+        ]
+        self._extend(moving, attempt, looked_into, accepted)
+        if self.events:
+            ended = self._end_at_events(moving, attempt, values, accepted, looked_into)
+            self._record(moving, attempt, values, looked_into)
             values = torch.where(accepted[:, None], values, moving.values)
         if len(self.stops):
             self.outcome.longest_step = max(self.outcome.longest_step, float((accepted * h).max()))
@@ -243,14 +258,16 @@ class _Block:
         self.outcome.end_times[self.ids[rows].cpu()] = right
         return moving.kept(~leaving)
 
-    def _end_at_events(self, moving: _Moving, attempt: Attempt, values: Tensor, accepted: Tensor) -> Tensor:
+    def _end_at_events(
+        self, moving: _Moving, attempt: Attempt, values: Tensor, accepted: Tensor, looked_into: list[Tensor]
+    ) -> Tensor:
         """End the systems that met an event in this step, at the earliest one."""
         events = self.problem.events
         if not events:
             return torch.zeros_like(accepted)
         shares = torch.full((len(events), len(accepted)), torch.inf, dtype=torch.float64, device=accepted.device)
         for number in range(len(events)):
-            rows, shares_met = self._crossings(number, moving, attempt, values, accepted)
+            rows, shares_met = self._crossings(number, moving, attempt, values, looked_into[number])
             shares[number].scatter_reduce_(0, rows, shares_met, "amin")
             # A value of the caller's own may have jumped with the circuits.
             shares[number][accepted & (moving.values[:, number] <= 0)] = 0.0
@@ -262,16 +279,36 @@ class _Block:
                 self._end_at(event, rows, shares[number], moving, attempt)
         return ended
 
-    def _crossings(
-        self, number: int, moving: _Moving, attempt: Attempt, values: Tensor, accepted: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return the systems in which an event's value falls to zero within the step, and at what share of it."""
+    def _looked_into(self, number: int, moving: _Moving, attempt: Attempt, values: Tensor, accepted: Tensor) -> Tensor:
+        """Return the systems, by index, in whose step the value of an event may be zero somewhere."""
         event, before, after = self.events[number], moving.values[:, number], values[:, number]
         if is_sampled(event):
-            which = accepted & may_cross(event, before, after, attempt.start, attempt.slopes, attempt.h)
+            reach = self.problem.tableau.reach
+            which = accepted & may_cross(event, before, after, attempt.start, attempt.stages, reach * attempt.h)
         else:
             which = accepted & (before > 0) & (after <= 0)
+        return which.nonzero().squeeze(-1)
+
+    def _extend(self, moving: _Moving, attempt: Attempt, looked_into: list[Tensor], accepted: Tensor) -> None:
+        """Evaluate what the continuous extension needs beyond the step, for the systems that are asked within it."""
+        extra = len(self.coefficients.extra_stages)
+        if extra == 0:
+            return
+        cursor = self.cursor[moving.ids]
+        wanted = self.times[cursor.clamp_max(len(self.times) - 1)]
+        which = accepted & (cursor < len(self.times)) & (wanted < attempt.until)
+        for rows in looked_into:
+            which[rows] = True
         rows = which.nonzero().squeeze(-1)
+        if len(rows):
+            attempt.extend(moving.field, rows)
+            self._count("right_hand_sides", moving.ids[rows], extra)
+
+    def _crossings(
+        self, number: int, moving: _Moving, attempt: Attempt, values: Tensor, rows: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return those of some systems in which an event's value falls to zero, and at what share of the step."""
+        event, before, after = self.events[number], moving.values[:, number], values[:, number]
         if len(rows) == 0:
             return rows, attempt.h[:0]
         t, h, field = moving.t[rows], attempt.h[rows], moving.field.select(rows)
@@ -285,10 +322,11 @@ class _Block:
         crossed, shares = crossings(value, before[rows], after[rows])
         return rows[crossed], shares
 
-    def _record(self, moving: _Moving, attempt: Attempt, values: Tensor, accepted: Tensor) -> None:
+    def _record(self, moving: _Moving, attempt: Attempt, values: Tensor, looked_into: list[Tensor]) -> None:
         """Write down where the values of recorded events fell to zero in this step."""
         for number in range(len(self.problem.recorded)):
-            rows, shares = self._crossings(len(self.problem.events) + number, moving, attempt, values, accepted)
+            place = len(self.problem.events) + number
+            rows, shares = self._crossings(place, moving, attempt, values, looked_into[place])
             if len(rows) == 0:
                 continue
             states = moving.field.select(rows).exactly_projected(attempt.taken(rows).at(shares))

@@ -29,10 +29,6 @@ GOLDEN, SECTIONS, HALVINGS = (math.sqrt(5) - 1) / 2, 32, 52
 MARGIN = 2.0
 """A turning point may lie beyond the sample next to it by this many times the differences to its neighbours."""
 
-REACH = 1.67
-"""Times the step and the largest stage slope, how far a state can be within a step from where it is at either end: the
-continuous extension of dopri5 weighs the slopes by at most 1.664 in all, that of bosh3 by 1.068."""
-
 SLOWER = 10.0
 """Steps whose stages are all faster than this many times the bound of `AtRest` are not looked into."""
 
@@ -93,7 +89,7 @@ def is_sampled(event: Event) -> bool:
     return not isinstance(event, OverflowGuard | RadiusGuard)
 
 
-def may_cross(event: Event, before: Tensor, after: Tensor, start: Tensor, slopes: Tensor, h: Tensor) -> Tensor:
+def may_cross(event: Event, before: Tensor, after: Tensor, start: Tensor, slopes: Tensor, reach: Tensor) -> Tensor:
     """Tell in which steps an event's value can be zero somewhere: where it cannot be, nothing is sampled.
 
     Args:
@@ -102,14 +98,14 @@ def may_cross(event: Event, before: Tensor, after: Tensor, start: Tensor, slopes
         after: Those at the end.
         start: States at the start, (system, token, dim).
         slopes: Of all stages, (stage, system, token, dim).
-        h: Step sizes, (system,).
+        reach: How far a state can be within a step from where it is at either end, for a largest slope of 1, (system,).
     """
     if isinstance(event, AtRest):
         slowest = slopes.norm(dim=-1).amax(dim=-1).amin(dim=0)
         return ~(slowest > SLOWER * event.speed)
     if type(event) not in (Consensus, NormAbove):
         return torch.ones_like(before, dtype=torch.bool)
-    change = REACH * h * (slopes.abs().amax(dim=0).norm(dim=-1) / start.norm(dim=-1)).amax(dim=-1)
+    change = reach * (slopes.abs().amax(dim=0).norm(dim=-1) / start.norm(dim=-1)).amax(dim=-1)
     return within_reach(before, after, change)
 
 

@@ -180,7 +180,9 @@ def run(problem: Problem) -> Outcome:
                 left.append((row, part.explicit_from))
     if left:
         where = f"the first is system {left[0][0]} at t = {left[0][1]:.6g}"
-        outcome.notes.append(f"dopri5 continued where it could not, in {len(left)} of {systems} systems: {where}")
+        outcome.notes.append(
+            f"{problem.tableau.name} continued where it could not, in {len(left)} of {systems} systems: {where}"
+        )
     return outcome
 
 

@@ -39,6 +39,7 @@ class Problem:
         max_step: The longest step under step control; None for any.
         stops: Times that no step passes, increasing; none where all that depends on time is known as a formula.
         deviations: Of `start`, where a run of layers continues.
+        notes: How it is run, in words, for the notes of a trajectory.
     """
 
     field: Field
@@ -58,6 +59,7 @@ class Problem:
     stops: tuple[float, ...] = ()
     residual: float = 1.0
     deviations: Deviations | None = None
+    notes: tuple[str, ...] = ()
 
     def report(self, share: float) -> None:
         """Tell the share of the work that is done, 0 to 1."""

@@ -15,7 +15,6 @@ from tokendynamics.dynamics.engines._crossings import (
     HALVINGS,
     MARGIN,
     PLACES,
-    REACH,
     SECTIONS,
     SLOWER,
     is_sampled,
@@ -153,7 +152,7 @@ def may_cross(features, options, method, steps, ends, event, before, after, h):
     bound = ends.bounds[event]
     if ends.kinds[event] == AT_REST:
         return ~(_slowest(features, options, method, steps) > SLOWER * bound)
-    change = REACH * h * _largest_change(features, options, method, steps)
+    change = method.reach * h * _largest_change(features, options, method, steps)
     reach = select(change < 0.5, 2.0 * change / (1.0 - change), math.inf)
     least, most = select(before < after, before, after), at_least(before, after)
     if ends.kinds[event] == NORM_ABOVE:

@@ -38,7 +38,8 @@ class Method(NamedTuple):
         nodes: c.
         stages: Rows of a, without the first, which is empty; the last one is repeated until there are `MOST`.
         error: b − b̂.
-        dense: For each stage the coefficients of θ, θ², …
+        extension: `Tableau.extension`.
+        reach: `Tableau.reach`.
         rtol: Relative tolerance per step.
         atol: Absolute tolerance per step.
     """
@@ -47,7 +48,8 @@ class Method(NamedTuple):
     nodes: tuple[float, ...]
     stages: tuple[tuple[float, ...], ...]
     error: tuple[float, ...]
-    dense: tuple[tuple[float, ...], ...]
+    extension: tuple[tuple[float, ...], ...]
+    reach: float
     rtol: float
     atol: float
 
@@ -61,7 +63,7 @@ class Method(NamedTuple):
         nodes, error = rows((tableau.nodes, tableau.error))
         stages = rows(tableau.stages[1:])
         stages += stages[-1:] * (MOST - len(stages))
-        return cls(tableau.order, nodes, stages, error, rows(tableau.dense), rtol, atol)
+        return cls(tableau.order, nodes, stages, error, rows(tableau.extension), tableau.reach, rtol, atol)
 
 
 class Steps(NamedTuple):
@@ -190,13 +192,14 @@ def proposed(method, h, ratio, last_ratio, accepted):
 def dense_state(features, options, method, steps, share, h):
     """Write the states at the shares θ of the step into `steps.between`, by the continuous extension."""
     entries = options.tokens * len(features)
-    for stage in range(len(method.dense)):
-        row, total = method.dense[stage], broadcast(0.0)
+    other = 1.0 - share
+    for stage in range(len(method.extension)):
+        row, total = method.extension[stage], broadcast(0.0)
         for power in range(len(row) - 1, -1, -1):
-            total = fma(total, share, row[power])
+            total = fma(total, other if power % 2 == 0 else share, row[power])
         store(steps.clock, stage, h * total * share)
     for entry in range(entries):
         total = load(steps.y, entry)
-        for stage in range(len(method.dense)):
+        for stage in range(len(method.extension)):
             total = fma(load(steps.clock, stage), load(steps.slopes, stage * entries + entry), total)
         store(steps.between, entry, total)
