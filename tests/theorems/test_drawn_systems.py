@@ -5,6 +5,8 @@ A failure here is a wrong constant, a hypothesis that is missing or measured wro
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -78,3 +80,43 @@ def test_no_drawn_system_fails_with_any_engine(name: str, engine: str, rtol: flo
             assert engine == "compiled"
             pytest.skip(str(error))
         assert "fails" not in decided
+
+
+EITHER = ["perspective-6.1", "perspective-6.4", "perspective-6.8", "perspective-9"]
+"""Statements on softmax and on exponential weights."""
+
+
+@pytest.mark.parametrize("name", EITHER)
+def test_no_drawn_system_of_exponential_weights_fails(name: str) -> None:
+    statement = STATEMENTS[name]
+    family = replace(family_of(statement, *SIZE.get(name, (3, 2))), weights="exponential")
+    flow, start = inside(statement, family, 60)
+    assert len(start) == 60
+    run = td.simulate(flow, start, np.linspace(0.0, 20.0, 21), rtol=1e-7, atol=1e-9)
+    decided = statement.certify(run).outcomes.tolist()
+    assert "fails" not in decided
+    assert decided.count("holds") > 30
+
+
+@pytest.mark.parametrize("offset", [0.0, 1.5])
+@pytest.mark.parametrize("beta", [0.0, 0.7, 2.0])
+def test_the_predicted_rate_of_exponential_weights_is_the_measured_one(beta: float, offset: float) -> None:
+    eye = np.eye(3)
+    attention = td.Attention(beta * eye, 1.3 * eye, weights="exponential", offset=offset)
+    flow, start = td.Flow(attention, td.Sphere()), [[1.0, 0.1, 0.0], [1.0, 0.0, 0.3], [0.9, -0.3, 0.1]]
+    (check,) = td.check(flow, start, statements=["perspective-6.1"])
+    rate = check.prediction.rate
+    assert rate == pytest.approx(1.3 / np.sqrt(3) * np.exp(beta - offset))
+    run = td.simulate(flow, start, [0.0, 6 / rate, 9 / rate], rtol=1e-11, atol=1e-13)
+    spread = td.observables.diameter(run.tensor)
+    assert float((spread[1] / spread[2]).log()) == pytest.approx(3.0, abs=0.01)
+
+
+def test_a_bound_that_forgets_the_offset_would_fail() -> None:
+    """The certificate of the collapse rests on e^{−offset}: with the offset taken back its rate is missed."""
+    family = Family(3, 2, qk="I", ov="I", start="half space", weights="exponential")
+    flow, start = inside(STATEMENTS["perspective-6.4"], family, 20)
+    attention = td.Attention(flow.attention.qk, flow.attention.ov, weights="exponential", offset=6.0)
+    run = td.simulate(flow.with_attention(attention), start, np.linspace(0.0, 60.0, 7), rtol=1e-8, atol=1e-10)
+    assert "fails" not in STATEMENTS["perspective-6.4"].certify(run).outcomes
+    assert (STATEMENTS["perspective-6.4"].certify(replace(run, flow=flow)).outcomes == "fails").all()

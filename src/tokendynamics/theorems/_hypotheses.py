@@ -125,6 +125,17 @@ def weights_are_softmax(flow: Flow) -> Hypothesis:
     return fact("softmax weights", flow.attention.weights == "softmax", f"weights are {flow.attention.weights}")
 
 
+def weights_are_softmax_or_exponential(flow: Flow) -> Hypothesis:
+    """Tell whether weights are positive functions of the logits: a softmax, or exponentials without its denominator."""
+    weights = flow.attention.weights
+    return fact("softmax or exponential weights", weights in ("softmax", "exponential"), f"weights are {weights}")
+
+
+def logits_in_a_weight(flow: Flow) -> float:
+    """Return by how many of the largest logits the logarithm of ℓ times a weight can fall: 2 of a softmax, else 1."""
+    return 2.0 if flow.attention.weights == "softmax" else 1.0
+
+
 def no_positions(flow: Flow) -> Hypothesis:
     """Tell whether attention reads the states and nothing else."""
     positions = flow.attention.positions

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -37,8 +39,25 @@ _HALF_SPACE = next(one for one in OF_THE_PAPERS if one.name == "asymptotic-4.1")
 """Its proof, an averaging in the chart of the half space, gives the rate of the cone's collapse."""
 
 
+def _of_either_weights(flow: Flow) -> tuple[Hypothesis, ...]:
+    return (
+        measured.on_sphere(flow),
+        measured.weights_are_softmax_or_exponential(flow),
+        measured.no_positions(flow),
+        measured.full_mask(flow),
+        measured.one_head(flow),
+    )
+
+
 def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
-    return (*measured.one_head_on_the_sphere(flow), measured.dim_at_least_two(flow))
+    return (*_of_either_weights(flow), measured.dim_at_least_two(flow))
+
+
+def _pull_of_one_point(flow: Flow) -> Tensor:
+    """Return the rate at which distances shrink in the end, (*system,): ωc, times e^{β − offset} of exponentials."""
+    if flow.attention.weights == "softmax":
+        return measured.pull(flow)
+    return measured.pull(flow) * torch.exp(measured.temperature(flow)[0] - flow.attention.offset)
 
 
 def _same_sign(flow: Flow) -> Hypothesis:
@@ -71,13 +90,17 @@ def _cone_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
 
 
 def _predict_cone(flow: Flow, start: Tensor) -> Prediction:
-    coefficient = (measured.pull(flow) * hemisphere(start).margin).expand(start.shape[:-2])
+    pull = measured.pull(flow) * math.exp(-flow.attention.offset)
+    coefficient = (pull * hemisphere(start).margin).expand(start.shape[:-2])
     norm = torch.linalg.matrix_norm(flow.attention.qk.matrix_at(0.0)[..., 0, :, :].detach().double().cpu(), 2)
-    exponent = (2 * norm).expand_as(coefficient)
-    bound, rate = float((coefficient * torch.exp(-exponent)).min()), float(measured.pull(flow).min())
+    exponent = (measured.logits_in_a_weight(flow) * norm).expand_as(coefficient)
+    bound = float((coefficient * torch.exp(-exponent)).min())
+    # With exponential weights the rate in the end is that of the logits where the tokens meet, which is not known.
+    rate = float(pull.min()) if flow.attention.weights == "softmax" else None
     text = (
         "all tokens meet in one point of the cone that they span, distances shrinking at least like "
-        f"C {exponential(-bound, 3)} from the start on, and like {exponential(-rate)} in the end"
+        f"C {exponential(-bound, 3)} from the start on"
+        + ("" if rate is None else f", and like {exponential(-rate)} in the end")
     )
     terms = ((float(coefficient), float(exponent)),) if coefficient.ndim == 0 else ()
     return Prediction(text, limit="one point in the cone of the start", rate=rate, bound=terms)
@@ -129,7 +152,7 @@ def _sphere_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
 
 
 def _predict_sphere(flow: Flow, start: Tensor) -> Prediction:
-    rate = float(measured.pull(flow).min())
+    rate = float(_pull_of_one_point(flow).min())
     text = (
         "the energy Σ exp(β x_i·x_j) does not fall, and from almost every start all tokens meet in one point, "
         f"distances shrinking like {exponential(-rate)} in the end"
@@ -294,7 +317,7 @@ def _equiangular_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]
 
 def _predict_equiangular(flow: Flow, start: Tensor) -> Prediction:
     beta = measured.temperature(flow)[0]
-    rate = float(measured.pull(flow).min())
+    rate = float(_pull_of_one_point(flow).min())
     where = number(float(measured.pair_cosines(start).mean()), 4)
     betas = number(float(beta.flatten()[0]), 4) if beta.numel() == 1 else "of each system"
     text = (
@@ -310,12 +333,16 @@ def _follows_the_cosine(trajectory: Trajectory) -> tuple[Condition, ...]:
     flow, states = flow_of_run(trajectory), trajectory.tensor.detach().double()
     cosines, tokens = measured.pair_cosines(states), states.shape[-2]
     systems = tuple(states.shape[:-3])
-    numbers = (measured.temperature(flow)[0], measured.pull(flow), cosines[..., 0, :].mean(dim=-1))
+    weights = "exponential" if flow.attention.weights == "exponential" else "softmax"
+    speed = measured.pull(flow) * math.exp(-flow.attention.offset)
+    numbers = (measured.temperature(flow)[0], speed, cosines[..., 0, :].mean(dim=-1))
     predicted, slopes = [], []
     for beta, fast, first in zip(*(part.expand(systems).flatten().tolist() for part in numbers), strict=True):
-        gamma = predict_equiangular(np.asarray(trajectory.times), tokens, beta, cosine=first, speed=fast)
+        gamma = predict_equiangular(
+            np.asarray(trajectory.times), tokens, beta, cosine=first, speed=fast, weights=weights
+        )
         predicted.append(gamma)
-        slopes.append(equiangular_slope(gamma, tokens, beta, speed=fast, weights="softmax"))
+        slopes.append(equiangular_slope(gamma, tokens, beta, speed=fast, weights=weights))
     gap = cosines - torch.from_numpy(np.stack(predicted).reshape(*systems, -1, 1))
     # The error of a solution of γ' = f(γ) grows as f(γ(t)) does.
     slope = np.abs(np.stack(slopes)).reshape(*systems, -1)
@@ -333,7 +360,7 @@ STATEMENTS = (
         title="Almost every start ends in one point from three dimensions on",
         equations="Theorem 6.1",
         erratum="",
-        structure=measured.one_head_on_the_sphere,
+        structure=_of_either_weights,
         hypotheses=_sphere_hypotheses,
         predict=_predict_sphere,
         conditions=_gathers,
@@ -353,7 +380,7 @@ STATEMENTS = (
         title="A cone of tokens collapses exponentially",
         equations="Lemma 6.4",
         erratum="",
-        structure=measured.one_head_on_the_sphere,
+        structure=_of_either_weights,
         hypotheses=_cone_hypotheses,
         predict=_predict_cone,
         conditions=_HALF_SPACE.conditions,

@@ -13,6 +13,8 @@ layers of a network do.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -97,7 +99,10 @@ def width_rate(flow: Flow, start: Tensor) -> Tensor:
 
 
 def _rate_terms(flow: Flow, start: Tensor) -> tuple[Tensor, Tensor]:
-    """Return c and k of each head, (*system, head): the rate b is Σ_h c_h e^{−k_h} with k_h = 2‖qk_h‖K."""
+    """Return c and k of each head, (*system, head): the rate b is Σ_h c_h e^{−k_h} with k_h = 2‖qk_h‖K.
+
+    Of exponential weights, which other statements have, k_h is half of that and c_h has the factor e^{−offset}.
+    """
     direction = deepest_direction(flow, start)
     metric = measured.metric_of(flow).to(direction)
     systems = start.shape[:-2]
@@ -111,7 +116,8 @@ def _rate_terms(flow: Flow, start: Tensor) -> tuple[Tensor, Tensor]:
     y = flow.geometry.to(dtype=torch.float64, device=start.device).project(start)
     depth = (y * direction.unsqueeze(-2)).sum(dim=-1).amin(dim=-1)
     share = torch.where(farthest > 0, depth / torch.where(farthest > 0, farthest, 1.0), 0.0).clamp_min(0.0)
-    exponents, coefficients = 2 * bound * longest.unsqueeze(-1), flow.weight_factor * multiples * share.unsqueeze(-1)
+    exponents = measured.logits_in_a_weight(flow) * bound * longest.unsqueeze(-1)
+    coefficients = math.exp(-flow.attention.offset) * flow.weight_factor * multiples * share.unsqueeze(-1)
     heads = (*systems, torch.broadcast_shapes(exponents.shape, coefficients.shape)[-1])
     return coefficients.expand(heads), exponents.expand(heads)
 
