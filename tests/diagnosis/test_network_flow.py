@@ -97,6 +97,27 @@ def test_in_free_space_a_step_adds_the_attention_of_the_states_themselves(rotary
     torch.testing.assert_close(flow.step(x, k=1), x + own, rtol=1e-10, atol=1e-10)
 
 
+def test_under_a_norm_before_attention_a_step_is_that_of_the_network(rotary_checkpoint):
+    flow = td.flow_of(rotary_checkpoint, space=td.Normalized("pre"))
+    start = td.Normalized("pre").at_radius(td.Sphere().sample(7, 24, seed=3), torch.linspace(2.0, 9.0, 7))
+    x = start
+    for layer in range(3):
+        own = x + attention_of_the_network(rotary_checkpoint, layer, x)
+        torch.testing.assert_close(flow.step(x, k=layer), own, rtol=1e-4, atol=1e-4)
+        x = own
+    run = td.simulate(flow, start, range(4), engine="layers")
+    torch.testing.assert_close(run.tensor[-1], x, rtol=1e-3, atol=1e-3)
+
+
+def test_a_network_without_a_norm_before_attention_has_no_such_flow():
+    with pytest.raises(
+        ArgumentValueError, match=r"space: expected Sphere\(\) or Free\(\) for a network without a norm"
+    ):
+        td.flow_of("random:minilm:1", layers=1, space=td.Normalized("pre"))
+    with pytest.raises(ArgumentValueError, match=r"space: expected Sphere\(\), Free\(\) or Normalized\('pre'\)"):
+        td.flow_of("random:distilgpt2:7", layers=1, space=td.Normalized("peri"))
+
+
 def test_layers_that_do_not_exist_are_named(rotary_checkpoint):
     with pytest.raises(ArgumentValueError, match="layers: expected a layer from 1 to 3, got 4"):
         td.flow_of(rotary_checkpoint, layers=[1, 4])

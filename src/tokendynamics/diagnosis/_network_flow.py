@@ -28,9 +28,17 @@ class LayerCircuits:
         qk: Factors of all heads; of rank 0 where the logits come from rotary positions alone.
         ov: Factors of all heads.
         rotary: Queries, keys and frequencies of rotary positions; None without.
+
+    Args:
+        weights: Of the layer.
+        on_sphere: Whether tokens are unit vectors where attention reads them.
+        dtype: Of the circuits.
+        with_radius: Whether what attention carries is added to tokens of their own length.
     """
 
-    def __init__(self, weights: AttentionWeights, on_sphere: bool, dtype: torch.dtype) -> None:
+    def __init__(
+        self, weights: AttentionWeights, on_sphere: bool, dtype: torch.dtype, *, with_radius: bool = False
+    ) -> None:
         read = _reader(weights, on_sphere)
         query, key = read(weights.query.double()), read(weights.key_per_head.double())
         scale, dim = weights.scale, query.shape[-2]
@@ -41,8 +49,11 @@ class LayerCircuits:
         none = torch.zeros(*query.shape[:-1], 0, dtype=dtype, device=query.device)
         rotated = self.rotary is not None
         self.qk = qk_circuit(none, none) if rotated else qk_circuit(query.to(dtype), key.to(dtype))
-        # √dim of the token that is read and 1/√dim of the token that is moved cancel on the sphere.
-        self.ov = ov_circuit(read(weights.value_per_head.double()).to(dtype), weights.output.to(dtype))
+        # √dim of the token that is read and 1/√dim of the token that is moved cancel on the sphere; what is added to a
+        # token with a radius has the √dim of what is read.
+        value = read(weights.value_per_head.double())
+        value = dim**0.5 * value if with_radius else value
+        self.ov = ov_circuit(value.to(dtype), weights.output.to(dtype))
 
 
 def _reader(weights: AttentionWeights, on_sphere: bool) -> Callable[[Tensor], Tensor]:
@@ -86,12 +97,14 @@ def flow_of(
     √dim · y, times the norm's gain, less the mean for LayerNorm. With a state x of norm √dim the velocity before its
     tangent part is the network's attention output divided by √dim. In free space no norm is applied, as in
     `positional` (2), and ``flow.step(x, k)`` is x plus the attention of layer
-    k + 1, of all layers, on x itself.
+    k + 1, of all layers, on x itself. With ``Normalized("pre")`` tokens are the residual stream of a network that
+    normalizes before attention: ``flow.step(x, k)`` is x plus that layer's attention on the norm of x, up to the
+    epsilon and the biases of the norm, and for LayerNorm where the features of x have mean 0.
 
     Args:
         checkpoint: Anything `tokendynamics.load` takes, or a checkpoint already loaded.
         layers: Which layers, counted from 1, in this order; one, several, or None for all.
-        space: `Sphere()` or `Free()`.
+        space: `Sphere()` (the default), `Free()`, or `Normalized("pre")`.
         dtype: Precision of the circuits.
 
     Returns:
@@ -112,12 +125,17 @@ def flow_of(
     checkpoint = as_checkpoint(checkpoint, "checkpoint")
     space = Sphere() if space is None else space
     geometry = geometry_of(space) if isinstance(space, Space) else None
-    if geometry is None or not geometry.closed_form or geometry.metric is not None:
-        raise ArgumentValueError(expected("space", "Sphere() or Free()", repr(space)))
+    with_radius = geometry is not None and geometry.norm == "pre"
+    if geometry is None or not (with_radius or geometry.closed_form) or geometry.metric is not None:
+        raise ArgumentValueError(expected("space", "Sphere(), Free() or Normalized('pre')", repr(space)))
     if dtype not in (torch.float32, torch.float64):
         raise ArgumentValueError(expected("dtype", "torch.float32 or torch.float64", shown(dtype)))
     chosen = plain_layers(checkpoint, layers if layers is None or isinstance(layers, Iterable) else [layers])
-    parts = [LayerCircuits(weights, space.constrained, dtype) for weights in checkpoint.iter_attention(chosen)]
+    normed = space.constrained or with_radius
+    parts = [
+        _circuits(weights, normed, dtype, layer, with_radius)
+        for layer, weights in zip(chosen, checkpoint.iter_attention(chosen), strict=True)
+    ]
     period = float(len(parts))
     ov = Periodic(_stacked([part.ov for part in parts]), period)
     qk = Periodic(_stacked([part.qk for part in parts]), period)
@@ -129,6 +147,15 @@ def flow_of(
         positions=_positions(parts, period),
     )
     return Flow(attention, space)
+
+
+def _circuits(
+    weights: AttentionWeights, normed: bool, dtype: torch.dtype, layer: int, with_radius: bool
+) -> LayerCircuits:
+    if with_radius and weights.norm_gain is None:
+        wanted = "Sphere() or Free() for a network without a norm before attention"
+        raise ArgumentValueError(expected("space", wanted, f"Normalized('pre') at layer {layer}"))
+    return LayerCircuits(weights, normed, dtype, with_radius=with_radius)
 
 
 def plain_layers(checkpoint: Checkpoint, several: Iterable[int] | None) -> list[int]:
