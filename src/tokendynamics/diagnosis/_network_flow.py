@@ -96,10 +96,9 @@ def flow_of(
     On the sphere (default) tokens are unit vectors, and attention reads what the network's norm makes of them:
     √dim · y, times the norm's gain, less the mean for LayerNorm. With a state x of norm √dim the velocity before its
     tangent part is the network's attention output divided by √dim. In free space no norm is applied, as in
-    `positional` (2), and ``flow.step(x, k)`` is x plus the attention of layer
-    k + 1, of all layers, on x itself. With ``Normalized("pre")`` tokens are the residual stream of a network that
-    normalizes before attention: ``flow.step(x, k)`` is x plus that layer's attention on the norm of x, up to the
-    epsilon and the biases of the norm, and for LayerNorm where the features of x have mean 0.
+    `positional` (2), and ``flow.step(x, k)`` is x plus the attention of layer k + 1, of all layers, on x itself. With
+    ``Normalized("pre")`` tokens are the residual stream of a network that normalizes before attention, and a step adds
+    the attention on the norm of x: exact but for epsilon and biases, and of LayerNorm where features have mean 0.
 
     Args:
         checkpoint: Anything `tokendynamics.load` takes, or a checkpoint already loaded.
@@ -124,18 +123,12 @@ def flow_of(
     """
     checkpoint = as_checkpoint(checkpoint, "checkpoint")
     space = Sphere() if space is None else space
-    geometry = geometry_of(space) if isinstance(space, Space) else None
-    with_radius = geometry is not None and geometry.norm == "pre"
-    if geometry is None or not (with_radius or geometry.closed_form) or geometry.metric is not None:
-        raise ArgumentValueError(expected("space", "Sphere(), Free() or Normalized('pre')", repr(space)))
+    with_radius = _has_radius(space)
     if dtype not in (torch.float32, torch.float64):
         raise ArgumentValueError(expected("dtype", "torch.float32 or torch.float64", shown(dtype)))
     chosen = plain_layers(checkpoint, layers if layers is None or isinstance(layers, Iterable) else [layers])
-    normed = space.constrained or with_radius
-    parts = [
-        _circuits(weights, normed, dtype, layer, with_radius)
-        for layer, weights in zip(chosen, checkpoint.iter_attention(chosen), strict=True)
-    ]
+    every = zip(chosen, checkpoint.iter_attention(chosen), strict=True)
+    parts = [_circuits(weights, space.constrained, dtype, layer, with_radius) for layer, weights in every]
     period = float(len(parts))
     ov = Periodic(_stacked([part.ov for part in parts]), period)
     qk = Periodic(_stacked([part.qk for part in parts]), period)
@@ -149,13 +142,22 @@ def flow_of(
     return Flow(attention, space)
 
 
+def _has_radius(space: Space) -> bool:
+    """Tell whether tokens have a radius, and refuse spaces that no network's circuits are known for."""
+    geometry = geometry_of(space) if isinstance(space, Space) else None
+    with_radius = geometry is not None and geometry.norm == "pre"
+    if geometry is None or not (with_radius or geometry.closed_form) or geometry.metric is not None:
+        raise ArgumentValueError(expected("space", "Sphere(), Free() or Normalized('pre')", repr(space)))
+    return with_radius
+
+
 def _circuits(
-    weights: AttentionWeights, normed: bool, dtype: torch.dtype, layer: int, with_radius: bool
+    weights: AttentionWeights, on_sphere: bool, dtype: torch.dtype, layer: int, with_radius: bool
 ) -> LayerCircuits:
     if with_radius and weights.norm_gain is None:
         wanted = "Sphere() or Free() for a network without a norm before attention"
         raise ArgumentValueError(expected("space", wanted, f"Normalized('pre') at layer {layer}"))
-    return LayerCircuits(weights, normed, dtype, with_radius=with_radius)
+    return LayerCircuits(weights, on_sphere or with_radius, dtype, with_radius=with_radius)
 
 
 def plain_layers(checkpoint: Checkpoint, several: Iterable[int] | None) -> list[int]:
