@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from transformers import AutoConfig, AutoModelForCausalLM
 
+import tokendynamics as td
 from pretrained.families import network_of
+from pretrained.test_texts_with_options import tokenizer_of
 from tokendynamics.cli._main import commands
 from tokendynamics.pretrained.other_libraries import silenced
 
@@ -109,3 +112,35 @@ def test_few_parameters_are_counted_and_many_are_given_in_millions(tmp_path: Pat
 def test_verification_says_so_only_when_it_was_done(tmp_path: Path) -> None:
     assert "The factors of every layer reproduce its attention" in _said("phi", tmp_path, "--verify")
     assert "The factors of every layer reproduce its attention" not in _said("phi", tmp_path / "b")
+
+
+def test_a_layer_is_held_against_the_statements_of_the_theory_where_a_prompt_is_given(tmp_path: Path) -> None:
+    network = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model("gpt2", vocab_size=96, n_embd=8, n_head=2, n_layer=3, n_positions=32)
+    )
+    with silenced():
+        network.save_pretrained(tmp_path)
+        tokenizer_of().save_pretrained(tmp_path)
+    options = ["inspect", str(tmp_path), "--prompt", "w1 w2 w3 w4", "--layer", "3"]
+    printed = CliRunner().invoke(commands, options, env={"COLUMNS": "200"})
+    assert printed.exit_code == 0, printed.output
+    output = " ".join(printed.output.split())
+    assert "The theory and layer 3, the nearest statement first" in output
+    assert (
+        "Left out of the network in every row: all layers but this one, which is repeated, feed-forward parts" in output
+    )
+    near = json.loads(CliRunner().invoke(commands, [*options, "--json"]).output)["nearest_statements"]
+    wanted = td.nearest_statements(td.load(tmp_path), "w1 w2 w3 w4", 3)
+    assert [(one["statement"], one["head"], len(one["violated"])) for one in near] == [
+        (one.statement, one.head, len(one.violated)) for one in wanted
+    ]
+    for one in wanted:
+        assert one.statement in output
+        assert all(missed.name in output for missed in one.violated)
+
+
+def test_a_layer_without_a_prompt_is_refused_and_without_both_nothing_is_said_of_the_theory(tmp_path: Path) -> None:
+    refused = CliRunner().invoke(commands, ["inspect", "random:distilgpt2", "--layer", "2"])
+    assert refused.exit_code != 0
+    assert "layer: expected --layer together with --prompt, got --layer 2 alone" in str(refused.exception)
+    assert "The theory" not in _said("phi", tmp_path)

@@ -80,6 +80,15 @@ def test_the_head_that_comes_nearest_is_named() -> None:
     assert nearest(swapped)["clusters-4"].head == 2
 
 
+def test_the_norm_of_the_network_is_kept_where_a_statement_speaks_of_it() -> None:
+    near = nearest(network())["norms-4.3-radius"]
+    assert near.relaxations == ("no positions",)
+    names = [one.name for one in near.violated]
+    flow = td.Flow(td.Attention(torch.eye(2), torch.eye(2)), td.Normalized("pre"))
+    (check,) = td.check(flow, [[1.0, 0.0], [0.0, 1.0]], statements=["norms-4.3-radius"])
+    assert set(names) <= {one.name for one in check.hypotheses}
+
+
 def test_what_is_least_violated_comes_first_and_nothing_false_comes_at_all() -> None:
     near = td.nearest_statements(network(heads=2), PROMPT, 2)
     keys = [(len(one.violated), len(one.relaxations) + (one.head is not None)) for one in near]
@@ -91,14 +100,16 @@ def test_what_is_least_violated_comes_first_and_nothing_false_comes_at_all() -> 
     assert not names & (left_out | {"rank-collapse", "masks-rooted", "spheres-graph"})
 
 
-@pytest.mark.parametrize("on_sphere", [True, False])
-def test_without_relaxations_the_flow_is_that_of_the_layer(on_sphere: bool) -> None:
+@pytest.mark.parametrize("space", ["pre", "sphere", "free"])
+def test_without_relaxations_the_flow_is_that_of_the_layer(space: str) -> None:
     checkpoint = td.load(network(heads=2))
     (weights,) = checkpoint.iter_attention([2])
     flows = _Flows(checkpoint, weights)
-    kind = next(one for one in flows.kinds if one.on_sphere == on_sphere and not one.alone)
-    whole = td.flow_of(checkpoint, 2, space=td.Sphere() if on_sphere else td.Free())
-    x = torch.nn.functional.normalize(torch.randn(5, DIM, dtype=torch.float64, generator=torch.manual_seed(1)), dim=-1)
+    kind = next(one for one in flows.kinds if one.space == space and not one.alone)
+    spaces = {"pre": td.Normalized("pre"), "sphere": td.Sphere(), "free": td.Free()}
+    whole = td.flow_of(checkpoint, 2, space=spaces[space])
+    x = torch.randn(5, DIM, dtype=torch.float64, generator=torch.manual_seed(1))
+    x = torch.nn.functional.normalize(x, dim=-1) if space == "sphere" else x
     torch.testing.assert_close(flows.of(kind).velocity(x), whole.velocity(x))
     # Heads add up.
     parts = sum(flows.of(kind, head).velocity(x) for head in range(2))

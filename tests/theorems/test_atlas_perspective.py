@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Literal
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -341,3 +342,37 @@ def test_closed_forms_refuse_what_they_cannot_solve(predict: Any, given: dict[st
     with pytest.raises(ArgumentValueError, match=f"^{named}: "):
         predict(**given)
     assert len(predict(beta=700.0)) == 2
+
+
+@pytest.mark.parametrize("weights", ["softmax", "exponential"])
+@pytest.mark.parametrize("speed", [1.0, -1.0])
+@pytest.mark.parametrize("beta", [-700.0, -36.0, 0.0, 36.0, 700.0])
+def test_equations_in_one_unknown_are_solved_however_fast_they_come_to_rest(
+    beta: float, speed: float, weights: Literal["softmax", "exponential"]
+) -> None:
+    """An explicit method in γ itself would need e^β steps: this hung."""
+    times = np.linspace(0.0, 40.0, 9)
+    for cosine in (-0.49, 0.0, 0.9):
+        three = predict_equiangular(times, 3, beta, cosine=cosine, speed=speed, weights=weights)
+        two = predict_two_clusters(times, beta, share=0.3, cosine=cosine, speed=speed, weights=weights)
+        for solved, least in ((three, -0.5), (two, -1.0)):
+            assert ((solved >= least) & (solved <= 1.0)).all()
+            assert (speed * np.diff(solved) >= -1e-15).all()
+            assert solved[0] == pytest.approx(cosine, abs=1e-14)
+
+
+@pytest.mark.parametrize("weights", ["softmax", "exponential"])
+@pytest.mark.parametrize(("beta", "first", "last"), [(0.5, -0.4, 0.99), (20.0, 0.1, 0.5), (-6.0, 0.0, 0.8)])
+def test_the_time_from_one_cosine_to_another_is_the_integral_of_the_inverse_speed(
+    beta: float, first: float, last: float, weights: Literal["softmax", "exponential"]
+) -> None:
+    mpmath.mp.dps = 30
+
+    def slowness(gamma: mpmath.mpf) -> mpmath.mpf:
+        relative = mpmath.exp(beta * gamma)
+        weight = relative / (mpmath.exp(beta) + 2 * relative) if weights == "softmax" else relative / 3
+        return 1 / (2 * weight * (1 - gamma) * (2 * gamma + 1))
+
+    time = float(mpmath.quad(slowness, np.linspace(first, last, 9).tolist()))
+    solved = predict_equiangular([0.0, time], 3, beta, cosine=first, weights=weights)
+    assert solved[1] == pytest.approx(last, abs=1e-9)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -19,13 +19,10 @@ from tokendynamics.pretrained import AttentionWeights, Checkpoint
 from tokendynamics.pretrained.inputs import prepared
 from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.provenance.progress import Progress, reporting, tracked
-from tokendynamics.spaces import Free, Sphere
+from tokendynamics.spaces import Free, Normalized, Space, Sphere
 from tokendynamics.theorems import Hypothesis, Statement
 from tokendynamics.theorems.registry import KNOWN, named
 from tokendynamics.words import listing, plural
-
-ALWAYS = ("this layer for ever", "no feed-forward part", "no biases")
-"""What a flow of one layer leaves out of any network."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +34,15 @@ class NearStatement:
         title: What it is about.
         layer: The layer, counted from 1.
         head: The head, counted from 1, that comes nearest; None where all heads were taken together.
-        relaxations: What was given up of the network beside `ALWAYS`, so that the statement speaks of the rest.
+        always: What a flow of one layer leaves out of any network.
+        relaxations: What was given up of the network beside that, so that the statement speaks of the rest.
         violated: The hypotheses that the layer's circuits and tokens then violate, each with its margin and text.
         satisfied: How many hypotheses they meet.
         prediction: What the statement says of the relaxed layer; empty where a hypothesis is violated.
         standing: "theorem" or "conjecture".
     """
+
+    always: ClassVar[tuple[str, ...]] = ("all layers but this one, which is repeated", "feed-forward parts", "biases")
 
     statement: str
     title: str
@@ -65,19 +65,23 @@ class NearStatement:
         return f"{where}: {plural(self.satisfied, 'hypothesis', 'hypotheses')} met, violated: {missed}"
 
 
+_SpaceName = Literal["pre", "sphere", "free"]
+_SPACES: dict[_SpaceName, Space] = {"pre": Normalized("pre"), "sphere": Sphere(), "free": Free()}
+
+
 @dataclass(frozen=True)
 class _Relaxed:
     """A kind of flow that a layer is made into.
 
     Attributes:
-        on_sphere: Whether tokens keep their length; otherwise attention reads them without a norm.
+        space: "pre": the network's own norm before attention; "sphere": tokens of one length; "free": no norm.
         alone: Whether each head is taken by itself.
         other_mask: Whether the mask is exchanged.
         placed: Whether positions are kept.
         weights: Of the flow.
     """
 
-    on_sphere: bool
+    space: _SpaceName
     alone: bool
     other_mask: bool
     placed: bool
@@ -87,8 +91,8 @@ class _Relaxed:
         """Say what is given up, in the order of the attributes."""
         normed = weights.norm_gain is not None
         given_up = {
-            "directions of tokens only": self.on_sphere,
-            "no norm before attention": not self.on_sphere and normed,
+            "directions of tokens only": self.space == "sphere",
+            "no norm before attention": self.space == "free" and normed,
             "each token seen by all": self.other_mask and causal,
             "later tokens unseen": self.other_mask and not causal,
             "no positions": weights.rotary_frequencies is not None and not self.placed,
@@ -167,18 +171,20 @@ class _Flows:
     def __init__(self, checkpoint: Checkpoint, weights: AttentionWeights) -> None:
         self.weights, self._causal = weights, checkpoint.architecture.causal
         self._circuits = {
-            (on_sphere, placed): LayerCircuits(
-                weights if placed else replace(weights, rotary_frequencies=None), on_sphere, torch.float64
+            (space, placed): LayerCircuits(
+                weights if placed else replace(weights, rotary_frequencies=None),
+                space != "free",
+                torch.float64,
+                with_radius=space == "pre",
             )
-            for on_sphere, placed in product((True, False), (True, False))
+            for space, placed in product(_SPACES, (True, False))
         }
+        spaces: list[_SpaceName] = [space for space in _SPACES if space != "pre" or weights.norm_gain is not None]
         choices: tuple[Literal["softmax", "exponential"], ...] = ("softmax", "exponential")
         rotated = weights.rotary_frequencies is not None
         kinds = [
             _Relaxed(*kind)
-            for kind in product(
-                (True, False), (False, True), (False, True), (True, False) if rotated else (True,), choices
-            )
+            for kind in product(spaces, (False, True), (False, True), (True, False) if rotated else (True,), choices)
         ]
         self.kinds = sorted(kinds, key=lambda kind: len(self.given_up(kind)) + kind.alone)
 
@@ -188,7 +194,7 @@ class _Flows:
 
     def of(self, kind: _Relaxed, head: int | None = None) -> Flow:
         """Return the layer as a flow of a kind, of one of its heads (from 0) or of all."""
-        circuits = self._circuits[kind.on_sphere, kind.placed]
+        circuits = self._circuits[kind.space, kind.placed]
         heads = slice(None) if head is None else slice(head, head + 1)
         qk, ov = (FactoredMatrix(one.left[heads], one.right[heads]) for one in (circuits.qk, circuits.ov))
         positions = None
@@ -203,7 +209,7 @@ class _Flows:
             positions=positions,
             weights=kind.weights,
         )
-        return Flow(attention, Sphere() if kind.on_sphere else Free())
+        return Flow(attention, _SPACES[kind.space])
 
 
 def _nearest(statement: Statement, flows: _Flows, start: Tensor, layer: int) -> NearStatement | None:
@@ -211,7 +217,7 @@ def _nearest(statement: Statement, flows: _Flows, start: Tensor, layer: int) -> 
     kind = next((one for one in flows.kinds if statement.concerns(flows.of(one, 0 if one.alone else None))), None)
     if kind is None:
         return None
-    states = torch.nn.functional.normalize(start, dim=-1) if kind.on_sphere else start
+    states = torch.nn.functional.normalize(start, dim=-1) if kind.space == "sphere" else start
     heads = range(len(flows.weights.query)) if kind.alone else [None]
     checks = [(statement.check(flows.of(kind, head), states), head) for head in heads]
     check, head = min(checks, key=lambda pair: len(pair[0].reasons))
