@@ -198,7 +198,7 @@ def predict_two_clusters(
         else:
             up, down = _relative_exponentials(beta * (rho - 1))
             pulls = sum(there * up / (here * down + there * up) for here, there in parts)
-        return 2 * speed * pulls
+        return 2 * speed * np.asarray(pulls)
 
     _check_strength(beta, speed, weights)
     return _solved(rate, cosine, moments)
