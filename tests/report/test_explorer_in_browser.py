@@ -196,7 +196,7 @@ def test_the_panel_follows_the_controls(opened: Any) -> None:
     fewer = "Computed for all 24 tokens of the start; nothing is certified of fewer."
     assert words(opened, "theory-where") == f"{fewer} {elsewhere.strip()}"
     asked(opened, "hook.set({preset: 'one-cluster'})")
-    one = "7 statements apply: all their hypotheses hold."
+    one = "8 statements apply: all their hypotheses hold."
     assert words(opened, "theory-answer") == f"{one} One more applies if what cannot be measured (?) holds."
     asked(opened, "hook.set({preset: 'rotary'})")
     assert words(opened, "theory-answer") == "No theorem covers this."
@@ -224,7 +224,7 @@ def test_a_certificate_is_of_the_setting_or_says_of_which(opened: Any) -> None:
     assert certificates(opened) == [f"{one} Computed for the nearest grid point (β = 4)." for one in said(4, True)]
     asked(opened, "hook.set({mask: 'full', beta: 2})")
     assert certificates(opened) == said(2, False)
-    assert len(said(2, False)) == 4
+    assert len(said(2, False)) == 5
     for changes in ({"tokens": 9}, {"tokens": 24, "weights": "linear"}, {"preset": "rotary"}):
         asked(opened, "hook.set(arguments[0])", changes)
         assert certificates(opened) == []
