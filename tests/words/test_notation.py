@@ -47,6 +47,15 @@ def test_a_number_is_read_back_to_its_digits(value: float, digits: int) -> None:
     assert signed(value, digits).startswith("+") == (value > 0)
 
 
+def test_the_smallest_and_the_largest_numbers_are_written() -> None:
+    assert [number(value) for value in (5e-324, -2.3e-308, 1.797e308)] == [
+        "4.94 × 10⁻³²⁴",
+        "−2.3 × 10⁻³⁰⁸",
+        "1.8 × 10³⁰⁸",
+    ]
+    assert column([5e-324, 1e-310], 2) == ["4.9 × 10⁻³²⁴", "1.0 × 10⁻³¹⁰"]
+
+
 @given(st.lists(reals | st.floats(-10, 10), min_size=1, max_size=6), st.integers(2, 5))
 def test_the_numbers_of_a_column_have_one_number_of_places(values: list[float], digits: int) -> None:
     texts = column(values, digits)

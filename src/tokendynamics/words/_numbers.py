@@ -22,13 +22,13 @@ def number(value: float | None, digits: int = 3) -> str:
     """
     if value is None or not math.isfinite(value) or value == 0:
         return _special(value)
-    rounded = float(f"{value:.{digits - 1}e}")
-    exponent = math.floor(math.log10(abs(rounded)))
-    if -4 <= exponent < 7:
-        decimals = max(digits - 1 - exponent, 0)
-        text = f"{rounded:,.{decimals}f}"
+    # As text: 10^exponent is no float for the smallest numbers.
+    mantissa, _, exponent = f"{value:.{digits - 1}e}".partition("e")
+    if -4 <= int(exponent) < 7:
+        decimals = max(digits - 1 - int(exponent), 0)
+        text = f"{float(mantissa + 'e' + exponent):,.{decimals}f}"
         return _minus(text.rstrip("0").rstrip(".") if decimals else text)
-    return f"{number(rounded / 10.0**exponent, digits)} × {power_of_ten(exponent)}"
+    return f"{number(float(mantissa), digits)} × {power_of_ten(int(exponent))}"
 
 
 def signed(value: float | None, digits: int = 3) -> str:
