@@ -303,7 +303,7 @@ def test_the_simplex_rests_and_is_no_case_of_the_statement() -> None:
 
 def test_where_errors_grow_until_they_decide_nothing_is_said() -> None:
     steep = flow(16.0, 4)
-    run = td.simulate(steep, equiangular(4, 0.3), np.linspace(0, 2e4, 41), engine="stiff", rtol=1e-4, atol=1e-4)
+    run = td.simulate(steep, equiangular(4, 0.3), np.linspace(0, 2e4, 401), engine="stiff", rtol=1e-4, atol=1e-4)
     (certificate,) = td.certify(run, ["perspective-6.8"])
     assert certificate.outcome == "undecided"
 

@@ -19,6 +19,8 @@ WITHOUT = {
     "positional-C.2": "positions",
     "positional-C.3": "positions",
     "circle-threshold": "exponential weights of a small β",
+    "norms-4.3-radius": "tokens with a radius",
+    "norms-4.3-variance": "tokens in a very narrow cone",
 }
 """What no drawn system has."""
 SIZE = {
