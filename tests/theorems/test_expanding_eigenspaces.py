@@ -149,6 +149,15 @@ def degenerate(kind: str, seed: int, dim: int) -> np.ndarray:
     }[kind]
 
 
+def test_a_limit_of_what_is_no_number_is_undecided_at_an_infinite_distance() -> None:
+    flow = td.Flow(td.Attention(degenerate("zero", 0, 2), degenerate("huge", 0, 2), causal=True), td.Sphere())
+    start = np.random.default_rng(0).normal(size=(2, 3, 2))
+    run = td.simulate(flow, start, [0.0, 1e-3, 2e-3], rtol=1e-5, max_steps=50)
+    limit = certify(run, ["clusters-4"])[0].conditions[1]
+    assert limit.outcome.tolist() == ["undecided", "undecided"]
+    assert limit.margin.tolist() == [-np.inf, -np.inf]
+
+
 @settings(max_examples=15)
 @given(
     qk=KINDS, ov=KINDS, seed=st.integers(0, 10**6), dim=st.integers(1, 4), free=st.booleans(), heads=st.integers(1, 2)

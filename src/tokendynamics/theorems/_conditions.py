@@ -162,7 +162,8 @@ def never_rises(values: ArrayLike, trajectory: Trajectory, tolerance: float, tex
 def tends_to_zero(values: ArrayLike, threshold: float, text: str) -> Condition:
     """Require the limit 0 of a quantity ≥ 0: it holds if below the threshold at the end, else undecided.
 
-    A finite run cannot refute a limit, so this never fails; the margin tells how far the run came.
+    A finite run cannot refute a limit, so this never fails; the margin tells how far the run came. It is −∞ where the
+    quantity is no number, as where growth that is divided by growth overflows.
 
     Args:
         values: Shape (…, time); the last entry is that of the last state reached.
@@ -170,6 +171,7 @@ def tends_to_zero(values: ArrayLike, threshold: float, text: str) -> Condition:
         text: What is required.
     """
     last = _as_array(values)[..., -1]
+    last = np.where(np.isnan(last), np.inf, last)
     outcome = np.where(last <= threshold, "holds", "undecided")
     return Condition(text, outcome, np.asarray(threshold - last), threshold, np.full(last.shape, np.nan))
 
