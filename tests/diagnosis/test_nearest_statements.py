@@ -41,8 +41,10 @@ def test_a_layer_built_to_meet_a_theorem_meets_it() -> None:
     flow = td.Flow(td.Attention(torch.eye(2), torch.eye(2), causal=True), td.Sphere())
     (check,) = td.check(flow, [[1.0, 0.0], [0.6, 0.8]], statements=["asymptotic-5.1"])
     assert near.satisfied == sum(one.holds is True for one in check.hypotheses)
-    said = "asymptotic-5.1 (layer 1) with directions of tokens only and no positions: applies: from almost every start"
-    assert str(near).startswith(said)
+    beginning = (
+        "asymptotic-5.1 (layer 1) with directions of tokens only and no positions: applies: from almost every start"
+    )
+    assert str(near).startswith(beginning)
     assert near.prediction.split(",")[0] == check.prediction.text.split(",")[0]
 
 

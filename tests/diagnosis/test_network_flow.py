@@ -102,9 +102,9 @@ def test_under_a_norm_before_attention_a_step_is_that_of_the_network(rotary_chec
     start = td.Normalized("pre").at_radius(td.Sphere().sample(7, 24, seed=3), torch.linspace(2.0, 9.0, 7))
     x = start
     for layer in range(3):
-        own = x + attention_of_the_network(rotary_checkpoint, layer, x)
-        torch.testing.assert_close(flow.step(x, k=layer), own, rtol=1e-4, atol=1e-4)
-        x = own
+        next_state = x + attention_of_the_network(rotary_checkpoint, layer, x)
+        torch.testing.assert_close(flow.step(x, k=layer), next_state, rtol=1e-4, atol=1e-4)
+        x = next_state
     run = td.simulate(flow, start, range(4), engine="layers")
     torch.testing.assert_close(run.tensor[-1], x, rtol=1e-3, atol=1e-3)
 

@@ -167,14 +167,14 @@ def test_tokens_at_equal_angles_follow_two_equations(scheme: str) -> None:
     for left, right in pairwise(TIMES):  # no step passes the switch
         for end in sorted({SWITCH, right} if left < SWITCH < right else {right}):
             begin = SWITCH if end == right and left < SWITCH < right else left
-            found = solve_ivp(
+            solution = solve_ivp(
                 scalar_equations(scheme, tokens, beta),
                 (begin, np.nextafter(end, begin)),
                 state,
                 rtol=1e-11,
                 atol=1e-13,
             )
-            state = found.y[:, -1]
+            state = solution.y[:, -1]
         kept.append(tuple(state))
     np.testing.assert_allclose(np.stack([cosines, lengths], axis=-1), kept, rtol=1e-8, atol=1e-9)
 

@@ -129,8 +129,8 @@ def test_the_second_estimate_of_dop853_is_the_difference_to_order_3() -> None:
 
 @pytest.mark.parametrize("name", EXTENSIONS)
 def test_the_continuous_extension_is_of_its_order_everywhere(name: str) -> None:
-    found = [order(name, weights_at(TABLEAUS[name], share), share, EXTENSIONS[name] + 1) for share in SHARES[1:-1]]
-    assert min(found) == EXTENSIONS[name]
+    orders = [order(name, weights_at(TABLEAUS[name], share), share, EXTENSIONS[name] + 1) for share in SHARES[1:-1]]
+    assert min(orders) == EXTENSIONS[name]
 
 
 @pytest.mark.parametrize("name", EXTENSIONS)

@@ -179,8 +179,8 @@ def test_a_rate_with_a_finite_integral_stops_tokens_on_the_way() -> None:
     """With α = e^(−4t) directions go at most 1/4 in all, and right angles remain."""
     flow = one(td.Normalized("ngpt", rate=lambda t: float(np.exp(-4 * t))), qk=I3)
     run = td.simulate(flow, I3, [0.0, 5.0, 50.0], rtol=1e-9, atol=1e-11)
-    moved = 2 * torch.asin((run.tensor[-1] - run.tensor[0]).norm(dim=-1) / 2)
-    assert float(moved.max()) <= 0.25
+    turned = 2 * torch.asin((run.tensor[-1] - run.tensor[0]).norm(dim=-1) / 2)
+    assert float(turned.max()) <= 0.25
     assert td.certify(run, ["norms-3"])[0].outcome == "undecided"
     assert float(td.observables.diameter(run.tensor[-1])) > 0.8
 
