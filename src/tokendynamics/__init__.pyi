@@ -41,6 +41,7 @@ from .diagnosis import token_paths as token_paths
 from .diagnosis import trace as trace
 from .diagnosis import what_if as what_if
 from .dynamics import Flow as Flow
+from .dynamics import Noise as Noise
 from .dynamics import Trajectory as Trajectory
 from .dynamics import events as events
 from .dynamics import simulate as simulate

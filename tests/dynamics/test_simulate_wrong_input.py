@@ -161,8 +161,11 @@ def test_times_must_increase(times, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"engine": "turbo"}, r"engine: expected one of auto, batched, compiled, stiff, layers, fixed, got 'turbo'"),
-        ({"method": "rk45"}, r"method: expected one of dopri5, bosh3, dop853, rk4, euler, got 'rk45'"),
+        (
+            {"engine": "turbo"},
+            r"engine: expected one of auto, batched, compiled, stiff, layers, fixed, sde, got 'turbo'",
+        ),
+        ({"method": "rk45"}, r"method: expected one of dopri5, bosh3, dop853, rk4, heun, euler, got 'rk45'"),
         (
             {"method": "rk4", "engine": "batched"},
             r"method: expected one of dopri5, bosh3, dop853 for engine batched, got 'rk4'; or take engine fixed \(by",
@@ -173,8 +176,14 @@ def test_times_must_increase(times, message):
             r"method: expected one of dopri5, bosh3 for engine compiled, got 'dop853'; or .* batched or fixed \(by",
         ),
         ({"engine": "fixed"}, r"step: expected a positive time for engine='fixed', got None"),
-        ({"engine": "batched", "step": 0.1}, r"engine: expected 'fixed' or 'auto' where step is given, got 'batched'"),
-        ({"engine": "layers", "step": 0.1}, r"engine: expected 'fixed' or 'auto' where step is given, got 'layers'"),
+        (
+            {"engine": "batched", "step": 0.1},
+            r"engine: expected 'fixed' or 'sde' or 'auto' where step is .*, got 'batched'",
+        ),
+        (
+            {"engine": "layers", "step": 0.1},
+            r"engine: expected 'fixed' or 'sde' or 'auto' where step is .*, got 'layers'",
+        ),
         ({"engine": "batched", "tau": 0.5}, r"engine: expected 'layers' where tau is given, got 'batched'"),
         ({"engine": "fixed", "step": 0.1, "tau": 1.0}, r"engine: expected 'layers' where tau is given, got 'fixed'"),
         ({"engine": "stiff", "tau": 1.0}, r"engine: expected 'layers' where tau is given, got 'stiff'"),

@@ -211,6 +211,8 @@ FLOWS: dict[str, Call] = {
         frame=("tokens", "choice"),
     ),
     "simulate, fixed": _call(partial(td.simulate, FLOW, X, TIMES), step=(0.5, "number")),
+    "simulate, noise": _call(partial(td.simulate, FLOW, X, TIMES, step=0.5), noise=(td.Noise(0.5, seed=0), "any")),
+    "Noise": _call(td.Noise, strength=(0.5, "number"), seed=(0, "integer"), first=(0, "integer")),
     "simulate, layers": _call(partial(td.simulate, FLOW, X, [0, 2], engine="layers"), tau=(0.5, "number")),
     "check": _call(td.check, flow=(FLOW, "ours"), x0=(X, "array")),
     "certify": _call(td.certify, trajectory=(RUN, "ours"), statements=(["asymptotic-4.1"], "any")),

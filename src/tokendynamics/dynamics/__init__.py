@@ -1,13 +1,14 @@
 """Flows of tokens under attention and their simulation.
 
-`simulate` has five engines: "batched" (Dormand–Prince pairs in PyTorch, step control for each system by itself),
+`simulate` has six engines: "batched" (Dormand–Prince pairs in PyTorch, step control for each system by itself),
 "compiled" (that of order 5 for very many small systems, eight side by side in the vectors of the processor, by numba of
 the extra `fast`; it knows no spaces, positions, events or functions of time of your own), "stiff" (SciPy's LSODA with
 the analytic Jacobian, for long horizons), "layers" (the discrete model: times count layers of step `tau`, with the
-factor `residual` of the state itself), "fixed" (equal steps of `method`, differentiable). "auto" takes "fixed" if
-`step` is given, "stiff" for small systems over long horizons, "compiled" from 10,000 small systems on where it is
-installed, and "batched" otherwise; the trajectory says which. The compiler takes some seconds the first time that it
-meets a number of features; what it made is kept on disk.
+factor `residual` of the state itself), "fixed" (equal steps of `method`, differentiable), "sde" (equal steps with
+`noise`, differentiable along the noise that was drawn). "auto" takes "sde" if `noise` is given, "fixed" if `step` is,
+"stiff" for small systems over long horizons, "compiled" from 10,000 small systems on where it is installed, and
+"batched" otherwise; the trajectory says which. The compiler takes some seconds the first time that it meets a number of
+features; what it made is kept on disk.
 
 Where no `method` is given, "batched" takes "dop853", of order 8, from an rtol on at which it needs less work than
 "dopri5", of order 5; the notes say which and why. Output times and events within a step cost "dop853" three more
@@ -25,6 +26,11 @@ those of z. It asks for softmax weights, no positions, and constant ov_h that co
 logarithms; where they differ by more than floats hold, the softmax is a hardmax. "layers" has no such frame, and
 "compiled" has it where ov is a multiple of the identity and qk constant.
 
+With ``noise=Noise(strength, seed)`` tokens make Brownian motions beside the flow, in free space, on spheres and on
+ellipsoids: a step of Heun's method stands between two halves of noise, and errors in law are of order `step`². The
+numbers of a system depend on seed, place and step alone: they go on where a run continues, as if it had not stopped
+(with another seed, others), and no other system changes them. Events are looked at where steps end.
+
 A system whose run cannot be completed does not raise: its status says why, and its states are held from there. In free
 space a system whose norm exceeds 1e100 (1e15 in float32) ends as "diverged", and the trajectory's notes warn where
 tokens come near `atol`, which is then all that controls them.
@@ -32,11 +38,12 @@ tokens come near `atol`, which is then all that controls them.
 
 from tokendynamics.dynamics import events
 from tokendynamics.dynamics._flow import Flow
+from tokendynamics.dynamics._noise import Noise
 from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics._trajectory import Trajectory
 from tokendynamics.dynamics.simulation import Interrupted, simulate
 
-__all__ = ["Flow", "Interrupted", "Status", "Trajectory", "events", "simulate"]
+__all__ = ["Flow", "Interrupted", "Noise", "Status", "Trajectory", "events", "simulate"]
 
 
 def __dir__() -> list[str]:

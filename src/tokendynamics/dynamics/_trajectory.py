@@ -14,6 +14,7 @@ from torch import Tensor
 from tokendynamics.dynamics import _trajectory_files as trajectory_files
 from tokendynamics.dynamics._deviations import Deviations
 from tokendynamics.dynamics._flow import Flow
+from tokendynamics.dynamics._noise import Noise
 from tokendynamics.dynamics._trajectory_files import check_fields, from_dataset, to_dataset
 from tokendynamics.dynamics.engines.problem import RecordedEvents
 from tokendynamics.dynamics.rescaled import Frame
@@ -68,6 +69,7 @@ class Trajectory(Result):
     recorded: RecordedEvents | None = None
     deviations: Deviations | None = None
     frame: Frame = "tokens"
+    noise: Noise | None = None
 
     @cached_property
     def dataset(self) -> xr.Dataset:
@@ -129,6 +131,8 @@ class Trajectory(Result):
         sentences = [f"{plural(len(self.times), 'time')} from t = {first} to {last}"]
         if self.frame == "rescaled":
             sentences.append("rescaled tokens z = exp(−t ov) x: states and observables are those of z")
+        if self.noise is not None:
+            sentences.append(f"noise of strength {number(self.noise.strength)}, seed {self.noise.seed}")
         for word in np.unique(self.status):
             ended = self.end_times[self.status == word]
             least, most = number(float(ended.min())), number(float(ended.max()))

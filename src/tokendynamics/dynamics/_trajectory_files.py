@@ -11,6 +11,7 @@ import os
 import re
 import warnings
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tokendynamics.attention.schedules import Constant, Periodic, Schedule, Sinu
 from tokendynamics.attention.schedules.conversion import PerHead
 from tokendynamics.dynamics._deviations import Deviations
 from tokendynamics.dynamics._flow import Flow
+from tokendynamics.dynamics._noise import Noise
 from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics.engines.problem import RecordedEvents
 from tokendynamics.dynamics.options import read_times
@@ -203,6 +205,8 @@ def to_dataset(trajectory: Any) -> xr.Dataset:
     }
     if trajectory.frame != "tokens":
         attributes["frame"] = trajectory.frame
+    if trajectory.noise is not None:
+        attributes["noise"] = json.dumps(asdict(trajectory.noise))
     return xr.Dataset(variables, coords={"time": trajectory.times}, attrs=attributes)
 
 
@@ -215,7 +219,7 @@ def from_dataset(dataset: xr.Dataset) -> dict[str, Any]:
     if "states" not in dataset or "time" not in dataset.coords or "flow" not in dataset.attrs:
         raise ArgumentValueError(expected("variables", "states, time and a flow", shown(list(dataset.variables))))
     leading = tuple(json.loads(dataset.attrs["leading_shape"]))
-    words = json.loads(dataset.attrs["flow"])
+    words, noise = json.loads(dataset.attrs["flow"]), json.loads(dataset.attrs.get("noise", "null"))
     arrays = {str(name)[len(_PREFIX) :]: dataset[name].values for name in dataset if str(name).startswith(_PREFIX)}
     states = dataset["states"].values
     states = states.reshape(*leading, *states.shape[1:])
@@ -234,6 +238,7 @@ def from_dataset(dataset: xr.Dataset) -> dict[str, Any]:
         "parameters": json.loads(dataset.attrs["parameters"]),
         "recorded": _recorded(dataset, leading),
         "deviations": _deviations(dataset, leading),
+        "noise": None if noise is None else Noise(**noise),
     }
 
 

@@ -65,7 +65,7 @@ def check_steps(engine: str, times: Sequence[float], step: float | None, max_ste
         ArgumentValueError: More steps than the budget; the number is printed.
     """
     horizon = times[-1] - times[0]
-    if engine == "fixed" and step is not None:
+    if engine in ("fixed", "sde") and step is not None:
         argument, came, advice = "step", f"{step:g}", "take a longer step, or raise max_steps"
         needed = horizon / step if horizon < step * _COUNTABLE else math.inf
     elif engine == "layers":

@@ -14,11 +14,12 @@ from torch import Tensor
 from tokendynamics.attention.schedules.conversion import has_function
 from tokendynamics.dynamics._deviations import Deviations
 from tokendynamics.dynamics._flow import Flow, check_exponentials
+from tokendynamics.dynamics._noise import Draws, Noise
 from tokendynamics.dynamics._notes import notes_on_time, warning_of_small_states
 from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics._trajectory import Trajectory
 from tokendynamics.dynamics.engines.problem import Outcome, Problem, recorded
-from tokendynamics.dynamics.engines.table import ENGINES, suited
+from tokendynamics.dynamics.engines.table import ENGINES, OPTIONS, suited
 from tokendynamics.dynamics.engines.tableau import TABLEAUS
 from tokendynamics.dynamics.events import Event
 from tokendynamics.dynamics.options import (
@@ -106,6 +107,14 @@ class Start:
         if before is None or before.shape.dtype != self.states.dtype or before.shape.device != self.states.device:
             return None
         return before.reshaped(math.prod(self.leading)).at(-1)
+
+    def draws(self, noise: Noise | None) -> Draws | None:
+        """Return the numbers of the noise, which go on where those of the run before ended."""
+        if noise is None:
+            return None
+        none = np.zeros(math.prod(self.leading), dtype=np.int64)
+        taken = none if self.before is None else self.before.counts.get("drawn", none)
+        return Draws.of(noise, np.asarray(taken).reshape(-1))
 
     def _deviations_of_all(self, part: Outcome, blank: Outcome) -> Deviations | None:
         """Return deviations over time, those that ended before at their end."""
@@ -199,6 +208,18 @@ def begun(flow: Flow, x0: ArrayLike | Trajectory, times: ArrayLike, jumps: Array
     return flow.beginning(first)
 
 
+def _begun(
+    flow: Flow,
+    x0: ArrayLike | Trajectory,
+    times: ArrayLike,
+    jumps: ArrayLike,
+    device: str | torch.device | None,
+    dtype: torch.dtype | str | None,
+) -> tuple[Flow, Start]:
+    flow = begun(flow, x0, times, jumps)
+    return flow, read_start(flow, x0, device, dtype)
+
+
 def check_frame(frame: Frame, flow: Flow, before: Trajectory | None) -> None:
     """Refuse a frame that does not exist, that the flow does not have, or in which the run before was not.
 
@@ -213,7 +234,8 @@ def check_frame(frame: Frame, flow: Flow, before: Trajectory | None) -> None:
         check_rescaled(flow)
 
 
-Engine = Literal["auto", "batched", "compiled", "stiff", "layers", "fixed"]
+Engine = Literal["auto", "batched", "compiled", "stiff", "layers", "fixed", "sde"]
+Method = Literal["dopri5", "bosh3", "dop853", "rk4", "heun", "euler"]
 
 
 @typed_arguments
@@ -230,13 +252,14 @@ def simulate(
     device: str | torch.device | None = None,
     dtype: torch.dtype | str | None = None,
     progress: bool | Progress = False,
-    method: Literal["dopri5", "bosh3", "dop853", "rk4", "euler"] | None = None,
+    method: Method | None = None,
     step: float | None = None,
     tau: float | None = None,
     residual: float | None = None,
     max_step: float | None = None,
     jumps: ArrayLike = (),
     frame: Frame = "tokens",
+    noise: Noise | None = None,
 ) -> Trajectory:
     """Run a flow from `x0` and return the states at `times`; engines and endings: `help(tokendynamics.dynamics)`.
 
@@ -246,19 +269,20 @@ def simulate(
         times: Increasing output times, at least two; after a trajectory one or more, none before its end.
         rtol: Relative tolerance per step where steps are controlled, 1e-8 if None, at least ten rounding units.
         atol: Absolute tolerance per step, 1e-10 if None: of each number in free space, of each token elsewhere.
-        engine: "batched", "compiled", "stiff", "layers", "fixed"; "auto" chooses, and the trajectory says which.
+        engine: "batched", "compiled", "stiff", "layers", "fixed", "sde"; "auto" chooses: the trajectory says which.
         events: From `tokendynamics.dynamics.events`; a system ends at its first one, unless it is to be recorded.
         max_steps: Attempted steps (layers, fixed steps) for each system, 30,000 if None.
         device: Such as "cuda"; that of `x0` if None.
         dtype: "float64" or "float32", or torch's; that of `x0` if None.
         progress: True for a progress bar, or a function, called with the share done (0 to 1), 1.0 and "simulating".
-        method: "dopri5" or "dop853", by rtol if None; "bosh3" for fields with kinks; with `step` also "rk4", "euler".
+        method: "dopri5" or "dop853", by rtol if None; "bosh3" for kinks; with `step` also "rk4", "heun", "euler".
         step: A fixed step instead of step control: gradients then flow through the simulation.
         tau: Step of one layer of engine "layers", 1 if None.
         residual: Factor of the state itself in such a layer, 1 if None; 0 without residual connection: see `Flow.step`.
         max_step: The longest step under step control. What a function of time does within a step may be missed.
         jumps: Times at which functions of time may jump: steps end there.
         frame: "rescaled" for ``z = exp(−t Σ_h ov_h) x``, in which free flows that diverge have a limit: see that help.
+        noise: Brownian motion of each token beside the flow, with a `step`: `tokendynamics.Noise`.
 
     Raises:
         ArgumentTypeError, ArgumentValueError: Shapes or options that do not fit, numbers that are not finite or real.
@@ -269,18 +293,12 @@ def simulate(
     >>> f"{run.states[-1][0][0]:.8f}", str(run.status)
     ('0.36787944', 'reached the horizon')
     """
-    flow = begun(flow, x0, times, jumps)
-    start = read_start(flow, x0, device, dtype)
-    given = _given(rtol=rtol, atol=atol, method=method, step=step, tau=tau, residual=residual, max_step=max_step)
+    given = {name: value for name, value in locals().items() if name in OPTIONS and value is not None}
+    flow, start = _begun(flow, x0, times, jumps, device, dtype)
     with reporting(progress) as report:
-        problem = _problem(flow, start, times, given, events, budget(max_steps), report, frame)
-        chosen, problem = suited(engine, problem, given)
-        outcome = _outcome(chosen, problem, start, split_events(events)[0], max_steps)
+        asked = _problem(flow, start, times, given, events, max_steps, report, frame)
+        chosen, problem, outcome = _outcome(suited(engine, asked, given), start, split_events(events)[0], max_steps)
     return _trajectory(flow, start, problem, outcome, chosen, start.moments(times)[1], frame)
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
 
 
 def _problem(
@@ -289,7 +307,7 @@ def _problem(
     times: ArrayLike,
     given: Mapping[str, Any],
     events: Sequence[Event],
-    max_steps: int,
+    max_steps: int | None,
     report: Progress,
     frame: Frame,
 ) -> Problem:
@@ -313,7 +331,7 @@ def _problem(
         atol=atol,
         events=with_guards(ending, flow, dtype, atol),
         recorded=noted,
-        max_steps=max_steps,
+        max_steps=budget(max_steps),
         tableau=TABLEAUS[method],
         step=as_positive(given["step"], "step") if "step" in given else None,
         tau=as_positive(given.get("tau", 1.0), "tau"),
@@ -321,11 +339,15 @@ def _problem(
         deviations=start.deviations,
         progress=report,
         max_step=as_positive(given["max_step"], "max_step") if "max_step" in given else None,
-        stops=stops(moments, max_steps) if field.is_sampled else (),
+        stops=stops(moments, budget(max_steps)) if field.is_sampled else (),
+        draws=start.draws(given.get("noise")),
     )
 
 
-def _outcome(engine: str, problem: Problem, start: Start, ending: Sequence[Event], max_steps: int | None) -> Outcome:
+def _outcome(
+    chosen: tuple[str, Problem], start: Start, ending: Sequence[Event], max_steps: int | None
+) -> tuple[str, Problem, Outcome]:
+    engine, problem = chosen
     check_steps(engine, problem.times, problem.step, max_steps)
     outcome = _run_moving(engine, problem, start)
     # Retractions move what stays on its ray by the last digit.
@@ -334,7 +356,7 @@ def _outcome(engine: str, problem: Problem, start: Start, ending: Sequence[Event
         outcome.notes.append(warning)
     outcome.notes += [*notes_on_time(engine, problem, outcome, ending), *problem.notes]
     problem.report(1.0)
-    return outcome
+    return engine, problem, outcome
 
 
 def _parameters(problem: Problem, start: Start) -> dict[str, Any]:
@@ -362,6 +384,7 @@ def _run_moving(engine: str, problem: Problem, start: Start) -> Outcome:
                 field=problem.field.select(moving),
                 start=problem.start[moving],
                 deviations=problem.deviations and problem.deviations.select(moving),
+                draws=problem.draws and problem.draws.select(moving),
             ),
         )
     return start.merged(part, Outcome.blank(problem))
@@ -415,6 +438,7 @@ def _trajectory(
         recorded=recorded(problem.recorded, outcome, leading),
         deviations=_deviations(outcome, leading, skipped),
         frame=frame,
+        noise=problem.draws and problem.draws.noise,
     )
     if outcome.interrupted:
         raise Interrupted(trajectory)

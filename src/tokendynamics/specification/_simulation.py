@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from tokendynamics import figures, observables
-from tokendynamics.dynamics import Flow, Interrupted, Trajectory, simulate
+from tokendynamics.dynamics import Flow, Interrupted, Noise, Trajectory, simulate
 from tokendynamics.figures import Figure
 from tokendynamics.figures.time_axis import Log
 from tokendynamics.numerics import ArgumentTypeError, TokenDynamicsError
@@ -411,7 +411,8 @@ def _checks(file: SpecificationFile, setup: Setup) -> list[Check]:
     law = getattr(file.tables.start, "law", None)
     came = "the start is given, not drawn" if law is None else f"the law of the start is {law!r}"
     known = Hypothesis(DRAWN, uniform, None, 0.0, came)
-    return [_with(one, known) for one in check_flow(setup.flow, setup.start, setup.times)]
+    noise = setup.options.get("noise", Noise(0.0, seed=0))
+    return [_with(one, known) for one in check_flow(setup.flow, setup.start, setup.times, noise=noise)]
 
 
 def _with(one: Check, known: Hypothesis) -> Check:

@@ -443,19 +443,27 @@ Times = Annotated[
 ]
 
 
+class NoiseTable(TomlTable):
+    """``[solver] noise``: Brownian motion beside the flow; see `tokendynamics.Noise`."""
+
+    strength: Annotated[float, Field(ge=0.0)]
+    seed: NonNegativeInt
+
+
 class SolverTable(TomlTable):
     """``[solver]``: how to integrate; what is left out takes the default of `tokendynamics.simulate`."""
 
-    engine: Literal["auto", "batched", "compiled", "stiff", "fixed", "layers"] | None = None
+    engine: Literal["auto", "batched", "compiled", "stiff", "fixed", "layers", "sde"] | None = None
     rtol: PositiveFloat | None = None
     atol: PositiveFloat | None = None
     max_steps: PositiveInt | None = None
-    method: Literal["dopri5", "bosh3", "dop853", "rk4", "euler"] | None = None
+    method: Literal["dopri5", "bosh3", "dop853", "rk4", "heun", "euler"] | None = None
     step: PositiveFloat | None = None
     tau: PositiveFloat | None = None
     residual: Annotated[float, Field(ge=0.0)] | None = None
     max_step: PositiveFloat | None = None
     frame: Literal["tokens", "rescaled"] | None = None
+    noise: NoiseTable | None = None
     dtype: Literal["float64", "float32"] | None = None
     device: str | None = None
     threads: PositiveInt | None = None

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.attention import AbsolutePositions, Attention, Periodic, RotaryPositions, Sinusoidal
-from tokendynamics.dynamics import Flow
+from tokendynamics.dynamics import Flow, Noise
 from tokendynamics.dynamics.engines.table import ENGINES, OF_LAYERS, OPTIONS, having_method, users
 from tokendynamics.dynamics.events import AtRest, Consensus, Event, NormAbove
 from tokendynamics.dynamics.options import check_steps
@@ -98,7 +98,7 @@ def solver_options(file: SpecificationFile, times: np.ndarray) -> dict[str, Any]
     solver, broken = file.tables.solver, times[times != np.round(times)]
     if solver.engine == "layers" and broken.size:
         raise file.error(("time",), f"expected whole numbers, which count layers for engine 'layers', got {broken[0]}")
-    engine = "fixed" if solver.step is not None else solver.engine or "auto"
+    engine = "sde" if solver.noise else "fixed" if solver.step is not None else solver.engine or "auto"
     with file.blaming(("solver",)):
         check_steps(engine, times.tolist(), solver.step, solver.max_steps)
     options = solver.model_dump(exclude_none=True, exclude={"threads"})
@@ -108,6 +108,8 @@ def solver_options(file: SpecificationFile, times: np.ndarray) -> dict[str, Any]
         as_device(options.get("device", "cpu"), "device")
     if "dtype" in options:
         options["dtype"] = getattr(torch, options["dtype"])
+    if "noise" in options:
+        options["noise"] = Noise(**options["noise"])
     return options
 
 
@@ -116,6 +118,10 @@ def _check_step(file: SpecificationFile) -> None:
     solver = file.tables.solver
     if solver.engine == "fixed" and solver.step is None:
         raise file.error(("solver",), "engine 'fixed' needs 'step', the length of a step")
+    if solver.engine == "sde" and solver.noise is None:
+        raise file.error(("solver",), "engine 'sde' needs 'noise', with a strength and a seed")
+    if solver.noise is not None and solver.step is None:
+        raise file.error(("solver", "noise"), "noise needs 'step', the length of a step")
     for option in OPTIONS:
         engine = solver.engine or "auto"
         fits = engine in users(option) or (engine == "auto" and option not in OF_LAYERS)

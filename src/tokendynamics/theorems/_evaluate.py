@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from tokendynamics.attention.schedules.conversion import has_function
-from tokendynamics.dynamics import Flow, Trajectory
+from tokendynamics.dynamics import Flow, Noise, Trajectory
 from tokendynamics.dynamics.options import read_times
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike
@@ -17,7 +17,7 @@ from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.theorems._conditions import approximates_its_flow, flow_of_run
 from tokendynamics.theorems._horizon import over_horizon
-from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems._statement import Statement, has_noise
 from tokendynamics.theorems.registry import KNOWN, named
 from tokendynamics.theorems.result import Certificate, Check
 
@@ -29,6 +29,7 @@ def check(
     times: ArrayLike | None = None,
     *,
     statements: Sequence[str | Statement] | None = None,
+    noise: Noise | None = None,
 ) -> list[Check]:
     """Measure the hypotheses of every statement; nothing is integrated.
 
@@ -43,6 +44,8 @@ def check(
             matrix is a callable. If None, schedules of other classes are looked at at some times from 0 to 138.
         statements: Names such as ``"asymptotic-3.1"``, or `Statement` objects: your own, or all of `STATEMENTS`. If
             None, all that are known: `STATEMENTS` of the three papers and `ATLAS`.
+        noise: That of the run: with it only statements on noise apply. If None, a run without is meant, and what
+            statements on noise suppose of it is assumed.
 
     Returns:
         One `Check` per statement, in the order given, or else of the sources: `.statement`, `.applies`, `.applies_to`,
@@ -72,7 +75,7 @@ def check(
         advice = "the function is asked between the first and the last of them"
         raise ArgumentValueError(expected("times", wanted, "None", advice))
     start = as_start(flow, x0)
-    return [statement.check(flow, start) for statement in chosen]
+    return [statement.check(flow, start, noise) for statement in chosen]
 
 
 def as_start(flow: Flow, x0: ArrayLike) -> Tensor:
@@ -100,15 +103,17 @@ def certify(trajectory: Trajectory, statements: Sequence[str | Statement] | None
             `.outcomes` and `.margins` have every system.
         statements: Names such as ``"asymptotic-3.1"``, or `Statement` objects, to run at all systems, whether or not
             they apply. If None, all known ones that apply to some system, at those, that speak of such a run (of layers
-            with another residual factor than 1 those of flows say nothing, of rescaled tokens those about x), and can
-            be decided: a probability (remark 4.2) takes 30 systems, unless it is 1.
+            with another residual factor than 1 those of flows say nothing, of rescaled tokens those about x, of runs
+            with noise all but those on noise), and can be decided: a probability (remark 4.2) takes 30 systems, unless
+            it is 1.
 
     Returns:
         One `Certificate` per statement.
 
     Raises:
         ArgumentValueError: A name that is no statement (the known ones are printed), a trajectory from a file
-            that could not keep its flow, or one of rescaled tokens for a statement about x alone.
+            that could not keep its flow, one of rescaled tokens for a statement about x alone, or one with noise for a
+            statement that does not speak of it.
 
     >>> import numpy as np, torch
     >>> from tokendynamics.attention import Attention
@@ -128,5 +133,6 @@ def certify(trajectory: Trajectory, statements: Sequence[str | Statement] | None
     start = as_start(flow, trajectory.tensor[..., 0, :, :])
     spoken_of = [one for one in KNOWN if one.subject == "layers" or approximates_its_flow(trajectory)]
     readable = [one for one in spoken_of if one.rescaled or trajectory.frame == "tokens"]
-    checks = ((one, one.check(flow, start).applies_to) for one in readable)
+    readable = [one for one in readable if (one.subject == "noise") == has_noise(trajectory)]
+    checks = ((one, one.check(flow, start, trajectory.noise).applies_to) for one in readable)
     return [one.certify(trajectory, where) for one, where in checks if where.any() and one.decidable(trajectory)]

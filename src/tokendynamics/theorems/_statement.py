@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tokendynamics.dynamics import Flow, Interrupted, Trajectory, simulate
+from tokendynamics.dynamics import Flow, Interrupted, Noise, Trajectory, simulate
 from tokendynamics.numerics import ArgumentValueError, TokenDynamicsError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.spaces import Ellipsoid
@@ -58,8 +58,8 @@ class Statement:
         predict: The prediction for a flow and a start at which the hypotheses hold.
         conditions: What a trajectory must show. Can be evaluated where hypotheses fail, too.
         decidable: Whether the conditions can say anything about a trajectory; a probability needs many systems.
-        subject: Whether it speaks of the flow or of layers, the runs of engine "layers"; of a flow, other layers than
-            those with their residual connection are no approximation.
+        subject: Whether it speaks of the flow, of layers, the runs of engine "layers", or of a flow with noise; of a
+            flow, other layers than those with their residual connection are no approximation, nor is a run with noise.
         beyond: Whether it speaks of a graph for a mask ("graph") or of tokens that do not move ("frozen"); others apply
             to no such flow.
         standing: "theorem", "conjecture" (no proof and no counterexample is known) or "false" (one is known).
@@ -98,19 +98,20 @@ class Statement:
         """Tell whether a flow is of the kind that the statement is about, at some system at least."""
         return all(one.anywhere for one in self._kind(flow))
 
-    def _kind(self, flow: Flow) -> tuple[Hypothesis, ...]:
+    def _kind(self, flow: Flow, noise: Noise | None = None) -> tuple[Hypothesis, ...]:
         measured = self.structure(flow)
         usual = all(one.anywhere for one in measured)
-        return (*measured, *self._beyond_what_it_speaks_of(flow)) if usual else measured
+        beyond = (*self._beyond_what_it_speaks_of(flow), *self._about_noise(noise))
+        return (*measured, *beyond) if usual else measured
 
-    def check(self, flow: Flow, start: Tensor) -> Check:
-        """Measure the hypotheses, and predict where none is violated.
+    def check(self, flow: Flow, start: Tensor, noise: Noise | None = None) -> Check:
+        """Measure the hypotheses, and predict where none is violated; `noise` is that of the run, if it is known.
 
         Of a flow of another structure only that is said: what its circuits and start would have to be presupposes
         the structure, and can be costly to measure.
         """
         systems = tuple(start.shape[:-2])
-        measured = self._kind(flow)
+        measured = self._kind(flow, noise)
         structure = all(one.anywhere for one in measured)
         if structure:
             measured = (*measured, *self.hypotheses(flow, start))
@@ -134,15 +135,21 @@ class Statement:
         """Evaluate the conditions on a trajectory: at the systems in `applies_to`, or at all, whatever holds there.
 
         Raises:
-            ArgumentValueError: A run in the rescaled frame, and a statement about x alone.
+            ArgumentValueError: A run in the rescaled frame, and a statement about x alone; a run with noise, and a
+                statement that does not speak of it.
         """
+        if has_noise(trajectory) and self.subject != "noise":
+            wanted = f"a run without noise for {self.name}, which does not apply: noise"
+            raise ArgumentValueError(expected("trajectory", wanted, f"one with {trajectory.noise}"))
         if trajectory.frame == "rescaled" and not self.rescaled:
             wanted = f"a run in the frame 'tokens' for {self.name}, which is about x"
             raise ArgumentValueError(expected("trajectory", wanted, "one of rescaled tokens z"))
         systems = tuple(trajectory.tensor.shape[:-3])
         where = np.ones(systems, dtype=bool) if applies_to is None else applies_to
         part = run_of_systems(trajectory, where)
-        conditions = confirmed(self.conditions(part), part, self.conditions)
+        conditions = self.conditions(part)
+        if self.subject != "noise":  # a tighter run has other noise
+            conditions = confirmed(conditions, part, self.conditions)
         if not where.all():
             conditions = tuple(_among_all(one, where) for one in conditions)
         certificate = combine(self.name, conditions)
@@ -162,6 +169,16 @@ class Statement:
             violated.append(Hypothesis("all tokens move", False, None, 0.0, f"{count} frozen"))
         return tuple(violated)
 
+    def _about_noise(self, noise: Noise | None) -> tuple[Hypothesis, ...]:
+        """Return what is known of the noise of a run: violated by a statement on the other kind of run."""
+        if self.subject != "noise":
+            if noise is None or noise.strength == 0:
+                return ()
+            return (Hypothesis("no noise", False, None, 0.0, f"noise has the strength {number(noise.strength)}"),)
+        if noise is None:
+            return (Hypothesis("noise", None, None, 0.0, "it is not known whether the run has noise"),)
+        return (Hypothesis("noise", noise.strength > 0, None, 0.0, f"its strength is {number(noise.strength)}"),)
+
     def _prediction(self, flow: Flow, start: Tensor, where: np.ndarray) -> Prediction | None:
         if not where.any():
             return None
@@ -172,6 +189,11 @@ class Statement:
             return prediction
         pattern = f"{_CONJECTURED}{prediction.pattern}" if prediction.pattern else ""
         return replace(prediction, text=_CONJECTURED + prediction.text, pattern=pattern)
+
+
+def has_noise(trajectory: Trajectory) -> bool:
+    """Tell whether a run has noise, of more strength than 0."""
+    return trajectory.noise is not None and trajectory.noise.strength > 0
 
 
 def _reason(violated: Hypothesis) -> str:

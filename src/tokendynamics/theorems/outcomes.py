@@ -10,6 +10,8 @@ from torch import Tensor
 
 from tokendynamics.attention import AbsolutePositions, RotaryPositions
 from tokendynamics.dynamics import Flow, Trajectory
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected
 from tokendynamics.theorems._conditions import flow_of_run
 from tokendynamics.theorems._free_flow import states_with_positions
 from tokendynamics.theorems.result import Condition
@@ -116,7 +118,7 @@ def outcomes_of(trajectory: Trajectory) -> np.ndarray:
     Source: `positional` Remark 3.5, whose two classes (zero, infinity) are one too few.
 
     Returns:
-        Array of str, of the shape of the systems.
+        Array of str, of the shape of the systems. A run with noise is refused.
 
     >>> from tokendynamics.attention import Attention
     >>> from tokendynamics.dynamics import simulate
@@ -125,7 +127,7 @@ def outcomes_of(trajectory: Trajectory) -> np.ndarray:
     >>> str(outcomes_of(simulate(grows, [[1.0], [2.0]], np.linspace(0.0, 12.0, 13))))
     'diverged'
     """
-    states, flow = states_with_positions(trajectory), flow_of_run(trajectory)
+    states, flow = states_with_positions(_without_noise(trajectory)), flow_of_run(trajectory)
     logs, scale, rate = log_norms(states).numpy(), *_scales(flow, states.shape[:-3])
     elapsed = np.asarray(trajectory.times, dtype=float) - float(trajectory.times[0])
     length = np.asarray(trajectory.end_times - float(trajectory.times[0]), dtype=float)
@@ -252,6 +254,13 @@ def rests_only_at_zero(flow: Flow, tokens: int) -> np.ndarray:
         term = _rotary_norm(positions)
         definite = definite & (positions.scale != 0) & (smallest * (smallest - term) > (tokens - 1) * term**2 / 4)
     return np.asarray((invertible & definite).expand(attention.system_shape).numpy())
+
+
+def _without_noise(trajectory: Trajectory) -> Trajectory:
+    if trajectory.noise is not None and trajectory.noise.strength > 0:
+        wanted = "a run without noise: with it no token comes to rest"
+        raise ArgumentValueError(expected("trajectory", wanted, f"one with {trajectory.noise}"))
+    return trajectory
 
 
 def _matrix(matrices: Tensor) -> Tensor:

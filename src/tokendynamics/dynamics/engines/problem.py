@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tokendynamics.dynamics._deviations import Deviations
 from tokendynamics.dynamics._field import Field
+from tokendynamics.dynamics._noise import Draws
 from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics.engines.tableau import Tableau
 from tokendynamics.dynamics.events import Event
@@ -40,6 +41,7 @@ class Problem:
         stops: Times that no step passes, increasing; none where all that depends on time is known as a formula.
         deviations: Of `start`, where a run of layers continues.
         notes: How it is run, in words, for the notes of a trajectory.
+        draws: The numbers of its noise; None of a run without.
     """
 
     field: Field
@@ -60,6 +62,7 @@ class Problem:
     residual: float = 1.0
     deviations: Deviations | None = None
     notes: tuple[str, ...] = ()
+    draws: Draws | None = None
 
     def report(self, share: float) -> None:
         """Tell the share of the work that is done, 0 to 1."""

@@ -96,6 +96,16 @@ def _refusal_of_layers(problem: Problem) -> str | None:
     return "the rescaled frame, in which layers have no map of their own" if problem.field.relative else None
 
 
+def _refusal_of_sde(problem: Problem) -> str | None:
+    if problem.field.relative:
+        return "the rescaled frame, in which the noise of a token would grow"
+    if not problem.field.geometry.closed_form:
+        return _geometry_in_words(problem)
+    if any(isinstance(event, AtRest) for event in (*problem.events, *problem.recorded)):
+        return "the event AtRest, as tokens with noise never rest"
+    return None
+
+
 def _is_known(schedule: Schedule) -> bool:
     heads = schedule.heads if isinstance(schedule, PerHead) else (schedule,)
     return all(isinstance(head, Constant | Sinusoidal | Growing) for head in heads)
@@ -126,9 +136,10 @@ ENGINES: dict[str, Engine] = {
     ),
     "layers": Engine("_layers", frozenset({"tau", "residual"}), refusal=_refusal_of_layers),
     "fixed": Engine("_fixed", frozenset({"step", "method"}), methods=tuple(TABLEAUS)),
+    "sde": Engine("_fixed", frozenset({"step", "noise"}), refusal=_refusal_of_sde),
 }
 
-OPTIONS = ("rtol", "atol", "step", "tau", "residual", "method", "max_step")
+OPTIONS = ("noise", "rtol", "atol", "step", "tau", "residual", "method", "max_step")
 OF_LAYERS = ("tau", "residual")
 """Options of engine "layers", which "auto" never takes."""
 
@@ -184,12 +195,16 @@ def suited(engine: str, problem: Problem, given: Collection[str] = ()) -> tuple[
     if engine == "auto":
         may_be_stiff = "method" not in given and _suits_stiff(problem)
         adaptive = "stiff" if may_be_stiff else "compiled" if _suits_compiled(problem) else "batched"
-        engine = "fixed" if problem.step is not None else adaptive
+        with_step = "sde" if problem.draws is not None else "fixed" if problem.step is not None else None
+        engine = with_step or adaptive
         chosen = f"'auto', which takes {engine!r} here"
     else:
         chosen = repr(engine)
-    if engine == "fixed" and problem.step is None:
-        raise ArgumentValueError(expected("step", "a positive time for engine='fixed'", None))
+    if engine == "sde" and problem.draws is None:
+        raise ArgumentValueError(expected("noise", "td.Noise(strength, seed) for engine='sde'", None))
+    if engine in ("fixed", "sde") and problem.step is None:
+        why = f"for engine={engine!r}" if engine == asked else "where noise is given: its steps have one length"
+        raise ArgumentValueError(expected("step", f"a positive time {why}", None))
     for option in OPTIONS:
         if option in given and option not in ENGINES[engine].options:
             automatic = ("auto",) if option not in OF_LAYERS and asked != "auto" else ()
@@ -204,16 +219,9 @@ def suited(engine: str, problem: Problem, given: Collection[str] = ()) -> tuple[
         what = "a space or positions of your own" if norm is None else _geometry_in_words(problem)
         wanted = f"'batched', 'fixed' or 'layers' for {what}"
         raise ArgumentValueError(expected("engine", wanted, repr(engine), "their Jacobian is not known"))
-    if engine == "compiled":
-        require("fast", "engine", "engine='compiled'", otherwise="take 'batched'")
-        refused = _refusal_of_compiled(problem)
-        if refused is not None:
-            others = "'batched'" if problem.field.geometry.norm is None else "'batched', 'fixed' or 'layers'"
-            raise UnsuitableEngineError(expected("engine", f"{others} for {refused}", chosen))
-    if engine == "layers" and (refused := _refusal_of_layers(problem)) is not None:
-        raise UnsuitableEngineError(
-            expected("engine", f"'batched', 'compiled', 'stiff' or 'fixed' for {refused}", chosen)
-        )
+    _check_refusals(engine, problem, chosen)
+    if engine == "sde":
+        return engine, _with_noise(problem)
     methods, method = ENGINES[engine].methods, problem.tableau.name
     if methods and method not in methods:
         having = " or ".join(f"{name} (by step=)" if name == "fixed" else name for name in having_method(method))
@@ -222,6 +230,27 @@ def suited(engine: str, problem: Problem, given: Collection[str] = ()) -> tuple[
     if "method" in given or not methods or not ENGINES[engine].controls_error:
         return engine, problem
     return engine, _with_method(engine, problem)
+
+
+def _check_refusals(engine: str, problem: Problem, chosen: str) -> None:
+    """Refuse what an engine cannot do at all of a problem, and name those that can."""
+    if engine == "compiled":
+        require("fast", "engine", "engine='compiled'", otherwise="take 'batched'")
+    refused = ENGINES[engine].refusal(problem)
+    if refused is None:
+        return
+    if engine == "sde":
+        raise UnsuitableEngineError(expected("noise", f"none for {refused}", "noise"))
+    others = "'batched', 'compiled', 'stiff' or 'fixed'"
+    if engine == "compiled":
+        others = "'batched'" if problem.field.geometry.norm is None else "'batched', 'fixed' or 'layers'"
+    raise UnsuitableEngineError(expected("engine", f"{others} for {refused}", chosen))
+
+
+def _with_noise(problem: Problem) -> Problem:
+    how = "a step of the flow by Heun's method between two halves of Brownian motion, of weak order 2"
+    looked = "; events are looked at where steps end" if problem.events or problem.recorded else ""
+    return replace(problem, tableau=TABLEAUS["heun"], notes=(f"with noise, {how}{looked}",))
 
 
 def having_method(method: str) -> tuple[str, ...]:

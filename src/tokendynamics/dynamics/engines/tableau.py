@@ -261,4 +261,15 @@ EULER = Tableau(
     bend=(),
 )
 
-TABLEAUS = {tableau.name: tableau for tableau in (DOPRI5, BOSH3, DOP853, RK4, EULER)}
+HEUN = Tableau(
+    # Heun's method, fixed steps only: that of runs with noise, whose order in law is no higher.
+    name="heun",
+    order=2,
+    nodes=_row("0", "1"),
+    stages=((), _row("1")),
+    weights=_row("1/2", "1/2"),
+    error=(),
+    bend=(),
+)
+
+TABLEAUS = {tableau.name: tableau for tableau in (DOPRI5, BOSH3, DOP853, RK4, HEUN, EULER)}

@@ -22,7 +22,14 @@ from tokendynamics.pretrained.loading import as_checkpoint
 from tokendynamics.report._page import content_security_policy, resource, style, templates
 from tokendynamics.report.explorer._flow import why_not_live
 from tokendynamics.report.explorer._network import of_diagnosis, of_network
-from tokendynamics.report.explorer._system import check_tokens, live_system, of_trajectory, played_system, still_of
+from tokendynamics.report.explorer._system import (
+    NO_NOISE,
+    check_tokens,
+    live_system,
+    of_trajectory,
+    played_system,
+    still_of,
+)
 from tokendynamics.specification import Simulation, run
 from tokendynamics.specification.build import build
 from tokendynamics.specification.file import SpecificationFile, parse
@@ -104,7 +111,7 @@ def _(subject: SpecificationFile) -> list[dict[str, Any]]:
     setup, title = build(subject), subject.tables.title or subject.name
     start = setup.start.flatten(0, -3)[0] if setup.start.ndim > 2 else setup.start
     sentence = "The first system of several is shown." if setup.start.ndim > 2 else ""
-    why = why_not_live(setup.flow, start)
+    why = NO_NOISE if "noise" in setup.options else why_not_live(setup.flow, start)
     if not why:
         return [live_system(setup.flow, start, setup.times, name="file", title=title, sentence=sentence)]
     check_tokens(start.shape[-2])

@@ -32,6 +32,9 @@ _LINKED = 600
 """Tokens beyond which clusters are not counted at every frame."""
 
 
+NO_NOISE = "A browser computes no noise."
+
+
 def live_system(
     flow: Flow, start: Tensor, times: np.ndarray, *, name: str, title: str, sentence: str, still: bool = True
 ) -> dict[str, Any]:
@@ -74,7 +77,7 @@ def played_system(trajectory: Trajectory, why: str, *, name: str, title: str, se
     plane = plane_of(drawn) if dim > 3 else None
     shown = drawn if plane is None else drawn @ np.array(plane["vectors"]).T
     known = trajectory.flow is not None and trajectory.tensor.ndim == 3 and trajectory.flow.constant
-    known = known and trajectory.frame == "tokens"
+    known = known and trajectory.frame == "tokens" and trajectory.noise is None
     return {
         "name": name,
         "title": title,
@@ -100,6 +103,8 @@ def of_trajectory(trajectory: Trajectory, title: str) -> dict[str, Any]:
     flow = trajectory.flow
     if trajectory.frame == "rescaled":
         why = "A browser does not compute rescaled tokens z = exp(−t ov) x; the saved states are played."
+    elif trajectory.noise is not None:
+        why = f"{NO_NOISE} The saved states are played."
     elif flow is None:
         why = "The flow of this run is not known any more; its saved states are played."
     else:

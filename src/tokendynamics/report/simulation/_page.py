@@ -42,7 +42,9 @@ def _moved_by(run: Shown) -> str:
     positions = "" if attends.positions is None else f", with {type(attends.positions).__name__}"
     changing = "" if attends.constant else " with time-varying matrices"
     frame = ", as rescaled tokens z = exp(−t ov) x" if run.frame == "rescaled" else ""
-    return f" {where}, under {plural(flow.heads, 'head')} of {mask} attention{weights}{positions}{changing}{frame}"
+    noise = "" if run.noise is None else f", with noise of strength {number(run.noise.strength)}"
+    heads = plural(flow.heads, "head")
+    return f" {where}, under {heads} of {mask} attention{weights}{positions}{changing}{frame}{noise}"
 
 
 @dataclass(frozen=True)

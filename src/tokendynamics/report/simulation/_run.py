@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tokendynamics.dynamics import Flow, Trajectory
+from tokendynamics.dynamics import Flow, Noise, Trajectory
 from tokendynamics.figures.axes import Axis, time_axis
 from tokendynamics.figures.lines import evenly
 from tokendynamics.numerics import ArgumentValueError
@@ -43,6 +43,7 @@ class Shown:
         flow: What was simulated; None where it is not known.
         engine: Which engine did the work.
         frame: "tokens", or "rescaled": whose states these are.
+        noise: What moved tokens beside the flow.
     """
 
     states: Tensor
@@ -58,6 +59,7 @@ class Shown:
     flow: Flow | None
     engine: str
     frame: str = "tokens"
+    noise: Noise | None = None
 
     @property
     def letter(self) -> str:
@@ -149,6 +151,7 @@ def shown(trajectory: Trajectory, system: int = 0) -> Shown:
         flow=trajectory.flow,
         engine=trajectory.engine,
         frame=trajectory.frame,
+        noise=trajectory.noise,
     )
 
 

@@ -430,6 +430,8 @@ def parse_plan(text: str, name: str) -> Plan:
     solver = values.get("solver", {})
     if isinstance(solver, dict) and solver.get("frame") == "rescaled" and "outcome" in table.measure:
         raise source.error(("sweep", "measure"), "'outcome' is that of x, not of rescaled tokens; name other measures")
+    if isinstance(solver, dict) and "noise" in solver:
+        raise source.error(("solver", "noise"), "a sweep has no noise: its systems are followed by other means as well")
     return plan
 
 
