@@ -124,7 +124,7 @@ def nearest_statements(
         checkpoint: Anything `tokendynamics.load` takes, or a checkpoint already loaded.
         text: The prompt; see `tokendynamics.trace`.
         layer: Counted from 1; None for the middle one.
-        statements: Names, or `Statement` objects; see `tokendynamics.check`. If None, all known ones.
+        statements: Names, or `Statement` objects; see `tokendynamics.check`. If None, all but those on noise.
         truncate: See `tokendynamics.trace`.
         progress: True for a progress bar, or a function; see `tokendynamics.trace`. Spectra of matrices of all features
             take a minute for twelve heads of 768.
@@ -151,7 +151,8 @@ def nearest_statements(
     start = checkpoint.states(given.inputs).feed_forward[layer - 1].cpu().double()
     (weights,) = checkpoint.iter_attention([layer])
     flows = _Flows(checkpoint, weights)
-    chosen = KNOWN if statements is None else [named(one) for one in statements]
+    about_networks = [one for one in KNOWN if one.subject != "noise"]
+    chosen = about_networks if statements is None else [named(one) for one in statements]
     asked = [one for one in chosen if one.subject == "flow" and one.standing != "false" and not one.beyond]
     with reporting(progress) as report:
         what = f"layer {layer} against {plural(len(asked), 'statement')}"

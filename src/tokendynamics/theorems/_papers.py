@@ -190,6 +190,14 @@ _OTHERS = (
         _FORMAL,
     ),
     Paper(
+        "noise",
+        "Phase transitions for the noisy transformer model in arbitrary dimension",
+        (("Kyunghoo", "Mun"), ("Matthew", "Rosenzweig")),
+        2026,
+        "2606.05140",
+        _ABSTRACT,
+    ),
+    Paper(
         "hardmax",
         "Attention's forward pass and Frank–Wolfe",
         (("Albert", "Alcalde"), ("Borjan", "Geshkovski"), ("Domènec", "Ruiz-Balet")),

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tokendynamics.dynamics import Flow, Trajectory, simulate
+from tokendynamics.dynamics import Flow, Noise, Trajectory, simulate
 from tokendynamics.dynamics.options import read_times
 from tokendynamics.numerics import ArgumentValueError, TokenDynamicsError
 from tokendynamics.numerics.arguments import ArrayLike, as_integer
@@ -111,6 +111,8 @@ _HORIZON, _RESCALED_HORIZON = 40.0, 10.0
 _SAVED = 21
 _STEPS = 2000
 _TOLERANCES = {"rtol": 1e-6, "atol": 1e-8}
+_STEP = 0.05
+"""Of runs with noise, which have no step control."""
 _LONGER = 8
 """By this factor the undecided systems with the largest shortfall are followed further, once."""
 _KEPT = 16
@@ -158,7 +160,8 @@ def search_counterexample(
         store: A JSON file that is written anew after every round; None for no file.
         resume: Whether a search that `store` has is continued: from the round after the last, or with more rounds.
         progress: True for a progress bar, or a function; see `tokendynamics.simulate`.
-        options: Of `simulate`, such as `engine`, `rtol`, `residual`, `max_steps` (2000 if not given, `rtol` 1e-6), and
+        options: Of `simulate`, such as `engine`, `rtol`, `residual`, `max_steps` (2000 if not given, `rtol` 1e-6), for
+            a statement on noise `noise` (of strength 1 if not given, with a `step` of 0.05), and
             `frame`, which is "rescaled" if not given and the statement can read that.
 
     Returns:
@@ -255,6 +258,8 @@ def _trial(statement: Statement, family: Systems, times: ArrayLike | None, optio
     flow, start = family.systems(torch.from_numpy(np.random.default_rng(0).standard_normal((1, family.numbers))))
     if statement.subject == "layers":
         usual |= {"engine": "layers", "residual": 0.0}
+    elif statement.subject == "noise":
+        usual |= {"noise": Noise(1.0, seed=0), "step": _STEP}
     elif statement.rescaled and isinstance(flow.space, Free):
         usual |= {"frame": "rescaled", **_TOLERANCES}
     else:

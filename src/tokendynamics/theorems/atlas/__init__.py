@@ -12,6 +12,7 @@ from tokendynamics.theorems.atlas import (
     _masking,
     _masks,
     _metastability,
+    _noise,
     _norms,
     _perspective,
     _rank,
@@ -35,6 +36,7 @@ ATLAS: tuple[Statement, ...] = (
     *_masks.STATEMENTS,
     *_spheres.STATEMENTS,
     *_norms.STATEMENTS,
+    *_noise.STATEMENTS,
 )
 """The registry beside `STATEMENTS`; `check` and `certify` take any of it by name."""
 
