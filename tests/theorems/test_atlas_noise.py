@@ -13,7 +13,7 @@ from scipy.special import gammaln, ive
 
 import tokendynamics as td
 from tokendynamics.numerics.errors import ArgumentValueError
-from tokendynamics.theorems import predict_critical_coupling, predict_tricritical_beta
+from tokendynamics.theorems import predict_noise_transition
 
 NAME = "noise-transition"
 
@@ -26,16 +26,16 @@ def test_the_coupling_is_that_of_the_bessel_function(dim: int, beta: float) -> N
     if (scaled := ive(dim / 2, beta)) < 1e-200:
         pytest.skip("the Bessel function itself underflows")
     formula = dim / 2 * math.log(beta / 2) - gammaln(dim / 2) - math.log(scaled) - beta
-    assert predict_critical_coupling(beta, dim, log=True) == pytest.approx(formula, rel=1e-11, abs=1e-11)
+    assert predict_noise_transition(beta, dim).log_coupling == pytest.approx(formula, rel=1e-11, abs=1e-11)
     if formula > -700:
-        assert predict_critical_coupling(beta, dim) == pytest.approx(math.exp(formula), rel=1e-10)
+        assert predict_noise_transition(beta, dim).coupling == pytest.approx(math.exp(formula), rel=1e-10)
 
 
 def test_without_logits_the_coupling_is_that_of_kuramoto() -> None:
-    assert [predict_critical_coupling(0.0, dim) for dim in (2, 3, 768)] == [1.0, 1.5, 384.0]
-    assert predict_critical_coupling(1.0, 768) == pytest.approx(384 * math.exp(-1 / (4 * 385)), rel=1e-5)
-    assert predict_critical_coupling(1e5, 3, log=True) < -9e4
-    assert predict_critical_coupling(1e5, 3) == 0.0
+    assert [predict_noise_transition(0.0, dim).coupling for dim in (2, 3, 768)] == [1.0, 1.5, 384.0]
+    assert predict_noise_transition(1.0, 768).coupling == pytest.approx(384 * math.exp(-1 / (4 * 385)), rel=1e-5)
+    assert predict_noise_transition(1e5, 3).log_coupling < -9e4
+    assert predict_noise_transition(1e5, 3).coupling == 0.0
 
 
 def test_the_coupling_is_where_the_fokker_planck_equation_on_the_circle_loses_stability() -> None:
@@ -57,7 +57,7 @@ def test_the_coupling_is_where_the_fokker_planck_equation_on_the_circle_loses_st
         off = torch.linalg.eigvals(jacobian).real
         return float(off[off.abs() > 1e-9].max())
 
-    critical = predict_critical_coupling(beta, 2)
+    critical = predict_noise_transition(beta, 2).coupling
     rates = [fastest(share * critical) for share in (0.9, 1.1)]
     assert rates == pytest.approx([-0.05, 0.05], abs=1e-9)  # (K/K_# − 1)/2
 
@@ -71,24 +71,24 @@ def test_the_coupling_is_where_the_first_harmonic_neither_grows_nor_falls(dim: i
     beta, nodes = 2.2, np.polynomial.legendre.leggauss(80)
     cosine, weight = nodes[0], nodes[1] * (1 - nodes[0] ** 2) ** ((dim - 3) / 2)
     across = (weight @ (np.exp(beta * cosine) * (1 - cosine**2))) / weight.sum() / (dim - 1)
-    assert predict_critical_coupling(beta, dim) * across == pytest.approx(1 / 2, rel=1e-12)
+    assert predict_noise_transition(beta, dim).coupling * across == pytest.approx(1 / 2, rel=1e-12)
 
 
 def test_the_transition_changes_its_kind_where_the_source_says() -> None:
-    assert predict_tricritical_beta(2) == pytest.approx(2.44692, abs=5e-6)
-    assert predict_tricritical_beta(3) == pytest.approx(1.81615, abs=5e-6)
+    assert predict_noise_transition(0.0, 2).tricritical_beta == pytest.approx(2.44692, abs=5e-6)
+    assert predict_noise_transition(0.0, 3).tricritical_beta == pytest.approx(1.81615, abs=5e-6)
     for dim in (2, 3, 7, 100):
-        beta = predict_tricritical_beta(dim)
+        beta = predict_noise_transition(0.0, dim).tricritical_beta
         assert ive(dim / 2 + 1, beta) / ive(dim / 2, beta) == pytest.approx(1 / dim, rel=1e-12)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: predict_critical_coupling(-1.0, 2), "beta: expected a finite number of at least 0"),
-        (lambda: predict_critical_coupling(1e9, 2), "beta: expected at most 1e"),
-        (lambda: predict_critical_coupling(1.0, 1), "dim: expected at least 2"),
-        (lambda: predict_tricritical_beta(1), "dim: expected at least 2"),
+        (lambda: predict_noise_transition(-1.0, 2).coupling, "beta: expected a finite number of at least 0"),
+        (lambda: predict_noise_transition(1e9, 2).coupling, "beta: expected at most 1e"),
+        (lambda: predict_noise_transition(1.0, 1).coupling, "dim: expected at least 2"),
+        (lambda: predict_noise_transition(0.0, 1), "dim: expected at least 2"),
     ],
 )
 def test_what_has_no_threshold_is_refused(call: object, message: str) -> None:
@@ -104,7 +104,7 @@ SHARES = {2: (0.5, 2.0), 3: (0.4, 1.8)}
 
 def flow_at(shares: tuple[float, ...], dim: int, beta: float, offset: float = 0.0) -> td.Flow:
     """Return systems with these shares of the critical coupling under noise of strength 1."""
-    multiples = torch.tensor(shares).double() * predict_critical_coupling(beta, dim) * math.exp(offset)
+    multiples = torch.tensor(shares).double() * predict_noise_transition(beta, dim).coupling * math.exp(offset)
     ov = multiples[:, None, None, None] * torch.eye(dim).double()
     attention = td.Attention(beta * np.eye(dim), ov, weights="exponential", offset=offset, normalization="plain")
     return td.Flow(attention, td.Sphere())

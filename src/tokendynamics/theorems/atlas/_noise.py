@@ -12,7 +12,7 @@ from torch import Tensor
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._conditions import flow_of_run, undecided
-from tokendynamics.theorems._noise_threshold import predict_critical_coupling, predict_tricritical_beta
+from tokendynamics.theorems._noise_threshold import predict_noise_transition
 from tokendynamics.theorems._statement import Statement, has_noise
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.words import number
@@ -22,7 +22,7 @@ _ROOM = 1.0
 _ORDERED = math.log(30.0)
 """With `_ROOM`: eleven times the square of the mean of independent tokens counts as order, less than four as none."""
 _SAMPLES = 20
-"""Relaxation times that the second half of a run has at least: a mean of so many squares is off by a factor e with a
+"""Relaxation times that the second half of a run has at least: the mean of that number of squares is off by a factor e with a
 probability below 1e-8."""
 _SETTLED = 5.0
 """Logarithm of what is left of the start, beyond the fluctuations, when the second half begins."""
@@ -58,9 +58,10 @@ def _log_couplings(flow: Flow) -> tuple[Tensor, Tensor, Tensor]:
     """Return log K at σ = 1, log K_# and whether β ≤ β_*, each (*system,)."""
     beta = measured.temperature(flow)[0].clamp_min(0.0)
     coupling = measured.pull(flow).log() - flow.attention.offset
-    thresholds = [predict_critical_coupling(one, flow.dim, log=True) for one in beta.reshape(-1).tolist()]
-    continuous = beta <= predict_tricritical_beta(flow.dim)
-    return coupling, torch.tensor(thresholds, dtype=torch.float64).reshape(beta.shape), continuous
+    transitions = [predict_noise_transition(one, flow.dim) for one in beta.reshape(-1).tolist()]
+    continuous = beta <= transitions[0].tricritical_beta
+    threshold = torch.tensor([one.log_coupling for one in transitions], dtype=torch.float64)
+    return coupling, threshold.reshape(beta.shape), continuous
 
 
 def _predict(flow: Flow, start: Tensor) -> Prediction:
