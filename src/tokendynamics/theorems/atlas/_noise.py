@@ -22,8 +22,8 @@ _ROOM = 1.0
 _ORDERED = math.log(30.0)
 """With `_ROOM`: eleven times the square of the mean of independent tokens counts as order, less than four as none."""
 _SAMPLES = 20
-"""Relaxation times that the second half of a run has at least: the mean of that number of squares is off by a factor e with a
-probability below 1e-8."""
+"""Relaxation times that the second half of a run has at least: by then the mean of squares over it is off by a factor
+e with a probability below 1e-8."""
 _SETTLED = 5.0
 """Logarithm of what is left of the start, beyond the fluctuations, when the second half begins."""
 _LEAST = 50.0
