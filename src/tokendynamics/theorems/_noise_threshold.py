@@ -54,8 +54,8 @@ def predict_noise_transition(beta: float, dim: int) -> NoiseTransition:
     """Return the coupling K_# from which on tokens with noise do not stay uniform on the sphere, and β_*.
 
     Infinitely many tokens move by ``dy = K (I − yyᵀ) mean_j(e^{β y·y_j} y_j) dt`` and a Brownian motion of generator
-    ½Δ. A small harmonic of degree k grows at the rate ``k (k + d − 2)/2 · (2Kλ_k/β − 1)``, λ_k being the Funk–Hecke eigenvalues of
-    e^{β y·y'}, of which that of degree 1 is the largest: the uniform law is linearly stable below
+    ½Δ. A small harmonic of degree k grows at the rate ``k (k + d − 2)/2 · (2Kλ_k/β − 1)``, λ_k being the Funk–Hecke
+    eigenvalues of e^{β y·y'}, of which that of degree 1 is the largest: the uniform law is linearly stable below
 
         K_# = β^{d/2} / (2^{d/2} Γ(d/2) I_{d/2}(β)) = d / (2 ₀F₁(; d/2 + 1; β²/4)).
 
