@@ -19,6 +19,7 @@ from reproductions.logical import fig1 as logical_fig1
 from reproductions.logical import fig2 as logical_fig2
 from reproductions.logical.learned import Size
 from reproductions.metastability import lifetime
+from reproductions.noise import phases
 from reproductions.norms import rates
 from reproductions.positional import fig1 as positional_fig1
 from reproductions.positional import (
@@ -187,6 +188,7 @@ FIGURES: Mapping[str, PaperFigure] = {
     "positional-remark-4-2": PaperFigure(remark_4_2, quick={"draws": 30}),
     "rank-collapse": PaperFigure(collapse, quick={"systems": 8}),
     "norms-rates": PaperFigure(rates, quick={"systems": 8}),
+    "noise-phases": PaperFigure(phases, quick={"tokens": 100, "horizon": 20.0}),
     "metastability-lifetime": PaperFigure(lifetime, quick={"draws": 3, "most": 18}),
 }
 """In the order of the papers."""

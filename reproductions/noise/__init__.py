@@ -1,0 +1,1 @@
+"""Figure of *Phase transitions for the noisy transformer model in arbitrary dimension* (`noise`)."""
