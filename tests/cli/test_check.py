@@ -118,3 +118,16 @@ def test_a_wrong_file_is_one_line_with_its_line_number(capsys: pytest.CaptureFix
     assert printed.err.startswith(f"error: a.toml line {line}: attention.qk[0].frequency[0]: unknown unit 'hertz'")
     assert len(printed.err.splitlines()) == 1
     assert printed.out == ""
+
+
+def test_noise_is_given_as_the_reason_where_a_statement_would_apply_without_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    noise = "[solver]\nstep = 0.1\nnoise = { strength = 0.5, seed = 1 }\n"
+    Path("noise.toml").write_text(f"{example_text('minimal')}\n{noise}")
+    assert call(["check", "noise.toml", "--json"]) == 0
+    checks = {one["statement"]: one for one in json.loads(capsys.readouterr().out)["checks"]}
+    assert not any(one["applies"] for one in checks.values())
+    assert checks["perspective-6.1"]["reasons"] == ["no noise: noise has the strength 0.5"]
+    assert call(["check", "noise.toml"]) == 0
+    assert "no noise" in capsys.readouterr().out

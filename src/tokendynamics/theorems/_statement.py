@@ -98,11 +98,10 @@ class Statement:
         """Tell whether a flow is of the kind that the statement is about, at some system at least."""
         return all(one.anywhere for one in self._kind(flow))
 
-    def _kind(self, flow: Flow, noise: Noise | None = None) -> tuple[Hypothesis, ...]:
+    def _kind(self, flow: Flow) -> tuple[Hypothesis, ...]:
         measured = self.structure(flow)
         usual = all(one.anywhere for one in measured)
-        beyond = (*self._beyond_what_it_speaks_of(flow), *self._about_noise(noise))
-        return (*measured, *beyond) if usual else measured
+        return (*measured, *self._beyond_what_it_speaks_of(flow)) if usual else measured
 
     def check(self, flow: Flow, start: Tensor, noise: Noise | None = None) -> Check:
         """Measure the hypotheses, and predict where none is violated; `noise` is that of the run, if it is known.
@@ -111,10 +110,10 @@ class Statement:
         the structure, and can be costly to measure.
         """
         systems = tuple(start.shape[:-2])
-        measured = self._kind(flow, noise)
+        measured = self._kind(flow)
         structure = all(one.anywhere for one in measured)
         if structure:
-            measured = (*measured, *self.hypotheses(flow, start))
+            measured = (*measured, *self._about_noise(noise), *self.hypotheses(flow, start))
         satisfied = [one.satisfied(systems) for one in measured]
         applies_to = np.asarray(np.logical_and.reduce([np.ones(systems, dtype=bool), *satisfied]))
         return Check(
