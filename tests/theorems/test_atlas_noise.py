@@ -99,7 +99,8 @@ def test_what_has_no_threshold_is_refused(call: object, message: str) -> None:
 
 # --- runs ------------------------------------------------------------------------------------------------------------
 
-SHARES = {2: (0.5, 2.0), 3: (0.4, 1.8)}
+TOKENS = 110
+SHARES = {2: (0.3, 2.0), 3: (0.3, 1.8)}
 
 
 def flow_at(shares: tuple[float, ...], dim: int, beta: float, offset: float = 0.0) -> td.Flow:
@@ -113,12 +114,12 @@ def flow_at(shares: tuple[float, ...], dim: int, beta: float, offset: float = 0.
 @cache
 def run_of(dim: int, together: bool = False) -> td.Trajectory:
     """Return a run of two systems, below and above the threshold, from a uniform start or one direction."""
-    start = td.Sphere().sample(220, dim, seed=4)
+    start = td.Sphere().sample(TOKENS, dim, seed=4)
     if together:
         start = td.Sphere().project(start / 10 + torch.eye(dim).double()[0])
-    times = np.linspace(0.0, {2: 170.0, 3: 80.0}[dim], 81)
+    times = np.linspace(0.0, {2: 120.0, 3: 60.0}[dim], 61)
     flow = flow_at(SHARES[dim], dim, 1.0)
-    return td.simulate(flow, start.expand(2, -1, -1), times, noise=td.Noise(1.0, seed=dim), step=0.2)
+    return td.simulate(flow, start.expand(2, -1, -1), times, noise=td.Noise(1.0, seed=dim), step={2: 0.2, 3: 0.1}[dim])
 
 
 @pytest.mark.parametrize("together", [False, True])
@@ -127,19 +128,19 @@ def test_runs_on_both_sides_of_the_threshold_hold(dim: int, together: bool) -> N
     (certificate,) = td.certify(run_of(dim, together))
     assert certificate.statement == NAME
     assert certificate.outcomes.tolist() == ["holds", "holds"]
-    mean = run_of(dim, together).tensor[:, 40:].mean(dim=-2).norm(dim=-1).square().mean(dim=-1)
-    assert float(mean[0]) < 5 / 220
+    mean = run_of(dim, together).tensor[:, 30:].mean(dim=-2).norm(dim=-1).square().mean(dim=-1)
+    assert float(mean[0]) < 5 / TOKENS
     assert float(mean[1]) > 0.2
 
 
 def test_tokens_that_do_the_opposite_fail() -> None:
-    """A run under noise of another strength than it says it had is on the other side of the threshold."""
-    run = run_of(2)
-    assert run.noise is not None
-    strong, weak = (replace(run, noise=replace(run.noise, strength=strength)) for strength in (2.0, 0.1))
+    """A run under another coupling than it says it had is on the other side of the threshold."""
+    swapped = replace(run_of(2), flow=flow_at(SHARES[2][::-1], 2, 1.0))
+    (certificate,) = td.certify(swapped, [NAME])
+    assert certificate.outcomes.tolist() == ["fails", "fails"]
+    assert certificate.first_failure == 120.0
+    strong = replace(run_of(2), noise=td.Noise(2.6, seed=2))
     assert td.certify(strong, [NAME])[0].outcomes.tolist() == ["holds", "fails"]
-    assert td.certify(weak, [NAME])[0].outcomes.tolist() == ["fails", "holds"]
-    assert td.certify(strong, [NAME])[0].first_failure == 170.0
 
 
 def cut(run: td.Trajectory, times: slice) -> td.Trajectory:
@@ -150,7 +151,7 @@ def cut(run: td.Trajectory, times: slice) -> td.Trajectory:
 
 def test_what_cannot_be_told_is_undecided() -> None:
     run = run_of(2)
-    for part in (cut(run, slice(0, 20)), cut(run, slice(0, 81, 20))):
+    for part in (cut(run, slice(0, 20)), cut(run, slice(0, 61, 15))):
         assert td.certify(part, [NAME])[0].outcome == "undecided"
     few = replace(run, states=run.tensor[:, :, :20], tensor=run.tensor[:, :, :20])
     assert td.certify(few, [NAME])[0].outcomes.tolist() == ["undecided", "undecided"]
@@ -158,6 +159,33 @@ def test_what_cannot_be_told_is_undecided() -> None:
     certificate = td.certify(replace(run, flow=sharp), [NAME])[0]
     assert certificate.outcomes[0] == "undecided"
     assert "β > β_*" in "".join(one.reason for one in certificate.conditions)
+
+
+def test_steps_that_are_too_long_for_the_drift_decide_nothing() -> None:
+    run = run_of(2)
+    coarse = replace(run, parameters=run.parameters | {"step": 2.0})
+    assert td.certify(coarse, [NAME])[0].outcomes.tolist() == ["undecided", "undecided"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dim", [2, 3])
+def test_no_drawn_system_fails(dim: int) -> None:
+    source, tokens = np.random.default_rng(dim), 85
+    betas = source.uniform(0.1, 3.5, 12)
+    shares = np.where(np.arange(12) % 2, source.uniform(0.05, 0.2, 12), source.uniform(1.8, 4.0, 12))
+    critical = [predict_noise_transition(float(beta), dim).coupling for beta in betas]
+    qk, ov = (
+        torch.from_numpy(np.asarray(values))[:, None, None, None] * torch.eye(dim).double()
+        for values in (betas, shares * critical)
+    )
+    flow = td.Flow(td.Attention(qk, ov, weights="exponential", normalization="plain"), td.Sphere())
+    start = td.Sphere().sample(tokens, dim, (12,), seed=dim)
+    horizon = 2 * 20 / ((dim - 1) / 2 * 0.79)
+    noise = td.Noise(1.0, seed=dim)
+    run = td.simulate(flow, start, np.linspace(0.0, horizon, 61), noise=noise, step=0.05)
+    decided = td.certify(run, [NAME])[0].outcomes.tolist()
+    assert "fails" not in decided
+    assert decided.count("holds") > 4
 
 
 def test_a_run_without_noise_is_undecided_and_not_asked() -> None:

@@ -26,6 +26,8 @@ _SAMPLES = 20
 e with a probability below 1e-8."""
 _SETTLED = 5.0
 """Logarithm of what is left of the start, beyond the fluctuations, when the second half begins."""
+_COARSEST = 1.0
+"""Times the step, the fastest rate at which tokens meet, ωc e^{β − offset}: with longer steps a run has another law."""
 _LEAST = 50.0
 """Least ℓ (K/K_# − 1)²: fluctuations are then small beside what the nonlinearity makes of them."""
 
@@ -103,7 +105,10 @@ def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     usable &= (samples >= _SAMPLES) & (rate * times[-1] / 2 >= math.log(count) / 2 + _SETTLED)
     with np.errstate(divide="ignore", invalid="ignore"):
         below, above = np.log(square * (1 - ratio)), _ORDERED - np.log(square)
-    few = f"fewer tokens, times or saved states than {_SAMPLES} relaxation times and ℓ(K/K_# − 1)² = {_LEAST:g} take"
+    step = float(trajectory.parameters.get("step") or math.inf)
+    fastest = np.exp(np.minimum(coupling + measured.temperature(flow)[0].expand(systems).numpy(), 700.0))
+    usable &= step * fastest <= _COARSEST
+    few = f"too few tokens, times or relaxation times, {_SAMPLES} of which half a run has to have, or steps too long"
     both = "below K_# and for β > β_* either may be found, by the start"
     apart = (ratio < 1) & ~continuous
     return (
