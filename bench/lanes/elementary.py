@@ -10,7 +10,7 @@ import torch
 from numba import njit
 
 from bench.measure import Comparison, rounds_of, share
-from tokendynamics.dynamics.engines.compiled.lanes import WIDTH, behind, exp, load, room, store
+from tokendynamics.dynamics.engines.compiled.lanes import WIDTH, behind, exp, floats, load, room, store
 from tokendynamics.numerics.resources import limited_threads
 
 NUMBERS, TIMES, ROUNDS = 4096, 500, 7
@@ -69,10 +69,16 @@ def _accuracy() -> Comparison:
     )  # fmt: skip
 
 
+def _exponentials(numbers: np.ndarray, found: np.ndarray, times: int) -> None:
+    array, memory = room(2 * (min(len(numbers), NUMBERS) // WIDTH))
+    _through_lanes(memory, numbers, found, times)
+    del array
+
+
 @njit(error_model="numpy", nogil=True)
-def _exponentials(numbers, found, times):
-    array, place = room(2 * (min(len(numbers), NUMBERS) // WIDTH))
+def _through_lanes(memory, numbers, found, times):
     count = min(len(numbers), NUMBERS) // WIDTH
+    place = floats(memory)
     into = behind(place, count)
     for first in range(0, len(numbers), WIDTH * count):
         for number in range(WIDTH * count):
@@ -82,4 +88,3 @@ def _exponentials(numbers, found, times):
                 store(into, block, exp(load(place, block)))
         for number in range(WIDTH * count):
             found[first + number] = into[number]
-    return array

@@ -204,7 +204,9 @@ FREE = td.Flow(td.Attention(np.eye(3), np.eye(3)), td.Free())
         (SPHERE, {"dtype": "float32"}, "dopri5", "states are not float64"),
         (SPHERE, {"max_step": 0.1}, "dopri5", "the length of steps is bounded"),
         (FREE, {"frame": "rescaled"}, "dopri5", "the length of steps is bounded"),
-        (SPHERE, {"engine": "compiled", "rtol": 1e-10}, "dopri5", "engine compiled does not have dop853"),
+        (SPHERE, {"engine": "compiled", "rtol": 1e-8}, "dop853", "rtol = 1e-08 is at most 1e-08"),
+        (SPHERE, {"engine": "compiled", "rtol": 1e-7}, "dopri5", "rtol = 1e-07 is above 1e-08"),
+        (SMOOTH, {"engine": "compiled", "rtol": 1e-9}, "dopri5", "rtol = 1e-09 is above 1e-10"),
     ],
 )
 def test_the_method_follows_the_tolerance_and_the_notes_say_why(flow, options, method, why):

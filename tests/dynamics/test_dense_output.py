@@ -48,10 +48,12 @@ def test_output_times_do_not_change_the_steps(example, engine):
     np.testing.assert_array_equal(many.states[-1], few.states[-1])
 
 
-def test_output_times_within_a_step_of_order_8_cost_three_right_hand_sides(example):
+@pytest.mark.parametrize("engine", ["batched", "compiled"])
+def test_output_times_within_a_step_of_order_8_cost_three_right_hand_sides(example, engine):
     system, start, times = example
     flow = system.flow()
-    many, few = (simulate(flow, start, asked, rtol=1e-6, method="dop853") for asked in (times, [0.0, 3.0]))
+    options = {"rtol": 1e-6, "method": "dop853", "engine": engine}
+    many, few = (simulate(flow, start, asked, **options) for asked in (times, [0.0, 3.0]))
     np.testing.assert_array_equal(many.states[-1], few.states[-1])
     accepted = int(many.counts["accepted"])
     assert accepted == few.counts["accepted"]
@@ -62,14 +64,15 @@ def test_output_times_within_a_step_of_order_8_cost_three_right_hand_sides(examp
 
 
 @pytest.mark.every_value_once
+@pytest.mark.parametrize("engine", ["batched", "compiled"])
 @pytest.mark.parametrize("method", ["dopri5", "bosh3", "dop853"])
-def test_the_continuous_extension_is_as_good_as_the_steps(example, method):
+def test_the_continuous_extension_is_as_good_as_the_steps(example, engine, method):
     """Large steps: an extension of too low an order would stand out between them."""
     system, start, times = example
-    run = simulate(system.flow(), start, times, rtol=1e-5, atol=1e-7, engine="batched", method=method)
+    run = simulate(system.flow(), start, times, rtol=1e-5, atol=1e-7, engine=engine, method=method)
     assert int(run.counts["accepted"]) < 500
     exact = system.solution(start, times, rtol=1e-11, atol=1e-12)
-    ends = simulate(system.flow(), start, [0.0, 3.0], rtol=1e-5, atol=1e-7, engine="batched", method=method)
+    ends = simulate(system.flow(), start, [0.0, 3.0], rtol=1e-5, atol=1e-7, engine=engine, method=method)
     at_end = np.abs(ends.states[-1] - exact[-1]).max()
     between = np.abs(run.states - exact).max()
     assert between <= max(30 * at_end, 1e-4 * np.abs(exact).max())

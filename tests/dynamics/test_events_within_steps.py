@@ -23,6 +23,8 @@ ZERO, EYE = np.zeros((2, 2)), np.eye(2)
 SWING = Flow(Attention(ZERO, Sinusoidal(EYE, 1.0, 1.0, math.pi / 2)), Free())
 PERIODS = 3
 OPTIONS: dict[str, dict[str, Any]] = {"fixed": {"step": 0.25, "method": "dopri5"}}
+ENGINES = ["batched", "compiled", "stiff", "fixed"]
+OF_ORDER_8 = [("batched", "dop853"), ("compiled", "dop853")]
 
 
 @dataclass(frozen=True)
@@ -38,11 +40,11 @@ class BelowLine:
 
 
 @pytest.mark.every_value_once
-@pytest.mark.parametrize("engine", ["batched", "compiled", "stiff", "fixed"])
+@pytest.mark.parametrize(("engine", "method"), [*((engine, None) for engine in ENGINES), *OF_ORDER_8])
 @pytest.mark.parametrize("height", [0.9, 0.999])
-def test_a_norm_that_passes_its_bound_within_a_step_is_seen(engine, height):
+def test_a_norm_that_passes_its_bound_within_a_step_is_seen(engine, method, height):
     exact = math.asin(height) + 2 * math.pi * np.arange(PERIODS)
-    options = OPTIONS.get(engine, {"rtol": 1e-6, "atol": 1e-12})
+    options = OPTIONS.get(engine, {"rtol": 1e-6, "atol": 1e-12, "method": method})
     times = [0.0, 2 * math.pi * PERIODS]
     noted = simulate(
         SWING, [[1.0, 0.0]], times, engine=engine, events=[NormAbove(math.exp(height), then="record")], **options
@@ -66,8 +68,8 @@ def test_an_event_of_the_callers_own_is_looked_for_within_steps(engine):
     assert float(run.end_times) == pytest.approx(math.pi + math.asin(0.999), abs=0.5 if engine == "fixed" else 1e-2)
 
 
-@pytest.mark.parametrize("engine", ["batched", "compiled", "stiff", "fixed"])
-def test_directions_that_agree_for_a_moment_are_seen(engine):
+@pytest.mark.parametrize(("engine", "method"), [*((engine, None) for engine in ENGINES), *OF_ORDER_8])
+def test_directions_that_agree_for_a_moment_are_seen(engine, method):
     # Without logits x_i − mean stands still; the mean turns once in 2π. Directions agree where the mean is far along
     # the difference of the tokens.
     turn = np.array([[0.0, -1.0], [1.0, 0.0]])
@@ -80,21 +82,21 @@ def test_directions_that_agree_for_a_moment_are_seen(engine):
     below = 0.02
     value = np.linalg.norm(unit[0] - unit[1], axis=-1) - below
     exact = grid[1:][(value[:-1] > 0) & (value[1:] <= 0)]
-    options = OPTIONS.get(engine, {"rtol": 1e-5, "atol": 1e-10})
+    # In longer steps such a moment can lie between the first two samples and look like no turning point.
+    options = OPTIONS.get(engine, {"rtol": 1e-5 if method is None else 1e-7, "atol": 1e-10, "method": method})
     run = simulate(flow, start, [0.0, 4 * math.pi], engine=engine, events=[Consensus(below, then="record")], **options)
     assert run.recorded is not None
     assert int(run.recorded.counts[0]) == len(exact) == 4
     np.testing.assert_allclose(run.recorded.times[0], exact, atol=2e-3)
 
 
-@pytest.mark.parametrize("engine", ["batched", "compiled", "stiff"])
-def test_a_moment_of_rest_is_recorded(engine):
+@pytest.mark.parametrize(("engine", "method"), [("batched", None), ("compiled", None), ("stiff", None), *OF_ORDER_8])
+def test_a_moment_of_rest_is_recorded(engine, method):
     # A token on the way past a saddle: x' = (−1, 1) x from (1, 1e-4) has its least speed at t = log(1e4)/2.
     flow = Flow(Attention(ZERO, np.diag([-1.0, 1.0])), Free())
     least = math.sqrt(2 * 1e-4)
-    run = simulate(
-        flow, [[1.0, 1e-4]], [0.0, 9.0], engine=engine, rtol=1e-4, events=[AtRest(1.001 * least, then="record")]
-    )
+    events = [AtRest(1.001 * least, then="record")]
+    run = simulate(flow, [[1.0, 1e-4]], [0.0, 9.0], engine=engine, method=method, rtol=1e-4, events=events)
     assert run.recorded is not None
     assert int(run.recorded.counts[0]) == 1
     assert float(run.recorded.times[0, 0]) == pytest.approx(math.log(1e4) / 2, abs=0.1)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from dynamics.reference import Gate, System, constant
-from tokendynamics.attention import Attention
+from tokendynamics.attention import Attention, Periodic
 from tokendynamics.dynamics import Flow, simulate
 from tokendynamics.dynamics.engines import _fixed as fixed
 from tokendynamics.dynamics.engines._stages import Coefficients, take_step
@@ -130,6 +130,43 @@ def test_the_continuous_extension_has_its_order(space, method, order, lengths):
         errors.append(np.linalg.norm(np.stack(within, axis=1) - np.array(exact)))
     assert errors[-1] > 1e-13, "the shortest step is lost in rounding: nothing is measured"
     assert slope(np.array(lengths), errors) == pytest.approx(order + 1, abs=0.3)
+
+
+ALL_ERRORS: dict[str, Any] = {"engine": "compiled", "rtol": 1e12, "atol": 1e12}
+"""The step grows tenfold from a small one, until something else bounds it."""
+
+
+@pytest.mark.every_value_once
+@pytest.mark.parametrize(
+    ("method", "order", "lengths"), [("dop853", 8, (0.2, 0.17, 0.12)), ("dopri5", 5, (0.06, 0.04, 0.025))]
+)
+@pytest.mark.parametrize("space", ["sphere", "ellipsoid"])
+def test_compiled_steps_have_their_order(space, method, order, lengths):
+    system, starts, exact = example(space)
+    times, errors = [0.0, HORIZON], []
+    for length in lengths:
+        run = simulate(system.flow(), starts, times, max_step=length, method=method, **ALL_ERRORS)
+        assert (run.counts["accepted"] >= HORIZON / length).all()
+        errors.append(np.linalg.norm(run.states[:, -1] - exact))
+    assert errors[-1] > 1e-12, "the shortest step is lost in rounding: nothing is measured"
+    assert slope(np.array(lengths), errors) == pytest.approx(order, abs=0.3)
+
+
+@pytest.mark.every_value_once
+@pytest.mark.parametrize("method", ["dop853", "dopri5", "bosh3"])
+@pytest.mark.parametrize("space", ["free", "sphere", "ellipsoid"])
+def test_compiled_steps_are_those_of_the_fixed_engine(space, method):
+    """A schedule that jumps from a matrix to the same one ends steps at its joints: after the first all are equal."""
+    system, starts, _ = example(space)
+    flow, pieces = system.flow(), 20
+    qk, ov = (circuit.matrix_at(0.0) for circuit in (flow.attention.qk, flow.attention.ov))
+    length = HORIZON / pieces
+    jumping = Attention(Periodic(torch.stack([qk, qk]), 2 * length), ov, normalization="plain")
+    run = simulate(Flow(jumping, flow.space), starts, [0.0, length, HORIZON], method=method, **ALL_ERRORS)
+    times = [0.0, HORIZON - length]
+    fixed_run = simulate(flow, run.states[:, 1], times, step=length, method=method)
+    scale = np.abs(fixed_run.states).max()
+    np.testing.assert_allclose(run.states[:, -1], fixed_run.states[:, -1], rtol=0, atol=1e-13 * pieces * scale)
 
 
 @pytest.mark.parametrize("space", [pytest.param("free", marks=pytest.mark.slow), "sphere", "ellipsoid"])

@@ -1,18 +1,18 @@
 """Flows of tokens under attention and their simulation.
 
 `simulate` has six engines: "batched" (Dormand–Prince pairs in PyTorch, step control for each system by itself),
-"compiled" (that of order 5 for very many small systems, eight side by side in the vectors of the processor, by numba of
-the extra `fast`; it knows no spaces, positions, events or functions of time of your own), "stiff" (SciPy's LSODA with
+"compiled" (the same for very many small systems, eight side by side in the vectors of the processor, by numba of the
+extra `fast`; it knows no spaces, positions, events or functions of time of your own), "stiff" (SciPy's LSODA with
 the analytic Jacobian, for long horizons), "layers" (the discrete model: times count layers of step `tau`, with the
 factor `residual` of the state itself), "fixed" (equal steps of `method`, differentiable), "sde" (equal steps with
 `noise`, differentiable along the noise that was drawn). "auto" takes "sde" if `noise` is given, "fixed" if `step` is,
 "stiff" for small systems over long horizons, "compiled" from 10,000 small systems on where it is installed, and
 "batched" otherwise; the trajectory says which. The compiler takes some seconds the first time that it meets a number of
-features; what it made is kept on disk.
+features, a method or a kind of flow; what it made is kept on disk.
 
-Where no `method` is given, "batched" takes "dop853", of order 8, from an rtol on at which it needs less work than
-"dopri5", of order 5; the notes say which and why. Output times and events within a step cost "dop853" three more
-right-hand sides.
+Where no `method` is given, "batched" and "compiled" take "dop853", of order 8, from an rtol on at which it needs less
+work than "dopri5", of order 5; the notes say which and why. Output times and events within a step cost "dop853" three
+more right-hand sides.
 
 A run continues from a trajectory: systems that reached its end start there, and schedules go on at its time; systems
 that ended before keep their status, end time and last state and are not run. The new trajectory has its own times only.

@@ -20,6 +20,7 @@ from tokendynamics.dynamics.engines._crossings import (
     is_sampled,
 )
 from tokendynamics.dynamics.engines.compiled._field import project, refine
+from tokendynamics.dynamics.engines.compiled._known import Known
 from tokendynamics.dynamics.engines.compiled._model import turn
 from tokendynamics.dynamics.engines.compiled._rows import added, dot, load_row, scaled
 from tokendynamics.dynamics.engines.compiled._steps import dense_state, velocity_at
@@ -28,9 +29,11 @@ from tokendynamics.dynamics.engines.compiled.lanes import (
     at_least,
     behind,
     broadcast,
+    floats,
     fma,
     function,
     inlined,
+    integers,
     load,
     select,
     sqrt,
@@ -46,36 +49,52 @@ class Ends(NamedTuple):
     """Events as numbers; those that end a run come first.
 
     Attributes:
-        kinds: `CONSENSUS`, `NORM_ABOVE` or `AT_REST`.
-        bounds: Chord, norm or speed.
-        references: The token that consensus is measured from.
+        kinds: Address of `CONSENSUS`, `NORM_ABOVE` or `AT_REST`.
+        bounds: Address of chord, norm or speed.
+        references: Address of the tokens that consensus is measured from.
+        sampled: Address of whether an event is looked for within steps, 0 or 1.
+        size: How many events there are.
         ending: How many of them end a run; the others are recorded.
-        sampled: Which of them are looked for within steps.
+        present: Whether there are events; known to the compiler, as is all that follows.
+        within: Whether some are sampled.
+        recording: Whether some are recorded.
+        rest: Whether some are `AT_REST`.
     """
 
-    kinds: Any
-    bounds: Any
-    references: Any
+    kinds: int
+    bounds: int
+    references: int
+    sampled: int
+    size: int
     ending: int
-    sampled: Any
+    present: Any
+    within: Any
+    recording: Any
+    rest: Any
 
 
-def ends_of(problem: Problem) -> Ends:
-    """Return the events of a problem as numbers."""
+def ends_of(problem: Problem) -> tuple[Ends, tuple[np.ndarray, ...]]:
+    """Return the events of a problem as numbers, and the arrays that hold them."""
     events = (*problem.events, *problem.recorded)
-    kinds, bounds, references = [], [], []
-    for event in events:
-        kind, bound, reference = _numbers(event)
-        kinds.append(kind)
-        bounds.append(bound)
-        references.append(reference % problem.start.shape[1])
-    return Ends(
-        np.array(kinds, dtype=np.int64),
-        np.array(bounds, dtype=np.float64),
-        np.array(references, dtype=np.int64),
-        len(problem.events),
-        np.array([is_sampled(event) for event in events], dtype=np.bool_),
+    numbers = [_numbers(event) for event in events]
+    kinds, bounds, references = ([number[part] for number in numbers] for part in range(3))
+    sampled = [is_sampled(event) for event in events]
+    whole = [kinds, [reference % problem.start.shape[1] for reference in references], sampled]
+    arrays = (*(np.array(part, dtype=np.int64) for part in whole), np.array(bounds, dtype=np.float64))
+    kind, reference, within, bound = (array.ctypes.data for array in arrays)
+    ends = Ends(
+        kinds=kind,
+        bounds=bound,
+        references=reference,
+        sampled=within,
+        size=len(events),
+        ending=len(problem.events),
+        present=Known(bool(events)),
+        within=Known(any(sampled)),
+        recording=Known(bool(problem.recorded)),
+        rest=Known(AT_REST in kinds),
     )
+    return ends, arrays
 
 
 def _numbers(event: Event) -> tuple[int, float, int]:
@@ -90,36 +109,35 @@ def _numbers(event: Event) -> tuple[int, float, int]:
 
 
 @inlined
-def value(features, options, lanes, kind, bound, reference, x, slope):
+def value(features, options, ends, event, x, slope):
     """Return what is zero or less where the event holds, of states x on the space and the field there."""
-    dim = len(features)
+    dim, kind, bound = len(features), integers(ends.kinds)[event], floats(ends.bounds)[event]
     largest = broadcast(0.0)
-    if kind == AT_REST:
+    if ends.rest and kind == AT_REST:
         for token in range(options.tokens):
             row = load_row(features, slope, token * dim)
             largest = at_least(sqrt(dot(row, row)), largest)
         return largest - bound
-    if kind == NORM_ABOVE:
+    if kind == CONSENSUS:
+        row = load_row(features, x, integers(ends.references)[event] * dim)
+        centre = scaled(-1.0 / sqrt(dot(row, row)), row)
         for token in range(options.tokens):
             row = load_row(features, x, token * dim)
-            largest = at_least(sqrt(dot(row, row)), largest)
-        return bound - largest
-    row = load_row(features, x, reference * dim)
-    centre = scaled(-1.0 / sqrt(dot(row, row)), row)
+            apart = added(1.0 / sqrt(dot(row, row)), row, centre)
+            largest = at_least(sqrt(dot(apart, apart)), largest)
+        return largest - bound
     for token in range(options.tokens):
         row = load_row(features, x, token * dim)
-        apart = added(1.0 / sqrt(dot(row, row)), row, centre)
-        largest = at_least(sqrt(dot(apart, apart)), largest)
-    return largest - bound
+        largest = at_least(sqrt(dot(row, row)), largest)
+    return bound - largest
 
 
 @inlined
 def at_end(features, options, lanes, method, steps, ends, event, t):
     """Return the value of an event at the end of the step, whose last slope is the field there."""
-    kind, bound, reference = ends.kinds[event], ends.bounds[event], ends.references[event]
     entries = options.tokens * len(features)
-    slope = behind(steps.slopes, (len(method.nodes) - 1) * entries)
-    if kind == AT_REST and options.multiple:
+    slope = behind(steps.slopes, method.last * entries)
+    if ends.rest and integers(ends.kinds)[event] == AT_REST and options.multiple:
         for entry in range(entries):
             store(steps.velocity, entry, load(slope, entry))
         if options.turning:
@@ -127,20 +145,19 @@ def at_end(features, options, lanes, method, steps, ends, event, t):
             turn(lanes, steps.clock)
         refine(features, options, lanes, steps.after, steps.velocity)
         slope = steps.velocity
-    return value(features, options, lanes, kind, bound, reference, steps.after, slope)
+    return value(features, options, ends, event, steps.after, slope)
 
 
 @function
 def value_within(features, options, lanes, method, steps, ends, event, share, t, h):
     """Return the value of an event at the shares of the step."""
     dense_state(features, options, method, steps, share, h)
-    kind, bound, reference = ends.kinds[event], ends.bounds[event], ends.references[event]
-    if kind == AT_REST:
+    if ends.rest and integers(ends.kinds)[event] == AT_REST:
         velocity_at(features, options, lanes, steps, fma(share, h, t), steps.between, steps.velocity)
         if options.multiple:
             refine(features, options, lanes, steps.between, steps.velocity)
     project(features, options, lanes, steps.between, steps.between)
-    return value(features, options, lanes, kind, bound, reference, steps.between, steps.velocity)
+    return value(features, options, ends, event, steps.between, steps.velocity)
 
 
 _LAST = len(PLACES) - 1
@@ -149,13 +166,13 @@ _LAST = len(PLACES) - 1
 @function
 def may_cross(features, options, method, steps, ends, event, before, after, h):
     """Return the lanes in which an event's value can be zero within the step; see `engines._crossings`."""
-    bound = ends.bounds[event]
-    if ends.kinds[event] == AT_REST:
+    bound = floats(ends.bounds)[event]
+    if ends.rest and integers(ends.kinds)[event] == AT_REST:
         return ~(_slowest(features, options, method, steps) > SLOWER * bound)
     change = method.reach * h * _largest_change(features, options, method, steps)
     reach = select(change < 0.5, 2.0 * change / (1.0 - change), math.inf)
     least, most = select(before < after, before, after), at_least(before, after)
-    if ends.kinds[event] == NORM_ABOVE:
+    if integers(ends.kinds)[event] == NORM_ABOVE:
         # The value is bound − norm, and the reach is one of the norm's logarithm.
         return ~((least > reach * (bound - least)) | (most < -1.0 * reach * bound))
     return ~((least > reach) | (most < -1.0 * reach))
@@ -166,7 +183,7 @@ def _slowest(features, options, method, steps):
     """Return the least over the stages of the largest speed of a token."""
     dim, entries = len(features), options.tokens * len(features)
     slowest = broadcast(math.inf)
-    for stage in range(len(method.nodes)):
+    for stage in range(method.last + 1):
         largest = broadcast(0.0)
         for token in range(options.tokens):
             row = load_row(features, steps.slopes, stage * entries + token * dim)
@@ -182,7 +199,7 @@ def _largest_change(features, options, method, steps):
     largest = broadcast(0.0)
     for token in range(options.tokens):
         state, speed = load_row(features, steps.y, token * dim), broadcast(0.0)
-        for stage in range(len(method.nodes)):
+        for stage in range(method.last + 1):
             row = load_row(features, steps.slopes, stage * entries + token * dim)
             speed = at_least(dot(row, row), speed)
         largest = at_least(speed / dot(state, state), largest)

@@ -63,13 +63,13 @@ def velocity(features, options, lanes, x, into):
     dim = len(features)
     for head in range(options.heads):
         circuit = head * dim * dim
-        if options.rotary:
+        if options.rotates:
             _rotate_keys(features, options, lanes, placed, head)
         for token in range(options.tokens):
             query = transpose_times(lanes.qk.now, circuit, load_row(features, placed, token * dim))
             seen = token + 1 if options.causal else options.tokens
             top = _logits(features, lanes, placed, query, seen)
-            if options.rotary:
+            if options.rotates:
                 top = _with_rotary_logits(features, options, lanes, placed, head, token, seen)
             mean = _average(features, options, lanes, placed, top, seen)
             if options.relative:
@@ -113,7 +113,7 @@ def _pull_of_differences(features, options, lanes, x, token):
         circuit = head * dim * dim
         query = transpose_times(lanes.qk.now, circuit, load_row(features, lanes.points, token * dim))
         top = _logits(features, lanes, lanes.points, query, seen)
-        if options.rotary:
+        if options.rotates:
             _rotate_keys(features, options, lanes, lanes.points, head)
             top = _with_rotary_logits(features, options, lanes, lanes.points, head, token, seen)
         mean, total, anchor = zeros(features), broadcast(0.0), _anchor(options, top)

@@ -10,21 +10,28 @@ from __future__ import annotations
 import math
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 from numba import njit
 
 from tokendynamics.dynamics.engines.compiled._events import at_end, bisected, may_cross, next_crossing
 from tokendynamics.dynamics.engines.compiled._field import project
+from tokendynamics.dynamics.engines.compiled._known import Compiler
 from tokendynamics.dynamics.engines.compiled._lane_traffic import (
     ACCEPTED,
     ARRIVED,
     DUE,
+    EXTENDED,
+    EXTENSIONS,
     FRESH,
     LIVE,
     MET,
     RATIO,
+    RUN_CODE,
+    RUN_COUNTS,
+    RUN_END,
+    RUN_STEP,
+    RUN_TIMES,
     SPENT,
     STEP,
     STOPPED,
@@ -42,6 +49,7 @@ from tokendynamics.dynamics.engines.compiled._model import eight
 from tokendynamics.dynamics.engines.compiled._steps import (
     dense_state,
     error_size,
+    extend,
     first_step,
     proposed,
     take_step,
@@ -52,9 +60,11 @@ from tokendynamics.dynamics.engines.compiled.lanes import (
     at_least,
     behind,
     broadcast,
+    floats,
     fma,
     holds,
     inlined,
+    integers,
     load,
     select,
     store,
@@ -95,9 +105,21 @@ def _attempt(features, options, lanes, method, steps, control, interval, known):
     store(control, STEP, following)
     store(control, RATIO, select(accepted, select(ratio < 1e-4, 1e-4, ratio), ratio_before))
     store(control, FRESH, 0.0)
+    store(control, EXTENDED, 0.0)
     store(control, TRIED, load(control, TRIED) + select(moving, 1.0, 0.0))
     store(control, ACCEPTED, load(control, ACCEPTED) + select(accepted, 1.0, 0.0))
     return t, used, now, accepted, fresh, ratio < math.inf
+
+
+@inlined
+def _extend(features, options, lanes, method, steps, control, which, t, h):
+    """Evaluate what the continuous extension needs beyond the step, once a step, where the mask holds."""
+    if method.extra:
+        following = which & ~(load(control, EXTENDED) > 0.0)
+        if any_of(following):
+            extend(features, options, lanes, method, steps, t, h)
+            store(control, EXTENDED, select(following, 1.0, load(control, EXTENDED)))
+            store(control, EXTENSIONS, load(control, EXTENSIONS) + select(following, 1.0, 0.0))
 
 
 @inlined
@@ -118,15 +140,17 @@ def _end(features, options, lanes, method, steps, control, ends, attempt):
     for event in range(ends.ending):
         before, after = _values(features, options, lanes, method, steps, control, ends, event, attempt)
         hit = accepted & (after <= 0.0)
-        if ends.sampled[event]:
+        if ends.within and integers(ends.sampled)[event] != 0:
             hit = accepted & may_cross(features, options, method, steps, ends, event, before, after, used)
             if any_of(hit):
+                _extend(features, options, lanes, method, steps, control, hit, t, used)
                 at = next_crossing(features, options, lanes, method, steps, ends, event, t, used, zero, before, after)
                 # A value that rounding brought to zero at a joint of two intervals ends the run there.
                 at = select(before > 0.0, at, 0.0)
                 earlier = hit & (at < share)
                 share, first = select(earlier, at, share), select(earlier, event, first)
         elif any_of(hit):
+            _extend(features, options, lanes, method, steps, control, hit, t, used)
             at = bisected(features, options, lanes, method, steps, ends, event, t, used, zero, broadcast(1.0))
             earlier = hit & (at < share)
             share, first = select(earlier, at, share), select(earlier, event, first)
@@ -134,14 +158,15 @@ def _end(features, options, lanes, method, steps, control, ends, attempt):
 
 
 @inlined
-def _record(features, options, lanes, method, steps, control, ends, attempt, inside, crossings, signals):
+def _record(features, options, lanes, method, steps, control, ends, attempt, queue, crossings):
     """Write down where the values of recorded events fell to zero in this step."""
     t, used, _, accepted, _, _ = attempt
-    entries = options.tokens * len(features)
-    for event in range(ends.ending, len(ends.kinds)):
+    entries, inside, signals = options.tokens * len(features), integers(queue.inside), integers(queue.signals)
+    for event in range(ends.ending, ends.size):
         before, after = _values(features, options, lanes, method, steps, control, ends, event, attempt)
         since = broadcast(0.0)
         hit = accepted & may_cross(features, options, method, steps, ends, event, before, after, used)
+        _extend(features, options, lanes, method, steps, control, hit, t, used)
         while any_of(hit):
             at = next_crossing(features, options, lanes, method, steps, ends, event, t, used, since, before, after)
             hit = hit & (at <= 1.0)
@@ -160,7 +185,7 @@ def _record(features, options, lanes, method, steps, control, ends, attempt, ins
 def _move_on(entries, method, steps, attempt, ended):
     """Take the accepted states and their slopes; where a run ended, the state between."""
     _, _, _, accepted, fresh, _ = attempt
-    slope = (len(method.nodes) - 1) * entries
+    slope = method.last * entries
     for entry in range(entries):
         y = select(accepted, load(steps.after, entry), load(steps.y, entry))
         store(steps.y, entry, select(ended, load(steps.between, entry), y))
@@ -169,52 +194,73 @@ def _move_on(entries, method, steps, attempt, ended):
 
 
 @inlined
-def _code(ended, arrived, stuck, lane, event):
+def _code(ended, arrived, stuck, stopped, lane, event):
     if holds(ended, lane):
         return MET + int(event)
     if holds(arrived, lane):
         return ARRIVED
-    return STUCK if holds(stuck, lane) else SPENT
+    if holds(stuck, lane):
+        return STUCK
+    return STOPPED if stopped else SPENT
 
 
 @inlined
-def _take_next(systems, lanes, steps, control, interval, run, queue, inside, known, lane, waiting):
-    """Put the next system of the queue into a lane; return how many have been taken."""
-    inside[lane] = queue[waiting]
-    enter(systems, lanes, steps, control, interval, run, lane, inside[lane])
-    known[lane] = run.step[inside[lane]]
-    return waiting + 1
-
-
-@inlined
-def _hand_over(
-    systems, lanes, steps, control, interval, run, queue, inside, known, signals, leaving, lasts, until, first, live,
-    waiting,
-):  # fmt: skip
-    """Write down the systems that leave and put others into their lanes; return how many live and have been taken."""
-    ended, arrived, stuck, finite = lasts
-    store(steps.clock, 0, until)
-    store(steps.clock, 1, first)
+def _fill_lanes(features, options, systems, lanes, steps, control, interval, run, queue, known, live, waiting):
+    """Put the next systems into the lanes that are empty; return how many live and how many have been taken."""
+    inside = integers(queue.inside)
     for lane in range(WIDTH):
-        if holds(leaving, lane):
-            code = _code(ended, arrived, stuck, lane, steps.clock[WIDTH + lane])
-            leave(steps, control, run, lane, inside[lane], code, steps.clock[lane], holds(finite, lane))
-            signals[1] += 1
-            if waiting < len(queue):
-                waiting = _take_next(systems, lanes, steps, control, interval, run, queue, inside, known, lane, waiting)
-            else:
-                live -= 1
+        if inside[lane] < 0 and waiting < queue.size:
+            inside[lane] = integers(queue.systems)[waiting]
+            enter(features, options, systems, lanes, steps, control, interval, run, lane, inside[lane])
+            known[lane] = floats(run.times)[inside[lane] * RUN_TIMES + RUN_STEP]
+            live, waiting = live + 1, waiting + 1
     return live, waiting
 
 
 @inlined
-def _give_up(steps, control, interval, run, queue, inside, waiting):
-    """Write down that the systems under way, and those that wait, were stopped."""
+def _empty_lanes(features, options, steps, control, run, queue, lasts, stopped, until, first):
+    """Write down the systems that leave; return how many they are."""
+    leaving, ended, arrived, stuck, finite = lasts
+    inside, count = integers(queue.inside), 0
+    store(steps.clock, 0, until)
+    store(steps.clock, 1, first)
     for lane in range(WIDTH):
-        if control[WIDTH * LIVE + lane] > 0.0:
-            leave(steps, control, run, lane, inside[lane], STOPPED, control[WIDTH * TIME + lane], True)
-    for place in range(waiting, len(queue)):
-        run.code[queue[place]], run.end[queue[place]] = STOPPED, interval.left
+        if holds(leaving, lane):
+            code = _code(ended, arrived, stuck, stopped, lane, steps.clock[WIDTH + lane])
+            end, smooth = steps.clock[lane], holds(finite, lane)
+            leave(features, options, steps, control, run, lane, inside[lane], code, end, smooth)
+            inside[lane] = -1
+            count += 1
+    integers(queue.signals)[1] += count
+    return count
+
+
+@inlined
+def _give_up(interval, run, queue, waiting):
+    """Write down that the systems that wait were stopped."""
+    for place in range(waiting, queue.size):
+        system = integers(queue.systems)[place]
+        integers(run.counts)[system * RUN_COUNTS + RUN_CODE] = STOPPED
+        floats(run.times)[system * RUN_TIMES + RUN_END] = interval.left
+
+
+class Queue(NamedTuple):
+    """The systems that one thread runs.
+
+    Attributes:
+        systems: Address of their indices.
+        size: How many there are.
+        memory: Address of lanes of zeros: `room_of_scratch` and `room_of_eight` together.
+        inside: Address of eight whole numbers, the systems in the lanes; −1 for an empty lane.
+        signals: Address of three whole numbers: whether to stop, set by the caller, how many systems are done, and how
+            many crossings there are.
+    """
+
+    systems: int
+    size: int
+    memory: int
+    inside: int
+    signals: int
 
 
 def _sources() -> int:
@@ -228,8 +274,8 @@ def _sources() -> int:
 def _loop(sources: int) -> Any:
     """Return the loop; what is compiled is kept on disk under `sources`: numba itself looks at this one file only."""
 
-    @njit(nogil=True, cache=True, error_model="numpy")
-    def integrate(features, options, systems, method, ends, run, interval, queue, signals):
+    @njit(nogil=True, cache=True, error_model="numpy", pipeline_class=Compiler)
+    def integrate(features, options, systems, method, ends, run, interval, queue, crossings):
         """Run the systems of the queue from the left to the right end of the interval.
 
         Args:
@@ -240,48 +286,49 @@ def _loop(sources: int) -> Any:
             ends: The events.
             run: Where the systems are, and what becomes of them.
             interval: Where they go.
-            queue: Indices of the systems to run.
-            signals: Three whole numbers: whether to stop, set by the caller, how many systems are done, and how many
-                crossings there are.
+            queue: The systems to run.
+            crossings: An array without entries where events are recorded, and anything elsewhere.
 
         Returns:
-            The crossings of recorded events, each as event, system, time and the state there; and what the loop was
-            compiled from.
+            Recorded crossings, each as event, system, time and state; and what the loop was compiled from.
         """
-        lanes, memory_of_lanes = eight(features, options, systems)
-        steps, control, memory_of_steps = scratch(features, options, method, ends)
-        crossings, inside = np.empty(0), np.empty(WIDTH, dtype=np.int64)
-        known = behind(control, VALUES + len(ends.kinds))
-        live, waiting = min(WIDTH, len(queue)), 0
-        for lane in range(live):
-            waiting = _take_next(systems, lanes, steps, control, interval, run, queue, inside, known, lane, waiting)
-        while live > 0 and signals[0] == 0:
+        inside, place = integers(queue.inside), floats(queue.memory)
+        steps, control = scratch(features, options, method, place)
+        known = behind(control, VALUES + ends.size)
+        lanes = eight(features, options, systems, behind(known, 1))
+        live, waiting, stopped = 0, 0, False
+        while True:
+            if not stopped and live < WIDTH:
+                live, waiting = _fill_lanes(
+                    features, options, systems, lanes, steps, control, interval, run, queue, known, live, waiting
+                )
+            if live == 0:
+                break
             attempt = _attempt(features, options, lanes, method, steps, control, interval, load(known, 0))
             t, used, now, accepted, _, finite = attempt
-            share, first = _end(features, options, lanes, method, steps, control, ends, attempt)
-            if ends.ending < len(ends.kinds):
-                crossings = _record(
-                    features, options, lanes, method, steps, control, ends, attempt, inside, crossings, signals
-                )
+            share, first = broadcast(math.inf), broadcast(0.0)
+            if ends.present:
+                share, first = _end(features, options, lanes, method, steps, control, ends, attempt)
+            if ends.recording:
+                crossings = _record(features, options, lanes, method, steps, control, ends, attempt, queue, crossings)
             ended = share <= 1.0
             until = select(ended, fma(share, used, t), now)
+            _extend(features, options, lanes, method, steps, control, accepted & (load(control, DUE) < now), t, used)
             if any_of(accepted & (load(control, DUE) <= until)):
                 hand_out(features, options, method, steps, control, interval, run, inside, accepted, until, t, used)
-            if any_of(ended):
+            if ends.present and any_of(ended):
                 dense_state(features, options, method, steps, share, used)
             _move_on(options.tokens * len(features), method, steps, attempt, ended)
             arrived, stuck = accepted & (now >= interval.right), ~(now + load(control, STEP) > now)
-            over = ended | arrived | stuck | (load(control, TRIED) >= interval.max_steps)
-            leaving = over & (load(control, LIVE) > 0.0)
+            stopped = integers(queue.signals)[0] != 0
+            leaving = load(control, LIVE) > 0.0
+            if not stopped:
+                leaving = leaving & (ended | arrived | stuck | (load(control, TRIED) >= interval.max_steps))
             if any_of(leaving):
-                lasts = ended, arrived, stuck, finite
-                live, waiting = _hand_over(
-                    systems, lanes, steps, control, interval, run, queue, inside, known, signals, leaving, lasts,
-                    until, first, live, waiting,
-                )  # fmt: skip
-        _give_up(steps, control, interval, run, queue, inside, waiting)
-        # The arrays must live as long as their addresses are used.
-        return crossings, sources, memory_of_lanes[0] + memory_of_steps[0]
+                lasts = leaving, ended, arrived, stuck, finite
+                live -= _empty_lanes(features, options, steps, control, run, queue, lasts, stopped, until, first)
+        _give_up(interval, run, queue, waiting)
+        return crossings, sources
 
     return integrate
 

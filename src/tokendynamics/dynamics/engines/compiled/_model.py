@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from tokendynamics.dynamics.engines.compiled.lanes import WIDTH, behind, function, inlined, room, store
+from tokendynamics.dynamics.engines.compiled.lanes import WIDTH, behind, floats, function, inlined, store
 
 SOFTMAX, EXPONENTIAL, LINEAR = 0, 1, 2
 """Kinds of weights."""
@@ -22,13 +22,14 @@ class Options(NamedTuple):
         tokens: Tokens of a system.
         heads: Heads.
         rotary: Coordinates that rotary positions turn; 0 without them.
+        rotates: Whether there are any; known to the compiler.
         causal: Whether token i sees tokens j ≤ i only.
         weights: Which kind: `SOFTMAX`, `EXPONENTIAL` or `LINEAR`.
         offset: Taken off the logits of exponential weights.
         constrained: Whether tokens are held to ``y^T M y = 1``.
         has_metric: Whether M is not the identity.
         has_table: Whether attention reads x + p.
-        turning: Whether a circuit depends on time.
+        turning: Whether a circuit depends on time; known to the compiler.
         multiple: Whether ov is a multiple of the identity, so that differences give the velocity of slow tokens.
         relative: Whether what attention carries is taken relative to the receiver.
     """
@@ -36,13 +37,14 @@ class Options(NamedTuple):
     tokens: int
     heads: int
     rotary: int
+    rotates: Any
     causal: bool
     weights: int
     offset: float
     constrained: bool
     has_metric: bool
     has_table: bool
-    turning: bool
+    turning: Any
     multiple: bool
     relative: bool
 
@@ -55,15 +57,19 @@ class Circuit(NamedTuple):
     """Matrices ``diag(gate) B`` with gates ``amplitude · sin(frequency · t + phase)``, with |sin|, or growing.
 
     Attributes:
-        matrix: B, (system or 1, head · row · column).
-        gates: Amplitude, frequency, phase and kind, (system or 1, head · row · 4); (0, 0) where nothing turns. A
-            growing gate is ``amplitude · exp(frequency · t)``, with the exponent no larger than `phase`.
+        matrix: Address of B, (system or 1, head · row · column).
+        matrices: How many B there are.
+        gates: Address of amplitude, frequency, phase and kind, (system or 1, head · row · 4). A growing gate is
+            ``amplitude · exp(frequency · t)``, with the exponent no larger than `phase`.
+        gated: How many of these there are; 0 where nothing turns.
         rows: Rows of all heads.
         columns: Columns.
     """
 
-    matrix: Any
-    gates: Any
+    matrix: int
+    matrices: int
+    gates: int
+    gated: int
     rows: int
     columns: int
 
@@ -76,18 +82,20 @@ class Systems(NamedTuple):
         ov: The OV circuits, with what multiplies all weights.
         query: Of rotary positions, (dim, rank) matrices, with what multiplies all logits.
         key: Likewise.
-        metric: (system or 1, dim · dim).
-        table: Absolute positions, (token · dim).
-        turns: Cosine and sine of the angle of each token and pair, (token · rank).
+        metric: Address of (system or 1, dim · dim).
+        metrics: How many there are.
+        table: Address of absolute positions, (token · dim).
+        turns: Address of cosine and sine of the angle of each token and pair, (token · rank).
     """
 
     qk: Circuit
     ov: Circuit
     query: Circuit
     key: Circuit
-    metric: Any
-    table: Any
-    turns: Any
+    metric: int
+    metrics: int
+    table: int
+    turns: int
 
 
 class InLanes(NamedTuple):
@@ -143,7 +151,7 @@ class Lanes(NamedTuple):
 @inlined
 def _in_lanes(circuit, place):
     """Return a circuit of eight systems from `place` on, and the place behind it."""
-    entries, turning = circuit.rows * circuit.columns, len(circuit.gates) > 0
+    entries, turning = circuit.rows * circuit.columns, circuit.gated > 0
     matrix, gates = behind(place, entries), behind(place, 2 * entries)
     lanes = InLanes(place, matrix, gates, circuit.rows, circuit.columns, turning)
     return lanes, behind(place, _room_of(circuit))
@@ -154,12 +162,17 @@ def _room_of(circuit):
     return circuit.rows * (2 * circuit.columns + 4)
 
 
+def room_of_eight(options: Options, systems: Systems, dim: int) -> int:
+    """Return how many lanes `eight` takes."""
+    circuits = sum(one.rows * (2 * one.columns + 4) for one in (systems.qk, systems.ov, systems.query, systems.key))
+    tokens, rank = options.tokens, options.rotary
+    return circuits + dim * dim + 3 * tokens * dim + (2 * tokens + 1) * rank + tokens
+
+
 @inlined
-def eight(features, options, systems):
-    """Return lanes without systems, and the array that holds them."""
+def eight(features, options, systems, place):
+    """Return lanes without systems, from `place` on."""
     tokens, dim, rank = options.tokens, len(features), options.rotary
-    circuits = _room_of(systems.qk) + _room_of(systems.ov) + _room_of(systems.query) + _room_of(systems.key)
-    array, place = room(circuits + dim * dim + 3 * tokens * dim + (2 * tokens + 1) * rank + tokens)
     qk, place = _in_lanes(systems.qk, place)
     ov, place = _in_lanes(systems.ov, place)
     query, place = _in_lanes(systems.query, place)
@@ -169,36 +182,40 @@ def eight(features, options, systems):
     turns = behind(table, 3 * tokens * dim)
     turned = behind(turns, tokens * rank)
     logits = behind(turned, (tokens + 1) * rank)
-    for entry in range(len(systems.table)):
-        store(table, entry, systems.table[entry])
-    for entry in range(len(systems.turns)):
-        store(turns, entry, systems.turns[entry])
-    return Lanes(qk, ov, query, key, place, table, points, placed, turns, turned, logits), array
+    if options.has_table:
+        for entry in range(tokens * dim):
+            store(table, entry, floats(systems.table)[entry])
+    for entry in range(tokens * rank):
+        store(turns, entry, floats(systems.turns)[entry])
+    return Lanes(qk, ov, query, key, place, table, points, placed, turns, turned, logits)
 
 
 @function
-def _fill_circuit(matrices, gates, into, lane, system):
-    """Copy the numbers of one system, kept flat, into one lane."""
-    row = system % len(matrices)
-    for entry in range(matrices.shape[1]):
-        place = WIDTH * entry + lane
-        into.matrix[place] = into.now[place] = matrices[row, entry]
-    if into.turning:
-        row = system % len(gates)
-        for entry in range(gates.shape[1]):
-            into.gates[WIDTH * entry + lane] = gates[row, entry]
+def _fill(numbers, count, into, lane, row):
+    """Copy a row of `count` numbers into one lane."""
+    for entry in range(count):
+        into[WIDTH * entry + lane] = numbers[row * count + entry]
 
 
 @inlined
-def fill(systems, lanes, lane, system):
+def _fill_circuit(circuit, into, lane, system):
+    entries = circuit.rows * circuit.columns
+    _fill(floats(circuit.matrix), entries, into.now, lane, system % circuit.matrices)
+    if circuit.gated > 0:
+        _fill(floats(circuit.matrix), entries, into.matrix, lane, system % circuit.matrices)
+        _fill(floats(circuit.gates), 4 * circuit.rows, into.gates, lane, system % circuit.gated)
+
+
+@inlined
+def fill(features, options, systems, lanes, lane, system):
     """Put the matrices of one system into one lane."""
-    _fill_circuit(systems.qk.matrix, systems.qk.gates, lanes.qk, lane, system)
-    _fill_circuit(systems.ov.matrix, systems.ov.gates, lanes.ov, lane, system)
-    _fill_circuit(systems.query.matrix, systems.query.gates, lanes.query, lane, system)
-    _fill_circuit(systems.key.matrix, systems.key.gates, lanes.key, lane, system)
-    row = system % len(systems.metric)
-    for entry in range(systems.metric.shape[1]):
-        lanes.metric[WIDTH * entry + lane] = systems.metric[row, entry]
+    _fill_circuit(systems.qk, lanes.qk, lane, system)
+    _fill_circuit(systems.ov, lanes.ov, lane, system)
+    if options.rotates:
+        _fill_circuit(systems.query, lanes.query, lane, system)
+        _fill_circuit(systems.key, lanes.key, lane, system)
+    entries = len(features) * len(features)
+    _fill(floats(systems.metric), entries, lanes.metric, lane, system % systems.metrics)
 
 
 @function

@@ -101,21 +101,6 @@ def scaled(typing: Any, factor: Any, row: Any) -> Any:
 
 
 @instruction
-def combined(typing: Any, factors: Any, place: Any, index: Any, stride: Any) -> Any:
-    """Return ``Σ_k factors[k] · place[index + k · stride]`` for a tuple of numbers."""
-
-    def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        index, total = args[2], None
-        for factor in cgutils.unpack_tuple(builder, args[0]):
-            number, value = as_lanes(context, builder, factor, types.float64), load_lanes(builder, args[1], index)
-            total = builder.fmul(number, value) if total is None else fused(context, builder, number, value, total)
-            index = builder.add(index, args[3])
-        return total
-
-    return lanes(factors, place, types.intp, types.intp), emit
-
-
-@instruction
 def chosen(typing: Any, which: Any, first: Any, second: Any) -> Any:
     """Return the row `first` where the mask holds and `second` elsewhere."""
 

@@ -19,15 +19,23 @@ from tokendynamics.dynamics._field import Field
 from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics.engines._endings import of_stuck
 from tokendynamics.dynamics.engines.compiled._events import ends_of
-from tokendynamics.dynamics.engines.compiled._integrate import integrate
+from tokendynamics.dynamics.engines.compiled._integrate import Queue, integrate
+from tokendynamics.dynamics.engines.compiled._known import Known
 from tokendynamics.dynamics.engines.compiled._lane_traffic import (
     ARRIVED,
     MET,
+    RUN_CODE,
+    RUN_COUNTS,
+    RUN_DUE,
+    RUN_END,
+    RUN_FINITE,
+    RUN_TIMES,
     SPENT,
     STOPPED,
     STUCK,
     Interval,
     LaneRun,
+    room_of_scratch,
 )
 from tokendynamics.dynamics.engines.compiled._model import (
     ABSOLUTE,
@@ -39,8 +47,10 @@ from tokendynamics.dynamics.engines.compiled._model import (
     Circuit,
     Options,
     Systems,
+    room_of_eight,
 )
 from tokendynamics.dynamics.engines.compiled._steps import Method
+from tokendynamics.dynamics.engines.compiled.lanes import WIDTH, room
 from tokendynamics.dynamics.engines.problem import Outcome, Problem
 from tokendynamics.dynamics.rescaled import Growing
 
@@ -50,15 +60,23 @@ _LOOK = 0.05
 
 def run(problem: Problem) -> Outcome:
     """Run all systems of the problem, in float64 whatever the start is."""
-    place = {"dtype": torch.float64, "device": torch.device("cpu")}
-    field = problem.field
-    field = replace(field, attention=field.attention.to(**place), geometry=field.geometry.to(**place))
-    loop = _Loop(replace(problem, field=field, start=problem.start.detach().to(**place)))
+    loop = _Loop(_in_float64(problem))
     loop.run()
     outcome = loop.finished()
     outcome.states = outcome.states.to(problem.start.dtype)
     outcome.states[:, 0] = problem.start.detach()
     return outcome
+
+
+def _in_float64(problem: Problem) -> Problem:
+    start = problem.start.detach()
+    # The field is of the dtype of the start. To convert what needs none takes longer than to run one small system.
+    if start.dtype == torch.float64:
+        return replace(problem, start=start)
+    attention, geometry = (
+        part.to(dtype=torch.float64, device=start.device) for part in (problem.field.attention, problem.field.geometry)
+    )
+    return replace(problem, field=replace(problem.field, attention=attention, geometry=geometry), start=start.double())
 
 
 class _Loop:
@@ -67,17 +85,13 @@ class _Loop:
     def __init__(self, problem: Problem) -> None:
         self.problem, self.outcome = problem, Outcome.blank(problem)
         systems = len(problem.start)
-        counts = {name: np.zeros(systems, dtype=np.int64) for name in ("tried", "accepted", "evaluations", "code")}
-        self.systems = LaneRun(
-            y=problem.start.numpy().copy(),
-            step=np.zeros(systems),
-            cursor=np.ones(systems, dtype=np.int64),
-            end=np.full(systems, problem.times[0]),
-            finite=np.ones(systems, dtype=np.bool_),
-            states=self.outcome.states.numpy(),
-            **counts,
-        )
-        self.ends = ends_of(problem)
+        self.y, self.states = problem.start.numpy().copy(), self.outcome.states.numpy()
+        self.counts = np.zeros((systems, RUN_COUNTS), dtype=np.int64)
+        self.counts[:, RUN_DUE] = self.counts[:, RUN_FINITE] = 1
+        self.times = np.zeros((systems, RUN_TIMES))
+        self.times[:, RUN_END] = problem.times[0]
+        self.outputs = np.array(problem.times)
+        self.ends, self.events = ends_of(problem)
         self.method = Method.of(problem.tableau, problem.rtol, problem.atol)
         self.interrupted = False
 
@@ -86,25 +100,33 @@ class _Loop:
         first, *_, last = self.problem.times
         joints = [first, *self.problem.field.attention.joints(first, last), last]
         self._end_where_events_hold(first)
+        codes, ends = self.counts[:, RUN_CODE], self.times[:, RUN_END]
         for number, (left, right) in enumerate(pairwise(joints)):
-            queue = np.flatnonzero(self.systems.code == ARRIVED)
+            queue = np.flatnonzero(codes == ARRIVED)
             if len(queue) == 0 or self.interrupted:
                 break
             self._interval(queue, left, right, number, len(joints) - 1)
-        self.systems.code[(self.systems.code == ARRIVED) & (self.systems.end < last)] = STOPPED
+        codes[(codes == ARRIVED) & (ends < last)] = STOPPED
 
     def _interval(self, queue: np.ndarray, left: float, right: float, number: int, count: int) -> None:
         problem = self.problem
         field, (_, tokens, dim) = problem.field.within(left, right), problem.start.shape
         spacing, longest = math.nextafter(left, math.inf) - left, problem.max_step or math.inf
-        interval = Interval(left, right, np.array(problem.times), problem.max_steps, longest, spacing)
+        outputs = self.outputs.ctypes.data, len(self.outputs)
+        interval = Interval(left, right, *outputs, problem.max_steps, longest, spacing)
+        options, (systems, matrices) = _options_of(field, tokens), _systems_of(field, tokens)
+        run = LaneRun(*(array.ctypes.data for array in (self.y, self.counts, self.times, self.states)))
         # Every thread takes every so manieth system: long runs are spread over all.
         threads = min(torch.get_num_threads(), len(queue))
-        signals = np.zeros((threads, 3), dtype=np.int64)
+        rows = [np.ascontiguousarray(queue[thread::threads]) for thread in range(threads)]
+        lanes = room_of_scratch(options, self.method, self.ends, dim) + room_of_eight(options, systems, dim)
+        memory = [room(lanes) for _ in rows]
+        inside, signals = np.full((threads, WIDTH), -1, dtype=np.int64), np.zeros((threads, 3), dtype=np.int64)
         parts = [
-            ((0,) * dim, _options_of(field, tokens), _systems_of(field, tokens), self.method, self.ends, self.systems,
-             interval, np.ascontiguousarray(queue[thread::threads]), signals[thread])
-            for thread in range(threads)
+            ((0,) * dim, options, systems, self.method, self.ends, run, interval,
+             Queue(row.ctypes.data, len(row), place, inside[thread].ctypes.data, signals[thread].ctypes.data),
+             np.empty(0) if problem.recorded else 0)
+            for thread, (row, (_, place)) in enumerate(zip(rows, memory, strict=True))
         ]  # fmt: skip
         with ThreadPoolExecutor(threads) as pool:
             runs: list[Future] = []
@@ -116,9 +138,11 @@ class _Loop:
             except KeyboardInterrupt:
                 signals[:, 0], self.interrupted = 1, True
                 runs = runs or [pool.submit(integrate, *part) for part in parts]
-        for number, one in enumerate(runs):
-            rows, width = one.result()[0], 3 + tokens * dim
-            self._note(rows[: len(rows) // width * width].reshape(-1, width)[: signals[number, 2]])
+        del matrices  # the loops read them until here
+        results = [one.result()[0] for one in runs]
+        width = 3 + tokens * dim
+        for number, crossings in enumerate(results if problem.recorded else ()):
+            self._note(crossings[: len(crossings) // width * width].reshape(-1, width)[: signals[number, 2]])
 
     def _note(self, crossings: np.ndarray) -> None:
         """Keep rows of event, system, time and state of recorded events."""
@@ -133,36 +157,36 @@ class _Loop:
         now = torch.full((len(problem.start),), start, dtype=torch.float64)
         for number, event in reversed(list(enumerate(problem.events))):
             holds = (event.value(problem.field, problem.start, now) <= 0).numpy()
-            self.systems.code[holds] = MET + number
+            self.counts[holds, RUN_CODE] = MET + number
 
     def finished(self) -> Outcome:
         """Return the outcome: from the end of a system's run on its last state is held."""
-        systems, outcome, problem = self.systems, self.outcome, self.problem
-        for row in np.flatnonzero(systems.cursor < len(problem.times)):
-            systems.states[row, systems.cursor[row] :] = systems.y[row]
+        outcome, problem = self.outcome, self.problem
+        tried, accepted, evaluated, extended, due, codes, _ = self.counts.T
+        for row in np.flatnonzero(due < len(problem.times)):
+            self.states[row, due[row] :] = self.y[row]
         outcome.states[:, 1:] = problem.field.projected_over_time(outcome.states[:, 1:])
-        outcome.end_times = torch.from_numpy(systems.end)
+        outcome.end_times = torch.from_numpy(self.times[:, RUN_END].copy())
+        right_hand_sides = evaluated * self.method.last.value + extended * self.method.extra.value
         outcome.counts = {
-            "right_hand_sides": torch.from_numpy(systems.evaluations * (len(self.method.nodes) - 1)),
-            "accepted": torch.from_numpy(systems.accepted),
-            "rejected": torch.from_numpy(systems.tried - systems.accepted),
+            "right_hand_sides": torch.from_numpy(right_hand_sides),
+            "accepted": torch.from_numpy(accepted.copy()),
+            "rejected": torch.from_numpy(tried - accepted),
         }
         named = {ARRIVED: Status.HORIZON, SPENT: Status.BUDGET, STOPPED: Status.INTERRUPTED, STUCK: Status.UNDERFLOW}
         named |= {MET + number: event.status for number, event in enumerate(problem.events)}
-        outcome.status = [named[code] for code in systems.code.tolist()]
+        outcome.status = [named[code] for code in codes.tolist()]
         self._name_stuck()
         outcome.interrupted = self.interrupted
         return outcome
 
     def _name_stuck(self) -> None:
         """Say of systems without a step whether they diverged, are not finite, or are too rough for their tolerance."""
-        rows = np.flatnonzero(self.systems.code == STUCK)
-        if len(rows) == 0:
-            return
+        rows = np.flatnonzero(self.counts[:, RUN_CODE] == STUCK)
         for row in rows:
             # One at a time: the circuits may be others at each one's time.
-            t, finite = (torch.from_numpy(numbers[[row]]) for numbers in (self.systems.end, self.systems.finite))
-            field, y = self.problem.field.select(torch.tensor([row])), torch.from_numpy(self.systems.y[[row]])
+            t, finite = torch.from_numpy(self.times[[row], RUN_END]), torch.tensor([bool(self.counts[row, RUN_FINITE])])
+            field, y = self.problem.field.select(torch.tensor([row])), torch.from_numpy(self.y[[row]])
             statuses = of_stuck(field, y, field.velocity(y, float(t)), t, finite)
             self.outcome.status[row] = next(status for status, which in statuses.items() if bool(which))
 
@@ -174,48 +198,53 @@ def _options_of(field: Field, tokens: int) -> Options:
         tokens=tokens,
         heads=attention.heads,
         rotary=positions.rank if isinstance(positions, RotaryPositions) else 0,
+        rotates=Known(isinstance(positions, RotaryPositions)),
         causal=attention.causal,
         weights={"softmax": SOFTMAX, "exponential": EXPONENTIAL, "linear": LINEAR}[attention.weights],
         offset=attention.offset,
         constrained=field.geometry.constrained,
         has_metric=field.geometry.metric is not None,
         has_table=isinstance(positions, AbsolutePositions),
-        turning=not attention.constant,
+        turning=Known(not attention.constant),
         multiple=field.has_differences,
         relative=field.relative,
     )
 
 
-def _systems_of(field: Field, tokens: int) -> Systems:
-    """Return the matrices of a field of constant and sinusoidal circuits."""
-    attention, positions = field.attention, field.attention.positions
+def _systems_of(field: Field, tokens: int) -> tuple[Systems, list[np.ndarray]]:
+    """Return the matrices of a field of constant and sinusoidal circuits, and the arrays that hold them."""
+    attention, positions, arrays = field.attention, field.attention.positions, []
     heads, dim = attention.heads, attention.dim
     identity = torch.eye(dim, dtype=torch.float64)
     rotary = positions if isinstance(positions, RotaryPositions) else None
     scale = rotary.scale if rotary else 1.0
-    none = Circuit(np.zeros((1, 0)), np.zeros((0, 0)), 0, 0)
-    metric, table = field.geometry.metric, np.zeros(0)
-    if isinstance(positions, AbsolutePositions):
-        table = _rows(positions.table[:tokens], 2)[0]
-    values = Constant(identity.expand(heads, dim, dim)) if field.identity_values else attention.ov
-    return Systems(
-        qk=_circuit(attention.qk, scale, heads),
-        ov=_circuit(values, field.factor, heads),
-        query=_circuit(rotary.query, scale, heads) if rotary else none,
-        key=_circuit(rotary.key, 1.0, heads) if rotary else none,
-        metric=_rows(identity if metric is None else metric, 2),
-        table=table,
-        turns=_turns(rotary, tokens) if rotary else np.zeros(0),
+
+    def kept(array: np.ndarray) -> int:
+        arrays.append(array)
+        return array.ctypes.data
+
+    def circuit(schedule: Schedule, factor: float) -> Circuit:
+        """Return a circuit whose matrices are multiplied by `factor`; one head may stand for all."""
+        parts = [_gated(one) for one in (schedule.heads if isinstance(schedule, PerHead) else (schedule,))]
+        matrix, gates = (_side_by_side([part[number] for part in parts], heads) for number in (0, 1))
+        rows, columns = matrix.shape[-2:]
+        numbers, gates = _rows(factor * matrix, 3), np.zeros((0, 0)) if schedule.constant else _rows(gates, 3)
+        return Circuit(kept(numbers), len(numbers), kept(gates), len(gates), heads * rows, columns)
+
+    metric, values = field.geometry.metric, attention.ov
+    metrics = _rows(identity if metric is None else metric, 2)
+    table = _rows(positions.table[:tokens], 2)[0] if isinstance(positions, AbsolutePositions) else np.zeros(0)
+    systems = Systems(
+        qk=circuit(attention.qk, scale),
+        ov=circuit(Constant(identity.expand(heads, dim, dim)) if field.identity_values else values, field.factor),
+        query=circuit(rotary.query, scale) if rotary else Circuit(0, 1, 0, 0, 0, 0),
+        key=circuit(rotary.key, 1.0) if rotary else Circuit(0, 1, 0, 0, 0, 0),
+        metric=kept(metrics),
+        metrics=len(metrics),
+        table=kept(table),
+        turns=kept(_turns(rotary, tokens) if rotary else np.zeros(0)),
     )
-
-
-def _circuit(schedule: Schedule, factor: float, heads: int) -> Circuit:
-    """Return a circuit whose matrices are multiplied by `factor`; one head may stand for all."""
-    parts = [_gated(one) for one in (schedule.heads if isinstance(schedule, PerHead) else (schedule,))]
-    matrix, gates = (_side_by_side([part[number] for part in parts], heads) for number in (0, 1))
-    rows, columns = matrix.shape[-2:]
-    turning = not schedule.constant
-    return Circuit(_rows(factor * matrix, 3), _rows(gates, 3) if turning else np.zeros((0, 0)), heads * rows, columns)
+    return systems, arrays
 
 
 def _gated(schedule: Schedule) -> tuple[Tensor, Tensor]:

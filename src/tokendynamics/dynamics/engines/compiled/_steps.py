@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any, NamedTuple
 
 from tokendynamics.dynamics.engines.compiled._field import inner, velocity
+from tokendynamics.dynamics.engines.compiled._known import Known
 from tokendynamics.dynamics.engines.compiled._model import turn
-from tokendynamics.dynamics.engines.compiled._rows import combined, load_row
+from tokendynamics.dynamics.engines.compiled._rows import load_row
+from tokendynamics.dynamics.engines.compiled._stage_sums import (
+    coarse_error_of,
+    error_of,
+    move_to_stage,
+    move_within,
+)
 from tokendynamics.dynamics.engines.compiled.lanes import (
     absolute,
     at_least,
@@ -23,32 +31,32 @@ from tokendynamics.dynamics.engines.compiled.lanes import (
     sqrt,
     store,
 )
-from tokendynamics.dynamics.engines.tableau import Tableau
+from tokendynamics.dynamics.engines.tableau import TABLEAUS, Tableau
 
 SAFETY, SLOWEST, FASTEST = 0.9, 0.2, 10.0
-MOST = 6
-"""Stages that a step evaluates at most."""
 
 
 class Method(NamedTuple):
-    """A pair whose last stage is the first of the next step, as tuples, whose lengths the compiler knows.
+    """A pair whose last stage is the first of the next step.
 
     Attributes:
+        tableau: Its name, known to the compiler, as are the next three.
+        last: The number of the last stage of a step.
+        extra: Stages that only the continuous extension needs.
+        two_errors: Whether the error is estimated twice, see `Tableau.coarse`.
         order: Of the solution that is propagated.
-        nodes: c.
-        stages: Rows of a, without the first, which is empty; the last one is repeated until there are `MOST`.
-        error: b − b̂.
-        extension: `Tableau.extension`.
+        nodes: c, those of extra stages included.
         reach: `Tableau.reach`.
         rtol: Relative tolerance per step.
         atol: Absolute tolerance per step.
     """
 
+    tableau: Any
+    last: Any
+    extra: Any
+    two_errors: Any
     order: int
     nodes: tuple[float, ...]
-    stages: tuple[tuple[float, ...], ...]
-    error: tuple[float, ...]
-    extension: tuple[tuple[float, ...], ...]
     reach: float
     rtol: float
     atol: float
@@ -56,14 +64,23 @@ class Method(NamedTuple):
     @classmethod
     def of(cls, tableau: Tableau, rtol: float, atol: float) -> Method:
         """Convert the exact fractions of a tableau."""
+        return _method_of(tableau.name)._replace(rtol=rtol, atol=atol)
 
-        def rows(table: tuple[tuple[Any, ...], ...]) -> tuple[tuple[float, ...], ...]:
-            return tuple(tuple(map(float, row)) for row in table)
 
-        nodes, error = rows((tableau.nodes, tableau.error))
-        stages = rows(tableau.stages[1:])
-        stages += stages[-1:] * (MOST - len(stages))
-        return cls(tableau.order, nodes, stages, error, rows(tableau.extension), tableau.reach, rtol, atol)
+@cache
+def _method_of(name: str) -> Method:
+    tableau = TABLEAUS[name]
+    return Method(
+        tableau=Known(name),
+        last=Known(len(tableau.stages) - 1),
+        extra=Known(len(tableau.extra_stages)),
+        two_errors=Known(bool(tableau.coarse)),
+        order=tableau.order,
+        nodes=tuple(float(node) for node in (*tableau.nodes, *tableau.extra_nodes)),
+        reach=tableau.reach,
+        rtol=0.0,
+        atol=0.0,
+    )
 
 
 class Steps(NamedTuple):
@@ -75,8 +92,8 @@ class Steps(NamedTuple):
         after: The projection of that.
         between: A state within the step.
         velocity: The field there.
-        slopes: Those of all stages, one after the other; the last is the field at `after`.
-        clock: One entry for each stage: the time, or weights of the continuous extension.
+        slopes: Those of all stages, one after the other, extra ones last; `Method.last` is the field at `after`.
+        clock: Two entries: the time, or a time and the number of an event.
     """
 
     y: Any
@@ -90,36 +107,24 @@ class Steps(NamedTuple):
 
 @inlined
 def take_step(features, options, lanes, method, steps, t, h):
-    """Fill the slopes, of which the first is known, and `steps.state`."""
+    """Fill the slopes of the step, of which the first is known, and `steps.state`."""
+    for stage in range(1, method.last + 1):
+        _evaluate(features, options, lanes, method, steps, stage, t, h)
+
+
+@function
+def extend(features, options, lanes, method, steps, t, h):
+    """Fill the slopes that only the continuous extension needs; `steps.state` is overwritten."""
+    for stage in range(method.last + 1, method.last + 1 + method.extra):
+        _evaluate(features, options, lanes, method, steps, stage, t, h)
+
+
+@inlined
+def _evaluate(features, options, lanes, method, steps, stage, t, h):
     entries = options.tokens * len(features)
-    for stage in range(1, len(method.nodes)):
-        _set_state(entries, method, steps, stage, h)
-        slope = behind(steps.slopes, stage * entries)
-        velocity_at(features, options, lanes, steps, fma(h, method.nodes[stage], t), steps.state, slope)
-
-
-@inlined
-def _set_state(entries, method, steps, stage, h):
-    """Write the state of a stage."""
-    # A loop over tuples of different lengths would take stack anew at each step, and misalign it for lanes.
-    if stage == 1:
-        _move(entries, method.stages[0], steps, h)
-    elif stage == 2:
-        _move(entries, method.stages[1], steps, h)
-    elif stage == 3:
-        _move(entries, method.stages[2], steps, h)
-    elif stage == 4:
-        _move(entries, method.stages[3], steps, h)
-    elif stage == 5:
-        _move(entries, method.stages[4], steps, h)
-    else:
-        _move(entries, method.stages[5], steps, h)
-
-
-@inlined
-def _move(entries, row, steps, h):
-    for entry in range(entries):
-        store(steps.state, entry, fma(h, combined(row, steps.slopes, entry, entries), load(steps.y, entry)))
+    move_to_stage(method, stage, steps.y, steps.slopes, h, entries, steps.state)
+    into = behind(steps.slopes, stage * entries)
+    velocity_at(features, options, lanes, steps, fma(h, method.nodes[stage], t), steps.state, into)
 
 
 @function
@@ -134,19 +139,33 @@ def velocity_at(features, options, lanes, steps, t, x, into):
 @inlined
 def error_size(features, options, lanes, method, steps, h):
     """Return the estimated error in units of what the tolerances allow, as a root mean square; NaN if not finite."""
+    ratio = _size(features, options, lanes, method, steps, h, False)
+    if method.two_errors:
+        coarse = _size(features, options, lanes, method, steps, h, True)
+        both = ratio * ratio / sqrt(fma(0.01 * coarse, coarse, ratio * ratio))
+        # An estimate that is not finite stays so.
+        ratio = select(ratio > 0.0, both, ratio)
+    return ratio
+
+
+@inlined
+def _size(features, options, lanes, method, steps, h, coarse):
     dim, tokens = len(features), options.tokens
     entries, total = tokens * dim, broadcast(0.0)
+    for entry in range(entries):
+        if coarse:
+            error = coarse_error_of(method, steps.slopes, entry, entries)
+        else:
+            error = error_of(method, steps.slopes, entry, entries)
+        store(steps.between, entry, error)
     if options.constrained:
         for token in range(tokens):
-            for entry in range(token * dim, (token + 1) * dim):
-                store(steps.between, entry, combined(method.error, steps.slopes, entry, entries))
             row = load_row(features, steps.between, token * dim)
             total = total + inner(options, lanes, row, row)
         return h * sqrt(total / tokens) / (method.atol + method.rtol)
     for entry in range(entries):
         size = at_least(absolute(load(steps.state, entry)), absolute(load(steps.y, entry)))
-        error = h * combined(method.error, steps.slopes, entry, entries)
-        part = error / fma(size, method.rtol, method.atol)
+        part = h * load(steps.between, entry) / fma(size, method.rtol, method.atol)
         total = fma(part, part, total)
     return sqrt(total / entries)
 
@@ -158,7 +177,7 @@ def first_step(features, options, lanes, method, steps, longest):
     The controller then finds its own; see Hairer, Nørsett and Wanner, II.4, without the second derivative.
     """
     dim, tokens = len(features), options.tokens
-    slope = behind(steps.slopes, (len(method.nodes) - 1) * tokens * dim)
+    slope = behind(steps.slopes, method.last * tokens * dim)
     size, speed = broadcast(0.0), broadcast(0.0)
     if options.constrained:
         for token in range(tokens):
@@ -191,15 +210,4 @@ def proposed(method, h, ratio, last_ratio, accepted):
 @function
 def dense_state(features, options, method, steps, share, h):
     """Write the states at the shares θ of the step into `steps.between`, by the continuous extension."""
-    entries = options.tokens * len(features)
-    other = 1.0 - share
-    for stage in range(len(method.extension)):
-        row, total = method.extension[stage], broadcast(0.0)
-        for power in range(len(row) - 1, -1, -1):
-            total = fma(total, other if power % 2 == 0 else share, row[power])
-        store(steps.clock, stage, h * total * share)
-    for entry in range(entries):
-        total = load(steps.y, entry)
-        for stage in range(len(method.extension)):
-            total = fma(load(steps.clock, stage), load(steps.slopes, stage * entries + entry), total)
-        store(steps.between, entry, total)
+    move_within(method, share, h, steps.y, steps.slopes, options.tokens * len(features), steps.between)

@@ -19,6 +19,8 @@ from numba.core import cgutils
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 from numba.extending import intrinsic, lower_builtin, models, register_model
 
+from tokendynamics.dynamics.engines.compiled._known import PartCompiler
+
 WIDTH = 8
 
 _DOUBLE, _BIT, LONG = ir.DoubleType(), ir.IntType(1), ir.IntType(64)
@@ -43,15 +45,23 @@ class MaskType(types.Type):
 lanes, mask, memory = LanesType(), MaskType(), types.CPointer(types.float64)
 
 
+# Nobody calls parts of the loop from Python: they get neither the doors for that nor machine code of their own.
+_OF_PARTS: dict[str, Any] = {
+    "error_model": "numpy",
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+    "pipeline_class": PartCompiler,
+}
+
+
 def function(python: Callable[..., Any]) -> Any:
     """Return a function for the compiler: a division by zero gives an infinity, as eight of them do."""
-    # Nobody calls it from Python: the doors for that would take a fifth of the compiler's time.
-    return njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(python)  # pyright: ignore[reportCallIssue]
+    return njit(**_OF_PARTS)(python)
 
 
 def inlined(python: Callable[..., Any]) -> Any:
     """Return a `function` that is always made part of its caller."""
-    return njit(error_model="numpy", inline="always")(python)
+    return njit(forceinline=True, **_OF_PARTS)(python)
 
 
 def instruction(typing: Callable[..., Any]) -> Any:
@@ -214,18 +224,20 @@ def holds(typing: Any, which: Any, lane: Any) -> Any:
     return types.boolean(which, lane), lambda context, builder, sig, args: builder.extract_element(*args)
 
 
-@instruction
-def address(typing: Any, array: Any, first: Any) -> Any:
-    """Return where the numbers from ``array[first]`` on stand: no array is counted when it is handed on.
+def _read_as(kind: Any) -> Callable[..., Any]:
+    def typing(typing: Any, address: Any) -> Any:
+        def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            return builder.inttoptr(args[0], context.get_value_type(kind))
 
-    The array must be flat, and live as long as the address is used.
-    """
+        return kind(address), emit
 
-    def emit(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        data = context.make_array(sig.args[0])(context, builder, args[0]).data
-        return builder.gep(data, [args[1]])
+    return typing
 
-    return memory(array, types.intp), emit
+
+# Arrays come as whole numbers, their addresses: the compiler then has nothing to count, to check or to pass on. Whoever
+# calls the loop keeps them alive.
+floats = instruction(_read_as(memory))
+integers = instruction(_read_as(types.CPointer(types.int64)))
 
 
 def load_lanes(builder: Any, place: Any, index: Any) -> Any:
@@ -331,9 +343,7 @@ def rough_log(x):
     return 0.6931471805599453 * fma(p, m, exponent)
 
 
-@function
-def room(count):
+def room(count: int) -> tuple[np.ndarray, int]:
     """Return an array of zeros with room for `count` lanes, and the address from where the processor reads fastest."""
     array = np.zeros(WIDTH * (count + 1))
-    past = (array.ctypes.data // 8) % WIDTH
-    return array, address(array, (WIDTH - past) % WIDTH)
+    return array, -(-array.ctypes.data // _ALIGNMENT) * _ALIGNMENT
