@@ -18,6 +18,7 @@ from rich.table import Table
 from bench import (
     attending,
     auditing,
+    baseline,
     circuits,
     comparing,
     drawing,
@@ -68,6 +69,7 @@ PEERS = ("numpy", "scipy", "torch", "numba", "torchdiffeq", "torchode", "diffrax
 def main() -> int:
     """Print the tables; exit with 1 when a target is missed."""
     arguments = _arguments()
+    before = None if arguments.against is None else baseline.ratios_of(arguments.against)
     torch.set_num_threads(arguments.threads)
     console = Console(width=max(Console().width, 150), highlight=False)
     machine = _machine(arguments.threads, arguments.quick)
@@ -83,6 +85,8 @@ def main() -> int:
             write(arguments.out, machine, rows)
     console.print(_table(COSTS, [cost_cells(row) for row in rows if isinstance(row, Cost)]))
     console.print(_table(COMPARISONS, [comparison_cells(row) for row in rows if isinstance(row, Comparison)]))
+    if before is not None:
+        console.print(_table(baseline.HEAD, list(baseline.against(before, rows))))
     if arguments.out is not None:
         console.print(f"written to {arguments.out}")
     return 0 if all(row.met for row in rows if isinstance(row, Comparison)) else 1
@@ -93,6 +97,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", choices=[*FLOWS, *NETWORKS], action="append", help="one to run; may be repeated")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="PyTorch threads")
     parser.add_argument("--out", type=Path, help="folder for bench.json, bench.md and the curves")
+    parser.add_argument(
+        "--against", type=Path, metavar="FILE", help="bench.json of an earlier run to compare ratios with"
+    )
     quick = f"fewer and smaller runs, and of {', '.join(NETWORKS)} none: minutes"
     parser.add_argument("--quick", action="store_true", help=quick)
     return parser.parse_args()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from bench.measure import Comparison
 
 DIMS, DIMS_QUICKLY = (2, 3, 4, 8, 16), (3,)
-ALLOWED, ALLOWED_FROM_CACHE, REPEATS = 10.0, 1.5, 3
+ALLOWED, ALLOWED_FROM_CACHE, REPEATS = 6.0, 1.5, 3
 
 # Processor time of the process and not the clock's: whatever else the machine does. PyTorch and this package are
 # imported before; numba belongs to the first call.

@@ -16,6 +16,8 @@ from tokendynamics.spaces import Sphere
 TOKENS, DIMS = (4, 8, 16, 32), (2, 3, 4, 6, 8)
 TOKENS_QUICKLY, DIMS_QUICKLY = (4, 10, 32), (2, 3, 8)
 HORIZON, RTOL, AT_LEAST, ROUNDS = 10.0, 1e-6, 8, 5
+FEW, FEW_CALLS = (1, 8), 40
+"""Batches too small to fill the lanes, or just large enough, and how often they run in a round."""
 WORK = 1_600_000
 """Systems times products of a right-hand side: so many are timed that every size takes about as long."""
 
@@ -26,13 +28,37 @@ def run(quick: bool = False) -> Iterator[Comparison]:
         for dim in DIMS_QUICKLY if quick else DIMS:
             for tokens in TOKENS_QUICKLY if quick else TOKENS:
                 yield compared(tokens, dim)
+        for systems in FEW:
+            yield few_compared(systems)
+
+
+def few_compared(systems: int) -> Comparison:
+    """A batch of one call: beside the loop it pays for checks, arrays and the trajectory."""
+    flow, starts = _flow(3), Sphere().sample(10, 3, (systems,), seed=1)
+    ours, plain = peers.ours(flow, "compiled"), generic.solver(flow)
+    works = {
+        "ours": lambda: [ours(starts, HORIZON, RTOL) for _ in range(FEW_CALLS)],
+        "plain": lambda: [plain(starts, HORIZON, RTOL) for _ in range(FEW_CALLS)],
+    }
+    taken = rounds_of(works, ROUNDS, clock=time.process_time)
+    difference = float((ours(starts, HORIZON, RTOL).states - plain(starts, HORIZON, RTOL).states).abs().max())
+    return speedup(
+        f"{systems} systems of 10 × 3 in one call, compiled against the plain numba loop",
+        [(one["ours"], one["plain"]) for one in taken],
+        at_least=1,
+        error=f"ends differ by {difference:.0e} at rtol {RTOL:.0e}",
+    )
+
+
+def _flow(dim: int) -> SphereFlow:
+    generator = torch.Generator().manual_seed(dim)
+    qk, ov = torch.randn(2, 1, dim, dim, generator=generator, dtype=torch.float64)
+    return SphereFlow(qk, ov)
 
 
 def compared(tokens: int, dim: int) -> Comparison:
     """One size."""
-    generator = torch.Generator().manual_seed(dim)
-    qk, ov = torch.randn(2, 1, dim, dim, generator=generator, dtype=torch.float64)
-    flow, systems = SphereFlow(qk, ov), 8 * max(25, WORK // (8 * tokens * tokens * dim))
+    flow, systems = _flow(dim), 8 * max(25, WORK // (8 * tokens * tokens * dim))
     starts = Sphere().sample(tokens, dim, (systems,), seed=1)
     ours, plain = peers.ours(flow, "compiled"), generic.solver(flow)
     ends = {name: solve(starts, HORIZON, RTOL) for name, solve in (("ours", ours), ("plain", plain))}
