@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from tokendynamics.numerics.arguments import ArrayLike, as_finite, as_states, li
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 
-Weights = Literal["softmax", "linear", "exponential"]
+Weights = Literal["softmax", "linear", "exponential", "hardmax"]
 Normalization = Literal["plain", "paper"]
 
 
@@ -43,9 +43,11 @@ class Attention:
         causal: Whether token i sees only tokens j ≤ i.
         mask: Instead, whom each token sees: a boolean matrix (token, token), receivers first. Every token must see at
             least one; states then have that number of tokens.
-        weights: ``"softmax"`` over the senders, ``"linear"``: the logits themselves (`logical` (2.2)), or
+        weights: ``"softmax"`` over the senders; ``"linear"``: the logits themselves (`logical` (2.2));
             ``"exponential"``: e^{s_ij − offset} over the number of senders that i sees, a softmax without its
-            denominator (`perspective`, where it is called USA).
+            denominator (`perspective`, where it is called USA); or ``"hardmax"``: equal shares of 1 for the senders
+            with the largest logit, the limit of a softmax at β → ∞ (`leaders`). Logits that differ by less than their
+            rounding are equal.
         normalization: ``"plain"``, or ``"paper"``: the weights times 1/√dim (`asymptotic` (4)–(21)), a change of
             time. None leaves the choice to the flow: "paper" on the sphere and ellipsoid, "plain" in free space.
         positions: None, `AbsolutePositions`, `RotaryPositions`, or a scheme of your own: see `Positions`.
@@ -74,8 +76,9 @@ class Attention:
         positions: Positions | None = None,
         offset: float = 0.0,
     ) -> None:
-        if weights not in ("softmax", "linear", "exponential"):
-            raise ArgumentValueError(expected("weights", "'softmax', 'linear' or 'exponential'", repr(weights)))
+        if weights not in get_args(Weights):
+            wanted = "'softmax', 'linear', 'exponential' or 'hardmax'"
+            raise ArgumentValueError(expected("weights", wanted, repr(weights)))
         if as_finite(offset, "offset") and weights != "exponential":
             wanted = "0, as only exponential weights have one"
             raise ArgumentValueError(expected("offset", wanted, f"{offset} with {weights} weights"))

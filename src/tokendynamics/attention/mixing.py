@@ -13,7 +13,10 @@ SHORT = 128
 
 
 _ROWS = 128
-"""Rows of exponential weights that are formed at a time for long sequences."""
+"""Rows of exponential or hardmax weights that are formed at a time for long sequences."""
+
+_TIED = 16.0
+"""Logits as near the largest as this many rounding units of the largest size in their row are equal to it."""
 
 
 Mask = bool | Tensor
@@ -34,19 +37,20 @@ def attention_weights(query: Tensor, key: Tensor, mask: Mask, weights: str, offs
         query: (*system, head, token, rank).
         key: (*system, head or 1, token, rank).
         mask: See `Mask`.
-        weights: "softmax", "linear" or "exponential".
+        weights: "softmax", "linear", "exponential" or "hardmax".
         offset: Taken off the logits of exponential weights.
     """
     return masked_weights(logits(query, key), mask, weights, offset=offset)
 
 
 def masked_weights(logits: Tensor, mask: Mask, weights: str, first_receiver: int = 0, *, offset: float = 0.0) -> Tensor:
-    """Return the softmax over the senders, the logits, or their exponentials; hidden senders get 0.
+    """Return the softmax or hardmax over the senders, the logits, or their exponentials; hidden senders get 0.
 
     Args:
         logits: (…, receiver, sender), for receivers from `first_receiver` on.
         mask: See `Mask`.
-        weights: "softmax", "linear" or "exponential": e^{s − offset} over the number of senders that are seen.
+        weights: "softmax"; "linear"; "exponential": e^{s − offset} over the number of senders that are seen; or
+            "hardmax": equal shares for those whose logit is the largest, up to rounding.
         first_receiver: Index of the first row.
         offset: Taken off the logits of exponential weights.
     """
@@ -58,7 +62,20 @@ def masked_weights(logits: Tensor, mask: Mask, weights: str, first_receiver: int
         # One pass less than a division: w = e^(s − offset − log n).
         count = logits.shape[-1] if hidden is None else (~hidden).sum(dim=-1, keepdim=True)
         return (seen - (offset + torch.as_tensor(count).to(logits).log())).exp()
+    if weights == "hardmax":
+        return equal_shares(largest_logits(seen).to(logits.dtype))
     return seen.softmax(dim=-1)
+
+
+def largest_logits(logits: Tensor) -> Tensor:
+    """Return which senders have the largest logit of each row, up to rounding; those at −inf are not seen."""
+    size = logits.masked_fill(torch.isneginf(logits), 0.0).abs().amax(dim=-1, keepdim=True)
+    return logits >= logits.amax(dim=-1, keepdim=True) - _TIED * torch.finfo(logits.dtype).eps * size
+
+
+def equal_shares(chosen: Tensor) -> Tensor:
+    """Return rows of 0 and 1 divided by their sums."""
+    return chosen / chosen.sum(dim=-1, keepdim=True)
 
 
 def logits(query: Tensor, key: Tensor) -> Tensor:
@@ -103,6 +120,8 @@ def long_average(query: Tensor, key: Tensor, value: Tensor, mask: Mask, weights:
         return fused_average(query, key, value, mask)
     if weights == "exponential":
         return _exponential_average(query, key, value, mask, offset)
+    if weights == "hardmax":
+        return _average_by_rows(query, key, value, mask, weights, offset)
     # Without a mask linear weights go through a rank × width product.
     if mask is False:
         return query @ (key.mT @ value)
@@ -117,10 +136,14 @@ def _exponential_average(query: Tensor, key: Tensor, value: Tensor, mask: Mask, 
         mean, log_sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*fused, 0.0, mask, scale=1.0)
         seen = torch.arange(1, query.shape[-2] + 1).unsqueeze(-1) if mask else query.shape[-2]
         return back(mean * (log_sums - offset).exp().unsqueeze(-1) / seen)
+    return _average_by_rows(query, key, value, mask, "exponential", offset)
+
+
+def _average_by_rows(query: Tensor, key: Tensor, value: Tensor, mask: Mask, weights: str, offset: float) -> Tensor:
     parts = []
     for start in range(0, query.shape[-2], _ROWS):
         rows = logits(query[..., start : start + _ROWS, :], key)
-        parts.append(average(masked_weights(rows, mask, "exponential", start, offset=offset), value))
+        parts.append(average(masked_weights(rows, mask, weights, start, offset=offset), value))
     return torch.cat(parts, dim=-2)
 
 

@@ -10,8 +10,8 @@ Its derivative with respect to the states is given by formula, whole or applied 
 
 - ``dy_i = (I − y_i y_i^T M) dx_i / |x_i|_M``: the field is taken at the projection, so that a change of length of a
   token changes nothing,
-- ``dw_ij = w_ij (ds_ij − Σ_l w_il ds_il)`` for softmax weights, ``w_ij ds_ij`` for exponential and ``ds_ij`` for
-  linear ones,
+- ``dw_ij = w_ij (ds_ij − Σ_l w_il ds_il)`` for softmax weights, ``w_ij ds_ij`` for exponential, ``ds_ij`` for
+  linear and 0 for hardmax ones, whose jumps it leaves out,
 - ``dF_i = (I − y_i y_i^T M) dp_i − (y_i^T M p_i) dy_i − (p_i^T M dy_i) y_i``.
 """
 
@@ -38,7 +38,9 @@ def suits_innermost(attention: Attention, x: Tensor) -> bool:
         return False
     if attention.mask is not None:
         return False
-    return attention.weights != "linear" and not (attention.positions and attention.positions.changes_logits)
+    if attention.positions is not None and attention.positions.changes_logits:
+        return False
+    return attention.weights in ("softmax", "exponential")
 
 
 def systems_innermost(field: Field, x: Tensor, t: Time) -> Tensor:
@@ -371,6 +373,8 @@ def _output_and_slope(field: Field, y: Tensor, t: Time) -> tuple[Tensor, Tensor]
         gain = weights.unsqueeze(-1) * (carried.unsqueeze(-3) - mean.unsqueeze(-2))
     elif attention.weights == "exponential":
         gain = weights.unsqueeze(-1) * carried.unsqueeze(-3)
+    elif attention.weights == "hardmax":
+        gain = torch.zeros_like(weights.unsqueeze(-1) * carried.unsqueeze(-3))
     else:
         seen = masked_weights(torch.ones_like(weights), attention.visible, "linear")
         gain = seen.unsqueeze(-1) * carried.unsqueeze(-3)
@@ -417,6 +421,8 @@ def _weights_of_rows(attention: Attention, logits: Tensor, first_receiver: int) 
 def _weights_change(attention: Attention, weights: Tensor, logits_change: Tensor, first_receiver: int) -> Tensor:
     if attention.weights == "linear":
         return masked_weights(logits_change, attention.visible, "linear", first_receiver)
+    if attention.weights == "hardmax":
+        return torch.zeros_like(weights)
     change = weights * logits_change
     if attention.weights == "exponential":
         return change

@@ -50,14 +50,15 @@ def check_rescaled(flow: Flow) -> None:
         flow: With known shapes.
 
     Raises:
-        ArgumentValueError: Another space than free space, weights other than softmax, positions, frozen tokens, an ov
-            that depends on time or is to be differentiated by, or heads that do not commute with their sum.
+        ArgumentValueError: Another space than free space, weights that do not add up to 1, positions, frozen tokens, an
+            ov that depends on time or is to be differentiated by, or heads that do not commute with their sum.
     """
     attention, wanted, advice = flow.attention, "", "take frame='tokens'"
     if not isinstance(flow.space, Free):
         wanted, came = "'tokens' outside free space", f"{flow.space.name}, where tokens do not grow"
-    elif attention.weights != "softmax":
-        wanted, came = "'tokens' without softmax weights", f"{attention.weights} weights, which do not add up to 1"
+    elif attention.weights not in ("softmax", "hardmax"):
+        wanted = "'tokens' without softmax or hardmax weights"
+        came = f"{attention.weights} weights, which do not add up to 1"
     elif attention.positions is not None:
         wanted, came = "'tokens' with positions", f"{type(attention.positions).__name__}, which do not grow with tokens"
     elif flow.frozen:

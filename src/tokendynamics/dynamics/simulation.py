@@ -234,7 +234,7 @@ def check_frame(frame: Frame, flow: Flow, before: Trajectory | None) -> None:
         check_rescaled(flow)
 
 
-Engine = Literal["auto", "batched", "compiled", "stiff", "layers", "fixed", "sde"]
+Engine = Literal["auto", "batched", "compiled", "stiff", "hardmax", "layers", "fixed", "sde"]
 Method = Literal["dopri5", "bosh3", "dop853", "rk4", "heun", "euler"]
 
 
@@ -269,7 +269,7 @@ def simulate(
         times: Increasing output times, at least two; after a trajectory one or more, none before its end.
         rtol: Relative tolerance per step where steps are controlled, 1e-8 if None, at least ten rounding units.
         atol: Absolute tolerance per step, 1e-10 if None: of each number in free space, of each token elsewhere.
-        engine: "batched", "compiled", "stiff", "layers", "fixed", "sde"; "auto" chooses: the trajectory says which.
+        engine: "batched", "compiled", "stiff", "hardmax", "layers", "fixed", "sde"; "auto" takes what suits.
         events: From `tokendynamics.dynamics.events`; a system ends at its first one, unless it is to be recorded.
         max_steps: Attempted steps (layers, fixed steps) for each system, 30,000 if None.
         device: Such as "cuda"; that of `x0` if None.

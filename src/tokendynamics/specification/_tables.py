@@ -269,7 +269,7 @@ class AttentionTable(TomlTable):
     causal: bool = False
     mask: list[list[bool]] | None = None
     frozen: list[NonNegativeInt] = Field(default_factory=list)
-    weights: Literal["softmax", "linear", "exponential"] = "softmax"
+    weights: Literal["softmax", "linear", "exponential", "hardmax"] = "softmax"
     offset: float = 0.0
     normalization: Literal["plain", "paper"] | None = None
 
@@ -453,7 +453,7 @@ class NoiseTable(TomlTable):
 class SolverTable(TomlTable):
     """``[solver]``: how to integrate; what is left out takes the default of `tokendynamics.simulate`."""
 
-    engine: Literal["auto", "batched", "compiled", "stiff", "fixed", "layers", "sde"] | None = None
+    engine: Literal["auto", "batched", "compiled", "stiff", "hardmax", "fixed", "layers", "sde"] | None = None
     rtol: PositiveFloat | None = None
     atol: PositiveFloat | None = None
     max_steps: PositiveInt | None = None

@@ -180,11 +180,11 @@ def _largest_logit(trajectory: Trajectory, last: np.ndarray) -> np.ndarray:
 
 
 def _leaves_zero(flow: Flow) -> np.ndarray:
-    """Tell where some Re λ(Σ_h ov_h) > 0 beyond rounding, of positive weights: almost every start leaves zero."""
+    """Tell where some Re λ(Σ_h ov_h) > 0 beyond rounding, of weights that are even near zero: most starts leave."""
     ov = flow.attention.ov.matrix_at(0.0).detach().double().cpu().sum(dim=-3)
     rounding = ov.shape[-1] * torch.finfo(ov.dtype).eps * torch.linalg.matrix_norm(ov)
     grows = torch.linalg.eigvals(ov).real.amax(dim=-1) > rounding
-    return np.asarray(grows & (flow.attention.weights != "linear"))
+    return np.asarray(grows & (flow.attention.weights in ("softmax", "exponential")))
 
 
 def _taken(values: np.ndarray, index: np.ndarray) -> np.ndarray:
@@ -221,7 +221,8 @@ def rests_only_at_zero(flow: Flow, tokens: int) -> np.ndarray:
       ``qk^T x_i``, summed over i, is at least ``(λ (λ − ε) − (ℓ − 1) ε²/4) Σ_i |x_i|⁴`` and is zero, so that there is
       no rest near zero where the bracket is positive.
 
-    Several heads can cancel each other; about other positions nothing is known.
+    Several heads can cancel each other; about other positions nothing is known, and with hardmax weights a token that
+    attends to zero alone is at rest anywhere.
 
     Args:
         flow: A free flow; for circuits that vary in time nothing is proved, and the answer is no.
@@ -235,6 +236,8 @@ def rests_only_at_zero(flow: Flow, tokens: int) -> np.ndarray:
     attention = flow.attention
     positions, nothing = attention.positions, np.zeros(attention.system_shape, dtype=bool)
     if attention.heads != 1 or not attention.constant or attention.mask is not None or flow.frozen:
+        return nothing
+    if attention.weights == "hardmax":
         return nothing
     ov = _matrix(attention.ov.matrix_at(0.0))
     singular_values = torch.linalg.svdvals(ov)

@@ -20,6 +20,11 @@ from tokendynamics.dynamics.rescaled import Growing
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.extras import missing, require
+from tokendynamics.words import listing
+
+
+def _refusal_of_jumps(problem: Problem) -> str | None:
+    return "hardmax weights, which jump" if problem.field.attention.weights == "hardmax" else None
 
 
 @dataclass(frozen=True)
@@ -44,13 +49,16 @@ class Engine:
     controls_error: bool = False
     differentiable: bool = True
     needs_jacobian: bool = False
-    refusal: Callable[[Problem], str | None] = lambda problem: None
+    refusal: Callable[[Problem], str | None] = _refusal_of_jumps
     libraries: tuple[str, ...] = ("torch", "numpy", "scipy")
 
     def run(self, problem: Problem) -> Outcome:
         """Return what is found of a problem."""
         return import_module(f"tokendynamics.dynamics.engines.{self.module}").run(problem)
 
+
+LARGEST_HARDMAX = 1024
+"""Up to this many rows engine "hardmax" forms the exponential of a matrix."""
 
 _LARGEST_DIM = 16
 """Rows of more features do not fit the registers of any processor."""
@@ -59,6 +67,8 @@ _LARGEST_DIM = 16
 def _refusal_of_compiled(problem: Problem) -> str | None:
     """Return what of the problem the compiled loop cannot do, in words; None if it can do all of it."""
     field, positions = problem.field, problem.field.attention.positions
+    if (jumps := _refusal_of_jumps(problem)) is not None:
+        return jumps
     if problem.start.device.type != "cpu":
         return f"states on {problem.start.device}"
     if problem.start.shape[2] > _LARGEST_DIM:
@@ -103,12 +113,31 @@ def _refusal_of_sde(problem: Problem) -> str | None:
         return _geometry_in_words(problem)
     if any(isinstance(event, AtRest) for event in (*problem.events, *problem.recorded)):
         return "the event AtRest, as tokens with noise never rest"
-    return None
+    return _refusal_of_jumps(problem)
 
 
 def _is_known(schedule: Schedule) -> bool:
     heads = schedule.heads if isinstance(schedule, PerHead) else (schedule,)
     return all(isinstance(head, Constant | Sinusoidal | Growing) for head in heads)
+
+
+def _refusal_of_hardmax(problem: Problem) -> str | None:
+    """Return what of the problem the engine of hardmax weights cannot do, in words."""
+    field, (_, tokens, dim) = problem.field, problem.start.shape
+    attention = field.attention
+    if attention.weights != "hardmax":
+        return f"{attention.weights} weights"
+    if field.geometry.constrained or field.geometry.norm is not None or not field.geometry.closed_form:
+        return "hardmax weights outside free space"
+    if attention.positions is not None:
+        return "hardmax weights with positions"
+    qk = attention.qk.qk if isinstance(attention.qk, Growing) else attention.qk
+    if field.relative and qk is attention.qk:
+        return "hardmax weights in a rescaled frame in which ov is no multiple of the identity"
+    if not (qk.constant and attention.ov.constant):
+        return "hardmax weights with matrices that depend on time"
+    rows = tokens if field.multiples is not None else tokens * dim
+    return f"{rows} rows of a matrix" if rows > LARGEST_HARDMAX else None
 
 
 ENGINES: dict[str, Engine] = {
@@ -134,8 +163,9 @@ ENGINES: dict[str, Engine] = {
         differentiable=False,
         needs_jacobian=True,
     ),
+    "hardmax": Engine("_hardmax", frozenset(), differentiable=False, refusal=_refusal_of_hardmax),
     "layers": Engine("_layers", frozenset({"tau", "residual"}), refusal=_refusal_of_layers),
-    "fixed": Engine("_fixed", frozenset({"step", "method"}), methods=tuple(TABLEAUS)),
+    "fixed": Engine("_fixed", frozenset({"step", "method"}), methods=tuple(TABLEAUS), refusal=lambda problem: None),
     "sde": Engine("_fixed", frozenset({"step", "noise"}), refusal=_refusal_of_sde),
 }
 
@@ -195,8 +225,9 @@ def suited(engine: str, problem: Problem, given: Collection[str] = ()) -> tuple[
     if engine == "auto":
         may_be_stiff = "method" not in given and _suits_stiff(problem)
         adaptive = "stiff" if may_be_stiff else "compiled" if _suits_compiled(problem) else "batched"
+        by_weights = "hardmax" if problem.field.attention.weights == "hardmax" else adaptive
         with_step = "sde" if problem.draws is not None else "fixed" if problem.step is not None else None
-        engine = with_step or adaptive
+        engine = with_step or by_weights
         chosen = f"'auto', which takes {engine!r} here"
     else:
         chosen = repr(engine)
@@ -241,16 +272,25 @@ def _check_refusals(engine: str, problem: Problem, chosen: str) -> None:
         return
     if engine == "sde":
         raise UnsuitableEngineError(expected("noise", f"none for {refused}", "noise"))
-    others = "'batched', 'compiled', 'stiff' or 'fixed'"
-    if engine == "compiled":
-        others = "'batched'" if problem.field.geometry.norm is None else "'batched', 'fixed' or 'layers'"
-    raise UnsuitableEngineError(expected("engine", f"{others} for {refused}", chosen))
+    raise UnsuitableEngineError(expected("engine", f"{_engines_for(problem)} for {refused}", chosen))
 
 
 def _with_noise(problem: Problem) -> Problem:
     how = "a step of the flow by Heun's method between two halves of Brownian motion, of weak order 2"
     looked = "; events are looked at where steps end" if problem.events or problem.recorded else ""
     return replace(problem, tableau=TABLEAUS["heun"], notes=(f"with noise, {how}{looked}",))
+
+
+def _engines_for(problem: Problem) -> str:
+    """Return the engines that can run a problem, in words."""
+    able = [
+        "'fixed' (by step=)" if name == "fixed" and problem.step is None else repr(name)
+        for name, engine in ENGINES.items()
+        if name != "sde"
+        and engine.refusal(problem) is None
+        and (problem.field.has_jacobian or not engine.needs_jacobian)
+    ]
+    return listing(able, "or")
 
 
 def having_method(method: str) -> tuple[str, ...]:

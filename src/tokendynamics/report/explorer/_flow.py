@@ -31,6 +31,8 @@ def why_not_live(flow: Flow, start: Tensor) -> str:
     for count, most, noun in sizes:
         if count > most:
             return f"It has {plural(count, noun)}; a browser follows at most {most} live."
+    if attention.weights == "hardmax":
+        return "Its hardmax weights jump, which a browser does not follow live."
     if not attention.constant:
         return "Its matrices depend on time, which a browser does not follow live."
     if geometry.norm is not None:

@@ -148,7 +148,7 @@ def _of_energy(run: Shown) -> list[Measure]:
     attends = None if flow is None or run.frame == "rescaled" else flow.attention
     if attends is None or attends.heads != 1 or not attends.qk.constant or attends.positions is not None:
         return []
-    if attends.weights == "linear" or not (run.tokens == 1 or run.pairs_measured):
+    if attends.weights in ("linear", "hardmax") or not (run.tokens == 1 or run.pairs_measured):
         return []
     form = attends.qk.matrix_at(0.0)[..., 0, :, :].detach().cpu().double()
     values = np.full(run.reached.shape, np.nan)
