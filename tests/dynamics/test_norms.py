@@ -499,7 +499,9 @@ def test_other_engines_say_which_have_it(engine: Any, scheme: str) -> None:
     parts, x = drawn()
     kind = UnsuitableEngineError if engine == "compiled" else ArgumentValueError
     norm = scheme.split()[0]
-    with pytest.raises(kind, match=f"'batched', 'fixed' or 'layers' for tokens that are normalized by '{norm}'"):
+    with pytest.raises(
+        kind, match=rf"'batched', 'layers' or 'fixed' \(by step=\) for tokens that are normalized by '{norm}'"
+    ):
         td.simulate(flow_of(scheme, parts), x, [0.0, 1.0], engine=engine)
 
 

@@ -162,7 +162,9 @@ def test_the_stiff_engine_needs_a_derivative_that_it_does_not_have(engine: str) 
     if engine == "auto":
         assert td.simulate(flow, START[0], [0.0, 3e4], max_steps=50).engine == "batched"
         return
-    with pytest.raises(ArgumentValueError, match="'batched', 'fixed' or 'layers' for a space or positions of your own"):
+    with pytest.raises(
+        ArgumentValueError, match=r"'batched', 'layers' or 'fixed' \(by step=\) for a space or positions of your own"
+    ):
         td.simulate(flow, START[0], TIMES, engine="stiff")
 
 

@@ -163,7 +163,7 @@ def test_times_must_increase(times, message):
     [
         (
             {"engine": "turbo"},
-            r"engine: expected one of auto, batched, compiled, stiff, layers, fixed, sde, got 'turbo'",
+            r"engine: expected one of auto, batched, compiled, stiff, hardmax, layers, fixed, sde, got 'turbo'",
         ),
         ({"method": "rk45"}, r"method: expected one of dopri5, bosh3, dop853, rk4, heun, euler, got 'rk45'"),
         (
@@ -245,7 +245,7 @@ def test_layers_are_counted_in_whole_numbers():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"weights": "hardmax"}, r"weights: expected 'softmax', 'linear' or 'exponential', got 'hardmax'"),
+        ({"weights": "hard"}, r"weights: expected 'softmax', 'linear', 'exponential' or 'hardmax', got 'hard'"),
         ({"normalization": "sqrt"}, r"normalization: expected 'plain', 'paper' or None, got 'sqrt'"),
     ],
 )

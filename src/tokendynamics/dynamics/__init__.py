@@ -1,14 +1,15 @@
 """Flows of tokens under attention and their simulation.
 
-`simulate` has six engines: "batched" (Dormand–Prince pairs in PyTorch, step control for each system by itself),
+`simulate` has seven engines: "batched" (Dormand–Prince pairs in PyTorch, step control for each system by itself),
 "compiled" (the same for very many small systems, eight side by side in the vectors of the processor, by numba of the
 extra `fast`; it knows no spaces, positions, events or functions of time of your own), "stiff" (SciPy's LSODA with
 the analytic Jacobian, for long horizons), "layers" (the discrete model: times count layers of step `tau`, with the
-factor `residual` of the state itself), "fixed" (equal steps of `method`, differentiable), "sde" (equal steps with
-`noise`, differentiable along the noise that was drawn). "auto" takes "sde" if `noise` is given, "fixed" if `step` is,
-"stiff" for small systems over long horizons, "compiled" from 10,000 small systems on where it is installed, and
-"batched" otherwise; the trajectory says which. The compiler takes some seconds the first time that it meets a number of
-features, a method or a kind of flow; what it made is kept on disk.
+factor `residual` of the state itself), "hardmax" (hardmax weights in free space, by the exponential of a matrix from
+change to change), "fixed" (equal steps of `method`, differentiable), "sde" (equal steps with `noise`, differentiable
+along the noise that was drawn). "auto" takes "sde" if `noise` is given, "fixed" if `step` is, "hardmax" for such
+weights, "stiff" for small systems over long horizons, "compiled" from 10,000 small systems on where it is installed,
+and "batched" otherwise; the trajectory says which. The compiler takes some seconds the first time that it meets a
+number of features, a method or a kind of flow; what it made is kept on disk.
 
 Where no `method` is given, "batched" and "compiled" take "dop853", of order 8, from an rtol on at which it needs less
 work than "dopri5", of order 5; the notes say which and why. Output times and events within a step cost "dop853" three
@@ -22,9 +23,9 @@ A function of time is asked within the run only, at the times at which steps ask
 
 With ``frame="rescaled"`` the tokens of a free flow are ``z = exp(−t V) x``, V = Σ_h ov_h times the factor of the
 weights: tokens that diverge have a limit there, z is x at t = 0, and x0, states, events, statuses and observables are
-those of z. It asks for softmax weights, no positions, and constant ov_h that commute with V. Logits keep their size in
-logarithms; where they differ by more than floats hold, the softmax is a hardmax. "layers" has no such frame, and
-"compiled" has it where ov is a multiple of the identity and qk constant.
+those of z. It asks for softmax or hardmax weights, no positions, and constant ov_h that commute with V. Logits keep
+their size in logarithms; where they differ by more than floats hold, the softmax is a hardmax. "layers" has no such
+frame, and "compiled" has it where ov is a multiple of the identity and qk constant.
 
 With ``noise=Noise(strength, seed)`` tokens make Brownian motions beside the flow, in free space, on spheres and on
 ellipsoids: a step of Heun's method stands between two halves of noise, and errors in law are of order `step`². The

@@ -262,8 +262,9 @@ class Flow:
 
     def __repr__(self) -> str:
         still = f", {len(self.frozen)} frozen" if self.frozen else ""
-        mask = self.attention.mask_in_words
-        return f"Flow({self.attention.size}, {mask}, {self.space.name}, {self.normalization}{still})"
+        mask, weights = self.attention.mask_in_words, self.attention.weights
+        kind = "" if weights == "softmax" else f" {weights} weights,"
+        return f"Flow({self.attention.size},{kind} {mask}, {self.space.name}, {self.normalization}{still})"
 
 
 _ON_SPACE = 64

@@ -248,8 +248,9 @@ def suited(engine: str, problem: Problem, given: Collection[str] = ()) -> tuple[
     if ENGINES[engine].needs_jacobian and not problem.field.has_jacobian:
         norm = problem.field.geometry.norm
         what = "a space or positions of your own" if norm is None else _geometry_in_words(problem)
-        wanted = f"'batched', 'fixed' or 'layers' for {what}"
-        raise ArgumentValueError(expected("engine", wanted, repr(engine), "their Jacobian is not known"))
+        raise ArgumentValueError(
+            expected("engine", f"{_engines_for(problem)} for {what}", repr(engine), "their Jacobian is not known")
+        )
     _check_refusals(engine, problem, chosen)
     if engine == "sde":
         return engine, _with_noise(problem)
