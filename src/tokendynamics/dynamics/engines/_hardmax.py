@@ -89,16 +89,17 @@ class Motion:
         if multiples is not None:
             speeds = field.factor * multiples.reshape(-1)
             generator, shift = torch.einsum("h,hij->ij", speeds, weights), float(speeds.sum())
+            bound = 0.0
         else:
             ov = field.factor * field.attention.ov.matrix_at(0.0).reshape(len(weights), field.attention.dim, -1)
             generator = torch.einsum("hij,hab->iajb", weights, ov).reshape(tokens * ov.shape[-1], -1)
             shift = float(torch.linalg.eigvals(ov.sum(dim=0)).real.max())
+            bound = float(torch.linalg.matrix_norm(ov, 2).sum())
         features = len(generator) // tokens
         for token in field.frozen:
             generator[token * features : (token + 1) * features] = 0.0
         generator = generator - shift * torch.eye(len(generator), dtype=torch.float64)
         if multiples is None:
-            bound = float(torch.linalg.matrix_norm(ov, 2).sum())
             return cls(chosen, generator, shift, bound + abs(shift), max(0.0, bound - shift, -shift))
         # The logarithmic norm max_i (a_ii + Σ_j≠i |a_ij|).
         own, rows = generator.diagonal(), generator.abs().sum(dim=-1)
