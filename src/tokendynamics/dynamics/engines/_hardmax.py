@@ -102,8 +102,8 @@ class Motion:
         if multiples is None:
             return cls(chosen, generator, shift, bound + abs(shift), max(0.0, bound - shift, -shift))
         # The logarithmic norm max_i (a_ii + Σ_j≠i |a_ij|).
-        own, rows = generator.diagonal(), generator.abs().sum(dim=-1)
-        growth = max(0.0, float((own - own.abs() + rows).max()))
+        diagonal, rows = generator.diagonal(), generator.abs().sum(dim=-1)
+        growth = max(0.0, float((diagonal - diagonal.abs() + rows).max()))
         return cls(chosen, generator, shift, float(rows.max()), growth)
 
     def velocity(self, z: Tensor) -> Tensor:
