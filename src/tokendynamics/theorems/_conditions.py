@@ -82,7 +82,7 @@ def approximates_its_flow(trajectory: Trajectory) -> bool:
 
 
 def layers_only(
-    trajectory: Trajectory, text: str, objection: Callable[[float, float], str | None]
+    trajectory: Trajectory, text: str, objection: Callable[[float, float], str | None], *, deviations: bool = True
 ) -> tuple[Condition] | None:
     """Return the one undecided condition of a run that a statement on layers does not speak of; None if it does.
 
@@ -90,11 +90,12 @@ def layers_only(
         trajectory: The run.
         text: What is required.
         objection: Says, of residual factor and tau, why layers with these are not those meant; None if they are.
+        deviations: Whether the statement needs what the run knows of tokens below their rounding.
     """
     reason: str | None = None
     if trajectory.engine != "layers":
         reason = f"the run is one of the engine {trajectory.engine}, and the statement speaks of layers"
-    elif trajectory.deviations is None:
+    elif deviations and trajectory.deviations is None:
         reason = "the run does not have the deviations of its tokens"
     else:
         reason = objection(*(float(trajectory.parameters.get(name, 1.0)) for name in ("residual", "tau")))

@@ -95,6 +95,9 @@ STARTS: dict[str, Chart] = {
 """Where tokens can start: charts from (…, token, dim) normal numbers; on the sphere rows are then normalized."""
 
 
+WEIGHTS = ("softmax", "exponential", "linear", "hardmax")
+
+
 @dataclass(frozen=True)
 class Family:
     """Systems of one kind and size, one for each vector of standard normal numbers.
@@ -104,7 +107,7 @@ class Family:
         dim: Features of a token.
         space: "free" or "sphere".
         mask: "full" or "causal".
-        weights: "softmax", "exponential" or "linear"; see `tokendynamics.Attention`.
+        weights: "softmax", "exponential", "linear" or "hardmax"; see `tokendynamics.Attention`.
         qk: What the query–key matrix is; one of `CIRCUITS`.
         ov: What the output–value matrix is; one of `CIRCUITS`.
         start: Where the tokens start; one of `STARTS`.
@@ -122,7 +125,7 @@ class Family:
     dim: int
     space: Literal["free", "sphere"] = "sphere"
     mask: Literal["full", "causal"] = "full"
-    weights: Literal["softmax", "exponential", "linear"] = "softmax"
+    weights: Literal["softmax", "exponential", "linear", "hardmax"] = "softmax"
     qk: str = "any"
     ov: str = "any"
     start: str = "any"
@@ -132,7 +135,7 @@ class Family:
         as_integer(self.tokens, "tokens", at_least=1)
         as_integer(self.dim, "dim", at_least=1)
         known = {
-            "space": ("free", "sphere"), "mask": ("full", "causal"), "weights": ("softmax", "exponential", "linear"),
+            "space": ("free", "sphere"), "mask": ("full", "causal"), "weights": WEIGHTS,
             "qk": tuple(CIRCUITS), "ov": tuple(CIRCUITS), "start": tuple(STARTS),
         }  # fmt: skip
         for name, words in known.items():
@@ -213,7 +216,7 @@ def family_of(statement: Statement, tokens: int, dim: int, seed: int = 0) -> Fam
 
 def _families(statement: Statement, tokens: int, dim: int) -> Iterator[Family]:
     """Yield the families of a size whose kind of flow a statement is about, the most general first."""
-    words: Sequence[tuple[str, ...]] = (("sphere", "free"), ("full", "causal"), ("softmax", "exponential", "linear"))
+    words: Sequence[tuple[str, ...]] = (("sphere", "free"), ("full", "causal"), WEIGHTS)
     gaussian = torch.ones(1, 2 * dim**2 + tokens * dim, dtype=torch.float64)
     kinds = [Family(tokens, dim, *kind) for kind in product(*words)]
     kinds = [kind for kind in kinds if statement.concerns(kind.systems(gaussian)[0])]

@@ -205,6 +205,14 @@ _OTHERS = (
         "2508.09628",
         _FORMAL,
     ),
+    Paper(
+        "leaders",
+        "Clustering in pure-attention hardmax transformers and its role in sentiment analysis",
+        (("Albert", "Alcalde"), ("Giovanni", "Fantuzzi"), ("Enrique", "Zuazua")),
+        2024,
+        "2407.01602",
+        _ABSTRACT,
+    ),
 )
 SOURCES: Mapping[str, Paper] = MappingProxyType(PAPERS | {paper.key: paper for paper in _OTHERS})
 """By key: the three papers, and those whose statements are in the atlas."""

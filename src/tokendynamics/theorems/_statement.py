@@ -363,6 +363,7 @@ def _repeated(trajectory: Trajectory, where: np.ndarray) -> Repeat | str:
     controlled = step_controlled(trajectory)
     given = trajectory.parameters if controlled else {"rtol": _USUAL, "atol": _USUAL}
     rtol, atol = (max(_TIGHTER * float(given[name]), _TIGHTEST) for name in ("rtol", "atol"))
+    is_exact = trajectory.flow.attention.weights == "hardmax"
     steps = np.asarray(part.counts.get("accepted", 0)).max(initial=0)
     start = states_of_systems(trajectory.tensor[..., 0, :, :].detach().double(), where)
     try:
@@ -371,8 +372,8 @@ def _repeated(trajectory: Trajectory, where: np.ndarray) -> Repeat | str:
                 flow_of_systems(trajectory.flow, where),
                 start,
                 _flow_times(part, part.times)[:until],
-                rtol=rtol,
-                atol=atol,
+                rtol=None if is_exact else rtol,
+                atol=None if is_exact else atol,
                 engine="stiff" if trajectory.engine == "stiff" else "auto",
                 max_steps=int(np.clip(_MORE_STEPS * steps, _FEWEST_STEPS, _MOST_STEPS)),
                 frame=trajectory.frame,
@@ -383,4 +384,4 @@ def _repeated(trajectory: Trajectory, where: np.ndarray) -> Repeat | str:
         return "interrupted"
     # Later states than the run itself reached are none of its business.
     counted = run.reached & reached[:, :until]
-    return Repeat(replace(run, reached=counted), f"rtol {number(rtol)}")
+    return Repeat(replace(run, reached=counted), "the engine hardmax" if is_exact else f"rtol {number(rtol)}")

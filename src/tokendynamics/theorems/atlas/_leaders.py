@@ -1,0 +1,226 @@
+"""Statements on hardmax weights: of `hardmax` and `leaders`.
+
+A leader attends to itself alone. Its logit with itself, ``x_i · qk x_i``, is the largest of its row.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from scipy.optimize import nnls
+from torch import Tensor
+
+from tokendynamics.attention.mixing import equal_shares, largest_logits
+from tokendynamics.dynamics import Flow, Trajectory
+from tokendynamics.theorems import _hypotheses as measured
+from tokendynamics.theorems._conditions import (
+    LIMIT,
+    flow_of_run,
+    integration_tolerance,
+    layers_only,
+    never_above,
+    tends_to_zero,
+)
+from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
+from tokendynamics.words import exponential, number
+
+_LEAD = 1e-9
+"""Leads below this share of the largest logit of a row are none."""
+
+
+def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
+    weights = flow.attention.weights
+    return (
+        measured.in_free_space(flow),
+        measured.fact("hardmax weights", weights == "hardmax", f"weights are {weights}"),
+        measured.no_positions(flow),
+        measured.full_mask(flow),
+        measured.one_head(flow),
+    )
+
+
+def _circuit(flow: Flow) -> Tensor:
+    """Return qk of the one head, (*system, dim, dim)."""
+    return flow.attention.qk.matrix_at(0.0)[..., 0, :, :].detach().double().cpu()
+
+
+def _leads(logits: Tensor, sender: Tensor) -> Tensor:
+    """Return by how much the logit of a sender (…, receiver) exceeds all others of its row, as a share of the row."""
+    of_sender = logits.gather(-1, sender.unsqueeze(-1))
+    others = logits.scatter(-1, sender.unsqueeze(-1), -torch.inf).amax(dim=-1, keepdim=True)
+    size = logits.abs().amax(dim=-1, keepdim=True).clamp_min(torch.finfo(logits.dtype).tiny)
+    return ((of_sender - others) / size).squeeze(-1)
+
+
+def _scale(start: Tensor) -> Tensor:
+    """Return the largest norm of a token, (…,)."""
+    return torch.linalg.vector_norm(start, dim=-1).amax(dim=-1).clamp_min(torch.finfo(start.dtype).tiny)
+
+
+# --- straight to the leaders -----------------------------------------------------------------------------------------
+
+
+def _straight_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+    constant = (measured.constant(flow.attention.qk, "qk"), measured.constant(flow.attention.ov, "ov"))
+    if not all(one.anywhere for one in constant):
+        return constant
+    logits = start @ _circuit(flow) @ start.mT
+    followed = logits.argmax(dim=-1)
+    of_themselves = _leads(logits, torch.arange(start.shape[-2]).expand(followed.shape)).gather(-1, followed)
+    return (
+        *constant,
+        *measured.positive_multiples(flow),
+        measured.above(
+            "each token attends to one token",
+            _leads(logits, followed).amin(dim=-1),
+            _LEAD,
+            "the least lead of a largest logit, as a share of its row,",
+        ),
+        measured.above(
+            "those that are attended to are leaders",
+            of_themselves.amin(dim=-1),
+            _LEAD,
+            "the least lead of the logit with itself of a token that is attended to, as a share of its row,",
+        ),
+    )
+
+
+def _straight_predict(flow: Flow, start: Tensor) -> Prediction:
+    rate = float(measured.pull(flow).min())
+    text = (
+        "rescaled tokens go straight to the leaders they attend to, which rest; distances shrink like "
+        f"{exponential(-rate)}, and nobody changes whom it attends to"
+    )
+    pattern = text.replace(exponential(-rate), "exp(−{rate} t)")
+    return Prediction(text, limit="the leaders", rate=rate, pattern=pattern)
+
+
+def _straight_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
+    flow = flow_of_run(trajectory)
+    states = trajectory.tensor.detach().double().cpu()
+    start, times = states[..., 0, :, :], torch.as_tensor(np.asarray(trajectory.times, dtype=float))
+    shrinking = torch.exp(-measured.pull(flow)[..., None] * (times - times[0]))[..., None, None]
+    followed = (start @ _circuit(flow) @ start.mT).argmax(dim=-1)
+    leaders = start.gather(-2, followed.unsqueeze(-1).expand_as(start)).unsqueeze(-3)
+    straight = leaders + shrinking * (start.unsqueeze(-3) - leaders)
+    rescaled = states if trajectory.frame == "rescaled" else shrinking * states
+    error = torch.linalg.vector_norm(rescaled - straight, dim=-1).amax(dim=-1) / _scale(start)[..., None]
+    text = "rescaled tokens are on the straight lines to their leaders, at the distance that is left by then"
+    return (never_above(error, trajectory, integration_tolerance(trajectory), text),)
+
+
+# --- layers ----------------------------------------------------------------------------------------------------------
+
+
+def _layer_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+    constant = measured.constant(flow.attention.qk, "qk")
+    if not constant.anywhere:
+        return (constant,)
+    qk = _circuit(flow)
+    return (
+        constant,
+        measured.identity_values(flow),
+        measured.symmetric(qk, "qk"),
+        measured.definite(qk, "qk"),
+    )
+
+
+_STAYS = "a leader stays where it is"
+
+
+def _refused(trajectory: Trajectory) -> tuple[Condition] | None:
+    def objection(residual: float, tau: float) -> str | None:
+        share = tau * flow_of_run(trajectory).weight_factor
+        if 0 < share < 1 and abs(residual + share - 1) <= 1e-12:
+            return None
+        return f"residual factor {number(residual)} and {number(share)} of the attention are no shares that add to 1"
+
+    return layers_only(trajectory, _STAYS, objection, deviations=False)
+
+
+def _layer_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
+    if (refused := _refused(trajectory)) is not None:
+        return refused
+    states = trajectory.tensor.detach().double().cpu()
+    scale = _scale(states[..., 0, :, :])[..., None]
+    logits = states @ _circuit(flow_of_run(trajectory)).unsqueeze(-3) @ states.mT
+    tolerance = 1e3 * torch.finfo(trajectory.tensor.dtype).eps
+    itself = torch.arange(states.shape[-2]).expand(states.shape[:-1])
+    leads = _leads(logits, itself) > _LEAD
+    # Where a token is a leader for the first time is where it has to stay.
+    first = leads.int().argmax(dim=-2, keepdim=True)
+    place = states.gather(-3, first.unsqueeze(-1).expand(*first.shape, states.shape[-1]))
+    later = leads.any(dim=-2, keepdim=True) & (torch.arange(states.shape[-3])[:, None] >= first)
+    moved = torch.where(later, torch.linalg.vector_norm(states - place, dim=-1), 0.0).amax(dim=-1) / scale
+    extents = torch.cat([states.amax(dim=-2), -states.amin(dim=-2)], dim=-1)
+    outside = (extents - extents.cummin(dim=-2).values).amax(dim=-1) / scale
+    last = torch.linalg.vector_norm(states.diff(dim=-3), dim=-1).amax(dim=-1) / scale
+    away = _from_hull_of_leaders(states[..., -1, :, :], logits[..., -1, :, :]) / scale
+    return (
+        never_above(moved, trajectory, tolerance, _STAYS, pointwise=True),
+        never_above(outside, trajectory, tolerance, "no extent of the tokens' hull grows", pointwise=True),
+        tends_to_zero(last, LIMIT, "the way from one saved layer to the next tends to 0"),
+        tends_to_zero(away, LIMIT, "all tokens come into the hull of the leaders"),
+    )
+
+
+_SUM = 1e6
+"""Weight of the condition that shares add to 1, beside coordinates of size 1."""
+
+
+def _from_hull_of_leaders(states: Tensor, logits: Tensor) -> Tensor:
+    """Return the largest distance of a token from the hull of the leaders, (…, 1); tokens merged with one count."""
+    merged = equal_shares(largest_logits(logits).double()) @ states
+    itself = logits.diagonal(dim1=-2, dim2=-1) >= logits.amax(dim=-1) * (1 - _LEAD)
+    leaders = itself & (torch.linalg.vector_norm(merged - states, dim=-1) <= _LEAD * _scale(states)[..., None])
+    systems = zip(states.reshape(-1, *states.shape[-2:]).numpy(), leaders.reshape(-1, states.shape[-2]), strict=True)
+    farthest = [
+        max(_distance(tokens[leading.numpy()], token) for token in tokens) if leading.any() else np.inf
+        for tokens, leading in systems
+    ]
+    return torch.tensor(farthest, dtype=torch.float64).reshape(*states.shape[:-2], 1)
+
+
+def _distance(corners: np.ndarray, token: np.ndarray) -> float:
+    """Return the distance of a token from the hull of points, by least squares with shares ≥ 0."""
+    if not np.isfinite(corners).all() or not np.isfinite(token).all():
+        return np.inf
+    size = max(float(np.abs(corners).max()), np.finfo(float).tiny)
+    matrix = np.vstack([corners.T / size, np.full(len(corners), _SUM)])
+    shares, _ = nnls(matrix, np.append(token / size, _SUM))
+    return float(np.linalg.norm(corners.T @ shares - token))
+
+
+STATEMENTS = (
+    Statement(
+        name="hardmax-4",
+        title="Under hardmax weights tokens go straight to the leaders they attend to",
+        equations="section 4",
+        erratum=(
+            "As summarized, every corner of the hull rests. A corner rests where it is a leader: with qk = I the "
+            "tokens (0.1, 1) and (5, 1) are both corners, and the first attends to the second."
+        ),
+        structure=_structure,
+        hypotheses=_straight_hypotheses,
+        predict=_straight_predict,
+        conditions=_straight_conditions,
+        rescaled=True,
+    ),
+    Statement(
+        name="leaders-limit",
+        title="Layers of hardmax weights take tokens to leaders and into the hull of the leaders",
+        equations="the main theorem",
+        erratum="",
+        structure=_structure,
+        hypotheses=_layer_hypotheses,
+        predict=lambda flow, start: Prediction(
+            "layers (1 − γ) x + γ · attention(x), 0 < γ < 1: a token that attends to itself alone stays where it is, "
+            "and all others converge to such leaders or to points between them",
+            limit="points of the hull of the leaders",
+        ),
+        conditions=_layer_conditions,
+        decidable=lambda trajectory: _refused(trajectory) is None,
+        subject="layers",
+    ),
+)

@@ -1,0 +1,145 @@
+"""Hardmax weights: straight lines to leaders, and where layers of them end."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tokendynamics as td
+from tokendynamics.theorems.atlas._leaders import _distance
+
+EYE = np.eye(2)
+KEEPING: dict[str, Any] = {"engine": "layers", "residual": 0.6, "tau": 0.4}
+
+
+def hardmax(qk: Any, ov: Any, **options: Any) -> td.Flow:
+    return td.Flow(td.Attention(qk, ov, weights="hardmax", **options), td.Free())
+
+
+def drawn(systems: int, tokens: int, dim: int, seed: int, speed: float = 1.0) -> tuple[td.Flow, np.ndarray]:
+    """Systems with definite qk."""
+    rng = np.random.default_rng(seed)
+    root = rng.normal(size=(systems, 1, dim, dim))
+    flow = hardmax(root @ np.swapaxes(root, -1, -2), speed * np.eye(dim))
+    return flow, rng.normal(size=(systems, tokens, dim))
+
+
+@pytest.mark.parametrize("frame", ["tokens", "rescaled"])
+@pytest.mark.parametrize(("tokens", "dim", "speed"), [(4, 2, 1.0), (6, 3, 0.3)])
+def test_inside_its_hypotheses_tokens_go_straight(tokens: int, dim: int, speed: float, frame: Any) -> None:
+    flow, start = drawn(200, tokens, dim, seed=1, speed=speed)
+    (check,) = td.check(flow, start, statements=["hardmax-4"])
+    where = check.applies_to
+    assert where.mean() > 0.3
+    assert "exp(−" in str(check.prediction)
+    run = td.simulate(flow, start, [0, 1, 4], frame=frame)
+    assert (np.asarray(run.counts["changes"])[where] == 0).all()
+    (certificate,) = td.certify(run, ["hardmax-4"])
+    assert (certificate.outcomes[where] == "holds").all()
+    assert (certificate.outcomes[~where] == "fails").mean() > 0.5
+
+
+def test_a_corner_that_is_no_leader_does_not_rest() -> None:
+    start = [[0.1, 1.0], [5.0, 1.0], [-2.0, -2.0]]
+    (check,) = td.check(hardmax(EYE, EYE), start, statements=["hardmax-4"])
+    assert check.applies  # both of the other corners are leaders
+    run = td.simulate(hardmax(EYE, EYE), start, [0.0, 1.0], frame="rescaled")
+    assert np.allclose(run.states[1][0], [5 - 4.9 * math.exp(-1), 1.0])
+
+
+def test_each_hypothesis_broken_alone_is_named() -> None:
+    start = [[3.0, 0.0], [-1.5, 2.6], [0.4, 0.1]]
+    changing = td.Periodic([EYE, 2 * EYE], 3.0)
+    cases = {
+        "qk constant": (hardmax(changing, EYE), start),
+        "ov constant": (hardmax(EYE, changing), start),
+        "the multiples are positive": (hardmax(EYE, -EYE), start),
+        "ov is a multiple of the identity": (hardmax(EYE, np.diag([1.0, 2.0])), start),
+        "each token attends to one token": (hardmax(EYE, EYE), [[3.0, 0.0], [-3.0, 0.0], [0.0, 0.0]]),
+        "those that are attended to are leaders": (
+            hardmax(EYE, EYE),
+            [[1.0, 0.0], [1.2, -2.0], [0.3, 0.3]],
+        ),
+        "hardmax weights": (td.Flow(td.Attention(EYE, EYE), td.Free()), start),
+        "full mask": (hardmax(EYE, EYE, causal=True), start),
+    }
+    for name, (flow, place) in cases.items():
+        (check,) = td.check(flow, place, statements=["hardmax-4"])
+        assert not check.applies
+        assert any(name in reason for reason in check.reasons), (name, check.reasons)
+
+
+def test_a_soft_softmax_is_not_straight() -> None:
+    flow = td.Flow(td.Attention(EYE, EYE), td.Free())
+    run = td.simulate(flow, [[3.0, 0.0], [-1.5, 2.6], [0.4, 0.1]], [0, 1, 3], frame="rescaled")
+    statement = next(one for one in td.theorems.ATLAS if one.name == "hardmax-4")
+    assert statement.certify(run).outcome == "fails"
+
+
+def test_euler_steps_that_are_off_are_run_again_and_do_not_refute_it() -> None:
+    start = [[3.0, 0.0], [-1.5, 2.6], [0.4, 0.1]]
+    run = td.simulate(hardmax(EYE, EYE), start, [0.0, 1.0], step=0.1, method="euler", frame="rescaled")
+    (certificate,) = td.certify(run, ["hardmax-4"])
+    assert certificate.outcome == "undecided"
+
+
+@pytest.mark.parametrize("share", [0.4, 0.9])
+def test_layers_end_at_leaders_or_between_them(share: float) -> None:
+    flow, start = drawn(100, 7, 3, seed=3)
+    (check,) = td.check(flow, start, statements=["leaders-limit"])
+    assert check.applies
+    run = td.simulate(flow, start, [0, 1, 2, 40, 80, 81], engine="layers", residual=1 - share, tau=share)
+    (certificate,) = td.certify(run, ["leaders-limit"])
+    assert (certificate.outcomes == "holds").mean() > 0.9
+    assert all((one.outcome == "holds").all() for one in certificate.conditions[:2])
+
+
+def test_layers_outside_the_hypotheses_leave_the_hull_or_go_on() -> None:
+    flow, start = drawn(1, 5, 2, seed=4)
+    for other, name, outcome in [
+        (hardmax(EYE, -2 * EYE), "ov is the identity", "fails"),
+        (hardmax(-EYE, EYE), "qk positive definite", "undecided"),
+        (hardmax([[1.0, 0.8], [-0.8, 1.0]], EYE), "qk symmetric", None),
+    ]:
+        (check,) = td.check(other, start[0], statements=["leaders-limit"])
+        assert [reason.partition(":")[0] for reason in check.reasons] == [name]
+        run = td.simulate(other, start[0], range(30), **KEEPING)
+        (certificate,) = td.certify(run, ["leaders-limit"])
+        assert outcome in (None, certificate.outcome)
+    assert td.check(flow, start, statements=["leaders-limit"])[0].applies
+
+
+def test_a_token_that_ends_between_two_leaders() -> None:
+    # The token at the origin is drawn to both with equal logits, and stays between them.
+    start = [[2.0, 0.0], [-2.0, 0.0], [0.0, 0.5]]
+    run = td.simulate(hardmax(EYE, EYE), start, [0, 10, 60, 61], **KEEPING)
+    assert np.allclose(run.states[-1], [[2.0, 0.0], [-2.0, 0.0], [0.0, 0.5]], atol=1e-9) or np.allclose(
+        run.states[-1][2], [0.0, 0.0], atol=1e-9
+    )
+    (certificate,) = td.certify(run, ["leaders-limit"])
+    assert certificate.outcome == "holds"
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"step": 0.1}, "one of the engine fixed"),
+        ({"engine": "layers"}, "no shares that add to 1"),
+        ({"engine": "layers", "residual": 0.0, "tau": 1.0}, "no shares that add to 1"),
+    ],
+)
+def test_other_runs_are_undecided(options: dict[str, Any], why: str) -> None:
+    run = td.simulate(hardmax(EYE, EYE), [[1.0, 0.0], [0.2, 0.3]], [0, 1, 2], **options)
+    (certificate,) = td.certify(run, ["leaders-limit"])
+    assert certificate.outcome == "undecided"
+    assert why in certificate.text
+
+
+def test_distances_from_a_hull() -> None:
+    square = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
+    for token, distance in [((0.3, -0.2), 0.0), ((3.0, 0.5), 2.0), ((2.0, 2.0), math.sqrt(2)), ((1.0, 0.0), 0.0)]:
+        assert math.isclose(_distance(square, np.array(token)), distance, abs_tol=1e-6)
+    assert _distance(square, np.array([np.nan, 0.0])) == math.inf
