@@ -152,13 +152,13 @@ def _layer_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     first = leads.int().argmax(dim=-2, keepdim=True)
     place = states.gather(-3, first.unsqueeze(-1).expand(*first.shape, states.shape[-1]))
     later = leads.any(dim=-2, keepdim=True) & (torch.arange(states.shape[-3])[:, None] >= first)
-    moved = torch.where(later, torch.linalg.vector_norm(states - place, dim=-1), 0.0).amax(dim=-1) / scale
+    displacement = torch.where(later, torch.linalg.vector_norm(states - place, dim=-1), 0.0).amax(dim=-1) / scale
     extents = torch.cat([states.amax(dim=-2), -states.amin(dim=-2)], dim=-1)
     outside = (extents - extents.cummin(dim=-2).values).amax(dim=-1) / scale
     last = torch.linalg.vector_norm(states.diff(dim=-3), dim=-1).amax(dim=-1) / scale
     away = _from_hull_of_leaders(states[..., -1, :, :], logits[..., -1, :, :]) / scale
     return (
-        never_above(moved, trajectory, tolerance, _STAYS, pointwise=True),
+        never_above(displacement, trajectory, tolerance, _STAYS, pointwise=True),
         never_above(outside, trajectory, tolerance, "no extent of the tokens' hull grows", pointwise=True),
         tends_to_zero(last, LIMIT, "the way from one saved layer to the next tends to 0"),
         tends_to_zero(away, LIMIT, "all tokens come into the hull of the leaders"),
