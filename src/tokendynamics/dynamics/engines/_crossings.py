@@ -27,7 +27,10 @@ EDGE = 1e-3
 PLACES = (0.0, EDGE, *(number / (SAMPLES + 1) for number in range(1, SAMPLES + 1)), 1 - EDGE, 1.0)
 GOLDEN, SECTIONS, HALVINGS = (math.sqrt(5) - 1) / 2, 32, 52
 MARGIN = 2.0
-"""A turning point may lie beyond the sample next to it by this many times the differences to its neighbours."""
+"""A turning point may lie beyond the sample next to it by this many times the differences to its neighbours.
+
+Of a neighbour that is nearer than the other the difference is continued to the distance of the other.
+"""
 
 SLOWER = 10.0
 """Steps whose stages are all faster than this many times the bound of `AtRest` are not looked into."""
@@ -131,7 +134,11 @@ def _turned(values: Values, sampled: Tensor, shares: Tensor, side: float) -> tup
     """Return brackets of falls to zero around turning points between samples: minima for side 1, maxima for −1."""
     signed = side * sampled
     left, middle, right = signed[:-2], signed[1:-1], signed[2:]
-    depth = MARGIN * torch.maximum(left - middle, right - middle)
+    # Samples at the edges are near each other: their slope tells how far the value falls up to the next sample.
+    widths = shares.diff()[:, None]
+    ratio = widths[1:] / widths[:-1]
+    falls = (left - middle) * ratio.clamp_min(1.0), (right - middle) * (1 / ratio).clamp_min(1.0)
+    depth = MARGIN * torch.maximum(*falls)
     # The sample itself is on the other side of zero: above it for a minimum, at zero or below for a maximum.
     beyond = middle > 0 if side > 0 else middle >= 0
     place, row = ((middle <= left) & (middle <= right) & beyond & (middle <= depth)).nonzero(as_tuple=True)

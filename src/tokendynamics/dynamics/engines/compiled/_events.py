@@ -223,11 +223,14 @@ def next_crossing(features, options, lanes, method, steps, ends, event, t, h, si
         active = (since < PLACES[number]) & ~(crossing < math.inf)
         above = value > 0.0
         side = select(above, 1.0, -1.0)
-        depth = MARGIN * at_least(side * (left - value), side * (following - value))
+        right = broadcast(PLACES[number])
+        ratio = (right - place) / (place - left_place)
+        falls_left = side * (left - value) * select(ratio > 1.0, ratio, 1.0)
+        falls_right = side * (following - value) * select(ratio < 1.0, 1.0 / ratio, 1.0)
+        depth = MARGIN * at_least(falls_left, falls_right)
         turns = side * value <= depth
         turns = turns & (side * (value - left) <= 0.0) & (side * (value - following) <= 0.0)
         turns = turns & active & (place > left_place)
-        right = broadcast(PLACES[number])
         if any_of(turns):
             at, extreme = _extremum(features, options, lanes, method, steps, ends, event, t, h, side, left_place, right)
             crossed = turns & ((above & (extreme <= 0.0)) | (~above & (extreme < 0.0)))
