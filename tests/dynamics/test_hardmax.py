@@ -172,6 +172,8 @@ def test_where_each_sender_loses_the_receiver_at_once_the_run_ends_at_the_tie():
     assert math.isclose(float(run.end_times), 1.0, abs_tol=1e-11)
     assert np.allclose(run.states[2][2], [1.0, 1.0], atol=1e-11)
     assert list(run.reached) == [True, True, False]
+    assert "1 of 1 systems end where a receiver has several largest logits" in " ".join(run.notes)
+    assert simulate(between_two(-ov), [[1.0, 0.0], [0.0, 1.0], [2.0, 0.5]], [0.0, 4.0]).notes == ()
 
 
 @pytest.mark.parametrize("later", [0.0, 7.0])
