@@ -59,8 +59,8 @@ def run(problem: Problem) -> Outcome:
         problem.report((row + 1) / systems)
     if tied := outcome.status.count(Status.TIED):
         outcome.notes.append(
-            f"{tied} of {systems} systems end where a receiver has several largest logits, and whichever of these senders "
-            "it takes, another has the largest logit at once: no weights continue the run"
+            f"{tied} of {systems} systems end where a receiver has several largest logits, and whichever of these "
+            "senders it takes, another has the largest logit at once: no weights continue the run"
         )
     return outcome
 
