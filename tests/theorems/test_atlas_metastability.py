@@ -232,3 +232,12 @@ def test_unequal_shares_with_exponential_weights_meet_as_equal_ones_do() -> None
 def test_clusters_that_cannot_be_are_refused(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(ArgumentValueError, match=f"^{named}: "):
         predict_two_clusters([0.0, 1.0], 1.0, **changes)
+
+
+@pytest.mark.parametrize("beta", [5e-324, 1e-300, 1e-17, 1e-8, 0.1, 1.0, 30.0, 1e8, 1e200])
+def test_the_widest_group_is_where_the_bound_is_largest(beta: float) -> None:
+    # The derivative of δ(1 − δ)e^{−δβ} is (1 − 2δ − βδ(1 − δ)) e^{−δβ}.
+    delta = widest_group(1.0, beta)
+    assert 0 < delta <= 0.5
+    terms = np.array([1 - delta, delta, beta * delta * (1 - delta)])
+    assert abs(terms[0] - terms[1] - terms[2]) <= 4e-16 * terms.sum()

@@ -275,9 +275,11 @@ def _stays_in_caps(trajectory: Trajectory) -> tuple[Condition, ...]:
 
 
 def widest_group(inside: float, beta: float) -> float:
-    """Return the δ ≥ 1 − `inside` for which δ(1 − δ)e^{−δβ} is largest."""
-    largest = ((beta + 2) - math.sqrt(beta**2 + 4)) / (2 * beta)
-    return max(1 - inside, largest)
+    """Return the δ ≥ 1 − `inside` for which δ(1 − δ)e^{−δβ} is largest.
+
+    Without bounds it is ((β + 2) − √(β² + 4)) / (2β), here without the difference, which is lost for small β.
+    """
+    return max(1 - inside, 2 / (beta + 2 + math.hypot(beta, 2)))
 
 
 def largest_cosine_allowed(delta: float, tokens: int, beta: float) -> float:
