@@ -41,6 +41,8 @@ def outcomes(name: str, size: tuple[int, int], count: int, **options: object) ->
     """Return what the certificate says of each of the systems."""
     statement = STATEMENTS[name]
     flow, start = inside(statement, family_of(statement, *size), count)
+    if flow.attention.weights == "hardmax" and options.get("engine") != "layers":
+        options = {"engine": "hardmax"}
     rescaled = statement.rescaled and isinstance(flow.space, td.Free)
     times = np.linspace(0.0, 10.0 if rescaled else 40.0, 21)
     frame = {"frame": "rescaled"} if rescaled and options.get("engine") != "layers" else {}

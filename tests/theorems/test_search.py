@@ -184,3 +184,11 @@ def test_wrong_arguments_are_named(wrong: dict[str, object], error: type[Excepti
     usual = {"statement": "masking-4.1", "systems": CAUSAL, "seed": 0, "rounds": 1, "count": 4}
     with pytest.raises(error, match=message):
         search_counterexample(**(usual | wrong))
+
+
+@pytest.mark.parametrize("name", ["hardmax-4", "leaders-limit"])
+def test_statements_on_hardmax_weights_can_be_searched(name: str) -> None:
+    families = [Family(4, 2, space="free", weights="hardmax", qk="positive definite", ov="I")]
+    options = {"residual": 0.5, "tau": 0.5} if name == "leaders-limit" else {}
+    search = search_counterexample(name, families, seed=0, rounds=1, count=32, **options)
+    assert search.counterexample is None
