@@ -41,7 +41,7 @@ class NoiseTransition(NamedTuple):
     Attributes:
         coupling: K_#, 0 where it is below the smallest float.
         log_coupling: log K_#, which falls like −β.
-        tricritical_beta: β_*.
+        tricritical_beta: ``β_*``.
     """
 
     coupling: float
@@ -51,7 +51,7 @@ class NoiseTransition(NamedTuple):
 
 @typed_arguments
 def predict_noise_transition(beta: float, dim: int) -> NoiseTransition:
-    """Return the coupling K_# from which on tokens with noise do not stay uniform on the sphere, and β_*.
+    """Return the coupling K_# from which on tokens with noise do not stay uniform on the sphere, and ``β_*``.
 
     Infinitely many tokens move by ``dy = K (I − yyᵀ) mean_j(e^{β y·y_j} y_j) dt`` and a Brownian motion of generator
     ½Δ. A small harmonic of degree k grows at the rate ``k (k + d − 2)/2 · (2Kλ_k/β − 1)``, λ_k being the Funk–Hecke
@@ -59,9 +59,9 @@ def predict_noise_transition(beta: float, dim: int) -> NoiseTransition:
 
         K_# = β^{d/2} / (2^{d/2} Γ(d/2) I_{d/2}(β)) = d / (2 ₀F₁(; d/2 + 1; β²/4)).
 
-    With noise of strength σ and ov = cI the coupling is K = ω c e^{−offset}/σ². β_* is the root of
-    ``I_{d/2+1}(β) / I_{d/2}(β) = 1/d``: for β ≤ β_* the uniform law is the only minimizer of the free energy up to K_#,
-    and order grows continuously from there; for β > β_* it is no minimizer at K_#, and order comes by a jump.
+    With noise of strength σ and ov = cI the coupling is K = ω c e^{−offset}/σ². ``β_*`` is the root of
+    ``I_{d/2+1}(β) / I_{d/2}(β) = 1/d``: for ``β ≤ β_*`` the uniform law is the only minimizer of the free energy up to
+    K_#, and order grows continuously from there; for ``β > β_*`` it is no minimizer at K_#, and order comes by a jump.
 
     Source: `noise`, its abstract; K_# derived again as above.
 
