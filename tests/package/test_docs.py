@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
 import tomllib
@@ -125,3 +126,22 @@ def _resolved(dotted: str) -> object:
 
 def _read(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
+
+
+LINK = re.compile(r"(?<![\w`])\w+_(?=[\s'\")\]}>/\\:.,;!?*-]|$)")
+"""A word with an underscore at its end, which reStructuredText takes for a link."""
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "src" / "tokendynamics").rglob("*.py")), ids=lambda path: path.stem)
+def test_no_word_of_a_docstring_is_taken_for_a_link(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module) or getattr(node, "name", "a")[0] == "_":
+            continue
+        text = re.sub(r"``.*?``|`[^`]*`|^ *(>>>|\.\.\.).*$", "", ast.get_docstring(node) or "", flags=re.M | re.S)
+        assert not LINK.search(text), (path.name, LINK.search(text))
+
+
+def test_a_link_in_a_docstring_would_be_seen() -> None:
+    assert LINK.search("the root β_* of")
+    assert LINK.search("as in x_.")
+    assert not LINK.search("K_# and x_i")
