@@ -337,6 +337,19 @@ def test_tolerances_and_gradients_are_refused():
         simulate(hardmax(EYE, [[1.0, 0.0], [0.0, 2.0]]), EYE, [0.0, 1.0], frame="rescaled")
 
 
+@pytest.mark.parametrize("frame", ["tokens", "rescaled"])
+def test_tokens_that_repel_each_other_diverge_and_do_not_become_no_numbers(frame):
+    # Each sees the other alone, x' = −(x of the other): the difference of both grows like e^t, rescaled like e^2t.
+    flow = hardmax([[1.0]], [[-1.0]], mask=[[False, True], [True, False]])
+    run = simulate(flow, [[1.0], [-2.0]], [0.0, 1.0, 2000.0], frame=frame)
+    assert run.status == "diverged"
+    assert np.isfinite(run.states).all()
+    scale = 1.0 if frame == "tokens" else math.e
+    sum_, difference = -1.0 * math.exp(-1), 3.0 * math.exp(1)
+    expected_ = scale * np.array([[sum_ + difference], [sum_ - difference]]) / 2
+    assert np.allclose(run.states[1], expected_, atol=1e-12)
+
+
 def test_a_budget_of_steps_ends_a_run():
     run = simulate(hardmax(EYE, EYE), leaders(0)[0], [0.0, 50.0], max_steps=3)
     assert run.status == "step budget spent"

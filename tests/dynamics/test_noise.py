@@ -82,10 +82,12 @@ def test_free_tokens_spread_by_the_square_root_of_time() -> None:
     start = torch.tensor([[1.0, -2.0], [0.5, 3.0]]).double().expand(4000, 2, 2)
     run = td.simulate(still(td.Free(), 2), start, [0.0, 0.7, 3.0], noise=td.Noise(0.5, seed=2), step=0.35)
     for place, time in ((1, 0.7), (2, 3.0)):
-        moved = (run.tensor[:, place] - start).reshape(4000, 4)
+        displacement = (run.tensor[:, place] - start).reshape(4000, 4)
         variance = 0.25 * time
-        assert moved.mean(dim=0).abs().max() < 4 * (variance / 4000) ** 0.5
-        assert torch.allclose(moved.T @ moved / 4000, variance * torch.eye(4).double(), atol=4.5 * variance / 4000**0.5)
+        assert displacement.mean(dim=0).abs().max() < 4 * (variance / 4000) ** 0.5
+        assert torch.allclose(
+            displacement.T @ displacement / 4000, variance * torch.eye(4).double(), atol=4.5 * variance / 4000**0.5
+        )
 
 
 def test_a_token_that_falls_back_has_the_law_of_ornstein_and_uhlenbeck() -> None:
@@ -345,8 +347,8 @@ def test_gradients_are_those_along_the_noise_that_was_drawn() -> None:
     for shift in (1e-5, -1e-5):
         shifted = torch.eye(3).double()
         shifted[0, 2] += shift
-        moved = td.Flow(td.Attention(shifted, EYE), td.Sphere())
-        ends.append(float(td.simulate(moved, START, [0.0, 0.5], **options).tensor[:, -1, 0, 0].sum()))
+        other_flow = td.Flow(td.Attention(shifted, EYE), td.Sphere())
+        ends.append(float(td.simulate(other_flow, START, [0.0, 0.5], **options).tensor[:, -1, 0, 0].sum()))
     assert float(qk.grad[0, 2]) == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-6)
 
 

@@ -294,7 +294,9 @@ class _System:
     def _until_change(self, motion: Motion) -> Status | None:
         """Run to the next change of the weights, or to the horizon; the status of an event on the way, if any."""
         end, fastest = self.problem.times[-1], max(motion.speed, 1 / (self.problem.times[-1] - self.t))
-        longest = 1 / fastest if motion.shift > 0 and not self.field.relative else end - self.t
+        # Where states can grow, a step ends before they overflow, and is looked at by the guard.
+        can_grow = motion.growth + (0.0 if self.field.relative else motion.shift) > 0
+        longest = 1 / fastest if can_grow else end - self.t
         shortest = _RESOLVED * torch.finfo(torch.float64).eps * max(abs(self.t), 1 / fastest)
         place, h = Place.of(motion, self.logits, self.x), 1 / fastest
         while self.t < end:
@@ -330,7 +332,6 @@ class _System:
             return math.exp(shift * time) * motion.after(start, time)
 
         state = path(1.0)
-
         values = [self._value(event, until, state) for event in self.events]
         ending = len(self.problem.events)
         first = 2.0
