@@ -355,6 +355,33 @@ def test_of_several_systems_that_no_browser_integrates_the_first_is_played() -> 
     np.testing.assert_allclose(system["frames"], run.tensor[0, 0].numpy(), rtol=1e-5, atol=1e-9)
 
 
+def test_statements_are_asked_of_rescaled_noisy_and_time_dependent_runs_that_are_played() -> None:
+    start, times = np.random.default_rng(0).normal(size=(5, 3)), np.linspace(0, 3, 7)
+    free = td.Flow(td.Attention(EYE, EYE), td.Free())
+    moving = td.Flow(td.Attention(td.Sinusoidal(EYE, 1.0, 1.0, 0.0), EYE), td.Sphere())
+    noisy = td.Flow(td.Attention(EYE, EYE, weights="exponential"), td.Sphere())
+    runs = {
+        "clusters-8-hull": td.simulate(free, start, times, frame="rescaled"),
+        "noise-transition": td.simulate(noisy, start, times, noise=td.Noise(0.1, seed=1), step=0.1),
+        "asymptotic-remark-4.2": td.simulate(moving, start, times),
+    }
+    for name, run in runs.items():
+        (system,) = page.systems_of(run)
+        assert run.flow is not None
+        wanted = td.check(run.flow, run.tensor[0], run.times, statements=[name], noise=run.noise)[0].applies
+        rows = {row["title"]: row["applies"] for row in system["statements"]["rows"]}
+        assert rows[_statements._title(name)] is wanted is True
+        assert run.noise is None or sum(rows.values()) == 1
+        assert system["why_no_statements"] == ""
+    (lost,) = page.systems_of(replace(runs["clusters-8-hull"], flow=None))
+    assert (lost["statements"], lost["why_no_statements"]) == (
+        None,
+        "Not known: this run does not know its flow any more.",
+    )
+    (first,) = page.systems_of(td.simulate(moving, np.stack([start, start]), times))
+    assert (first["statements"], first["why_no_statements"][:30]) == (None, "Not asked of systems in a bat")
+
+
 def test_wide_states_are_drawn_in_the_directions_in_which_they_differ_most() -> None:
     start = np.zeros((4, 6))
     start[:, 4], start[:, 2] = [-3, -1, 1, 3], [1, -1, -1, 1]

@@ -80,9 +80,9 @@ def of_run(flow: Flow, trajectory: Trajectory) -> dict[str, Any]:
     start = trajectory.tensor[0]
     rows: dict[str, Any] = {}
     certified: dict[str, Any] = {}
-    asked = KNOWN if trajectory.engine == "layers" else _OF_FLOWS
+    asked = KNOWN if trajectory.engine == "layers" or trajectory.noise is not None else _OF_FLOWS
     shown = [one for one in asked if one.concerns(flow)]
-    index = [_places(check(flow, start, statements=shown), rows)]
+    index = [_places(check(flow, start, trajectory.times, statements=shown, noise=trajectory.noise), rows)]
     if _work(flow, start) <= _MOST_WORK:
         _certificate_places(certify(trajectory), trajectory, certified)
     besides = {"certified": list(certified.values()), "elsewhere": len(asked) - len(shown)}

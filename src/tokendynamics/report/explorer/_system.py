@@ -76,8 +76,7 @@ def played_system(trajectory: Trajectory, why: str, *, name: str, title: str, se
     drawn = states[torch.from_numpy(places)].detach().cpu().double().numpy()
     plane = plane_of(drawn) if dim > 3 else None
     shown = drawn if plane is None else drawn @ np.array(plane["vectors"]).T
-    known = trajectory.flow is not None and trajectory.tensor.ndim == 3 and trajectory.flow.constant
-    known = known and trajectory.frame == "tokens" and trajectory.noise is None
+    unknown = _why_no_statements(trajectory)
     return {
         "name": name,
         "title": title,
@@ -90,10 +89,18 @@ def played_system(trajectory: Trajectory, why: str, *, name: str, title: str, se
         "plane": plane,
         "frames": rounded(shown),
         "measures": [measured(torch.from_numpy(state)) for state in drawn],
-        "statements": _statements.of_run(trajectory.flow, trajectory)
-        if known and trajectory.flow is not None
-        else None,
+        "statements": None if unknown or trajectory.flow is None else _statements.of_run(trajectory.flow, trajectory),
+        "why_no_statements": unknown,
     }
+
+
+def _why_no_statements(trajectory: Trajectory) -> str:
+    """Return why nothing is said of the statements of a run; empty where they can be asked."""
+    if trajectory.flow is None:
+        return "Not known: this run does not know its flow any more."
+    if trajectory.tensor.ndim > 3:
+        return "Not asked of systems in a batch: explore a run of one alone."
+    return ""
 
 
 def of_trajectory(trajectory: Trajectory, title: str) -> dict[str, Any]:

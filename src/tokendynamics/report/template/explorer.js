@@ -282,7 +282,7 @@ function tellTheory() {
   list.replaceChildren();
   element("certified").hidden = true;
   if (!table) {
-    element("theory-answer").textContent = movie.system.why_no_statements || "Not known: no constant flow stands behind these frames.";
+    element("theory-answer").textContent = movie.system.why_no_statements || "";
     element("theory-where").textContent = "";
     return;
   }

@@ -574,7 +574,7 @@ STATEMENTS = (
     ),
     Statement(
         name="clusters-4-codimension",
-        title="Three parallel subspaces at most for several directions that grow (false)",
+        title="Three parallel subspaces at most for several directions that grow",
         equations="the conjecture of section 4",
         erratum=(
             "False where two directions grow: with qk = ov = I in the plane the tokens (±1, 0) and (0, ±1) keep four "

@@ -17,6 +17,9 @@ from tokendynamics.theorems._statement import Statement, has_noise
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.words import number
 
+_Numbers = np.ndarray | np.floating
+_Choices = np.ndarray | np.bool_
+"""Of each system; without an axis of systems NumPy makes numbers."""
 _ROOM = 1.0
 """Of a mean of squares beside what is expected, in logarithms."""
 _ORDERED = math.log(30.0)
@@ -119,7 +122,7 @@ def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
 
 
 def _judged(
-    text: str, value: np.ndarray, where: np.ndarray, usable: np.ndarray, reason: str, trajectory: Trajectory
+    text: str, value: _Numbers, where: _Choices, usable: _Choices, reason: str, trajectory: Trajectory
 ) -> Condition:
     """Require a value of at most `_ROOM` at the systems in `where`; one of less than twice that is undecided."""
     outcome = np.where(value <= _ROOM, "holds", np.where(value <= 2 * _ROOM, "undecided", "fails"))
