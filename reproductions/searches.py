@@ -7,6 +7,7 @@ many rounds it came about; `search_counterexample` with these gives the same num
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,6 +18,16 @@ from tokendynamics.theorems import ATLAS, Search, Statement, search_counterexamp
 
 RECORDS = Path(__file__).parents[1] / "docs" / "searches.json"
 SEED, COUNT = 39, 256
+RUNS: dict[str, dict[str, Any]] = {
+    "hardmax-3": {
+        "times": list(itertools.accumulate((2 / (layer + 2) for layer in range(200)), initial=0.0)),
+        "engine": "fixed",
+        "method": "euler",
+        "step": 1.0,
+        "frame": "rescaled",
+    },
+}
+"""How systems of a statement run where it is not as `search_counterexample` does: layers whose shares fall."""
 
 
 def searched(statement: Statement, minutes: float, seed: int = SEED, count: int = COUNT) -> dict[str, Any]:
@@ -27,7 +38,14 @@ def searched(statement: Statement, minutes: float, seed: int = SEED, count: int 
         while True:
             rounds += 1
             search = search_counterexample(
-                statement, seed=seed, rounds=rounds, count=count, store=store, resume=True, progress=False
+                statement,
+                seed=seed,
+                rounds=rounds,
+                count=count,
+                store=store,
+                resume=True,
+                progress=False,
+                **RUNS.get(statement.name, {}),
             )
             spent = (time.monotonic() - started) / 60
             if search.counterexample is not None or spent >= minutes:

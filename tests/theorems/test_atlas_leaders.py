@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tokendynamics as td
-from tokendynamics.theorems.atlas._leaders import _distance
+from tokendynamics.theorems.atlas._leaders import _distance, largest_share
 
 EYE = np.eye(2)
 KEEPING: dict[str, Any] = {"engine": "layers", "residual": 0.6, "tau": 0.4}
@@ -143,3 +145,137 @@ def test_distances_from_a_hull() -> None:
     for token, distance in [((0.3, -0.2), 0.0), ((3.0, 0.5), 2.0), ((2.0, 2.0), math.sqrt(2)), ((1.0, 0.0), 0.0)]:
         assert math.isclose(_distance(square, np.array(token)), distance, abs_tol=1e-6)
     assert _distance(square, np.array([np.nan, 0.0])) == math.inf
+
+
+# --- layers with the shares 2/(k + 2) ---------------------------------------------------------------------------------
+
+SHARES = [Fraction(2, k + 2) for k in range(200)]
+FALLING: dict[str, Any] = {"engine": "fixed", "method": "euler", "step": 1.0, "frame": "rescaled"}
+TIMES = [float(time) for time in accumulate(SHARES, initial=Fraction(0))]
+
+
+def turning(form: Any) -> td.Flow:
+    """Tokens that attend to the least x·By."""
+    return hardmax(-np.asarray(form, dtype=float), np.eye(np.shape(form)[-1]))
+
+
+def on_a_line(tokens: list[int], layers: int) -> list[list[Fraction]]:
+    """All layers in exact numbers, B = 1: tokens above 0 turn to the least token, those below to the largest."""
+    states = [[Fraction(token) for token in tokens]]
+    for share in SHARES[:layers]:
+        x = states[-1]
+        assert all(x)
+        states.append([(1 - share) * one + share * (min(x) if one > 0 else max(x)) for one in x])
+    return states
+
+
+@pytest.mark.parametrize(
+    ("tokens", "limit"),
+    [
+        ([3, -1], Fraction(1, 3)),
+        ([-5, 1, 2, -2], Fraction(-1, 3)),
+        ([3, 1, -2], Fraction(1, 2)),
+        ([7, -6, 3], Fraction(1, 2)),
+    ],
+)
+def test_on_a_line_tokens_end_beside_zero(tokens: list[int], limit: Fraction) -> None:
+    """At (M − 2m)/3, or (M − m)/2 where neither of the largest and the least, M and −m, is twice the other."""
+    exact = on_a_line(tokens, 200)
+    flow, start = turning([[1.0]]), [[float(one)] for one in tokens]
+    assert td.check(flow, start, statements=["hardmax-3"])[0].applies
+    run = td.simulate(flow, start, TIMES, **FALLING)
+    assert np.abs(run.tensor[:, :, 0].numpy() - np.array(exact, dtype=float)).max() < 1e-12
+    assert min(exact[-1], key=abs) == limit
+    left = next(k for k, x in enumerate(exact) if min(x) * max(x) > 0)
+    assert left in (2, 3)
+    (certificate,) = td.certify(run, ["hardmax-3"])
+    assert (certificate.outcome, certificate.standing) == ("fails", "false")
+    assert certificate.first_failure == TIMES[left]
+    assert "0 stays in the hull of the tokens" in certificate.text
+    assert certificate.conditions[1].outcome == "holds"
+
+
+def test_the_bound_solves_its_recurrence() -> None:
+    share = Fraction(1)
+    for k, bound in enumerate(largest_share(200).tolist()):
+        assert math.isclose(float(share), bound, rel_tol=1e-13)
+        share = (1 - SHARES[k]) ** 2 * share + SHARES[k] ** 2
+        assert share <= Fraction(4, 3 * (k + 1))
+
+
+def drawn_in_the_plane(systems: int, tokens: int, mirrored: bool) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(7)
+    root, start = rng.normal(size=(systems, 1, 2, 2)), rng.normal(size=(systems, tokens, 2))
+    return root @ np.swapaxes(root, -1, -2), np.concatenate([start, -start], axis=1) if mirrored else start
+
+
+def last_layer(form: np.ndarray, x: np.ndarray) -> np.ndarray:
+    for share in SHARES:
+        x = x + float(share) * (x[(x @ form @ x.T).argmin(axis=1)] - x)
+    return x
+
+
+def in_an_open_half_plane(x: np.ndarray) -> bool:
+    angles = np.sort(np.arctan2(x[:, 1], x[:, 0]))
+    return np.diff(angles, append=angles[0] + 2 * np.pi).max() > np.pi + 1e-9
+
+
+def test_in_the_plane_no_drawn_start_keeps_zero_in_its_hull() -> None:
+    form, start = drawn_in_the_plane(120, 5, mirrored=False)
+    flow = turning(form)
+    (check,) = td.check(flow, start, statements=["hardmax-3"])
+    assert check.applies_to.tolist() == [not in_an_open_half_plane(one) for one in start]
+    assert check.applies_to.sum() > 60
+    run = td.simulate(flow, start, TIMES, **FALLING)
+    (certificate,) = td.certify(run, ["hardmax-3"])
+    assert (certificate.outcomes == "fails").all()
+    for matrix, one, state in zip(form[:, 0], start, run.tensor.numpy(), strict=True):
+        x = last_layer(matrix, one)
+        assert in_an_open_half_plane(x)
+        assert np.abs(x - state[-1]).max() < 1e-9
+        assert np.einsum("ia,ab,ib->i", x, matrix, x).min() > 1e-4 * np.einsum("ia,ab,ib->i", one, matrix, one).max()
+
+
+def test_where_zero_is_in_every_hull_the_value_falls_as_claimed() -> None:
+    """Tokens in opposite pairs stay so, up to rounding, and up to ties that rounding decides where a pair is at 0."""
+    form, start = drawn_in_the_plane(60, 3, mirrored=True)
+    run = td.simulate(turning(form), start, TIMES, **FALLING)
+    states = run.tensor.numpy()
+    assert not any(in_an_open_half_plane(one) for one in states[:, :3].reshape(-1, 6, 2))
+    (certificate,) = td.certify(run, ["hardmax-3"])
+    assert (certificate.outcomes == "holds").all()
+    values = np.einsum("skia,sab,skib->ski", states, form[:, 0], states).max(axis=-1)
+    assert (values[:, 1:] <= values[:, :1] * 4 / (3 * np.arange(1, 201)) * (1 + 1e-12)).all()
+    assert [one.statement for one in td.certify(run)] == ["hardmax-3"]
+
+
+def test_each_hypothesis_of_falling_shares_broken_alone_is_named() -> None:
+    start = [[3.0, 0.0], [-1.5, 2.6], [-0.4, -1.1]]
+    cases = {
+        "qk constant in time": (hardmax(td.Periodic([-EYE, -2 * EYE], 3.0), EYE), start),
+        "ov is the identity": (hardmax(-EYE, 2 * EYE), start),
+        "qk symmetric": (hardmax([[-1.0, 0.5], [-0.5, -1.0]], EYE), start),
+        "qk negative definite": (hardmax(EYE, EYE), start),
+        "0 in the hull of the start": (hardmax(-EYE, EYE), [[3.0, 0.1], [-1.5, 2.6], [0.4, 1.1]]),
+    }
+    assert td.check(hardmax(-EYE, EYE), start, statements=["hardmax-3"])[0].applies
+    for name, (flow, place) in cases.items():
+        (check,) = td.check(flow, place, statements=["hardmax-3"])
+        assert [reason.partition(":")[0] for reason in check.reasons] == [name]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"engine": "layers"}, "not one of Euler steps"),
+        (FALLING | {"method": "heun"}, "not one of Euler steps"),
+        (FALLING | {"step": 0.5}, "one step for each saved time"),
+        (FALLING, "not 2/(k + 2)"),
+    ],
+)
+def test_other_runs_are_undecided_for_falling_shares(options: dict[str, Any], why: str) -> None:
+    times = [0, 1, 2] if options != FALLING | {"step": 0.5} else TIMES[:5]
+    run = td.simulate(turning([[1.0]]), [[3.0], [-1.0]], times, **options)
+    (certificate,) = td.certify(run, ["hardmax-3"])
+    assert certificate.outcome == "undecided"
+    assert why in certificate.text

@@ -259,7 +259,7 @@ def _trial(statement: Statement, family: Systems, times: ArrayLike | None, optio
     # Hardmax weights are run without steps that a tolerance would choose.
     tolerances = {} if flow.attention.weights == "hardmax" else _TOLERANCES
     if statement.subject == "layers":
-        usual |= {"engine": "layers", "residual": 0.0}
+        usual |= {"engine": "layers", "residual": 0.0} if options.get("engine", "layers") == "layers" else {}
     elif statement.subject == "noise":
         usual |= {"noise": Noise(1.0, seed=0), "step": _STEP}
     elif statement.rescaled and isinstance(flow.space, Free):

@@ -58,8 +58,9 @@ class Statement:
         predict: The prediction for a flow and a start at which the hypotheses hold.
         conditions: What a trajectory must show. Can be evaluated where hypotheses fail, too.
         decidable: Whether the conditions can say anything about a trajectory; a probability needs many systems.
-        subject: Whether it speaks of the flow, of layers, the runs of engine "layers", or of a flow with noise; of a
-            flow, other layers than those with their residual connection are no approximation, nor is a run with noise.
+        subject: Whether it speaks of the flow, of layers, the runs of engine "layers" or one step for each time, or of
+            a flow with noise; of a flow, other layers than those with their residual connection are no approximation,
+            nor is a run with noise.
         beyond: Whether it speaks of a graph for a mask ("graph") or of tokens that do not move ("frozen"); others apply
             to no such flow.
         standing: "theorem", "conjecture" (no proof and no counterexample is known) or "false" (one is known).

@@ -5,6 +5,9 @@ A leader attends to itself alone. Its logit with itself, ``x_i · qk x_i``, is t
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from dataclasses import replace
+
 import numpy as np
 import torch
 from scipy.optimize import nnls
@@ -20,6 +23,7 @@ from tokendynamics.theorems._conditions import (
     layers_only,
     never_above,
     tends_to_zero,
+    undecided,
 )
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
@@ -56,6 +60,92 @@ def _leads(logits: Tensor, sender: Tensor) -> Tensor:
 def _scale(start: Tensor) -> Tensor:
     """Return the largest norm of a token, (…,)."""
     return torch.linalg.vector_norm(start, dim=-1).amax(dim=-1).clamp_min(torch.finfo(start.dtype).tiny)
+
+
+# --- layers whose shares fall ---------------------------------------------------------------------------------------
+
+_OUTSIDE = 1e-6
+"""Distances of 0 from a hull up to this share of the largest norm at the start are rounding."""
+_VALUE = "½ x·Bx, B = −qk,"
+
+
+def _distance_of_zero(states: Tensor, scale: Tensor) -> Tensor:
+    """Return the distance of 0 from the hull of the tokens of (…, token, dim), as a share of the scale (…,)."""
+    zero = np.zeros(states.shape[-1])
+    distances = [_distance(tokens, zero) for tokens in states.reshape(-1, *states.shape[-2:]).numpy()]
+    return torch.tensor(distances, dtype=torch.float64).reshape(states.shape[:-2]) / scale
+
+
+def _first_without_zero(run: Tensor, scale: Tensor) -> int:
+    """Return the first layer of (layer, token, dim) whose hull lacks 0, or how many there are.
+
+    Each hull holds the next one, so once 0 is outside it stays there.
+    """
+    return bisect_left(range(len(run)), True, key=lambda k: bool(_distance_of_zero(run[k], scale) > _OUTSIDE))
+
+
+def _falling_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+    constant = measured.constant(flow.attention.qk, "qk")
+    if not constant.anywhere:
+        return (constant,)
+    qk = _circuit(flow)
+    return (
+        constant,
+        measured.identity_values(flow),
+        measured.symmetric(qk, "qk"),
+        measured.definite(qk, "qk", sign=-1),
+        measured.at_most(
+            "0 in the hull of the start",
+            _distance_of_zero(start, _scale(start)),
+            _OUTSIDE,
+            "the distance of 0 from the hull, as a share of the largest norm,",
+        ),
+    )
+
+
+def _other_than_falling(trajectory: Trajectory) -> tuple[Condition] | None:
+    """Return the undecided condition of a run that is not one of layers with the shares 2/(k + 2)."""
+    times = torch.as_tensor(np.asarray(trajectory.times, dtype=float))
+    reason = ""
+    if (trajectory.engine, trajectory.frame, trajectory.parameters.get("method")) != ("fixed", "rescaled", "euler"):
+        reason = "the run is not one of Euler steps of rescaled tokens, which are layers with a share for each"
+    elif not (np.asarray(trajectory.counts["accepted"]) == len(times) - 1).all():
+        reason = "the run does not have one step for each saved time"
+    else:
+        shares = measured.pull(flow_of_run(trajectory))[..., None] * times.diff()
+        wanted = 2 / torch.arange(2, len(times) + 1, dtype=torch.float64)
+        if not torch.allclose(shares, wanted.expand_as(shares), rtol=1e-9, atol=0):
+            reason = "the shares of the attention are not 2/(k + 2), k = 0, 1, …"
+    text = f"{_VALUE} falls like 1/k in layers with the shares 2/(k + 2)"
+    return (replace(undecided(tuple(trajectory.tensor.shape[:-3]), text), reason=reason),) if reason else None
+
+
+def largest_share(layers: int) -> Tensor:
+    """Return a_k = 2(2k + 1)/(3k(k + 1)), a_0 = 1: the solution of a ← (1 − γ)² a + γ², γ = 2/(k + 2)."""
+    k = torch.arange(1, layers, dtype=torch.float64)
+    return torch.cat([torch.ones(1, dtype=torch.float64), 2 * (2 * k + 1) / (3 * k * (k + 1))])
+
+
+def _falling_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
+    if (refused := _other_than_falling(trajectory)) is not None:
+        return refused
+    states = trajectory.tensor.detach().double().cpu()
+    scale, layers = _scale(states[..., 0, :, :]), states.shape[-3]
+    runs = zip(states.reshape(-1, *states.shape[-3:]), scale.reshape(-1), strict=True)
+    first = torch.tensor([_first_without_zero(run, size) for run, size in runs]).reshape(scale.shape)
+    without = torch.arange(layers) >= first[..., None]
+    outside = torch.where(without, _distance_of_zero(states[..., -1, :, :], scale)[..., None], 0.0)
+    form = -_circuit(flow_of_run(trajectory)).unsqueeze(-3)
+    values = ((states @ form) * states).sum(dim=-1).amax(dim=-1) / 2
+    values = values / values[..., :1].clamp_min(torch.finfo(torch.float64).tiny)
+    above = torch.where(without, -torch.inf, values - largest_share(layers))
+    inside = "0 stays in the hull of the tokens, without which ½ x·Bx cannot tend to 0"
+    bound = f"{_VALUE} is at most 2(2k + 1)/(3k(k + 1)) of its largest value at the start, as long as 0 is in the hull"
+    return (
+        never_above(outside, trajectory, _OUTSIDE, inside, pointwise=True),
+        never_above(above, trajectory, _OUTSIDE, bound, pointwise=True),
+        tends_to_zero(values, LIMIT, f"{_VALUE} tends to 0, as a share of its largest value at the start"),
+    )
 
 
 # --- straight to the leaders -----------------------------------------------------------------------------------------
@@ -193,6 +283,27 @@ def _distance(corners: np.ndarray, token: np.ndarray) -> float:
 
 
 STATEMENTS = (
+    Statement(
+        name="hardmax-3",
+        title="Layers that turn to the farthest token, with falling shares, take all tokens to 0 (false)",
+        equations="section 3",
+        erratum=(
+            "False as printed, where 0 is asked to be in the hull of the start: with B = 1 the tokens 3 and −1 end at "
+            "⅓. It is true exactly where 0 is in the hull of every layer, which the proof uses."
+        ),
+        structure=_structure,
+        hypotheses=_falling_hypotheses,
+        predict=lambda flow, start: Prediction(
+            "nothing: the statement is false; where 0 is in the hull of every layer, ½ x·Bx after k layers is at most "
+            "2(2k + 1)/(3k(k + 1)) of its largest value at the start",
+            limit="none",
+        ),
+        conditions=_falling_conditions,
+        decidable=lambda trajectory: _other_than_falling(trajectory) is None,
+        standing="false",
+        subject="layers",
+        rescaled=True,
+    ),
     Statement(
         name="hardmax-4",
         title="Under hardmax weights tokens go straight to the leaders they attend to",
