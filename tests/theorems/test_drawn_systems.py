@@ -22,6 +22,8 @@ pytestmark = pytest.mark.usefixtures("unchecked")
 FLOWS = [name for name, one in STATEMENTS.items() if name not in WITHOUT and one.subject == "flow"]
 LAYERS = [name for name, one in STATEMENTS.items() if one.subject == "layers" and one.standing != "false"]
 KNOWN_TO_FAIL = {"masking-table-1-simple"}
+OF_ONE_ENGINE = {"hardmax-4"}
+"""Their runs have one engine and no tolerances: those of the first test are all there are."""
 _MOST = 6000
 
 
@@ -72,7 +74,7 @@ def test_no_drawn_layers_fail(name: str, residual: float) -> None:
     ("engine", "rtol"),
     [("batched", 1e-4), ("batched", 1e-10), ("compiled", 1e-7), ("compiled", 1e-10), ("stiff", 1e-4), ("stiff", 1e-7)],
 )
-@pytest.mark.parametrize("name", [name for name in FLOWS if name not in KNOWN_TO_FAIL])
+@pytest.mark.parametrize("name", [name for name in FLOWS if name not in KNOWN_TO_FAIL | OF_ONE_ENGINE])
 def test_no_drawn_system_fails_with_any_engine(name: str, engine: str, rtol: float) -> None:
     tokens, dim = SIZE.get(name, (3, 2))
     sizes = {(tokens, dim)} | ({(tokens + 1, dim + 1)} if name not in SIZE else set())
