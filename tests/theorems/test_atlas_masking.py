@@ -8,6 +8,7 @@ import mpmath
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import brentq
 from torch import Tensor
 
 import tokendynamics as td
@@ -315,3 +316,122 @@ def test_infinitely_many_tokens_have_the_inverse_of_the_share_of_a_cap() -> None
 def test_numbers_that_no_sphere_has_are_refused(arguments: tuple, named: str) -> None:
     with pytest.raises(ArgumentValueError, match=rf"^{named}: "):
         predict_strong_centers(*arguments)
+
+
+# --- Theorem 5.2: frozen tokens ---------------------------------------------------------------------------------------
+
+
+def beside_frozen(frozen: int, moving: int, beta: Any, *, c: Any = 1.0, weights: Any = "softmax") -> td.Flow:
+    """Tokens that see the first ones, which are frozen, and nobody else."""
+    mask = np.zeros((frozen + moving, frozen + moving), dtype=bool)
+    mask[:, :frozen] = True
+    qk, ov = (np.asarray(factor)[..., None, None] * EYE for factor in (beta, c))
+    return td.Flow(td.Attention(qk, ov, mask=mask, weights=weights), td.Sphere(), frozen=range(frozen))
+
+
+def force(angle: float, frozen: np.ndarray, beta: float) -> float:
+    """Return the torque of frozen tokens on one at an angle, up to a factor above 0."""
+    logs = beta * (np.cos(frozen - angle) - 1)
+    return float(np.sum(np.exp(logs - logs.max()) * np.sin(frozen - angle)))
+
+
+def next_rest(angle: float, frozen: np.ndarray, beta: float) -> float:
+    """Return where a token that goes one way only comes to rest: the next zero of the torque."""
+    way = np.sign(force(angle, frozen, beta))
+    fine = angle + way * np.linspace(0.0, 2 * np.pi, 4_001)
+    after = next(place for place in fine[1:] if way * force(place, frozen, beta) < 0)
+    root: Any = brentq(force, after - (fine[1] - fine[0]), after, args=(frozen, beta), xtol=1e-13)
+    return root
+
+
+@pytest.mark.parametrize("weights", ["softmax", "exponential"])
+@pytest.mark.parametrize(
+    ("engine", "rtol", "count"),
+    [("batched", 1e-4, 30), ("batched", 1e-10, 30), pytest.param("stiff", 1e-7, 70, marks=pytest.mark.slow)],
+)
+def test_tokens_come_to_rest_near_frozen_ones(engine: Any, rtol: float, count: int, weights: str) -> None:
+    rng, times = np.random.default_rng(5), [0.0, 0.1, 0.5, 2.0, 10.0, 300.0 if weights == "softmax" else 40.0]
+    for frozen, moving in [(1, 3), (2, 3), (5, 3)]:
+        betas = rng.uniform(0.5, 40.0, (count, 1)) if weights == "softmax" else rng.uniform(0.2, 2.0, (count, 1))
+        of = beside_frozen(frozen, moving, betas, c=rng.uniform(0.5, 2.0, (count, 1)), weights=weights)
+        start = circle(rng.uniform(0, 2 * np.pi, (count, frozen + moving)))
+        (check,) = td.check(of, start, statements=["masking-5.2"])
+        assert check.applies
+        certificate = certified("masking-5.2", of, start, times, engine=engine, rtol=rtol)
+        assert "fails" not in certificate.outcomes
+        assert (certificate.outcomes == "holds").mean() > 0.9
+
+
+def test_a_token_goes_to_the_next_rest_on_its_way() -> None:
+    rng = np.random.default_rng(6)
+    for beta in (2.0, 20.0):
+        angles = rng.uniform(0, 2 * np.pi, (12, 6))
+        run = td.simulate(beside_frozen(4, 2, beta), circle(angles), [0.0, 1000.0], rtol=1e-11, atol=1e-13)
+        tau = float(predict_interaction_window(beta))
+        for each, states in zip(angles, run.tensor[:, -1].numpy(), strict=True):
+            for angle, state in zip(each[4:], states[4:], strict=True):
+                rest = next_rest(angle, each[:4], beta)
+                assert np.abs(state - [np.cos(rest), np.sin(rest)]).max() < 1e-6
+                assert np.abs((each[:4] - rest + np.pi) % (2 * np.pi) - np.pi).min() < tau
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_between_two_frozen_tokens_the_window_decides(wide: bool) -> None:
+    """Halfway between them a rest is stable exactly where they are within 2τ: no distance below τ would do."""
+    tau = float(predict_interaction_window(30.0))
+    half = tau * (1.05 if wide else 0.95)
+    start = circle([-half, half, 0.02 * tau])
+    certificate = certified("masking-5.2", beside_frozen(2, 1, 30.0), start, np.linspace(0, 500, 20))
+    assert certificate.outcome == "holds"
+    end = td.simulate(beside_frozen(2, 1, 30.0), start, [0.0, 500.0]).tensor[-1, 2]
+    assert (float(torch.atan2(end[1], end[0])) > 0.5 * tau) == wide
+
+
+def test_how_near_a_frozen_token_others_come() -> None:
+    beta, apart = 30.0, 0.9
+    tau = float(predict_interaction_window(beta))
+
+    def pull(angle: float) -> float:
+        return np.exp(beta * (np.cos(angle) - 1)) * np.sin(angle)
+
+    reach: Any = brentq(lambda r: pull(r) - pull(apart - tau), 0.0, tau, xtol=1e-15)
+    start = circle([0.0, apart, 0.02])
+    (check,) = td.check(beside_frozen(2, 1, beta), start, statements=["masking-5.2"])
+    assert f"{reach:.3g}" in str(check.prediction)
+    rest = next_rest(0.02, np.array([0.0, apart]), beta)
+    assert 0 < rest < reach
+    doubled = circle([0.0, 0.0, apart, apart, 0.02])  # Two frozen tokens at one place weigh twice.
+    (again,) = td.check(beside_frozen(4, 1, beta), doubled, statements=["masking-5.2"])
+    assert f"{reach:.3g}" in str(again.prediction)
+
+
+def test_each_hypothesis_about_frozen_tokens_broken_alone_is_named() -> None:
+    start = circle([0.0, 2.0, 1.2, 3.0])
+    assert reasons("masking-5.2", beside_frozen(2, 2, 4.0), start) == []
+    named = {
+        "β above 0": beside_frozen(2, 2, -4.0),
+        "the multiples are positive": beside_frozen(2, 2, 4.0, c=-1.0),
+        "a frozen token and one that moves": td.Flow(td.Attention(4 * EYE, EYE), td.Sphere()),
+        "moving tokens see frozen tokens alone": td.Flow(td.Attention(4 * EYE, EYE), td.Sphere(), frozen=[0, 1]),
+        "softmax or exponential weights": beside_frozen(2, 2, 4.0, weights="linear"),
+    }
+    for name, of in named.items():
+        assert reasons("masking-5.2", of, start) == [name]
+    halfway = circle([0.0, 2.0, 1.0, 3.0])
+    assert reasons("masking-5.2", beside_frozen(2, 2, 4.0), halfway) == [
+        "no moving token at rest away from frozen ones"
+    ]
+    # One moving token sees itself, with a full mask, which only slows it.
+    alone = td.Flow(td.Attention(4 * EYE, EYE), td.Sphere(), frozen=[0, 1, 3])
+    assert reasons("masking-5.2", alone, start) == []
+
+
+def test_tokens_that_are_repelled_or_see_others_leave_frozen_tokens() -> None:
+    start = circle([0.0, 0.8, 2.6, 2.7, 2.8])
+    times = np.linspace(0.0, 20.0, 21)
+    seeing = td.Flow(td.Attention(EYE, EYE), td.Sphere(), frozen=[0])
+    for of in (beside_frozen(1, 4, 1.0, c=-1.0), seeing):
+        assert certified("masking-5.2", of, start, times).outcome == "fails"
+    nobody = td.Flow(td.Attention(EYE, EYE), td.Sphere())
+    certificate = certified("masking-5.2", nobody, start, times)
+    assert (certificate.outcome, "no frozen token is seen" in certificate.text) == ("undecided", True)

@@ -19,6 +19,7 @@ WITHOUT = {
     "positional-C.2": "positions",
     "positional-C.3": "positions",
     "circle-threshold": "exponential weights of a small β",
+    "masking-5.2": "frozen tokens",
     "norms-4.3-radius": "tokens with a radius",
     "norms-4.3-variance": "tokens in a very narrow cone",
 }

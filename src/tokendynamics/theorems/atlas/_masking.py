@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.dynamics import Flow, Trajectory
+from tokendynamics.theorems import _graphs
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._closed_forms import predict_interaction_window, predict_strong_centers
 from tokendynamics.theorems._conditions import (
@@ -19,6 +20,7 @@ from tokendynamics.theorems._conditions import (
     integration_tolerance,
     never_above,
     of_another_size,
+    tends_to_zero,
     undecided,
 )
 from tokendynamics.theorems._statement import Statement
@@ -419,6 +421,128 @@ def _center_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     return (except_where(condition, silent, "no saved time after the start is within a window of a strong center"),)
 
 
+# --- Theorem 5.2: tokens that see frozen tokens alone ----------------------------------------------------------------
+
+_HALVINGS = 60
+_NEAR = 0.1
+"""Distances below this share of τ count as one: there a run of a stiff flow moves to and fro by its tolerances."""
+
+
+@dataclass(frozen=True)
+class _Frozen:
+    """Frozen tokens and those that move.
+
+    Attributes:
+        still: Indices of frozen tokens.
+        moving: Indices of the others.
+        seen: Which frozen tokens a moving one sees, (moving, frozen).
+        alone: Whether moving tokens see frozen ones, one at least, and nobody else but themselves.
+    """
+
+    still: list[int]
+    moving: list[int]
+    seen: Tensor
+    alone: bool
+
+
+def _frozen(flow: Flow, tokens: int) -> _Frozen:
+    still, visible = list(flow.frozen), _graphs.visible(flow, tokens)
+    moving = [token for token in range(tokens) if token not in still]
+    seen, others = visible[moving][:, still], visible[moving][:, moving] & ~torch.eye(len(moving), dtype=torch.bool)
+    return _Frozen(still, moving, seen, bool(moving) and bool(seen.any(dim=-1).all()) and not bool(others.any()))
+
+
+def _angles_to_frozen(y: Tensor, frozen: _Frozen) -> Tensor:
+    """Return the angle of each moving token to each frozen one, (…, moving, frozen)."""
+    return _angle(y[..., frozen.moving, None, :], y[..., None, frozen.still, :])
+
+
+def _reach(y: Tensor, beta: Tensor, frozen: _Frozen) -> Tensor:
+    """Return how near a token that comes within τ of a frozen one gets in the end, (…, moving, frozen): r ≤ τ.
+
+    h(r) = Σ_j h(θ_j − τ)/a over the other frozen tokens that it sees, at angles θ_j ≥ 2τ of the frozen one, which a
+    frozen tokens share: beyond r none of them outweighs it. τ where there is no such r.
+    """
+    at, peak = y[..., frozen.still, :], _peak(beta)[..., None, None, None]
+    apart = _pair_angles(at).unsqueeze(-3)
+    same, seen = apart <= measured.ROUNDING, frozen.seen.unsqueeze(-2)
+    pulls = _log_pull((apart - peak).clamp(min=peak), beta[..., None, None, None])
+    others = pulls.masked_fill(same | ~seen, -torch.inf).logsumexp(dim=-1) - (same & seen).sum(dim=-1).log()
+    peak = peak.squeeze(-1)
+    low, high = torch.zeros_like(others), peak.expand_as(others)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        weaker = _log_pull(middle, beta[..., None, None]) < others
+        low, high = torch.where(weaker, middle, low), torch.where(weaker, high, middle)
+    near = ((apart < 2 * peak.unsqueeze(-1)) & ~same & seen).any(dim=-1)
+    # What the halvings do not tell from 0 is 0, as next to a frozen token without others.
+    return torch.where(near, peak, torch.where(low == 0, 0.0, high))
+
+
+def _frozen_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+    frozen, pull = _frozen(flow, start.shape[-2]), _pull_hypotheses(flow, start)
+    counted = f"{len(frozen.still)} of {start.shape[-2]} are frozen"
+    some = measured.fact("a frozen token and one that moves", bool(frozen.still and frozen.moving), counted)
+    if not some.holds or not all(one.anywhere for one in pull):
+        return *pull, some
+    alone = measured.fact(
+        "moving tokens see frozen tokens alone",
+        frozen.alone,
+        "they see no other moving token" if frozen.alone else "one sees no frozen token, or another moving one",
+    )
+    if not frozen.alone:
+        return *pull, some, alone
+    y, beta = flow.space.project(start), measured.temperature(flow)[0]
+    angles, seen = _angles_to_frozen(y, frozen), frozen.seen
+    first, second = y[..., frozen.moving, :], y[..., frozen.still, :]
+    turn = first[..., :1] @ second[..., 1:].mT - first[..., 1:] @ second[..., :1].mT
+    logs = (-2 * beta[..., None, None] * torch.sin(angles / 2) ** 2).masked_fill(~seen, -torch.inf)
+    speed = (logs.softmax(dim=-1) * turn).sum(dim=-1).abs()
+    near = (angles <= _peak(beta)[..., None, None]) & seen
+    value = torch.where(near.any(dim=-1), 1.0, speed).amin(dim=-1)
+    claim = "no moving token at rest away from frozen ones"
+    what = "the least speed in units of ωc of a token farther than τ from all frozen ones that it sees (1 without one)"
+    return *pull, some, alone, measured.above(claim, value, measured.ROUNDING, what)
+
+
+def _predict_frozen(flow: Flow, start: Tensor) -> Prediction:
+    frozen, beta = _frozen(flow, start.shape[-2]), measured.temperature(flow)[0]
+    reach = _reach(flow.space.project(start), beta, frozen).masked_fill(~frozen.seen, 0.0)
+    text = (
+        "every moving token goes one way only, and comes to rest within "
+        f"{number(float(reach.max()), 3)} rad of a frozen token that it sees"
+    )
+    return Prediction(text, limit="points near frozen tokens")
+
+
+def _frozen_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
+    flow, y = flow_of_run(trajectory), _on_sphere(trajectory)
+    frozen = _frozen(flow, y.shape[-2])
+    if unfit := of_another_size(trajectory, "a circle with frozen tokens that others see", flow.dim == 2):
+        return unfit
+    if not (frozen.still and frozen.moving and bool(frozen.seen.any(dim=-1).all())):
+        return (undecided(tuple(y.shape[:-3]), "moving tokens come near frozen ones: no frozen token is seen"),)
+    beta, peak = measured.temperature(flow)[0][..., None], _peak(measured.temperature(flow)[0])
+    angles = _angles_to_frozen(y, frozen)
+    logs = (-2 * beta[..., None, None] * torch.sin(angles / 2) ** 2).masked_fill(~frozen.seen, -torch.inf)
+    potential = logs.logsumexp(dim=-1)
+    fall = (potential.cummax(dim=-2).values - potential).amax(dim=-1) / (1 + beta.abs())
+    reach = _reach(y[..., 0, :, :], beta[..., 0], frozen).unsqueeze(-3)
+    tau = peak[..., None, None, None]
+    beyond = torch.maximum(angles, torch.maximum(reach, _NEAR * tau))
+    nearest = beyond.cummin(dim=-3).values
+    captured = (nearest <= tau) & (reach < tau) & frozen.seen
+    leaves = torch.where(captured, beyond - nearest, 0.0).amax(dim=(-2, -1))
+    excess = (angles - reach).clamp_min(0.0).masked_fill(~frozen.seen, torch.inf)
+    away = excess.amin(dim=-1).amax(dim=-1) / peak[..., None]
+    tolerance = integration_tolerance(trajectory)
+    return (
+        never_above(fall, trajectory, tolerance, "log Σ_j e^{β(cos θ_ij − 1)} never falls, relative to 1 + β"),
+        never_above(leaves, trajectory, tolerance, "a token within τ of a frozen one does not leave it, beyond τ/10"),
+        tends_to_zero(away, LIMIT, "all tokens come as near to a frozen one as predicted, in units of τ"),
+    )
+
+
 FEWEST = 30
 """Systems from which on an average is compared with its expectation."""
 STANDARD_ERRORS = 4
@@ -506,6 +630,27 @@ STATEMENTS = (
         hypotheses=_center_hypotheses,
         predict=_predict_centers,
         conditions=_center_conditions,
+    ),
+    Statement(
+        name="masking-5.2",
+        title="Tokens that see frozen tokens alone come to rest near one of them",
+        equations="Theorem 5.2",
+        erratum=(
+            "Read in a summary, without its two inequalities of h and h′, of which the second lost a minus sign in "
+            "print. One frozen token at least is needed. The distances here are derived, and need no inequality."
+        ),
+        structure=lambda flow: (
+            measured.on_sphere(flow),
+            measured.fact("tokens on the circle", flow.dim == 2, f"dim is {flow.dim}"),
+            measured.projection_is(flow, "orthogonal"),
+            measured.weights_are_softmax_or_exponential(flow),
+            measured.no_positions(flow),
+            measured.one_head(flow),
+        ),
+        hypotheses=_frozen_hypotheses,
+        predict=_predict_frozen,
+        conditions=_frozen_conditions,
+        beyond=("graph", "frozen"),
     ),
     Statement(
         name="masking-B",
