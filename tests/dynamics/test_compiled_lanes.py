@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from tokendynamics.attention import Attention, Periodic, RotaryPositions, Sinusoidal
-from tokendynamics.dynamics import Flow, Trajectory, simulate
+from tokendynamics.dynamics import Flow, Interrupted, Trajectory, simulate
+from tokendynamics.dynamics.engines.compiled import _run
 from tokendynamics.dynamics.events import AtRest, Consensus, NormAbove
 from tokendynamics.spaces import Ellipsoid, Free, Space, Sphere
 
@@ -112,6 +113,25 @@ def test_threads_change_no_bit():
         torch.set_num_threads(threads)
     same(runs[1], runs[2])
     same(runs[1], runs[3])
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_ctrl_c_of_a_short_run_comes_before_it_or_after_it(after: bool, monkeypatch):
+    case, integrate = Case.draw("sphere", seed=2), _run.integrate
+    whole = case.take(slice(0, 3)).run()
+
+    def interrupted(*part: object) -> None:
+        if after:
+            integrate(*part)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_run, "integrate", interrupted)
+    with pytest.raises(Interrupted) as caught:
+        case.take(slice(0, 3)).run()
+    run = caught.value.trajectory
+    assert run.status.tolist() == ["reached the horizon" if after else "interrupted"] * 3
+    np.testing.assert_array_equal(run.states[run.reached], whole.states[run.reached])
+    assert run.reached.sum() == (whole.reached.sum() if after else 3)
 
 
 def wild(kind: str) -> tuple[Array, Array, Array]:

@@ -98,6 +98,16 @@ def test_right_kinds_arrive_as_they_came() -> None:
 def test_missing_and_unknown_arguments_keep_pythons_own_words() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'other'"):
         _taking(other=1)  # type: ignore[call-arg]
+    doubled = typed_arguments(lambda size, times=2: size * times)
+    for args, kwargs, words in (
+        ((), {}, "missing 1 required positional argument: 'size'"),
+        ((1,), {"size": 1}, "multiple values for argument 'size'"),
+        ((1, 2, 3), {}, "takes from 1 to 2 positional arguments but 3 were given"),
+        ((1,), {"other": 1}, "unexpected keyword argument 'other'"),
+    ):
+        with pytest.raises(TypeError, match=words):
+            doubled(*args, **kwargs)
+    assert (doubled(3), doubled(3, 4), doubled(times=5, size=3)) == (6, 12, 15)
 
 
 def test_fields_of_a_dataclass_are_checked_too() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -284,9 +285,11 @@ class Attention:
 
     def to(self, *, dtype: torch.dtype, device: torch.device) -> Attention:
         """Return the same in another precision or place."""
-        positions = self.positions and self.positions.to(dtype=dtype, device=device)
-        qk, ov = (schedule.to(dtype=dtype, device=device) for schedule in (self.qk, self.ov))
-        return self.with_schedules(qk, ov, positions)
+        # Shapes and options stay as they are: nothing has to be checked anew.
+        other = copy(self)
+        other.positions = self.positions and self.positions.to(dtype=dtype, device=device)
+        other.qk, other.ov = (schedule.to(dtype=dtype, device=device) for schedule in (self.qk, self.ov))
+        return other
 
     def __repr__(self) -> str:
         positions = "" if self.positions is None else f", {type(self.positions).__name__}"

@@ -29,12 +29,13 @@ def read_times(times: ArrayLike, at_least: int = 2) -> tuple[float, ...]:
     if moments.ndim != 1 or len(moments) < at_least:
         wanted = f"at least {'two times' if at_least == 2 else 'one time'}, shape (time,)"
         raise ArgumentValueError(expected("times", wanted, f"shape {tuple(moments.shape)}"))
-    falls = (moments.diff() <= 0).nonzero().squeeze(-1)
+    numbers = moments.detach().cpu().numpy()
+    falls = np.flatnonzero(np.diff(numbers) <= 0)
     if len(falls):
         i = int(falls[0])
-        came = f"{float(moments[i])} at index {i} followed by {float(moments[i + 1])}"
+        came = f"{float(numbers[i])} at index {i} followed by {float(numbers[i + 1])}"
         raise ArgumentValueError(expected("times", "increasing times", came, "sort them and drop repetitions"))
-    return tuple(moments.tolist())
+    return tuple(numbers.tolist())
 
 
 def budget(max_steps: int | None) -> int:
@@ -81,7 +82,7 @@ def check_steps(engine: str, times: Sequence[float], step: float | None, max_ste
 
 def checked_events(events: Sequence[Event], start: Tensor) -> tuple[Event, ...]:
     """Refuse events that do not fit the start."""
-    if isinstance(events, Event) or not isinstance(events, Sequence):
+    if not isinstance(events, tuple | list) and (isinstance(events, Event) or not isinstance(events, Sequence)):
         raise ArgumentTypeError(expected("events", "a list of events", type(events).__name__))
     for event in events:
         if not isinstance(event, Event):

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tokendynamics.attention.schedules.conversion import has_function
 from tokendynamics.dynamics._deviations import Deviations
+from tokendynamics.dynamics._field import Field
 from tokendynamics.dynamics._flow import Flow, check_exponentials
 from tokendynamics.dynamics._noise import Draws, Noise
 from tokendynamics.dynamics._notes import notes_on_time, warning_of_small_states
@@ -76,13 +77,18 @@ class Start:
         """The axes of systems."""
         return tuple(self.states.shape[:-2])
 
-    def projected(self, flow: Flow) -> Tensor:
-        """Return the start on the space, (system, token, dim); states of an earlier run are on it and stay the same."""
+    def projected(self, flow: Flow, field: Field) -> Tensor:
+        """Return the start on the space, (system, token, dim); states of an earlier run are on it and stay the same.
+
+        Args:
+            flow: The flow.
+            field: That of the flow, with its systems along one axis.
+        """
         flat = self.states.reshape(-1, *self.states.shape[-2:])
         rounding = 8 * torch.finfo(flat.dtype).eps
         if self.before is not None and flow.space.defect(self.states.detach()) <= rounding:
             return flat
-        return flow.field(flat).flattened().exactly_projected(flat)
+        return field.exactly_projected(flat)
 
     def moments(self, times: ArrayLike) -> tuple[tuple[float, ...], int]:
         """Return times from the start on, and how many at the front were not asked for.
@@ -215,9 +221,12 @@ def _begun(
     jumps: ArrayLike,
     device: str | torch.device | None,
     dtype: torch.dtype | str | None,
-) -> tuple[Flow, Start]:
+    frame: Frame,
+) -> tuple[Flow, Start, tuple[tuple[float, ...], int]]:
     flow = begun(flow, x0, times, jumps)
-    return flow, read_start(flow, x0, device, dtype)
+    start = read_start(flow, x0, device, dtype)
+    check_frame(frame, flow, start.before)
+    return flow, start, start.moments(times)
 
 
 def check_frame(frame: Frame, flow: Flow, before: Trajectory | None) -> None:
@@ -294,17 +303,17 @@ def simulate(
     ('0.36787944', 'reached the horizon')
     """
     given = {name: value for name, value in locals().items() if name in OPTIONS and value is not None}
-    flow, start = _begun(flow, x0, times, jumps, device, dtype)
+    flow, start, (moments, skipped) = _begun(flow, x0, times, jumps, device, dtype, frame)
     with reporting(progress) as report:
-        asked = _problem(flow, start, times, given, events, max_steps, report, frame)
+        asked = _problem(flow, start, moments, given, events, max_steps, report, frame)
         chosen, problem, outcome = _outcome(suited(engine, asked, given), start, split_events(events)[0], max_steps)
-    return _trajectory(flow, start, problem, outcome, chosen, start.moments(times)[1], frame)
+    return _trajectory(flow, start, problem, outcome, chosen, skipped, frame)
 
 
 def _problem(
     flow: Flow,
     start: Start,
-    times: ArrayLike,
+    moments: tuple[float, ...],
     given: Mapping[str, Any],
     events: Sequence[Event],
     max_steps: int | None,
@@ -312,8 +321,6 @@ def _problem(
     frame: Frame,
 ) -> Problem:
     """Return what an engine is given, from the times, events and options that the caller gave."""
-    check_frame(frame, flow, start.before)
-    moments = start.moments(times)[0]
     check_exponentials(flow, start.states, moments[0])
     method = given.get("method", "dopri5")
     if method not in TABLEAUS:
@@ -325,7 +332,7 @@ def _problem(
     atol = as_positive(given.get("atol", 1e-10), "atol")
     return Problem(
         field=rescaled(field) if frame == "rescaled" else field,
-        start=start.projected(flow),
+        start=start.projected(flow, field),
         times=moments,
         rtol=max(as_positive(given.get("rtol", 1e-8), "rtol"), 10 * torch.finfo(dtype).eps),
         atol=atol,

@@ -251,7 +251,7 @@ def _bounds(at_least: int | None, at_most: int | None) -> str:
 def check_finite(tensor: Tensor, argument: str) -> None:
     """Raise `ArgumentValueError` with the index of the first NaN or infinity in `tensor`, if there is one."""
     # One NaN or infinity makes the sum one too: a finite sum clears every entry in a single pass.
-    if bool(torch.isfinite(tensor.sum())):
+    if math.isfinite(tensor.detach().sum().item()):
         return
     finite = torch.isfinite(tensor)
     if bool(finite.all()):

@@ -47,6 +47,7 @@ def typed_arguments(function: Callable[P, R]) -> Callable[P, R]:
     tokendynamics.numerics.errors.ArgumentTypeError: times: expected an integer, got True
     """
     signature = inspect.signature(function)
+    named = _names_of(signature)
     readers: dict[str, Reader] = {}
     pending = True
 
@@ -56,6 +57,12 @@ def typed_arguments(function: Callable[P, R]) -> Callable[P, R]:
         if pending:  # on first use: a module's own classes may stand below the function
             readers.update(_readers(function, signature))
             pending = False
+        # `bind` takes longer than all the checks.
+        if (arguments := named(args, kwargs)) is not None:
+            for name in readers:
+                if name in arguments:
+                    arguments[name] = readers[name](arguments[name], name)
+            return function(**arguments)
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError:
@@ -66,6 +73,22 @@ def typed_arguments(function: Callable[P, R]) -> Callable[P, R]:
         return function(*bound.args, **bound.kwargs)
 
     return refusing
+
+
+def _names_of(signature: inspect.Signature) -> Callable[[tuple[Any, ...], dict[str, Any]], dict[str, Any] | None]:
+    """Return what gives the arguments of a call by name; None where one is missing, unknown or given twice."""
+    parameters = signature.parameters.values()
+    plain = all(parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY) for parameter in parameters)
+    positional = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    known = frozenset(signature.parameters)
+    required = frozenset(parameter.name for parameter in parameters if parameter.default is parameter.empty)
+
+    def named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+        arguments = {**dict(zip(positional, args, strict=False)), **kwargs}
+        complete = len(arguments) == len(args) + len(kwargs) and required <= arguments.keys() <= known
+        return arguments if plain and complete else None
+
+    return named
 
 
 def typed_fields(record: type[T]) -> type[T]:

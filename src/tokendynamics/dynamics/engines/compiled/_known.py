@@ -7,6 +7,7 @@ Branches that test it are cut then, and what only they call is never compiled.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from numba import types
@@ -43,7 +44,13 @@ register_model(KnownType)(models.OpaqueModel)
 
 @typeof_impl.register(Known)
 def _type_of(known: Known, context: Any) -> KnownType:
-    return KnownType(known.value)
+    return _known_type(type(known.value), known.value)
+
+
+@cache
+def _known_type(kind: type, value: bool | int | str) -> KnownType:
+    """Return the one type of a value; True and 1 have two."""
+    return KnownType(value)
 
 
 @unbox(KnownType)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -57,6 +58,12 @@ from tokendynamics.dynamics.rescaled import Growing
 _LOOK = 0.05
 """Seconds between two looks at how far the threads are."""
 
+_SHORT = 1e9
+"""Fused products of eight systems, at most, of a run that takes no thread: half a second with AVX-512."""
+
+_EXPONENTIAL = 20
+"""Fused products that take as long as an exponential and its place in memory."""
+
 
 def run(problem: Problem) -> Outcome:
     """Run all systems of the problem, in float64 whatever the start is."""
@@ -69,14 +76,16 @@ def run(problem: Problem) -> Outcome:
 
 
 def _in_float64(problem: Problem) -> Problem:
-    start = problem.start.detach()
+    start = problem.start
     # The field is of the dtype of the start. To convert what needs none takes longer than to run one small system.
     if start.dtype == torch.float64:
-        return replace(problem, start=start)
+        return problem
     attention, geometry = (
         part.to(dtype=torch.float64, device=start.device) for part in (problem.field.attention, problem.field.geometry)
     )
-    return replace(problem, field=replace(problem.field, attention=attention, geometry=geometry), start=start.double())
+    return replace(
+        problem, field=replace(problem.field, attention=attention, geometry=geometry), start=start.detach().double()
+    )
 
 
 class _Loop:
@@ -85,7 +94,7 @@ class _Loop:
     def __init__(self, problem: Problem) -> None:
         self.problem, self.outcome = problem, Outcome.blank(problem)
         systems = len(problem.start)
-        self.y, self.states = problem.start.numpy().copy(), self.outcome.states.numpy()
+        self.y, self.states = problem.start.detach().numpy().copy(), self.outcome.states.numpy()
         self.counts = np.zeros((systems, RUN_COUNTS), dtype=np.int64)
         self.counts[:, RUN_DUE] = self.counts[:, RUN_FINITE] = 1
         self.times = np.zeros((systems, RUN_TIMES))
@@ -116,8 +125,8 @@ class _Loop:
         interval = Interval(left, right, *outputs, problem.max_steps, longest, spacing)
         options, (systems, matrices) = _options_of(field, tokens), _systems_of(field, tokens)
         run = LaneRun(*(array.ctypes.data for array in (self.y, self.counts, self.times, self.states)))
-        # Every thread takes every so manieth system: long runs are spread over all.
-        threads = min(torch.get_num_threads(), len(queue))
+        # Every thread takes every so manieth system: long runs are spread over all. Less than eight fill no lanes.
+        threads = min(torch.get_num_threads(), -(-len(queue) // WIDTH))
         rows = [np.ascontiguousarray(queue[thread::threads]) for thread in range(threads)]
         lanes = room_of_scratch(options, self.method, self.ends, dim) + room_of_eight(options, systems, dim)
         memory = [room(lanes) for _ in rows]
@@ -128,21 +137,49 @@ class _Loop:
              np.empty(0) if problem.recorded else 0)
             for thread, (row, (_, place)) in enumerate(zip(rows, memory, strict=True))
         ]  # fmt: skip
-        with ThreadPoolExecutor(threads) as pool:
+        if threads == 1 and self._is_short(options, len(queue), dim):
+            self._run_here(parts[0], number / count)
+        else:
+            self._run_in_threads(parts, signals, len(queue), (number, count))
+        del matrices  # the loops read them until here
+
+    def _is_short(self, options: Options, systems: int, dim: int) -> bool:
+        """Tell whether a run ends soon even if all systems spend their whole budget of steps."""
+        if self.problem.recorded or self.ends.within.value or options.turning.value:
+            return False
+        features = dim + options.rotary
+        of_token = options.tokens * (2 * features + _EXPONENTIAL) + 2 * dim * features
+        of_step = len(self.method.nodes) * options.tokens * (options.heads * of_token + len(self.method.nodes) * dim)
+        of_outputs = len(self.outputs) * options.tokens * dim * len(self.method.nodes)
+        return -(-systems // WIDTH) * (self.problem.max_steps * of_step + WIDTH * of_outputs) <= _SHORT
+
+    def _run_here(self, part: tuple[Any, ...], share: float) -> None:
+        """Run a part that is short: Ctrl-C comes before it, where it changes nothing, or after it."""
+        try:
+            self.problem.report(share)
+            integrate(*part)
+        except KeyboardInterrupt:
+            self.interrupted = True
+
+    def _run_in_threads(
+        self, parts: list[tuple[Any, ...]], signals: np.ndarray, systems: int, place: tuple[int, int]
+    ) -> None:
+        """Run each part in a thread, and look now and then how far they are; Ctrl-C stops all of them."""
+        number, count = place
+        with ThreadPoolExecutor(len(parts)) as pool:
             runs: list[Future] = []
             try:
-                problem.report(number / count)
+                self.problem.report(number / count)
                 runs = [pool.submit(integrate, *part) for part in parts]
                 while wait(runs, _LOOK).not_done:
-                    problem.report((number + float(signals[:, 1].sum()) / len(queue)) / count)
+                    self.problem.report((number + float(signals[:, 1].sum()) / systems) / count)
             except KeyboardInterrupt:
                 signals[:, 0], self.interrupted = 1, True
                 runs = runs or [pool.submit(integrate, *part) for part in parts]
-        del matrices  # the loops read them until here
         results = [one.result()[0] for one in runs]
-        width = 3 + tokens * dim
-        for number, crossings in enumerate(results if problem.recorded else ()):
-            self._note(crossings[: len(crossings) // width * width].reshape(-1, width)[: signals[number, 2]])
+        width = 3 + math.prod(self.problem.start.shape[1:])
+        for thread, crossings in enumerate(results if self.problem.recorded else ()):
+            self._note(crossings[: len(crossings) // width * width].reshape(-1, width)[: signals[thread, 2]])
 
     def _note(self, crossings: np.ndarray) -> None:
         """Keep rows of event, system, time and state of recorded events."""
@@ -225,10 +262,14 @@ def _systems_of(field: Field, tokens: int) -> tuple[Systems, list[np.ndarray]]:
 
     def circuit(schedule: Schedule, factor: float) -> Circuit:
         """Return a circuit whose matrices are multiplied by `factor`; one head may stand for all."""
-        parts = [_gated(one) for one in (schedule.heads if isinstance(schedule, PerHead) else (schedule,))]
-        matrix, gates = (_side_by_side([part[number] for part in parts], heads) for number in (0, 1))
+        if schedule.constant:
+            matrix, gates = _of_all(schedule.matrix_at(0.0), heads), np.zeros((0, 0))
+        else:
+            parts = [_gated(one) for one in (schedule.heads if isinstance(schedule, PerHead) else (schedule,))]
+            matrix, gating = (_side_by_side([part[number] for part in parts], heads) for number in (0, 1))
+            gates = _rows(gating, 3)
         rows, columns = matrix.shape[-2:]
-        numbers, gates = _rows(factor * matrix, 3), np.zeros((0, 0)) if schedule.constant else _rows(gates, 3)
+        numbers = _rows(factor * matrix, 3)
         return Circuit(kept(numbers), len(numbers), kept(gates), len(gates), heads * rows, columns)
 
     metric, values = field.geometry.metric, attention.ov
