@@ -32,6 +32,9 @@ from tokendynamics.dynamics.rescaled import Growing
 _TIED = 2.0**-40
 """Leads below this share of the largest logit of their row are none: located changes are as exact as that."""
 
+_ROUNDING = 16 * torch.finfo(torch.float64).eps
+"""Of logits, relative to the largest that tokens of the largest norm could have."""
+
 _MET = 4.0
 """Senders meet where their logits are as near as this many times the slack: steps end just beyond one of it."""
 
@@ -151,7 +154,9 @@ class Logits:
     def at(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the logits, (head, receiver, sender), −inf for hidden senders; and what counts as no difference."""
         logits = x @ self.qk @ x.mT
-        return self._seen(logits), _TIED * logits.abs().amax(dim=-1, keepdim=True)
+        # A token that other tokens cancel at 0 is there up to their rounding, and so are its logits.
+        rounding = _ROUNDING * self.size * x.square().sum(dim=-1).amax()
+        return self._seen(logits), _TIED * logits.abs().amax(dim=-1, keepdim=True) + rounding
 
     def rates(self, x: Tensor, velocity: Tensor) -> tuple[Tensor, Tensor]:
         """Return the derivatives of the logits, and what counts as no difference of them, (receiver, 1)."""
