@@ -18,7 +18,7 @@ from reproductions.logical import attention_2_18, equivalence, landscape, weight
 from reproductions.logical import fig1 as logical_fig1
 from reproductions.logical import fig2 as logical_fig2
 from reproductions.logical.learned import Size
-from reproductions.metastability import lifetime
+from reproductions.metastability import circle, lifetime, staircase
 from reproductions.noise import phases
 from reproductions.norms import rates
 from reproductions.positional import fig1 as positional_fig1
@@ -190,5 +190,7 @@ FIGURES: Mapping[str, PaperFigure] = {
     "norms-rates": PaperFigure(rates, quick={"systems": 8}),
     "noise-phases": PaperFigure(phases, quick={"tokens": 100, "horizon": 20.0}),
     "metastability-lifetime": PaperFigure(lifetime, quick={"draws": 3, "most": 18}),
+    "metastability-staircase": PaperFigure(staircase, quick={"draws": 2}),
+    "metastability-circle": PaperFigure(circle, quick={"draws": 2, "tokens": 300}),
 }
 """In the order of the papers."""

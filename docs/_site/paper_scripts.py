@@ -23,7 +23,8 @@ FAST = frozenset(
         "asymptotic-fig1", "asymptotic-fig2", "asymptotic-fig3", "asymptotic-wendel",
         "logical-worked-examples", "logical-2-18", "logical-equivalence",
         "positional-fig1", "positional-fig2b", "positional-fig5", "positional-fig9b", "positional-remark-3-2",
-        "metastability-lifetime", "noise-phases", "norms-rates", "rank-collapse",
+        "metastability-lifetime", "metastability-staircase", "metastability-circle", "noise-phases", "norms-rates",
+        "rank-collapse",
     }
 )  # fmt: skip
 """Those that a quick build runs: each takes a few seconds."""

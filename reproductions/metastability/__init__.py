@@ -1,1 +1,1 @@
-"""Figure of *Dynamic metastability in the self-attention model* (`metastability`): how long caps hold their tokens."""
+"""Figures of *Dynamic metastability in the self-attention model* (`metastability`), and of clusters on the circle."""
