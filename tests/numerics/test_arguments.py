@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tokendynamics.numerics import resources
-from tokendynamics.numerics.arguments import as_device, as_square, as_states, as_tensor, like
+from tokendynamics.numerics.arguments import as_device, as_square, as_states, as_tensor, check_finite, like
 from tokendynamics.numerics.errors import (
     ArgumentTypeError,
     ArgumentValueError,
@@ -16,6 +16,17 @@ from tokendynamics.numerics.errors import (
     expected,
 )
 from tokendynamics.numerics.resources import limited_threads
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex128, torch.int64])
+def test_finite_numbers_of_any_kind_are_taken_and_the_first_other_one_is_named(dtype: torch.dtype) -> None:
+    numbers = torch.tensor([3, 1, 2]).to(dtype)
+    check_finite(numbers, "x")
+    check_finite(torch.full((3,), torch.finfo(torch.float64).max, dtype=torch.float64), "x")
+    if dtype != torch.int64:
+        numbers[1:] = torch.inf
+        with pytest.raises(ArgumentValueError, match=r"x: expected finite numbers, got .*inf.* at index \(1,\)"):
+            check_finite(numbers, "x")
 
 
 def test_floating_input_keeps_its_precision_and_lists_become_float64() -> None:

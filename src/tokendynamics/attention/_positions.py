@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -317,7 +318,7 @@ def _check_pair(query: Schedule, key: Schedule) -> None:
 def _side_by_side(first: Tensor, second: Tensor) -> Tensor:
     if first.shape[:-1] == second.shape[:-1]:
         return torch.cat([first, second], dim=-1)
-    leading = torch.broadcast_shapes(first.shape[:-1], second.shape[:-1])
+    leading = np.broadcast_shapes(first.shape[:-1], second.shape[:-1])
     return torch.cat([first.expand(*leading, -1), second.expand(*leading, -1)], dim=-1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cmath
 import math
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
@@ -251,7 +252,7 @@ def _bounds(at_least: int | None, at_most: int | None) -> str:
 def check_finite(tensor: Tensor, argument: str) -> None:
     """Raise `ArgumentValueError` with the index of the first NaN or infinity in `tensor`, if there is one."""
     # One NaN or infinity makes the sum one too: a finite sum clears every entry in a single pass.
-    if math.isfinite(tensor.detach().sum().item()):
+    if cmath.isfinite(tensor.detach().sum().item()):
         return
     finite = torch.isfinite(tensor)
     if bool(finite.all()):

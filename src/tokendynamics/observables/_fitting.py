@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -63,8 +64,8 @@ def fitting_points(states: Tensor, points: ArrayLike, argument: str) -> Tensor:
 def _check_leading(states: Tensor, other: Tensor, own_axes: int, argument: str) -> None:
     leading = states.shape[:-2]
     try:
-        torch.broadcast_shapes(leading, other.shape[: other.ndim - own_axes])
-    except RuntimeError:
+        np.broadcast_shapes(leading, other.shape[: other.ndim - own_axes])
+    except ValueError:
         wanted = f"leading axes that broadcast against those of x, {tuple(leading)}"
         raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(other.shape)}")) from None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
+import numpy as np
 from jaxtyping import Float64
 from torch import Tensor
 
@@ -149,7 +149,7 @@ def _over_pairs(
 ) -> Float64[Tensor, "*broadcast token token"]:
     # Row by row above the diagonal: the memory of the answer, never that of all differences.
     tokens = x.shape[-2]
-    systems = torch.broadcast_shapes(form.shape[:-2], x.shape[:-2], y.shape[:-2])
+    systems = np.broadcast_shapes(form.shape[:-2], x.shape[:-2], y.shape[:-2])
     upper = x.new_zeros(*systems, tokens, tokens)
     for i in range(tokens - 1):
         left, right = x[..., i : i + 1, :] - x[..., i + 1 :, :], y[..., i : i + 1, :] - y[..., i + 1 :, :]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -138,8 +139,8 @@ class Sinusoidal(Continuous):
 def _common_shape(gates: Sequence[Tensor], matrix: Tensor) -> tuple[int, ...]:
     """Return (*system, head, dim) of all gates and the matrix together."""
     try:
-        return torch.broadcast_shapes(*(gate.shape for gate in gates), matrix.shape[:-1])
-    except RuntimeError:
+        return np.broadcast_shapes(*(gate.shape for gate in gates), matrix.shape[:-1])
+    except ValueError:
         wanted = f"gates that broadcast with each other and matrix, shape {tuple(matrix.shape)}"
         came = "shapes " + ", ".join(str(tuple(gate.shape)) for gate in gates)
         raise ArgumentValueError(expected("amplitude, frequency, phase", wanted, came)) from None
@@ -148,9 +149,9 @@ def _common_shape(gates: Sequence[Tensor], matrix: Tensor) -> tuple[int, ...]:
 def _gate(value: ArrayLike, argument: str, matrix: Tensor, rows: Sequence[int]) -> Tensor:
     gate = as_tensor(value, argument).to(matrix)
     try:
-        shape = torch.broadcast_shapes(gate.shape, tuple(rows))
-        torch.broadcast_shapes(shape, matrix.shape[:-1])
-    except RuntimeError:
+        shape = np.broadcast_shapes(gate.shape, tuple(rows))
+        np.broadcast_shapes(shape, matrix.shape[:-1])
+    except ValueError:
         wanted = f"a number, or one for each row of matrix, shape {tuple(matrix.shape)}"
         raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(gate.shape)}")) from None
     return gate.expand(shape)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -147,7 +148,7 @@ def _gated(heads: Sequence[Schedule], absolute: bool) -> Sinusoidal:
 
 
 def _side_by_side(parts: Sequence[Tensor], axes: int = 3) -> Tensor:
-    systems = torch.broadcast_shapes(*(part.shape[:-axes] for part in parts))
+    systems = np.broadcast_shapes(*(part.shape[:-axes] for part in parts))
     return torch.cat([part.expand(*systems, *part.shape[-axes:]) for part in parts], dim=-axes)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -113,8 +114,8 @@ def checked_point(landscape: Landscape, attention: ArrayLike, v: ArrayLike) -> t
     checked_attention = _checked(attention, "attention", landscape.attention_shape, landscape.name)
     checked_v = _checked(v, "v", landscape.v_shape, landscape.name)
     try:
-        lead = torch.broadcast_shapes(checked_attention.shape[:-2], checked_v.shape[:-2])
-    except RuntimeError as error:
+        lead = np.broadcast_shapes(checked_attention.shape[:-2], checked_v.shape[:-2])
+    except ValueError as error:
         wanted = f"leading axes that fit those of attention, shape {tuple(checked_attention.shape)}"
         raise ArgumentValueError(expected("v", wanted, f"shape {tuple(checked_v.shape)}")) from error
     return checked_attention.expand(*lead, *landscape.attention_shape), checked_v.expand(*lead, *landscape.v_shape)

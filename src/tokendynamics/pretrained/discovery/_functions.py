@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -351,7 +352,7 @@ class _Product:
         """Return what it is if its rows are queries and its columns keys."""
         if self.of_output != tuple(range(len(self.of_output))) or not self.first.is_floating_point():
             return None
-        lead = torch.broadcast_shapes(self.first.shape[:-2], self.second.shape[:-2])
+        lead = np.broadcast_shapes(self.first.shape[:-2], self.second.shape[:-2])
         query, key = (tensor.expand(*lead, *tensor.shape[-2:]).detach() for tensor in (self.first, self.second))
         return _Logits(query, key, self.factor)
 

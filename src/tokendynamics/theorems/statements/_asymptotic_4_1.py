@@ -118,7 +118,7 @@ def _rate_terms(flow: Flow, start: Tensor) -> tuple[Tensor, Tensor]:
     share = torch.where(farthest > 0, depth / torch.where(farthest > 0, farthest, 1.0), 0.0).clamp_min(0.0)
     exponents = measured.logits_in_a_weight(flow) * bound * longest.unsqueeze(-1)
     coefficients = math.exp(-flow.attention.offset) * flow.weight_factor * multiples * share.unsqueeze(-1)
-    heads = (*systems, torch.broadcast_shapes(exponents.shape, coefficients.shape)[-1])
+    heads = (*systems, np.broadcast_shapes(exponents.shape, coefficients.shape)[-1])
     return coefficients.expand(heads), exponents.expand(heads)
 
 
@@ -137,7 +137,7 @@ def largest_norm(flow: Flow) -> Tensor | None:
             return None  # asked nowhere: a head by itself does not know the times of the run
         matrices, _ = measured.observed(head)
         head_norms.append(torch.stack([torch.linalg.matrix_norm(matrix, 2) for matrix in matrices]).amax(dim=0))
-    systems = torch.broadcast_shapes(*(norms.shape[:-1] for norms in head_norms))
+    systems = np.broadcast_shapes(*(norms.shape[:-1] for norms in head_norms))
     return torch.cat([norms.expand(*systems, norms.shape[-1]) for norms in head_norms], dim=-1).detach().cpu()
 
 
