@@ -285,7 +285,7 @@ def _distance(corners: np.ndarray, token: np.ndarray) -> float:
 STATEMENTS = (
     Statement(
         name="hardmax-3",
-        title="Layers that turn to the farthest token, with falling shares, take all tokens to 0 (false)",
+        title="Layers that turn to the farthest token, with falling shares, take all tokens to 0",
         equations="section 3",
         erratum=(
             "False as printed, where 0 is asked to be in the hull of the start: with B = 1 the tokens 3 and −1 end at "
