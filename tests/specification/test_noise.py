@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tokendynamics as td
-from tokendynamics.report import explore
+from tokendynamics.report.explorer._page import systems_of
 from tokendynamics.specification import SpecificationError, check, parse, run
 from tokendynamics.specification.file import SpecificationFile
 from tokendynamics.sweeps.systems._plan import parse_plan
@@ -71,11 +71,14 @@ def test_the_page_and_the_folder_say_that_there_was_noise(tmp_path: Path) -> Non
     assert "with noise" not in quiet.report(tmp_path / "quiet.html").read_text(encoding="utf-8")
 
 
-def test_the_explorer_plays_a_run_with_noise_and_claims_no_statement(tmp_path: Path) -> None:
+def test_the_explorer_plays_a_run_with_noise_and_no_statement_on_flows_applies() -> None:
     for subject in (file(), run(file()).trajectory):
-        page = explore(tmp_path / "page.html", subject).read_text(encoding="utf-8")
-        assert "A browser computes no noise." in page
-        assert "asymptotic 4.1" not in page
+        (system,) = systems_of(subject)
+        assert system["why_not_live"].startswith("A browser computes no noise.")
+        assert not any(row["applies"] for row in system["statements"]["rows"])
+        (row,) = (row for row in system["statements"]["rows"] if "(asymptotic 4.1)" in row["title"])
+        violated = [system["statements"]["hypotheses"][place] for place in row["hypotheses"]]
+        assert "no noise" in {one["name"] for one in violated if one["holds"] is False}
 
 
 @pytest.mark.parametrize(
