@@ -77,10 +77,10 @@ def mergers(angles: np.ndarray) -> list[Merger]:
         after = groups(now)
         if len(after) < len(before):
             # Halfway between two mergers in log t, all are at rest.
-            plateau = angles[(since + time) // 2]
-            centers = np.array([np.angle(np.exp(1j * plateau[part]).mean()) for part in before])
+            plateau = np.exp(1j * angles[(since + time) // 2])
+            centers = np.angle([plateau[members].mean() for members in before])
             apart = np.abs(np.angle(np.exp(1j * (centers - centers[:, None])))) + 2 * np.pi * np.eye(len(before))
-            joined = [[k for k, part in enumerate(before) if part[0] in whole] for whole in after]
+            joined = [[k for k, members in enumerate(before) if members[0] in whole] for whole in after]
             seen += [
                 Merger(time, float(apart[np.ix_(k, k)].min()), float(apart.min()), len(k) - 1)
                 for k in joined

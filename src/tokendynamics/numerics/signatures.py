@@ -47,6 +47,7 @@ def typed_arguments(function: Callable[P, R]) -> Callable[P, R]:
     tokendynamics.numerics.errors.ArgumentTypeError: times: expected an integer, got True
     """
     signature = inspect.signature(function)
+    by_name: Callable[..., R] = function
     named = _names_of(signature)
     readers: dict[str, Reader] = {}
     pending = True
@@ -62,7 +63,7 @@ def typed_arguments(function: Callable[P, R]) -> Callable[P, R]:
             for name in readers:
                 if name in arguments:
                     arguments[name] = readers[name](arguments[name], name)
-            return function(**arguments)
+            return by_name(**arguments)
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError:
