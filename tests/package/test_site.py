@@ -109,12 +109,14 @@ def test_pages_are_mended_once_and_for_all() -> None:
     page = (
         '<pre>code</pre><pre class="x">code</pre><aside class="sidebar-drawer"><aside class="toc-drawer no-toc">'
         '<th class="head"><p></p></th><th><p>axis</p></th><div class="table-wrapper docutils container">'
+        '<div class="math"><math></math></div><p class="caption" role="heading">Part</p>'
     )
     mended = accessible(page)
     assert mended == (
         '<pre tabindex="0">code</pre><pre tabindex="0" class="x">code</pre>'
         '<aside class="sidebar-drawer" aria-label="Pages"><aside aria-label="On this page" class="toc-drawer no-toc">'
         '<td class="head"></td><th><p>axis</p></th><div class="table-wrapper docutils container" tabindex="0">'
+        '<div class="math" tabindex="0"><math></math></div><p class="caption" role="heading" aria-level="2">Part</p>'
     )
     assert accessible('<pre class="x" tabindex="0">') == '<pre class="x" tabindex="0">'
 
