@@ -24,7 +24,7 @@ COMPILED = ("tokendynamics.dynamics.engines.compiled.",)
 """numba compiles the functions of these as they stand in their files."""
 TRACED = "tokendynamics.modules"
 """What PyTorch compiles reads the code of the functions of these."""
-CALLS = 100
+CALLS = 50
 # An int is a float, as in every type checker.
 _checked = partial(jaxtyped, typechecker=beartype(conf=BeartypeConf(is_pep484_tower=True)))
 with catch_warnings():
@@ -36,7 +36,8 @@ with catch_warnings():
 def checked(subject: Callable) -> Callable:
     """Return the class whose fields, or the function whose first calls are checked."""
     if isinstance(subject, type):
-        return _checked(subject)
+        plain_init = subject.__init__
+        return _rarely(_checked(subject), plain_init)
     if subject.__code__.co_freevars or subject.__module__.startswith(TRACED):
         return _wrapped(subject)
     plain = FunctionType(subject.__code__, subject.__globals__, subject.__name__, subject.__defaults__)
@@ -58,6 +59,22 @@ def checked(subject: Callable) -> Callable:
     )
     subject.__wrapped__ = plain
     return subject
+
+
+def _rarely(record: type, plain: Callable[..., None]) -> type:
+    """Check the fields of the first records of a class alone: engines make one at every stage of a step."""
+    left, careful = CALLS, record.__init__
+
+    @wraps(plain)
+    def made(self: object, *args: Any, **named: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left <= 0:
+            record.__init__ = plain
+        careful(self, *args, **named)
+
+    record.__init__ = made
+    return record
 
 
 def _wrapped(subject: Callable) -> Callable:

@@ -25,6 +25,8 @@ PERIODS = 3
 OPTIONS: dict[str, dict[str, Any]] = {"fixed": {"step": 0.25, "method": "dopri5"}}
 ENGINES = ["batched", "compiled", "stiff", "fixed"]
 OF_ORDER_8 = [("batched", "dop853"), ("compiled", "dop853")]
+# Compiled with one kind of event in the quick tests: a kernel takes ten seconds.
+EVENTS_OF_ORDER_8 = [OF_ORDER_8[0], pytest.param(*OF_ORDER_8[1], marks=pytest.mark.slow)]
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def test_an_event_of_the_callers_own_is_looked_for_within_steps(engine):
     assert float(run.end_times) == pytest.approx(math.pi + math.asin(0.999), abs=0.5 if engine == "fixed" else 1e-2)
 
 
-@pytest.mark.parametrize(("engine", "method"), [*((engine, None) for engine in ENGINES), *OF_ORDER_8])
+@pytest.mark.parametrize(("engine", "method"), [*((engine, None) for engine in ENGINES), *EVENTS_OF_ORDER_8])
 def test_directions_that_agree_for_a_moment_are_seen(engine, method):
     # Without logits x_i − mean stands still; the mean turns once in 2π. Directions agree where the mean is far along
     # the difference of the tokens.
@@ -90,7 +92,9 @@ def test_directions_that_agree_for_a_moment_are_seen(engine, method):
     np.testing.assert_allclose(run.recorded.times[0], exact, atol=2e-3)
 
 
-@pytest.mark.parametrize(("engine", "method"), [("batched", None), ("compiled", None), ("stiff", None), *OF_ORDER_8])
+@pytest.mark.parametrize(
+    ("engine", "method"), [("batched", None), ("compiled", None), ("stiff", None), *EVENTS_OF_ORDER_8]
+)
 def test_a_moment_of_rest_is_recorded(engine, method):
     # A token on the way past a saddle: x' = (−1, 1) x from (1, 1e-4) has its least speed at t = log(1e4)/2.
     flow = Flow(Attention(ZERO, np.diag([-1.0, 1.0])), Free())

@@ -93,6 +93,7 @@ RUNS = [
 ]
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize(("family", "engine", "rtol"), RUNS)
 def test_nothing_fails_within_the_hypotheses(family: str, engine: Engine, rtol: float) -> None:
     systems = 4 if engine == "stiff" else 32
@@ -108,6 +109,7 @@ START = [[1.0, 0.5], [-0.3, 1.2], [0.4, -1.1], [-1.0, -0.2]]
 FAR = {"polytope": 600.0, "any": 600.0, "line": 600.0, "open": 600.0, "levels": 10.0, "space": 10.0}
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize("rtol", [1e-4, 1e-7, 1e-10])
 @pytest.mark.parametrize("family", FAR)
 def test_nothing_fails_of_rescaled_tokens_at_any_horizon(family: str, rtol: float) -> None:

@@ -31,6 +31,7 @@ def flow(qk: Any, dim: int, *, ov: float = 1.0, causal: bool = False, heads: int
     return td.Flow(td.Attention(*parts, causal=causal), td.Sphere())
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize("rtol", [1e-4, 1e-7, 1e-10])
 @pytest.mark.parametrize("engine", ["batched", "compiled", "stiff"])
 def test_one_average_of_equal_angles_has_the_cosine_of_the_formula(

@@ -70,6 +70,7 @@ def sphere(rng: np.random.Generator, *shape: int) -> Tensor:
     return torch.nn.functional.normalize(torch.from_numpy(rng.normal(size=shape)), dim=-1)
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize(("engine", "rtol"), RUNS)
 @pytest.mark.parametrize("statements", [["masking-4.1"], ["masking-table-1-space"], ["masking-5.1", "masking-B"]])
 def test_nothing_fails_within_the_hypotheses(statements: list[str], engine: Engine, rtol: float) -> None:

@@ -20,6 +20,7 @@ def flow(qk: Any, ov: Any, *, causal: bool = True, weights: Any = "softmax", spa
     return td.Flow(td.Attention(qk, ov, causal=causal, weights=weights), space or td.Sphere())
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize("engine", ["batched", "compiled", "stiff"])
 @pytest.mark.parametrize("rtol", [1e-4, 1e-7, 1e-10])
 def test_nothing_fails_within_the_hypotheses(engine: Engine, rtol: float) -> None:
