@@ -128,14 +128,21 @@ def many(systems: int, dim: int = 3) -> np.ndarray:
 
 
 def test_very_many_small_systems_are_compiled_where_that_is_installed(monkeypatch):
-    assert td.simulate(SPHERE, many(10_000), [0.0, 0.1]).engine == "compiled"
-    assert td.simulate(SPHERE, many(9_999), [0.0, 0.1]).engine == "batched"
-    assert td.simulate(SPHERE, many(10_000), [0.0, 0.1], dtype="float32").engine == "batched"
-    assert td.simulate(SPHERE, many(10_000), [0.0, 0.1], step=0.1).engine == "fixed"
+    assert td.simulate(SPHERE, many(70_000), [0.0, 0.1]).engine == "compiled"
+    assert td.simulate(SPHERE, many(69_000), [0.0, 0.1]).engine == "batched"
+    assert td.simulate(SPHERE, many(70_000), [0.0, 0.1], dtype="float32").engine == "batched"
+    assert td.simulate(SPHERE, many(70_000), [0.0, 0.1], step=0.1).engine == "fixed"
     monkeypatch.setattr(extras, "find_spec", lambda name: None)
-    assert td.simulate(SPHERE, many(10_000), [0.0, 0.1]).engine == "batched"
+    assert td.simulate(SPHERE, many(70_000), [0.0, 0.1]).engine == "batched"
     with pytest.raises(ArgumentValueError, match=r"engine: expected the packages for .* got no numba; .*\[fast\]"):
         td.simulate(SPHERE, TOKENS, [0.0, 1.0], engine="compiled")
+
+
+@pytest.mark.parametrize(("systems", "tokens"), [(9_616, 10), (1_628, 32)])
+def test_fewer_systems_are_compiled_where_each_is_more_work(systems: int, tokens: int) -> None:
+    start = np.random.default_rng(2).normal(size=(systems, tokens, 3))
+    assert td.simulate(SPHERE, start, [0.0, 0.01]).engine == "compiled"
+    assert td.simulate(SPHERE, start[1:], [0.0, 0.01]).engine == "batched"
 
 
 class Box(td.spaces.Space):

@@ -7,9 +7,10 @@ the analytic Jacobian, for long horizons), "layers" (the discrete model: times c
 factor `residual` of the state itself), "hardmax" (hardmax weights in free space, by the exponential of a matrix from
 change to change), "fixed" (equal steps of `method`, differentiable), "sde" (equal steps with `noise`, differentiable
 along the noise that was drawn). "auto" takes "sde" if `noise` is given, "fixed" if `step` is, "hardmax" for such
-weights, "stiff" for small systems over long horizons, "compiled" from 10,000 small systems on where it is installed,
-and "batched" otherwise; the trajectory says which. The compiler takes some seconds the first time that it meets a
-number of features, a method or a kind of flow; what it made is kept on disk.
+weights, "stiff" for small systems over long horizons, "compiled" where the work of all systems is worth
+compiling for (from 10,000 of 10 tokens on, or 1,630 of 32) and it is installed, and "batched" otherwise; the trajectory
+says which. The compiler takes some seconds the first time that it meets a number of features, a method or a kind of
+flow; what it made is kept on disk.
 
 Where no `method` is given, "batched" and "compiled" take "dop853", of order 8, from an rtol on at which it needs less
 work than "dopri5", of order 5; the notes say which and why. Output times and events within a step cost "dop853" three

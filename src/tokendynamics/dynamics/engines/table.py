@@ -203,8 +203,24 @@ The stiff engine runs one system after the other, the batched one all at once: 8
 """
 
 _LARGEST_STIFF, _SYSTEMS, _JUMPS = 1024, 64, 50
-_MANY, SMALL = 10_000, 512
-"""Number of systems, and their largest size, from which compiling at the first run pays off."""
+SMALL = 512
+"""Tokens times features of the largest system that "auto" compiles."""
+
+_COMPILING = 2.5e6
+"""Pairs of tokens of all systems, 16 more for each token, from which on "auto" compiles.
+
+The first run of a kind of flow on a machine compiles for 4.5 s, later ones do not; half of that, in the batched engine,
+is the bound. It is asked of the problem alone: what is compiled already may not decide which digits come out. Processor
+seconds to t = 10 on the sphere at rtol = 1e-6, one thread:
+
+| systems | tokens × features | pairs as above | batched | compiled |
+|---------|-------------------|----------------|---------|----------|
+| 10,000  | 4 × 2             | 0.8e6          | 0.52    | 0.05     |
+| 3,000   | 10 × 3            | 0.8e6          | 0.84    | 0.06     |
+| 10,000  | 10 × 3            | 2.6e6          | 2.78    | 0.19     |
+| 1,000   | 32 × 8            | 1.5e6          | 1.52    | 0.16     |
+| 3,000   | 32 × 8            | 4.6e6          | 4.10    | 0.50     |
+"""
 
 
 def suited(engine: str, problem: Problem, given: Collection[str] = ()) -> tuple[str, Problem]:
@@ -360,7 +376,9 @@ def _with_method(engine: str, problem: Problem) -> Problem:
 
 def _suits_compiled(problem: Problem) -> bool:
     systems, tokens, dim = problem.start.shape
-    if systems < _MANY or tokens * dim > SMALL or problem.start.dtype != torch.float64 or problem.wants_gradients:
+    if systems * tokens * (tokens + 16) < _COMPILING or tokens * dim > SMALL:
+        return False
+    if problem.start.dtype != torch.float64 or problem.wants_gradients:
         return False
     known = problem.tableau.name in ENGINES["compiled"].methods
     return known and not missing("fast") and _refusal_of_compiled(problem) is None
