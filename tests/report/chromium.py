@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -69,3 +71,27 @@ def width_on_a_phone(browser: Any) -> int:
     """How wide the open page is there."""
     with on_a_phone(browser):
         return browser.execute_script("return document.documentElement.scrollWidth")
+
+
+@cache
+def _rules() -> str:
+    """The rules of axe as a script, from the wheel that `make` installs for it alone."""
+    package = find_spec("axe_playwright_python")
+    if package is None or package.origin is None:
+        pytest.skip("the wheel axe-playwright-python, which holds axe, is not installed")
+    return (Path(package.origin).parent / "axe.min.js").read_text(encoding="utf-8")
+
+
+_RUN = """
+const done = arguments[0];
+axe.run(document, { resultTypes: ["violations"] }).then(
+  (result) => done(result.violations.map((rule) => `${rule.id}: ${rule.nodes.map((node) => node.html).join(" ")}`)),
+  (error) => done([String(error)]),
+);
+"""
+
+
+def violations(browser: Any) -> list[str]:
+    """Rules of axe, for WCAG and good practice, that the open page breaks, with the elements."""
+    browser.execute_script(_rules())
+    return browser.execute_async_script(_RUN)
