@@ -6,6 +6,7 @@ import copy
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -387,6 +388,31 @@ def test_a_network_of_ones_own_may_call_its_tokens_input_ids() -> None:
     ckpt = load(network, inputs=lambda count: {"input_ids": torch.randint(0, 20, (count, 7))})
     ids = torch.tensor([[3, 4, 5, 6]])
     torch.testing.assert_close(ckpt.states({"input_ids": ids}).feed_forward[-1], network(ids)[0].detach())
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        lambda states: {"loss": None, "states": states},
+        lambda states: SimpleNamespace(loss=None, states=states),
+        lambda states: (states.mean(), states),
+        lambda states: states.mean(),
+        lambda states: None,
+    ],
+)
+def test_a_network_may_give_its_outputs_in_any_container(wrapped: Callable[[torch.Tensor], Any]) -> None:
+    class Wrapping(OwnNetwork):
+        def forward(self, idx: torch.Tensor) -> Any:
+            return wrapped(super().forward(idx))
+
+    torch.manual_seed(3)
+    plain, wrapping = OwnNetwork(), Wrapping()
+    wrapping.load_state_dict(plain.state_dict())
+    states = [
+        load(network, inputs=torch.arange(14).reshape(2, 7)).states({"idx": torch.tensor([[3, 9, 4]])})
+        for network in (plain, wrapping)
+    ]
+    assert torch.equal(states[0].feed_forward, states[1].feed_forward)
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])

@@ -41,6 +41,17 @@ class Attention(nn.Module):
             hidden = self.bias[:, :, :tokens, :tokens] == 0
             weights = (torch.einsum("bhqd,bhkd->bhqk", q, k) / math.sqrt(width)).masked_fill(hidden, -1e30).softmax(-1)
             y = torch.einsum("bhqk,bhkd->bhqd", weights, v)
+        elif self.form == "grouped":  # heads that share a key have an axis of their own
+            hidden, count = self.bias[:, :, None, :tokens, :tokens] == 0, HEADS // self.kv_heads
+            q, k, v = q.unflatten(1, (self.kv_heads, count)), k[:, ::count], v[:, ::count]
+            weights = (
+                (torch.einsum("bgrqd,bgkd->bgrqk", q, k) / math.sqrt(width)).masked_fill(hidden, -1e30).softmax(-1)
+            )
+            y = torch.einsum("bgrqk,bgkd->bgrqd", weights, v).flatten(1, 2)
+        elif self.form == "expanded":  # likewise, with keys that stand for all of them
+            shape = (len(x), self.kv_heads, HEADS // self.kv_heads, tokens, width)
+            k, v = (part.unflatten(1, shape[1:3])[:, :, :1].expand(shape) for part in (k, v))
+            y = functional.scaled_dot_product_attention(q.view(shape), k, v, is_causal=True).flatten(1, 2)
         elif self.form == "stacked":  # the heads of all inputs one below the other, as XGLM and MVP have them
             hidden = self.bias[0, :, :tokens, :tokens] == 0
             q, k, v = (tensor.reshape(-1, tokens, width) for tensor in (q, k, v))
@@ -92,7 +103,7 @@ def network_of(kv_heads: int = HEADS, form: str = "plain") -> Any:
     return network
 
 
-@pytest.mark.parametrize("form", ["plain", "einsum", "fused", "stacked"])
+@pytest.mark.parametrize("form", ["plain", "einsum", "fused", "grouped", "stacked"])
 @pytest.mark.parametrize("kv_heads", [HEADS, 2, 1])
 def test_the_factors_are_those_of_the_fused_projection(form: str, kv_heads: int) -> None:
     network, width = network_of(kv_heads, form), DIM // HEADS
@@ -119,7 +130,7 @@ def test_the_factors_are_those_of_the_fused_projection(form: str, kv_heads: int)
 def test_all_ways_of_writing_it_are_one_network() -> None:
     prompts = [[5, 9, 33, 21, 7], [12, 3, 38, 2], [1, 30, 4, 4, 4, 9]]
     audits, traces, patterns = [], [], []
-    for form in ("plain", "einsum", "fused", "stacked"):
+    for form in ("plain", "einsum", "fused", "grouped", "expanded", "stacked"):
         ckpt = loaded(network_of(2, form))
         audits.append(td.audit(ckpt))
         traces.append(td.trace(ckpt, prompts))
@@ -145,11 +156,11 @@ def test_a_head_without_effect_is_one_whose_columns_are_zero(form: str) -> None:
         torch.testing.assert_close(gated.feed_forward, by_hand.feed_forward)
 
 
-@pytest.mark.parametrize("form", ["plain", "einsum", "fused", "stacked"])
+@pytest.mark.parametrize("form", ["plain", "einsum", "fused", "grouped", "stacked"])
 def test_a_factor_on_the_logits_is_one_on_the_queries(form: str) -> None:
-    network, prompt = network_of(form=form), torch.tensor([5, 9, 33, 21, 7])
+    network, prompt = network_of(2, form), torch.tensor([5, 9, 33, 21, 7])
     hotter = loaded(network).under({"logits": 0.5}).states(prompt)
-    changed = network_of(form=form)
+    changed = network_of(2, form)
     for block in changed.h:
         block.attn.c_attn.weight.data[:DIM] *= 0.5
         block.attn.c_attn.bias.data[:DIM] *= 0.5

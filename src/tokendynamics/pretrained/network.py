@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.numerics.errors import expected, shown
@@ -156,6 +157,17 @@ def without_cache(network: nn.Module) -> Iterator[None]:
 def copied(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return arguments of a forward pass with copies of their tensors, into which a network may write."""
     return {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in arguments.items()}
+
+
+def tensors_given(output: Any) -> list[torch.Tensor]:
+    """Return the tensors in what a network gave, in their order: in a tuple, a list, a mapping or an object.
+
+    >>> tensors_given({"loss": None, "logits": torch.ones(2)})
+    [tensor([1., 1.])]
+    """
+    if not isinstance(output, torch.Tensor | Mapping | tuple | list):
+        output = getattr(output, "__dict__", output)
+    return [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
 
 
 @contextmanager

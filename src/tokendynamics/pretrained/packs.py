@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tokendynamics.pretrained.length_dependence import as_before
-from tokendynamics.pretrained.network import copied
+from tokendynamics.pretrained.network import copied, tensors_given
 
 Packing: TypeAlias = Literal["any lengths", "any lengths with a mask", "equal shapes", "none"]
 """Which inputs may share a pass: prompts of any lengths, shorter ones filled up behind their end; the same where a mask
@@ -71,10 +71,10 @@ def filler_of(network: Any) -> int:
 
 
 def _run(network: nn.Module, arguments: Mapping[str, Any]) -> Tensor | None:
-    """Return the first tensor that a network gives, None where it does not take these arguments."""
+    """Return the first tensor with an axis that a network gives; None without one, or where it does not run."""
     with suppress(TypeError, ValueError, RuntimeError, IndexError), as_before(network):
         output = network(**copied(arguments))
-        return output if isinstance(output, Tensor) else output[0]
+        return next((tensor for tensor in tensors_given(output) if tensor.ndim), None)
     return None
 
 

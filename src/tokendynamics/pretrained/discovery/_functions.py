@@ -260,7 +260,7 @@ class AttentionFunctions(TorchFunctionMode):
         changed = multiplied(scaled, added, hidden, of_row)
         wanted = named.get("dtype", args[2] if len(args) > 2 and isinstance(args[2], torch.dtype) else None)
         output = changed.softmax(dim=-1).to(wanted or logits.dtype)
-        self._known[output] = _Weights(changed, replace(known, query=known.query.double(), key=known.key.double()))
+        self._known[output] = _Weights(changed, known)
         return output
 
     def _keep(self, output: Tensor, known: _Logits | _Weights) -> None:
@@ -376,8 +376,9 @@ class _Product:
 
 
 def _call(logits: Tensor, source: _Logits, weights: Tensor, value: Tensor, output: Tensor) -> AttentionCall:
+    grouped = _in_groups(source.key)
     logits, weights, query, key, value, output = (
-        _by_head(tensor.detach()) for tensor in (logits, weights, source.query, source.key, value, output)
+        _by_head(tensor.detach(), grouped) for tensor in (logits, weights, source.query, source.key, value, output)
     )
 
     def mask_of(rows: slice) -> Tensor | None:
@@ -420,9 +421,24 @@ def _call(logits: Tensor, source: _Logits, weights: Tensor, value: Tensor, outpu
     )
 
 
-def _by_head(tensor: Tensor) -> Tensor:
-    """Return a tensor (…, head, token, feature) as (batch, head, token, feature); one without heads has one."""
-    return tensor[:, None] if tensor.ndim == 3 else tensor.flatten(0, -4)
+def _by_head(tensor: Tensor, grouped: bool = False) -> Tensor:
+    """Return a tensor (…, head, token, feature) as (batch, head, token, feature); one without heads has one.
+
+    Args:
+        tensor: Of an attention.
+        grouped: Whether heads have two axes, as those in groups that share a key; see `_in_groups`.
+    """
+    if tensor.ndim == 3:
+        return tensor[:, None]
+    return tensor.flatten(0, -5).flatten(1, 2) if grouped and tensor.ndim > 4 else tensor.flatten(0, -4)
+
+
+def _in_groups(key: Tensor) -> bool:
+    """Tell whether the last two axes before the tokens are those of heads, one of which shares its keys.
+
+    Further axes are those of inputs, windows or channels.
+    """
+    return key.ndim > 4 and any(key.shape[axis] > 1 and key.stride(axis) == 0 for axis in (-3, -4))
 
 
 def _shared(tensor: Tensor) -> Tensor:
@@ -516,8 +532,10 @@ class _FusedArguments:
         """Return the arguments by name; each tensor as (batch, head, token, feature)."""
         del dropout_p, enable_gqa
         factor = float(query.shape[-1] ** -0.5 if scale is None else scale)
-        mask = attn_mask if attn_mask is None or attn_mask.ndim in (2, 4) else _by_head(attn_mask)
-        return _FusedArguments(_by_head(query), _by_head(key), _by_head(value), mask, is_causal, factor)
+        grouped = _in_groups(key)
+        mask = attn_mask if attn_mask is None or attn_mask.ndim in (2, 4) else _by_head(attn_mask, grouped)
+        several = (_by_head(tensor, grouped) for tensor in (query, key, value))
+        return _FusedArguments(*several, mask, is_causal, factor)
 
     def shown(self, rows: slice) -> Tensor | None:
         """Return which senders some receivers may see; None where every token sees every token."""
@@ -563,7 +581,7 @@ class _FusedArguments:
             query=self.query.detach(),
             key=self.key.detach(),
             value=self.value.detach(),
-            output=_by_head(output).detach().transpose(1, 2),
+            output=output.detach().reshape(*self.query.shape[:3], -1).transpose(1, 2),
             weights_of=weights_of,
             mask_of=self.mask_of,
             scale=self.scale,

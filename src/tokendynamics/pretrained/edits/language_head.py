@@ -17,7 +17,7 @@ from tokendynamics.pretrained.discovery._calls import Hooks
 from tokendynamics.pretrained.discovery.layout import Layout
 from tokendynamics.pretrained.edits._pass import arguments_for, check_one_stream
 from tokendynamics.pretrained.length_dependence import as_before
-from tokendynamics.pretrained.network import copied, quietly
+from tokendynamics.pretrained.network import copied, quietly, tensors_given
 from tokendynamics.pretrained.other_libraries import refusing, silenced
 from tokendynamics.pretrained.packs import Pack
 
@@ -108,11 +108,10 @@ def logits_of(output: Any, ids: Tensor, vocabulary: int) -> Tensor | None:
     >>> logits_of((torch.zeros(1, 3, 7),), torch.zeros(1, 3), vocabulary=7).shape
     torch.Size([1, 3, 7])
     """
-    logits = getattr(output, "logits", None)
-    if logits is None:
-        logits = output if isinstance(output, Tensor) or not isinstance(output, tuple) else output[0]
+    named = getattr(output, "logits", None)
     # A classifier's logits have other sizes, and so have states.
-    return logits if isinstance(logits, Tensor) and logits.shape == (*ids.shape, vocabulary) else None
+    several = tensors_given(output if named is None else named)
+    return next((tensor for tensor in several if tensor.shape == (*ids.shape, vocabulary)), None)
 
 
 class LanguageHead(Hooks):
