@@ -69,9 +69,7 @@ def _rarely(record: type, plain: Callable[..., None]) -> type:
     def made(self: object, *args: Any, **named: Any) -> None:
         nonlocal left
         left -= 1
-        if left <= 0:
-            record.__init__ = plain
-        careful(self, *args, **named)
+        (plain if left < 0 else careful)(self, *args, **named)
 
     record.__init__ = made
     return record
