@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from typing import Any
@@ -404,6 +405,46 @@ def test_a_result_is_explored_from_its_own_method_and_from_a_file(tmp_path: Any)
     (system,) = data_of(html)
     assert (system["title"], system["beta"], len(system["times"])) == ("<b>mine</b>", 3.0, 9)
     assert "<b>mine" not in html
+
+
+def test_observables_of_the_user_are_computed_by_python_at_every_state_that_is_played(tmp_path: Any) -> None:
+    flow = td.Flow(td.Attention(EYE, EYE), td.Sphere())
+    run = td.simulate(flow, td.Sphere().sample(5, 3, seed=2), [0.0, 1.0, 3.0])
+    given = {"height": lambda state: state[:, 2].mean(), "<b>": lambda state: 1.0 if state[0, 2] < 0 else math.nan}
+    html = run.explore(tmp_path / "page.html", observables=given).read_text(encoding="utf-8")
+    (system,) = data_of(html)
+    assert (system["flow"], system["added"]) == (None, ["height", "<b>"])
+    assert "observables of your own" in system["why_not_live"]
+    heights = [one["added"][0] for one in system["measures"]]
+    np.testing.assert_allclose(heights, run.states[..., 2].mean(axis=-1), rtol=1e-12)
+    assert [one["added"][1] for one in system["measures"]] == [None if one[0, 2] >= 0 else 1.0 for one in run.states]
+    assert "<b>" not in html
+    (live,) = data_of(run.explore(tmp_path / "page.html", observables={}).read_text(encoding="utf-8"))
+    assert live["flow"] is not None
+    text = '[attention]\nqk = "identity"\nov = "identity"\n[space]\nkind = "sphere"\n[start]\nlaw = "uniform"\n'
+    file = parse(f"{text}tokens = 5\ndim = 3\nseed = 1\n[time]\nend = 2.0\npoints = 9", "a.toml")
+    (system,) = data_of(page.explorer_page(file, given={"tokens": len}))
+    assert [one["added"] for one in system["measures"]] == [[5.0]] * 9
+
+
+@pytest.mark.parametrize(
+    ("subject", "given", "words"),
+    [
+        ("run", {"rank": len}, "observables: expected names that no variable has, got 'rank'"),
+        ("run", {"": len}, "observables: expected names that no variable has, got ''"),
+        ("run", {"a": 3}, r"observables\['a'\]: expected a function of states, got 3"),
+        ("run", [len], "observables: expected functions of states by name, got "),
+        ("run", {"a": str}, r"observables\['a'\]: expected a number for each state, got "),
+        (None, {"a": len}, r"observables: expected None where no run is played, got a; trace\(observables=\)"),
+        ("diagnosis", {"a": len}, "observables: expected None where no run is played, got a"),
+    ],
+)
+def test_observables_that_cannot_be_shown_are_refused(
+    subject: str | None, given: Any, words: str, diagnosis: td.Diagnosis
+) -> None:
+    run = td.simulate(td.Flow(td.Attention(EYE, EYE), td.Sphere()), EYE, [0.0, 1.0])
+    with pytest.raises((ArgumentTypeError, ArgumentValueError), match=words):
+        page.explorer_page({"run": run, "diagnosis": diagnosis, None: None}[subject], given=given)
 
 
 def test_every_term_is_explained_by_one_sentence_and_every_step_names_a_control(

@@ -528,6 +528,20 @@ def test_frames_of_python_are_played(browser: Any, tmp_path: Path) -> None:
     assert browser.execute_script("return document.getElementById('live').hidden")
 
 
+def test_an_observable_of_the_user_has_a_chart_and_its_value(browser: Any, tmp_path: Path) -> None:
+    run = td.simulate(td.Flow(td.Attention(np.eye(3), np.eye(3)), td.Sphere()), np.eye(3)[:2], [0.0, 1.0, 2.0])
+    given = {"first": lambda state: float(state[0, 0]), "never": lambda state: float("nan")}
+    emulate(browser)
+    browser.get(run.explore(tmp_path / "page.html", observables=given).as_uri())
+    for frame in (0, 2):
+        asked(browser, "hook.seek(arguments[0])", frame)
+        assert words(browser, "added-0-value") == number(float(run.states[frame, 0, 0]))
+        assert words(browser, "added-1-value") == "undefined"
+    drawn = "return new Set(document.getElementById('added-0').getContext('2d').getImageData(0, 0, 300, 60).data).size"
+    assert browser.execute_script(drawn) > 2
+    assert violations(browser) == []
+
+
 @pytest.mark.parametrize("value", ["NaN", "", "1e9", "-1e9"])
 def test_no_value_of_a_slider_leaves_its_range(value: str, opened: Any) -> None:
     for ident, low, high in (("beta", 0.25, 16), ("tokens", 2, 32)):

@@ -89,9 +89,9 @@ def test_what_the_named_lever_changes_stands_beside_the_network_as_it_is(found: 
     _, table = section(of_two).tables
     rows = {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
     assert "after layer 2" in table.caption
-    assert rows["κ"] == ["2", "2.25", "+2.500", "+2.000", "+3.000"]
+    assert rows["κ"] == ["2.0", "2.25", "+2.500", "+2.000", "+3.000"]
     assert rows["share of the token alone"] == ["0.7", "0.35", "−0.350", "0.000", "0.000"]
-    assert rows["loss (nats)"] == ["2", "2.5", "+0.500", "undefined", "undefined"]
+    assert rows["loss (nats)"] == ["2.0", "2.50", "+0.500", "undefined", "undefined"]
     assert HOSTILE not in page_of(of_two)
 
 

@@ -78,7 +78,7 @@ def write(result: Any, path: str | Path, max_bytes: int | None = None) -> Path:
 
 
 @typed_arguments
-def explore(path: str | Path, subject: Any = None, texts: Any = None) -> Path:
+def explore(path: str | Path, subject: Any = None, texts: Any = None, *, observables: Any = None) -> Path:
     """Write the explorer: a page on which tokens move under attention, as one HTML file without any request.
 
     The browser integrates the flow with steps controlled as those of `tokendynamics.simulate`, so that β, the mask,
@@ -95,18 +95,23 @@ def explore(path: str | Path, subject: Any = None, texts: Any = None) -> Path:
             paths it holds.
         texts: What a network reads, at least two for the flow of circuits; see `tokendynamics.trace`. None for some
             default texts.
+        observables: Functions of a state (token, dim), a float64 tensor, by name, each of which gives one number: a
+            chart for each stands beside those of the page. The states of the run are then played, as Python alone can
+            compute them.
 
     Returns:
         The path written.
 
     Raises:
-        ArgumentTypeError: Another subject, or texts without a network.
-        ArgumentValueError: `path` is a folder, or more tokens than a page can hold.
+        ArgumentTypeError: Another subject, texts without a network, observables that are no functions of states by
+            name or give no number, or observables where no run is played.
+        ArgumentValueError: `path` is a folder, more tokens than a page can hold, or the name of an observable is one
+            of the page's own.
     """
     from tokendynamics.report._page import write_page
     from tokendynamics.report.explorer._page import explorer_page
 
-    return write_page(explorer_page(subject, texts), path)
+    return write_page(explorer_page(subject, texts, observables), path)
 
 
 def notebook_html(diagnosis: Diagnosis) -> str:

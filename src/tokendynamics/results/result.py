@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -126,7 +126,7 @@ class Result(Readable):
         return pages().write(self, path, max_bytes=max_bytes)
 
     @typed_arguments
-    def explore(self, path: str | Path) -> Path:
+    def explore(self, path: str | Path, *, observables: Mapping[str, Callable[[Any], float]] | None = None) -> Path:
         """Write a page on which the tokens of this result move, as one HTML file without any request.
 
         A flow that a browser can integrate is integrated there, with sliders for what moves the tokens; the states of
@@ -134,16 +134,18 @@ class Result(Readable):
 
         Args:
             path: The file to write; its folder is made if need be.
+            observables: Functions of a state (token, dim), a float64 tensor, by name, each of which gives one number:
+                a chart for each stands on the page, and the states of the run are played. None for a diagnosis.
 
         Returns:
             The path written.
 
         Raises:
             ArgumentTypeError: A result in which no token moves in time; trajectories, simulations and diagnoses
-                can be explored.
-            ArgumentValueError: `path` is a folder.
+                can be explored; or observables that are no functions or give no number.
+            ArgumentValueError: `path` is a folder, or the name of an observable is one of the page's own.
         """
-        return pages().explore(path, self)
+        return pages().explore(path, self, observables=observables)
 
 
 class StoredResult(Result):

@@ -22,7 +22,6 @@ from tokendynamics.diagnosis.tracing.prompt_shares import (
 from tokendynamics.diagnosis.tracing.prompt_trace import (
     PERSISTENT_SHARE,
     SINK_RATIO,
-    Observable,
     PromptTrace,
     measure_pack,
     slower_observables,
@@ -40,6 +39,7 @@ from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.observables.by_name import Observable
 from tokendynamics.observables.many_tokens import are_many
 from tokendynamics.pretrained import Architecture, Checkpoint
 from tokendynamics.pretrained.discovery.attention_call import WHOLE_BYTES

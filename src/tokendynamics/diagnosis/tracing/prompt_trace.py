@@ -8,9 +8,8 @@ hundreds of times the others', and every measure that weighs tokens by norm then
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import as_integer
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.observables import clusters, hemisphere
+from tokendynamics.observables.by_name import Observable, read_observables
 from tokendynamics.observables.directions import refuse_zero_tokens
 from tokendynamics.observables.summary import Gram, gram_of, summarize_gram
 from tokendynamics.pretrained.edits.states import PackStates
@@ -58,10 +58,6 @@ def tokens_to_remove(sinks: Bool[Tensor, "layer token"]) -> Bool[Tensor, "layer 
     """
     persistent = sinks.double().mean(dim=0) >= PERSISTENT_SHARE
     return sinks | persistent
-
-
-Observable: TypeAlias = Callable[[Tensor], float]
-"""A number of one state, shape (token, dim)."""
 
 
 @dataclass(frozen=True)
@@ -232,18 +228,10 @@ def slower_observables(
     unknown = [name for name in extra if name not in known]
     if unknown:
         raise ArgumentValueError(expected("extra", f"among {', '.join(known)}", ", ".join(map(repr, unknown))))
-    if own is not None and not isinstance(own, Mapping):
-        raise ArgumentTypeError(expected("observables", "functions of states by name", shown(own)))
-    for name, function in (own or {}).items():
-        if not callable(function):
-            raise ArgumentTypeError(expected(f"observables[{name!r}]", "a function of states", shown(function)))
-        if (
-            not isinstance(name, str)
-            or name in known
-            or name.removesuffix("_interval") in (*DESCRIPTIONS, *_COORDINATES)
-        ):
-            raise ArgumentValueError(expected("observables", "names that no variable has", shown(name)))
-    return {name: known[name] for name in extra} | {name: _checked(name, each) for name, each in (own or {}).items()}
+    variables = {*known, *DESCRIPTIONS, *_COORDINATES}
+    return {name: known[name] for name in extra} | read_observables(
+        own, variables | {f"{name}_interval" for name in variables}
+    )
 
 
 _COORDINATES = (
@@ -260,19 +248,6 @@ _COORDINATES = (
     "cosine",
     "",
 )
-
-
-def _checked(name: str, function: Observable) -> Observable:
-    def number(x: Tensor) -> float:
-        value = function(x)
-        try:
-            return float(value)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise ArgumentTypeError(
-                expected(f"observables[{name!r}]", "a number for each state", shown(value))
-            ) from error
-
-    return number
 
 
 def _one_by_one(gram: Gram, keep: Bool[Tensor, "mask state token"], observable: Observable) -> Tensor:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Mapping
 from functools import singledispatch
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from markupsafe import Markup
 from torch import nn
@@ -17,12 +18,14 @@ from tokendynamics.diagnosis import Diagnosis
 from tokendynamics.dynamics import Trajectory
 from tokendynamics.numerics import ArgumentTypeError
 from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.observables.by_name import Observable, read_observables
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.loading import as_checkpoint
 from tokendynamics.report._page import content_security_policy, resource, style, templates
 from tokendynamics.report.explorer._flow import why_not_live
 from tokendynamics.report.explorer._network import of_diagnosis, of_network
 from tokendynamics.report.explorer._system import (
+    BY_PYTHON,
     NO_NOISE,
     check_tokens,
     live_system,
@@ -85,9 +88,16 @@ def _table(name: str) -> dict[str, Any]:
     return tomllib.loads(files("tokendynamics.report").joinpath(name).read_text(encoding="utf-8"))
 
 
+Added: TypeAlias = Mapping[str, Observable] | None
+"""Observables of the user, by name."""
+
+MEASURES = ("spread", "rank", "clusters", "energy")
+"""What the page draws over time."""
+
+
 @singledispatch
-def systems_of(subject: Any) -> list[dict[str, Any]]:
-    """Return the systems of a page about one subject.
+def systems_of(subject: Any, added: Added = None) -> list[dict[str, Any]]:
+    """Return the systems of a page about one subject, with observables of the user where a run is played.
 
     Raises:
         ArgumentTypeError: Nothing that moves.
@@ -97,52 +107,69 @@ def systems_of(subject: Any) -> list[dict[str, Any]]:
 
 
 @systems_of.register
-def _(subject: Trajectory) -> list[dict[str, Any]]:
-    return [of_trajectory(subject, "A run")]
+def _(subject: Trajectory, added: Added = None) -> list[dict[str, Any]]:
+    return [of_trajectory(subject, "A run", added)]
 
 
 @systems_of.register
-def _(subject: Simulation) -> list[dict[str, Any]]:
-    return [of_trajectory(subject.trajectory, subject.file.tables.title or "A simulation")]
+def _(subject: Simulation, added: Added = None) -> list[dict[str, Any]]:
+    return [of_trajectory(subject.trajectory, subject.file.tables.title or "A simulation", added)]
 
 
 @systems_of.register
-def _(subject: SpecificationFile) -> list[dict[str, Any]]:
+def _(subject: SpecificationFile, added: Added = None) -> list[dict[str, Any]]:
     setup, title = build(subject), subject.tables.title or subject.name
     start = setup.start.flatten(0, -3)[0] if setup.start.ndim > 2 else setup.start
     sentence = "The first system of several is shown." if setup.start.ndim > 2 else ""
     why = NO_NOISE if "noise" in setup.options else why_not_live(setup.flow, start)
+    if added and not why:
+        return [
+            played_system(run(subject).trajectory, BY_PYTHON, name="file", title=title, sentence=sentence, added=added)
+        ]
     if not why:
         return [live_system(setup.flow, start, setup.times, name="file", title=title, sentence=sentence)]
     check_tokens(start.shape[-2])
     played = f"{why} The states that Python computed are played."
-    return [played_system(run(subject).trajectory, played, name="file", title=title, sentence=sentence)]
+    return [played_system(run(subject).trajectory, played, name="file", title=title, sentence=sentence, added=added)]
 
 
 @systems_of.register
-def _(subject: Diagnosis) -> list[dict[str, Any]]:
+def _(subject: Diagnosis, added: Added = None) -> list[dict[str, Any]]:
+    _refuse_added(added)
     return [of_diagnosis(subject)]
 
 
-def explorer_page(subject: Any = None, texts: Any = None) -> str:
+def _refuse_added(added: Added = None) -> None:
+    if added:
+        wanted = "None where no run is played"
+        raise ArgumentTypeError(
+            expected("observables", wanted, ", ".join(added), "trace(observables=) takes them for networks")
+        )
+
+
+def explorer_page(subject: Any = None, texts: Any = None, given: Any = None) -> str:
     """Return the page as HTML that needs nothing else: no request, no script to be read.
 
     Args:
         subject: See `systems_of`, or a network; None for the presets.
         texts: Of a network; see `of_network`.
+        given: Observables of the user, by name.
 
     Raises:
-        ArgumentTypeError: Nothing that moves, or texts where there is no network.
+        ArgumentTypeError: Nothing that moves, texts where there is no network, or observables where no run is played.
     """
+    added = read_observables(given, taken=MEASURES)
     if isinstance(subject, str | Path | nn.Module | Checkpoint):
+        _refuse_added(added)
         checkpoint = as_checkpoint(subject, "subject")
         systems, title = of_network(checkpoint, texts), checkpoint.name
     elif texts is not None:
         raise ArgumentTypeError(expected("texts", "None where no network reads them", shown(texts)))
     elif subject is None:
+        _refuse_added(added)
         systems, title = presets(), "How tokens move under attention"
     else:
-        systems = systems_of(subject)
+        systems = systems_of(subject, added)
         title = str(systems[0]["title"])
     script = "\n\n".join(map(resource, SCRIPTS))
     sheet = style("page.css", "explorer.css")
@@ -159,6 +186,8 @@ def explorer_page(subject: Any = None, texts: Any = None) -> str:
             systems=systems,
             still=still_of(systems[0]),
             glossary={key: words[key] for key in TERMS},
+            measures=MEASURES,
+            added=list(added),
             data=Markup(data.replace("<", "\\u003c")),  # noqa: S704
             script=Markup(script),  # noqa: S704
             style=Markup(sheet),  # noqa: S704

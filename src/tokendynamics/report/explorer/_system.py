@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from tokendynamics import observables
 from tokendynamics.dynamics import Flow, Trajectory, simulate
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
+from tokendynamics.observables.by_name import Observable
 from tokendynamics.report.explorer import _statements
 from tokendynamics.report.explorer._flow import MOST_TOKENS, numbers_of, sharpness, why_not_live
 from tokendynamics.words import count
@@ -33,6 +36,7 @@ _LINKED = 600
 
 
 NO_NOISE = "A browser computes no noise."
+BY_PYTHON = "Python computes observables of your own: the saved states are played."
 
 
 def live_system(
@@ -64,8 +68,16 @@ def live_system(
     }
 
 
-def played_system(trajectory: Trajectory, why: str, *, name: str, title: str, sentence: str) -> dict[str, Any]:
-    """Return a system whose frames are those of a run; of several systems, the first."""
+def played_system(
+    trajectory: Trajectory,
+    why: str,
+    *,
+    name: str,
+    title: str,
+    sentence: str,
+    added: Mapping[str, Observable] | None = None,
+) -> dict[str, Any]:
+    """Return a system whose frames are those of a run, with observables of the user; of several systems, the first."""
     states, reached = trajectory.tensor, np.asarray(trajectory.reached)
     if states.ndim > 3:
         states, reached = states.flatten(0, -4)[0], reached.reshape(-1, reached.shape[-1])[0]
@@ -88,10 +100,17 @@ def played_system(trajectory: Trajectory, why: str, *, name: str, title: str, se
         "times": trajectory.times[places].tolist(),
         "plane": plane,
         "frames": rounded(shown),
-        "measures": [measured(torch.from_numpy(state)) for state in drawn],
+        "measures": [_with_added(torch.from_numpy(state), added or {}) for state in drawn],
+        "added": list(added or {}),
         "statements": None if unknown or trajectory.flow is None else _statements.of_run(trajectory.flow, trajectory),
         "why_no_statements": unknown,
     }
+
+
+def _with_added(state: Tensor, added: Mapping[str, Observable]) -> dict[str, Any]:
+    """Return what the page shows of a state, with the values of the user's observables; null where one is undefined."""
+    values = [observable(state) for observable in added.values()]
+    return measured(state) | ({"added": [value if math.isfinite(value) else None for value in values]} if added else {})
 
 
 def _why_no_statements(trajectory: Trajectory) -> str:
@@ -103,7 +122,7 @@ def _why_no_statements(trajectory: Trajectory) -> str:
     return ""
 
 
-def of_trajectory(trajectory: Trajectory, title: str) -> dict[str, Any]:
+def of_trajectory(trajectory: Trajectory, title: str, added: Mapping[str, Observable] | None = None) -> dict[str, Any]:
     """Return the system of a run: live from its first state where that can be, else played."""
     several = trajectory.tensor.ndim > 3 and int(np.prod(trajectory.tensor.shape[:-3])) > 1
     sentence = "The first system of several is shown." if several else ""
@@ -114,6 +133,8 @@ def of_trajectory(trajectory: Trajectory, title: str) -> dict[str, Any]:
         why = f"{NO_NOISE} The saved states are played."
     elif flow is None:
         why = "The flow of this run is not known any more; its saved states are played."
+    elif added:
+        why = BY_PYTHON
     else:
         start = trajectory.tensor.flatten(0, -4)[0] if trajectory.tensor.ndim > 3 else trajectory.tensor
         why = why_not_live(flow, start[0])
@@ -123,7 +144,7 @@ def of_trajectory(trajectory: Trajectory, title: str) -> dict[str, Any]:
                 flow, start[0].detach().cpu().double(), times, name="run", title=title, sentence=sentence
             )
         why = f"{why} The states that Python computed are played."
-    return played_system(trajectory, why, name="run", title=title, sentence=sentence)
+    return played_system(trajectory, why, name="run", title=title, sentence=sentence, added=added)
 
 
 def check_tokens(tokens: int) -> None:

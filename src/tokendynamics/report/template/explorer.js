@@ -8,9 +8,9 @@
  * @typedef {{name: string, title: string, sentence: string, why_not_live: string, flow: System | null, beta: number, times: number[],
  *   clock?: string, extent?: number, why_no_statements?: string, plane: {names: string[], vectors: number[][]} | null, frames: number[][][] | null, statements: Table | null, space?: string,
  *   certificates?: {beta: number[], certified: Certified[], index: number[][]} | null,
- *   tokens?: string[], measures?: {spread: number | null, rank: number | null, clusters: number | null}[]}} Shown
+ *   tokens?: string[], added?: string[], measures?: {spread: number | null, rank: number | null, clusters: number | null, added?: (number | null)[]}[]}} Shown
  * @typedef {{preset: string, beta: number, tokens: number, mask: string, weights: string, positions: string, frame: number}} Settings
- * @typedef {{spread: number, similarity: number, rank: number, clusters: number, energy: number}} Measures
+ * @typedef {{spread: number, similarity: number, rank: number, clusters: number, energy: number, added?: (number | null)[]}} Measures
  */
 
 /** @type {{version: string, systems: Shown[], tour: {text: string, preset: string, control: string, measure: string}[]}} */
@@ -89,7 +89,7 @@ class Movie {
     /** @type {Measures[]} */
     this.measures = [];
     // Frames are drawn in three directions; what is measured is measured by Python in all.
-    if (!this.run) this.measures = (this.system.measures || []).map((one) => ({ spread: one.spread ?? NaN, similarity: 1 - (one.spread ?? NaN), rank: one.rank ?? NaN, clusters: one.clusters ?? NaN, energy: NaN }));
+    if (!this.run) this.measures = (this.system.measures || []).map((one) => ({ spread: one.spread ?? NaN, similarity: 1 - (one.spread ?? NaN), rank: one.rank ?? NaN, clusters: one.clusters ?? NaN, energy: NaN, added: one.added }));
   }
 
   /** Compute for some milliseconds; true where something is left. @param {number} milliseconds */
@@ -175,6 +175,7 @@ function drawStage(canvas, movie, frame) {
 
 /** @type {Record<string, (one: Measures) => number>} */
 const CHARTS = { spread: (one) => one.spread, rank: (one) => one.rank, clusters: (one) => one.clusters, energy: (one) => one.energy };
+(DATA.systems[0].added || []).forEach((_, place) => { CHARTS[`added-${place}`] = (one) => (one.added || [])[place] ?? NaN; });
 
 /** @param {string} name */
 function drawChart(name) {
