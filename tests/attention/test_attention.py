@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from tokendynamics.attention import Attention, FactoredMatrix, RotaryPositions
-from tokendynamics.attention.mixing import SHORT
+from tokendynamics.attention.mixing import SHORT, largest_logits
 
 RNG = np.random.default_rng(1)
+OFFSETS = {"exponential": 0.7}
 
 
 def plain_pattern(x, qk, causal, weights):
@@ -21,7 +22,11 @@ def plain_pattern(x, qk, causal, weights):
             senders = range(i + 1) if causal else range(len(x))
             logits = np.array([x[i] @ qk[h] @ x[j] for j in senders])
             raised = np.exp(logits - logits.max())
-            rows = {"softmax": raised / raised.sum(), "linear": logits, "exponential": np.exp(logits) / len(logits)}
+            rows = {
+                "softmax": raised / raised.sum(),
+                "linear": logits,
+                "exponential": np.exp(logits - 0.7) / len(logits),
+            }
             found[h, i, : len(logits)] = rows[weights]
     return found
 
@@ -31,7 +36,7 @@ def plain_pattern(x, qk, causal, weights):
 @pytest.mark.parametrize("tokens", [1, 7, SHORT + 5])
 def test_patterns_and_averages_are_the_plain_sums_however_long(tokens, weights, causal):
     qk, ov, x = RNG.normal(size=(2, 3, 3)), RNG.normal(size=(2, 3, 3)), RNG.normal(size=(tokens, 3))
-    attention = Attention(qk, ov, causal=causal, weights=weights)
+    attention = Attention(qk, ov, causal=causal, weights=weights, offset=OFFSETS.get(weights, 0.0))
     wanted = plain_pattern(x, qk, causal, weights)
     np.testing.assert_allclose(attention.pattern(x), wanted, rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(attention.logits(x), np.einsum("id,hde,je->hij", x, qk, x), rtol=1e-12, atol=1e-13)
@@ -106,3 +111,11 @@ def test_memory_of_a_long_sequence_is_not_the_square_of_its_length():
     row = attention.mix(x, 0.0)[1234]
     weights = torch.softmax(x[:1235] @ x[1234], dim=0)
     torch.testing.assert_close(row, weights @ x[:1235], rtol=1e-11, atol=1e-12)
+
+
+def test_rows_whose_logits_are_large_do_not_blur_those_of_others():
+    logits = torch.tensor(
+        [[1e12, 1e12 - 1.0], [1e-6, 2e-6], [1.0, 1.0 - 1e-16], [-math.inf, -3.0]], dtype=torch.float64
+    )
+    chosen = largest_logits(logits)
+    assert chosen.tolist() == [[True, False], [False, True], [True, True], [False, True]]
