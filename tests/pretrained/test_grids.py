@@ -104,6 +104,25 @@ def test_an_audit_on_a_grid_is_of_attention_over_all_places(window: int) -> None
         td.trace(ckpt, [{"patches": torch.randn(1, SIDE, SIDE, 6)}])
 
 
+class OneKey(Attention):
+    """Heads that share their keys and values, by an axis of windows and one of heads."""
+
+    def mixed(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        shape = (len(q) // 4, 4, *q.shape[1:])
+        k, v = (part[:, :1].unflatten(0, shape[:2]).expand(shape) for part in (k, v))
+        q = q.unflatten(0, shape[:2])
+        weights = (torch.einsum("bwhid,bwhjd->bwhij", q, k) / math.sqrt(q.shape[-1])).softmax(dim=-1)
+        return torch.einsum("bwhij,bwhjd->bwhid", weights, v).flatten(0, 1)
+
+
+def test_windows_whose_heads_share_their_keys_are_no_heads() -> None:
+    network = network_of(2)
+    for block in network.blocks:
+        block.attention = OneKey()
+    with pytest.raises(AttentionFactorsError, match="over groups of 4 of the 16 tokens, as in windows"):
+        td.audit(loaded(network))
+
+
 class Rows(WindowBlock):
     """Every row is a sequence of its own, as every channel of a series is (PatchTST)."""
 

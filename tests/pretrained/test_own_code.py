@@ -52,6 +52,10 @@ class Attention(nn.Module):
             shape = (len(x), self.kv_heads, HEADS // self.kv_heads, tokens, width)
             k, v = (part.unflatten(1, shape[1:3])[:, :, :1].expand(shape) for part in (k, v))
             y = functional.scaled_dot_product_attention(q.view(shape), k, v, is_causal=True).flatten(1, 2)
+        elif self.form == "copied":  # likewise, with keys that a rotation would have copied
+            shape = (len(x), self.kv_heads, HEADS // self.kv_heads, tokens, width)
+            k, v = (part.unflatten(1, shape[1:3])[:, :, :1].contiguous().expand(shape) for part in (k, v))
+            y = functional.scaled_dot_product_attention(q.view(shape), k, v, is_causal=True).flatten(1, 2)
         elif self.form == "stacked":  # the heads of all inputs one below the other, as XGLM and MVP have them
             hidden = self.bias[0, :, :tokens, :tokens] == 0
             q, k, v = (tensor.reshape(-1, tokens, width) for tensor in (q, k, v))
@@ -130,7 +134,7 @@ def test_the_factors_are_those_of_the_fused_projection(form: str, kv_heads: int)
 def test_all_ways_of_writing_it_are_one_network() -> None:
     prompts = [[5, 9, 33, 21, 7], [12, 3, 38, 2], [1, 30, 4, 4, 4, 9]]
     audits, traces, patterns = [], [], []
-    for form in ("plain", "einsum", "fused", "grouped", "expanded", "stacked"):
+    for form in ("plain", "einsum", "fused", "grouped", "expanded", "copied", "stacked"):
         ckpt = loaded(network_of(2, form))
         audits.append(td.audit(ckpt))
         traces.append(td.trace(ckpt, prompts))

@@ -376,7 +376,7 @@ class _Product:
 
 
 def _call(logits: Tensor, source: _Logits, weights: Tensor, value: Tensor, output: Tensor) -> AttentionCall:
-    grouped = _in_groups(source.key)
+    grouped = _in_groups(source.query, source.key)
     logits, weights, query, key, value, output = (
         _by_head(tensor.detach(), grouped) for tensor in (logits, weights, source.query, source.key, value, output)
     )
@@ -433,12 +433,21 @@ def _by_head(tensor: Tensor, grouped: bool = False) -> Tensor:
     return tensor.flatten(0, -5).flatten(1, 2) if grouped and tensor.ndim > 4 else tensor.flatten(0, -4)
 
 
-def _in_groups(key: Tensor) -> bool:
+def _in_groups(query: Tensor, key: Tensor) -> bool:
     """Tell whether the last two axes before the tokens are those of heads, one of which shares its keys.
 
-    Further axes are those of inputs, windows or channels.
+    Further axes are those of inputs, windows or channels. Windows whose heads share their keys have the same shapes;
+    but in memory heads lie within the features of a token, and windows are farther apart than tokens.
     """
-    return key.ndim > 4 and any(key.shape[axis] > 1 and key.stride(axis) == 0 for axis in (-3, -4))
+    shared = [axis for axis in (-3, -4) if key.ndim > 4 and key.shape[axis] > 1 and key.stride(axis) == 0]
+    if not shared:
+        return False
+    other = -7 - shared[0]
+    for tensor in (query, key.narrow(shared[0], 0, 1)):
+        # What was copied into the order of its axes does not show where it came from.
+        if tensor.shape[other] > 1 and not tensor.is_contiguous():
+            return tensor.stride(other) < tensor.stride(-2)
+    return True
 
 
 def _shared(tensor: Tensor) -> Tensor:
@@ -532,7 +541,7 @@ class _FusedArguments:
         """Return the arguments by name; each tensor as (batch, head, token, feature)."""
         del dropout_p, enable_gqa
         factor = float(query.shape[-1] ** -0.5 if scale is None else scale)
-        grouped = _in_groups(key)
+        grouped = _in_groups(query, key)
         mask = attn_mask if attn_mask is None or attn_mask.ndim in (2, 4) else _by_head(attn_mask, grouped)
         several = (_by_head(tensor, grouped) for tensor in (query, key, value))
         return _FusedArguments(*several, mask, is_causal, factor)
