@@ -406,6 +406,14 @@ def test_how_near_a_frozen_token_others_come() -> None:
     assert f"{reach:.3g}" in str(again.prediction)
 
 
+@pytest.mark.parametrize("beta", [3.0, 9.0])
+def test_the_least_speed_of_the_hypothesis_is_that_of_the_flow(beta: float) -> None:
+    of, start = beside_frozen(2, 1, beta), circle([[0.0, 2.0, 1.1]])
+    (check,) = td.check(of, start, statements=["masking-5.2"])
+    speed = float(of.velocity(start)[0, 2].norm())
+    assert check.hypotheses[-1].margin == pytest.approx(np.sqrt(2) * speed, rel=1e-9)
+
+
 def test_each_hypothesis_about_frozen_tokens_broken_alone_is_named() -> None:
     start = circle([0.0, 2.0, 1.2, 3.0])
     assert reasons("masking-5.2", beside_frozen(2, 2, 4.0), start) == []
