@@ -543,8 +543,8 @@ class _FusedArguments:
         factor = float(query.shape[-1] ** -0.5 if scale is None else scale)
         grouped = _in_groups(query, key)
         mask = attn_mask if attn_mask is None or attn_mask.ndim in (2, 4) else _by_head(attn_mask, grouped)
-        several = (_by_head(tensor, grouped) for tensor in (query, key, value))
-        return _FusedArguments(*several, mask, is_causal, factor)
+        by_head = (_by_head(query, grouped), _by_head(key, grouped), _by_head(value, grouped))
+        return _FusedArguments(*by_head, mask, is_causal, factor)
 
     def shown(self, rows: slice) -> Tensor | None:
         """Return which senders some receivers may see; None where every token sees every token."""
