@@ -200,6 +200,7 @@ SMOOTH = td.Flow(td.Attention(td.Sinusoidal(np.eye(3), np.ones(3), np.ones(3), n
 FREE = td.Flow(td.Attention(np.eye(3), np.eye(3)), td.Free())
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(
     ("flow", "options", "method", "why"),
     [

@@ -56,6 +56,7 @@ POLES = [
 ]
 
 
+@pytest.mark.few(28)
 @pytest.mark.parametrize(("name", "engine"), POLES)
 def test_a_pole_is_divergence_in_every_engine(name, engine):
     flow, start, pole = BLOW_UPS[name]

@@ -93,7 +93,8 @@ def test_directions_that_agree_for_a_moment_are_seen(engine, method):
 
 
 @pytest.mark.parametrize(
-    ("engine", "method"), [("batched", None), ("compiled", None), ("stiff", None), *EVENTS_OF_ORDER_8]
+    ("engine", "method"),
+    [("batched", None), pytest.param("compiled", None, marks=pytest.mark.slow), ("stiff", None), *EVENTS_OF_ORDER_8],
 )
 def test_a_moment_of_rest_is_recorded(engine, method):
     # A token on the way past a saddle: x' = (−1, 1) x from (1, 1e-4) has its least speed at t = log(1e4)/2.

@@ -234,7 +234,9 @@ def test_coordinates_in_the_span_of_few_tokens_give_the_same() -> None:
         torch.testing.assert_close(run.tensor, fixed.tensor, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "engine", [pytest.param(one, marks=pytest.mark.slow if one == "compiled" else ()) for one in ENGINES]
+)
 def test_events_are_those_of_rescaled_tokens(engine: Engine) -> None:
     near = torch.tensor([[1.0, 0.0], [1.0, 0.5]], dtype=torch.float64)
     still = run_of(engine, flow(0 * np.eye(2), np.eye(2)), near, [0.0, 60.0], events=[AtRest(1e-6)])

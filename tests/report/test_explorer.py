@@ -152,9 +152,10 @@ def printed(one: dict[str, Any]) -> tuple[str, str, float, float]:
 @pytest.mark.parametrize(
     ("name", "betas"),
     [
-        ("one-cluster", None),
+        ("one-cluster", (0.25, 2.0, 16.0)),
         ("leader", (0.25, 2.0, 16.0)),
         ("metastability", (4.0, 8.0)),
+        pytest.param("one-cluster", None, marks=pytest.mark.slow),
         pytest.param("leader", None, marks=pytest.mark.slow),
         pytest.param("metastability", None, marks=pytest.mark.slow),
     ],

@@ -454,6 +454,7 @@ def test_a_state_is_in_the_address_and_comes_back_from_it(opened: Any, address: 
     assert opened.execute_script("return document.getElementById('notice').hidden")
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(
     ("fragment", "sentence"),
     [
