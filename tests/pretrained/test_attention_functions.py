@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from tokendynamics.pretrained.discovery._attention_layout import _is_causal
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
-from tokendynamics.pretrained.discovery.interface import multiplied_logits, noticing
+from tokendynamics.pretrained.discovery.interface import multiplied_logits, noticing, watching
 
 BATCH, HEADS, TOKENS, WIDTH = 2, 3, 5, 4
 HIDDEN = torch.ones(TOKENS, TOKENS, dtype=torch.bool).triu(1)
@@ -230,3 +230,29 @@ def test_what_is_no_softmax_of_a_product_is_not_taken_for_one(name: str) -> None
     calls, output = seen_of(NOT_SEEN[name], q, k, v)
     assert calls == []
     assert torch.equal(output, NOT_SEEN[name](q, k, v))
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_a_watched_network_gives_the_states_of_its_own_implementation(implementation: str) -> None:
+    """Falcon with ALiBi rounds its bias in one implementation and not in the other, and has no interface."""
+    from transformers import AutoConfig, AutoModel
+
+    config: Any = AutoConfig.for_model(
+        "falcon", vocab_size=31, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, alibi=True,
+        new_decoder_architecture=False, multi_query=False, parallel_attn=False,
+    )  # fmt: skip
+    config._attn_implementation = implementation
+    torch.manual_seed(2)
+    network = AutoModel.from_config(config).eval()
+    for parameter in network.parameters():
+        parameter.data += 0.2 * torch.randn_like(parameter)
+    ids, calls = torch.randint(0, 31, (1, 9)), []
+    with torch.no_grad():
+        alone = network(ids)[0]
+        with watching(network, calls.append):
+            watched = network(ids)[0]
+        with multiplied_logits(network, lambda: torch.zeros(1)):
+            multiplied = network(ids)[0]
+    assert len(calls) == 2
+    torch.testing.assert_close(watched, alone)
+    torch.testing.assert_close(multiplied, alone, rtol=1e-4, atol=1e-4)

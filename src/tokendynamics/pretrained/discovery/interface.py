@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -141,15 +142,33 @@ def _shown(configurations: list[Any]) -> Iterator[None]:
 
 
 def configurations(network: nn.Module) -> list[Any]:
-    """Return every configuration that chooses an attention, each once."""
+    """Return every configuration that chooses an attention, each once.
+
+    Those that only code without the interface reads are left out: Falcon compares the name of the implementation with
+    the ones that it knows, and with ALiBi it does not compute the same in each.
+    """
     by_id: dict[int, Any] = {}
-    waiting = [module.config for module in network.modules() if hasattr(module, "config")]
+    readers: dict[int, list[nn.Module]] = {}
+    waiting = []
+    for module in network.modules():
+        if hasattr(module, "config"):
+            readers.setdefault(id(module.config), []).append(module)
+            waiting.append(module.config)
     while waiting:
         config = waiting.pop()
         if id(config) not in by_id and hasattr(config, "_attn_implementation"):
             by_id[id(config)] = config
             waiting += [getattr(config, name, None) for name in getattr(config, "sub_configs", {})]
-    return list(by_id.values())
+    return [
+        config for name, config in by_id.items() if any(map(_may_call, readers.get(name, ()))) or name not in readers
+    ]
+
+
+def _may_call(module: nn.Module) -> bool:
+    """Tell whether a module may call the attention that a configuration chooses: not if its files do not mention it."""
+    files = [kind.__module__ for kind in type(module).__mro__ if kind.__module__.startswith("transformers.models.")]
+    written_here = type(module).__module__ not in files
+    return written_here or any(hasattr(sys.modules[file], "ALL_ATTENTION_FUNCTIONS") for file in files)
 
 
 def _attend(
