@@ -1,6 +1,7 @@
 """Searches for counterexamples of the conjectures and false claims of the atlas, whose records are docs/searches.json.
 
-``python -m reproductions.searches --minutes 60`` gives each statement that long. A record says with which seed and how
+``python -m reproductions.searches --minutes 60`` gives each statement that long, or those named by ``--statement``; the
+records of others stay. A record says with which seed and how
 many rounds it came about; `search_counterexample` with these gives the same numbers.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -67,16 +69,20 @@ def _entries(statement: Statement, search: Search) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Search every conjecture and every false claim, one after the other, and write what came of it each time."""
+    """Search conjectures and false claims, one after the other, and write what came of it each time."""
+    open_to_search = [statement.name for statement in ATLAS if statement.standing != "theorem"]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--statement", action="append", choices=open_to_search, help="one to search; may be repeated")
     parser.add_argument("--out", type=Path, default=RECORDS)
     arguments = parser.parse_args()
-    records = []
+    kept = json.loads(arguments.out.read_text(encoding="utf-8"))["searches"] if arguments.out.exists() else []
+    records = {record["statement"]: record for record in kept}
     for statement in ATLAS:
-        if statement.standing != "theorem":
-            records.append(searched(statement, arguments.minutes))
-            write_json(arguments.out, {"versions": versions("tokendynamics", "torch", "numpy"), "searches": records})
+        if statement.name in (arguments.statement or open_to_search):
+            records[statement.name] = searched(statement, arguments.minutes)
+            in_order = [records[name] for name in open_to_search if name in records]
+            write_json(arguments.out, {"versions": versions("tokendynamics", "torch", "numpy"), "searches": in_order})
 
 
 if __name__ == "__main__":
