@@ -261,3 +261,89 @@ def test_an_attention_that_reads_a_modulated_norm_is_no_flow_of_the_states() -> 
                 td.flow_of(ckpt, layers=[1])
         else:
             assert td.flow_of(ckpt, layers=[1]) is not None
+
+
+class _GivesDictionary(Block):
+    def forward(self, x: Tensor) -> Any:
+        return {"out": super().forward(x), "aux": torch.zeros(1)}
+
+
+class _GivesWeightsFirst(Block):
+    def forward(self, x: Tensor) -> Any:
+        return torch.full((len(x), HEADS, x.shape[1], x.shape[1]), 1.0 / x.shape[1]), super().forward(x)
+
+
+class _ReadsByName(Block):
+    def forward(self, *, tokens_in: Tensor, mask: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        del mask
+        return super().forward(tokens_in)
+
+
+class _AttentionGivesWeightsFirst(Block):
+    def forward(self, x: Tensor) -> Any:
+        _, attended = self.attn(self.ln_1(x))
+        return x + attended + self.mlp(self.ln_2(x + attended))
+
+
+class _WithWeights(Attention):
+    def forward(self, x: Tensor) -> Any:
+        return torch.full((len(x), HEADS, x.shape[1], x.shape[1]), 1.0 / x.shape[1]), super().forward(x)
+
+
+HANDED_ON = {
+    "dictionary": _GivesDictionary,
+    "weights first": _GivesWeightsFirst,
+    "by name": _ReadsByName,
+    "attention gives weights first": _AttentionGivesWeightsFirst,
+}
+
+
+class _HandsOn(SmallGPT):
+    def __init__(self, block: str) -> None:
+        super().__init__()
+        self.h = nn.ModuleList(HANDED_ON[block](HEADS, "plain") for _ in range(3))
+        if block == "attention gives weights first":
+            for inner in self.h:
+                inner.attn = _WithWeights(HEADS, "plain")
+
+    def forward(self, idx: Tensor) -> Tensor:
+        x: Any = self.wte(idx) + self.wpe(torch.arange(idx.shape[1]))
+        for block in self.h:
+            mask = torch.zeros(1, idx.shape[1], idx.shape[1])
+            x = block(mask=mask, tokens_in=x) if isinstance(block, _ReadsByName) else block(x)
+            x = x["out"] if isinstance(x, dict) else x[1] if isinstance(x, tuple) else x
+        return self.head(self.ln_f(x))
+
+
+@pytest.mark.parametrize("block", HANDED_ON)
+def test_states_are_read_whatever_else_a_block_or_an_attention_gives_and_however_it_is_called(block: str) -> None:
+    plain = network_of()
+    network = _HandsOn(block).eval()
+    network.load_state_dict(plain.state_dict())
+    expected, ckpt = loaded(plain), loaded(network)
+    assert [layer.problem for layer in ckpt.layout.layers] == [""] * 3
+    prompt = {"idx": torch.arange(7)[None]}
+    for gates in ({}, {"layer 2 attention": 0.0}, {"layer 3 feed_forward": 0.5}):
+        states, others = expected.under(gates).states(prompt), ckpt.under(gates).states(prompt)
+        for part in ("attention", "feed_forward"):
+            torch.testing.assert_close(getattr(others, part), getattr(states, part), equal_nan=True)
+    for quantity in ("effective_rank", "attention_received", "attention_uniform"):
+        measured, wanted = (td.trace(net, {"a": prompt})[quantity] for net in (ckpt, expected))
+        np.testing.assert_allclose(measured, wanted, rtol=1e-4, atol=1e-6)
+
+
+class _StaysOn(Block):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(functional.dropout(x, 0.1))
+
+
+def test_a_network_whose_dropout_stays_on_is_diagnosed_with_a_word_on_it() -> None:
+    steady = network_of()
+    network = network_of()
+    network.h[1].__class__ = _StaysOn
+    for net, varies in ((steady, False), (network, True)):
+        ckpt = loaded(net)
+        assert ckpt.layout.varies is varies
+        diagnosis = td.diagnose(ckpt, [{"idx": torch.randint(0, VOCABULARY, (1, 7))} for _ in range(2)])
+        assert ("different numbers" in str(diagnosis)) is varies
+        assert ("different numbers" in diagnosis.trace.attrs.get("notes", "")) is varies

@@ -63,6 +63,15 @@ def norms_there(trace: xr.Dataset) -> bool:
     return not record or record["final_norm"] is not None or any(kind["norms"] for kind in record["kinds"])
 
 
+def passes_differ(trace: xr.Dataset) -> bool:
+    """Return whether two passes of a network over the same input gave different states; false without a layout.
+
+    Args:
+        trace: From `tokendynamics.trace`.
+    """
+    return bool(_record(trace).get("varies", False))
+
+
 def _record(trace: xr.Dataset) -> dict[str, Any]:
     return json.loads(trace.attrs.get("layout", "{}"))
 
@@ -90,6 +99,10 @@ def notes_of(ckpt: Checkpoint) -> dict[str, str]:
         notes.append(
             f"each block hands on {ckpt.layout.streams} streams of states: these are the states that the network "
             "calls its hidden states, which its attention does not write to"
+        )
+    if ckpt.layout.varies:
+        notes.append(
+            "two passes over the same input give different numbers: a dropout that stays on, other chance, or a memory"
         )
     clauses_by_name = {"notes": notes, "files": ckpt.notes}
     return {name: "; ".join(clauses) for name, clauses in clauses_by_name.items() if clauses}

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis.auditing._words import weights_findings
-from tokendynamics.diagnosis.network import PART_NAMES, part_of_layer, parts_there
+from tokendynamics.diagnosis.network import PART_NAMES, part_of_layer, parts_there, passes_differ
 from tokendynamics.diagnosis.tracing.layer_states import (
     State,
     deciding_measure,
@@ -389,6 +389,11 @@ def _how_sure(trace: xr.Dataset, state: State) -> Finding | None:
     else:
         same = "is the same" if possible == (state,) else "is not the same"
         sure = f"Based on {texts}; the verdict {same} throughout the {percent(CONFIDENCE)} confidence intervals."
+    if passes_differ(trace):
+        sure += (
+            " Two passes of this network over the same input give different numbers (a dropout that stays on, other "
+            "chance, or a memory of earlier inputs), so another run may give another verdict."
+        )
     site = trace.sel(site="feed_forward")
     first, last = (fixed(float(site.consensus_within[layer])) for layer in (0, -1))
     meaning = f"Within-{noun} similarity is κ′: κ is {first} at the embedding and {last} after the last layer, and κ′ "

@@ -14,6 +14,7 @@ from tokendynamics.theorems._evaluate import certify, check
 from tokendynamics.theorems._families import Family
 from tokendynamics.theorems._noise_threshold import predict_noise_transition
 from tokendynamics.theorems._papers import PAPERS
+from tokendynamics.theorems._position_correlation import predict_position_correlation
 from tokendynamics.theorems._search import Counterexample, Search, search_counterexample
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.atlas import ATLAS
@@ -23,8 +24,8 @@ from tokendynamics.theorems.statements import STATEMENTS
 __all__ = [
     "ATLAS", "PAPERS", "STATEMENTS", "Certificate", "Check", "Condition", "Counterexample", "Family", "Hypothesis",
     "Prediction", "Search", "Statement", "certify", "check", "predict_equiangular", "predict_gaussian_moments",
-    "predict_interaction_window", "predict_long_context", "predict_noise_transition", "predict_strong_centers",
-    "predict_two_clusters", "search_counterexample",
+    "predict_interaction_window", "predict_long_context", "predict_noise_transition", "predict_position_correlation",
+    "predict_strong_centers", "predict_two_clusters", "search_counterexample",
 ]  # fmt: skip
 
 

@@ -131,6 +131,14 @@ _OTHERS = (
         _ABSTRACT,
     ),
     Paper(
+        "kinetic",
+        "Kinetic theory for transformers and the lost-in-the-middle phenomenon",
+        (("Mitia", "Duerinckx"), ("Borjan", "Geshkovski"), ("Stefano", "Rossi")),
+        2026,
+        "2605.09213",
+        _FORMAL,
+    ),
+    Paper(
         "circle",
         "Synchronization of mean-field models on the circle",
         (("Yury", "Polyanskiy"), ("Philippe", "Rigollet"), ("Andrew", "Yao")),

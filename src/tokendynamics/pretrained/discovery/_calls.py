@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, ExitStack
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, TypeVar, cast
@@ -25,30 +26,31 @@ STATES = "hidden_states"
 def states_given(output: Any) -> Tensor | None:
     """Return the states in what a module gave; None where there are none.
 
-    Modules give a tensor, a tuple or a list with the states first (OpenAI's GPT), or a named tuple of several tensors
-    (Reformer).
+    Modules give a tensor, a tuple or a list with the states first (OpenAI's GPT), a named tuple of several tensors
+    (Reformer), or a dictionary. Attention weights that come before the states are passed over.
 
     >>> import torch
     >>> states_given([torch.ones(2), None]).tolist()
     [1.0, 1.0]
+    >>> states_given({"weights": torch.full((1, 2, 2), 0.5), "out": torch.zeros(1, 2, 1)}).shape
+    torch.Size([1, 2, 1])
     """
     if isinstance(output, Tensor):
         return output
     named = getattr(output, STATES, None)
     if isinstance(named, Tensor):
         return named
-    if isinstance(output, tuple | list):
-        return next((entry for entry in cast("list[Any]", output) if isinstance(entry, Tensor)), None)
-    return None
+    tensors = _tensors_in(output)
+    return next((tensor for tensor in tensors if not _are_weights(tensor)), next(iter(tensors), None))
 
 
 def all_states_given(output: Any) -> list[Tensor]:
     """Return every tensor of real numbers among what a module gave that has the shape of its states."""
     states = states_given(output)
-    if states is None or not isinstance(output, tuple | list):
+    if states is None or isinstance(output, Tensor):
         return [] if states is None else [states]
-    tensors = [entry for entry in cast("list[Any]", output) if isinstance(entry, Tensor)]
-    return [tensor for tensor in tensors if tensor.shape == states.shape and tensor.is_floating_point()]
+    alike = [tensor for tensor in _tensors_in(output) if tensor.shape == states.shape and tensor.is_floating_point()]
+    return alike or [states]
 
 
 def with_states_given(output: Any, states: Tensor) -> Any:
@@ -57,6 +59,8 @@ def with_states_given(output: Any, states: Tensor) -> Any:
     >>> import torch
     >>> with_states_given((None, torch.ones(1)), torch.zeros(1))
     (None, tensor([0.]))
+    >>> with_states_given({"out": torch.ones(1)}, torch.zeros(1))
+    {'out': tensor([0.])}
     """
     former = states_given(output)
     if isinstance(output, Tensor) or former is None:
@@ -66,8 +70,36 @@ def with_states_given(output: Any, states: Tensor) -> Any:
         if isinstance(output, list):
             return several
         return type(output)(*several) if hasattr(output, "_fields") else tuple(several)
+    if isinstance(output, dict):
+        entries = cast("dict[str, Any]", output)
+        changed = copy(entries)  # of its own class, which may have attributes (outputs of transformers)
+        for name, entry in entries.items():
+            if entry is former:
+                changed[name] = states
+        return changed
     setattr(output, STATES, states)
     return output
+
+
+def _tensors_in(output: Any) -> list[Tensor]:
+    """Return the tensors among what a module gave, in their order."""
+    if isinstance(output, Mapping):
+        entries = list(cast("Mapping[str, Any]", output).values())
+    else:
+        entries = cast("list[Any]", output) if isinstance(output, tuple | list) else []
+    return [entry for entry in entries if isinstance(entry, Tensor)]
+
+
+_OF_SUMS = 1e-3
+"""By how much sums of attention weights may miss 1: those of half precision do by this much."""
+
+
+def _are_weights(tensor: Tensor) -> bool:
+    """Whether a tensor holds attention weights: rows, (..., token, token), that are not negative and sum to 1."""
+    if tensor.ndim < 3 or not tensor.is_floating_point() or tensor.shape[-1] == 1:
+        return False
+    sums = tensor.sum(-1)
+    return bool((tensor >= 0).all()) and torch.allclose(sums, torch.ones_like(sums), 0.0, _OF_SUMS)
 
 
 _STATE_NAMES = ("hidden_states", "x", "inputs_embeds", "hidden_state", "query")
@@ -328,8 +360,15 @@ def _is_same(value: Any, tensor: Any) -> bool:
 
 
 def state_of(positional: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor | None:
-    """Return the first argument of real numbers: the states that a module reads."""
-    candidates = (*positional[:1], *(named.get(name) for name in _STATE_NAMES))
+    """Return the first argument of real numbers: the states that a module reads.
+
+    Of a module called by names alone that are none of the usual ones, the first tensor of three axes that is no mask.
+    """
+    candidates = [*positional[:1], *(named.get(name) for name in _STATE_NAMES)]
+    if not positional:
+        candidates += [
+            value for name, value in named.items() if "mask" not in name and getattr(value, "ndim", None) == 3
+        ]
     return next((entry for entry in candidates if isinstance(entry, Tensor) and entry.is_floating_point()), None)
 
 

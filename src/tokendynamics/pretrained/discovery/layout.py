@@ -180,6 +180,7 @@ class Layout:
         decoder_alone: Whether it is a decoder whose cross-attention did not run, since nothing of an encoder was there.
         streams: How many tensors of states each block hands on to the next; of several (a reversible network), the
             states are those that the network calls its hidden states.
+        varies: Whether two passes over the same input gave different states: chance acts in them, or a memory.
     """
 
     blocks: tuple[str, ...]
@@ -191,6 +192,7 @@ class Layout:
     found_on: str
     decoder_alone: bool = False
     streams: int = 1
+    varies: bool = False
 
     @property
     def causal(self) -> bool:
@@ -231,6 +233,7 @@ class Layout:
             "found_on": self.found_on,
             "decoder_alone": self.decoder_alone,
             "streams": self.streams,
+            "varies": self.varies,
             "kinds": [_short(asdict(kind)) for kind in kinds],
             "layers": [kinds.index(layer) for layer in self.layers],
         }
