@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -13,7 +14,6 @@ from scipy.linalg import expm
 from scipy.special import iv
 
 import tokendynamics as td
-from tokendynamics.dynamics import Engine
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.theorems import predict_position_correlation
 
@@ -72,7 +72,9 @@ def test_it_is_the_limit_of_ever_finer_texts(decay: float, mode: int) -> None:
 
 
 @pytest.mark.parametrize("engine", ["batched", "fixed", "stiff"])
-def test_the_flow_answers_to_a_change_of_a_few_tokens_at_the_rate_of_the_closed_form(engine: Engine) -> None:
+def test_the_flow_answers_to_a_change_of_a_few_tokens_at_the_rate_of_the_closed_form(
+    engine: Literal["batched", "fixed", "stiff"],
+) -> None:
     """Groups of evenly spread tokens are at rest; a small wave of mode n in one of them runs on to the later ones."""
     beta, mode, amplitude, time = 1.5, 2, 1e-4, 0.8
     sizes = _groups(4, 2.0, repeats=True).astype(int)  # 2, 3, 4 and 7 rounds of the circle: an early one counts less
