@@ -37,11 +37,29 @@ def in_caps(seed: int, systems: int, *, caps: int = 2, tokens: int = 2, width: f
     return unit(frames.repeat_interleave(tokens, 1) + 0.6 * (2 * width) ** 0.5 * unit(noise))
 
 
-def flow(beta: Any, *, ov: float = 1.0, causal: bool = False, heads: int = 1) -> td.Flow:
+Weights = Literal["softmax", "exponential"]
+
+
+def flow(
+    beta: Any,
+    *,
+    ov: float = 1.0,
+    causal: bool = False,
+    heads: int = 1,
+    weights: Weights = "softmax",
+    offset: float = 0.0,
+) -> td.Flow:
     eye = torch.eye(3, dtype=torch.float64)
     qk = torch.as_tensor(beta, dtype=torch.float64)[..., None, None, None] * eye
     qk = qk.expand(*qk.shape[:-3], heads, 3, 3)
-    attention = td.Attention(qk, (ov * eye).expand(heads, 3, 3), causal=causal, normalization="plain")
+    attention = td.Attention(
+        qk,
+        (ov * eye).expand(heads, 3, 3),
+        causal=causal,
+        normalization="plain",
+        weights=weights,
+        offset=offset,
+    )
     return td.Flow(attention, td.Sphere())
 
 
@@ -50,11 +68,16 @@ def reasons(statement: str, of_one: td.Flow, start: Any) -> list[str]:
     return [text.split(":")[0] for text in checked.reasons]
 
 
+WEIGHTS: dict[Weights, dict[str, Any]] = {"softmax": {}, "exponential": {"weights": "exponential", "offset": 17.0}}
+"""With that offset T₁ is before the last time that is saved below, and T₂ after it for the smallest β."""
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("rtol", [1e-4, 1e-7, 1e-10])
 @pytest.mark.parametrize("engine", ["batched", "compiled", "stiff"])
-def test_tokens_in_caps_never_refute_a_statement(engine: Engine, rtol: float) -> None:
+def test_tokens_in_caps_never_refute_a_statement(engine: Engine, rtol: float, weights: Weights) -> None:
     seed, systems = round(-np.log10(rtol)), 6 if engine == "stiff" else 34
-    of_many = flow(np.random.default_rng(seed).uniform(17, 22, systems))
+    of_many = flow(np.random.default_rng(seed).uniform(17, 22, systems), **WEIGHTS[weights])
     start, times = in_caps(seed, systems), [0.0, 1.0, 10.0, 100.0, 300.0, 360.0]
     run = td.simulate(of_many, start, times, engine=engine, rtol=rtol, atol=rtol)
     for statement in ALL:
@@ -103,10 +126,43 @@ def test_starts_that_are_too_few_too_wide_or_too_near_are_named() -> None:
     assert [reasons(each, form, in_caps(0, 1)[0])[0] for each in ALL] == ["qk is a multiple of the identity"] * 3
 
 
+@pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("statement", ALL)
-def test_repelling_tokens_refute_a_statement_at_a_finite_time(statement: str) -> None:
-    run = td.simulate(flow(20.0, ov=-1.0), in_caps(2, 1)[0], [0.0, 1.0, 10.0, 100.0, 350.0])
+def test_repelling_tokens_refute_a_statement_at_a_finite_time(statement: str, weights: Weights) -> None:
+    repelling = flow(20.0, ov=-1.0, **WEIGHTS[weights])
+    run = td.simulate(repelling, in_caps(2, 1)[0], [0.0, 1.0, 10.0, 100.0, 350.0])
     assert td.certify(run, [statement])[0].outcome == "fails"
+
+
+@pytest.mark.parametrize("shift", [-3.0, 0.0, 900.0])
+def test_an_offset_of_exponential_weights_is_a_change_of_time(shift: float) -> None:
+    """T₁ and T₂ are those of a softmax times e^{offset − β}; where nothing moves any more, nothing is refuted."""
+    start, beta = in_caps(4, 1)[0], 18.0
+    of_softmax, of_exponentials = (
+        str(td.check(one, start, statements=[ALL[0]])[0].prediction)
+        for one in (flow(beta), flow(beta, weights="exponential", offset=beta + shift))
+    )
+    if shift == 0.0:
+        assert of_exponentials == of_softmax
+    elif shift < 0:
+        assert ("until t = 1,730" in of_softmax, "until t = 86;" in of_exponentials) == (True, True)  # 1730/e³
+    else:
+        assert "until t = 10^394" in of_exponentials
+    run = td.simulate(flow(beta, weights="exponential", offset=beta + shift), start, [0.0, 1.0, 100.0])
+    for statement in ALL:
+        assert td.certify(run, [statement])[0].outcome != "fails"
+
+
+def test_exponential_weights_are_attracted_by_a_crowd_where_a_softmax_is_not() -> None:
+    """The upper bound of a weight, e^{−(1 − α)β}, is used where outsiders are many: both weights keep to it."""
+    start = in_caps(6, 1, tokens=8)[0]
+    for weights, options in WEIGHTS.items():
+        pattern = flow(20.0, **options).attention.pattern(start)[0]
+        inside = np.kron(np.eye(2), np.ones((8, 8))) > 0
+        pulled = 1.0 if weights == "softmax" else np.exp(20.0 - 17.0)
+        cosines = (start @ start.mT).numpy()
+        assert (pattern.numpy()[~inside] <= pulled * np.exp(-20 * (1 - cosines[~inside]))).all()
+        assert (pattern.numpy() >= pulled * np.exp(20 * (cosines - 1)) / 16 * (1 - 1e-12)).all()
 
 
 def test_tokens_leave_their_caps_in_the_end_and_the_statement_says_nothing_of_it() -> None:

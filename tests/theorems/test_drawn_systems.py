@@ -89,7 +89,7 @@ def test_no_drawn_system_fails_with_any_engine(name: str, engine: str, rtol: flo
         assert "fails" not in decided
 
 
-EITHER = ["perspective-6.1", "perspective-6.4", "perspective-6.8", "perspective-9"]
+EITHER = ["perspective-6.1", "perspective-6.4", "perspective-6.8", "perspective-9", "metastability-inequality"]
 """Statements on softmax and on exponential weights."""
 
 

@@ -253,6 +253,17 @@ def one_head_on_the_sphere(flow: Flow) -> tuple[Hypothesis, ...]:
     return (on_sphere(flow), weights_are_softmax(flow), no_positions(flow), full_mask(flow), one_head(flow))
 
 
+def one_head_of_either_weights_on_the_sphere(flow: Flow) -> tuple[Hypothesis, ...]:
+    """Tell the same of softmax or exponential weights."""
+    return (
+        on_sphere(flow),
+        weights_are_softmax_or_exponential(flow),
+        no_positions(flow),
+        full_mask(flow),
+        one_head(flow),
+    )
+
+
 def temperature(flow: Flow) -> tuple[Tensor, Tensor]:
     """Return β of each system, the mean of the diagonal of qk, and the largest entry of qk − βI, both (*system,)."""
     qk = flow.attention.qk.matrix_at(0.0)[..., 0, :, :].detach().double().cpu()
@@ -276,6 +287,17 @@ def multiple_of_the_identity(flow: Flow) -> tuple[Hypothesis, ...]:
 def pull(flow: Flow) -> Tensor:
     """Return Σ_h c_h times the factor of the weights, the least over the times seen, (*system,), for ov_h = c_h I."""
     return flow.weight_factor * multiples(flow)[1].sum(dim=-1)
+
+
+def pull_of_one_point(flow: Flow) -> Tensor:
+    """Return what pulls tokens in one point together, (*system,): ωc, times e^{β − offset} of exponential weights."""
+    return pull(flow) * log_size_of_one_point(flow).exp()
+
+
+def log_size_of_one_point(flow: Flow) -> Tensor:
+    """Return the logarithm of the sum of weights of tokens in one point, (*system,): 0, or β − offset."""
+    beta = temperature(flow)[0]
+    return torch.zeros_like(beta) if flow.attention.weights == "softmax" else beta - flow.attention.offset
 
 
 def pair_cosines(states: Tensor) -> Tensor:

@@ -110,6 +110,9 @@ def _circuits(flow: Flow, start: Tensor, tokens: int, lowest: float) -> tuple[Hy
 class Caps:
     """Caps around centers, and what the theorem says of them; times are those of the flow with ω c = 1.
 
+    With exponential weights e^{β cos − o}/ℓ they are those with ω c e^{β − o} = 1: like those of a softmax, the weights
+    are then at least e^{β(cos − 1)}/ℓ, and at most e^{−(1 − α)β} for a token at a cosine of at most α.
+
     Attributes:
         labels: The cap of each token, (token,).
         centers: w_q, (cap, dim), of length 1.
@@ -218,17 +221,22 @@ def _caps_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
 
 def _predict_caps(flow: Flow, start: Tensor) -> Prediction:
     caps_of_all = _caps_of_all(*_systems(flow, start))
-    speeds = measured.pull(flow).expand(start.shape[:-2]).flatten().tolist()
-    caps, speed, beta = min(
-        zip(caps_of_all, speeds, _systems(flow, start)[1], strict=True),
-        key=lambda one: one[0].log_times[1] - math.log(one[1]),
+    caps, log_speed, beta = min(
+        zip(caps_of_all, _log_speeds(flow, start.shape[:-2]), _systems(flow, start)[1], strict=True),
+        key=lambda one: one[0].log_times[1] - one[1],
     )
-    begin, end = (_power(log - math.log(speed)) for log in caps.log_times)
+    begin, end = (_power(log - log_speed) for log in caps.log_times)
     text = (
         f"tokens stay in {len(caps.centers)} caps, w·x at least 1 − {number(2 * caps.epsilon)}, until t = {end}; from "
         f"t = {begin} on squared distances within a cap are at most {_power(math.log(2) - caps.rate * beta)}"
     )
     return Prediction(text, limit="one point in the end; until then a point for each cap")
+
+
+def _log_speeds(flow: Flow, shape: torch.Size) -> list[float]:
+    """Return the logarithm of what multiplies the times of each system, of any sign: −∞ where nothing is pulled."""
+    logs = measured.pull(flow).abs().log() + measured.log_size_of_one_point(flow)
+    return logs.expand(shape).flatten().tolist()
 
 
 def _power(log: float) -> str:
@@ -242,15 +250,15 @@ def _stays_in_caps(trajectory: Trajectory) -> tuple[Condition, ...]:
     if unfit := of_another_size(trajectory, "two tokens or more", trajectory.tensor.shape[-2] > 1):
         return unfit
     flow, states = flow_of_run(trajectory), trajectory.tensor
-    speeds = measured.pull(flow).abs().expand(states.shape[:-3]).flatten().tolist()
+    log_speeds = _log_speeds(flow, states.shape[:-3])
     elapsed = torch.cat([torch.zeros(1, dtype=torch.float64), flow_steps(trajectory).cumsum(0)]).numpy()
     with np.errstate(divide="ignore"):
         log_elapsed = np.log(elapsed)
     outside, apart, lost, unseen = [], [], [], []
     systems, betas = _systems(flow, states, 3)
     caps_of_all = _caps_of_all([system[0] for system in systems], betas)
-    for system, beta, speed, caps in zip(systems, betas, speeds, caps_of_all, strict=True):
-        log_time = log_elapsed + math.log(speed) if speed > 0 else np.full_like(log_elapsed, -np.inf)
+    for system, beta, log_speed, caps in zip(systems, betas, log_speeds, caps_of_all, strict=True):
+        log_time = log_elapsed + log_speed
         begin, end = caps.log_times
         centers = torch.from_numpy(caps.centers[caps.labels])
         gap = ((_unit(system) - centers).square().sum(dim=-1) / 2).amax(dim=-1).numpy()
@@ -367,10 +375,15 @@ def _inequality_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
 
 def _predict_inequality(flow: Flow, start: Tensor) -> Prediction:
     text = (
-        "the least cosine ρ within a group has ρ′ ≥ ω c ((2/ℓ) ρ (1 − ρ) exp(β(ρ − 1)) − 2ℓ exp(−(1 − α)β)), with α "
-        "the largest cosine of a token of the group and one outside, while ρ is not negative"
+        f"the least cosine ρ within a group has ρ′ ≥ {_speed(flow)} ((2/ℓ) ρ (1 − ρ) exp(β(ρ − 1)) − 2ℓ "
+        "exp(−(1 − α)β)), with α the largest cosine of a token of the group and one outside, while ρ is not negative"
     )
     return Prediction(text, limit="none: an inequality at every state")
+
+
+def _speed(flow: Flow) -> str:
+    """Write what `pull_of_one_point` measures."""
+    return "ω c" if flow.attention.weights == "softmax" else "ω c exp(β − offset)"
 
 
 def _least_cosine_rises(trajectory: Trajectory) -> tuple[Condition, ...]:
@@ -380,14 +393,16 @@ def _least_cosine_rises(trajectory: Trajectory) -> tuple[Condition, ...]:
         [torch.as_tensor(flow.velocity(states[..., index, :, :], float(t))) for index, t in enumerate(times)], dim=-3
     )
     moves = _systems(flow, velocity, 3)[0]
-    speeds = measured.pull(flow).abs().expand(states.shape[:-3]).flatten().tolist()
+    speeds = measured.pull_of_one_point(flow).abs().expand(states.shape[:-3]).flatten().tolist()
     excess = []
     for system, beta, move, speed in zip(*_systems(flow, states, 3), moves, speeds, strict=True):
         few = len(system[0]) < 3
         labels = np.arange(len(system[0])) if few else _best(system[0], _clearness, pairs=True).labels
-        excess.append(_excess_of_inequality(_unit(system), move / (speed or 1.0), labels, beta))
+        worst = _excess_of_inequality(_unit(system), move / (speed or 1.0), labels, beta)
+        excess.append(worst if speed else np.full(len(system), -np.inf))  # Both sides are 0 where nothing is pulled.
     shape = tuple(states.shape[:-3])
-    text = "(2/ℓ) ρ (1 − ρ) exp(β(ρ − 1)) − 2ℓ exp(−(1 − α)β) − ρ′/(ω c), with ρ the least cosine within a group"
+    what = "with ρ the least cosine within a group"
+    text = f"(2/ℓ) ρ (1 − ρ) exp(β(ρ − 1)) − 2ℓ exp(−(1 − α)β) − ρ′/({_speed(flow)}), {what}"
     return (never_above(np.stack(excess).reshape(*shape, -1), trajectory, IDENTITY, text, pointwise=True),)
 
 
@@ -421,7 +436,7 @@ STATEMENTS = (
             "The upper bound of λ that makes T₁ < T₂ is printed with the wrong sign of its logarithm; meant is "
             "exp((1 − α)β)(β − 1)ε/(β²ℓ²e)·(1 − exp(−γβ))."
         ),
-        structure=measured.one_head_on_the_sphere,
+        structure=measured.one_head_of_either_weights_on_the_sphere,
         hypotheses=_caps_hypotheses,
         predict=_predict_caps,
         conditions=_stays_in_caps,
@@ -431,7 +446,7 @@ STATEMENTS = (
         title="Groups of tokens stay as narrow as they are while the others stay away",
         equations="the propagation lemma",
         erratum="",
-        structure=measured.one_head_on_the_sphere,
+        structure=measured.one_head_of_either_weights_on_the_sphere,
         hypotheses=_propagation_hypotheses,
         predict=_predict_propagation,
         conditions=_keeps_together,
@@ -441,7 +456,7 @@ STATEMENTS = (
         title="The least cosine of a group rises but for what tokens outside can do",
         equations="an inequality in the proof of the main theorem",
         erratum="",
-        structure=measured.one_head_on_the_sphere,
+        structure=measured.one_head_of_either_weights_on_the_sphere,
         hypotheses=_inequality_hypotheses,
         predict=_predict_inequality,
         conditions=_least_cosine_rises,

@@ -39,25 +39,8 @@ _HALF_SPACE = next(one for one in OF_THE_PAPERS if one.name == "asymptotic-4.1")
 """Its proof, an averaging in the chart of the half space, gives the rate of the cone's collapse."""
 
 
-def _of_either_weights(flow: Flow) -> tuple[Hypothesis, ...]:
-    return (
-        measured.on_sphere(flow),
-        measured.weights_are_softmax_or_exponential(flow),
-        measured.no_positions(flow),
-        measured.full_mask(flow),
-        measured.one_head(flow),
-    )
-
-
 def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
-    return (*_of_either_weights(flow), measured.dim_at_least_two(flow))
-
-
-def _pull_of_one_point(flow: Flow) -> Tensor:
-    """Return the rate at which distances shrink in the end, (*system,): ωc, times e^{β − offset} of exponentials."""
-    if flow.attention.weights == "softmax":
-        return measured.pull(flow)
-    return measured.pull(flow) * torch.exp(measured.temperature(flow)[0] - flow.attention.offset)
+    return (*measured.one_head_of_either_weights_on_the_sphere(flow), measured.dim_at_least_two(flow))
 
 
 def _same_sign(flow: Flow) -> Hypothesis:
@@ -152,7 +135,7 @@ def _sphere_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
 
 
 def _predict_sphere(flow: Flow, start: Tensor) -> Prediction:
-    rate = float(_pull_of_one_point(flow).min())
+    rate = float(measured.pull_of_one_point(flow).min())
     text = (
         "the energy Σ exp(β x_i·x_j) does not fall, and from almost every start all tokens meet in one point, "
         f"distances shrinking like {exponential(-rate)} in the end"
@@ -317,7 +300,7 @@ def _equiangular_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]
 
 def _predict_equiangular(flow: Flow, start: Tensor) -> Prediction:
     beta = measured.temperature(flow)[0]
-    rate = float(_pull_of_one_point(flow).min())
+    rate = float(measured.pull_of_one_point(flow).min())
     where = number(float(measured.pair_cosines(start).mean()), 4)
     betas = number(float(beta.flatten()[0]), 4) if beta.numel() == 1 else "of each system"
     text = (
@@ -360,7 +343,7 @@ STATEMENTS = (
         title="Almost every start ends in one point from three dimensions on",
         equations="Theorem 6.1",
         erratum="",
-        structure=_of_either_weights,
+        structure=measured.one_head_of_either_weights_on_the_sphere,
         hypotheses=_sphere_hypotheses,
         predict=_predict_sphere,
         conditions=_gathers,
@@ -380,7 +363,7 @@ STATEMENTS = (
         title="A cone of tokens collapses exponentially",
         equations="Lemma 6.4",
         erratum="",
-        structure=_of_either_weights,
+        structure=measured.one_head_of_either_weights_on_the_sphere,
         hypotheses=_cone_hypotheses,
         predict=_predict_cone,
         conditions=_HALF_SPACE.conditions,
