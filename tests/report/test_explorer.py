@@ -101,7 +101,9 @@ def test_rows_are_what_check_says_at_each_value_of_the_controls() -> None:
     assert len(table["index"]) == 6 * len(betas)
     combinations = list(enumerate((causal, kind) for causal in masks for kind in weights))
     for beta, (place, (causal, kind)) in ((b, one) for b in (0.3, 2.0, 11.0) for one in combinations):
-        attention = td.Attention(beta * EYE, EYE, causal=causal, weights=kind)
+        # On the page no exponential weight is above 1: the offset is the largest logit, β.
+        offset = beta if kind == "exponential" else 0.0
+        attention = td.Attention(beta * EYE, EYE, causal=causal, weights=kind, offset=offset)
         flow = td.Flow(attention, td.Sphere())
         nearest = min(range(len(betas)), key=lambda at: abs(np.log(betas[at] / beta)))
         rows = [table["rows"][row] for row in table["index"][6 * nearest + place]]
@@ -124,6 +126,58 @@ def test_rows_are_what_check_says_at_each_value_of_the_controls() -> None:
         assert [[table["hypotheses"][one]["holds"] for one in row["hypotheses"]] for row in rows] == [
             [one.holds for one in check.hypotheses] for check in checks
         ]
+
+
+def shown_rows(table: dict[str, Any], beta: float, place: int) -> dict[str, dict[str, Any]]:
+    """The rows of a table at a value of its β and a combination of the other controls, by title."""
+    combinations = math.prod(len(table["axes"][name]) for name in ("causal", "weights", "positions"))
+    row = table["index"][combinations * table["axes"]["beta"].index(beta) + place]
+    return {table["rows"][at]["title"]: table["rows"][at] for at in row}
+
+
+@pytest.mark.parametrize("beta", [0.25, 4.0])
+def test_a_rate_that_is_printed_of_exponential_weights_is_that_of_the_flow_that_is_shown(
+    beta: float, presets: dict[str, Any]
+) -> None:
+    system = presets["one-cluster"]
+    flow = td.Flow(td.Attention(system["flow"]["qk"], EYE, normalization="plain"), td.Sphere())
+    top = system["flow"]["peak"]
+    now = changed(flow, beta=beta, causal=False, weights="exponential", positions=True, peak=top)
+    times = np.arange(0.0, 300.0)
+    states = td.simulate(now, system["flow"]["start"], times, rtol=1e-10, atol=1e-14).tensor
+    widths = np.array([float(observables.diameter(state)) for state in states])
+    end = int(np.flatnonzero(widths < 1e-4)[0])
+    before, after = widths[end : end + 2]
+    rows = shown_rows(system["statements"], beta, 2)
+    prediction = rows[_statements._title("perspective-6.1")]["prediction"]
+    (rate,) = re.findall(r"like exp\(−([\d.]*) ?t\)", prediction)
+    assert math.log(before / after) == pytest.approx(float(rate or 1), rel=1e-3)
+    # From the start on, the rate that the page evaluates is no faster than what is seen.
+    (row,) = (row for title, row in rows.items() if "(perspective 6.4)" in title)
+    least = sum(c * math.exp(-k * beta) for c, k in row["rate"])
+    assert "like C exp(−{rate} t) from the start on" in row["prediction"]
+    assert 0 < least < math.log(widths[0] / before) / end
+
+
+def test_every_statement_that_applies_says_what_it_predicts(presets: dict[str, Any]) -> None:
+    for system in presets.values():
+        for row in system["statements"]["rows"]:
+            assert bool(row["prediction"]) == row["applies"], row["title"]
+
+
+def test_a_flow_whose_exponentials_overflow_has_a_page(tmp_path: Any) -> None:
+    start = 10 * td.Sphere().sample(6, 3, seed=1)
+    weights: Any
+    for weights in ("linear", "softmax"):
+        run = td.simulate(td.Flow(td.Attention(2 * EYE, EYE, weights=weights), td.Free()), start, [0.0, 1.0])
+        (system,) = page.systems_of(run)
+        table = system["certificates"]
+        settings = [kind for _ in table["beta"] for _ in (False, True) for kind in _statements.WEIGHTS]
+        by_weights: dict[str, list[int]] = {kind: [] for kind in _statements.WEIGHTS}
+        for kind, places in zip(settings, table["index"], strict=True):
+            by_weights[kind] += places
+        assert not by_weights["exponential"]
+        assert by_weights["softmax"]
 
 
 def titles(table: dict[str, Any]) -> set[str]:
@@ -167,13 +221,13 @@ def test_each_printed_certificate_is_what_certify_says_of_that_run(
     table, flow = system["certificates"], system["flow"]
     as_shown = td.Flow(td.Attention(flow["qk"], flow["ov"], normalization=flow["normalization"]), td.Sphere())
     times = np.array(system["times"])[::10]
-    combinations = [(c, w) for c in (False, True) for w in _statements.WEIGHTS]
+    combinations: list[tuple[bool, Any]] = [(c, w) for c in (False, True) for w in _statements.WEIGHTS]
     outcomes = set()
     for place, (beta, (causal, weights)) in enumerate((b, one) for b in table["beta"] for one in combinations):
         shown = [table["certified"][one] for one in table["index"][place]]
         if betas is not None and beta not in betas:
             continue
-        now = changed(as_shown, beta=beta, causal=causal, weights=weights, positions=True)
+        now = changed(as_shown, beta=beta, causal=causal, weights=weights, positions=True, peak=flow["peak"])
         certificates = td.certify(td.simulate(now, flow["start"], times, **_statements.RUN))
         wanted = [
             (_statements._title(one.statement), str(one.outcome), one.margin, one.tolerance) for one in certificates

@@ -20,11 +20,11 @@ from tokendynamics import observables
 from tokendynamics.report import explore
 from tokendynamics.report._page import resource
 from tokendynamics.report.explorer import _page, _statements
-from tokendynamics.report.explorer._flow import changed, numbers_of, sharpness
+from tokendynamics.report.explorer._flow import changed, numbers_of, peak, sharpness
 from tokendynamics.report.explorer._system import LINK
 from tokendynamics.specification import parse
 from tokendynamics.specification.build import build
-from tokendynamics.theorems import STATEMENTS
+from tokendynamics.theorems.registry import named
 from tokendynamics.words import number
 
 pytestmark = pytest.mark.browser
@@ -403,26 +403,44 @@ def test_pictures_and_settings_keep_no_memory(opened: Any) -> None:
     assert heap() < 1.05 * first
 
 
-def test_rates_are_those_of_check_at_any_beta(opened: Any) -> None:
-    (statement,) = (one for one in STATEMENTS if one.name == "asymptotic-4.1")
+@pytest.mark.parametrize(
+    ("name", "weights", "heads", "words_of_rate"),
+    [
+        ("asymptotic-4.1", "softmax", (1, 2, 3, 4), "at least like exp(−{rate} t)"),
+        ("perspective-6.4", "softmax", (1,), "at least like C exp(−{rate} t)"),
+        ("perspective-6.4", "exponential", (1,), "at least like C exp(−{rate} t)"),
+    ],
+)
+def test_rates_are_those_of_check_at_any_beta(
+    name: str, weights: Any, heads: tuple[int, ...], words_of_rate: str, opened: Any
+) -> None:
+    statement = named(name)
     rng = np.random.default_rng(5)
     betas, wanted, given = [], [], []
-    for heads in (1, 2, 3, 4):
-        qk, ov = rng.normal(size=(heads, 3, 3)), rng.uniform(0.2, 2, size=(heads, 1, 1)) * np.eye(3)
+    for count in heads:
+        qk, ov = rng.normal(size=(count, 3, 3)), rng.uniform(0.2, 2, size=(count, 1, 1)) * np.eye(3)
         start = torch.as_tensor(np.abs(rng.normal(size=(6, 3))) + 0.1)
         flow = td.Flow(td.Attention(qk, ov), td.Sphere())
         table = _statements.at_controls(flow, start)
-        (terms,) = (row["rate"] for row in table["rows"] if "rate" in row and "(asymptotic 4.1)" in row["title"])
-        for beta in 2 ** rng.uniform(-2, 4, size=250):
-            now = changed(flow, beta=beta, causal=False, weights="softmax", positions=True)
+        of_weights = [
+            table["rows"][row]
+            for row in table["index"][_statements.WEIGHTS.index(weights)]
+            if table["rows"][row]["title"] == _statements._title(name)
+        ]
+        (terms,) = (row["rate"] for row in of_weights)
+        for beta in 2 ** rng.uniform(-2, 4, size=1000 // len(heads)):
+            now = changed(flow, beta=beta, causal=False, weights=weights, positions=True, peak=peak(flow, start))
             prediction = statement.predict(now, start)
             rate = sum(c * np.exp(-k) for c, k in prediction.bound)
-            assert f"at least like exp(−{number(rate)} t)" in prediction.text
+            assert words_of_rate.replace("{rate}", number(rate)) in prediction.text
             betas.append(beta)
             wanted.append(rate)
             given.append(terms)
     rates = asked(opened, "arguments[0].map((terms, at) => hook.rate(terms, arguments[1][at]))", given, betas)
     np.testing.assert_allclose(rates, wanted, rtol=1e-11)
+
+
+def test_a_printed_rate_follows_the_slider(opened: Any) -> None:
     asked(opened, "hook.set({preset: 'one-cluster', beta: 0.5})")
     first = opened.execute_script("return document.getElementById('statements').textContent")
     asked(opened, "hook.set({beta: 3})")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 from typing import Any
 
@@ -11,7 +12,8 @@ from torch import Tensor
 
 from tokendynamics.attention import Attention, RotaryPositions
 from tokendynamics.dynamics import Flow, Trajectory, simulate
-from tokendynamics.report.explorer._flow import Weights, changed, sharpness
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.report.explorer._flow import Weights, changed, peak, sharpness
 from tokendynamics.theorems import Certificate, Check, certify, check
 from tokendynamics.theorems.registry import KNOWN, named
 from tokendynamics.words import number
@@ -39,16 +41,16 @@ def at_controls(flow: Flow, start: Tensor) -> dict[str, Any]:
         (`bound` of a prediction); the others say of which β they are. Where all hold at any, β is no axis, its values
         being empty.
     """
-    betas = sorted({*BETAS, sharpness(flow)})
+    betas, top = sorted({*BETAS, sharpness(flow)}), peak(flow, start)
     kept = _kept(flow)
     kinds = [
-        [changed(flow, beta=beta, causal=causal, weights=weights, positions=positions) for beta in betas]
+        [changed(flow, beta=beta, causal=causal, weights=weights, positions=positions, peak=top) for beta in betas]
         for causal, weights, positions in product((False, True), WEIGHTS, kept)
     ]
     shown = [one for one in _OF_FLOWS if any(one.concerns(of_kind[0]) for of_kind in kinds)]
     rows: dict[str, Any] = {}
     index = [
-        _places(check(of_kind[at], start, statements=shown), rows, beta)
+        _places(check(of_kind[at], start, statements=shown), rows, beta, of_kind[at].attention.offset)
         for at, beta in enumerate(betas)
         for of_kind in kinds
     ]
@@ -111,10 +113,13 @@ def certificates(flow: Flow, start: Tensor, times: np.ndarray) -> dict[str, Any]
     betas = [sharpness(flow)] if rotary else sorted({*BETAS, sharpness(flow)})
     saved = times[np.unique(np.linspace(0, len(times) - 1, min(31, len(times))).round().astype(int))]
     certified: dict[str, Any] = {}
-    settings = [
-        _certified(_at_betas(flow, betas, causal, weights, positions), start, saved, certified)
-        for causal, weights, positions in product((False, True), WEIGHTS, _kept(flow))
-    ]
+    top = peak(flow, start)
+    settings: list[list[list[int]]] = []
+    for causal, weights, positions in product((False, True), WEIGHTS, _kept(flow)):
+        # The offset of exponential weights, which differs between values of β, is one of a whole batch.
+        batches = [[beta] for beta in betas] if weights == "exponential" else [betas]
+        flows = [_at_betas(flow, batch, causal, weights, positions, top) for batch in batches]
+        settings.append([places for one in flows for places in _certified(one, start, saved, certified)])
     index = [places for at_beta in zip(*settings, strict=True) for places in at_beta]
     return {"beta": betas, "certified": list(certified.values()), "index": index}
 
@@ -123,9 +128,12 @@ def _work(flow: Flow, start: Tensor) -> int:
     return flow.heads * start.shape[-2] ** 2 * flow.dim
 
 
-def _at_betas(flow: Flow, betas: list[float], causal: bool, weights: Weights, positions: bool) -> Flow:
-    """Return the flow with one system for each β, in the order of the values; beside rotary positions there is one."""
-    flows = [changed(flow, beta=beta, causal=causal, weights=weights, positions=positions) for beta in betas]
+def _at_betas(flow: Flow, betas: list[float], causal: bool, weights: Weights, positions: bool, top: float) -> Flow:
+    """Return the flow with one system for each β, in the order of the values; beside rotary positions there is one.
+
+    Exponential weights, whose `peak` is `top`, are those of one β.
+    """
+    flows = [changed(flow, beta=beta, causal=causal, weights=weights, positions=positions, peak=top) for beta in betas]
     one = flows[0].attention
     attention = Attention(
         torch.stack([at_beta.attention.qk.matrix_at(0.0) for at_beta in flows]),
@@ -134,6 +142,7 @@ def _at_betas(flow: Flow, betas: list[float], causal: bool, weights: Weights, po
         weights=weights,
         normalization="paper" if flow.normalization == "paper" else "plain",
         positions=one.positions,
+        offset=one.offset,
     )
     return Flow(attention, flow.space)
 
@@ -143,7 +152,12 @@ def _certified(flow: Flow, start: Tensor, times: np.ndarray, certified: dict[str
     (systems,) = flow.attention.system_shape
     starts = start.expand(systems, *start.shape)
     # A run of one step tells which statements can be decided by any: a whole one for none of them takes seconds.
-    first = simulate(flow, starts, times[:2], max_steps=1)
+    try:
+        first = simulate(flow, starts, times[:2], max_steps=1)
+    except ArgumentValueError:
+        if flow.attention.weights != "exponential":
+            raise
+        return [[] for _ in range(systems)]  # Exponentials of these logits overflow: there is no run.
     asked = check(flow, starts, times, statements=[one for one in _OF_FLOWS if one.decidable(first)])
     checks = {named(one.statement): one for one in asked if one.applies_to.any()}
     if not checks:
@@ -184,18 +198,19 @@ def _certificate(one: Certificate, system: int, end: float) -> dict[str, Any]:
     return {"title": _title(one.statement), "outcome": outcome, "words": words}
 
 
-def _places(checks: list[Check], rows: dict[str, Any], beta: float | None = None) -> list[int]:
+def _places(checks: list[Check], rows: dict[str, Any], beta: float | None = None, offset: float = 0.0) -> list[int]:
     """Return where the rows of these checks stand among all, and enter those that are new.
 
     With β a rate in closed form is left to the page: terms (c, k) of Σ c·exp(−kβ), in which rows are not compared.
+    The offset of exponential weights, which grows with β, is a factor exp(−offset) of every c that a prediction has.
     """
     places = []
     for one in checks:
         row = _row(one)
         rate = {}
-        if beta is not None and one.prediction is not None and one.prediction.bound:
+        if beta is not None and one.prediction is not None and one.prediction.pattern and one.prediction.bound:
             row["prediction"] = one.prediction.pattern
-            rate = {"rate": [(c, k / beta) for c, k in one.prediction.bound]}
+            rate = {"rate": [(c * math.exp(offset), (k + offset) / beta) for c, k in one.prediction.bound]}
         rows.setdefault(str(row), row | rate)
         places.append(list(rows).index(str(row)))
     return places

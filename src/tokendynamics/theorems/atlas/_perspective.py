@@ -80,13 +80,18 @@ def _predict_cone(flow: Flow, start: Tensor) -> Prediction:
     bound = float((coefficient * torch.exp(-exponent)).min())
     # With exponential weights the rate in the end is that of the logits where the tokens meet, which is not known.
     rate = float(pull.min()) if flow.attention.weights == "softmax" else None
-    text = (
+    pattern = (
         "all tokens meet in one point of the cone that they span, distances shrinking at least like "
-        f"C {exponential(-bound, 3)} from the start on"
-        + ("" if rate is None else f", and like {exponential(-rate)} in the end")
+        "C exp(−{rate} t) from the start on" + ("" if rate is None else f", and like {exponential(-rate)} in the end")
     )
     terms = ((float(coefficient), float(exponent)),) if coefficient.ndim == 0 else ()
-    return Prediction(text, limit="one point in the cone of the start", rate=rate, bound=terms)
+    return Prediction(
+        pattern.replace("exp(−{rate} t)", exponential(-bound, 3)),
+        limit="one point in the cone of the start",
+        rate=rate,
+        bound=terms,
+        pattern=pattern if terms else "",
+    )
 
 
 def _independent_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
