@@ -140,3 +140,137 @@ def test_oddly_sized_latent_attentions_are_read_or_refused_in_words(model_type: 
     found = td.load(network)
     assert [layer.problem for layer in found.layout.layers] == [""] * 3
     assert found.attention(1).query.shape[0] == network.config.num_attention_heads
+
+
+class _Leaving(nn.Module):
+    """Runs other blocks for some inputs, as early exits, halting and chunks of long texts do."""
+
+    def __init__(self, usual: list[int], other: list[int]) -> None:
+        super().__init__()
+        self.words, self.usual, self.other = nn.Embedding(30, 8), usual, other
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=True) for _ in range(3)
+        )
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.words(ids)
+        for number in self.usual if ids[0, 0] < 20 else self.other:
+            x = self.blocks[number](x)
+        return x
+
+
+@pytest.mark.parametrize(
+    ("usual", "other", "came"),
+    [
+        ([0], [0, 1, 2], r"through 1 block, .*through {}3 \(blocks\.0, blocks\.1, blocks\.2\)"),
+        ([0, 1, 2], [0, 1], r"through 3 blocks, .*through 2 \(blocks\.0, blocks\.1\)"),
+        ([0, 1], [0, 2], r"through 2 blocks, .*through 2 \(blocks\.0, blocks\.2\)"),
+        ([0, 0], [0, 0, 0], r"through 2 blocks, .*through {}3 \(blocks\.0, blocks\.0, blocks\.0\)"),
+    ],
+)
+def test_other_blocks_than_those_of_the_layout_are_refused(usual: list[int], other: list[int], came: str) -> None:
+    checkpoint = td.load(_Leaving(usual, other).eval(), inputs={"ids": torch.randint(0, 20, (2, 6))})
+    ids = [torch.tensor([number, 3, 9, 4, 17, 5]) for number in (21, 22, 7)]
+    assert checkpoint.states(ids[-1]).feed_forward.shape[0] == len(usual) + 1
+    with pytest.raises(CheckpointError, match=came.format("")):
+        td.trace(checkpoint, ids, packed=False)
+    with pytest.raises(CheckpointError, match=came.format("")):
+        checkpoint.under({"layer 1 attention": 0}).states(ids[0])
+    pack = checkpoint.one_pack(ids[:1])
+    gates = torch.ones(len(usual), 2)
+    with checkpoint.gated() as gated, pytest.raises(CheckpointError, match=came.format("(at least )?")):
+        gated.run(pack, gates)
+
+
+def _first_layers(network: nn.Module) -> nn.Module:
+    del network
+    return nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 2, enable_nested_tensor=False)
+
+
+class _OfMapping(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        return self.inner(batch["ids"])
+
+
+@pytest.mark.parametrize(
+    ("made", "inputs", "words"),
+    [
+        (
+            lambda network: torch.jit.trace(network, _ids(2)["ids"], check_trace=False),
+            _ids(2),
+            "got a program without them .*made from$",
+        ),
+        (lambda network: torch.export.export(network, (_ids(2)["ids"],)).module(), _ids(2), "got a program without"),
+        (_first_layers, torch.randn(7, 2, 8), r"got one with tokens first.*wrap it .*network\(x.transpose\(0, 1\)\)"),
+        (_OfMapping, {"batch": _ids(2)}, "got tensors inside of batch; wrap the network"),
+        (_OfMapping, lambda count: {"batch": _ids(count)}, "got tensors inside of batch; wrap the network"),
+        (lambda network: nn.Sequential(network, nn.LazyLinear(3)), _ids(2)["ids"], "1.weight, which has no shape yet"),
+    ],
+)
+def test_what_cannot_be_watched_is_refused_with_what_to_do(made: Any, inputs: Any, words: str) -> None:
+    with silenced(), pytest.raises((CheckpointError, ArgumentValueError), match=words):
+        td.load(made(_Encoder(batch_first=True).eval()), inputs=inputs)
+
+
+class _AsCompiled(nn.Module):
+    """As the module that torch.compile returns."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self._orig_mod = inner
+
+    def forward(self, *arguments: Any, **named: Any) -> Any:
+        return self._orig_mod(*arguments, **named)
+
+
+def test_an_example_fits_the_network_inside_a_wrapper() -> None:
+    network = _Encoder(batch_first=True).eval()
+    ids = torch.arange(3, 9)
+    states = td.load(network, inputs=_ids(2)["ids"]).states(ids).feed_forward
+    for wrapped in (
+        nn.DataParallel(network),
+        _AsCompiled(network),
+        nn.DataParallel(_Outer(network)),
+    ):
+        assert torch.equal(td.load(wrapped, inputs=_ids(2)["ids"]).states(ids).feed_forward, states)
+
+
+class _Outer(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.inner(ids)
+
+
+class _InHalf(nn.Module):
+    """A part that asks for half precision itself."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner.bfloat16()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x.bfloat16()).float()
+
+
+def test_a_network_whose_code_asks_for_half_precision_is_read_as_it_is() -> None:
+    network = _Encoder(batch_first=True).eval()
+    for layer in network.layers:
+        assert isinstance(layer, nn.TransformerEncoderLayer)
+        layer.linear1 = _InHalf(layer.linear1)  # pyright: ignore[reportAttributeAccessIssue]
+    checkpoint, ids, given = td.load(network, inputs=_ids(2)["ids"]), torch.arange(3, 9), list[Tensor]()
+    network.layers[-1].register_forward_hook(lambda *seen: given.append(seen[2][0]))
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.no_grad():
+            network(ids[None])
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
+    assert torch.equal(checkpoint.states(ids).feed_forward[-1], given[0])
+    assert td.audit(checkpoint).sizes["layer"] == 2

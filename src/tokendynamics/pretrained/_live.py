@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 from tokendynamics.numerics.arguments import as_path
@@ -19,16 +20,21 @@ from tokendynamics.pretrained._dispatch import without_hooks
 from tokendynamics.pretrained._filling import Network
 from tokendynamics.pretrained._remedied_network import remedies_in
 from tokendynamics.pretrained._stored_tensors import check_finite_weights
+from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
+from tokendynamics.pretrained.discovery._discover import Discovery
 from tokendynamics.pretrained.discovery._maps import in_single_precision
 from tokendynamics.pretrained.discovery._random_inputs import random_inputs
 from tokendynamics.pretrained.discovery.random_weights import discover_in_network
 from tokendynamics.pretrained.edits.language_head import base_of
-from tokendynamics.pretrained.network import copied, evaluating, half_of
+from tokendynamics.pretrained.network import copied, evaluating, half_of, tensors_given
 from tokendynamics.pretrained.other_libraries import refusing, silenced
 from tokendynamics.pretrained.sources._configuration import check_settings, read_json_object
 from tokendynamics.pretrained.sources._tensor_files import ADAPTER_CONFIGURATION, adapter_weights, stored_tensors
 
 _EXAMPLE = 'such as lambda count: {"ids": torch.randint(0, 100, (count, 7))}'
+
+
+_WRAP = "wrap the network in a module whose arguments are tensors"
 
 
 def inputs_like(example: Tensor | tuple[Any, ...] | Mapping[str, Any], network: nn.Module) -> Callable[[int], Any]:
@@ -55,7 +61,9 @@ def inputs_like(example: Tensor | tuple[Any, ...] | Mapping[str, Any], network: 
     if not drawn or len(usable) < len(drawn):
         wanted = "an example with tensors (input, token, …) of finite numbers that differ"
         shapes = ", ".join(f"{name} of shape {tuple(value.shape)}" for name, value in tensors.items())
-        raise ArgumentValueError(expected("inputs", wanted, shapes or "no tensor", "pass real inputs"))
+        inside = "" if drawn else _tensors_inside(arguments)
+        came, advice = inside or shapes or "no tensor", _WRAP if inside else "pass real inputs"
+        raise ArgumentValueError(expected("inputs", wanted, came, advice))
     rows, lengths = len(usable[0]), {value.shape[1] for value in usable}
 
     def made(count: int) -> dict[str, Any]:
@@ -69,6 +77,12 @@ def inputs_like(example: Tensor | tuple[Any, ...] | Mapping[str, Any], network: 
         return several
 
     return made
+
+
+def _tensors_inside(arguments: Mapping[str, Any]) -> str:
+    """Return in words which argument has tensors inside a mapping, a list or an object; empty where none has."""
+    holding = [name for name, value in arguments.items() if not isinstance(value, Tensor) and tensors_given(value)]
+    return f"tensors inside of {holding[0]}" if holding else ""
 
 
 def _is_kept(name: str, value: Tensor) -> bool:
@@ -85,9 +99,20 @@ def _drawn_like(example: Tensor, shape: torch.Size, generator: torch.Generator) 
     return numbers.to(example)
 
 
+def _unwrapped(network: nn.Module) -> nn.Module:
+    """Return the network inside torch.compile's or DataParallel's wrapper, which pass all arguments on."""
+    while True:
+        inner = getattr(network, "_orig_mod", None)
+        if isinstance(network, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            inner = network.module
+        if not isinstance(inner, nn.Module):
+            return network
+        network = inner
+
+
 def _by_name(example: Any, network: nn.Module) -> dict[str, Any]:
     """Return an example as arguments by name."""
-    parameters = inspect.signature(network.forward).parameters.values()
+    parameters = inspect.signature(_unwrapped(network).forward).parameters.values()
     unnamed = [one.name for one in parameters if one.kind == one.POSITIONAL_ONLY]
     if unnamed:
         wanted, advice = "a network whose arguments can be passed by name", "wrap it in a module that passes them on"
@@ -99,8 +124,11 @@ def _by_name(example: Any, network: nn.Module) -> dict[str, Any]:
         values = example if isinstance(example, tuple) else (example,)
         names = [one.name for one in named if one.kind == one.POSITIONAL_OR_KEYWORD]
         if len(values) > len(names):
-            came = f"{len(values)} for {len(names)}"
-            raise ArgumentTypeError(expected("inputs", "no more values than the network has named arguments", came))
+            wanted, came = "no more values than the network has named arguments", f"{len(values)} for {len(names)}"
+            advice = (
+                "" if names else "pass a mapping, or wrap the network in a module whose forward names its arguments"
+            )
+            raise ArgumentTypeError(expected("inputs", wanted, came, advice))
         arguments = dict(zip(names, values, strict=False))
     missing = [one.name for one in named if one.default is one.empty and one.name not in arguments]
     if missing:
@@ -135,7 +163,10 @@ def checked_inputs(inputs: Any) -> Callable[[int], Mapping[str, Any]]:
         shapes = {name: tuple(value.shape) for name, value in given.items() if isinstance(value, Tensor)}
         if not any(shape[:1] == (count,) for shape in shapes.values()):
             wanted = f"a tensor whose first axis is that of the {count} inputs asked for"
-            raise ArgumentValueError(expected("inputs", wanted, shapes or "no tensor", _EXAMPLE))
+            inside = _tensors_inside(given)
+            raise ArgumentValueError(
+                expected("inputs", wanted, inside or shapes or "no tensor", _WRAP if inside else _EXAMPLE)
+            )
         return copied(given)
 
     return made
@@ -255,17 +286,83 @@ def check_live(stream: bool | None, device_map: Any) -> None:
         raise ArgumentValueError(expected("device_map", "None for a live network", shown(device_map), advice))
 
 
+def _check_can_be_watched(network: nn.Module, name: str) -> None:
+    """Refuse a network that calls no blocks, or whose own arguments have the tokens first.
+
+    Raises:
+        CheckpointError: A compiled program, or one of PyTorch's stacks without `batch_first`.
+    """
+    if isinstance(network, torch.jit.ScriptModule) or (
+        isinstance(network, torch.fx.GraphModule) and "eval" in vars(network)  # torch.export puts its own there
+    ):
+        wanted, came = (
+            "a network that calls its blocks as modules",
+            "a program without them (TorchScript, torch.export)",
+        )
+        raise CheckpointError(expected(name, wanted, came, "pass the network that it was made from"))
+    layer = next(iter(getattr(network, "layers", ())), None)
+    if isinstance(network, nn.TransformerEncoder | nn.TransformerDecoder) and isinstance(layer, nn.Module):
+        attention = getattr(layer, "self_attn", None)
+        if isinstance(attention, nn.MultiheadAttention) and not attention.batch_first:
+            wanted, came = "a network whose arguments have inputs first", "one with tokens first (batch_first=False)"
+            turned = "wrap it in a module whose forward(x) returns network(x.transpose(0, 1)).transpose(0, 1)"
+            raise CheckpointError(expected(name, wanted, came, turned))
+
+
 def _check_in_memory(network: nn.Module, name: str) -> None:
     """Refuse a network with parameters on the meta device that nothing puts there only between its passes.
 
     Raises:
-        CheckpointError: It names the first one.
+        CheckpointError: It names the first one, or the first that gets its shape from the first pass.
     """
+    lazy = next((key for key, parameter in network.named_parameters() if is_lazy(parameter)), None)
+    if lazy is not None:
+        came = f"{lazy}, which has no shape yet"
+        raise CheckpointError(expected(name, "a network with weights", came, "run it once on a batch"))
     offloaded = any(hasattr(module, "_hf_hook") for module in network.modules())
     absent = [key for key, parameter in network.named_parameters() if parameter.is_meta and not offloaded]
     if absent:
         came = f"{absent[0]}{' and others' if absent[1:] else ''} on the meta device"
         raise CheckpointError(expected(name, "a network with weights", came, "load them"))
+
+
+def _discovered(
+    part: nn.Module, given: Callable[[int], Mapping[str, Any]] | None, name: str, *, alone: bool
+) -> Discovery:
+    """Find the layout of a live network, in single precision on the CPU where it is in half precision or elsewhere.
+
+    Half precision would hide it in rounding. A network whose code asks for a format of its own runs in that one alone.
+
+    Args:
+        part: The network, or its half.
+        given: What makes its inputs; None for random ones by the names of its arguments.
+        name: What a message calls it.
+        alone: Whether it is a decoder without its encoder.
+
+    Raises:
+        LayoutNotFoundError: See `discover_in_network`.
+    """
+    single: Any = part
+    halved = any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in part.parameters())
+    if halved or any(parameter.device.type != "cpu" for parameter in part.parameters()):
+        single = without_hooks(in_single_precision(part, values=False)).cpu()
+
+    def found(subject: nn.Module) -> Discovery:
+        with evaluating(subject):
+            found_with = random_inputs(subject) if given is None else given
+            decoder = alone and not isinstance(subject, nn.TransformerDecoder)
+            return discover_in_network(subject, found_with, name, decoder=decoder)
+
+    try:
+        return found(single)
+    except LayoutNotFoundError:
+        if not halved or next(part.parameters()).device.type != "cpu":
+            raise
+        try:
+            return found(part)
+        except LayoutNotFoundError:
+            pass
+        raise
 
 
 def live_checkpoint(
@@ -279,6 +376,7 @@ def live_checkpoint(
     """Return the checkpoint of a live network: what is read is its weights as they are when they are read."""
     name = origin.name
     _, part = half_of(network, half, name)
+    _check_can_be_watched(part, name)
     example = isinstance(inputs, Tensor | tuple | Mapping)
     given = None if inputs is None else checked_inputs(inputs_like(inputs, part) if example else inputs)
     check_no_virtual_tokens(part, name)
@@ -300,17 +398,7 @@ def live_checkpoint(
     for key, tensor in part.named_parameters():
         if not tensor.is_meta:  # what is not in memory is refused where it is read
             check_finite_weights(tensor.detach(), f"{name}: {key}")
-    subject: Any = part
-    if any(
-        parameter.dtype in (torch.float16, torch.bfloat16) or parameter.device.type != "cpu"
-        for parameter in part.parameters()
-    ):
-        # The layout shows in single precision; half precision would hide it in rounding.
-        subject = without_hooks(in_single_precision(part, values=False)).cpu()
-    with evaluating(subject):
-        found_with = random_inputs(subject) if given is None else given
-        alone = half == "decoder" and not isinstance(subject, nn.TransformerDecoder)
-        discovery = discover_in_network(subject, found_with, name, decoder=alone)
+    discovery = _discovered(part, given, name, alone=half == "decoder")
     config = getattr(part, "config", None)
     made = random_inputs(part) if given is None else given
     return Checkpoint(origin, Network(part, config, first.dtype, first.device, None, inputs=made), discovery)

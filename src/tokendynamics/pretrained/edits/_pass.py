@@ -6,7 +6,7 @@ CPM-Ant puts a learned prompt in front, and both cut off again what they give.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from threading import get_ident
 from typing import Any
@@ -18,6 +18,7 @@ from tokendynamics.numerics import CheckpointError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained.discovery.layout import Layout
 from tokendynamics.pretrained.network import copied
+from tokendynamics.words import plural
 
 _ONE_STREAM = "blocks that pass on one state for each token"
 
@@ -90,6 +91,46 @@ def check_one_stream(layout: Layout, name: str) -> None:
     if layout.streams > 1:
         advice = "td.trace follows those that the network calls its hidden states"
         raise CheckpointError(expected(name, _ONE_STREAM, f"{layout.streams} streams of states", advice))
+
+
+def blocks_beside(network: nn.Module, layout: Layout) -> dict[str, nn.Module]:
+    """Return the modules of a block's class that stand in the same list and are no blocks: they did not run.
+
+    A network may run them all the same for another input, where it ends a pass early for some.
+
+    Args:
+        network: The one that the layout is of.
+        layout: Of it.
+    """
+    known = {network.get_submodule(name) for name in layout.blocks}
+    beside: dict[str, nn.Module] = {}
+    for name in dict.fromkeys(layout.blocks):
+        around, _, _ = name.rpartition(".")
+        kind = type(network.get_submodule(name))
+        for other, module in network.get_submodule(around).named_children():
+            if type(module) is kind and module not in known and any(True for _ in module.children()):
+                beside[f"{around}.{other}" if around else other] = module
+    return beside
+
+
+def check_ran(ran: Sequence[str], layout: Layout, name: str, *, ended: bool = True) -> None:
+    """Refuse a pass through other blocks than those that ran where the layout was found.
+
+    Args:
+        ran: Names of the blocks that ran, in their order.
+        layout: Of the network.
+        name: What a message calls it.
+        ended: Whether the pass has ended, so that no more blocks run.
+
+    Raises:
+        CheckpointError: They are others.
+    """
+    if tuple(ran) != layout.blocks:
+        several = ", ".join(ran[:4]) + (", …" if ran[4:] else "")
+        wanted = f"a pass through {plural(len(layout.blocks), 'block')}, as where its layout was found"
+        count = len(ran) if ended else f"at least {len(ran)}"
+        advice = "switch off what ends a pass early, skips blocks or runs them again for some inputs"
+        raise CheckpointError(expected(name, wanted, f"one through {count} ({several})", advice))
 
 
 def check_by_token(states: Tensor) -> None:

@@ -21,7 +21,7 @@ from tokendynamics.numerics import ArgumentValueError, CheckpointError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained.discovery._calls import Hooks
 from tokendynamics.pretrained.discovery.layout import Layout
-from tokendynamics.pretrained.edits._pass import OwnTokens, arguments_for, by_prompt
+from tokendynamics.pretrained.edits._pass import OwnTokens, arguments_for, blocks_beside, by_prompt, check_ran
 from tokendynamics.pretrained.edits.language_head import logits_of
 from tokendynamics.pretrained.edits.variant import existing_heads, existing_parts
 from tokendynamics.pretrained.forward_arguments import other_rows
@@ -94,6 +94,7 @@ class GatedNetwork(Hooks):
         self._head_gates: Tensor | None = None
         self._gated_heads: set[int] = set()
         self._states: list[Tensor] = []
+        self._ran: list[str] = []
         self._outputs: list[Any] = []
         self._known: Sequence[Any] = ()
         self._calls: dict[nn.Module, int] = {}
@@ -108,7 +109,7 @@ class GatedNetwork(Hooks):
         for name, layer in dict(zip(self.layout.blocks, self.layout.layers, strict=True)).items():
             block = self.network.get_submodule(name)
             self._intercept(block)
-            self.before_block(block, layer.sites, self._enter)
+            self.before_block(block, layer.sites, partial(self._enter, name))
             of_module: dict[nn.Module, list[int]] = {}  # BEiT gives both parts by one module, one after the other
             for part, module in enumerate(layer.parts):
                 if module is not None:
@@ -119,6 +120,8 @@ class GatedNetwork(Hooks):
                 projection, heads = block.get_submodule(layer.attention.output[0]), layer.attention.heads
                 self.before(projection, partial(self._heads_gated, heads, layer.attention.d_value))
             self.after_block(block, layer.sites, self._leave)
+        for name, module in blocks_beside(self.network, self.layout).items():
+            self.before(module, partial(self._note, name))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -144,7 +147,7 @@ class GatedNetwork(Hooks):
         Raises:
             CheckpointError: It does not run, or an attention does not call its output projection.
         """
-        self._layer, self._gates, self._states = -1, gates, []
+        self._layer, self._gates, self._states, self._ran = -1, gates, [], []
         self._head_gates, self._gated_heads = heads, set(range(len(known)))
         self._outputs, self._known = [], known
         arguments, prompts = arguments_for(self.running, pack.arguments), len(pack.places)
@@ -155,6 +158,7 @@ class GatedNetwork(Hooks):
                 as_before(self.running),
             ):
                 output = self.running(**arguments)
+            check_ran(self._ran, self.layout, self.name)
             for layer in torch.nonzero(self.heads.any(dim=-1))[:, 0].tolist() if heads is not None else ():
                 if layer not in self._gated_heads:
                     wanted = "an attention that calls its output projection as a module"
@@ -190,10 +194,17 @@ class GatedNetwork(Hooks):
         block.forward = recorded
         self.callback(_restore_forward, block, of_instance)
 
-    def _enter(self, states: Tensor) -> None:
+    def _note(self, name: str, states: Tensor) -> None:
+        del states
+        self._ran.append(name)
+
+    def _enter(self, name: str, states: Tensor) -> None:
         if self._gates is None:  # a pass of somebody else's
             return
         self._calls.clear()
+        self._note(name, states)
+        if len(self._ran) > len(self.layout.blocks):
+            check_ran(self._ran, self.layout, self.name, ended=False)
         self._layer += 1  # a block that runs again is a layer of its own, and has gates of its own
         if not self._states:
             self._states.append(states.clone())  # a block may write into its input

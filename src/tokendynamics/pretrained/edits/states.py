@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from threading import get_ident
 from typing import Any
 
@@ -17,7 +18,7 @@ from tokendynamics.pretrained.discovery._residual import Residual
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.interface import noticing, showing
 from tokendynamics.pretrained.discovery.layout import Layout
-from tokendynamics.pretrained.edits._pass import OwnTokens, arguments_for, check_by_token
+from tokendynamics.pretrained.edits._pass import OwnTokens, arguments_for, blocks_beside, check_by_token, check_ran
 from tokendynamics.pretrained.forward_arguments import other_rows
 from tokendynamics.pretrained.length_dependence import as_before
 from tokendynamics.pretrained.network import without_cache
@@ -220,6 +221,7 @@ class StateWatch(Hooks):
         self.attention: list[Tensor] = []
         self.feed_forward: list[Tensor] = []
         self.final: list[Tensor] = []
+        self._ran: list[str] = []
         self._x: Tensor | None = None
         self._thread = 0
 
@@ -227,10 +229,12 @@ class StateWatch(Hooks):
         layout, network = self._layout, self._network
         for name, layer in dict(zip(layout.blocks, layout.layers, strict=True)).items():
             block = network.get_submodule(name)
-            self.before_block(block, layer.sites, self._here(self._enter))
+            self.before_block(block, layer.sites, self._here(partial(self._enter, name)))
             if layer.residual is not None and layer.attends:
                 self._site(block, layer.residual, layer.sites.in_place)
             self.after_block(block, layer.sites, self._here(self._leave))
+        for name, module in blocks_beside(network, layout).items():
+            self.before(module, self._here(partial(self._note, name)))
         if layout.final_norm is not None:
             self.after(network.get_submodule(layout.end), self._here(self._finish))
 
@@ -245,6 +249,7 @@ class StateWatch(Hooks):
         watch = noticing(lambda call: attention_seen(call.of_inputs(len(pack.places))))
         with watch, OwnTokens(self._network, self._layout) as tokens:
             _run(network, pack.arguments)
+        check_ran(self._ran, self._layout, type(network).__name__)
         places = tokens.places(pack.arguments)
         check_by_token(self.feed_forward[0])
         attention = _joined([torch.full_like(self.feed_forward[0], torch.nan), *self.attention])[:, :, places]
@@ -277,8 +282,13 @@ class StateWatch(Hooks):
 
         return act
 
-    def _enter(self, x: Tensor) -> None:
+    def _note(self, name: str, x: Tensor) -> None:
+        del x
+        self._ran.append(name)
+
+    def _enter(self, name: str, x: Tensor) -> None:
         self._x = x
+        self._ran.append(name)
         if not self.feed_forward:
             self.feed_forward.append(x)
 
