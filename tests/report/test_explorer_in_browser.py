@@ -478,11 +478,23 @@ def test_a_state_is_in_the_address_and_comes_back_from_it(opened: Any, address: 
     [
         ("beta=NaN", "beta = NaN is no number from 0.25 to 16"),
         ("beta=1e9", "beta = 1e9 is no number from 0.25 to 16"),
-        ("tokens=1000000", "tokens = 1000000 is no number from 2 to 32"),
-        ("tokens=2.5", "tokens = 2.5 is no number from 2 to 32"),
+        ("beta=1e400", "beta = 1e400 is no number from 0.25 to 16"),
+        ("beta=-1", "beta = -1 is no number from 0.25 to 16"),
+        ("beta=%D9%A3", "beta = ٣ is no number from 0.25 to 16"),
+        ("beta=%E0%A4%A", "is no number from 0.25 to 16"),
+        ("%CE%B2=3", "β is no setting"),
+        ("beta=" + "9" * 5000, "beta = 99999999999999999999 is no number from 0.25 to 16"),
+        ("preset=" + "x" * 5000, "the start “xxxxxxxxxxxxxxxxxxxx” is not known"),
+        ("tokens=1000000", "tokens = 1000000 is no whole number from 2 to 32"),
+        ("tokens=2.5", "tokens = 2.5 is no whole number from 2 to 32"),
+        ("tokens=1", "tokens = 1 is no whole number from 2 to 32"),
+        ("tokens=[4]", "tokens = [4] is no whole number from 2 to 32"),
+        ("weights=hardmax", "weights = hardmax is not known"),
+        ("positions=on", "this start has no positions"),
+        ("frame=301", "frame = 301 is no whole number from 0 to 300"),
         ("preset=%3Cb%3E", "the start “<b>” is not known"),
         ("mask=none", "mask = none is not known"),
-        ("frame=-1", "frame = -1 is no number"),
+        ("frame=-1", "frame = -1 is no whole number from 0 to 300"),
         ("evil=1", "evil is no setting"),
         ("__proto__=1", "__proto__ is no setting"),
         ("constructor=1", "constructor is no setting"),
@@ -497,6 +509,94 @@ def test_an_address_that_was_tampered_with_is_said_and_the_usual_stands(
     assert sentence in words(opened, "notice")
     state = asked(opened, "hook.state()")
     assert (state["preset"], state["beta"], state["tokens"], state["mask"]) == ("one-cluster", 1, 32, "full")
+
+
+def run_of(qk: float, tokens: int, of_attention: dict[str, Any] | None = None) -> td.Trajectory:
+    """A run on the sphere, live unless `of_attention` says otherwise."""
+    attention = td.Attention(**{"qk": qk * np.eye(3), "ov": np.eye(3)} | (of_attention or {}))
+    start = td.Sphere().sample(tokens, 3, seed=1)
+    return td.simulate(td.Flow(attention, td.Sphere()), start, np.linspace(0.0, 5.0, 51))
+
+
+@pytest.mark.parametrize(
+    ("qk", "tokens", "of_attention"),
+    [(100.0, 6, {}), (0.01, 6, {}), (2.0, 1, {}), (1.0, 6, {"qk": td.Sinusoidal(np.eye(3), 1.0, 1.0, 0.0)})],
+    ids=["sharp", "flat", "one token", "played"],
+)
+def test_every_page_understands_the_address_that_it_writes(
+    qk: float, tokens: int, of_attention: dict[str, Any], browser: Any, tmp_path: Path
+) -> None:
+    emulate(browser)
+    browser.get(run_of(qk, tokens, of_attention).explore(tmp_path / "page.html").as_uri())
+    asked(browser, "hook.seek(7)")
+    state, where = asked(browser, "hook.state()"), browser.current_url
+    browser.get("about:blank")
+    browser.get(where)
+    assert words(browser, "notice") == ""
+    assert asked(browser, "hook.state()") == state
+    if not of_attention:
+        slider = "const one = document.getElementById('beta'); return [one.min, one.value, one.max].map(Number)"
+        low, value, high = browser.execute_script(slider)
+        assert low <= np.log2(qk) <= high
+        assert value == pytest.approx(np.log2(qk), abs=0.05)
+        assert len(asked(browser, "hook.sweep()")) == 25
+        ends = f"for β from {number(min(0.25, qk))} to {number(max(16.0, qk))}"
+        assert ends in words(browser, "sweep-words")
+        return
+    browser.get("about:blank")
+    browser.get(f"{where}&beta=4")
+    assert "beta cannot be set where saved states are played" in words(browser, "notice")
+
+
+def test_of_one_token_the_page_says_that_there_is_one(browser: Any, tmp_path: Path) -> None:
+    emulate(browser)
+    browser.get(run_of(2.0, 1).explore(tmp_path / "page.html").as_uri())
+    assert words(browser, "summary") == "At t = 0 there is one token: a spread and clusters need two."
+    assert asked(browser, "hook.state().clusters") is None
+
+
+def test_only_tokens_of_one_place_have_met(browser: Any, tmp_path: Path) -> None:
+    """In free space tokens that point one way are apart where their norms differ, and a token at zero has no angle."""
+    emulate(browser)
+    start = [[0.0, 0.0], [0.5, 1.0], [-0.3, 1.0]]
+    run = td.simulate(td.Flow(td.Attention(2 * np.eye(2), np.eye(2)), td.Free()), start, np.linspace(0.0, 12.0, 49))
+    browser.get(run.explore(tmp_path / "page.html").as_uri())
+    assert words(browser, "summary") == "At t = 0 a token is at zero, which has no direction."
+    asked(browser, "hook.seek(20)")
+    assert words(browser, "summary").startswith("At t = 5 the directions of the 3 tokens draw together: one cluster")
+    undefined = "Seen: from t = 0 to 5 no change of the spread, which is undefined at the first of these times."
+    assert words(browser, "theory-seen") == undefined
+    asked(browser, "hook.seek(48)")
+    assert words(browser, "summary").startswith("At t = 12 all 3 tokens point one way. The largest norm is ")
+    asked(browser, "hook.seek(0)")
+    assert words(browser, "theory-seen") == "Seen: nothing yet."
+
+
+def test_a_run_of_layers_is_played_by_its_layers(browser: Any, tmp_path: Path) -> None:
+    flow, start = td.Flow(td.Attention(2 * np.eye(3), np.eye(3)), td.Sphere()), td.Sphere().sample(6, 3, seed=1)
+    run = td.simulate(flow, start, np.arange(11), engine="layers", tau=0.2)
+    emulate(browser)
+    browser.get(run.explore(tmp_path / "page.html").as_uri())
+    asked(browser, "hook.seek(10)")
+    np.testing.assert_allclose(np.ravel(asked(browser, "hook.state().states")), np.ravel(run.states[-1]), atol=2e-6)
+    assert words(browser, "time-value") == "layer 10"
+    assert "Each time is a layer" in words(browser, "sentence")
+    text = '[attention]\nqk = { identity = 2.0 }\nov = "identity"\n[space]\nkind = "sphere"\n[start]\ntokens = 4\n'
+    solver = '[time]\nend = 5\npoints = 6\n[solver]\nengine = "layers"\ntau = 0.2\n'
+    (system,) = _page.systems_of(parse(f'{text}law = "uniform"\ndim = 3\nseed = 1\n{solver}', "a.toml"))
+    assert (system["flow"], system["clock"], system["times"]) == (None, "layer", [0, 1, 2, 3, 4, 5])
+
+
+def test_the_button_says_whether_a_setting_is_kept(opened: Any) -> None:
+    acts = ("hook.set({preset: 'leader'})", "document.getElementById('reset').click()", "hook.tour(0)")
+    for act in acts:
+        asked(opened, "hook.set({preset: 'one-cluster'})")
+        opened.find_element("id", "keep").click()
+        assert words(opened, "keep") == "Do not keep"
+        assert opened.find_element("id", "kept-stage").is_displayed()
+        asked(opened, act)
+        assert words(opened, "keep") == "Keep beside"
+        assert not opened.find_element("id", "kept-stage").is_displayed()
 
 
 def test_something_moves_before_a_click_unless_a_reader_wants_no_motion(browser: Any, address: str) -> None:
@@ -577,7 +677,7 @@ def test_no_value_of_a_slider_leaves_its_range(value: str, opened: Any) -> None:
     ("changes", "words_of_refusal"),
     [
         ("{beta: NaN}", "beta = NaN is no number from 0.25 to 16"),
-        ("{tokens: 1e6}", "tokens = 1000000 is no number from 2 to 32"),
+        ("{tokens: 1e6}", "tokens = 1000000 is no whole number from 2 to 32"),
         ("{mask: 'x'}", "mask = x is not known"),
         ("{preset: 'nope'}", "the start “nope” is not known"),
     ],

@@ -27,6 +27,7 @@ from tokendynamics.report.explorer._network import of_diagnosis, of_network
 from tokendynamics.report.explorer._system import (
     BY_PYTHON,
     NO_NOISE,
+    OF_LAYERS,
     check_tokens,
     live_system,
     of_trajectory,
@@ -121,7 +122,12 @@ def _(subject: SpecificationFile, added: Added = None) -> list[dict[str, Any]]:
     setup, title = build(subject), subject.tables.title or subject.name
     start = setup.start.flatten(0, -3)[0] if setup.start.ndim > 2 else setup.start
     sentence = "The first system of several is shown." if setup.start.ndim > 2 else ""
-    why = NO_NOISE if "noise" in setup.options else why_not_live(setup.flow, start)
+    if "noise" in setup.options:
+        why = NO_NOISE
+    elif setup.options.get("engine") == "layers":
+        why = OF_LAYERS
+    else:
+        why = why_not_live(setup.flow, start)
     if added and not why:
         return [
             played_system(run(subject).trajectory, BY_PYTHON, name="file", title=title, sentence=sentence, added=added)

@@ -36,6 +36,7 @@ _LINKED = 600
 
 
 NO_NOISE = "A browser computes no noise."
+OF_LAYERS = "Each time is a layer, and a browser follows the flow alone, not its layers."
 BY_PYTHON = "Python computes observables of your own: the saved states are played."
 
 
@@ -98,6 +99,7 @@ def played_system(
         "space": trajectory.flow.space.name if trajectory.flow is not None else "free",
         "beta": 1.0,
         "times": trajectory.times[places].tolist(),
+        "clock": "layer" if trajectory.engine == "layers" else None,
         "plane": plane,
         "frames": rounded(shown),
         "measures": [_with_added(torch.from_numpy(state), added or {}) for state in drawn],
@@ -131,6 +133,8 @@ def of_trajectory(trajectory: Trajectory, title: str, added: Mapping[str, Observ
         why = "A browser does not compute rescaled tokens z = exp(−t ov) x; the saved states are played."
     elif trajectory.noise is not None:
         why = f"{NO_NOISE} The saved states are played."
+    elif trajectory.engine == "layers":
+        why = f"{OF_LAYERS} The saved states are played."
     elif flow is None:
         why = "The flow of this run is not known any more; its saved states are played."
     elif added:

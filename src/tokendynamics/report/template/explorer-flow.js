@@ -233,7 +233,7 @@ function measured(y, n, dim) {
   }
   const roots = new Set(parent.map((_, i) => root(i)));
   const spread = closest > 0 ? apart / (n * (n - 1) / 2) : NaN;
-  return { spread, similarity: 1 - spread, rank: effectiveRank(gram), clusters: closest > 0 ? roots.size : NaN };
+  return { spread, similarity: 1 - spread, rank: effectiveRank(gram), clusters: closest > 0 && n > 1 ? roots.size : NaN };
 }
 
 /** exp of the entropy of the shares of a symmetric matrix's eigenvalues, by Jacobi's rotations. @param {Float64Array[]} gram */

@@ -6,7 +6,7 @@
  * @typedef {{title: string, outcome: string, words: string}} Certified
  * @typedef {{axes: {beta?: number[], causal: boolean[], weights: string[], positions: boolean[]}, rows: (Omit<Row, "hypotheses"> & {hypotheses: number[]})[], hypotheses: Hypothesis[], index: number[][], elsewhere: number, certified?: Certified[]}} Table
  * @typedef {{name: string, title: string, sentence: string, why_not_live: string, flow: System | null, beta: number, times: number[],
- *   clock?: string, extent?: number, why_no_statements?: string, plane: {names: string[], vectors: number[][]} | null, frames: number[][][] | null, statements: Table | null, space?: string,
+ *   clock?: string | null, extent?: number, why_no_statements?: string, plane: {names: string[], vectors: number[][]} | null, frames: number[][][] | null, statements: Table | null, space?: string,
  *   certificates?: {beta: number[], certified: Certified[], index: number[][]} | null,
  *   tokens?: string[], added?: string[], measures?: {spread: number | null, rank: number | null, clusters: number | null, added?: (number | null)[]}[]}} Shown
  * @typedef {{preset: string, beta: number, tokens: number, mask: string, weights: string, positions: string, frame: number}} Settings
@@ -34,25 +34,28 @@ function usual(system) {
   };
 }
 
-/** @type {Record<string, [number, number]>} */
-const RANGES = { beta: [0.25, 16], tokens: [2, 128], frame: [0, 1e6] };
+/** From where to where numbers can be set. @param {Shown} system @returns {Record<string, [number, number]>} */
+function ranges({ beta, flow, times }) {
+  const all = flow ? flow.start.length : 0;
+  return { beta: [Math.min(0.25, beta), Math.max(16, beta)], tokens: [Math.min(2, all), all], frame: [0, times.length - 1] };
+}
 
 /** Settings of an address, and what in it could not be taken. @param {string} fragment @returns {[Settings, string[]]} */
 function fromAddress(fragment) {
   const asked = new URLSearchParams(fragment.replace(/^#/, ""));
   /** @type {string[]} */
   const problems = [];
-  const system = named(asked.get("preset") ?? DATA.systems[0].name);
-  if (!system) problems.push(`the start “${asked.get("preset")}” is not known`);
-  const settings = /** @type {Settings & Record<string, any>} */ (usual(system || DATA.systems[0]));
-  /** @type {Record<string, [number, number]>} */
-  const most = { ...RANGES, tokens: [2, settings.tokens] };
+  const wanted = named(asked.get("preset") ?? DATA.systems[0].name), system = wanted || DATA.systems[0];
+  if (!wanted) problems.push(`the start “${(asked.get("preset") || "").slice(0, 20)}” is not known`);
+  const settings = /** @type {Settings & Record<string, any>} */ (usual(system)), most = ranges(system);
   for (const [name, text] of asked) {
     if (name === "preset") continue;
-    if (Object.hasOwn(most, name)) {
+    if (name !== "frame" && Object.hasOwn(settings, name) && !system.flow) problems.push(`${name} cannot be set where saved states are played`);
+    else if (name === "positions" && text === "on" && !system.flow?.positions) problems.push("this start has no positions");
+    else if (Object.hasOwn(most, name)) {
       const value = text.trim() === "" ? NaN : Number(text), [low, high] = most[name];
       if (value >= low && value <= high && (name === "beta" || Number.isInteger(value))) settings[name] = value;
-      else problems.push(`${name} = ${text.slice(0, 20)} is no number from ${short(low)} to ${name === "tokens" ? high : short(high)}`);
+      else problems.push(`${name} = ${text.slice(0, 20)} is no ${name === "beta" ? "number" : "whole number"} from ${short(low)} to ${name === "tokens" ? high : short(high)}`);
     } else if (["mask", "weights", "positions"].includes(name)) {
       if ([...element(name).options].some((option) => option.value === text)) settings[name] = text;
       else problems.push(`${name} = ${text.slice(0, 20)} is not known`);
@@ -62,7 +65,8 @@ function fromAddress(fragment) {
 }
 
 function address() {
-  return `#${new URLSearchParams(Object.entries(settings).map(([name, value]) => [name, String(value)]))}`;
+  const { preset, frame } = settings, held = movie.live ? settings : { preset, frame };
+  return `#${new URLSearchParams(Object.entries(held).map(([name, value]) => [name, String(value)]))}`;
 }
 
 // ---- a movie: the frames of one setting and what is measured of them ---------------------------------------------
@@ -147,6 +151,11 @@ class Movie {
     };
   }
 
+  /** Whether tokens that point one way are in one place: elsewhere angles say nothing of distances. */
+  get round() {
+    return this.space === "sphere" || this.space === "ellipsoid";
+  }
+
   get space() {
     return this.flow ? this.flow.space.kind : this.system.space || "free";
   }
@@ -188,7 +197,7 @@ function drawChart(name) {
   context.fillStyle = look.muted;
   context.font = `${0.69 * look.rem}px system-ui, sans-serif`;
   if (!all.length) {
-    context.fillText(name === "energy" ? "known for live flows of one head" : movie.run ? "undefined: a token is at zero" : "undefined, or not measured", 0, height / 2);
+    context.fillText(name === "energy" ? "known for live flows of one head" : movie.run ? (movie.n < 2 ? "undefined for one token" : "undefined: a token is at zero") : "undefined, or not measured", 0, height / 2);
     return;
   }
   let low = Math.min(...all), high = Math.max(...all);
@@ -211,22 +220,24 @@ function drawChart(name) {
 function said(movie, frame) {
   const now = movie.measures[frame], before = movie.measures[Math.max(0, frame - 8)], after = movie.measures[Math.min(movie.last, frame + 8)];
   const time = `At ${movie.when(frame)}`;
+  if (movie.n < 2) return `${time} there is one token: a spread and clusters need two.`;
   if (!Number.isFinite(now.spread)) return `${time} ${movie.run ? "a token is at zero, which has no direction" : "the spread is not known"}.`;
   const groups = now.clusters === 1 ? "one cluster, " : Number.isFinite(now.clusters) ? `${now.clusters} clusters, ` : "";
-  if (now.spread < 1e-9) return `${time} all ${movie.n} tokens point one way: they have met.`;
-  const change = (after.spread - before.spread) / Math.max(now.spread, 1e-300), fast = 0.004;
-  const does = change < -fast ? "draw together" : change > fast ? "move apart" : "hardly move against each other";
   let largest = 0;
   for (let i = 0; i < movie.n; i++) largest = Math.max(largest, Math.hypot(...movie.states[frame].subarray(i * movie.dim, (i + 1) * movie.dim)));
   const size = movie.space === "free" && movie.flow ? ` The largest norm is ${short(largest)}.` : "";
   const ended = movie.run && movie.run.ended && frame === movie.last ? ` The run ends here: ${movie.run.ended}.` : "";
-  return `${time} the ${movie.n} tokens ${does}: ${groups}spread ${rounded(now.spread)}.${size}${ended}`;
+  if (now.spread < 1e-9) return `${time} all ${movie.n} tokens point one way${movie.round ? ": they have met" : ""}.${size}${ended}`;
+  const change = (after.spread - before.spread) / Math.max(now.spread, 1e-300), fast = 0.004;
+  const does = change < -fast ? "draw together" : change > fast ? "move apart" : "hardly move against each other";
+  return `${time} the ${movie.round ? "" : "directions of the "}${movie.n} tokens ${does}: ${groups}spread ${rounded(now.spread)}.${size}${ended}`;
 }
 
 /** What has been seen since the start, beside which a prediction stands. @param {Movie} movie @param {number} frame */
 function seen(movie, frame) {
   const from = movie.measures[0], to = movie.measures[frame], span = `from ${movie.when(0)} to ${short(movie.times[frame])}`;
-  if (frame === 0 || !Number.isFinite(from.spread + to.spread)) return "Seen: nothing yet.";
+  if (frame === 0) return "Seen: nothing yet.";
+  if (!Number.isFinite(from.spread + to.spread)) return `Seen: ${span} no change of the spread, which is undefined at ${Number.isFinite(from.spread) ? "the later" : "the first"} of these times.`;
   const ratio = to.spread / from.spread, change = ratio > 1.001 ? "rose" : ratio < 0.999 ? "fell" : "stayed";
   const spread = change === "stayed" ? `stayed at ${rounded(to.spread)}` : `${change} from ${short(from.spread)} to ${rounded(to.spread)}`;
   const same = from.clusters === to.clusters ? "the number of clusters is the same" : `clusters went from ${from.clusters} to ${to.clusters}`;
@@ -338,7 +349,13 @@ function statement(row, open, at) {
 
 // ---- the sweep: the order parameter over the slider's range, computed while nothing else is to be done -----------------
 
-const SWEEP = Array.from({ length: 25 }, (_, at) => 2 ** (-2 + at / 4));
+const SWEPT = 25;
+/** One of the values of β that are swept. @param {number} at */
+function sweptBeta(at) {
+  const [low, high] = ranges(movie.system).beta;
+  return low * (high / low) ** (at / (SWEPT - 1));
+}
+
 /** @type {{key: string, values: number[], movie: Movie | null}} */
 let sweep = { key: "", values: [], movie: null };
 
@@ -350,10 +367,10 @@ function sweepKey() {
 function sweepOn() {
   if (!movie.live) return false;
   if (sweep.key !== sweepKey()) sweep = { key: sweepKey(), values: [], movie: null };
-  if (sweep.values.length === SWEEP.length) return false;
+  if (sweep.values.length === SWEPT) return false;
   const times = [movie.times[0], movie.times[movie.times.length - 1]];
   if (!sweep.movie) {
-    sweep.movie = new Movie({ ...settings, beta: SWEEP[sweep.values.length] });
+    sweep.movie = new Movie({ ...settings, beta: sweptBeta(sweep.values.length) });
     sweep.movie.times = times;
     if (sweep.movie.run) sweep.movie.run.times = times;
   }
@@ -370,11 +387,11 @@ function drawSweep() {
   element("strip").hidden = !movie.live;
   const { context, width, height } = sized(element("sweep"));
   if (!context || !movie.live) return;
-  const look = colours(), x = (/** @type {number} */ beta) => (width - 12) * (Math.log2(beta) + 2) / 6 + 6, y = (/** @type {number} */ value) => 3 + (height - 6) * (1 - value) / 2;
+  const [low, high] = ranges(movie.system).beta, x = (/** @type {number} */ beta) => (width - 12) * Math.log(beta / low) / Math.log(high / low) + 6, look = colours(), y = (/** @type {number} */ value) => 3 + (height - 6) * (1 - value) / 2;
   line(context, look.rule, [], [[x(settings.beta), 0], [x(settings.beta), height]], 2);
-  line(context, look.accent, [], sweep.values.map((value, at) => [x(SWEEP[at]), y(value)]).filter((point) => Number.isFinite(point[1])), 1.5);
-  const whole = sweep.values.length === SWEEP.length;
-  element("sweep-words").textContent = `Mean cosine at t = ${short(movie.times[movie.times.length - 1])} over β, from −1 to 1; you are at the bar.${whole ? "" : " Being computed …"}`;
+  line(context, look.accent, [], sweep.values.map((value, at) => [x(sweptBeta(at)), y(value)]).filter((point) => Number.isFinite(point[1])), 1.5);
+  const whole = sweep.values.length === SWEPT;
+  element("sweep-words").textContent = `Mean cosine at t = ${short(movie.times[movie.times.length - 1])} for β from ${short(low)} to ${short(high)}; its scale is −1 to 1, and you are at the bar.${whole ? "" : " Being computed …"}`;
 }
 
 // ---- the page ------------------------------------------------------------------------------------------------------------
@@ -413,15 +430,18 @@ function show() {
   element("sentence").textContent = [sentence, movie.system.why_not_live].filter(Boolean).join(" ");
   element("live").hidden = !flow;
   element("has-positions").hidden = !(flow && flow.positions);
+  const { beta, tokens } = ranges(movie.system);
+  [element("beta").min, element("beta").max] = beta.map((value) => String(Math.log2(value)));
   element("beta").value = String(Math.log2(settings.beta));
   element("beta").setAttribute("aria-valuetext", `β = ${short(settings.beta)}`);
   element("beta-value").textContent = short(settings.beta);
-  if (flow) element("tokens").max = String(flow.start.length);
+  [element("tokens").min, element("tokens").max] = tokens.map(String);
   element("tokens").value = String(settings.tokens);
   element("tokens-value").textContent = String(movie.n);
   for (const name of ["mask", "weights", "positions"]) element(name).value = /** @type {any} */ (settings)[name];
   element("time").max = String(movie.times.length - 1);
   element("log-time").hidden = !movie.logarithmic;
+  element("keep").textContent = keptMovie ? "Do not keep" : "Keep beside";
   element("kept-stage").hidden = !keptMovie;
   element("kept-words").textContent = keptMovie ? `Kept, dashed below: ${keptMovie.words()}` : "";
   element("now-words").hidden = !keptMovie;
@@ -507,7 +527,6 @@ function wire() {
   });
   element("keep").addEventListener("click", () => {
     keptMovie = keptMovie ? null : movie;
-    element("keep").textContent = keptMovie ? "Do not keep" : "Keep beside";
     show();
   });
   element("play").addEventListener("click", () => play(!playing));
