@@ -88,3 +88,17 @@ def test_without_logits_the_share_of_the_second_token_halves_and_meets_its_bound
 def test_one_token_is_the_first() -> None:
     run = td.simulate(flow(EYE, EYE), [[1.0, 0.0]], [0.0, 1.0])
     assert td.certify(run, [NAME])[0].outcome == "holds"
+
+
+@pytest.mark.parametrize("residual", [0.0, 1.0])
+def test_it_speaks_of_layers_as_of_flows(residual: float) -> None:
+    """The product by numpy, layer by layer; nothing is said of layers being another thing than the flow."""
+    run = td.simulate(flow(EYE, -EYE), PAIR, range(12), engine="layers", residual=residual)
+    product = np.eye(3)
+    for state in run.tensor:
+        product = run_pattern(state) @ product
+    (certificate,) = td.certify(run, [NAME])
+    assert certificate.outcome == ("holds" if 1 - product[:, 0].min() <= 1e-3 else "undecided")
+    assert "layers" not in certificate.text
+    assert any(one.statement == NAME for one in td.certify(run))
+    assert "of which the statement does not speak" in td.certify(run, ["perspective-6.1"])[0].text

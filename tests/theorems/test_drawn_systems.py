@@ -19,8 +19,8 @@ from tokendynamics.theorems._statement import Statement
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
-FLOWS = [name for name, one in STATEMENTS.items() if name not in WITHOUT and one.subject == "flow"]
-LAYERS = [name for name, one in STATEMENTS.items() if one.subject == "layers" and one.standing != "false"]
+FLOWS = [name for name, one in STATEMENTS.items() if name not in WITHOUT and one.of_flows]
+LAYERS = [name for name, one in STATEMENTS.items() if one.of_layers and one.standing != "false"]
 KNOWN_TO_FAIL = {"masking-table-1-simple"}
 OF_ONE_ENGINE = {"hardmax-4"}
 """Their runs have one engine and no tolerances: those of the first test are all there are."""

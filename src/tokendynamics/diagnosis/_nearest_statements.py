@@ -153,7 +153,7 @@ def nearest_statements(
     flows = _Flows(checkpoint, weights)
     about_networks = [one for one in KNOWN if one.subject != "noise"]
     chosen = about_networks if statements is None else [named(one) for one in statements]
-    asked = [one for one in chosen if one.subject == "flow" and one.standing != "false" and not one.beyond]
+    asked = [one for one in chosen if one.of_flows and one.standing != "false" and not one.beyond]
     with reporting(progress) as report:
         what = f"layer {layer} against {plural(len(asked), 'statement')}"
         near = [_nearest(statement, flows, start, layer) for statement in tracked(asked, report, what)]

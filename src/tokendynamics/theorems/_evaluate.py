@@ -131,7 +131,7 @@ def certify(trajectory: Trajectory, statements: Sequence[str | Statement] | None
         return [named(one).certify(trajectory) for one in statements]
     flow = flow_of_run(trajectory)
     start = as_start(flow, trajectory.tensor[..., 0, :, :])
-    spoken_of = [one for one in KNOWN if one.subject == "layers" or approximates_its_flow(trajectory)]
+    spoken_of = [one for one in KNOWN if one.of_layers or approximates_its_flow(trajectory)]
     readable = [one for one in spoken_of if one.rescaled or trajectory.frame == "tokens"]
     readable = [one for one in readable if (one.subject == "noise") == has_noise(trajectory)]
     checks = ((one, one.check(flow, start, trajectory.noise).applies_to) for one in readable)

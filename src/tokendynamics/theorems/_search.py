@@ -488,7 +488,7 @@ def _cut(flow: Flow, start: Tensor, part: str, digits: int) -> tuple[Flow, Tenso
 
 def _confirmed(trial: _Trial, flow: Flow, start: Tensor, engine: str) -> str:
     """Say with which other engine a run at the tightest tolerance fails as well; empty where none does."""
-    if trial.statement.subject == "layers":
+    if not trial.statement.of_flows:
         return ""
     other = "batched" if engine == "stiff" else "stiff"
     try:

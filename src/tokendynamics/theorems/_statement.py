@@ -58,9 +58,9 @@ class Statement:
         predict: The prediction for a flow and a start at which the hypotheses hold.
         conditions: What a trajectory must show. Can be evaluated where hypotheses fail, too.
         decidable: Whether the conditions can say anything about a trajectory; a probability needs many systems.
-        subject: Whether it speaks of the flow, of layers, the runs of engine "layers" or one step for each time, or of
-            a flow with noise; of a flow, other layers than those with their residual connection are no approximation,
-            nor is a run with noise.
+        subject: Whether it speaks of the flow, of layers, the runs of engine "layers" or one step for each time, of
+            both, or of a flow with noise; of a flow, other layers than those with their residual connection are no
+            approximation, nor is a run with noise.
         beyond: Whether it speaks of a graph for a mask ("graph") or of tokens that do not move ("frozen"); others apply
             to no such flow.
         standing: "theorem", "conjecture" (no proof and no counterexample is known) or "false" (one is known).
@@ -84,6 +84,16 @@ class Statement:
     subject: Subject = "flow"
     beyond: tuple[Literal["graph", "frozen"], ...] = ()
     rescaled: bool = False
+
+    @property
+    def of_flows(self) -> bool:
+        """Whether it speaks of flows without noise."""
+        return self.subject.startswith("flow")
+
+    @property
+    def of_layers(self) -> bool:
+        """Whether it speaks of layers."""
+        return self.subject.endswith("layers")
 
     @property
     def paper(self) -> Paper:
@@ -155,7 +165,7 @@ class Statement:
         certificate = combine(self.name, conditions)
         about = _CONJECTURE[certificate.outcome] if self.standing == "conjecture" else ""
         notes = [about + certificate.text, *_part_seen(part)]
-        if trajectory.engine == "layers" and self.subject == "flow":
+        if trajectory.engine == "layers" and not self.of_layers:
             notes.append("judged on discrete layers, of which the statement does not speak")
         return replace(certificate, text="; ".join(notes), standing=self.standing)
 

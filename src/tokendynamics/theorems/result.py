@@ -35,7 +35,7 @@ def counted(where: np.ndarray) -> str:
 
 Outcome = Literal["holds", "fails", "undecided"]
 Standing = Literal["theorem", "conjecture", "false"]
-Subject = Literal["flow", "layers", "noise"]
+Subject = Literal["flow", "layers", "flow and layers", "noise"]
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ BETAS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 WEIGHTS: tuple[Weights, ...] = ("softmax", "linear", "exponential")
 RUN: dict[str, Any] = {"engine": "batched", "rtol": 1e-6, "atol": 1e-8, "max_steps": 200}
 """How the runs that are certified are computed: all values of β at once, so that those of a page take some seconds."""
-_OF_FLOWS = [one for one in KNOWN if one.subject == "flow"]
+_OF_FLOWS = [one for one in KNOWN if one.of_flows]
 _MOST_WORK = 200_000
 """Heads × tokens² × features of a flow beyond which no run is computed to be certified."""
 

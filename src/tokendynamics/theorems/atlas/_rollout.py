@@ -1,4 +1,4 @@
-"""Statements of `rollout`: what a stack of attention patterns with a causal mask makes of the first token."""
+"""Statements of `rollout`: what a flow or a stack of attention patterns with a causal mask makes of the first token."""
 
 from __future__ import annotations
 
@@ -78,5 +78,6 @@ STATEMENTS = (
         hypotheses=_hypotheses,
         predict=_predict,
         conditions=_conditions,
+        subject="flow and layers",
     ),
 )
