@@ -29,6 +29,7 @@ from tokendynamics.words import number
 
 pytestmark = pytest.mark.browser
 HOOK = "window.tokendynamicsExplorer"
+TURN = np.array([[0.0, -1.0], [1.0, 0.0]])
 
 
 @pytest.fixture(scope="module")
@@ -129,8 +130,27 @@ def test_where_the_flow_ends_the_picture_does_and_says_when(opened: Any) -> None
     exec(asked(opened, "hook.code('python')"), names)  # noqa: S102  # what the page gives its reader
     assert str(names["run"].status) == "diverged"
     assert asked(opened, "hook.state()")["frame"] == 0
-    (mantissa,) = re.findall(r"The run ends here: steps vanish at t = ([\d.]+) × 10⁻¹²\.", words(opened, "summary"))
+    (mantissa,) = re.findall(
+        r"The run ends here: the steps that the error allows become too small at t = ([\d.]+) × 10⁻¹²\.",
+        words(opened, "summary"),
+    )
     assert float(mantissa) * 1e-12 == pytest.approx(float(names["run"].end_times), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("flow", "end", "why"),
+    [
+        (td.Flow(td.Attention(np.eye(2), 2 * np.eye(2)), td.Free()), 50.0, "tokens fly apart: one is farther than 10⁹"),
+        (td.Flow(td.Attention(np.eye(2), 1e5 * TURN), td.Sphere()), 10.0, "the 20,000 steps that a browser takes"),
+        (td.Flow(td.Attention(np.eye(2), np.eye(2)), td.Free()), 2.0, ""),
+    ],
+    ids=["far", "fast", "whole"],
+)
+def test_a_run_that_cannot_be_followed_says_why(flow: td.Flow, end: float, why: str, opened: Any) -> None:
+    given = numbers_of(flow, torch.tensor([[1.0, 0.5], [-0.3, 0.8]])), 1.0, [0.0, end]
+    ended = asked(opened, "hook.solve(arguments[0], arguments[1], arguments[2]).ended", *given)
+    assert ended.startswith(why)
+    assert bool(ended) == bool(why)
 
 
 def test_the_energy_is_the_potential(opened: Any) -> None:
@@ -193,6 +213,10 @@ def test_the_sentence_of_a_start_is_said_of_its_own_settings_alone(opened: Any) 
 def test_the_panel_follows_the_controls(opened: Any) -> None:
     asked(opened, "hook.set({preset: 'leader'})")
     # That the start is drawn uniformly, or generic, cannot be measured.
+    marked = "return [...document.querySelectorAll('#statements > .applies summary')].map((one) => one.textContent[0])"
+    marks = opened.execute_script(marked)
+    assert [marks.count(mark) for mark in "✓?✗"] == [2, 5, 0]
+    assert opened.find_element("id", "cited").is_displayed()
     assert words(opened, "theory-answer") == (
         "2 statements apply: all their hypotheses hold. 5 more apply if what cannot be measured (?) holds."
     )
@@ -260,8 +284,10 @@ def test_the_code_is_small() -> None:
 
 
 @pytest.mark.parametrize(("preset", "logarithmic"), [("metastability", True), ("one-cluster", False)])
-def test_a_logarithmic_time_is_said(preset: str, logarithmic: bool, opened: Any) -> None:
+def test_a_logarithmic_time_and_a_view_that_turns_are_said(preset: str, logarithmic: bool, opened: Any) -> None:
+    """The first tokens are on a circle, which cannot be turned."""
     asked(opened, "hook.set({preset: arguments[0]})", preset)
+    assert opened.find_element("id", "turning").is_displayed() != logarithmic
     assert opened.find_element("id", "log-time").is_displayed() == logarithmic
 
 
@@ -816,6 +842,84 @@ def test_the_keyboard_moves_every_control(opened: Any) -> None:
     state = asked(opened, "hook.state()")
     # A reader who wants no motion sees none until Play.
     assert (state["preset"], state["playing"]) == ("repulsion", False)
+
+
+def saved_by(browser: Any, button: str) -> tuple[str, bytes]:
+    """The name and the bytes of the file that a button saves."""
+    browser.execute_script("download = (blob, name) => { window.saved = { blob, name }; }; window.saved = null")
+    browser.find_element("id", button).click()
+    name, content = browser.execute_async_script("""
+    const done = arguments[0];
+    const watch = setInterval(async () => {
+      if (!window.saved) return;
+      clearInterval(watch);
+      done([window.saved.name, [...new Uint8Array(await window.saved.blob.arrayBuffer())]]);
+    }, 20);
+    """)
+    return name, bytes(content)
+
+
+def test_picture_and_numbers_are_saved_as_they_are_seen(opened: Any) -> None:
+    asked(opened, "hook.set({preset: 'leader', tokens: 5})")
+    asked(opened, "hook.seek(60)")
+    name, png = saved_by(opened, "save-png")
+    size = opened.execute_script("const one = document.getElementById('stage'); return [one.width, one.height]")
+    assert (name, png[:8]) == ("tokens.png", b"\x89PNG\r\n\x1a\n")
+    assert [int.from_bytes(png[at : at + 4], "big") for at in (16, 20)] == size
+    assert len(png) > 5000
+    name, svg = saved_by(opened, "save-svg")
+    assert name == "tokens.svg"
+    assert len(discs_in(svg.decode())) == 5
+    name, csv = saved_by(opened, "save-csv")
+    header, *rows = csv.decode().split("\n")
+    assert (name, header) == ("tokens.csv", "time,token,feature_0,feature_1,feature_2")
+    numbers = np.array([row.split(",") for row in rows], dtype=float)
+    assert numbers.shape == (301 * 5, 5)
+    assert numbers[60 * 5 : 61 * 5, 1].tolist() == [0, 1, 2, 3, 4]
+    state = asked(opened, "hook.state()")
+    np.testing.assert_array_equal(numbers[60 * 5 : 61 * 5, 2:].ravel(), state["states"])
+    assert set(numbers[60 * 5 : 61 * 5, 0]) == {state["time"]}
+
+
+def test_numbers_of_played_states_are_named_by_what_they_are(browser: Any, tmp_path: Path) -> None:
+    emulate(browser)
+    flow = td.Flow(td.Attention(td.Sinusoidal(np.eye(5), 1.0, 1.0, 0.0), np.eye(5)), td.Sphere())
+    run = td.simulate(flow, td.Sphere().sample(4, 5, seed=1), [0.0, 1.0])
+    browser.get(run.explore(tmp_path / "page.html").as_uri())
+    header, *rows = saved_by(browser, "save-csv")[1].decode().split("\n")
+    assert header == "time,token,direction_0,direction_1,direction_2"
+    assert len(rows) == 8
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("seed", [3, 5, 11, 12, 17, 22, 26])
+def test_the_code_of_any_flow_makes_that_flow(seed: int, browser: Any, tmp_path: Path) -> None:
+    """Of ellipsoids, several heads, other weights, masks and positions; with fewer tokens, and another β."""
+    flow, start = random_flow(seed)
+    emulate(browser)
+    times = np.linspace(0.0, 0.4, 5)
+    browser.get(td.simulate(flow, start, times).explore(tmp_path / "page.html").as_uri())
+    title = 'of "heads" [3] \\ 2'
+    browser.execute_script("movie.system.title = arguments[0]", title)
+    asked(browser, "hook.set(arguments[0])", {"beta": 2.5, "tokens": max(2, len(start) - 1)})
+    asked(browser, "hook.seek(4)")
+    python, toml = asked(browser, "hook.code('python')"), asked(browser, "hook.code('toml')")
+    names: dict[str, Any] = {}
+    exec(python.replace("print(run.summary())", ""), names)  # noqa: S102  # what the page gives its reader
+    run = names["run"]
+    states = np.array(asked(browser, "hook.state().states")).reshape(run.tensor.shape[1:])
+    np.testing.assert_allclose(states, run.tensor[-1].numpy(), rtol=0, atol=1e-6 * float(run.tensor[-1].abs().max()))
+    several = (
+        isinstance(flow.attention.positions, td.RotaryPositions)
+        and len(numbers_of(flow, start)["positions"]["query"]) > 1
+    )
+    assert (toml == "") == several
+    if toml:
+        assert tomllib.loads(toml)["title"] == title
+        setup = build(parse(toml, "explorer.toml"))
+        torch.testing.assert_close(
+            setup.flow.velocity(setup.start), names["flow"].velocity(setup.start), rtol=1e-12, atol=1e-14
+        )
 
 
 def test_a_film_is_recorded(opened: Any) -> None:

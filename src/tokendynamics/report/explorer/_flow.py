@@ -42,7 +42,7 @@ def why_not_live(flow: Flow, start: Tensor) -> str:
     if flow.projection != "orthogonal":
         return f"Its projection, {flow.projection}, is not the orthogonal one."
     if attention.mask is not None:
-        return "Its mask is a graph, which a browser does not follow live."
+        return "Its mask is neither full nor causal, which a browser does not follow live."
     if flow.frozen:
         return "Some of its tokens do not move, which a browser does not follow live."
     if attention.system_shape or geometry.per_system:

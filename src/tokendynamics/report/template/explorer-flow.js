@@ -192,8 +192,8 @@ class Run {
       }
       this.steps += 1;
       if (ratio <= 1 && largest >= FAR) this.ended = `tokens fly apart: one is farther than 10⁹ from zero at t = ${short(this.t)}`;
-      else if (this.steps > MOST_STEPS) this.ended = `${MOST_STEPS} steps are spent at t = ${short(this.t)}: this is no flow to follow live`;
-      else if (h < 1e-14 * Math.max(1, Math.abs(this.t)) && !last) this.ended = `steps vanish at t = ${short(this.t)}`;
+      else if (this.steps > MOST_STEPS) this.ended = `the ${short(MOST_STEPS)} steps that a browser takes reach t = ${short(this.t)}`;
+      else if (h < 1e-14 * Math.max(1, Math.abs(this.t)) && !last) this.ended = `the steps that the error allows become too small at t = ${short(this.t)}`;
       if (this.ended) return false;
       if (!last || ratio > 1) this.step = h * Math.min(5, Math.max(0.2, 0.9 * ratio ** -0.2));
     }

@@ -21,12 +21,12 @@ function codeOf(movie, language) {
     lines.push(`attention = td.Attention(${matrix(qk)}, ${matrix(flow.ov)}, causal=${flow.causal ? "True" : "False"}, weights="${flow.weights}", normalization="${flow.normalization}", positions=positions${offset ? `, offset=${offset}` : ""})`,
       `flow = td.Flow(attention, ${space})`, `start = ${matrix(flow.start)}`, `run = td.simulate(flow, start, ${times})`, "print(run.summary())");
   } else {
-    lines.push(`title = "${movie.system.title.replace(/["\\]/g, "'")}"`, "", "[attention]", `qk = ${matrix(qk)}`, `ov = ${matrix(flow.ov)}`, `causal = ${flow.causal}`, `weights = "${flow.weights}"`, `normalization = "${flow.normalization}"`, ...(offset ? [`offset = ${decimal(offset)}`] : []), "");
-    if (rotary && ((rotary.query || []).length > 1 || rotary.base === undefined || rotary.base === null)) return "";
+    lines.push(`title = ${JSON.stringify(movie.system.title)}`, "", "[attention]", `qk = ${matrix(qk)}`, `ov = ${matrix(flow.ov)}`, `causal = ${flow.causal}`, `weights = "${flow.weights}"`, `normalization = "${flow.normalization}"`, ...(offset ? [`offset = ${decimal(offset)}`] : []), "");
+    if (rotary && (Math.max((rotary.query || []).length, (rotary.key || []).length) > 1 || rotary.base === undefined || rotary.base === null)) return "";
     if (rotary) lines.push("[positions]", 'kind = "rotary"', `query = ${matrix((rotary.query || [])[0])}`, `key = ${matrix((rotary.key || [])[0])}`, `base = ${decimal(rotary.base ?? NaN)}`, `scale = ${decimal(scale)}`, "");
     else if (flow.positions) lines.push("[positions]", 'kind = "absolute"', `table = ${matrix(flow.positions.table)}`, "");
     lines.push("[space]", `kind = "${flow.space.kind}"`, ...(flow.space.metric ? [`metric = ${matrix(flow.space.metric)}`] : []), "", "[start]", `tokens = ${matrix(flow.start)}`, "", "[time]", `times = ${times}`, "");
-    return lines.join("\n").replace(/(?<=[[,]\s*)-?\d+(?=[\],])/g, (whole) => `${whole}.0`);
+    return lines.map((row, at) => (at ? row.replace(/(?<=[[,]\s*)-?\d+(?=[\],])/g, (whole) => `${whole}.0`) : row)).join("\n");
   }
   return `${lines.join("\n")}\n`;
 }
@@ -36,7 +36,9 @@ const decimal = (value) => (Number.isInteger(value) ? `${value}.0` : String(valu
 
 /** @param {Movie} movie */
 function csvOf(movie) {
-  const header = ["time", "token", ...Array.from({ length: movie.dim }, (_, c) => `feature_${c}`)];
+  // The frames of Python may hold coordinates along directions, not features.
+  const axis = !movie.flow && movie.system.plane ? "direction" : "feature";
+  const header = [movie.system.clock || "time", "token", ...Array.from({ length: movie.dim }, (_, c) => `${axis}_${c}`)];
   const rows = movie.states.flatMap((y, frame) => Array.from({ length: movie.n }, (_, i) => [movie.times[frame], i, ...y.subarray(i * movie.dim, (i + 1) * movie.dim)]));
   return [header, ...rows].map((row) => row.join(",")).join("\n");
 }

@@ -293,6 +293,7 @@ function tellTheory() {
   const table = statementsAt(movie), list = element("statements");
   list.replaceChildren();
   element("certified").hidden = true;
+  element("cited").hidden = !table || !table.rows.length;
   if (!table) {
     element("theory-answer").textContent = movie.system.why_no_statements || "";
     element("theory-where").textContent = "";
@@ -324,7 +325,8 @@ function tellTheory() {
 function statement(row, open, at) {
   const details = document.createElement("details"), summary = document.createElement("summary"), hypotheses = document.createElement("ul");
   const failing = row.hypotheses.filter((one) => one.holds === false).length;
-  summary.textContent = `${row.applies ? "✓" : "✗"} ${row.title}`;
+  const assumed = row.applies && row.hypotheses.some((one) => one.holds === null);
+  summary.textContent = `${MARKS[String(assumed ? null : row.applies)]} ${row.title}`;
   const prediction = document.createElement("p");
   prediction.textContent = row.prediction ? `Predicts: ${row.prediction}.` : `${failing} of ${row.hypotheses.length} hypotheses fail.`;
   if (row.of_beta && !isSet(at)) prediction.append(` Computed for β = ${short(at)}, the nearest grid point.`);
@@ -391,7 +393,7 @@ function drawSweep() {
   line(context, look.rule, [], [[x(settings.beta), 0], [x(settings.beta), height]], 2);
   line(context, look.accent, [], sweep.values.map((value, at) => [x(sweptBeta(at)), y(value)]).filter((point) => Number.isFinite(point[1])), 1.5);
   const whole = sweep.values.length === SWEPT;
-  element("sweep-words").textContent = `Mean cosine at t = ${short(movie.times[movie.times.length - 1])} for β from ${short(low)} to ${short(high)}; its scale is −1 to 1, and you are at the bar.${whole ? "" : " Being computed …"}`;
+  element("sweep-words").textContent = `Mean cosine at t = ${short(movie.times[movie.times.length - 1])} for β from ${short(low)} to ${short(high)}; its scale is −1 to 1, and the bar marks the β that is set.${whole ? "" : " Being computed …"}`;
 }
 
 // ---- the page ------------------------------------------------------------------------------------------------------------
@@ -441,6 +443,7 @@ function show() {
   for (const name of ["mask", "weights", "positions"]) element(name).value = /** @type {any} */ (settings)[name];
   element("time").max = String(movie.times.length - 1);
   element("log-time").hidden = !movie.logarithmic;
+  element("turning").hidden = movie.dim < 3;
   element("keep").textContent = keptMovie ? "Do not keep" : "Keep beside";
   element("kept-stage").hidden = !keptMovie;
   element("kept-words").textContent = keptMovie ? `Kept, dashed below: ${keptMovie.words()}` : "";
