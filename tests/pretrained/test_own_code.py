@@ -347,3 +347,51 @@ def test_a_network_whose_dropout_stays_on_is_diagnosed_with_a_word_on_it() -> No
         diagnosis = td.diagnose(ckpt, [{"idx": torch.randint(0, VOCABULARY, (1, 7))} for _ in range(2)])
         assert ("different numbers" in str(diagnosis)) is varies
         assert ("different numbers" in diagnosis.trace.attrs.get("notes", "")) is varies
+
+
+class _Adapted(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.down, self.up = inner, nn.Linear(DIM, 3), nn.Linear(3, DIM)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.inner(x)
+        return y + self.up(self.down(y).relu())
+
+
+@pytest.mark.parametrize("place", [0, 2])
+def test_an_adapter_around_some_attentions_is_read(place: int) -> None:
+    network, prompt, width = network_of(), torch.tensor([5, 9, 33, 21, 7]), DIM // HEADS
+    block: Any = network.h[place]
+    block.attn = _Adapted(block.attn).eval()
+    ckpt = loaded(network)
+    assert [layer.problem for layer in ckpt.layout.layers] == [""] * 3
+    assert td.audit(ckpt).sizes["layer"] == 3
+    without = ckpt.under({f"layer {place + 1} head 1": 0}).states(prompt).feed_forward
+    block.attn.inner.c_proj.weight.data[:, width : 2 * width] = 0
+    torch.testing.assert_close(without, loaded(network).states(prompt).feed_forward)
+
+
+class _Skipping(SmallGPT):
+    """Adds states of an earlier block to those of a later one, outside of the blocks, as U-shaped networks do."""
+
+    def forward(self, idx: Tensor) -> Tensor:
+        first = self.h[0](self.wte(idx) + self.wpe(torch.arange(idx.shape[1])))
+        return self.head(self.ln_f(self.h[2](self.h[1](first) + 5 * first)))
+
+
+def test_a_change_outside_of_the_blocks_is_named_and_is_no_update_of_an_attention() -> None:
+    torch.manual_seed(5)
+    texts = [torch.randint(0, VOCABULARY, (7,)) for _ in range(4)]
+    several = (_Skipping().eval(), network_of())
+    skipping, plain = (
+        td.diagnose(loaded(network), texts, levers=False, heads=False, directions=False, baseline=None)
+        for network in several
+    )
+    assert [layer.joins for layer in loaded(several[0]).layout.layers] == [False, False, True]
+    words = "efore layer 3 the network changes the states outside of its blocks"
+    assert words in skipping.trace.notes
+    assert words in skipping.markdown()
+    assert float(skipping.trace.update_ratio.median("prompt").sel(layer=3, component="attention")) > 3
+    assert "attention of layer 3 (" not in skipping.markdown()
+    assert "outside of its blocks" not in plain.markdown() + plain.trace.attrs.get("notes", "")

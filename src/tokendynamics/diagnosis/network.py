@@ -72,6 +72,24 @@ def passes_differ(trace: xr.Dataset) -> bool:
     return bool(_record(trace).get("varies", False))
 
 
+def joins_there(trace: xr.Dataset) -> list[int]:
+    """Return the layers before which the network changes the states outside of its blocks; empty without a layout.
+
+    Args:
+        trace: From `tokendynamics.trace`.
+    """
+    record = _record(trace)
+    return [number for number, kind in enumerate(record.get("layers", ()), 1) if record["kinds"][kind].get("joins")]
+
+
+def changed_between(layers: list[int]) -> str:
+    """Say before which layers the states change outside of the blocks, and what that change counts as."""
+    return (
+        f"before {in_layers(layers)} the network changes the states outside of its blocks (a skip connection, a norm, "
+        "a factor), which is counted with the first part of the layer"
+    )
+
+
 def _record(trace: xr.Dataset) -> dict[str, Any]:
     return json.loads(trace.attrs.get("layout", "{}"))
 
@@ -93,6 +111,9 @@ def notes_of(ckpt: Checkpoint) -> dict[str, str]:
         notes.append(
             f"{in_layers(crossing)} {have} a cross-attention, which reads another sequence and is not measured"
         )
+    joining = [number for number, layer in enumerate(ckpt.layout.layers, 1) if layer.joins]
+    if joining:
+        notes.append(changed_between(joining))
     if ckpt.layout.decoder_alone:
         notes.append(_DECODER_ALONE)
     if ckpt.layout.streams > 1:

@@ -10,7 +10,14 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis.auditing._words import weights_findings
-from tokendynamics.diagnosis.network import PART_NAMES, part_of_layer, parts_there, passes_differ
+from tokendynamics.diagnosis.network import (
+    PART_NAMES,
+    changed_between,
+    joins_there,
+    part_of_layer,
+    parts_there,
+    passes_differ,
+)
 from tokendynamics.diagnosis.tracing.layer_states import (
     State,
     deciding_measure,
@@ -32,7 +39,7 @@ from tokendynamics.results.tables import (
     findings_of,
     one_of,
 )
-from tokendynamics.words import Finding, estimate, fixed, in_layers, listing, number, percent, plural, share
+from tokendynamics.words import Finding, estimate, fixed, in_layers, listing, number, percent, plural, sentence, share
 
 FigureName = Literal[
     "shares", "agreement", "norms", "updates", "attention", "components", "levers", "deeper", "weights", "paths",
@@ -394,6 +401,8 @@ def _how_sure(trace: xr.Dataset, state: State) -> Finding | None:
             " Two passes of this network over the same input give different numbers (a dropout that stays on, other "
             "chance, or a memory of earlier inputs), so another run may give another verdict."
         )
+    if joins := joins_there(trace):
+        sure += f" {sentence(changed_between(joins))}"
     site = trace.sel(site="feed_forward")
     first, last = (fixed(float(site.consensus_within[layer])) for layer in (0, -1))
     meaning = f"Within-{noun} similarity is κ′: κ is {first} at the embedding and {last} after the last layer, and κ′ "

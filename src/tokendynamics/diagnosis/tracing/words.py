@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
-from tokendynamics.diagnosis.network import part_of_layer, parts_there
+from tokendynamics.diagnosis.network import joins_there, part_of_layer, parts_there
 from tokendynamics.diagnosis.tracing.layer_states import COLLAPSES, CONSENSUS, State
 from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE
 from tokendynamics.diagnosis.tracing.prompts import noun_in, token_finding
@@ -249,8 +249,12 @@ def _updates(trace: xr.Dataset) -> Finding:
             "Updates are not compared with neighbouring layers because there is only one layer.", "updates", {}
         )
     words, values = [], {}
-    for name, exists in parts_there(trace).items():
-        sizes = np.where(exists, ratio.sel(component=name).values[1:], np.nan)
+    parts = parts_there(trace)
+    # What the network itself adds before a layer is no update of the first part there.
+    joins = np.isin(trace.layer.values[1:], joins_there(trace))
+    for name, exists in parts.items():
+        first = np.ones_like(joins) if name == "attention" else ~parts["attention"]
+        sizes = np.where(exists & ~(joins & first), ratio.sel(component=name).values[1:], np.nan)
         for layer in jumps(sizes):
             size, median = number(sizes[layer], 2), number(_of_neighbours(sizes, layer), 2)
             words.append(f"{part_of_layer(name, layer + 1)} ({size}; neighbouring layers {median})")

@@ -60,10 +60,11 @@ class FoundAttention:
         """What gives queries, keys and values."""
         return {name: getattr(self.layout, name) for name in _FACTORS}
 
-    def is_like(self, attending: ModuleCall, attention: AttentionCall) -> bool:
+    def is_like(self, attending: ModuleCall, attention: AttentionCall, block: ModuleCall) -> bool:
         """Whether an attention has modules and shapes as this one, so that the same factors are to be tried first."""
         return (
-            _kind(self.call) == _kind(attending)
+            self.layout.module == _within(attending, block)  # an adapter around it would put a name before
+            and _kind(self.call) == _kind(attending)
             and (self.layout.heads, self.layout.kv_heads) == (attention.query.shape[1], attention.key.shape[1])
             and (self.layout.d_head, self.layout.d_value) == (attention.query.shape[-1], attention.value.shape[-1])
         )
@@ -112,7 +113,7 @@ def attention_layout(
     attention = attention.sharing(_key_heads(attention))
     attending = next(call for call in calls if call.module is attention.module and call.start < time < call.end)
     start, norm = _start(attending, block, calls, time, attention.query.shape)
-    if like is not None and like.is_like(attending, attention):
+    if like is not None and like.is_like(attending, attention, block):
         parts, rotation, angles = like.factors, like.layout.rotation, like.angles
     else:
         inside = [call for call in calls if attending.start < call.start and call.end < time]

@@ -37,7 +37,7 @@ from tokendynamics.pretrained.discovery._maps import Norm
 from tokendynamics.pretrained.discovery._positional import positional_parts, rotations_in, with_one_token
 from tokendynamics.pretrained.discovery._residual import Residual, residual_of
 from tokendynamics.pretrained.discovery._rotation import TooFewInputsError
-from tokendynamics.pretrained.discovery._spans import BlockCall
+from tokendynamics.pretrained.discovery._spans import BlockCall, joining
 from tokendynamics.pretrained.discovery.layout import (
     CROSSES,
     CROSSES_ALONE,
@@ -208,6 +208,8 @@ def _discovered(
     if any(call.writes_into_states for call in first.calls if call.x is not None and call.x.shape == start.y.shape):
         layers = [(replace(layer, sites=replace(layer.sites, in_place=True)), seen) for layer, seen in layers]
     names, streams = tuple(block.call.name for block in blocks), streams_of(quiet_blocks)
+    joins = joining([block.call for block in quiet_blocks]) if streams == 1 else [False] * len(layers)
+    layers = [(replace(layer, joins=other), seen) for (layer, seen), other in zip(layers, joins, strict=True)]
     if streams > 1:
         several = f"its blocks hand on {streams} streams of states"
         for place, (layer, seen) in enumerate(layers):

@@ -36,6 +36,15 @@ def chained(calls: Sequence[ModuleCall]) -> list[bool]:
     return [_same(after.given, before.y) for before, after in pairwise(calls)]
 
 
+def joining(calls: Sequence[ModuleCall]) -> list[bool]:
+    """Return of each block whether the network changes what the block before it gave until it reads that."""
+    several = [False]
+    for before, after in pairwise(calls):
+        comparable = after.given is not None and after.given.shape == before.y.shape
+        several.append(comparable and not any(_same(after.given, y) for y in (before.y, *before.beside)))
+    return several
+
+
 def spans(network: nn.Module, recorded: Pass, branches: Sequence[ModuleCall]) -> list[BlockCall]:
     """Return blocks that hand on their states, put together from calls that do not; empty where they cannot be.
 

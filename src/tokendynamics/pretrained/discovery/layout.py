@@ -136,6 +136,7 @@ class BlockLayout:
         mixing: Where the attention shows and was not read, or a block has none among blocks with one, which other
             tokens act on a token; otherwise as if all did.
         sites: Where the states before and after it show.
+        joins: Whether it reads other states than the block before it gave, such as a sum with those of an earlier one.
     """
 
     attention: AttentionLayout | None
@@ -145,6 +146,7 @@ class BlockLayout:
     attends: bool = True
     mixing: Mixing = "all tokens"
     sites: BlockSites = field(default_factory=BlockSites)
+    joins: bool = False
 
     @property
     def causal(self) -> bool:
