@@ -165,7 +165,7 @@ def test_layers_that_keep_a_share_contract_and_stay_in_the_hull(gamma: float, dt
     start = rng.normal(size=(40, 6, 3))
     (check,) = td.check(flow, start, statements=["hardmax-averaging"])
     assert check.applies
-    assert "shrinking by at least" in str(check.prediction)
+    assert "each layer leaves at most" in str(check.prediction)
     run = td.simulate(flow, start, range(0, 201, 10), engine="layers", residual=1 - gamma, tau=gamma, dtype=dtype)
     (certificate,) = td.certify(run, ["hardmax-averaging"])
     assert all((one.outcome == "holds").all() for one in certificate.conditions[:2]), certificate.text

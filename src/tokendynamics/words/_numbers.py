@@ -11,6 +11,9 @@ UNDEFINED = "undefined"
 _ROUNDING = 1e-9
 """Distance from 1 below which a share is all."""
 
+_LOG_OF_FLOATS = 500.0
+"""Logarithms up to which a number is written by its float; beyond 709 there is none."""
+
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -169,6 +172,19 @@ def power_of_ten(exponent: int) -> str:
     ('10⁻⁷', '10¹²')
     """
     return f"10{str(exponent).translate(_SUPERSCRIPTS)}"
+
+
+def number_of_log(log: float, digits: int = 3) -> str:
+    """Write the number that has this natural logarithm, however large or small it is.
+
+    >>> number_of_log(1.0), number_of_log(1000.0), number_of_log(-1000.0), number_of_log(1151.2925)
+    ('2.72', '1.97 × 10⁴³⁴', '5.08 × 10⁻⁴³⁵', '1 × 10⁵⁰⁰')
+    """
+    if abs(log) < _LOG_OF_FLOATS:
+        return number(math.exp(log), digits)
+    tens = log / math.log(10)
+    mantissa, _, carried = f"{10 ** (tens - math.floor(tens)):.{digits - 1}e}".partition("e")
+    return f"{number(float(mantissa), digits)} × {power_of_ten(math.floor(tens) + int(carried))}"
 
 
 def _special(value: float | None) -> str:

@@ -49,8 +49,8 @@ def least_weight(flow: Flow, start: Tensor) -> Tensor:
 def _predict(flow: Flow, start: Tensor) -> Prediction:
     least = start.shape[-2] * float(least_weight(flow, start).min())
     text = (
-        "layers (1 − γ) x + γ · attention(x), 0 < γ ≤ 1, take all tokens to one point of the hull of the start, the "
-        f"largest distance shrinking by at least 1 − {number(least, 3)} γ at each layer"
+        "layers (1 − γ) x + γ · attention(x), 0 < γ ≤ 1, take all tokens to one point of the hull of the start; each "
+        f"layer leaves at most 1 − {number(least, 3)} γ of the largest distance"
     )
     return Prediction(text, limit="one point")
 

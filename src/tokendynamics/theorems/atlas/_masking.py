@@ -26,7 +26,7 @@ from tokendynamics.theorems._conditions import (
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems.statements import STATEMENTS as OF_THE_PAPERS
-from tokendynamics.words import number
+from tokendynamics.words import number, number_of_log
 
 SIMPLE = 1e-10
 """The gap below an eigenvalue, relative to the norm of ov, that counts as positive."""
@@ -397,10 +397,10 @@ def _predict_centers(flow: Flow, start: Tensor) -> Prediction:
     )
     longest = ends.max(dim=-1)
     worst = int(longest.values.argmin())
-    move, end = float(moves[worst, longest.indices[worst]]), float(longest.values[worst]) / np.log(10)
+    move, end = float(moves[worst, longest.indices[worst]]), float(longest.values[worst])
     text = (
         "tokens farther than τ from all before them hardly move: one by less than "
-        f"{number(move, 3)} rad until t = 10^{number(end, 3)}"
+        f"{number(move, 3)} rad until t = {number_of_log(end)}"
     )
     return Prediction(text, limit="none: a bound of the motion in a window of time")
 

@@ -65,9 +65,10 @@ def least_weight(flow: Flow, start: Tensor) -> Tensor:
 def _predict_rooted(flow: Flow, start: Tensor) -> Prediction:
     radius = _graphs.radius(_graphs.visible(flow, start.shape[-2])) or 1
     share = float(least_weight(flow, start).pow(radius).min())
+    layers = "at each layer" if radius == 1 else f"over {radius} layers"
     text = (
-        f"without residual connection tokens become equal exponentially fast: every {radius} layers the largest "
-        f"distance shrinks by at least the share {number(share, 3)}, as the mask has a root of radius {radius}"
+        f"without residual connection tokens become equal exponentially fast: {layers} the largest distance shrinks "
+        f"by at least the share {number(share, 3)} of itself, as the mask has a root of radius {radius}"
     )
     return Prediction(text, limit="equal tokens")
 

@@ -29,7 +29,7 @@ from tokendynamics.theorems._conditions import (
 )
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
-from tokendynamics.words import number
+from tokendynamics.words import number, number_of_log
 
 WIDEST = 1 / 16
 """ε of the caps {x : w·x ≥ 1 − ε} is below this."""
@@ -225,10 +225,10 @@ def _predict_caps(flow: Flow, start: Tensor) -> Prediction:
         zip(caps_of_all, _log_speeds(flow, start.shape[:-2]), _systems(flow, start)[1], strict=True),
         key=lambda one: one[0].log_times[1] - one[1],
     )
-    begin, end = (_power(log - log_speed) for log in caps.log_times)
+    begin, end = (number_of_log(log - log_speed) for log in caps.log_times)
     text = (
         f"tokens stay in {len(caps.centers)} caps, w·x at least 1 − {number(2 * caps.epsilon)}, until t = {end}; from "
-        f"t = {begin} on squared distances within a cap are at most {_power(math.log(2) - caps.rate * beta)}"
+        f"t = {begin} on squared distances within a cap are at most {number_of_log(math.log(2) - caps.rate * beta)}"
     )
     return Prediction(text, limit="one point in the end; until then a point for each cap")
 
@@ -237,13 +237,6 @@ def _log_speeds(flow: Flow, shape: torch.Size) -> list[float]:
     """Return the logarithm of what multiplies the times of each system, of any sign: −∞ where nothing is pulled."""
     logs = measured.pull(flow).abs().log() + measured.log_size_of_one_point(flow)
     return logs.expand(shape).flatten().tolist()
-
-
-def _power(log: float) -> str:
-    """Write e^log, however large."""
-    if abs(log) < 500:
-        return number(math.exp(log))
-    return f"10^{number(log / math.log(10), 4)}"
 
 
 def _stays_in_caps(trajectory: Trajectory) -> tuple[Condition, ...]:

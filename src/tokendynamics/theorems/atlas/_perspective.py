@@ -306,7 +306,8 @@ def _equiangular_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]
 def _predict_equiangular(flow: Flow, start: Tensor) -> Prediction:
     beta = measured.temperature(flow)[0]
     rate = float(measured.pull_of_one_point(flow).min())
-    where = number(float(measured.pair_cosines(start).mean()), 4)
+    cosine = float(measured.pair_cosines(start).mean())
+    where = number(cosine if abs(cosine) > EQUAL else 0.0, 4)
     betas = number(float(beta.flatten()[0]), 4) if beta.numel() == 1 else "of each system"
     text = (
         f"all pairs keep one cosine, {where} at the start, which follows an equation in one unknown (β {betas}) and "
