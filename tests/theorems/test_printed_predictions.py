@@ -19,7 +19,7 @@ NEAR /= np.linalg.norm(NEAR, axis=1, keepdims=True)
 CIRCLE = np.array([[math.cos(angle), math.sin(angle)] for angle in (0.3, 0.8, -0.4, 1.1)])
 
 
-def flow(dim: int, space: td.Space, qk: Any = BETA, ov: Any = VALUE, **options: Any) -> td.Flow:
+def flow(dim: int, space: Any, qk: Any = BETA, ov: Any = VALUE, **options: Any) -> td.Flow:
     eye = np.eye(dim)
     circuits = (one * eye if isinstance(one, float) else one for one in (qk, ov))
     return td.Flow(td.Attention(*circuits, **options), space)

@@ -12,7 +12,7 @@ _ROUNDING = 1e-9
 """Distance from 1 below which a share is all."""
 
 _LOG_OF_FLOATS = 500.0
-"""Logarithms up to which a number is written by its float; beyond 709 there is none."""
+"""Logarithms up to which a number is written by its float; beyond 709 it would overflow."""
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
