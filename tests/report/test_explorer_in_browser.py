@@ -351,6 +351,8 @@ def test_the_picture_as_svg_has_every_token_and_trail(opened: Any) -> None:
     paths = drawn.findall("{http://www.w3.org/2000/svg}path")
     assert sum(path.get("fill") not in (None, "none") for path in paths) == 9 + 1
     assert sum(path.get("stroke", "").startswith("hsl") for path in paths) >= 9
+    # On a sphere, whose radius is 1, there is no bar of a length.
+    assert drawn.findall("{http://www.w3.org/2000/svg}text") == []
     assert drawn.findtext("{http://www.w3.org/2000/svg}title") == words(opened, "summary")
 
 
@@ -498,10 +500,31 @@ def test_a_state_is_in_the_address_and_comes_back_from_it(opened: Any, address: 
     assert opened.execute_script("return document.getElementById('notice').hidden")
 
 
+def test_an_address_holds_the_view_and_what_is_kept_beside(opened: Any) -> None:
+    asked(opened, "hook.set({preset: 'one-cluster', beta: 9, tokens: 12})")
+    opened.find_element("id", "keep").click()
+    asked(opened, "hook.set({beta: 2, mask: 'causal'})")
+    asked(opened, "hook.seek(40)")
+    opened.find_element("id", "stage").send_keys("\ue012\ue013")
+    svg, kept, where = asked(opened, "hook.svg()"), words(opened, "kept-words"), opened.current_url
+    opened.get("about:blank")
+    opened.get(where)
+    assert kept == words(opened, "kept-words") == "Kept, dashed below: β = 9, full mask, softmax weights, 12 tokens"
+    assert opened.find_element("id", "kept-stage").is_displayed()
+    drawn, again = discs_in(svg), discs_in(asked(opened, "hook.svg()"))
+    np.testing.assert_allclose(again, drawn, atol=0.5)
+    assert (
+        np.abs(again - discs_in(opened.execute_script("Object.assign(view, VIEW); return svgOf(movie, 40)"))).max() > 5
+    )
+
+
 @pytest.mark.few(6)
 @pytest.mark.parametrize(
     ("fragment", "sentence"),
     [
+        ("turn=NaN", "turn = NaN is no number from −10 to 10"),
+        ("kept=beta%3D99", "kept beside: beta = 99 is no number from 0.25 to 16"),
+        ("kept=kept%3Dbeta%253D99", "kept beside: kept beside: beta = 99 is no number from 0.25 to 16"),
         ("beta=NaN", "beta = NaN is no number from 0.25 to 16"),
         ("beta=1e9", "beta = 1e9 is no number from 0.25 to 16"),
         ("beta=1e400", "beta = 1e400 is no number from 0.25 to 16"),

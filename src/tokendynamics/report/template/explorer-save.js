@@ -60,7 +60,6 @@ class Drawing {
   arc(x, y, r) { this.path += `M${(x - r).toFixed(2)},${y.toFixed(2)}a${r.toFixed(2)},${r.toFixed(2)} 0 1 0 ${(2 * r).toFixed(2)},0a${r.toFixed(2)},${r.toFixed(2)} 0 1 0 ${(-2 * r).toFixed(2)},0`; }
   /** @param {number[]} dash */
   setLineDash(dash) { this.dash = dash.join(" "); }
-  clearRect() {}
   stroke() { this.marks.push(`<path d="${this.path}" fill="none" stroke="${this.strokeStyle}" stroke-width="${this.lineWidth}"${this.dash ? ` stroke-dasharray="${this.dash}"` : ""}/>`); }
   fill() { this.marks.push(`<path d="${this.path}" fill="${this.fillStyle}"/>`); }
   strokeText() {}

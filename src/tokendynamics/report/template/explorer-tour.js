@@ -4,7 +4,6 @@
  * @type {Record<string, {of: (movie: Movie) => number, words: (value: number, movie: Movie) => string}>} */
 const TRIALS = {
   spread: { of: (run) => run.measures[run.last].spread, words: (value, run) => `spread ${rounded(value)} at t = ${short(run.times[run.last])}` },
-  rank: { of: (run) => run.measures[run.last].rank, words: (value, run) => `effective rank ${short(value)} at t = ${short(run.times[run.last])}` },
   meeting: {
     of(run) {
       const at = run.measures.findIndex((one) => one.clusters === 1);

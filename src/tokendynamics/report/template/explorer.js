@@ -17,6 +17,7 @@
 const DATA = JSON.parse(element("explorer-data").textContent);
 const SECONDS = 12; // from the first frame to the last
 const TRAIL = 45; // frames
+const VIEW = { turn: 0.7, lift: 0.35 };
 const ROUNDING = 1e-12; // of a spread: below it nothing is data
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -37,10 +38,11 @@ function usual(system) {
 /** From where to where numbers can be set. @param {Shown} system @returns {Record<string, [number, number]>} */
 function ranges({ beta, flow, times }) {
   const all = flow ? flow.start.length : 0;
-  return { beta: [Math.min(0.25, beta), Math.max(16, beta)], tokens: [Math.min(2, all), all], frame: [0, times.length - 1] };
+  return { beta: [Math.min(0.25, beta), Math.max(16, beta)], tokens: [Math.min(2, all), all], frame: [0, times.length - 1], turn: [-10, 10], lift: [-1.5, 1.5] };
 }
 
-/** Settings of an address, and what in it could not be taken. @param {string} fragment @returns {[Settings, string[]]} */
+/** Settings of an address, what in it could not be taken, the view, and the setting kept beside. @param {string} fragment
+ * @returns {[Settings, string[], View, Settings | null]} */
 function fromAddress(fragment) {
   const asked = new URLSearchParams(fragment.replace(/^#/, ""));
   /** @type {string[]} */
@@ -48,25 +50,37 @@ function fromAddress(fragment) {
   const wanted = named(asked.get("preset") ?? DATA.systems[0].name), system = wanted || DATA.systems[0];
   if (!wanted) problems.push(`the start “${(asked.get("preset") || "").slice(0, 20)}” is not known`);
   const settings = /** @type {Settings & Record<string, any>} */ (usual(system)), most = ranges(system);
+  const seen = /** @type {View & Record<string, number>} */ ({ ...VIEW });
+  /** @type {Settings | null} */
+  let kept = null;
   for (const [name, text] of asked) {
     if (name === "preset") continue;
-    if (name !== "frame" && Object.hasOwn(settings, name) && !system.flow) problems.push(`${name} cannot be set where saved states are played`);
+    if (name !== "frame" && Object.hasOwn({ ...settings, kept }, name) && !system.flow) problems.push(`${name} cannot be set where saved states are played`);
     else if (name === "positions" && text === "on" && !system.flow?.positions) problems.push("this start has no positions");
     else if (Object.hasOwn(most, name)) {
       const value = text.trim() === "" ? NaN : Number(text), [low, high] = most[name];
-      if (value >= low && value <= high && (name === "beta" || Number.isInteger(value))) settings[name] = value;
-      else problems.push(`${name} = ${text.slice(0, 20)} is no ${name === "beta" ? "number" : "whole number"} from ${short(low)} to ${name === "tokens" ? high : short(high)}`);
+      const whole = name === "tokens" || name === "frame";
+      if (value >= low && value <= high && (!whole || Number.isInteger(value))) (Object.hasOwn(seen, name) ? seen : settings)[name] = value;
+      else problems.push(`${name} = ${text.slice(0, 20)} is no ${whole ? "whole " : ""}number from ${short(low)} to ${name === "tokens" ? high : short(high)}`);
     } else if (["mask", "weights", "positions"].includes(name)) {
       if ([...element(name).options].some((option) => option.value === text)) settings[name] = text;
       else problems.push(`${name} = ${text.slice(0, 20)} is not known`);
+    } else if (name === "kept") {
+      const [beside, wrong] = fromAddress(`preset=${system.name}&${text}`);
+      kept = { ...beside, preset: system.name };
+      problems.push(...wrong.map((problem) => `kept beside: ${problem}`));
     } else problems.push(`${name.slice(0, 20)} is no setting`);
   }
-  return [settings, problems];
+  return [settings, problems, seen, kept];
 }
 
 function address() {
   const { preset, frame } = settings, held = movie.live ? settings : { preset, frame };
-  return `#${new URLSearchParams(Object.entries(held).map(([name, value]) => [name, String(value)]))}`;
+  const query = (/** @type {Record<string, unknown>} */ values) => new URLSearchParams(Object.entries(values).map(([name, value]) => [name, String(value)]));
+  const asked = query(held), turn = Math.atan2(Math.sin(view.turn), Math.cos(view.turn));
+  if (view.turn !== VIEW.turn || view.lift !== VIEW.lift) Object.entries({ turn, lift: view.lift }).forEach(([name, value]) => asked.set(name, value.toFixed(3)));
+  if (keptMovie) asked.set("kept", String(query(keptMovie.settings)));
+  return `#${asked}`;
 }
 
 // ---- a movie: the frames of one setting and what is measured of them ---------------------------------------------
@@ -87,9 +101,10 @@ class Movie {
       start: this.system.flow.start.slice(0, settings.tokens) } : null;
     this.flow = flow;
     this.run = flow ? new Run(flow, settings.beta, this.times) : null;
-    this.states = this.run ? this.run.states : (this.system.frames || []).map((frame) => Float64Array.from(frame.flat()));
-    this.n = flow ? flow.start.length : (this.system.frames || [])[0].length;
-    this.dim = flow ? flow.start[0].length : (this.system.frames || [])[0][0].length;
+    const frames = this.system.frames || [], first = flow ? flow.start : frames[0];
+    this.states = this.run ? this.run.states : frames.map((frame) => Float64Array.from(frame.flat()));
+    this.n = first.length;
+    this.dim = first[0].length;
     /** @type {Measures[]} */
     this.measures = [];
     // Frames are drawn in three directions; what is measured is measured by Python in all.
@@ -169,7 +184,12 @@ class Movie {
 // ---- drawing: the tokens, and what is measured of them over time ---------------------------------------------------
 
 /** @type {View} */
-const view = { turn: 0.7, lift: 0.35 };
+const view = { ...VIEW };
+/** @param {number} turn @param {number} lift */
+function turnBy(turn, lift) {
+  view.turn += turn;
+  view.lift = Math.max(-1.5, Math.min(1.5, view.lift + lift));
+}
 /** @type {{canvas: HTMLCanvasElement, x: number, y: number} | null} */
 let pointer = null;
 
@@ -306,10 +326,8 @@ function tellTheory() {
   const noun = measured.length ? "more" : assumed === 1 ? "statement" : "statements";
   const further = assumed ? `${assumed === 1 ? "One" : assumed} ${noun} ${assumed === 1 ? "applies" : "apply"} if what cannot be measured (?) holds.` : "";
   element("theory-answer").textContent = applying.length === 0 ? "No theorem covers this." : [whole, further].filter(Boolean).join(" ");
-  const where = [];
   const all = movie.system.flow ? movie.system.flow.start.length : movie.n;
-  if (movie.n < all) where.push(`Computed for all ${all} tokens of the start; nothing is certified of fewer.`);
-  element("theory-where").textContent = where.join(" ");
+  element("theory-where").textContent = movie.n < all ? `Computed for all ${all} tokens of the start; nothing is certified of fewer.` : "";
   list.append(...applying.map((row) => statement(row, applying.length === 1, table.beta)));
   element("certified").hidden = !list.querySelector(".certificate");
   if (table.elsewhere) element("theory-where").append(` ${table.elsewhere} more statements are about flows of another kind.`);
@@ -531,6 +549,7 @@ function wire() {
   element("keep").addEventListener("click", () => {
     keptMovie = keptMovie ? null : movie;
     show();
+    remember();
   });
   element("play").addEventListener("click", () => play(!playing));
   element("time").addEventListener("input", () => {
@@ -561,13 +580,15 @@ function wire() {
   stage.addEventListener("pointermove", (/** @type {PointerEvent} */ event) => {
     pointer = { canvas: stage, x: event.offsetX, y: event.offsetY };
     if (drag) {
-      view.turn -= (event.clientX - drag[0]) / 150;
-      view.lift = Math.max(-1.5, Math.min(1.5, view.lift + (event.clientY - drag[1]) / 150));
+      turnBy((drag[0] - event.clientX) / 150, (event.clientY - drag[1]) / 150);
       drag = [event.clientX, event.clientY];
     }
     draw(false);
   });
-  stage.addEventListener("pointerup", () => { drag = null; });
+  stage.addEventListener("pointerup", () => {
+    drag = null;
+    remember();
+  });
   stage.addEventListener("pointerleave", (/** @type {PointerEvent} */ event) => {
     if (event.pointerType === "touch") return; // the label of a token that was touched stays
     pointer = null;
@@ -578,9 +599,9 @@ function wire() {
     const turns = { ArrowLeft: [-0.1, 0], ArrowRight: [0.1, 0], ArrowUp: [0, 0.1], ArrowDown: [0, -0.1] }, turn = turns[event.key];
     if (!turn) return;
     event.preventDefault();
-    view.turn += turn[0];
-    view.lift = Math.max(-1.5, Math.min(1.5, view.lift + turn[1]));
+    turnBy(...turn);
     draw();
+    remember();
   });
   addEventListener("resize", show);
   wireGlossary();
@@ -591,11 +612,13 @@ function wire() {
 }
 
 function open() {
-  const [wanted, problems] = fromAddress(location.hash);
+  const [wanted, problems, looked, kept] = fromAddress(location.hash);
+  Object.assign(view, looked);
   element("notice").hidden = problems.length === 0;
   element("notice").textContent = problems.length ? `The address of this page was not understood whole: ${problems.join("; ")}. The usual values stand instead.` : "";
   settings = wanted;
   movie = new Movie(settings);
+  keptMovie = kept && new Movie(kept);
   movie.advance(30);
   position = Math.min(settings.frame, movie.times.length - 1);
   while (movie.last < position && movie.advance(50));

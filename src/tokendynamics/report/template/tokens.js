@@ -3,7 +3,7 @@
 /**
  * @typedef {[number, number, number]} Place
  * @typedef {Pick<CanvasRenderingContext2D, "beginPath" | "moveTo" | "lineTo" | "arc" | "stroke" | "fill" | "fillText" |
- *   "strokeText" | "clearRect" | "setLineDash" | "strokeStyle" | "fillStyle" | "lineWidth" | "font" | "textAlign">} Pen
+ *   "strokeText" | "setLineDash" | "strokeStyle" | "fillStyle" | "lineWidth" | "font" | "textAlign">} Pen
  * @typedef {{ink: string, muted: string, rule: string, accent: string, paper: string, light: number, rem: number}} Look
  * @typedef {{n: number, flat: boolean, sphere: boolean, extent: number, centre: Place, trail: number, frame: number,
  *   place: (frame: number, i: number) => Place | null, label: (i: number) => string, ringed: number | null,
