@@ -12,7 +12,6 @@ import tokendynamics as td
 from tokendynamics.report.explorer._page import systems_of
 from tokendynamics.specification import SpecificationError, check, parse, run
 from tokendynamics.specification.file import SpecificationFile
-from tokendynamics.sweeps.systems._plan import parse_plan
 
 TEXT = """
 [attention]
@@ -86,6 +85,7 @@ def test_the_explorer_plays_a_run_with_noise_and_no_statement_on_flows_applies()
     [
         ("step = 0.1\n", "", "line 17: .*noise needs 'step'"),
         ("noise = { strength = 0.3, seed = 5 }", "engine = 'sde'", "engine 'sde' needs 'noise'"),
+        (", seed = 5 }", " }", "line 18: solver.noise: missing key 'seed'"),
         ("strength = 0.3", "strength = -0.3", "line 18"),
         (", seed = 5", "", "line 18"),
         ("step = 0.1", "step = 0.1\nengine = 'fixed'", "engine 'fixed' has no 'noise'; take engine 'sde'"),
@@ -96,11 +96,3 @@ def test_the_explorer_plays_a_run_with_noise_and_no_statement_on_flows_applies()
 def test_what_noise_does_not_go_with_is_refused_with_its_line(old: str, new: str, message: str) -> None:
     with pytest.raises(SpecificationError, match=message):
         run(file(TEXT.replace(old, new)))
-
-
-def test_a_sweep_has_no_noise() -> None:
-    text = TEXT.replace('law = "hemisphere"\ndirection = [1.0, 0.0, 0.0]', 'law = "uniform"').replace("seed = 2\n", "")
-    design = '[sweep]\ndraws = 3\nseed = 1\nmeasure = ["diameter"]\n'
-    axis = '[[sweep.axis]]\nkey = "time.end"\nvalues = [1.0, 2.0]\n'
-    with pytest.raises(SpecificationError, match=r"solver\.noise: a sweep has no noise"):
-        parse_plan(f"{text}\n{design}{axis}", "sweep.toml")

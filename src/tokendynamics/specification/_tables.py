@@ -443,11 +443,10 @@ Times = Annotated[
 ]
 
 
-class NoiseTable(TomlTable):
+class NoiseTable(Drawn):
     """``[solver] noise``: Brownian motion beside the flow; see `tokendynamics.Noise`."""
 
     strength: Annotated[float, Field(ge=0.0)]
-    seed: NonNegativeInt
 
 
 class SolverTable(TomlTable):

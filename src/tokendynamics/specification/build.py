@@ -88,8 +88,8 @@ def build_events(file: SpecificationFile, tokens: int) -> tuple[Event, ...]:
     return tuple(events)
 
 
-def solver_options(file: SpecificationFile, times: np.ndarray) -> dict[str, Any]:
-    """Return the keyword arguments of `simulate` in ``[solver]``.
+def solver_options(file: SpecificationFile, times: np.ndarray, draws: Draws) -> dict[str, Any]:
+    """Return the keyword arguments of `simulate` in ``[solver]``; noise is that of the systems that are drawn.
 
     Raises:
         SpecificationError: Options that do not go together, or a device that this machine does not have.
@@ -108,8 +108,8 @@ def solver_options(file: SpecificationFile, times: np.ndarray) -> dict[str, Any]
         as_device(options.get("device", "cpu"), "device")
     if "dtype" in options:
         options["dtype"] = getattr(torch, options["dtype"])
-    if "noise" in options:
-        options["noise"] = Noise(**options["noise"])
+    if solver.noise is not None:
+        options["noise"] = Noise(solver.noise.strength, *draws.noise(solver.noise.seed, ("solver", "noise")))
     return options
 
 
@@ -202,7 +202,8 @@ def build(file: SpecificationFile, draws: Draws | None = None) -> Setup:
     with file.blaming(("space", "projection")):
         flow = Flow(attention, space, projection=projection, frozen=table.frozen)
     times = build_times(file)
-    return Setup(flow, start, times, build_events(file, tokens_of(file.tables.start)), solver_options(file, times))
+    events, options = build_events(file, tokens_of(file.tables.start)), solver_options(file, times, draws)
+    return Setup(flow, start, times, events, options)
 
 
 def _dim(file: SpecificationFile) -> int:

@@ -20,6 +20,8 @@ from tokendynamics.specification.toml import KeyPath
 
 _BLOCK = 4
 """Words of 64 bits that a step of the counter gives."""
+_BYTES_OF_NOISE = 7
+"""Of the seed of noise, which has at most 63 bits."""
 
 
 def uniform_of_systems(key: str, first: int, count: int, size: int) -> np.ndarray:
@@ -42,9 +44,13 @@ def uniform_of_systems(key: str, first: int, count: int, size: int) -> np.ndarra
     True
     """
     steps = -(-size // _BLOCK)
-    secret = int.from_bytes(hashlib.sha256(key.encode()).digest()[:16], "little")
-    bits = np.random.Philox(key=secret, counter=first * steps).random_raw(count * steps * _BLOCK)
+    bits = np.random.Philox(key=_secret(key, 16), counter=first * steps).random_raw(count * steps * _BLOCK)
     return ((bits.reshape(count, -1)[:, :size] >> 11) + 0.5) * 2.0**-53
+
+
+def _secret(key: str, length: int) -> int:
+    """Return the first bytes of the SHA-256 of a text as a number."""
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:length], "little")
 
 
 def normal_of_systems(key: str, first: int, count: int, size: int) -> np.ndarray:
@@ -77,6 +83,10 @@ class Draws(Protocol):
         """Return numbers uniform on (0, 1), likewise."""
         ...
 
+    def noise(self, seed: int | None, path: KeyPath) -> tuple[int, int]:
+        """Return seed and first place of the noise of the systems; see `tokendynamics.Noise`."""
+        ...
+
 
 @dataclass(frozen=True)
 class OfSeeds:
@@ -91,6 +101,13 @@ class OfSeeds:
     def uniform(self, seed: int | None, path: KeyPath, *shape: int) -> Tensor:
         """See `Draws`."""
         return torch.rand(*shape, dtype=torch.float64, generator=_seeded(seed))
+
+    def noise(self, seed: int | None, path: KeyPath) -> tuple[int, int]:
+        """See `Draws`."""
+        del path
+        if seed is None:
+            raise AssertionError
+        return seed, 0
 
 
 def _seeded(seed: int | None) -> torch.Generator:
@@ -120,6 +137,12 @@ class OfSystems:
     def uniform(self, seed: int | None, path: KeyPath, *shape: int) -> Tensor:
         """See `Draws`."""
         return OfSeeds().uniform(seed, path, *shape) if seed is not None else self._of(uniform_of_systems, path, shape)
+
+    def noise(self, seed: int | None, path: KeyPath) -> tuple[int, int]:
+        """See `Draws`; a seed would not make the noise of all systems the same, and is not allowed in a sweep."""
+        if seed is not None:
+            raise AssertionError
+        return _secret(f"{self.key} {'.'.join(map(str, path))}", _BYTES_OF_NOISE), self.first
 
     def _of(self, law: Callable[..., np.ndarray], path: KeyPath, shape: tuple[int, ...]) -> Tensor:
         numbers = law(f"{self.key} {'.'.join(map(str, path))}", self.first, self.systems, int(np.prod(shape)))

@@ -412,8 +412,9 @@ def parse_plan(text: str, name: str) -> Plan:
     if "sweep" not in values:
         raise SpecificationError(f"{name}: missing table [sweep]; see docs/sweep.md")
     table = source.checked(SweepOnly, {"sweep": values.pop("sweep")}).sweep
-    if table.retry != "none" and isinstance(values.get("solver", {}), dict):
-        values |= {"solver": {"max_steps": _STEPS, **values.get("solver", {})}}
+    solver = values.get("solver", {})
+    if table.retry != "none" and isinstance(solver, dict) and "step" not in solver:
+        values |= {"solver": {"max_steps": _STEPS, **solver}}
     plan = Plan(name, text, source.lines, values, table, axes_of(table, source))
     # Tables and keys that a sweep has no use for, or other words for.
     if "output" in values:
@@ -427,17 +428,28 @@ def parse_plan(text: str, name: str) -> Plan:
         for name in getattr(table, key):
             if name not in known:
                 raise source.error(("sweep", key), f"unknown measure {name!r}; {did_you_mean(name, known)}")
-    solver = values.get("solver", {})
-    if isinstance(solver, dict) and solver.get("frame") == "rescaled" and "outcome" in table.measure:
-        raise source.error(("sweep", "measure"), "'outcome' is that of x, not of rescaled tokens; name other measures")
-    if isinstance(solver, dict) and "noise" in solver:
-        raise source.error(("solver", "noise"), "a sweep has no noise: its systems are followed by other means as well")
+    _check_what_is_measured(plan, solver if isinstance(solver, dict) else {})
     return plan
 
 
+def _check_what_is_measured(plan: Plan, solver: dict[str, Any]) -> None:
+    """Refuse outcomes where they are not defined, and a seed of noise, which would not be the same for all systems."""
+    varied = [key for axis in plan.axes for key in axis.keys]
+    noisy = "noise" in solver or any(key.startswith("solver.noise") for key in varied)
+    seeded = "solver.noise.seed" in varied or (isinstance(solver.get("noise"), dict) and "seed" in solver["noise"])
+    if "outcome" in plan.table.measure and solver.get("frame") == "rescaled":
+        raise plan.error(("sweep", "measure"), "'outcome' is that of x, not of rescaled tokens; name other measures")
+    if "outcome" in plan.table.measure and noisy:
+        message = "'outcome' is that of a flow without noise, under which no token rests; name other measures"
+        raise plan.error(("sweep", "measure"), message)
+    if seeded:
+        message = "noise of a sweep has no seed: every system has noise of its own, which follows from that of [sweep]"
+        raise plan.error(("solver", "noise", "seed"), message)
+
+
 def _draws_itself(values: Any) -> bool:
-    """Tell whether there is a law without a seed, of which each system has its own draw."""
+    """Tell whether there is a law without a seed, or noise, of which each system has its own draw."""
     if isinstance(values, dict):
-        drawn = ("law" in values or "definite" in values) and "seed" not in values
+        drawn = ("law" in values or "definite" in values or "noise" in values) and "seed" not in values
         return drawn or any(_draws_itself(entry) for entry in values.values())
     return isinstance(values, list) and any(_draws_itself(entry) for entry in values)

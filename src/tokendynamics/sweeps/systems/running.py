@@ -187,7 +187,7 @@ def run_task(text: str, name: str, task: Task, versions: Mapping[str, str], engi
         # In batches whose states fit into the memory, as the file alone decides.
         entries = setup.start[0].numel() * len(setup.times)
         for systems in torch.arange(len(setup.start)).split(max(1, _ENTRIES // entries)):
-            batch = setup if len(systems) == len(setup.start) else selected(setup, systems)
+            batch = setup if len(systems) == len(setup.start) else _part(setup, systems)
             parts.append(_measured(plan, batch, engine))
     region = [part.stop - part.start for part in plan.region(task)]
     whole = {variable: np.concatenate([part[variable] for part in parts]) for variable in parts[0]}
@@ -284,6 +284,14 @@ def simulated(setup: Setup, engine: str) -> Trajectory:
         except UnsuitableEngineError:
             pass
     return simulate(*system, events=setup.events, **options)
+
+
+def _part(setup: Setup, systems: Tensor) -> Setup:
+    """Return neighbouring systems of a batch, with the noise that they have in the whole."""
+    part, noise = selected(setup, systems), setup.options.get("noise")
+    if noise is None:
+        return part
+    return replace(part, options=setup.options | {"noise": replace(noise, first=noise.first + int(systems[0]))})
 
 
 def selected(setup: Setup, systems: Tensor) -> Setup:
