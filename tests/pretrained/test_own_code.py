@@ -361,8 +361,9 @@ class _Adapted(nn.Module):
 
 @pytest.mark.parametrize("place", [0, 2])
 def test_an_adapter_around_some_attentions_is_read(place: int) -> None:
-    network, prompt, width = network_of(), torch.tensor([5, 9, 33, 21, 7]), DIM // HEADS
-    block: Any = network.h[place]
+    network: Any = network_of()
+    prompt, width = torch.tensor([5, 9, 33, 21, 7]), DIM // HEADS
+    block = network.h[place]
     block.attn = _Adapted(block.attn).eval()
     ckpt = loaded(network)
     assert [layer.problem for layer in ckpt.layout.layers] == [""] * 3
@@ -395,3 +396,39 @@ def test_a_change_outside_of_the_blocks_is_named_and_is_no_update_of_an_attentio
     assert float(skipping.trace.update_ratio.median("prompt").sel(layer=3, component="attention")) > 3
     assert "attention of layer 3 (" not in skipping.markdown()
     assert "outside of its blocks" not in plain.markdown() + plain.trace.attrs.get("notes", "")
+
+
+class _Pooling(SmallGPT):
+    """Has attentions of one more kind before and behind its blocks."""
+
+    def __init__(self) -> None:
+        super().__init__(form="fused")
+        self.stem, self.pool = (nn.MultiheadAttention(DIM, HEADS, batch_first=True) for _ in range(2))
+
+    def forward(self, idx: Tensor) -> Tensor:
+        x = self.wte(idx) + self.wpe(torch.arange(idx.shape[1]))
+        x = x + self.stem(x, x, x)[0]
+        for block in self.h:
+            x = block(x)
+        return self.head(self.pool(x, x, x)[0])
+
+
+def test_attentions_outside_of_the_blocks_are_named_and_not_taken_for_those_of_layers() -> None:
+    torch.manual_seed(5)
+    network, prompt = _Pooling().eval(), torch.randint(0, VOCABULARY, (13,))
+    ckpt = loaded(network)
+    assert ckpt.layout.outside == ("stem", "pool")
+    given: list[Tensor] = []
+    for block in network.h:
+        block.attn.c_attn.register_forward_hook(lambda *seen: given.append(seen[2]))  # pyright: ignore
+    with torch.no_grad():
+        network(prompt[None])
+    parts = [part.unflatten(-1, (3, HEADS, DIM // HEADS)).permute(2, 0, 3, 1, 4) for part in given]
+    hidden = torch.ones(13, 13, dtype=torch.bool).triu(1)
+    weights = [(q @ k.mT / math.sqrt(DIM // HEADS)).masked_fill(hidden, -torch.inf).softmax(-1) for q, k, _ in parts]
+    pattern = td.attention_seen(ckpt, [prompt], patterns=True).pattern[0]
+    np.testing.assert_allclose(pattern, torch.cat(weights), rtol=1e-5, atol=1e-6)
+    trace = td.trace(ckpt, [prompt])
+    assert "layers are h.0 to h.2, and 2 attentions outside of them (stem and pool) are not measured" in trace.notes
+    last = weights[1][0].mean(0)[4:, 0].mean()
+    assert float(trace.attention_received[0, 1, 0]) == pytest.approx(float(last), rel=1e-5)

@@ -14,10 +14,13 @@ from tokendynamics.numerics.arguments import as_integer, as_text
 from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.discovery.layout import CROSSES
-from tokendynamics.words import in_layers
+from tokendynamics.words import in_layers, listing, plural
 
 PART_NAMES = {"attention": "attention", "feed_forward": "feed-forward part"}
 """Names of the two parts of a layer in sentences, by their label in the data."""
+
+_MOST_NAMED = 4
+"""Modules that a note names at most."""
 
 _DECODER_ALONE = (
     "the decoder ran without its encoder and without cross-attention, so these are not the states of the whole network"
@@ -116,6 +119,12 @@ def notes_of(ckpt: Checkpoint) -> dict[str, str]:
         notes.append(changed_between(joining))
     if ckpt.layout.decoder_alone:
         notes.append(_DECODER_ALONE)
+    if outside := ckpt.layout.outside:
+        blocks = f"{ckpt.layout.blocks[0]} to {ckpt.layout.blocks[-1]}"
+        notes.append(
+            f"the layers are {blocks}, and {plural(len(outside), 'attention')} outside of them "
+            f"({listing(list(outside), most=_MOST_NAMED)}) {'are' if outside[1:] else 'is'} not measured"
+        )
     if ckpt.layout.streams > 1:
         notes.append(
             f"each block hands on {ckpt.layout.streams} streams of states: these are the states that the network "

@@ -34,6 +34,7 @@ from tokendynamics.pretrained.discovery._discover import Discovery
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.interface import showing, watching
 from tokendynamics.pretrained.edits._fresh_weights import Drawing, FreshBlocks, laws_of, of_std
+from tokendynamics.pretrained.edits._pass import InsideBlocks
 from tokendynamics.pretrained.edits.gates import GatedNetwork
 from tokendynamics.pretrained.edits.language_head import LanguageHead, no_head, with_language_head
 from tokendynamics.pretrained.edits.states import PackStates, SiteStates, StateWatch, collect_states, run
@@ -453,8 +454,14 @@ class Checkpoint:
         """
 
         def work(network: nn.Module) -> None:
-            with watching(network, lambda call: watch(call.of_inputs(len(pack.places)))):
-                run(network, pack.arguments)
+            with InsideBlocks(network, self.layout) as inside:
+
+                def seen(call: AttentionCall) -> None:
+                    if inside.now:
+                        watch(call.of_inputs(len(pack.places)))
+
+                with watching(network, seen):
+                    run(network, pack.arguments)
 
         if self.streamed:
             with refusing(self._not_run):

@@ -228,9 +228,22 @@ def _discovered(
         found_on=found_on,
         decoder_alone=any(leaves_out_cross_attention(block, first) for block in quiet_blocks),
         streams=streams,
+        outside=_outside(network, quiet_blocks, first),
     )
     layout = replace(layout, packing=packing_of(network, inputs, causal=layout.causal))
     return Discovery(layout, tuple(seen for _, seen in layers), quiet_blocks[0].call.y.shape[-1])
+
+
+def _outside(network: nn.Module, blocks: Sequence[BlockCall], recorded: Pass) -> tuple[str, ...]:
+    """Return the modules of attentions that ran outside of the blocks, each once."""
+    inside = {time for block in blocks for time, _ in block.attentions}
+    names: list[str] = []
+    for time, _ in recorded.attentions:
+        around = [call for call in recorded.calls if call.start < time < call.end]
+        if time not in inside:
+            innermost = max(around, key=lambda call: call.start, default=None)
+            names.append(type(network).__name__ if innermost is None or not innermost.name else innermost.name)
+    return tuple(dict.fromkeys(names))
 
 
 def _check_one_sequence(blocks: Sequence[BlockCall]) -> None:

@@ -183,6 +183,7 @@ class Layout:
         streams: How many tensors of states each block hands on to the next; of several (a reversible network), the
             states are those that the network calls its hidden states.
         varies: Whether two passes over the same input gave different states: chance acts in them, or a memory.
+        outside: The modules of attentions that ran outside of the blocks, such as those of a decoder behind them.
     """
 
     blocks: tuple[str, ...]
@@ -195,6 +196,7 @@ class Layout:
     decoder_alone: bool = False
     streams: int = 1
     varies: bool = False
+    outside: tuple[str, ...] = ()
 
     @property
     def causal(self) -> bool:
@@ -236,6 +238,7 @@ class Layout:
             "decoder_alone": self.decoder_alone,
             "streams": self.streams,
             "varies": self.varies,
+            "outside": list(self.outside),
             "kinds": [_short(asdict(kind)) for kind in kinds],
             "layers": [kinds.index(layer) for layer in self.layers],
         }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from threading import get_ident
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.numerics.errors import expected
+from tokendynamics.pretrained.discovery._calls import Hooks
 from tokendynamics.pretrained.discovery.layout import Layout
 from tokendynamics.pretrained.network import copied
 from tokendynamics.words import plural
@@ -91,6 +93,30 @@ def check_one_stream(layout: Layout, name: str) -> None:
     if layout.streams > 1:
         advice = "td.trace follows those that the network calls its hidden states"
         raise CheckpointError(expected(name, _ONE_STREAM, f"{layout.streams} streams of states", advice))
+
+
+class InsideBlocks(Hooks):
+    """Tells during a pass whether a block runs; always, where all attentions of the network stand in blocks.
+
+    Attributes:
+        now: Whether one does.
+    """
+
+    def __init__(self, network: nn.Module, layout: Layout) -> None:
+        super().__init__()
+        self._network, self._layout = network, layout
+        self.now = not layout.outside
+
+    def _prepare(self) -> None:
+        if self._layout.outside:
+            for name, layer in dict(zip(self._layout.blocks, self._layout.layers, strict=True)).items():
+                block = self._network.get_submodule(name)
+                self.before_block(block, layer.sites, partial(self._set, True))
+                self.after_block(block, layer.sites, partial(self._set, False))
+
+    def _set(self, now: bool, states: Tensor) -> None:
+        del states
+        self.now = now
 
 
 def blocks_beside(network: nn.Module, layout: Layout) -> dict[str, nn.Module]:

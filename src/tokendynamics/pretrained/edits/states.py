@@ -222,6 +222,7 @@ class StateWatch(Hooks):
         self.feed_forward: list[Tensor] = []
         self.final: list[Tensor] = []
         self._ran: list[str] = []
+        self._inside = False
         self._x: Tensor | None = None
         self._thread = 0
 
@@ -246,8 +247,12 @@ class StateWatch(Hooks):
         """Run the network once in the present thread, and return the states that this pass goes through."""
         self.watch_here()
         attention_seen = ReceivedAttention(pack.lengths)
-        watch = noticing(lambda call: attention_seen(call.of_inputs(len(pack.places))))
-        with watch, OwnTokens(self._network, self._layout) as tokens:
+
+        def seen(call: AttentionCall) -> None:
+            if self._inside or not self._layout.outside:
+                attention_seen(call.of_inputs(len(pack.places)))
+
+        with noticing(seen), OwnTokens(self._network, self._layout) as tokens:
             _run(network, pack.arguments)
         check_ran(self._ran, self._layout, type(network).__name__)
         places = tokens.places(pack.arguments)
@@ -288,6 +293,7 @@ class StateWatch(Hooks):
 
     def _enter(self, name: str, x: Tensor) -> None:
         self._x = x
+        self._inside = True
         self._ran.append(name)
         if not self.feed_forward:
             self.feed_forward.append(x)
@@ -298,6 +304,7 @@ class StateWatch(Hooks):
 
     def _leave(self, y: Tensor) -> None:
         self.feed_forward.append(y)
+        self._inside = False
         self.final.clear()
         if len(self.attention) < len(self.feed_forward) - 1:
             self.attention.append(torch.full_like(y, torch.nan))
