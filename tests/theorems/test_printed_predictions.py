@@ -57,6 +57,8 @@ FREE_START = np.array([[1.0, 0.2, 0.1], [0.3, -0.5, 0.3], [0.9, 0.0, -0.4], [0.1
 GRAPH = np.array([[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [1, 0, 0, 1]], dtype=bool)
 ORTHONORMAL = np.eye(4)[:3]
 
+REACH = math.acos((math.sqrt(4 * BETA**2 + 1) - 1) / (2 * BETA))
+
 CASES: list[tuple[str, td.Flow, np.ndarray, list[Any]]] = [
     ("asymptotic-3.2", on_sphere(qk=2.0, ov=1.0), NEAR, [-1 / ROOT_3]),
     ("asymptotic-5.1", on_sphere(causal=True), NEAR, [-VALUE / ROOT_3 / 2]),
@@ -82,8 +84,9 @@ CASES: list[tuple[str, td.Flow, np.ndarray, list[Any]]] = [
         "masking-B",
         on_sphere(2, causal=True),
         CIRCLE,
-        [math.acos((math.sqrt(4 * BETA**2 + 1) - 1) / (2 * BETA))],
+        [REACH],
     ),
+    ("masking-C.1", on_sphere(2, causal=True), CIRCLE, [(1 - (1 - REACH / math.pi) ** 4) / (REACH / math.pi)]),
     ("clusters-8-hull", free(qk=QK), FREE_START, [VALUE]),
     ("context-layer", flow(4, td.Sphere()), ORTHONORMAL, [0.0, BETA / math.log(3)]),
     (
@@ -146,3 +149,20 @@ def test_the_numbers_of_a_prediction_are_those_of_its_formula(
         assert any(value == pytest.approx(one, rel=6e-3, abs=1e-12) for value in printed) or (
             one == 0 and "the cosine 0 " in checked.prediction.text
         ), (one, checked.prediction.text)
+
+
+def test_layers_of_a_mask_are_counted_by_its_radius() -> None:
+    """All see token 1 in the first graph; in the second token 3 sees it through token 2."""
+    of_one, of_two = np.eye(4, dtype=bool), GRAPH
+    of_one[:, 0] = True
+    texts = [
+        str(td.check(free(qk=QK, ov=1.0, mask=mask), FREE_START, statements=["masks-rooted"])[0].prediction)
+        for mask in (of_one, of_two)
+    ]
+    assert "at each layer the largest distance" in texts[0]
+    assert "over 2 layers the largest distance" in texts[1]
+
+
+def test_the_tokens_of_a_text_are_counted() -> None:
+    (checked,) = td.check(on_sphere(2, causal=True), CIRCLE, statements=["masking-C.1"])
+    assert "of 4 uniform tokens" in str(checked.prediction)
