@@ -969,3 +969,18 @@ def test_a_film_is_recorded(opened: Any) -> None:
     assert bytes(first).hex() == "1a45dfa3"
     assert length > 2000
     assert words(opened, "copied") == "The film was saved."
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        "HTMLCanvasElement.prototype.captureStream = undefined",
+        "delete window.MediaRecorder",
+        "MediaRecorder.isTypeSupported = () => false",
+    ],
+)
+def test_a_browser_that_records_no_film_says_so(missing: str, opened: Any) -> None:
+    opened.execute_script(missing)
+    opened.find_element("id", "save-webm").click()
+    assert words(opened, "copied") == "This browser records no film."
+    assert not asked(opened, "hook.state().playing")
