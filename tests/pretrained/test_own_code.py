@@ -433,3 +433,13 @@ def test_attentions_outside_of_the_blocks_are_named_and_not_taken_for_those_of_l
     assert "layers are h.0 to h.2, and 2 attentions outside of them (stem and pool) are not measured" in trace.notes
     last = weights[1][0].mean(0)[4:, 0].mean()
     assert float(trace.attention_received.sel(layer=2)[0, 0]) == pytest.approx(float(last), rel=1e-5)
+
+
+def test_a_comparison_says_where_differences_can_be_those_of_two_passes() -> None:
+    network = network_of()
+    texts = [{"idx": torch.randint(0, VOCABULARY, (1, 7))} for _ in range(3)]
+    same = td.compare(loaded(network), loaded(network), texts=texts, names=["a", "b"])
+    network.h[1].__class__ = _StaysOn
+    varying = td.compare(loaded(network_of()), loaded(network), texts=texts, names=["a", "b"])
+    assert "different numbers" not in str(same)
+    assert str(varying).split("\n")[1].startswith("- Two passes of b over the same input give different numbers")

@@ -57,6 +57,10 @@ FREE_START = np.array([[1.0, 0.2, 0.1], [0.3, -0.5, 0.3], [0.9, 0.0, -0.4], [0.1
 GRAPH = np.array([[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [1, 0, 0, 1]], dtype=bool)
 ORTHONORMAL = np.eye(4)[:3]
 
+COMMON = np.concatenate([math.sqrt(0.7) * np.eye(3), np.full((3, 1), math.sqrt(0.3))], axis=1)
+WEIGHTS = np.exp(BETA * COMMON @ COMMON.T)
+AVERAGES = WEIGHTS / WEIGHTS.sum(axis=1, keepdims=True) @ COMMON
+AVERAGED = AVERAGES[0] @ AVERAGES[1] / np.linalg.norm(AVERAGES[0]) / np.linalg.norm(AVERAGES[1])
 REACH = math.acos((math.sqrt(4 * BETA**2 + 1) - 1) / (2 * BETA))
 
 CASES: list[tuple[str, td.Flow, np.ndarray, list[Any]]] = [
@@ -89,6 +93,7 @@ CASES: list[tuple[str, td.Flow, np.ndarray, list[Any]]] = [
     ("masking-C.1", on_sphere(2, causal=True), CIRCLE, [(1 - (1 - REACH / math.pi) ** 4) / (REACH / math.pi)]),
     ("clusters-8-hull", free(qk=QK), FREE_START, [VALUE]),
     ("context-layer", flow(4, td.Sphere()), ORTHONORMAL, [0.0, BETA / math.log(3)]),
+    ("context-layer", flow(4, td.Sphere()), COMMON, [0.3, AVERAGED, BETA / math.log(3), 1 / 0.7]),
     (
         "rollout-product",
         on_sphere(qk=QK, causal=True),

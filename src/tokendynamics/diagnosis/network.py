@@ -66,6 +66,10 @@ def norms_there(trace: xr.Dataset) -> bool:
     return not record or record["final_norm"] is not None or any(kind["norms"] for kind in record["kinds"])
 
 
+WHAT_VARIES = "a dropout that stays on, other chance, or a memory of earlier inputs"
+"""Why two passes of a network over the same input may differ."""
+
+
 def passes_differ(trace: xr.Dataset) -> bool:
     """Return whether two passes of a network over the same input gave different states; false without a layout.
 
@@ -131,9 +135,7 @@ def notes_of(ckpt: Checkpoint) -> dict[str, str]:
             "calls its hidden states, which its attention does not write to"
         )
     if ckpt.layout.varies:
-        notes.append(
-            "two passes over the same input give different numbers: a dropout that stays on, other chance, or a memory"
-        )
+        notes.append(f"two passes over the same input give different numbers: {WHAT_VARIES}")
     clauses_by_name = {"notes": notes, "files": ckpt.notes}
     return {name: "; ".join(clauses) for name, clauses in clauses_by_name.items() if clauses}
 

@@ -12,6 +12,7 @@ import xarray as xr
 from tokendynamics.diagnosis.auditing._words import weights_findings
 from tokendynamics.diagnosis.network import (
     PART_NAMES,
+    WHAT_VARIES,
     changed_between,
     joins_there,
     part_of_layer,
@@ -398,8 +399,8 @@ def _how_sure(trace: xr.Dataset, state: State) -> Finding | None:
         sure = f"Based on {texts}; the verdict {same} throughout the {percent(CONFIDENCE)} confidence intervals."
     if passes_differ(trace):
         sure += (
-            " Two passes of this network over the same input give different numbers (a dropout that stays on, other "
-            "chance, or a memory of earlier inputs), so another run may give another verdict."
+            f" Two passes of this network over the same input give different numbers ({WHAT_VARIES}), so another run "
+            "may give another verdict."
         )
     if joins := joins_there(trace):
         sure += f" {sentence(changed_between(joins))}"

@@ -57,6 +57,7 @@ from tokendynamics.diagnosis.comparing.effects import (
 )
 from tokendynamics.diagnosis.comparing.result import Comparison
 from tokendynamics.diagnosis.comparing.words import (
+    chance_finding,
     end_finding,
     feed_forward_finding,
     missing_finding,
@@ -68,7 +69,7 @@ from tokendynamics.diagnosis.comparing.words import (
     weights_finding,
 )
 from tokendynamics.diagnosis.gating._what_if import paired_differences, side_by_side
-from tokendynamics.diagnosis.network import describe
+from tokendynamics.diagnosis.network import describe, passes_differ
 from tokendynamics.diagnosis.texts import default_texts
 from tokendynamics.diagnosis.tracing._together import Together, run_together
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
@@ -362,7 +363,8 @@ def sentences_of(
     trace = together.traces[0]
     counts = trace.token_count  # of excluded tokens over all prompts, in the layer where they are most
     left_out = int(np.max((counts.sel(sinks="kept") - counts.sel(sinks="removed")).sum("prompt").values))
-    sentences: list[Finding | None] = []
+    of_networks = zip(names, together.traces, strict=True)
+    sentences = [chance_finding([name for name, of_network in of_networks if passes_differ(of_network)])]
     for place, other in enumerate(names[1:]):
         pair, dtype = (names[0], other), measured.coarsest[place]
         difference = measured.differences.isel(other=place)

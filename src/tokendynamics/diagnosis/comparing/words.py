@@ -11,7 +11,7 @@ from jaxtyping import Bool
 from tokendynamics.diagnosis.comparing._first_difference import NEIGHBOURS, SIZE_CHANGED, Difference, Parting
 from tokendynamics.diagnosis.comparing._tensors import STORED, MissingLayers, TensorDifferences, standing_out
 from tokendynamics.diagnosis.comparing._weights import CIRCUITS, WEIGHTS_DIFFER
-from tokendynamics.diagnosis.network import PART_NAMES
+from tokendynamics.diagnosis.network import PART_NAMES, WHAT_VARIES
 from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE
 from tokendynamics.diagnosis.verdict import Verdict
 from tokendynamics.words import Finding, factor, fixed, in_layers, listing, number, plural, ranges
@@ -65,6 +65,21 @@ def feed_forward_finding(names: tuple[str, str], weights: xr.Dataset, why: str, 
 def _whose(names: tuple[str, str], unmatched: Sequence[str]) -> str:
     """Return whose weights are compared: those of two networks, or those that both have where some are in one only."""
     return f"that both {names[1]} and {names[0]} have" if unmatched else f"of {names[1]} and {names[0]}"
+
+
+def chance_finding(varying: Sequence[str]) -> Finding | None:
+    """Say that differences may be those of two passes of one network; None where no network has any.
+
+    Args:
+        varying: Names of the networks whose passes over the same input differ.
+    """
+    if not varying:
+        return None
+    text = (
+        f"Two passes of {listing(list(varying))} over the same input give different numbers ({WHAT_VARIES}): "
+        "differences of states and of what follows from them can be of that kind."
+    )
+    return Finding(text, "shares", {"varying": list(varying)})
 
 
 def end_finding(
