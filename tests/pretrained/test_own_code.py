@@ -443,3 +443,21 @@ def test_a_comparison_says_where_differences_can_be_those_of_two_passes() -> Non
     varying = td.compare(loaded(network_of()), loaded(network), texts=texts, names=["a", "b"])
     assert "different numbers" not in str(same)
     assert str(varying).split("\n")[1].startswith("- Two passes of b over the same input give different numbers")
+
+
+class _OtherName(SmallGPT):
+    def forward(self, tokens: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return super().forward(tokens)
+
+
+def test_networks_whose_only_arguments_have_other_names_are_compared_on_the_same_tokens() -> None:
+    network = network_of()
+    other: Any = _OtherName().eval()
+    other.load_state_dict(network.state_dict())
+    texts = [torch.randint(0, VOCABULARY, (7,)) for _ in range(3)]
+    made = td.load(other, inputs={"tokens": torch.randint(0, VOCABULARY, (2, 7))})
+    same = td.compare(loaded(network), made, texts=texts, halved=False).summary()
+    assert "all states are equal to the last bit" in same
+    other.h[1].attn.c_proj.weight.data *= 2
+    changed = td.compare(loaded(network), made, texts=texts, halved=False).summary()
+    assert "the first difference is in the attention of layer 2" in changed

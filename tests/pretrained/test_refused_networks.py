@@ -274,3 +274,16 @@ def test_a_network_whose_code_asks_for_half_precision_is_read_as_it_is() -> None
         torch.backends.mha.set_fastpath_enabled(True)
     assert torch.equal(checkpoint.states(ids).feed_forward[-1], given[0])
     assert td.audit(checkpoint).sizes["layer"] == 2
+
+
+def test_blocks_that_change_while_a_layout_is_found_are_named() -> None:
+    network = _Leaving([0, 1, 2], [0]).eval()
+
+    def inputs(count: int) -> dict[str, Tensor]:
+        ids = torch.full((count, 6), 3 if count == 2 else 24)
+        return {"ids": ids + torch.arange(6)}
+
+    with pytest.raises(
+        CheckpointError, match=r"same blocks for all inputs, got blocks\.0, .* and then blocks\.0; switch"
+    ):
+        td.load(network, inputs=inputs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -93,7 +94,7 @@ def run_together(
     _check_given(ckpts, prompts, given)
     found = Together(tokens_shared=_same_tokens(given), given=given)
     widths = [sizes_differ(ckpts[0], other, "widths") for other in ckpts[1:]]
-    found.unpaired = widths if found.tokens_shared else ["their tokens differ"] * len(widths)
+    found.unpaired = widths if found.tokens_shared else [_why_apart(given[0], rest) for rest in given[1:]]
     rows: list[dict[int, PromptTrace]] = [{} for _ in ckpts]
     gaps: list[dict[int, np.ndarray]] = [{} for _ in ckpts[1:]]
     report(0, len(prompts), _WORK)
@@ -163,14 +164,30 @@ def _check_given(ckpts: Sequence[Checkpoint], prompts: NamedPrompts, given: Sequ
     check_fits(needed, "models", "use fewer or shorter prompts, or fewer models")
 
 
+def _why_apart(first: Sequence[Prepared], other: Sequence[Prepared]) -> str:
+    """Say why two networks are not given the same inputs: they read other tokens, or under other names."""
+    for one, two in zip(first, other, strict=False):
+        if one.inputs.keys() != two.inputs.keys():
+            named = " and ".join(", ".join(each.inputs) for each in (one, two))
+            return f"their arguments have different names ({named})"
+    return "their tokens differ"
+
+
 def _same_tokens(given: Sequence[Sequence[Prepared]]) -> bool:
     """Tell whether every network is given the same inputs, number by number."""
     return all(len(rest) == len(given[0]) for rest in given) and all(
-        one.inputs.keys() == other.inputs.keys()
-        and all(torch.equal(value, other.inputs[name]) for name, value in one.inputs.items())
-        for rest in given[1:]
-        for one, other in zip(given[0], rest, strict=True)
+        _same_inputs(one.inputs, other.inputs) for rest in given[1:] for one, other in zip(given[0], rest, strict=True)
     )
+
+
+def _same_inputs(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Tell whether two inputs are equal; that of an only argument counts whatever the network calls it."""
+    if one.keys() != other.keys():
+        several = [*one.values(), *other.values()]
+        return (
+            len(one) == len(other) == 1 and all(isinstance(each, Tensor) for each in several) and torch.equal(*several)
+        )
+    return all(torch.equal(value, other[name]) for name, value in one.items())
 
 
 def _passes(

@@ -190,6 +190,10 @@ def _discovered(
     generator = torch.Generator().manual_seed(_SEED)
     recorded = record(network, inputs(count), attending, generator) if attending else first
     blocks, quiet_blocks = _blocks(network, recorded), _blocks(network, first)
+    names = [", ".join(block.call.name for block in several) for several in (quiet_blocks, blocks)]
+    if names[0] != names[1]:
+        wanted, advice = "a network that runs the same blocks for all inputs", "switch off what ends a pass early"
+        raise LayoutNotFoundError(expected(type(network).__name__, wanted, " and then ".join(names), advice))
     _check_one_sequence(quiet_blocks)
     start = quiet_blocks[0].call
     if start.y.ndim == 3:
