@@ -18,6 +18,7 @@ from tokendynamics.diagnosis import Diagnosis
 from tokendynamics.dynamics import Trajectory
 from tokendynamics.numerics import ArgumentTypeError
 from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.resources import limited_threads
 from tokendynamics.observables.by_name import Observable, read_observables
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.loading import as_checkpoint
@@ -171,12 +172,12 @@ def explorer_page(subject: Any = None, texts: Any = None, given: Any = None) -> 
         systems, title = of_network(checkpoint, texts), checkpoint.name
     elif texts is not None:
         raise ArgumentTypeError(expected("texts", "None where no network reads them", shown(texts)))
-    elif subject is None:
-        _refuse_added(added)
-        systems, title = presets(), "How tokens move under attention"
     else:
-        systems = systems_of(subject, added)
-        title = str(systems[0]["title"])
+        if subject is None:
+            _refuse_added(added)
+        with limited_threads(1):  # Thousands of small systems, on which threads would wait for each other.
+            systems = presets() if subject is None else systems_of(subject, added)
+        title = "How tokens move under attention" if subject is None else str(systems[0]["title"])
     script = "\n\n".join(map(resource, SCRIPTS))
     sheet = style("page.css", "explorer.css")
     # In a script element nothing but "</" could end the data.
