@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -268,6 +270,22 @@ class _GivesDictionary(Block):
         return {"out": super().forward(x), "aux": torch.zeros(1)}
 
 
+@dataclass(frozen=True)
+class _Output:
+    out: Tensor
+    aux: Tensor
+
+
+class _GivesDataclass(Block):
+    def forward(self, x: Tensor) -> Any:
+        return _Output(super().forward(x), torch.zeros(1))
+
+
+class _GivesNamespace(Block):
+    def forward(self, x: Tensor) -> Any:
+        return SimpleNamespace(aux=None, out=super().forward(x))
+
+
 class _GivesWeightsFirst(Block):
     def forward(self, x: Tensor) -> Any:
         return torch.full((len(x), HEADS, x.shape[1], x.shape[1]), 1.0 / x.shape[1]), super().forward(x)
@@ -292,6 +310,8 @@ class _WithWeights(Attention):
 
 HANDED_ON = {
     "dictionary": _GivesDictionary,
+    "dataclass": _GivesDataclass,
+    "namespace": _GivesNamespace,
     "weights first": _GivesWeightsFirst,
     "by name": _ReadsByName,
     "attention gives weights first": _AttentionGivesWeightsFirst,
@@ -311,7 +331,7 @@ class _HandsOn(SmallGPT):
         for block in self.h:
             mask = torch.zeros(1, idx.shape[1], idx.shape[1])
             x = block(mask=mask, tokens_in=x) if isinstance(block, _ReadsByName) else block(x)
-            x = x["out"] if isinstance(x, dict) else x[1] if isinstance(x, tuple) else x
+            x = x["out"] if isinstance(x, dict) else x[1] if isinstance(x, tuple) else getattr(x, "out", x)
         return self.head(self.ln_f(x))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
@@ -27,7 +27,7 @@ def states_given(output: Any) -> Tensor | None:
     """Return the states in what a module gave; None where there are none.
 
     Modules give a tensor, a tuple or a list with the states first (OpenAI's GPT), a named tuple of several tensors
-    (Reformer), or a dictionary. Attention weights that come before the states are passed over.
+    (Reformer), a dictionary, a dataclass or a namespace. Attention weights that come before the states are passed over.
 
     >>> import torch
     >>> states_given([torch.ones(2), None]).tolist()
@@ -70,23 +70,27 @@ def with_states_given(output: Any, states: Tensor) -> Any:
         if isinstance(output, list):
             return several
         return type(output)(*several) if hasattr(output, "_fields") else tuple(several)
-    if isinstance(output, dict):
-        entries = cast("dict[str, Any]", output)
-        changed = copy(entries)  # of its own class, which may have attributes (outputs of transformers)
-        for name, entry in entries.items():
-            if entry is former:
-                changed[name] = states
-        return changed
-    setattr(output, STATES, states)
-    return output
+    changed = copy(output)  # of its own class, which may have attributes (outputs of transformers)
+    for name, entry in _entries(output).items():
+        if entry is former and isinstance(changed, dict):
+            changed[name] = states
+        elif entry is former:
+            object.__setattr__(changed, name, states)  # also of a frozen dataclass
+    return changed
+
+
+def _entries(output: Any) -> dict[str, Any]:
+    """Return what a dictionary, a dataclass or another object holds, by name, in its order."""
+    if isinstance(output, Mapping):
+        return dict(cast("Mapping[str, Any]", output))
+    if is_dataclass(output):
+        return {field.name: getattr(output, field.name, None) for field in fields(output)}
+    return dict(getattr(output, "__dict__", {}))
 
 
 def _tensors_in(output: Any) -> list[Tensor]:
     """Return the tensors among what a module gave, in their order."""
-    if isinstance(output, Mapping):
-        entries = list(cast("Mapping[str, Any]", output).values())
-    else:
-        entries = cast("list[Any]", output) if isinstance(output, tuple | list) else []
+    entries = cast("list[Any]", output) if isinstance(output, tuple | list) else _entries(output).values()
     return [entry for entry in entries if isinstance(entry, Tensor)]
 
 
