@@ -308,6 +308,48 @@ class _WithWeights(Attention):
         return torch.full((len(x), HEADS, x.shape[1], x.shape[1]), 1.0 / x.shape[1]), super().forward(x)
 
 
+class _InAttributes(SmallGPT):
+    """Blocks as attributes of their own, or in a dictionary."""
+
+    def __init__(self, dictionary: bool) -> None:
+        super().__init__()
+        blocks = dict(zip("abc", self.h, strict=True))
+        del self.h
+        if dictionary:
+            self.blocks = nn.ModuleDict(blocks)
+        else:
+            self.a, self.b, self.c = blocks.values()
+
+    def forward(self, idx: Tensor) -> Tensor:
+        x = self.wte(idx) + self.wpe(torch.arange(idx.shape[1]))
+        for name in "abc":
+            x = (self.blocks[name] if hasattr(self, "blocks") else getattr(self, name))(x)
+        return self.head(self.ln_f(x))
+
+
+@pytest.mark.parametrize("dictionary", [False, True])
+def test_blocks_in_attributes_or_a_dictionary_are_read_like_those_of_a_list(dictionary: bool) -> None:
+    plain, network = network_of(), _InAttributes(dictionary).eval()
+    prefix = "blocks." if dictionary else ""
+    names = {f"h.{place}.": f"{prefix}{name}." for place, name in enumerate("abc")}
+    weights = {
+        next((name.replace(old, new) for old, new in names.items() if name.startswith(old)), name): value
+        for name, value in plain.state_dict().items()
+    }
+    network.load_state_dict(weights)
+    expected, ckpt = loaded(plain), loaded(network)
+    assert ckpt.layout.blocks == tuple(f"{prefix}{name}" for name in "abc")
+    assert [layer.problem for layer in ckpt.layout.layers] == [""] * 3
+    prompt = {"idx": torch.arange(7)[None]}
+    for gates in ({}, {"layer 2 attention": 0.0}):
+        states, others = expected.under(gates).states(prompt), ckpt.under(gates).states(prompt)
+        torch.testing.assert_close(others.feed_forward, states.feed_forward)
+    for layer in (1, 3):
+        for name in ("query", "key", "value", "output"):
+            factors = (getattr(net.attention(layer), name) for net in (ckpt, expected))
+            torch.testing.assert_close(*factors)
+
+
 HANDED_ON = {
     "dictionary": _GivesDictionary,
     "dataclass": _GivesDataclass,

@@ -28,9 +28,10 @@ _ONE_LIST = "all blocks in one list (an nn.ModuleList), with the same tokens in 
 def block_calls(network: nn.Module, recorded: Pass, is_residual: Callable[[ModuleCall], bool]) -> list[BlockCall]:
     """Return the calls of the blocks, in the order in which they ran.
 
-    A block is a member of a list of modules. The lists are those with an attention in a member; the other members of
-    the same list are blocks as well if they pass on states of the same shape: a hybrid network has a convolution or a
-    recurrence in them.
+    A block is a member of a list of modules or, where no list has any, one of several modules of one class that stand
+    in attributes or in a dictionary. The lists are those with an attention in a member; the other members of the same
+    list are blocks as well if they pass on states of the same shape: a hybrid network has a convolution or a recurrence
+    in them.
 
     Args:
         network: The one that ran.
@@ -50,9 +51,13 @@ def block_calls(network: nn.Module, recorded: Pass, is_residual: Callable[[Modul
         around = (_block_around(time, recorded, members, several=True) for time, _ in recorded.attentions)
         attending = {id(call): call for call in around if call is not None}
     if not attending:
+        members = _siblings(network)
+        around = (_block_around(time, recorded, members) for time, _ in recorded.attentions)
+        attending = {id(call): call for call in around if call is not None}
+    if not attending:
         seen = recorded.attentions[0][1].module
         name = next((name for name, module in network.named_modules() if module is seen), type(network).__name__)
-        wanted = "a list of blocks (an nn.ModuleList) with an attention in each"
+        wanted = "a list of blocks (an nn.ModuleList), or several blocks of one class, with an attention in each"
         raise LayoutNotFoundError(expected(name, wanted, "an attention that stands in none"))
     lists = {id(members_list): members_list for call in attending.values() for members_list in members[call.module]}
     like = next(iter(attending.values())).y.shape
@@ -102,6 +107,17 @@ def _members(network: nn.Module) -> dict[nn.Module, list[nn.Module]]:
             for child in module.children():
                 lists.setdefault(child, []).append(module)
     return lists
+
+
+def _siblings(network: nn.Module) -> dict[nn.Module, list[nn.Module]]:
+    """Return the modules that stand beside others of their class, in attributes or a dictionary, with their owners."""
+    siblings: dict[nn.Module, list[nn.Module]] = {}
+    for owner in network.modules():
+        children = list(owner.children())
+        for child in children:
+            if sum(type(other) is type(child) for other in children) > 1:
+                siblings.setdefault(child, []).append(owner)
+    return siblings
 
 
 def _block_around(
