@@ -22,6 +22,9 @@ from tokendynamics.pretrained.discovery.interface import watching
 from tokendynamics.pretrained.network import quietly
 from tokendynamics.pretrained.other_libraries import refusing
 
+_Owners: TypeAlias = dict[nn.Module, list[nn.Module]]
+"""The lists that hold a module."""
+
 _ONE_LIST = "all blocks in one list (an nn.ModuleList), with the same tokens in each"
 
 
@@ -44,21 +47,7 @@ def block_calls(network: nn.Module, recorded: Pass, is_residual: Callable[[Modul
     """
     if not recorded.attentions:
         return [BlockCall(call, ()) for call in _chained(network, recorded)]
-    members = _members(network)
-    around = (_block_around(time, recorded, members) for time, _ in recorded.attentions)
-    attending = {id(call): call for call in around if call is not None}
-    if not attending:  # several attentions in each block
-        around = (_block_around(time, recorded, members, several=True) for time, _ in recorded.attentions)
-        attending = {id(call): call for call in around if call is not None}
-    if not attending:
-        members = _siblings(network)
-        around = (_block_around(time, recorded, members) for time, _ in recorded.attentions)
-        attending = {id(call): call for call in around if call is not None}
-    if not attending:
-        seen = recorded.attentions[0][1].module
-        name = next((name for name, module in network.named_modules() if module is seen), type(network).__name__)
-        wanted = "a list of blocks (an nn.ModuleList), or several blocks of one class, with an attention in each"
-        raise LayoutNotFoundError(expected(name, wanted, "an attention that stands in none"))
+    members, attending = _attending(network, recorded)
     lists = {id(members_list): members_list for call in attending.values() for members_list in members[call.module]}
     like = next(iter(attending.values())).y.shape
     calls = list(attending.values())
@@ -88,6 +77,26 @@ def block_calls(network: nn.Module, recorded: Pass, is_residual: Callable[[Modul
     return blocks
 
 
+def _attending(network: nn.Module, recorded: Pass) -> tuple[_Owners, dict[int, ModuleCall]]:
+    """Return the lists of each member, and the calls of the members with an attention by their identity.
+
+    Where no member of a list has one attention alone, those with several count, and then modules beside each other.
+
+    Raises:
+        LayoutNotFoundError: No attention stands in a list or beside another one.
+    """
+    listed = _members(network)
+    for members, several in ((listed, False), (listed, True), (_siblings(network), False)):
+        around = (_block_around(time, recorded, members, several=several) for time, _ in recorded.attentions)
+        attending = {id(call): call for call in around if call is not None}
+        if attending:
+            return members, attending
+    seen = recorded.attentions[0][1].module
+    name = next((name for name, module in network.named_modules() if module is seen), type(network).__name__)
+    wanted = "a list of blocks (an nn.ModuleList), or several blocks of one class, with an attention in each"
+    raise LayoutNotFoundError(expected(name, wanted, "an attention that stands in none"))
+
+
 def _check_alike(network: nn.Module, blocks: Sequence[ModuleCall]) -> None:
     """Refuse blocks that give states of several shapes, naming the first two between which they change."""
     for before, after in pairwise(blocks):
@@ -99,9 +108,9 @@ def _check_alike(network: nn.Module, blocks: Sequence[ModuleCall]) -> None:
             raise LayoutNotFoundError(expected(type(network).__name__, wanted, came, advice))
 
 
-def _members(network: nn.Module) -> dict[nn.Module, list[nn.Module]]:
+def _members(network: nn.Module) -> _Owners:
     """Return, for each member of a list of modules, the lists that hold it."""
-    lists: dict[nn.Module, list[nn.Module]] = {}
+    lists: _Owners = {}
     for module in network.modules():
         if isinstance(module, nn.ModuleList | nn.Sequential):
             for child in module.children():
@@ -109,9 +118,9 @@ def _members(network: nn.Module) -> dict[nn.Module, list[nn.Module]]:
     return lists
 
 
-def _siblings(network: nn.Module) -> dict[nn.Module, list[nn.Module]]:
+def _siblings(network: nn.Module) -> _Owners:
     """Return the modules that stand beside others of their class, in attributes or a dictionary, with their owners."""
-    siblings: dict[nn.Module, list[nn.Module]] = {}
+    siblings: _Owners = {}
     for owner in network.modules():
         children = list(owner.children())
         for child in children:
@@ -120,9 +129,7 @@ def _siblings(network: nn.Module) -> dict[nn.Module, list[nn.Module]]:
     return siblings
 
 
-def _block_around(
-    time: int, recorded: Pass, members: dict[nn.Module, list[nn.Module]], *, several: bool = False
-) -> ModuleCall | None:
+def _block_around(time: int, recorded: Pass, members: _Owners, *, several: bool = False) -> ModuleCall | None:
     """Return the outermost call of a member of a list in which one attention module alone ran, at this time.
 
     Of `several` in a block, it is the innermost call of a member of a list of modules.
