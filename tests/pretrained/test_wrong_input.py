@@ -152,7 +152,7 @@ def test_a_trained_network_without_a_tokenizer_cannot_read_text(tiny: Any) -> No
     checkpoint = load(tiny.folder("gpt2"))
     with pytest.raises(CheckpointError, match="expected a tokenizer beside the trained weights, got none") as told:
         checkpoint.encode("hello")
-    assert "pass token ids as the prompt: td.trace and td.diagnose take them too" in str(told.value)
+    assert "write one into the folder with tokenizer.save_pretrained(folder)" in str(told.value)
     assert td.trace(checkpoint, [5, 9, 33]).token_text.values.tolist() == [["5", "9", "33"]]
 
 

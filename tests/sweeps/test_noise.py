@@ -82,7 +82,7 @@ def test_the_noise_of_a_system_depends_on_its_point_and_draw_alone(client: Clien
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('measure = ["log_norm"]', 'measure = ["outcome"]', r"sweep.measure: 'outcome' is that of a flow without"),
+        ('measure = ["log_norm"]', 'measure = ["outcome"]', r"sweep.measure: 'outcome', the default, needs a flow"),
         ("strength = 0.5 }", "strength = 0.5, seed = 1 }", r"line 18: solver.noise.seed: noise of a sweep has no seed"),
         ('"solver.noise.strength"', '"solver.noise.seed"', r"noise of a sweep has no seed"),
         ("step = 0.05\n", "", r"noise needs 'step'"),
@@ -96,5 +96,5 @@ def test_what_is_wrong_is_refused_with_its_line(old: str, new: str, message: str
 
 def test_outcomes_are_refused_also_where_only_an_axis_brings_noise() -> None:
     text = TEXT.replace("noise = { strength = 0.5 }\n", "").replace('measure = ["log_norm"]', 'measure = ["outcome"]')
-    with pytest.raises(SpecificationError, match="no token rests"):
+    with pytest.raises(SpecificationError, match="needs a flow without noise"):
         parse_plan(text, "noise.toml")

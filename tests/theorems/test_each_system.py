@@ -42,7 +42,9 @@ def test_one_start_outside_the_half_space_does_not_hide_the_theorem_from_the_oth
     assert "in the end" in found.prediction.text
     assert len(found.reasons) == 1
     assert found.reasons[0].endswith("(at 1 of 50 systems: 17)")
-    assert str(found).startswith("asymptotic-4.1: applies to 49 of 50 systems, not 17: the half space")
+    assert str(found).startswith(
+        "asymptotic-4.1: applies to 49 of 50 systems, not 17: the tokens y_i stay in the open half space"
+    )
     certificate = the(certify(td.simulate(flow, start, TIMES)), "asymptotic-4.1")
     assert certificate.outcome == "holds"
     assert certificate.outcomes.shape == (50,)
@@ -94,7 +96,7 @@ def test_predictions_are_those_of_the_systems_to_which_they_apply() -> None:
     found = the(check(td.Flow(td.Attention(np.eye(2), ov), td.Free()), start), "positional-3.6")
     assert found.applies_to.tolist() == [True, False, True]
     assert "0.5 exp(0.5 t)" in found.prediction.text
-    assert "none exists: the largest Re λ is −1 (at 1 of 3 systems: 1)" in found.reasons[0]
+    assert "none exists: the largest real part of an eigenvalue is −1 (at 1 of 3 systems: 1)" in found.reasons[0]
 
 
 def test_systems_are_named_where_they_are_few() -> None:

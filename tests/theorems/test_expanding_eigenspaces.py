@@ -46,7 +46,7 @@ def test_growth_is_found_along_1_1_where_no_coordinate_has_all_tokens_on_one_sid
 def test_no_growth_is_claimed_where_zero_lies_in_the_hull_of_the_start() -> None:
     around = np.array([[2.0, -1.0], [-1.0, 2.0], [-1.0, -1.0]])
     text = str(found(flow_of_run(np.eye(2)), around).prediction)
-    assert "no n found that has all tokens strictly on one side" in text
+    assert "no such n is known with all tokens strictly on one side" in text
 
 
 def test_a_batch_says_at_how_many_systems_growth_follows() -> None:
@@ -78,12 +78,18 @@ def test_a_pair_of_complex_eigenvalues_however_near_the_axis_has_no_eigenvector(
     q = ortho_group.rvs(2, random_state=0)
     text = found(flow_of_run(q @ turn @ q.T), np.eye(2)).reasons
     assert len(text) == 1
-    assert "none found: the largest Re λ is 1" in text[0]
+    assert "none found: the largest real part of an eigenvalue is 1" in text[0]
 
 
 def test_there_is_none_is_said_only_where_all_real_parts_are_negative() -> None:
-    assert "none exists: the largest Re λ is −1" in found(flow_of_run(-np.eye(2)), np.eye(2)).reasons[0]
-    assert "none found: the largest Re λ is 0" in found(flow_of_run(0 * np.eye(2)), np.eye(2)).reasons[0]
+    assert (
+        "none exists: the largest real part of an eigenvalue is −1"
+        in found(flow_of_run(-np.eye(2)), np.eye(2)).reasons[0]
+    )
+    assert (
+        "none found: the largest real part of an eigenvalue is 0"
+        in found(flow_of_run(0 * np.eye(2)), np.eye(2)).reasons[0]
+    )
 
 
 def sharing(dim: int, shared: int, heads: int, seed: int, sign: float = 1.0) -> tuple[np.ndarray, np.ndarray]:

@@ -61,11 +61,11 @@ EXPANDING = [
     ("free space", flow(ov=GROWING, space=Sphere())),
     ("softmax weights", flow(ov=GROWING, weights="linear")),
     ("ov constant in time", flow(ov=moving(GROWING))),
-    ("V has a real positive eigenvalue", flow(ov=-EYE)),
-    ("V has a real positive eigenvalue", flow(ov=ROTATION)),
-    ("V has a real positive eigenvalue, with an eigenvector", flow(torch.stack([QK, QK]), torch.stack([GROWING, A]))),
+    ("ov has a real positive eigenvalue", flow(ov=-EYE)),
+    ("ov has a real positive eigenvalue", flow(ov=ROTATION)),
+    ("ov has a real positive eigenvalue, with an eigenvector", flow(torch.stack([QK, QK]), torch.stack([GROWING, A]))),
     (
-        "V has a real positive eigenvalue, with an eigenvector",
+        "ov has a real positive eigenvalue, with an eigenvector",
         flow(torch.stack([QK, QK]), torch.stack([EYE, -0.5 * EYE])),
     ),
 ]
@@ -142,7 +142,10 @@ def test_a_false_claim_is_refused_even_where_all_that_it_supposes_is_given() -> 
     for name in ("positional-remark-3.2", "positional-remark-3.5"):
         (reason,) = checked(name, asymmetric).reasons
         assert reason.startswith("the remark is false: ")
-    assert "paper's conjecture: zero; observed" in checked("positional-remark-3.5", asymmetric).reasons[0]
+    assert (
+        "it predicts the outcome “zero”; the eigenvalues of ov"
+        in checked("positional-remark-3.5", asymmetric).reasons[0]
+    )
 
 
 def test_a_false_claim_is_not_judged_on_a_flow_it_does_not_speak_of() -> None:

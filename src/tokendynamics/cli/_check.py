@@ -22,6 +22,12 @@ Examples:
 """
 
 
+_WHERE = (
+    "A name is the paper's key and the number of the statement in it: asymptotic-4.1 is Theorem 4.1 of `asymptotic`. "
+    "docs/mathematics.md and docs/atlas.md have every statement; tokendynamics.theorems.PAPERS has the papers."
+)
+
+
 @command("check", _EPILOG)
 def check_command(spec: SpecFile, *, threads: Positive | None = None, as_json: Json = False) -> None:
     """List the theorems that apply to the flow of the TOML file SPEC with their predictions, and why the others do not.
@@ -45,6 +51,8 @@ def check_command(spec: SpecFile, *, threads: Positive | None = None, as_json: J
 
 
 def _print(checks: list[Check], title: str) -> None:
+    from tokendynamics.theorems.result import symbols_in
+
     console = Console(highlight=False)
     columns = ("statement", "applies", "prediction, or why it does not apply")
     shown = table(*columns, left=columns, unbroken=columns[:1], title=title)
@@ -53,14 +61,19 @@ def _print(checks: list[Check], title: str) -> None:
         predicted = [] if one.prediction is None else [one.prediction.text, *assumed]
         shown.add_row(one.statement, _applies(one), Text("\n".join([*predicted, *_violated(one)])))
     console.print(shown)
+    texts = [one.prediction.text for one in checks if one.prediction is not None]
+    texts += [reason for one in checks if one.structure for reason in one.reasons]
+    if symbols := symbols_in(texts):
+        console.print(Text(f"Symbols: {symbols}"))
     elsewhere: dict[str, list[str]] = {}
     for one in checks:
         if not one.structure:
             elsewhere.setdefault(one.reasons[0], []).append(one.statement)
     if elsewhere:
-        console.print(Text("About flows of another kind, and what this one is:"))
+        console.print(Text("Statements about flows of another kind (what they need: what this flow has: their names)"))
     for reason, names in elsewhere.items():
         console.print(Text(f"  {reason}: {', '.join(names)}"))
+    console.print(Text(_WHERE))
     for one in checks:
         if one.applies_to.any() and one.erratum:
             console.print(Text(f"{one.statement}, erratum: {one.erratum}"))

@@ -288,8 +288,10 @@ def encoded(
 
 def no_tokenizer(name: str) -> str:
     """Return the message for a trained network that comes without one."""
-    advice = "add tokenizer.json to the folder, pass tokenizer= to td.load, or pass token ids as the prompt"
-    advice += ": td.trace and td.diagnose take them too"
+    advice = (
+        "write one into the folder with tokenizer.save_pretrained(folder); or, in Python, pass tokenizer= to td.load, "
+    )
+    advice += "or token ids as the prompts of td.trace or td.diagnose"
     return expected(name, "a tokenizer beside the trained weights", "none", advice)
 
 

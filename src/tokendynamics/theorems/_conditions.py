@@ -265,12 +265,12 @@ def _sentence(condition: Condition, outcome: Outcome, margin: float, first: floa
     reason = f" ({condition.reason})" if condition.reason else ""
     if limit == 0 and outcome != "fails":
         # Nothing was compared: the text says it all.
-        return f"{condition.text}: {outcome}{share}{reason}"
+        return f"{condition.text}{share}{reason}"
     numbers = {
-        "holds": f"holds: {number(value)}, at most {number(limit)} allowed",
-        "fails": f"fails: {number(value)}, at most {number(limit)} allowed, first at t = {first}",
-        "undecided": f"undecided: {number(value)} when the run ended, {number(limit)} needed",
+        "holds": f"{number(value)}, at most {number(limit)} allowed",
+        "fails": f"{number(value)}, at most {number(limit)} allowed, first at t = {first}",
+        "undecided": f"{number(value)} when the run ended, {number(limit)} needed; a longer run may decide",
     }[outcome]
     if outcome == "undecided" and condition.reason:
-        numbers = f"undecided: {number(value)}, at most {number(limit)} allowed"
+        numbers = f"{number(value)}, at most {number(limit)} allowed"
     return f"{condition.text}: {numbers}{share}{reason if outcome != 'holds' else ''}"

@@ -106,7 +106,7 @@ def invertible(form: ContractionForm) -> Hypothesis:
     """Measure whether the value matrix has full rank, so that A exists."""
     dim, everywhere = form.ov.shape[-1], bool(form.defined.all())
     text = f"ov has rank {int(form.rank.min())} of {dim} and condition number {number(float(form.condition.max()))}"
-    undefined = "" if everywhere else ": A = qk · ov^{−1} is undefined"
+    undefined = "" if everywhere else ": A = qk ov⁻¹ is undefined"
     at = None if everywhere or not bool(form.defined.any()) else form.defined.numpy()
     return replace(measured.fact("ov invertible", everywhere, text + undefined), at=at)
 

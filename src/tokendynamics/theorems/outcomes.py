@@ -67,7 +67,7 @@ def slope_condition(states: Tensor, trajectory: Trajectory, stiffness: np.ndarra
     unreachable = (last < EXPONENT * stiffness - WIDTH) | (last > WIDTH)
     outcome = np.where(margin >= 0, "holds", np.where(settled & unreachable, "fails", "undecided"))
     first = np.where(outcome == "fails", end[..., 0] + times[0], np.nan)
-    text = "slope of log max|x_l| against log t over the last decade, distance from −0.5"
+    text = "slope of log max|x_i| against log t over the last decade, distance from −0.5"
     return Condition(text, outcome, np.where(np.isnan(margin), -np.inf, margin), WIDTH, first)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -10,6 +12,34 @@ import numpy as np
 from tokendynamics.words import number
 
 _NAMED = 5
+_SYMBOLS = {
+    r"\bx_[ij]\b": "x_i is token i",
+    r"\by_[ij]\b": "y_i is token i on the sphere or ellipsoid",
+    r"\bz_[ij]\b": "z_i is the rescaled token i, exp(−λt) x_i",
+    r"\bu_[ij]\b": "u_i is the direction of token i",
+    r"w_ij": "w_ij is the attention weight of token i on token j",
+    r"ℓ": "ℓ is the number of tokens",
+    r"β": "β is the factor in qk = β I",
+    r"ω": "ω is the factor of the weights, 1 or 1/√dim",
+    r"ω c": "c is the factor in ov = c I",
+    r"\bA (not )?symmetric|\bA negative definite|A_sym": "A = qk ov⁻¹",
+    r"_sym": "the index sym means the symmetric part",
+    r"′": "a prime is a derivative in time",
+}
+"""What the symbols in the texts of statements mean, by a pattern that finds them."""
+
+
+def symbols_in(texts: Iterable[str]) -> str:
+    """Say what each symbol in the texts means; empty where there is none.
+
+    >>> symbols_in(["the least x_i·x_j does not fall", "at most 2ℓ"])
+    'x_i is token i; ℓ is the number of tokens.'
+    >>> symbols_in(["all tokens meet"])
+    ''
+    """
+    joined = "\n".join(texts)
+    meanings = [meaning for pattern, meaning in _SYMBOLS.items() if re.search(pattern, joined)]
+    return "; ".join(meanings) + "." if meanings else ""
 
 
 def counted(where: np.ndarray) -> str:

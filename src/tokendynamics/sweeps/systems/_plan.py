@@ -440,7 +440,9 @@ def _check_what_is_measured(plan: Plan, solver: dict[str, Any]) -> None:
     if "outcome" in plan.table.measure and solver.get("frame") == "rescaled":
         raise plan.error(("sweep", "measure"), "'outcome' is that of x, not of rescaled tokens; name other measures")
     if "outcome" in plan.table.measure and noisy:
-        message = "'outcome' is that of a flow without noise, under which no token rests; name other measures"
+        message = (
+            "'outcome', the default, needs a flow without noise; name other measures, such as \"mean_pair_cosine\""
+        )
         raise plan.error(("sweep", "measure"), message)
     if seeded:
         message = "noise of a sweep has no seed: every system has noise of its own, which follows from that of [sweep]"

@@ -368,8 +368,9 @@ def _inequality_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
 
 def _predict_inequality(flow: Flow, start: Tensor) -> Prediction:
     text = (
-        f"the least cosine ρ within a group has ρ′ ≥ {_speed(flow)} ((2/ℓ) ρ (1 − ρ) exp(β(ρ − 1)) − 2ℓ "
-        "exp(−(1 − α)β)), with α the largest cosine of a token of the group and one outside, while ρ is not negative"
+        f"the least cosine ρ of two tokens of one group has a derivative ρ′ ≥ {_speed(flow)} ((2/ℓ) ρ (1 − ρ) "
+        "exp(β(ρ − 1)) − 2ℓ exp(−(1 − α)β)) while ρ is not negative; α is the largest cosine of a token of the group "
+        "and one outside"
     )
     return Prediction(text, limit="none: an inequality at every state")
 
@@ -394,7 +395,7 @@ def _least_cosine_rises(trajectory: Trajectory) -> tuple[Condition, ...]:
         worst = _excess_of_inequality(_unit(system), move / (speed or 1.0), labels, beta)
         excess.append(worst if speed else np.full(len(system), -np.inf))  # Both sides are 0 where nothing is pulled.
     shape = tuple(states.shape[:-3])
-    what = "with ρ the least cosine within a group"
+    what = "ρ the least cosine within a group"
     text = f"(2/ℓ) ρ (1 − ρ) exp(β(ρ − 1)) − 2ℓ exp(−(1 − α)β) − ρ′/({_speed(flow)}), {what}"
     return (never_above(np.stack(excess).reshape(*shape, -1), trajectory, IDENTITY, text, pointwise=True),)
 

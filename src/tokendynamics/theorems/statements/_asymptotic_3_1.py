@@ -14,6 +14,8 @@ from tokendynamics.theorems._conditions import beyond_rounding, except_where, fl
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 
+ENERGY = "V = −½ Σ_ij exp(y_i·qk y_j) of the tokens y_i"
+"""What the statements on gradient flows call the energy, in the words of a prediction."""
 TOLERANCE = 1e-10
 """Largest relative error of the identity."""
 _LOOKED_AT = 64
@@ -101,12 +103,15 @@ def identity_error(flow: Flow, y: Tensor, t: float) -> Float64[Tensor, "*system"
 
 
 def _predict(flow: Flow, start: Tensor) -> Prediction:
-    text = "the velocity is minus the Riemannian gradient of V, (10), in the metric (9), at every state"
+    text = (
+        f"every token moves down the Riemannian gradient of the energy {ENERGY}, at every state; the metric weighs "
+        "token i by Z_i sym(qk), where Z_i = Σ_j exp(y_i·qk y_j)"
+    )
     return Prediction(text, limit="none: an identity between vector fields")
 
 
 def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
-    text = "relative error of velocity = −grad V"
+    text = "relative difference of the velocity and −grad V, V the energy"
     flow = flow_of_run(trajectory)
     states, times = trajectory.tensor.detach().double(), np.asarray(trajectory.times)
     excess = torch.full(states.shape[:-2], -torch.inf, dtype=torch.float64)
@@ -115,9 +120,9 @@ def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
         error = identity_error(flow, y, float(times[index]))
         if error is not None:
             excess[..., index] = error
-    # Where qk is singular, (9) is no metric.
+    # Where qk is singular, Z_i sym(qk), which is (9), is no metric.
     none = torch.isneginf(excess).all(dim=-1) | torch.isnan(excess).any(dim=-1)
-    why = "qk is singular, so (9) is no metric"
+    why = "qk is singular, so V has no gradient in the metric Z_i sym(qk)"
     if bool(none.all()):
         return (undecided(tuple(states.shape[:-3]), f"{text}: {why}"),)
     excess = torch.where(none.unsqueeze(-1), -torch.inf, excess)

@@ -12,7 +12,7 @@ from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._conditions import flow_of_run, integration_tolerance, never_rises, tends_to_zero
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.result import Condition, Prediction
-from tokendynamics.theorems.statements._asymptotic_3_1 import gradient_hypotheses, gradient_structure
+from tokendynamics.theorems.statements._asymptotic_3_1 import ENERGY, gradient_hypotheses, gradient_structure
 from tokendynamics.words import exponential
 
 AT_REST = 1e-6
@@ -22,8 +22,8 @@ AT_REST = 1e-6
 def _predict(flow: Flow, start: Tensor) -> Prediction:
     rate = flow.weight_factor
     text = (
-        "V is non-increasing and every trajectory converges to an equilibrium; from almost every start to consensus, "
-        f"distances then shrinking like {exponential(-rate)}"
+        f"the energy {ENERGY} does not increase, and every trajectory converges to an equilibrium; from almost every "
+        f"start to consensus, distances then shrinking like {exponential(-rate)}"
     )
     return Prediction(text, limit="an equilibrium; consensus from almost every start", rate=rate)
 
@@ -35,7 +35,7 @@ def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     falling = -log_potential(states, qk.unsqueeze(-3))
     tolerance = integration_tolerance(trajectory)
     return (
-        never_rises(falling, trajectory, tolerance, "relative rise of V, (10)"),
+        never_rises(falling, trajectory, tolerance, "relative rise of the energy V"),
         tends_to_zero(_last_speed(trajectory), AT_REST, "the speed tends to 0"),
     )
 
@@ -55,9 +55,9 @@ STATEMENT = Statement(
     title="The gradient flow converges to an equilibrium",
     equations="(8), (10)",
     erratum=(
-        "The axis printed in Fig. 1 shows 2V, without the ½ of (10). The remark that qk ≠ I is out of reach of the "
-        "linearisation does not apply to M = qk: z = qk^{1/2} y turns the system into that with qk = M = I. M = qk is "
-        "asked for where M = c · qk with any c > 0 suffices."
+        "The axis printed in Fig. 1 shows 2V, without the factor ½ of (10). The remark that qk ≠ I is out of reach of "
+        "the linearisation does not apply to M = qk: z = qk^{1/2} y turns the system into that with qk = M = I. "
+        "M = qk is asked for where M = c · qk with any c > 0 suffices."
     ),
     structure=gradient_structure,
     hypotheses=gradient_hypotheses,

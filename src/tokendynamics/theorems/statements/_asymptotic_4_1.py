@@ -40,6 +40,10 @@ from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems.statements._asymptotic_5_1 import smallest_pull
 from tokendynamics.words import exponential
 
+HALF_DIAMETER = (
+    "half the largest distance of two tokens (on the unit sphere, to which an ellipsoid is mapped) tends to 0"
+)
+"""The condition that all tokens meet, in words."""
 NOT_TO_ZERO = {
     "qk": [[1.0, 0.0], [0.0, 1.0]],
     "ov": [[1.0, 0.0], [0.0, 1.0]],
@@ -73,12 +77,16 @@ def _predict(flow: Flow, start: Tensor) -> Prediction:
     rate = flow.weight_factor * smallest_pull(flow)
     coefficients, exponents = _rate_terms(flow, start.double())
     bound = float((coefficients * torch.exp(-exponents)).sum(dim=-1).min())
-    from_start = ", and from the start on at least like exp(−{rate} t) in the chart y/(v·y)" if bound > 0 else ""
+    from_start = (
+        "; the width of the tokens y_i/(v·y_i) shrinks at least like exp(−{rate} t) from the start on"
+        if bound > 0
+        else ""
+    )
     pairs = zip(coefficients.flatten().tolist(), exponents.flatten().tolist(), strict=True)
     terms = tuple(pairs) if bound > 0 and start.ndim == 2 else ()
     pattern = (
-        "the half space stays invariant, (13) does not increase, and the tokens reach consensus inside it, distances "
-        f"shrinking like {exponential(-rate)} in the end{from_start}"
+        "the tokens y_i stay in the open half space v·y > 0 that holds the start, the least v·y_i does not decrease, "
+        f"and all tokens meet in one point, distances shrinking like {exponential(-rate)} in the end{from_start}"
     )
     return Prediction(
         pattern.replace("exp(−{rate} t)", exponential(-bound, 3)),
@@ -158,21 +166,24 @@ def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     lone = (scale == 0).cpu().numpy()
     values = hemisphere_function(states, v.unsqueeze(-2)) / torch.where(scale > 0, scale, 1.0).unsqueeze(-1)
     rise = never_rises(
-        values, trajectory, integration_tolerance(trajectory), "relative rise of (13), max_i (1 − v·y_i)"
+        values,
+        trajectory,
+        integration_tolerance(trajectory),
+        "relative rise of max_i (1 − v·y_i), v the direction of the half space",
     )
     narrow = never_above(
         _excess_width(trajectory, v, scale),
         trajectory,
         integration_tolerance(trajectory),
-        "width in the chart y/(v·y) beyond that of an exponential fall at the proved rate",
+        "width of the tokens y_i/(v·y_i) beyond that of an exponential fall at the proved rate",
     )
     lower = torch.linalg.cholesky(metric)
     # In coordinates where the ellipsoid is the unit sphere, half the diameter is at most 1.
     spread = diameter(states @ lower.unsqueeze(-3)) / 2
-    conditions = (rise, narrow, tends_to_zero(spread, LIMIT, "the diameter (half of it, in the metric M) tends to 0"))
+    conditions = (rise, narrow, tends_to_zero(spread, LIMIT, HALF_DIAMETER))
     if not np.any(lone):
         return conditions
-    return (*conditions, undecided(lone.shape, "(13) needs an open half space that holds the start; none exists", lone))
+    return (*conditions, undecided(lone.shape, "no open half space holds the start", lone))
 
 
 def _excess_width(trajectory: Trajectory, v: Tensor, scale: Tensor) -> Tensor:
@@ -206,9 +217,10 @@ STATEMENT = Statement(
     title="Consensus from any open half space",
     equations="(11), (13)",
     erratum=(
-        "(13) does not tend to 0: its limit is 1 − v·y* at the consensus y*, positive in general on the sphere and "
-        "below 0 where v·y* > 1, which an ellipsoid allows. What vanishes is the diameter. Uniform continuity of qk is "
-        "not needed, and ov_h = c_h I with c_h > 0 suffices where ov = I is asked for."
+        "The paper's (13), max_i (1 − v·y_i), does not tend to 0: its limit is 1 − v·y* at the consensus y*, positive "
+        "in general on the sphere and below 0 where v·y* > 1, which an ellipsoid allows. What vanishes is the "
+        "diameter. Uniform continuity of qk is not needed, and ov_h = c_h I with c_h > 0 suffices where ov = I is "
+        "asked for."
     ),
     structure=_structure,
     hypotheses=_hypotheses,

@@ -81,8 +81,8 @@ def causal_consensus_conditions(states: Tensor, trajectory: Trajectory) -> tuple
     gap = direction_deficit(states, first).amax(dim=-1)
     return (
         never_above(from_start, trajectory, integration_tolerance(trajectory), "distance of token 1 from its start"),
-        tends_to_zero(consensus(states), LIMIT, "E, (25), tends to 0"),
-        tends_to_zero(gap, LIMIT, f"max_i (1 − a_i), a_i = y_1·y_i, tends to 0{_after_the_antipode(gap)}"),
+        tends_to_zero(consensus(states), LIMIT, "consensus E (0 where all tokens point along the first) tends to 0"),
+        tends_to_zero(gap, LIMIT, f"max_i (1 − y_1·y_i) of the tokens y_i tends to 0{_after_the_antipode(gap)}"),
     )
 
 

@@ -69,7 +69,7 @@ def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     flow, states = flow_of_run(trajectory), trajectory.tensor.detach().double()
     ov = _value_matrix(flow).to(states)
     singular = np.broadcast_to(~_regular(ov).cpu().numpy(), states.shape[:-3])
-    text = "relative error of ov · velocity(y) = sphere velocity(ov y)"
+    text = "relative difference of ov · velocity(y) and the velocity at ov y on the sphere"
     if singular.all():
         return (undecided(tuple(states.shape[:-3]), f"{text}: ov is singular, there is no z = ov y on the sphere"),)
     # What is singular is replaced by something that can be solved, and said to be undecided.

@@ -31,12 +31,13 @@ def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
 
 def _predict(flow: Flow, start: Tensor) -> Prediction:
     values = torch.linalg.eigvalsh(contraction_form(flow).matrix)
-    distances = "distances may go either way, A being indefinite"
+    distances = "A is indefinite, so distances may increase or decrease"
     if bool((values > 0).all()):
-        distances = "A ≻ 0: no distance |x_i − x_j|_A decreases"
+        distances = "A is positive definite, so no distance in the norm of A decreases"
     elif bool((values < 0).all()):
-        distances = "A ≺ 0: no distance |x_i − x_j|_A increases"
-    return Prediction(f"q_A(x_i − x_j) does not decrease for any pair; {distances}", limit="none: a monotone quantity")
+        distances = "A is negative definite, so no distance in the norm of −A increases"
+    text = "(x_i − x_j)·A(x_i − x_j), A = qk ov⁻¹, does not decrease for any two tokens x_i, x_j"
+    return Prediction(f"{text}; {distances}", limit="none: a monotone quantity")
 
 
 def pair_rate_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
@@ -45,7 +46,7 @@ def pair_rate_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     That product bounds the terms before they cancel in the difference of the velocities. Only A_sym enters, so the
     condition can be evaluated for an A that is not symmetric too.
     """
-    text, flow = "d/dt q_A(x_i − x_j) ≥ 0 for every pair", flow_of_run(trajectory)
+    text, flow = "d/dt (x_i − x_j)·A(x_i − x_j) ≥ 0 for every two tokens", flow_of_run(trajectory)
     form = contraction_form(flow)
     if flow.heads != 1 or not bool(form.defined.any()):
         return (undecided(tuple(trajectory.tensor.shape[:-3]), f"{text}: A is undefined"),)

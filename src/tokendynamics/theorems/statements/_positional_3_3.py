@@ -37,20 +37,21 @@ def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
 
 def _predict(flow: Flow, start: Tensor) -> Prediction:
     form = contraction_form(flow)
-    text = "d/dt q_A(x_l) ≥ 2 − 2L exp(−q_qk(x_l)) for every token"
+    text = "d/dt x_i·A x_i ≥ 2 − 2ℓ exp(−x_i·qk x_i), A = qk ov⁻¹, for each of the ℓ tokens x_i"
     if not bool(contracting_systems(form).all()):
         return Prediction(text, limit="none: an inequality")
     c, tokens = largest_ratio(form), start.shape[-2]
     squared = -quadratic_form(form.matrix, start)
     highest = torch.maximum(squared.amax(dim=-1), np.log(tokens) / c)
     bound = (
-        f"‖x_l(t)‖²_A ≤ (1/c) log(e^(−2ct)(e^(c‖x_l(0)‖²_A) − {tokens}) + {tokens}) ≤ {number(float(highest.max()), 6)}"
+        f"s_i = −x_i·A x_i is at most (1/c) log(e^(−2ct)(e^(c s_i(0)) − {tokens}) + {tokens}) "
+        f"≤ {number(float(highest.max()), 6)}"
     )
     return Prediction(f"{text}; {bound} with c = {number(float(c.min()), 6)}", limit="bounded tokens")
 
 
 def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
-    flow, text = flow_of_run(trajectory), "d/dt q_A(x_l) ≥ 2 − 2L exp(−q_qk(x_l))"
+    flow, text = flow_of_run(trajectory), "d/dt x_i·A x_i ≥ 2 − 2ℓ exp(−x_i·qk x_i)"
     form = contraction_form(flow)
     if flow.heads != 1 or not bool(form.defined.any()):
         return (undecided(tuple(trajectory.tensor.shape[:-3]), f"{text}: A is undefined"),)
@@ -83,7 +84,7 @@ def _bounded(trajectory: Trajectory, form: ContractionForm, contracting: Tensor)
     scale = torch.maximum(bound, squared[..., :1, :]).clamp_min(torch.finfo(torch.float64).tiny)
     excess = ((squared - bound) / scale).amax(dim=-1)
     excess = torch.where(contracting[..., None], excess, -torch.inf)
-    text = "‖x_l(t)‖²_A ≤ (1/c) log(e^(−2ct)(e^(c‖x_l(0)‖²_A) − L) + L), relative excess"
+    text = "relative excess of s_i = −x_i·A x_i over (1/c) log(e^(−2ct)(e^(c s_i(0)) − ℓ) + ℓ)"
     return never_above(excess, trajectory, integration_tolerance(trajectory), text)
 
 

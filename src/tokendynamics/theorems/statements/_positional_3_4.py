@@ -63,8 +63,12 @@ def contraction_prediction(flow: Flow, start: Tensor, name: str) -> Prediction:
     if bool(_all_equal(start).all()):
         lowest = float(_contraction_rates(flow)[..., 0].min())
         return Prediction(f"{name} → 0 like exp(ov t), all tokens being equal", limit=limit, rate=lowest)
-    mean = f"mean_l {name} {name}^T ≈ −qk^(−1) A qk^(−1)/(2t) where the differences of tokens span the space"
-    return Prediction(f"{name} → 0 for every token, slowly: |{name}| like t^(−1/2), in the end {mean}", limit=limit)
+    mean = (
+        f"the mean of {name} {name}ᵀ is about −qk⁻¹ A qk⁻¹/(2t), A = qk ov⁻¹, if differences of tokens span the space"
+    )
+    return Prediction(
+        f"{name} → 0 for every token x_i, slowly: |{name}| falls like t^(−1/2), and in the end {mean}", limit=limit
+    )
 
 
 def contraction_conditions(states: Tensor, trajectory: Trajectory) -> tuple[Condition, ...]:
@@ -72,7 +76,7 @@ def contraction_conditions(states: Tensor, trajectory: Trajectory) -> tuple[Cond
     flow = flow_of_run(trajectory)
     form = contraction_form(flow)
     if flow.heads != 1 or not bool(form.defined.any()):
-        return (undecided(tuple(states.shape[:-3]), "decay of h: A is undefined"),)
+        return (undecided(tuple(states.shape[:-3]), "decay of log Σ_ij exp(x_i·qk x_j): A = qk ov⁻¹ is undefined"),)
     return tuple(except_where(one, (~form.defined).numpy(), "A is undefined") for one in _decay(states, trajectory))
 
 
@@ -81,12 +85,14 @@ def _decay(states: Tensor, trajectory: Trajectory) -> tuple[Condition, ...]:
     form = contraction_form(flow)
     log_h = log_potential(states, form.qk.unsqueeze(-3))
     relative = log_h / log_h[..., :1].abs().clamp_min(1.0)
-    h = never_rises(relative, trajectory, integration_tolerance(trajectory), "log Σ_ij exp(x_i^T qk x_j) never rises")
+    h = never_rises(relative, trajectory, integration_tolerance(trajectory), "log Σ_ij exp(x_i·qk x_j) never rises")
     equal = _all_equal(states[..., 0, :, :])
     if bool(equal.all()):
         norms = torch.linalg.vector_norm(states, dim=-1).amax(dim=-1)
         scale = norms[..., :1].clamp_min(torch.finfo(norms.dtype).tiny)
-        return h, tends_to_zero(norms / scale, LIMIT, "max|x_l| relative to its start, tokens being equal, tends to 0")
+        return h, tends_to_zero(
+            norms / scale, LIMIT, "the largest norm relative to its start, tokens being equal, tends to 0"
+        )
     rates = _contraction_rates(flow)
     stiffness = (rates[..., -1] / rates[..., 0].clamp_min(torch.finfo(rates.dtype).tiny)).clamp_min(1.0)
     return h, slope_condition(states, trajectory, stiffness.expand(states.shape[:-3]).numpy())
@@ -114,14 +120,16 @@ STATEMENT = Statement(
     erratum="The paper gives no rate. It is t^(−1/2): test the predicted factor, never closeness to 0.",
     structure=lambda flow: (measured.no_positions(flow), *contraction_structure(flow)),
     hypotheses=contraction_hypotheses,
-    predict=lambda flow, start: contraction_prediction(flow, start, "x_l"),
+    predict=lambda flow, start: contraction_prediction(flow, start, "x_i"),
     conditions=_conditions,
 )
 
 
 def _shifted_prediction(flow: Flow, start: Tensor) -> Prediction:
-    shifted = contraction_prediction(flow, flow.attention.with_positions(start), "(x_l + p_l)")
-    return Prediction(shifted.text, limit="x_l = −p_l for every token", rate=shifted.rate)
+    shifted = contraction_prediction(flow, flow.attention.with_positions(start), "(x_i + p_i)")
+    return Prediction(
+        f"{shifted.text}; p_i is the position vector", limit="x_i = −p_i for every token", rate=shifted.rate
+    )
 
 
 WITH_ABSOLUTE_POSITIONS = Statement(

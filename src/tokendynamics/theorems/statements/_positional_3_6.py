@@ -199,8 +199,8 @@ def expanding_hypothesis(flow: Flow, time: float = 0.0) -> Hypothesis:
     """Measure whether V has a real positive eigenvalue (shared by the heads) at every system."""
     expanding = expanding_directions(flow, time=time)
     best = torch.where(expanding.valid, expanding.rates, -torch.inf).amax(dim=-1)
-    shared = "" if flow.heads == 1 else ", with an eigenvector and eigenvalues ≥ 0 common to all heads"
-    claim = f"V has a real positive eigenvalue{shared}"
+    shared = "" if flow.heads == 1 else ", with an eigenvector of ovᵀ and eigenvalues ≥ 0 common to all heads"
+    claim = f"ov has a real positive eigenvalue{shared}"
     seen = expanding.valid.any(dim=-1)
     if bool(seen.all()):
         return measured.above(claim, best, 0.0, "the largest of them")
@@ -208,7 +208,7 @@ def expanding_hypothesis(flow: Flow, time: float = 0.0) -> Hypothesis:
     highest = float(values.real.amax(dim=-1)[~seen].max())
     # Only the signs of all real parts prove that none exists; otherwise one may have escaped the search.
     none = "none exists" if highest < 0 else "none found"
-    text = f"{none}: the largest Re λ is {number(highest)}"
+    text = f"{none}: the largest real part of an eigenvalue is {number(highest)}"
     at = seen.numpy() if bool(seen.any()) else None
     return Hypothesis(claim, False, min(highest, 0.0), RESIDUAL, text, at)
 
@@ -234,7 +234,7 @@ def growth_text(flow: Flow, placed: Tensor, token: str, time: float = 0.0) -> st
     """Say what the start makes of the bounds: growth at least at a rate, or none that is known."""
     rate, depth = one_sided(expanding_directions(flow, placed, time), placed)
     if not bool((rate > 0).any()):
-        return "no n found that has all tokens strictly on one side: growth does not follow"
+        return "no such n is known with all tokens strictly on one side, so growth does not follow"
     sided = (rate > 0).numpy()
     share = "" if sided.all() else f" at {int(sided.sum())} of {sided.size} systems, elsewhere growth does not follow"
     least = multiple(float(depth[rate > 0].min()), exponential(float(rate[rate > 0].min())))
@@ -253,13 +253,13 @@ def bound_conditions(placed: Tensor, trajectory: Trajectory) -> tuple[Condition,
         trajectory: The run they come from.
     """
     text, tolerance = (
-        "min n·x_i(0) ≤ e^(−λt) n·x_l(t) ≤ max n·x_i(0), relative excess where rounding does not hide it",
+        "relative excess of e^(−λt) n·x_i(t) over the least and the largest n·x_j(0), where rounding leaves it visible",
         integration_tolerance(trajectory),
     )
     flow, systems, first = flow_of_run(trajectory), tuple(placed.shape[:-3]), float(trajectory.times[0])
     expanding = expanding_directions(flow, placed[..., 0, :, :], first)
     if not bool(expanding.valid.any()):
-        return (undecided(systems, f"{text}: no real positive eigenvalue of V was found"),)
+        return (undecided(systems, f"{text}: no real positive eigenvalue of ov was found"),)
     elapsed = torch.as_tensor(np.asarray(trajectory.times, dtype=float))
     decay = expanding.rates[..., None, :] * (elapsed - elapsed[0])[:, None]
     heights = placed @ expanding.normals.mT.unsqueeze(-3)
@@ -296,7 +296,10 @@ def expansion_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
 
 
 def _prediction(flow: Flow, placed: Tensor, state: str, name: str, premise: str = "") -> Prediction:
-    bounds = f"min n·{state}_i(0) ≤ e^(−λt) n·{state}_l(t) ≤ max n·{state}_i(0) for every V n = λ n with λ > 0"
+    bounds = (
+        f"for every n with ovᵀ n = λ n, λ > 0, and every token, e^(−λt) n·{state}_i(t) stays between the least and the "
+        f"largest n·{state}_j(0) of all tokens"
+    )
     text = f"{premise}{bounds}; {growth_text(flow, placed, name)}"
     return Prediction(text, limit="bounds; growth where tokens are on one side")
 
@@ -311,7 +314,7 @@ STATEMENT = Statement(
     ),
     structure=lambda flow: (measured.no_positions(flow), *free_softmax(flow)),
     hypotheses=expansion_hypotheses,
-    predict=lambda flow, start: _prediction(flow, start, "x", "x_l"),
+    predict=lambda flow, start: _prediction(flow, start, "x", "x_i"),
     conditions=lambda trajectory: bound_conditions(states_of(trajectory), trajectory),
 )
 
@@ -321,12 +324,12 @@ WITH_ABSOLUTE_POSITIONS = Statement(
     equations="Corollary C.2; (5), (17)",
     erratum=(
         "The printed bounds subtract the vector e^(−tV^T) p_l from a number; n^T is missing before it. What is meant, "
-        "and checked, are the bounds of theorem 3.6 for x + p."
+        "and checked, are the bounds of positional-3.6 for x + p."
     ),
     structure=lambda flow: (absolute_positions(flow), *free_softmax(flow)),
     hypotheses=expansion_hypotheses,
     predict=lambda flow, start: _prediction(
-        flow, flow.attention.with_positions(start), "z", "x_l + p_l", "with z = x + p: "
+        flow, flow.attention.with_positions(start), "s", "x_i + p_i", "with s_i = x_i + p_i, p_i the position vector: "
     ),
     conditions=lambda trajectory: bound_conditions(states_with_positions(trajectory), trajectory),
 )
@@ -338,6 +341,6 @@ WITH_ROTARY_POSITIONS = Statement(
     erratum="",
     structure=lambda flow: (rotary_positions(flow), *free_softmax(flow)),
     hypotheses=expansion_hypotheses,
-    predict=lambda flow, start: _prediction(flow, start, "x", "x_l", "whatever the rotations: "),
+    predict=lambda flow, start: _prediction(flow, start, "x", "x_i", "whatever the rotations: "),
     conditions=lambda trajectory: bound_conditions(states_of(trajectory), trajectory),
 )

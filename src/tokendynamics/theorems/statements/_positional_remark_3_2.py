@@ -28,9 +28,12 @@ def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     return of_constant_circuits(flow, _form)
 
 
+_ASYMMETRY = "the relative asymmetry of A = qk ov⁻¹ (of a symmetric A positional-3.1 speaks)"
+
+
 def _form(flow: Flow) -> tuple[Hypothesis, ...]:
     form = contraction_form(flow)
-    text = "for an A that is not symmetric distances may go either way (stored counterexample)"
+    text = "where A = qk ov⁻¹ is not symmetric, distances may increase or decrease (a counterexample is stored)"
     false = measured.fact("the remark is false", False, text)
     if not bool(form.defined.any()):
         return (invertible(form), false)
@@ -41,8 +44,10 @@ def _form(flow: Flow) -> tuple[Hypothesis, ...]:
     )
     return (
         invertible(form),
-        measured.above("A not symmetric", asymmetry, form.rounding, "the relative asymmetry of A (else: theorem 3.1)"),
-        measured.above("A_sym definite", lowest, form.rounding, "its least |eigenvalue|, relative"),
+        measured.above("A not symmetric", asymmetry, form.rounding, _ASYMMETRY),
+        measured.above(
+            "A_sym definite", lowest, form.rounding, "the least modulus of its eigenvalues, relative to the largest,"
+        ),
         false,
     )
 
@@ -56,7 +61,7 @@ STATEMENT = Statement(
     title="Distances for an A that is not symmetric",
     equations="Remark 3.2",
     erratum=(
-        "The remark extends theorem 3.1 to A_sym ≻ 0 or ≺ 0 without symmetry. The derivative had the wrong sign in "
+        "The remark extends positional-3.1 to A_sym ≻ 0 or ≺ 0 without symmetry. The derivative had the wrong sign in "
         "half of 1500 random states; one is stored with the statement."
     ),
     structure=single_head_in_free_space,

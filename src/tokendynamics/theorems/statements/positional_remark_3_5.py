@@ -89,7 +89,7 @@ def _forms(flow: Flow) -> tuple[Hypothesis, ...]:
     if not bool(form.defined.any()):
         return (invertible(form), *definite_forms(form), false)
     skew = torch.maximum(_asymmetry(form.matrix), _asymmetry(form.qk))
-    what = "the larger relative asymmetry of the two (else: theorem 3.4)"
+    what = "the larger relative asymmetry of the two (of symmetric ones positional-3.4 speaks)"
     uneven = measured.above("A or qk not symmetric", skew, form.rounding, what)
     return (invertible(form), uneven, *definite_forms(form), false)
 
@@ -102,8 +102,11 @@ def _asymmetry(matrix: Tensor) -> Tensor:
 def _both_criteria(flow: Flow) -> str:
     paper, (largest, noise) = paper_conjecture(flow), largest_real_part(flow)
     observed = _counted(_by_spectrum(largest, noise, paper))
-    spectrum = f"spectrum of V, largest Re λ {number(float(largest.max()))}"
-    return f"paper's conjecture: {_counted(paper)}; observed ({spectrum}): {observed}"
+    part = number(float(largest.max()))
+    return (
+        f"it predicts the outcome “{_counted(paper)}”; the eigenvalues of ov (largest real part {part}), which decided "
+        f"in random systems, predict “{observed}”"
+    )
 
 
 def _counted(outcomes: np.ndarray) -> str:
@@ -123,8 +126,12 @@ def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     bounded = np.where(unknown, "undecided", np.where(reached == "diverged", "fails", "holds"))
     as_observed = np.where(observed == "bounded", bounded, np.where(reached == observed, "holds", "undecided"))
     return (
-        _verdict("paper's conjecture (A_sym ≺ 0 and qk_sym ≻ 0 decide)", as_paper, reached, trajectory),
-        _verdict("observed (the signs of Re λ(V) decide)", as_observed, reached, trajectory),
+        _verdict(
+            "paper's conjecture (tokens tend to zero where A_sym ≺ 0 and qk_sym ≻ 0)", as_paper, reached, trajectory
+        ),
+        _verdict(
+            "observed (the signs of the real parts of the eigenvalues of ov decide)", as_observed, reached, trajectory
+        ),
     )
 
 
