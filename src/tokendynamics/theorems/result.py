@@ -30,7 +30,7 @@ _SYMBOLS = {
 
 
 def symbols_in(texts: Iterable[str]) -> str:
-    """Say what each symbol in the texts means; empty where there is none.
+    """Say what each symbol in the texts means; empty without any.
 
     >>> symbols_in(["the least x_i·x_j does not fall", "at most 2ℓ"])
     'x_i is token i; ℓ is the number of tokens.'
