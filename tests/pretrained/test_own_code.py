@@ -350,6 +350,31 @@ def test_blocks_in_attributes_or_a_dictionary_are_read_like_those_of_a_list(dict
             torch.testing.assert_close(*factors)
 
 
+class _OneBlock(SmallGPT):
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = self.h[0]
+        del self.h
+
+    def forward(self, idx: Tensor) -> Tensor:
+        return self.head(self.ln_f(self.block(self.wte(idx) + self.wpe(torch.arange(idx.shape[1])))))
+
+
+def test_the_one_block_of_a_small_network_is_read() -> None:
+    torch.manual_seed(5)
+    network = _OneBlock().eval()
+    ckpt = loaded(network)
+    assert ckpt.layout.blocks == ("block",)
+    assert ckpt.layout.layers[0].problem == ""
+    ids = torch.arange(7)
+    x = network.wte(ids) + network.wpe(torch.arange(7))
+    block: Any = network.block
+    torch.testing.assert_close(ckpt.states({"idx": ids[None]}).feed_forward[1], block(x[None])[0].detach())
+    rows = block.attn.c_attn.weight.detach()
+    for head in range(HEADS):
+        torch.testing.assert_close(ckpt.attention(1).query[head], rows[head * 6 : (head + 1) * 6].mT)
+
+
 HANDED_ON = {
     "dictionary": _GivesDictionary,
     "dataclass": _GivesDataclass,

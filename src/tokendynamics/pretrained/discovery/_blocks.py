@@ -80,20 +80,21 @@ def block_calls(network: nn.Module, recorded: Pass, is_residual: Callable[[Modul
 def _attending(network: nn.Module, recorded: Pass) -> tuple[_Owners, dict[int, ModuleCall]]:
     """Return the lists of each member, and the calls of the members with an attention by their identity.
 
-    Where no member of a list has one attention alone, those with several count, and then modules beside each other.
+    Where no member of a list has one attention alone, those with several count, then modules beside each other, and
+    then any module that gives states of the shape of those that it reads, such as the one block of a small network.
 
     Raises:
-        LayoutNotFoundError: No attention stands in a list or beside another one.
+        LayoutNotFoundError: There is no such module around an attention.
     """
-    listed = _members(network)
-    for members, several in ((listed, False), (listed, True), (_siblings(network), False)):
+    listed, single = _members(network), _keeping_shape(network, recorded)
+    for members, several in ((listed, False), (listed, True), (_siblings(network), False), (single, False)):
         around = (_block_around(time, recorded, members, several=several) for time, _ in recorded.attentions)
         attending = {id(call): call for call in around if call is not None}
         if attending:
             return members, attending
     seen = recorded.attentions[0][1].module
     name = next((name for name, module in network.named_modules() if module is seen), type(network).__name__)
-    wanted = "a list of blocks (an nn.ModuleList), or several blocks of one class, with an attention in each"
+    wanted = "a block, a list of blocks (an nn.ModuleList) or several blocks of one class, with an attention in each"
     raise LayoutNotFoundError(expected(name, wanted, "an attention that stands in none"))
 
 
@@ -127,6 +128,19 @@ def _siblings(network: nn.Module) -> _Owners:
             if sum(type(other) is type(child) for other in children) > 1:
                 siblings.setdefault(child, []).append(owner)
     return siblings
+
+
+def _keeping_shape(network: nn.Module, recorded: Pass) -> _Owners:
+    """Return the modules with others inside that read and gave states (input, token, feature) of one shape."""
+    return {
+        call.module: [network]
+        for call in recorded.calls
+        if call.module is not network
+        and next(call.module.children(), None) is not None
+        and call.x is not None
+        and call.x.ndim == 3
+        and call.x.shape == call.y.shape
+    }
 
 
 def _block_around(time: int, recorded: Pass, members: _Owners, *, several: bool = False) -> ModuleCall | None:
