@@ -82,7 +82,7 @@ def test_one_damaged_tensor_is_found_whatever_noise_there_is(family: str, name: 
     first = found.first_difference
     assert first is not None
     assert (first.layer, first.part) == (2, TENSORS[family][name])
-    assert f"Tensors of this layer that differ unlike those of other layers: {name}" in str(found)
+    assert f"Tensors whose difference stands out from that in other layers: {name}" in str(found)
     words = said_of_tensors(found)
     kind = " (a bias or norm)" if name.endswith("bias") or "orm" in name or "ln_" in name else ""
     assert f"{name}{kind} in layer 2, by " in words
@@ -295,6 +295,7 @@ def test_one_more_part_is_one(others: int, words: str) -> None:
             (1.1, 1.3),
             "differ most in the attention of layer 1: those of b are 1.2× as large (90 % CI 1.10–1.30).",
         ),
+        ((1.1, 739.45), "those of b are 1.2× as large (90 % CI 1.10–740)."),
         ((0.9, 1.3), "no updates of b and a differ significantly in size."),
         ((np.nan, np.nan), "differ most in the attention of layer 1: those of b are 1.2× as large."),
     ],

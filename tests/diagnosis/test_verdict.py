@@ -22,7 +22,9 @@ from tokendynamics.diagnosis.tracing.words import (
     detailed_findings,
     jumps,
 )
+from tokendynamics.diagnosis.verdict import _continued
 from tokendynamics.pretrained import Checkpoint, load
+from tokendynamics.words import Finding
 
 TEXTS = {
     "one": "a cat sat on the mat",
@@ -484,3 +486,20 @@ def test_minilm_draws_together() -> None:
     end = table.sel(site="feed_forward").isel(layer=[0, -1])
     assert end.consensus_within.values == pytest.approx([0.04, 0.32], abs=0.03)
     assert end.centred_cos2.values == pytest.approx([0.03, 0.19], abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("text", "continued"),
+    [
+        ("They stay spread. Within-text similarity is 0.1.", "This is higher than usual."),
+        (
+            "Within-text similarity is 0.1. Position determines the rest.",
+            "The within-text similarity is higher than usual.",
+        ),
+        ("The line excess is 0.9, within-image similarity 0.1.", "The within-image similarity is higher than usual."),
+        ("They stay spread.", "This is higher than usual."),
+    ],
+)
+def test_what_is_usual_names_the_similarity_unless_it_was_the_last_word(text: str, continued: str) -> None:
+    usual = Finding("This is higher than usual.", "shares", {})
+    assert _continued(Finding(text, "shares", {}), usual).text == f"{text} {continued}"

@@ -153,7 +153,7 @@ def _layer_table(found: Diagnosis) -> Table:
     last = averaged.sizes["layer"] - 1
     prompts = found.trace.sizes["prompt"]
     columns = ("layer", "cosine", "E", "rank", "raw rank", "norm", "massive", "state")
-    title = f"Mean over {plural(prompts, 'prompt')}, without sinks except E and raw rank"
+    title = f"Mean over {plural(prompts, 'prompt')}, without massive tokens except E and raw rank"
     shown = table(*columns, left=("state",), title=title)
     for layer in sorted({round(float(place)) for place in np.linspace(0, last, min(last + 1, _MOST_ROWS))}):
         site = averaged.sel(layer=layer, site="feed_forward")

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import xarray as xr
 
 from tokendynamics.diagnosis.deepening.result import Deeper
-from tokendynamics.diagnosis.gating._result import UNMEASURED, Answer, Levers, in_view_of
+from tokendynamics.diagnosis.gating._result import UNMEASURED, Answer, Levers, in_view_of, nothing_tried
 from tokendynamics.diagnosis.network import checked_model, norms_there, parts_there
 from tokendynamics.diagnosis.tracing.variables import AXES, LABELS
 from tokendynamics.diagnosis.verdict import (
@@ -363,7 +363,7 @@ def summary(diagnosis: Diagnosis) -> dict[str, Any]:
 def levers_in_words(diagnosis: Diagnosis) -> str:
     """Return the answer of the levers in sentences, or why nothing was tried."""
     if not isinstance(diagnosis.levers, Levers):
-        return f"Nothing was tried: {diagnosis.levers_refused or 'the version that wrote this diagnosis could not'}."
+        return nothing_tried(diagnosis.levers_refused or "the version that wrote this diagnosis could not")
     levers = in_view_of(diagnosis.levers, diagnosis.verdict)
     other = UNMEASURED.get(diagnosis.verdict.state)
     if levers.answer == "not tried for this state" or other is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
@@ -191,11 +192,21 @@ def _given(findings: Sequence[Finding | None]) -> tuple[Finding, ...]:
     return tuple(finding for finding in findings if finding is not None)
 
 
+_SIMILARITY = re.compile(r"[Ww]ithin-\w+ similarity")
+
+
 def _continued(finding: Finding, addition: Finding | None) -> Finding:
-    """Return a finding with the sentences and values of another one behind its own."""
+    """Return a finding with the sentences and values of another one behind its own.
+
+    "This is", which means the similarity, is written out where another sentence stands between.
+    """
     if addition is None:
         return finding
-    return Finding(f"{finding.text} {addition.text}", finding.figure, {**finding.values, **addition.values})
+    text = addition.text
+    last, similarity = finding.text.split(". ")[-1], _SIMILARITY.search(finding.text)
+    if text.startswith("This is ") and similarity is not None and not _SIMILARITY.match(last):
+        text = f"The {similarity[0].lower()} is {text.removeprefix('This is ')}"
+    return Finding(f"{finding.text} {text}", finding.figure, {**finding.values, **addition.values})
 
 
 def mean_over_prompts(trace: xr.Dataset) -> xr.Dataset:

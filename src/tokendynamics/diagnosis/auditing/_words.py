@@ -19,6 +19,7 @@ from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_tensor
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.theorems.registry import named
 from tokendynamics.words import Finding, fixed, listing
 
 FEWEST = 5
@@ -240,9 +241,9 @@ def theorems_in_words(audit: xr.Dataset) -> Finding:
     else:
         text = f"No theorem applies to this network: {reason}. The theory predicts nothing here."
     text += (
-        f" The nearest theorem is {name} in {_of(layers, count)}, at distance {between} (0 = its hypotheses "
-        f"hold). The median distance of “{IN_WORDS[farthest]}” is {fixed(medians[farthest])} of at "
-        "most 1."
+        f" The nearest theorem is {name} (“{named(name).title}”) in {_of(layers, count)}, at distance {between} "
+        f"(0 = its hypotheses hold). The hypothesis that is missed most is “{IN_WORDS[farthest]}” (median distance "
+        f"{fixed(medians[farthest])} of at most 1)."
     )
     for hypothesis, statements in _VALUE_HYPOTHESES.items():
         layers = int((distances.sel(hypothesis=hypothesis) <= MET).sum())

@@ -14,7 +14,7 @@ from tokendynamics.diagnosis.comparing._weights import CIRCUITS, WEIGHTS_DIFFER
 from tokendynamics.diagnosis.network import PART_NAMES, WHAT_VARIES
 from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE
 from tokendynamics.diagnosis.verdict import Verdict
-from tokendynamics.words import Finding, factor, fixed, in_layers, listing, number, plural, ranges
+from tokendynamics.words import Finding, factor, fixed, in_layers, listing, number, percent, plural, ranges
 from tokendynamics.words import interval as interval_of
 
 MOST_NAMED = 6
@@ -203,7 +203,8 @@ def _located(parting: Parting, tensors: Sequence[str], weights: xr.Dataset | Non
             f"neighbouring layers is {number(first.beside, 2)}."
         )
     if tensors:
-        text += f" Tensors of this layer that differ unlike those of other layers: {listing(tensors, most=MOST_NAMED)}."
+        named = listing(tensors, most=MOST_NAMED)
+        text += f" Tensors whose difference stands out from that in other layers: {named}."
     others = [part for part in parting.resized if (part.layer, part.part) != (first.layer, first.part)]
     if others:
         named = [f"{part} ({factor(part.size)})" for part in others[:MOST_NAMED]]
@@ -268,6 +269,11 @@ def _scale(scale: float, difference: float) -> str:
     if abs(scale - 1) < SCALE_NAMED or 10 * (scale - 1) ** 2 < difference**2:
         return ""
     return f" ({number(0.0 if abs(scale) < SCALE_ZERO else scale)}× as large)"
+
+
+def _end(size: float) -> str:
+    """Write an end of an interval of a factor, with the digits of the factor from 10 on."""
+    return number(size, 2) if size >= 10 else fixed(size)
 
 
 def _times(size: float) -> str:
@@ -398,10 +404,11 @@ def updates_finding(names: tuple[str, str], difference: xr.Dataset) -> Finding |
         return Finding(text, "updates", {})
     layer, component = np.unravel_index(np.argmax(logs), logs.shape)
     size, part = float(quotient.values[layer, component]), list(PART_NAMES.values())[component]
-    ends = interval_of([low[layer, component], high[layer, component]], CONFIDENCE)
+    ends = [low[layer, component], high[layer, component]]
+    between = "" if np.isnan(ends).any() else f" ({percent(CONFIDENCE)} CI {'–'.join(map(_end, ends))})"
     text = (
         f"Relative to the residual stream, the updates of {names[1]} and {names[0]} differ most in the {part} of layer "
-        f"{layer}: those of {names[1]} are {_times(size)}{f' ({ends})' if ends else ''}."
+        f"{layer}: those of {names[1]} are {_times(size)}{between}."
     )
     return Finding(text, "updates", {"layer": int(layer), "part": part, "quotient": size})
 

@@ -274,7 +274,10 @@ def prediction_of_heads(effects: xr.Dataset, audit: xr.Dataset) -> tuple[Finding
     opposite = "" if correlation > 0 else "the opposite of "
     verb = f"{partly}predict {opposite}" if p < SURE else "do not predict "
     numbers = f"Spearman ρ = {fixed(correlation)}, p {p_value_in_words(p)}, {plural(int(known.sum()), 'head')}"
-    compared = "This compares the product of both balances with the derivative of κ."
+    compared = (
+        "This compares the product of both balances (1: all eigenvalues are positive, −1: all are negative) with the "
+        "derivative of κ."
+    )
     text = f"The QK and OV balances of a head {verb}its effect ({numbers}). {compared}"
     return (Finding(text, "components", {"rank_correlation": correlation, "p_value": p}),)
 

@@ -376,6 +376,17 @@ def in_view_of(levers: Levers, verdict: Verdict, sets: bool = False) -> Levers:
     return replace(levers, answer="not tried for this state", text=text, advice=advice)
 
 
+def nothing_tried(reason: str) -> str:
+    """Say why no change was tried.
+
+    >>> nothing_tried("it was not requested"), nothing_tried("it is streamed")
+    ('Nothing was tried, because levers were not requested.', 'Nothing was tried: it is streamed.')
+    """
+    if reason == "it was not requested":
+        return "Nothing was tried, because levers were not requested."
+    return f"Nothing was tried: {reason}."
+
+
 def advice_finding(levers: Levers | Refused, verdict: Verdict) -> Finding:
     """Return what to do, without symbols; or why nothing was tried.
 
@@ -384,7 +395,7 @@ def advice_finding(levers: Levers | Refused, verdict: Verdict) -> Finding:
         verdict: Of the same network.
     """
     if isinstance(levers, Refused):
-        return Finding(f"Nothing was tried: {levers.reason}.", "levers", {})
+        return Finding(nothing_tried(levers.reason), "levers", {})
     other = UNMEASURED.get(verdict.state) if levers.answer != "not tried for this state" else None
     unmeasured = f" Similarity does not measure {other}, so nothing was tried for it." if other else ""
     return Finding(f"{levers.advice}{unmeasured}", "levers", {"answer": levers.answer, "changes": levers.changes})
