@@ -232,8 +232,9 @@ def test_words_on_both_sides_of_the_threshold() -> None:
     missed = theorems_in_words(told(MET + 1e-9))
     assert missed.text == (
         "No theorem applies to this network: its heads weigh tokens differently. The theory predicts nothing here. The "
-        "nearest theorem is asymptotic-5.1 in all 2 layers, at distance 0.01 (0 = its hypotheses hold). The median "
-        "distance of “all heads weigh tokens alike” is 0.50 of at most 1."
+        "nearest theorem is asymptotic-5.1 (“Causal consensus at the first token”) in all 2 layers, at distance 0.01 "
+        "(0 = its hypotheses hold). The hypothesis that is missed most is “all heads weigh tokens alike” (median "
+        "distance 0.50 of at most 1)."
     )
     assert (met.figure, met.values["meeting"], missed.values["meeting"]) == ("weights", 2, 0)
     mixed = told(0.4)

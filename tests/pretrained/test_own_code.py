@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import tokendynamics as td
-from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 
 DIM, HEADS, VOCABULARY = 24, 4, 40
 
@@ -548,3 +548,26 @@ def test_networks_whose_only_arguments_have_other_names_are_compared_on_the_same
     other.h[1].attn.c_proj.weight.data *= 2
     changed = td.compare(loaded(network), made, texts=texts, halved=False).summary()
     assert "the first difference is in the attention of layer 2" in changed
+
+
+class Letters:
+    """A tokenizer of letters."""
+
+    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+        return {"input_ids": [ord(letter) % VOCABULARY for letter in text]}
+
+    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+        return [f"<{number}>" for number in ids]
+
+
+def test_a_text_is_refused_without_a_tokenizer_and_read_with_one() -> None:
+    network = network_of()
+    with pytest.raises(ArgumentTypeError, match=r"expected token ids, since no tokenizer .* pass a tokenizer as in td"):
+        td.trace(loaded(network), "a text")
+
+    tokenizer = Letters()
+    read = td.load(network, tokenizer, inputs=lambda count: {"idx": torch.randint(0, VOCABULARY, (count, 7))})
+    ids = tokenizer("a text")["input_ids"]
+    by_text, by_ids = td.trace(read, "a text"), td.trace(read, ids)
+    np.testing.assert_array_equal(by_text.consensus_within, by_ids.consensus_within)
+    assert by_text.token_text.values.tolist() == [[f"<{number}>" for number in ids]]

@@ -282,14 +282,21 @@ class Checkpoint:
             CheckpointError: A trained network without a tokenizer, or a tokenizer that cannot be read.
         """
         facts = self.architecture
-        if facts.vocabulary is None:
-            pictures = self._network.main_input == "pixel_values"
-            advice = "pass a picture, or a folder of them, as a Path" if pictures else "pass them by name in a mapping"
-            raise ArgumentTypeError(expected(argument, f"{self._network.main_input}, no text", "a text", advice))
         tokenizer = self._origin.tokenizer
+        if facts.vocabulary is None and (self.ids_name is None or tokenizer is None):
+            raise ArgumentTypeError(self._reads_no_text(argument))
         if tokenizer is None and self.random_seed is None:
             raise CheckpointError(no_tokenizer(self.name))
-        return encoded(text, tokenizer, facts.vocabulary, facts.context, truncate=truncate, argument=argument)
+        return encoded(text, tokenizer, facts.vocabulary or 1, facts.context, truncate=truncate, argument=argument)
+
+    def _reads_no_text(self, argument: str) -> str:
+        if self.ids_name is not None:
+            advice = "pass a tokenizer as in td.load(network, tokenizer, inputs=…), or arguments by name in a mapping"
+            return expected(argument, "token ids, since no tokenizer of the network is known", "a text", advice)
+        pictures = self._network.main_input == "pixel_values"
+        advice = "pass a picture, or a folder of them, as a Path" if pictures else "pass them by name in a mapping"
+        wanted = f"{self._network.main_input or 'the arguments of the forward pass'}, no text"
+        return expected(argument, wanted, "a text", advice)
 
     def states(self, ids: Int[Tensor, "*batch token"] | Mapping[str, Any]) -> SiteStates:
         """Run one prompt through the network and keep every token's state after each part of each block.

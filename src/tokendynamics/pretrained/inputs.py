@@ -113,7 +113,7 @@ def prepared(ckpt: Checkpoint, item: Any, *, truncate: bool = False, argument: s
         return Prepared({"input_ids": ids}, item.text, (item.tokens or [])[:most])
     if isinstance(item, str):
         encoding = ckpt.encode(item, truncate=truncate, argument=argument)
-        return Prepared({"input_ids": encoding.ids}, item, encoding.tokens)
+        return Prepared({ckpt.ids_name or "input_ids": encoding.ids}, item, encoding.tokens)
     if isinstance(item, Mapping):
         return _by_name(ckpt, item, argument)
     ids = as_token_ids(item, argument)
