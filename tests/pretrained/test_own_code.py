@@ -559,6 +559,9 @@ class Letters:
     def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
         return [f"<{number}>" for number in ids]
 
+    def decode(self, ids: list[int], **_: Any) -> str:
+        return " ".join(self.convert_ids_to_tokens(ids))
+
 
 def test_a_text_is_refused_without_a_tokenizer_and_read_with_one() -> None:
     network = network_of()
@@ -571,3 +574,8 @@ def test_a_text_is_refused_without_a_tokenizer_and_read_with_one() -> None:
     by_text, by_ids = td.trace(read, "a text"), td.trace(read, ids)
     np.testing.assert_array_equal(by_text.consensus_within, by_ids.consensus_within)
     assert by_text.token_text.values.tolist() == [[f"<{number}>" for number in ids]]
+    windows = td.trace(read, {"a": "a text of some length"}, window=8)
+    assert windows.sizes["prompt"] > 1
+    assert windows.token_text.values.tolist()[0] == [f"<{number}>" for number in tokenizer("a text o")["input_ids"]]
+    with pytest.raises(ArgumentTypeError, match="expected token ids, since no tokenizer"):
+        td.trace(loaded(network), {"a": "a text of some length"}, window=8)

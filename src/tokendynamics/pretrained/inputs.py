@@ -110,7 +110,7 @@ def prepared(ckpt: Checkpoint, item: Any, *, truncate: bool = False, argument: s
         most = ckpt.architecture.context if truncate else None
         check_length(argument, ids[:, :most].shape[1], ckpt.architecture.context)
         ids = checked_ids(ids[:, :most], ckpt.architecture, argument)
-        return Prepared({"input_ids": ids}, item.text, (item.tokens or [])[:most])
+        return Prepared({ckpt.ids_name or "input_ids": ids}, item.text, (item.tokens or [])[:most])
     if isinstance(item, str):
         encoding = ckpt.encode(item, truncate=truncate, argument=argument)
         return Prepared({ckpt.ids_name or "input_ids": encoding.ids}, item, encoding.tokens)

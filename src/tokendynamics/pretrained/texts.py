@@ -150,7 +150,7 @@ def ids_of_any_length(ckpt: Checkpoint, text: str, argument: str = "text") -> In
 def _alone(ckpt: Checkpoint, text: str, argument: str) -> Encoding:
     """Return a text of any length without special tokens."""
     facts, tokenizer = ckpt.architecture, ckpt.tokenizer
-    if facts.vocabulary is None or tokenizer is None:
+    if ckpt.ids_name is None or tokenizer is None:
         # Refuses a network that reads no text, and a trained one without a tokenizer.
         ckpt.encode("a", truncate=True, argument=argument)
         return encode_bytes(text, int(facts.vocabulary or 0), None, truncate=False, argument=argument)
