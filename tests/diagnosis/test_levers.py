@@ -248,6 +248,40 @@ def test_a_collapse_that_one_layer_makes_is_traced_to_it() -> None:
     assert int(found.table.consensus_sensitivity.sel(component="attention").values.argmax()) == 3
 
 
+def test_a_part_that_writes_far_beyond_the_states_is_tried_though_it_has_no_derivative() -> None:
+    """A little less of one large direction is the same direction: to first order its gate does nothing."""
+    from transformers import LlamaConfig, LlamaModel
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4, vocab_size=200
+    )
+    network, source = LlamaModel(config).eval(), torch.Generator().manual_seed(1)
+    written = network.layers[1].self_attn.o_proj.weight
+    written.data = 30 * torch.randn(32, 1, generator=source) @ torch.randn(1, 32, generator=source)
+    prompts = torch.randint(0, 200, (12, 20), generator=source).tolist()
+    levers = td.levers(network, prompts, candidates=3)
+    sensitivity = levers.table.consensus_sensitivity.sel(component="attention")
+    assert float(sensitivity.sel(layer=2)) < 0.5 * float(sensitivity.max())
+    assert levers.answer.startswith("one part does it")
+    assert "the attention of layer 2" in levers.text
+
+
+def test_parts_to_try_are_those_of_derivatives_and_of_the_layer_that_rises() -> None:
+    kappa = np.array([[0.3, 0.2], [0.0, np.nan], [0.1, -0.5]])
+    first = Sensitivities(kappa, np.full((3, 2), np.nan), np.array([0.1, 0.2, 0.7, 0.6]), 3)
+    assert first.rising_layer == 2
+    assert [first.parts_to_try(2, count) for count in (1, 2, 3, 9)] == [
+        [(1, 0)],
+        [(1, 0), (2, 0)],
+        [(1, 0), (1, 1), (2, 0)],
+        [(1, 0), (1, 1), (3, 0), (2, 0)],
+    ]
+    assert replace(first, where=1).rising_layer == 1
+    falling = replace(first, consensus=np.array([0.7, 0.2, 0.1, 0.1]))
+    assert (falling.rising_layer, falling.parts_to_try(2, 2)) == (None, [(1, 0), (1, 1)])
+
+
 def test_a_collapse_that_all_layers_make_has_no_single_lever() -> None:
     found = td.levers(_averaging([0.7] * 6), _prompts())
     assert found.answer == ALL_LAYERS

@@ -102,7 +102,7 @@ def test_the_sentence_says_where_a_network_lies(found: Diagnosis, ckpt: Checkpoi
     assert perhaps.startswith("This is not significantly higher than in the 3 trained")
     equal_as_printed = said(found, ckpt, rows_at(end - 1e-6, low - 0.2, low - 0.3))
     assert equal_as_printed.startswith("This is within the range of the 3 trained")
-    assert "This is" in found.verdict.sentences[0].text
+    assert "The within-text similarity is higher than in the 5 trained networks" in found.verdict.sentences[0].text
 
 
 def test_too_few_networks_or_others_are_no_range(found: Diagnosis, ckpt: Checkpoint) -> None:

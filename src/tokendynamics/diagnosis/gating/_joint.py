@@ -221,13 +221,12 @@ def _candidates(first: Sensitivities, count: int) -> list[tuple[int, int]]:
 
     A part contains its heads: together they would leave room for few heads.
     """
-    chosen: list[tuple[int, int]] = []
-    for gates in (range(len(PARTS)), range(len(PARTS), first.kappa.shape[1])):
-        sizes = np.nan_to_num(first.kappa[:, gates], nan=-np.inf)
-        order = np.argsort(-sizes, axis=None, kind="stable")[:count].tolist()
-        places = [(place // len(gates), gates[place % len(gates)]) for place in order]
-        chosen += [(layer + 1, gate) for layer, gate in places if first.kappa[layer, gate] > 0]
-    return chosen
+    heads = range(len(PARTS), first.kappa.shape[1])
+    sizes = np.nan_to_num(first.kappa[:, heads], nan=-np.inf)
+    order = np.argsort(-sizes, axis=None, kind="stable")[:count].tolist()
+    places = [(place // len(heads), heads[place % len(heads)]) for place in order]
+    of_heads = [(layer + 1, gate) for layer, gate in places if first.kappa[layer, gate] > 0]
+    return first.parts_to_try(len(PARTS), count) + of_heads
 
 
 def _measured(trials: Trials, chain: Sequence[Values], costs: Costs) -> list[_Step]:

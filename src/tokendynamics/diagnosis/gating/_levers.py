@@ -138,7 +138,7 @@ def try_parts(
         report: Told how far the work is.
         candidates: Number of parts that are tried.
     """
-    chosen = [(*each, alpha) for each in _candidates(first, candidates) for alpha in ALPHAS]
+    chosen = [(*each, alpha) for each in first.parts_to_try(len(PARTS), candidates) for alpha in ALPHAS]
     tried = [trials.of(*each) for each in tracked(chosen, report, "trying candidates")]
     tried = costs.charged(tried, lambda trial: f"layer {trial.layer} {PARTS[trial.part]}")
     first = replace(first, loss=np.full_like(first.loss, np.nan)) if costs.given else first
@@ -159,7 +159,7 @@ def _answered(
     ckpt: Checkpoint, first: Sensitivities, trials: Trials, tried: Sequence[Trial], halves: Halves, costs: Costs
 ) -> Levers:
     kappa, relative = trials.kappa, trials.relative_kappa
-    answer, best = _answer(kappa, relative, tried, costs)
+    answer, best = _answer(kappa, relative, tried, costs, first.rising_layer)
     layers = contributing_layers(first.consensus, first.where)
     answer = qualified(answer, best, layers, first.where)
     normed = any(layer.norms for layer in ckpt.layout.layers)
@@ -218,23 +218,19 @@ def _different_prompts(ckpt: Checkpoint, prompts: Mapping[str, Any], truncate: b
     return given
 
 
-def _candidates(first: Sensitivities, count: int) -> list[tuple[int, int]]:
-    """Return layer and part of those that lower κ most when they are turned down, to first order."""
-    order = np.argsort(-np.nan_to_num(first.kappa, nan=-np.inf), axis=None, kind="stable")[:count]
-    places = [divmod(int(place), len(PARTS)) for place in order]
-    return [(layer + 1, part) for layer, part in places if first.kappa[layer, part] > 0]
-
-
 def _answer(
-    kappa: EffectEstimate, relative: EffectEstimate, tried: Sequence[Trial], costs: Costs
+    kappa: EffectEstimate, relative: EffectEstimate, tried: Sequence[Trial], costs: Costs, rising: int | None = None
 ) -> tuple[Answer, Trial | None]:
-    """Return the answer and its trial: the part that is the cause, or else the most effective affordable one."""
+    """Return the answer and its trial: the part that is the cause, or else the most effective affordable one.
+
+    Of several parts without which κ falls by most of it, the cause is one of the layer in which it rises.
+    """
     much = relative.value >= MUCH
     fair = [each for each in tried if each.defined and costs.allow(each.loss_change.value, much)]
     best = min(fair, key=lambda each: each.kappa_change.value, default=None)
     helping = [each for each in fair if each.lowers and -each.kappa_change.value >= SHARE * kappa.value]
     if relative.value >= LITTLE and helping:
-        return "one part does it", min(helping, key=lambda each: each.kappa_change.value)
+        return "one part does it", min(helping, key=lambda each: (each.layer != rising, each.kappa_change.value))
     return ("all layers do it and no single part helps" if much else NOTHING), best
 
 

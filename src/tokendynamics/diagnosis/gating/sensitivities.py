@@ -60,6 +60,34 @@ class Sensitivities:
     consensus: Float64[np.ndarray, " depth"]
     where: int
 
+    @property
+    def rising_layer(self) -> int | None:
+        """The layer, from 1 on, in which κ rises most on the way to where it is read; None where it rises in none."""
+        rises = np.nan_to_num(np.diff(self.consensus[: self.where + 1]), nan=0.0)
+        return int(rises.argmax()) + 1 if rises.size and rises.max() > 0 else None
+
+    def parts_to_try(self, parts: int, count: int) -> list[tuple[int, int]]:
+        """Return layers, from 1 on, and parts that may lower κ most when they are turned down.
+
+        They are those of the largest derivative, and the parts of the layer in which κ rises most: what a part writes
+        far beyond the states has no derivative, since a little less of it changes no direction.
+
+        Args:
+            parts: Number of parts, whose gates come first.
+            count: How many at most; the one of the largest derivative is always among them.
+        """
+        kappa = self.kappa[:, :parts]
+        order = np.argsort(-np.nan_to_num(kappa, nan=-np.inf), axis=None, kind="stable")[:count].tolist()
+        places = [(place // parts + 1, place % parts) for place in order]
+        chosen = [(layer, part) for layer, part in places if kappa[layer - 1, part] > 0]
+        layer = self.rising_layer
+        rising = (
+            [] if layer is None else [(layer, part) for part in range(parts) if not np.isnan(kappa[layer - 1, part])]
+        )
+        further = [place for place in rising if place not in chosen]
+        kept = chosen[: max(count - len(further), min(count, 1))]
+        return [*kept, *further[: count - len(kept)]]
+
 
 @dataclass(frozen=True)
 class _Sweep:
