@@ -257,8 +257,10 @@ def test_a_part_that_writes_far_beyond_the_states_is_tried_though_it_has_no_deri
         hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4, vocab_size=200
     )
     network, source = LlamaModel(config).eval(), torch.Generator().manual_seed(1)
-    written = network.layers[1].self_attn.o_proj.weight
-    written.data = 30 * torch.randn(32, 1, generator=source) @ torch.randn(1, 32, generator=source)
+    block: Any = network.layers[1]
+    block.self_attn.o_proj.weight.data = (
+        30 * torch.randn(32, 1, generator=source) @ torch.randn(1, 32, generator=source)
+    )
     prompts = torch.randint(0, 200, (12, 20), generator=source).tolist()
     levers = td.levers(network, prompts, candidates=3)
     sensitivity = levers.table.consensus_sensitivity.sel(component="attention")
