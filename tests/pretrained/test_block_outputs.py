@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import UserDict
 from typing import Any
 
 import numpy as np
@@ -161,3 +162,19 @@ def test_states_are_put_back_where_they_stood(output: Any) -> None:
     assert found is not None
     assert torch.equal(found, states + 1)
     assert len(all_states_given(output)) == 1
+
+
+class _Slots:
+    __slots__ = ("hidden_states",)
+
+    def __init__(self, states: torch.Tensor) -> None:
+        self.hidden_states = states
+
+
+def test_states_in_slots_and_in_other_mappings_are_replaced() -> None:
+    """Where nothing were replaced, a gate would do nothing without a word."""
+    states, others = torch.ones(1, 2, 3), torch.zeros(1, 2, 3)
+    for output in (_Slots(states), UserDict({"out": states})):
+        changed = with_states_given(output, others)
+        assert states_given(changed) is others
+        assert states_given(output) is states

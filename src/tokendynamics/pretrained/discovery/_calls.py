@@ -72,10 +72,12 @@ def with_states_given(output: Any, states: Tensor) -> Any:
         return type(output)(*several) if hasattr(output, "_fields") else tuple(several)
     changed = copy(output)  # of its own class, which may have attributes (outputs of transformers)
     for name, entry in _entries(output).items():
-        if entry is former and isinstance(changed, dict):
-            changed[name] = states
+        if entry is former and isinstance(changed, Mapping):
+            cast("Any", changed)[name] = states
         elif entry is former:
             object.__setattr__(changed, name, states)  # also of a frozen dataclass
+    if getattr(changed, STATES, None) is former:  # a property, or a slot
+        setattr(changed, STATES, states)
     return changed
 
 
