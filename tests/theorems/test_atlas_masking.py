@@ -308,11 +308,18 @@ def test_infinitely_many_tokens_have_the_inverse_of_the_share_of_a_cap() -> None
     # ∫ sin² is (t − sin t cos t)/2 up to 2.5, and π/2 up to π.
     cap = (2.5 - np.sin(2.5) * np.cos(2.5)) / np.pi
     assert float(predict_strong_centers(None, 4, 2.5)) == pytest.approx(1 / cap, rel=1e-12)
+    assert predict_strong_centers(30, 4, [1e-200, 1e-105, 1e-30]) == pytest.approx(30.0, rel=1e-12)
 
 
 @pytest.mark.parametrize(
     ("arguments", "named"),
-    [((0, 2, 0.5), "tokens"), ((5, 1, 0.5), "dim"), ((5, 2, 0.0), "radius"), ((5, 2, [1.0, 4.0]), "radius")],
+    [
+        ((0, 2, 0.5), "tokens"),
+        ((5, 1, 0.5), "dim"),
+        ((5, 2, 0.0), "radius"),
+        ((5, 2, [1.0, 4.0]), "radius"),
+        ((None, 4, 1e-105), "radius"),
+    ],
 )
 def test_numbers_that_no_sphere_has_are_refused(arguments: tuple, named: str) -> None:
     with pytest.raises(ArgumentValueError, match=rf"^{named}: "):

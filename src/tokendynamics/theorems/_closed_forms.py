@@ -24,6 +24,8 @@ cosine is at an end of its range to all digits; in a panel the speed changes by 
 give 13 digits up to β = 700."""
 _LARGEST = 700.0
 """The largest β whose exponential is a number with room for a sum."""
+_SMALLEST = 1e-300
+"""The smallest share of a sphere whose quotients keep their digits."""
 
 
 def equiangular_slope(
@@ -394,7 +396,8 @@ def predict_strong_centers(tokens: int | None, dim: int, radius: ArrayLike) -> n
         Of the shape of `radius`, float64.
 
     Raises:
-        ArgumentValueError: Fewer than one token, one dimension, or an angle outside (0, π).
+        ArgumentValueError: Fewer than one token, one dimension, or an angle outside (0, π), or for infinitely
+            many one whose number is infinite in float64.
 
     >>> predict_strong_centers(None, 2, 0.3).round(6), predict_strong_centers(1, 3, [0.5, 3.0])
     (np.float64(10.471976), array([1., 1.]))
@@ -408,5 +411,9 @@ def predict_strong_centers(tokens: int | None, dim: int, radius: ArrayLike) -> n
     less_than_half = betainc((dim - 1) / 2, 0.5, np.sin(angles) ** 2) / 2
     share = np.where(angles <= np.pi / 2, less_than_half, 1 - less_than_half)
     if tokens is None:
+        if not bool(np.all(share >= _SMALLEST)):
+            wanted = f"angles whose cap is at least {_SMALLEST:.0e} of the sphere, for infinitely many tokens"
+            raise ArgumentValueError(expected("radius", wanted, str(angles.min())))
         return np.asarray(1 / share)
+    share = np.maximum(share, _SMALLEST)  # of smaller caps ℓ are apart, in every digit
     return np.asarray(-np.expm1(tokens * np.log1p(-share)) / share)

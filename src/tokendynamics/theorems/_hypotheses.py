@@ -21,6 +21,8 @@ from tokendynamics.words import number
 
 ROUNDING = 1e-12
 """A relative deviation from an identity between matrices that counts as rounding."""
+LIMIT_AT_ZERO = 1e-30
+"""Below it (e^{βx} − 1)/β is x in every digit of float64; of the smallest β the quotient itself has no digit."""
 _TIMES = (0.0, 0.137, 0.71, 1.93, 4.41, 9.7, 23.3, 58.1, 137.9)
 """Where schedules that cannot be known at all times are looked at, if the times of the run are not known."""
 

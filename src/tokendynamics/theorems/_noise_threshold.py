@@ -30,7 +30,7 @@ def _log_series(parameter: float, beta: float) -> float:
         return 0.0
     # The largest term is before β/2, and those after β fall faster than 4^−k.
     k = np.arange(int(beta) + _FURTHER, dtype=np.float64)
-    terms = 2 * k * math.log(beta / 2) - gammaln(k + 1) - (gammaln(k + parameter) - gammaln(parameter))
+    terms = 2 * k * (math.log(beta) - math.log(2)) - gammaln(k + 1) - (gammaln(k + parameter) - gammaln(parameter))
     largest = terms.max()
     return float(largest + np.log(np.exp(terms - largest).sum()))
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import ive
+from scipy.special import exprel, ive
 
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_not_negative
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.theorems._hypotheses import LIMIT_AT_ZERO
 
 _LARGEST = 700.0
 """The largest β whose exponential is a number with room for a sum."""
@@ -77,7 +78,7 @@ def _kernel(near: np.ndarray, far: np.ndarray, decay: float) -> tuple[np.ndarray
 
     def mass(position: np.ndarray) -> np.ndarray:
         """Return (1 − e^{−λσ})/λ, which is σ for λ = 0."""
-        return -np.expm1(-decay * position) / decay if decay else position
+        return position * exprel(-decay * position)
 
     gap = decay * (far - near)
     return np.asarray(np.exp(-gap) / mass(far)), np.asarray(gap + np.log(mass(far) / mass(near)))
@@ -85,7 +86,7 @@ def _kernel(near: np.ndarray, far: np.ndarray, decay: float) -> tuple[np.ndarray
 
 def _mode_rate(mode: int, beta: float) -> float:
     """Return n² I_n(β)/β."""
-    if beta == 0:
+    if beta < LIMIT_AT_ZERO:
         return 0.5 if mode == 1 else 0.0
     if beta > _LARGEST:
         raise ArgumentValueError(expected("beta", f"at most {_LARGEST:g}, beyond which weights overflow", repr(beta)))

@@ -78,10 +78,11 @@ def _meeting_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     states = trajectory.tensor.detach().double()
     beta = measured.temperature(flow_of_run(trajectory))[0][..., None, None, None]
     cosines = states @ states.mT
-    # (e^{β cos} − 1)/β, which is cos at β = 0: the mean over all pairs rises along the flow.
-    safe = torch.where(beta == 0, 1.0, beta)
-    energy = torch.where(beta == 0, cosines, torch.expm1(safe * cosines) / safe).mean(dim=(-2, -1))
-    largest = torch.where(beta == 0, 1.0, torch.expm1(safe) / safe)[..., 0, 0]
+    # (e^{β cos} − 1)/β, which is cos for β → 0: the mean over all pairs rises along the flow.
+    zero = beta.abs() < measured.LIMIT_AT_ZERO
+    safe = torch.where(zero, 1.0, beta)
+    energy = torch.where(zero, cosines, torch.expm1(safe * cosines) / safe).mean(dim=(-2, -1))
+    largest = torch.where(zero, 1.0, torch.expm1(safe) / safe)[..., 0, 0]
     tolerance = integration_tolerance(trajectory)
     return (
         never_rises(-energy / largest, trajectory, tolerance, "fall of the energy relative to that of one point"),

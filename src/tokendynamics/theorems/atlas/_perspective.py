@@ -112,12 +112,13 @@ def _independent_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]
 def _log_energy(cosines: Tensor, tokens: int, beta: Tensor) -> Tensor:
     """Return L = (1/β) log (1/ℓ²) Σ_ij e^{β(x_i·x_j − 1)} from the cosines of pairs, (…, pair) with β (…).
 
-    It rises and falls with the energy Σ_ij e^{β x_i·x_j}, is the mean of x_i·x_j − 1 at β = 0, and changes by no more
+    It rises and falls with the energy Σ_ij e^{β x_i·x_j}, is the mean of x_i·x_j − 1 for β → 0, and changes by no more
     than the cosines do.
     """
-    gap, safe = cosines - 1, torch.where(beta == 0, 1.0, beta)
+    gap, zero = cosines - 1, beta.abs() < measured.LIMIT_AT_ZERO
+    safe = torch.where(zero, 1.0, beta)
     mean = 2 * torch.expm1(safe.unsqueeze(-1) * gap).sum(dim=-1) / tokens**2
-    return torch.where(beta == 0, 2 * gap.sum(dim=-1) / tokens**2, torch.log1p(mean) / safe)
+    return torch.where(zero, 2 * gap.sum(dim=-1) / tokens**2, torch.log1p(mean) / safe)
 
 
 def log_energy_of_run(trajectory: Trajectory) -> Tensor:
