@@ -1,24 +1,20 @@
-"""Finds the blocks of a network in one forward pass, and which tokens act on each other in one.
-
-Blocks are all modules of a list that pass the states on. How tokens act shows by changing one of those that are read.
-"""
+"""Finds the blocks of a network in one forward pass: all modules of a list that pass the states on."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.numerics.errors import expected
-from tokendynamics.pretrained.discovery._calls import Hooks, ModuleCall, Pass, states_given, with_state
+from tokendynamics.pretrained.discovery._calls import Hooks, ModuleCall, Pass
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._spans import BlockCall, chained, spans
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
-from tokendynamics.pretrained.discovery.interface import watching
 from tokendynamics.pretrained.network import quietly
 from tokendynamics.pretrained.other_libraries import refusing
 
@@ -238,106 +234,6 @@ def block_list(network: nn.Module) -> str:
         if isinstance(module, nn.ModuleList) and not any(name.startswith(f"{outer}.") for outer in sizes):
             sizes[name] = sum(parameter.numel() for parameter in module.parameters())
     return max(sizes, key=lambda name: sizes[name]) if sizes else ""
-
-
-Mixing: TypeAlias = Literal["none", "earlier tokens", "all tokens"]
-"""Which other tokens act on a token inside a block."""
-
-_CHANGED = 1e-5
-"""Smallest change of a token's output, relative to the largest entry, that counts: more than float32 rounds."""
-
-
-def mixing_of(block: ModuleCall) -> Mixing:
-    """Return which other tokens act on a token inside a block; "all tokens" where the block cannot be run by itself.
-
-    Args:
-        block: Its call, which is repeated with its first and with its last token changed.
-    """
-    x = block.x
-    if x is None or x.ndim != 3 or x.shape[1] < 2:
-        return "all tokens"
-
-    def changed(token: int) -> Tensor:
-        state = x.clone()
-        state[:, token] = state[:, token].roll(1, dims=-1) + x.std()
-        return state
-
-    outputs = _outputs(block, [x, changed(0), changed(-1)])
-    if outputs is None:
-        return "all tokens"
-    same, first, last = outputs
-    if _differ(last[:, :-1], same[:, :-1]):
-        return "all tokens"
-    return "earlier tokens" if _differ(first[:, 1:], same[:, 1:]) else "none"
-
-
-def sees_order(block: ModuleCall) -> bool:
-    """Tell whether a block gives the last token another state when its first two tokens change places.
-
-    Args:
-        block: Its call. False where it cannot be run by itself.
-    """
-    x = block.x
-    if x is None or x.ndim != 3 or x.shape[1] < 3:
-        return False
-    swapped = x.clone()
-    swapped[:, 0], swapped[:, 1] = x[:, 1], x[:, 0]
-    outputs = _outputs(block, [x, swapped])
-    return outputs is not None and _differ(outputs[1][:, -1], outputs[0][:, -1])
-
-
-def takes_rows_apart(block: ModuleCall) -> bool:
-    """Tell whether in states (…, token, feature) the first token acts on all tokens of its row and on no others.
-
-    Args:
-        block: Its call, which is repeated with that token changed. False where it cannot be run by itself.
-    """
-    x = block.x
-    if x is None or x.ndim < 4:
-        return False
-    state, first = x.clone(), (0,) * (x.ndim - 1)
-    state[first] = state[first].roll(1) + x.std()
-    outputs = _outputs(block, [x, state])
-    if outputs is None or outputs[0].shape != x.shape:
-        return False
-    rows = [output.flatten(0, -3) for output in outputs]
-    inside = all(_differ(*(output[0, token] for output in rows)) for token in range(x.shape[-2]))
-    return inside and not _differ(*(output[1:] for output in rows))
-
-
-def keys_of_another_sequence(block: ModuleCall) -> bool:
-    """Tell whether the keys of a block's attention stay as they are when its states are others.
-
-    Args:
-        block: Its call. False where it cannot be run by itself.
-    """
-    if block.x is None:
-        return False
-    keys: list[Tensor] = []
-    with watching(block.module, lambda call: keys.append(call.key.clone()), of_w=True):
-        outputs = _outputs(block, [block.x, block.x.roll(1, dims=-1)])
-    return outputs is not None and len(keys) == 2 and torch.equal(*keys)
-
-
-def _outputs(block: ModuleCall, states: Sequence[Tensor]) -> list[Tensor] | None:
-    """Return what a block gives for other states than those of its call; None where it cannot be run by itself."""
-    positional, named = block.arguments
-    tensors = (argument for argument in (*positional, *named.values()) if isinstance(argument, Tensor))
-    try:
-        former = next(tensor for tensor in tensors if block.x is not None and tensor.shape == block.x.shape)
-        with torch.no_grad():
-            several = []
-            for state in states:
-                given, by_name = with_state(state.clone(), former, positional, named)
-                several.append(states_given(block.module(*given, **by_name)))
-    except Exception:  # what a block of the user's own raises when it runs outside its network
-        return None
-    outputs = [output for output in several if output is not None]
-    return outputs if len(outputs) == len(states) else None
-
-
-def _differ(one: Tensor, other: Tensor) -> bool:
-    return not float((one - other).abs().max()) <= _CHANGED * float(other.abs().max())
 
 
 _TOKENS = 8

@@ -21,16 +21,7 @@ from tokendynamics.pretrained.discovery._attention_layout import (
     output_projection,
     recomputed_error,
 )
-from tokendynamics.pretrained.discovery._blocks import (
-    Mixing,
-    block_calls,
-    keys_of_another_sequence,
-    leaves_out_cross_attention,
-    mixing_of,
-    sees_order,
-    streams_of,
-    takes_rows_apart,
-)
+from tokendynamics.pretrained.discovery._blocks import block_calls, leaves_out_cross_attention, streams_of
 from tokendynamics.pretrained.discovery._calls import BlockSites, ModuleCall, Pass, as_features, record
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._maps import Norm
@@ -38,6 +29,14 @@ from tokendynamics.pretrained.discovery._positional import positional_parts, rot
 from tokendynamics.pretrained.discovery._residual import Residual, residual_of
 from tokendynamics.pretrained.discovery._rotation import TooFewInputsError
 from tokendynamics.pretrained.discovery._spans import BlockCall, joining
+from tokendynamics.pretrained.discovery._trials import (
+    Mixing,
+    check_axes,
+    keys_of_another_sequence,
+    mixing_of,
+    sees_order,
+    takes_rows_apart,
+)
 from tokendynamics.pretrained.discovery.layout import (
     CROSSES,
     CROSSES_ALONE,
@@ -196,13 +195,7 @@ def _discovered(
         raise LayoutNotFoundError(expected(type(network).__name__, wanted, " and then ".join(names), advice))
     _check_one_sequence(quiet_blocks)
     start = quiet_blocks[0].call
-    if start.y.ndim == 3:
-        shape, wanted = tuple(start.y.shape), "states of shape (input, token, feature)"
-        if shape[0] != 2 and shape[1] == 2:
-            advice = "build it with batch_first=True if its class has that; others of this layout are not read"
-            raise LayoutNotFoundError(expected(start.name, wanted, f"{shape} for 2 inputs, with tokens first", advice))
-        if shape[1] < 2:
-            raise LayoutNotFoundError(expected(start.name, wanted, f"{shape}", "make inputs of at least two tokens"))
+    check_axes(network, inputs, quiet_blocks, first)
     tables = [(name, table) for name, table in network.named_buffers() if table.ndim == 1]
     read: list[FoundAttention] = []
     layers = [

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from tokendynamics.pretrained.discovery._blocks import Mixing
 from tokendynamics.pretrained.discovery._calls import BlockSites
 from tokendynamics.pretrained.discovery._columns import Part, Storage
 from tokendynamics.pretrained.discovery._maps import Norm
 from tokendynamics.pretrained.discovery._positional import PositionalPart
 from tokendynamics.pretrained.discovery._residual import Residual
 from tokendynamics.pretrained.discovery._rotation import Rotation
+from tokendynamics.pretrained.discovery._trials import Mixing
 from tokendynamics.pretrained.packs import Packing
 
 Positions: TypeAlias = Literal["rotary", "relative bias", "learned", "absolute", "in the blocks", "none"]

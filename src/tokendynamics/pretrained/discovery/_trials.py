@@ -1,0 +1,282 @@
+"""Finds by trying which axis of the states is that of the tokens, and which tokens act on each other in a block.
+
+Lengths of axes may agree by chance. What an attention compares are the tokens: one changed place along their axis
+changes one query of each input, one changed feature all of them. Without an attention, a block takes fewer tokens, and
+never fewer features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from tokendynamics.numerics.errors import expected
+from tokendynamics.pretrained.discovery._calls import Hooks, ModuleCall, Pass, states_given, with_state
+from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
+from tokendynamics.pretrained.discovery._spans import BlockCall
+from tokendynamics.pretrained.discovery.attention_call import AttentionCall
+from tokendynamics.pretrained.discovery.interface import watching
+from tokendynamics.pretrained.length_dependence import as_before
+from tokendynamics.pretrained.network import copied, without_cache
+
+Mixing: TypeAlias = Literal["none", "earlier tokens", "all tokens"]
+"""Which other tokens act on a token inside a block."""
+
+_CHANGED = 1e-5
+"""Smallest change of a query or a token's output, relative to the largest entry, that counts: above rounding."""
+
+
+def mixing_of(block: ModuleCall) -> Mixing:
+    """Return which other tokens act on a token inside a block; "all tokens" where the block cannot be run by itself.
+
+    Args:
+        block: Its call, which is repeated with its first and with its last token changed.
+    """
+    x = block.x
+    if x is None or x.ndim != 3 or x.shape[1] < 2:
+        return "all tokens"
+
+    def changed(token: int) -> Tensor:
+        state = x.clone()
+        state[:, token] = state[:, token].roll(1, dims=-1) + x.std()
+        return state
+
+    outputs = _outputs(block, [x, changed(0), changed(-1)])
+    if outputs is None:
+        return "all tokens"
+    same, first, last = outputs
+    if _differ(last[:, :-1], same[:, :-1]):
+        return "all tokens"
+    return "earlier tokens" if _differ(first[:, 1:], same[:, 1:]) else "none"
+
+
+def sees_order(block: ModuleCall) -> bool:
+    """Tell whether a block gives the last token another state when its first two tokens change places.
+
+    Args:
+        block: Its call. False where it cannot be run by itself.
+    """
+    x = block.x
+    if x is None or x.ndim != 3 or x.shape[1] < 3:
+        return False
+    swapped = x.clone()
+    swapped[:, 0], swapped[:, 1] = x[:, 1], x[:, 0]
+    outputs = _outputs(block, [x, swapped])
+    return outputs is not None and _differ(outputs[1][:, -1], outputs[0][:, -1])
+
+
+def takes_rows_apart(block: ModuleCall) -> bool:
+    """Tell whether in states (…, token, feature) the first token acts on all tokens of its row and on no others.
+
+    Args:
+        block: Its call, which is repeated with that token changed. False where it cannot be run by itself.
+    """
+    x = block.x
+    if x is None or x.ndim < 4:
+        return False
+    state, first = x.clone(), (0,) * (x.ndim - 1)
+    state[first] = state[first].roll(1) + x.std()
+    outputs = _outputs(block, [x, state])
+    if outputs is None or outputs[0].shape != x.shape:
+        return False
+    rows = [output.flatten(0, -3) for output in outputs]
+    inside = all(_differ(*(output[0, token] for output in rows)) for token in range(x.shape[-2]))
+    return inside and not _differ(*(output[1:] for output in rows))
+
+
+def keys_of_another_sequence(block: ModuleCall) -> bool:
+    """Tell whether the keys of a block's attention stay as they are when its states are others.
+
+    Args:
+        block: Its call. False where it cannot be run by itself.
+    """
+    if block.x is None:
+        return False
+    keys: list[Tensor] = []
+    with watching(block.module, lambda call: keys.append(call.key.clone()), of_w=True):
+        outputs = _outputs(block, [block.x, block.x.roll(1, dims=-1)])
+    return outputs is not None and len(keys) == 2 and torch.equal(*keys)
+
+
+def _outputs(block: ModuleCall, states: Sequence[Tensor]) -> list[Tensor] | None:
+    """Return what a block gives for other states than those of its call; None where it cannot be run by itself."""
+    positional, named = block.arguments
+    tensors = (argument for argument in (*positional, *named.values()) if isinstance(argument, Tensor))
+    try:
+        former = next(tensor for tensor in tensors if block.x is not None and tensor.shape == block.x.shape)
+        with torch.no_grad():
+            several = []
+            for state in states:
+                given, by_name = with_state(state.clone(), former, positional, named)
+                several.append(states_given(block.module(*given, **by_name)))
+    except Exception:  # what a block of the user's own raises when it runs outside its network
+        return None
+    outputs = [output for output in several if output is not None]
+    return outputs if len(outputs) == len(states) else None
+
+
+def _differ(one: Tensor, other: Tensor) -> bool:
+    return not float((one - other).abs().max()) <= _CHANGED * float(other.abs().max())
+
+
+_WANTED = "states of shape (input, token, feature)"
+
+_SEED = 17
+
+
+def check_axes(
+    network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], blocks: Sequence[BlockCall], recorded: Pass
+) -> None:
+    """Refuse states whose axes are others than (input, token, feature).
+
+    Args:
+        network: In evaluation mode.
+        inputs: Makes the arguments of a forward pass for a given number of inputs.
+        blocks: Of the recorded pass.
+        recorded: A pass of two inputs.
+
+    Raises:
+        LayoutNotFoundError: They are others, or trying does not show which they are.
+    """
+    start = blocks[0].call
+    shape = tuple(start.y.shape)
+    if start.x is None or start.x.shape != start.y.shape:
+        return
+    block = next((block for block in blocks if block.attentions), blocks[0])
+    axes = _of_attention(network, inputs(2), block)
+    if len(shape) == 3:
+        _check_inputs_first(network, inputs, block, axes)
+        axes = axes if len(axes) == 1 else _of_length(network, inputs(2), block) or _of_norms(start, recorded)
+    if axes and axes[-1] == len(shape) - 1:
+        usual = "(input, channel, time)" if len(shape) < 4 else "(input, channel, row, column)"
+        came = f"{shape} with the tokens along the last axis, as in {usual}"
+        advice = "turn them inside of the blocks, so that these read and return (input, token, feature)"
+        raise LayoutNotFoundError(expected(start.name, _WANTED, came, advice))
+    if not axes and len(shape) == 3 and shape[1] == shape[2]:
+        came = f"{shape}, where trying does not show which axis is that of the tokens"
+        raise LayoutNotFoundError(expected(start.name, _WANTED, came, "make inputs of more tokens"))
+
+
+def _check_inputs_first(
+    network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], block: BlockCall, axes: tuple[int, ...]
+) -> None:
+    """Refuse states with the tokens first, and those of a single token."""
+    start, shape = block.call, tuple(block.call.y.shape)
+    first = axes == (0,) or (shape[0] != 2 and shape[1] == 2)
+    if shape[:2] == (2, 2):  # of three inputs the lengths differ
+        states = _states_of(network, inputs(3), block)
+        first = first or (states is not None and tuple(states.shape[:2]) == (2, 3))
+    if first:
+        advice = "build it with batch_first=True if its class has that; others of this layout are not read"
+        raise LayoutNotFoundError(expected(start.name, _WANTED, f"{shape} for 2 inputs, with tokens first", advice))
+    if shape[1] < 2:
+        raise LayoutNotFoundError(expected(start.name, _WANTED, f"{shape}", "make inputs of at least two tokens"))
+
+
+def _of_attention(network: nn.Module, given: Mapping[str, Any], block: BlockCall) -> tuple[int, ...]:
+    """Return the axes along which a changed place changes some queries of every input, and not all."""
+    usual = _queries(network, given, block, lambda states: states)
+    if usual is None or block.call.x is None:
+        return ()
+    axes: list[int] = []
+    for axis in range(block.call.x.ndim):
+        query = _queries(network, given, block, lambda states, axis=axis: _with_other_last(states, axis))
+        if query is None or query.shape != usual.shape:
+            return ()
+        changed = (query - usual).abs().amax(dim=-1) > _CHANGED * usual.abs().max()
+        of_inputs, of_places = changed.any(dim=1), changed.any(dim=0)
+        by_row = len(usual) == 2 and block.call.x.ndim == 2  # a row is a token of one input
+        if (bool(of_inputs.all()) or (by_row and bool(of_inputs.any()))) and not bool(of_places.all()):
+            axes.append(axis)
+    return tuple(axes)
+
+
+def _with_other_last(states: Tensor, axis: int) -> Tensor:
+    """Return states of which the last place along an axis holds other numbers."""
+    generator = torch.Generator().manual_seed(_SEED)
+    changed = states.clone()
+    last = changed.select(axis, -1)
+    last += states.std() * torch.randn(last.shape, generator=generator).to(last)
+    return changed
+
+
+def _of_length(network: nn.Module, given: Mapping[str, Any], block: BlockCall) -> tuple[int, ...]:
+    """Return the one of the last two axes along which the block takes fewer places; empty if both or neither do."""
+    taken = [
+        axis
+        for axis in (1, 2)
+        if _states_of(network, given, block, lambda states, axis=axis: states.narrow(axis, 0, states.shape[axis] - 1))
+        is not None
+    ]
+    return tuple(taken) if len(taken) == 1 else ()
+
+
+def _of_norms(block: ModuleCall, recorded: Pass) -> tuple[int, ...]:
+    """Return the axis of the tokens by the first norm that reads the states, or gives them; empty without one.
+
+    Norms act on the features of the last axis, but those of channels, which PyTorch has along the second.
+    """
+    for call in recorded.calls:
+        if call.start < block.start or call.end > block.end or call.x is None or call.x.ndim != 3:
+            continue
+        by_channel = isinstance(call.module, nn.GroupNorm | nn.BatchNorm1d | nn.InstanceNorm1d)
+        if call.norm is None and not by_channel:
+            continue
+        for tensor, states in ((call.x, block.x), (call.y, block.y)):
+            if states is not None and (_same(tensor, states) or _same(tensor, states.mT)):
+                return (1,) if _same(tensor, states) is not by_channel else (2,)
+    return ()
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and torch.equal(one, other)
+
+
+class _EndedError(Exception):
+    """Ends a pass behind the block that was tried."""
+
+
+def _queries(
+    network: nn.Module, given: Mapping[str, Any], block: BlockCall, change: Callable[[Tensor], Tensor]
+) -> Tensor | None:
+    """Return the queries, (input, token, feature), of the first attention of a block that reads changed states."""
+    queries: list[Tensor] = []
+    _states_of(network, given, block, change, lambda call: queries.append(call.query.clone()))
+    if not queries or len(queries[0]) % 2:
+        return None
+    # Heads, or windows, may stand beside the inputs.
+    return queries[0].unflatten(0, (2, -1)).permute(0, 3, 1, 2, 4).flatten(2)
+
+
+def _states_of(
+    network: nn.Module,
+    given: Mapping[str, Any],
+    block: BlockCall,
+    change: Callable[[Tensor], Tensor] = torch.clone,
+    watch: Callable[[AttentionCall], None] = lambda call: None,
+) -> Tensor | None:
+    """Return what a block gives where it reads changed states; None where it does not run on these."""
+    outputs: list[Tensor] = []
+    inside: list[bool] = []
+
+    def enter(states: Tensor) -> Tensor:
+        inside.append(True)
+        return change(states)
+
+    def leave(states: Tensor) -> None:
+        outputs.append(states)
+        raise _EndedError
+
+    module = network.get_submodule(block.call.name)
+    try:
+        with Hooks() as hooks, without_cache(network), as_before(network):
+            hooks.before_block(module, block.sites, enter)
+            hooks.after_block(module, block.sites, leave)
+            with watching(network, lambda call: watch(call) if inside else None, of_w=True):
+                network(**copied(given))
+    except Exception:  # also what a block says of a shape that it does not take
+        return outputs[0] if outputs else None
+    return outputs[0] if outputs else None

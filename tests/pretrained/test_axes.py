@@ -1,0 +1,266 @@
+"""The axis of the tokens is found by trying: lengths of time, channels and inputs may be equal by chance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import tokendynamics as td
+from tokendynamics.numerics import CheckpointError
+
+DIM, HEADS = 8, 2
+
+TURNED: dict[str, Callable[[Tensor], Tensor]] = {
+    "inputs first": lambda states: states,
+    "tokens first": lambda states: states.transpose(0, 1),
+    "channels first": lambda states: states.mT,
+}
+"""What takes (input, token, feature) to the order in which blocks hand on their states, and back."""
+
+LAST, FIRST = "with the tokens along the last axis", "with tokens first"
+
+REFUSED = {"tokens first": FIRST, "channels first": LAST}
+
+
+class ByHand(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(DIM, 3 * DIM), nn.Linear(DIM, DIM)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (third.unflatten(-1, (HEADS, -1)).transpose(1, 2) for third in self.qkv(x).chunk(3, -1))
+        mixed = (q @ k.mT / math.sqrt(DIM // HEADS)).softmax(dim=-1) @ v
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+class Fused(ByHand):
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (third.unflatten(-1, (HEADS, -1)).transpose(1, 2) for third in self.qkv(x).chunk(3, -1))
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+class HeadsBesideInputs(ByHand):
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (third.unflatten(-1, (HEADS, -1)).transpose(1, 2).flatten(0, 1) for third in self.qkv(x).chunk(3, -1))
+        mixed = torch.bmm((torch.bmm(q, k.mT) / math.sqrt(DIM // HEADS)).softmax(dim=-1), v)
+        return self.out(mixed.unflatten(0, (-1, HEADS)).transpose(1, 2).flatten(2))
+
+
+class Torch(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(DIM, HEADS, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(x, x, x, need_weights=False)[0]
+
+
+class Channels(ByHand):
+    """Channels attend to channels; of the tokens no states are compared."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (third.mT for third in self.qkv(x).chunk(3, -1))
+        return self.out(((q @ k.mT / math.sqrt(q.shape[-1])).softmax(dim=-1) @ v).mT)
+
+
+class Convolution(nn.Module):
+    """Neighbours act on each other, without an attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv1d(DIM, DIM, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.convolution(x.mT).mT
+
+
+class Block(nn.Module):
+    def __init__(self, mixer: nn.Module, order: str) -> None:
+        super().__init__()
+        self.norm1, self.norm2, self.mixer = nn.LayerNorm(DIM), nn.LayerNorm(DIM), mixer
+        self.mlp = nn.Sequential(nn.Linear(DIM, 12), nn.GELU(), nn.Linear(12, DIM))
+        self.order = order
+
+    def forward(self, states: Tensor) -> Tensor:
+        turned = TURNED[self.order]
+        states = states + turned(self.mixer(self.norm1(turned(states))))
+        return states + turned(self.mlp(self.norm2(turned(states))))
+
+
+def _block(mixer: type[nn.Module]) -> Block:
+    return Block(mixer(), "inputs first")
+
+
+class Series(nn.Module):
+    def __init__(self, block: Callable[[], nn.Module], order: str = "inputs first") -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.embed, self.places = nn.Linear(3, DIM), nn.Parameter(torch.randn(16, DIM))
+        self.blocks, self.order = nn.ModuleList([block() for _ in range(2)]), order
+
+    def forward(self, series: Tensor) -> Tensor:
+        turned = TURNED[self.order]
+        states = turned(self.embed(series) + self.places[: series.shape[1]])
+        for block in self.blocks:
+            states = block(states)
+        return turned(states)
+
+
+def loaded(network: nn.Module, tokens: int) -> Any:
+    return td.load(network.eval(), inputs=lambda count: {"series": torch.randn(count, tokens, 3)})
+
+
+MIXERS = (ByHand, Fused, HeadsBesideInputs, Torch, Channels, Convolution)
+
+
+@pytest.mark.parametrize("tokens", [2, 5, DIM])
+@pytest.mark.parametrize("order", TURNED)
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_states_are_those_of_tokens_or_the_order_of_their_axes_is_named(
+    mixer: type[nn.Module], order: str, tokens: int
+) -> None:
+    network = Series(lambda: Block(mixer(), order), order)
+    if order in REFUSED:
+        with pytest.raises(CheckpointError, match=REFUSED[order]):
+            loaded(network, tokens)
+        return
+    ckpt = loaded(network, tokens)
+    series, outputs = torch.randn(tokens, 3), list[Tensor]()
+    hooks = [block.register_forward_hook(lambda m, given, y: outputs.append(y[0])) for block in network.blocks]
+    with torch.inference_mode():
+        network(series[None])
+    for hook in hooks:
+        hook.remove()
+    states = ckpt.states({"series": series[None]}).feed_forward
+    torch.testing.assert_close(states[1:], torch.stack(outputs))
+    norms = td.trace(ckpt, [series]).norm_median.sel(site="feed_forward", sinks="kept").values[0, 1:]
+    by_token = torch.stack(outputs).double().norm(dim=-1).quantile(0.5, dim=-1)
+    torch.testing.assert_close(torch.tensor(norms), by_token, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("tokens", [5, DIM])
+def test_the_order_does_not_change_which_layers_are_audited(tokens: int) -> None:
+    """Attention over channels is of other places than the tokens, whatever their number is."""
+    for mixer in MIXERS[:4]:
+        network = Series(partial(_block, mixer))
+        assert td.audit(loaded(network, tokens)).sizes["layer"] == 2
+    problem = loaded(Series(lambda: Block(Channels(), "inputs first")), tokens).layout.layers[0].problem
+    assert problem.startswith(f"its attention runs over {DIM} channels, not over the {tokens} tokens")
+
+
+class InRows(Block):
+    """Tokens of all inputs stand one below the other, or side by side."""
+
+    def __init__(self, side_by_side: bool, tokens: int) -> None:
+        super().__init__(ByHand(), "inputs first")
+        self.side_by_side, self.tokens = side_by_side, tokens
+
+    def forward(self, states: Tensor) -> Tensor:
+        rows = states.mT if self.side_by_side else states
+        rows = super().forward(rows.unflatten(0, (-1, self.tokens))).flatten(0, 1)
+        return rows.mT if self.side_by_side else rows
+
+
+class OfRows(Series):
+    def forward(self, series: Tensor) -> Tensor:
+        states = (self.embed(series) + self.places[: series.shape[1]]).flatten(0, 1)
+        states = TURNED[self.order](states)
+        for block in self.blocks:
+            states = block(states)
+        return TURNED[self.order](states)
+
+
+@pytest.mark.parametrize("tokens", [DIM // 2, DIM])
+def test_states_without_an_axis_of_inputs_have_a_token_in_each_row(tokens: int) -> None:
+    """Of two inputs of four tokens there are as many rows as features."""
+    network = OfRows(lambda: InRows(False, tokens))
+    ckpt, series = loaded(network, tokens), torch.randn(tokens, 3)
+    states = ckpt.states({"series": series[None]}).feed_forward
+    x = network.embed(series) + network.places[:tokens]
+    torch.testing.assert_close(states[2], network.blocks[1](network.blocks[0](x)))
+    with pytest.raises(CheckpointError, match=LAST):
+        loaded(OfRows(lambda: InRows(True, tokens), "channels first"), tokens)
+
+
+class OfPlaces(nn.Module):
+    """Mixes a fixed number of tokens by a matrix, and features by another one, as in MLP-Mixer."""
+
+    def __init__(self, tokens: int, order: str) -> None:
+        super().__init__()
+        self.norm, self.places, self.features = nn.LayerNorm(DIM), nn.Linear(tokens, tokens), nn.Linear(DIM, DIM)
+        self.order = order
+
+    def forward(self, states: Tensor) -> Tensor:
+        turned = TURNED[self.order]
+        y = self.norm(turned(states))
+        return states + turned(self.features(self.places(y.mT).mT).relu())
+
+
+@pytest.mark.parametrize("tokens", [5, DIM])
+def test_a_norm_shows_the_axis_where_neither_attention_nor_length_do(tokens: int) -> None:
+    ckpt = loaded(Series(lambda: OfPlaces(tokens, "inputs first")), tokens)
+    assert ckpt.states({"series": torch.randn(1, tokens, 3)}).feed_forward.shape == (3, tokens, DIM)
+    with pytest.raises(CheckpointError, match=LAST):
+        loaded(Series(lambda: OfPlaces(tokens, "channels first"), "channels first"), tokens)
+
+
+class Unnormed(OfPlaces):
+    def forward(self, states: Tensor) -> Tensor:
+        return states + self.features(self.places(states.mT).mT).relu()
+
+
+def test_axes_that_trying_does_not_show_are_refused_where_they_are_of_one_length() -> None:
+    with pytest.raises(CheckpointError, match="trying does not show which axis is that of the tokens; make inputs of"):
+        loaded(Series(lambda: Unnormed(DIM, "inputs first")), DIM)
+    assert loaded(Series(lambda: Unnormed(5, "inputs first")), 5).architecture.layers == 2
+
+
+class Map(Block):
+    """States (input, channel, row, column), or (input, row, column, channel)."""
+
+    def __init__(self, channels_first: bool) -> None:
+        super().__init__(ByHand(), "inputs first")
+        self.channels_first = channels_first
+
+    def forward(self, states: Tensor) -> Tensor:
+        grid = states.permute(0, 2, 3, 1) if self.channels_first else states
+        grid = super().forward(grid.flatten(1, 2)).unflatten(1, grid.shape[1:3])
+        return grid.permute(0, 3, 1, 2) if self.channels_first else grid
+
+
+class OfMaps(nn.Module):
+    def __init__(self, channels_first: bool) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.embed, self.channels_first = nn.Linear(3, DIM), channels_first
+        self.blocks = nn.ModuleList([Map(channels_first) for _ in range(2)])
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        states = self.embed(pixels)
+        states = states.permute(0, 3, 1, 2) if self.channels_first else states
+        for block in self.blocks:
+            states = block(states)
+        return states
+
+
+@pytest.mark.parametrize("sides", [(3, 5), (DIM, DIM), (2, DIM), (DIM, 2)])
+def test_maps_with_channels_first_are_refused_whatever_their_sides_are(sides: tuple[int, int]) -> None:
+    def inputs(count: int) -> dict[str, Tensor]:
+        return {"pixels": torch.randn(count, *sides, 3)}
+
+    with pytest.raises(CheckpointError, match=f"{LAST}, as in .input, channel, row, column"):
+        td.load(OfMaps(True).eval(), inputs=inputs)
+    network = OfMaps(False).eval()
+    mixer: Any = network.blocks[0].mixer
+    factors = td.load(network, inputs=inputs).attention(1)
+    parts = mixer.qkv.weight.detach().unflatten(0, (3, HEADS, -1))
+    for factor, part in zip((factors.query, factors.key, factors.value), parts, strict=True):
+        torch.testing.assert_close(factor.float(), part.mT, rtol=1e-5, atol=1e-6)
