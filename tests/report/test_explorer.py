@@ -16,7 +16,7 @@ import tokendynamics as td
 from tokendynamics import observables
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.report.explorer import _page as page
-from tokendynamics.report.explorer import _statements
+from tokendynamics.report.explorer import _statements, _system
 from tokendynamics.report.explorer._flow import changed, numbers_of, peak, sharpness, why_not_live
 from tokendynamics.report.explorer._system import measured
 from tokendynamics.specification import parse
@@ -257,6 +257,41 @@ def test_a_certificate_says_fails_of_a_run_that_is_not_its_flow() -> None:
     assert words["along"][theorem]["outcome"] == "undecided"
     assert words["against"][theorem]["outcome"] == "fails"
     assert re.search(r"first at t = 0\.5: .*\(margin −", words["against"][theorem]["words"])
+
+
+@pytest.mark.parametrize("weights", ["softmax", "exponential"])
+def test_a_strip_is_how_alike_runs_end_at_each_beta(weights: Any) -> None:
+    qk, ov = np.random.default_rng(4).normal(size=(2, 2, 3, 3))
+    start = torch.as_tensor(td.Sphere().sample(5, 3, seed=1))
+    offset = 3.0 if weights == "exponential" else 0.0
+    flow = td.Flow(td.Attention(qk, ov, causal=True, weights=weights, offset=offset), td.Sphere())
+    values = _system.strip(flow, start, np.array([0.0, 0.5, 2.0]))
+    assert values is not None
+    betas = np.geomspace(0.25, 16, 25)
+    np.testing.assert_allclose(_system.swept(flow), betas, rtol=1e-12)
+    for place in (0, 7, 24):
+        at = td.Attention(betas[place] * qk, ov, causal=True, weights=weights, offset=betas[place] * offset)
+        run = td.simulate(td.Flow(at, td.Sphere()), start, [0.0, 2.0], rtol=1e-10, atol=1e-12)
+        assert values[place] == pytest.approx(float(observables.mean_pair_cosine(run.tensor[-1])), abs=1e-6)
+    assert np.ptp(np.array(values, dtype=float)) > 0.1
+
+
+def test_a_strip_has_no_value_where_tokens_fly_apart_and_is_left_to_the_page_where_runs_are_long() -> None:
+    """Tokens beyond 10⁹ are followed by no browser; without steps enough, or with too many tokens, Python has none."""
+    start = torch.tensor([[1.0, 0.2], [-0.3, 0.9]], dtype=torch.float64)
+    growing = td.Flow(td.Attention(EYE[:2, :2], 3 * EYE[:2, :2], weights="linear"), td.Free())
+    assert _system.strip(growing, start, np.array([0.0, 1.0])) == [None] * 25
+    slow = td.Flow(td.Attention(EYE[:2, :2], 0.1 * EYE[:2, :2], weights="linear"), td.Free())
+    values = _system.strip(slow, start, np.array([0.0, 1.0]))
+    assert values is not None
+    assert None not in values[:12]
+    assert set(values[-3:]) == {None}
+    turning = td.Flow(td.Attention(EYE[:2, :2], [[0.0, -1e3], [1e3, 0.0]]), td.Sphere())
+    assert _system.strip(turning, start, np.array([0.0, 10.0])) is None
+    many = td.Sphere().sample(128, 3, seed=1)
+    heads = td.Flow(td.Attention(np.stack([EYE] * 8), np.stack([EYE] * 8)), td.Sphere())
+    assert _system.strip(heads, torch.as_tensor(many), np.array([0.0, 1.0])) is None
+    assert _system.strip(slow, start[:1], np.array([0.0, 1.0])) is None
 
 
 def test_a_flow_whose_runs_take_long_has_no_certificates() -> None:

@@ -490,6 +490,83 @@ def test_the_sweep_is_what_runs_at_each_beta_end_with(opened: Any) -> None:
         assert values[place] == pytest.approx(asked(opened, "hook.state()")["similarity"], abs=1e-6)
 
 
+STILL = """
+window.requestAnimationFrame = () => 0;
+addEventListener("DOMContentLoaded", () => {
+  const { data } = document.getElementById("sweep").getContext("2d").getImageData(0, 0, 200, 46);
+  window.first = { words: document.getElementById("sweep-words").textContent, inks: new Set(data).size };
+});
+"""
+"""Of a page that gets no time to compute: what the strip is as soon as the page is read."""
+
+
+def test_the_strip_of_a_start_is_there_before_anything_is_computed(browser: Any, address: str) -> None:
+    emulate(browser)
+    added = browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": STILL})
+    try:
+        browser.get("about:blank")
+        browser.get(address)
+        first = browser.execute_script("return window.first")
+        assert first["words"] == (
+            "Mean cosine at t = 15 for β from 0.25 to 16; its scale is −1 to 1, and the bar marks the β that is set. "
+            "Computed by Python, when this page was made."
+        )
+        assert first["inks"] > 20
+        browser.get("about:blank")
+        browser.get(f"{address}#mask=causal")
+        blank = browser.execute_script("return window.first")
+        assert blank["words"].endswith("the β that is set. Being computed …")
+        assert blank["inks"] < first["inks"]
+    finally:
+        browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
+
+
+RECOMPUTED = "movie.system.sweep = null; sweep.key = ''; return hook.sweep()"
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("preset", ["one-cluster", "metastability", "leader", "rotary", "repulsion"])
+def test_the_strip_of_python_is_that_which_the_page_computes(preset: str, opened: Any) -> None:
+    asked(opened, "hook.set({preset: arguments[0]})", preset)
+    of_python = asked(opened, "hook.sweep()")
+    assert words(opened, "sweep-words").endswith("Computed by Python, when this page was made.")
+    recomputed = opened.execute_script(f"const hook = {HOOK}; {RECOMPUTED}")
+    assert words(opened, "sweep-words").endswith("Computed by this page.")
+    # The page has six decimals of Python's, whose rtol is 1e-8.
+    np.testing.assert_allclose(of_python, recomputed, rtol=0, atol=2e-6)
+    assert np.ptp(of_python) > 5e-4
+
+
+def test_with_another_control_the_page_computes_the_strip_itself(opened: Any) -> None:
+    asked(opened, "hook.set({preset: 'repulsion'})")
+    of_python = asked(opened, "hook.sweep()")
+    asked(opened, "hook.set({beta: 9})")
+    assert words(opened, "sweep-words").endswith("Computed by Python, when this page was made.")
+    for changes in ({"tokens": 6}, {"mask": "causal"}, {"weights": "linear"}):
+        asked(opened, "hook.set({preset: 'repulsion', ...arguments[0]})", changes)
+        assert words(opened, "sweep-words").endswith("Being computed …")
+        computed = asked(opened, "hook.sweep()")
+        assert words(opened, "sweep-words").endswith("Computed by this page.")
+        assert max(abs(one - other) for one, other in zip(of_python, computed, strict=True) if other is not None) > 1e-2
+    asked(opened, "hook.set({preset: 'repulsion', tokens: 32})")
+    assert asked(opened, "hook.sweep()") == of_python
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize(
+    "seed", [1, 3, 19, pytest.param(2, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.slow)]
+)
+def test_a_strip_of_any_flow_is_that_which_the_page_computes(seed: int, browser: Any, tmp_path: Path) -> None:
+    """Of all spaces, masks, weights, heads and positions; where tokens fly apart, neither has a number."""
+    flow, start = random_flow(seed)
+    emulate(browser)
+    browser.get(td.simulate(flow, start, [0.0, 0.3, 0.6]).explore(tmp_path / "page.html").as_uri())
+    of_python = [np.nan if one is None else one for one in asked(browser, "hook.sweep()")]
+    assert words(browser, "sweep-words").endswith("Computed by Python, when this page was made.")
+    recomputed = browser.execute_script(f"const hook = {HOOK}; {RECOMPUTED}")
+    np.testing.assert_allclose(of_python, [np.nan if one is None else one for one in recomputed], rtol=0, atol=3e-6)
+
+
 def test_a_state_is_in_the_address_and_comes_back_from_it(opened: Any, address: str) -> None:
     asked(opened, "hook.set({preset: 'leader', beta: 2.5, mask: 'full', tokens: 11})")
     asked(opened, "hook.seek(77)")

@@ -130,6 +130,30 @@ def changed(flow: Flow, *, beta: float, causal: bool, weights: Weights, position
     return Flow(other, flow.space)
 
 
+def work(flow: Flow, start: Tensor) -> int:
+    """Return heads × tokens² × features: how much one velocity takes."""
+    return flow.heads * start.shape[-2] ** 2 * flow.dim
+
+
+def at_betas(flow: Flow, betas: list[float], causal: bool, weights: Weights, positions: bool, top: float) -> Flow:
+    """Return the flow with one system for each β, in the order of the values; beside rotary positions there is one.
+
+    Exponential weights, whose `peak` is `top`, are those of one β.
+    """
+    flows = [changed(flow, beta=beta, causal=causal, weights=weights, positions=positions, peak=top) for beta in betas]
+    one = flows[0].attention
+    attention = Attention(
+        torch.stack([at_beta.attention.qk.matrix_at(0.0) for at_beta in flows]),
+        one.ov,
+        causal=causal,
+        weights=weights,
+        normalization="paper" if flow.normalization == "paper" else "plain",
+        positions=one.positions,
+        offset=one.offset,
+    )
+    return Flow(attention, flow.space)
+
+
 def _matrices(schedule: Any) -> Tensor:
     return schedule.matrix_at(0.0).detach().cpu().double()
 

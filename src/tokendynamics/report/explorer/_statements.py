@@ -7,13 +7,12 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from tokendynamics.attention import Attention, RotaryPositions
+from tokendynamics.attention import RotaryPositions
 from tokendynamics.dynamics import Flow, Trajectory, simulate
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.report.explorer._flow import Weights, changed, peak, sharpness
+from tokendynamics.report.explorer._flow import Weights, at_betas, changed, peak, sharpness, work
 from tokendynamics.theorems import Certificate, Check, certify, check
 from tokendynamics.theorems.registry import KNOWN, named
 from tokendynamics.words import number
@@ -56,9 +55,9 @@ def at_controls(flow: Flow, start: Tensor) -> dict[str, Any]:
     ]
     listed, settings = list(rows.values()), len(kinds)
     for beside in (index[at::settings] for at in range(settings)):
-        for at_betas in zip(*beside, strict=True):
-            if len({*at_betas}) > 1:
-                for place in at_betas:
+        for alike in zip(*beside, strict=True):
+            if len({*alike}) > 1:
+                for place in alike:
                     listed[place]["of_beta"] = True
     if not any("of_beta" in row for row in listed):
         betas, index = [], index[:settings]
@@ -85,7 +84,7 @@ def of_run(flow: Flow, trajectory: Trajectory) -> dict[str, Any]:
     asked = KNOWN if trajectory.engine == "layers" or trajectory.noise is not None else _OF_FLOWS
     shown = [one for one in asked if one.concerns(flow)]
     index = [_places(check(flow, start, trajectory.times, statements=shown, noise=trajectory.noise), rows)]
-    if _work(flow, start) <= _MOST_WORK:
+    if work(flow, start) <= _MOST_WORK:
         _certificate_places(certify(trajectory), trajectory, certified)
     besides = {"certified": list(certified.values()), "elsewhere": len(asked) - len(shown)}
     return _table({}, list(rows.values()), index) | besides
@@ -107,7 +106,7 @@ def certificates(flow: Flow, start: Tensor, times: np.ndarray) -> dict[str, Any]
         Values of β, the certificates, each once, and for each combination, β slowest, in the order of `at_controls`,
         which certificates it has. Only statements that apply have one. None for a flow whose runs take long.
     """
-    if _work(flow, start) > _MOST_WORK:
+    if work(flow, start) > _MOST_WORK:
         return None
     rotary = isinstance(flow.attention.positions, RotaryPositions)
     betas = [sharpness(flow)] if rotary else sorted({*BETAS, sharpness(flow)})
@@ -118,33 +117,10 @@ def certificates(flow: Flow, start: Tensor, times: np.ndarray) -> dict[str, Any]
     for causal, weights, positions in product((False, True), WEIGHTS, _kept(flow)):
         # The offset of exponential weights, which differs between values of β, is one of a whole batch.
         batches = [[beta] for beta in betas] if weights == "exponential" else [betas]
-        flows = [_at_betas(flow, batch, causal, weights, positions, top) for batch in batches]
+        flows = [at_betas(flow, batch, causal, weights, positions, top) for batch in batches]
         settings.append([places for one in flows for places in _certified(one, start, saved, certified)])
     index = [places for at_beta in zip(*settings, strict=True) for places in at_beta]
     return {"beta": betas, "certified": list(certified.values()), "index": index}
-
-
-def _work(flow: Flow, start: Tensor) -> int:
-    return flow.heads * start.shape[-2] ** 2 * flow.dim
-
-
-def _at_betas(flow: Flow, betas: list[float], causal: bool, weights: Weights, positions: bool, top: float) -> Flow:
-    """Return the flow with one system for each β, in the order of the values; beside rotary positions there is one.
-
-    Exponential weights, whose `peak` is `top`, are those of one β.
-    """
-    flows = [changed(flow, beta=beta, causal=causal, weights=weights, positions=positions, peak=top) for beta in betas]
-    one = flows[0].attention
-    attention = Attention(
-        torch.stack([at_beta.attention.qk.matrix_at(0.0) for at_beta in flows]),
-        one.ov,
-        causal=causal,
-        weights=weights,
-        normalization="paper" if flow.normalization == "paper" else "plain",
-        positions=one.positions,
-        offset=one.offset,
-    )
-    return Flow(attention, flow.space)
 
 
 def _certified(flow: Flow, start: Tensor, times: np.ndarray, certified: dict[str, Any]) -> list[list[int]]:

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tokendynamics import observables
-from tokendynamics.dynamics import Flow, Trajectory, simulate
+from tokendynamics.attention import RotaryPositions
+from tokendynamics.dynamics import Flow, Status, Trajectory, simulate
+from tokendynamics.dynamics.events import NormAbove
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.extras import missing
 from tokendynamics.observables.by_name import Observable
 from tokendynamics.report.explorer import _statements
-from tokendynamics.report.explorer._flow import MOST_TOKENS, numbers_of, sharpness, why_not_live
+from tokendynamics.report.explorer._flow import (
+    MOST_TOKENS,
+    at_betas,
+    changed,
+    numbers_of,
+    peak,
+    sharpness,
+    why_not_live,
+    work,
+)
 from tokendynamics.words import count
 
 _FRAMES, _POINTS = 301, 301 * 600
@@ -34,6 +46,18 @@ LINK = 0.1
 _LINKED = 600
 """Tokens beyond which clusters are not counted at every frame."""
 
+
+_SWEPT = 25
+"""Values of β of the strip below its slider, each the same multiple of the one before."""
+
+_FAR = 1e9
+"""Norm of a token beyond which a browser follows a run no longer."""
+
+_MOST_STEPS = {"batched": 1000, "compiled": 20_000}
+"""Steps of a run by engine; where they are not enough, the page computes its strip itself."""
+
+_MOST_WORK = 60_000
+"""Heads × tokens² × features of a flow beyond which the page computes its strip itself, the runs being long."""
 
 NO_NOISE = "A browser computes no noise."
 OF_LAYERS = "Each time is a layer, and a browser follows the flow alone, not its layers."
@@ -64,9 +88,69 @@ def live_system(
         "plane": plane,
         "frames": None,
         "still": frames,
+        "sweep": strip(flow, start, times),
         "statements": _statements.at_controls(flow, start),
         "certificates": _statements.certificates(flow, start, times),
     }
+
+
+def swept(flow: Flow) -> list[float]:
+    """Return the values of β: from 1/4 to 16, or to the β of the flow itself where that is beyond."""
+    beta = sharpness(flow)
+    low, high = min(0.25, beta), max(16.0, beta)
+    return [low * (high / low) ** (place / (_SWEPT - 1)) for place in range(_SWEPT)]
+
+
+def strip(flow: Flow, start: Tensor, times: np.ndarray) -> list[float | None] | None:
+    """Return the mean cosine of all pairs of tokens at the last time, for each value of β.
+
+    Args:
+        flow: One that can be live.
+        start: (token, dim).
+        times: Those of the page.
+
+    Returns:
+        None for a value at which tokens fly apart, and None in all where the page has to compute the strip itself.
+    """
+    if len(start) < 2 or work(flow, start) > _MOST_WORK or (not _one_batch(flow) and missing("fast")):
+        return None
+    values: list[float | None] = []
+    for batch, engine in _batches(flow, start):
+        starts = flow.geometry.project(start.double()).expand(*batch.attention.system_shape, *start.shape)
+        events = [] if flow.geometry.constrained else [NormAbove(_FAR)]
+        try:
+            run = simulate(batch, starts, times[[0, -1]], engine=engine, max_steps=_MOST_STEPS[engine], events=events)
+        except ArgumentValueError:  # Exponentials of these logits overflow: there is no run.
+            return None
+        statuses = np.asarray(run.status).reshape(-1).tolist()
+        if not {*statuses} <= {Status.HORIZON, Status.DIVERGED}:
+            return None
+        ends = run.tensor[..., -1, :, :].reshape(-1, *start.shape)
+        values += [
+            _alike(end) if status == Status.HORIZON else None for status, end in zip(statuses, ends, strict=True)
+        ]
+    return values
+
+
+def _one_batch(flow: Flow) -> bool:
+    """Tell whether one batch has all β: an offset of exponential weights and a scale of rotary positions have one."""
+    return flow.attention.weights != "exponential" and not isinstance(flow.attention.positions, RotaryPositions)
+
+
+def _batches(flow: Flow, start: Tensor) -> Iterator[tuple[Flow, Literal["batched", "compiled"]]]:
+    """Yield flows whose systems have the values of β one after the other, and the engine of each."""
+    attention, betas, top = flow.attention, swept(flow), peak(flow, start)
+    settings: dict[str, Any] = {"causal": attention.causal, "weights": attention.weights, "positions": True}
+    if _one_batch(flow):
+        yield at_betas(flow, betas, top=top, **settings), "batched"
+        return
+    for beta in betas:
+        yield changed(flow, beta=beta, peak=top, **settings), "compiled"
+
+
+def _alike(end: Tensor) -> float | None:
+    directed = bool((end.abs().amax(dim=-1) > 0).all())
+    return round(float(observables.mean_pair_cosine(end)), _DIGITS) if directed else None
 
 
 def played_system(

@@ -6,7 +6,7 @@
  * @typedef {{title: string, outcome: string, words: string}} Certified
  * @typedef {{axes: {beta?: number[], causal: boolean[], weights: string[], positions: boolean[]}, rows: (Omit<Row, "hypotheses"> & {hypotheses: number[]})[], hypotheses: Hypothesis[], index: number[][], elsewhere: number, certified?: Certified[]}} Table
  * @typedef {{name: string, title: string, sentence: string, why_not_live: string, flow: System | null, beta: number, times: number[],
- *   clock?: string | null, extent?: number, why_no_statements?: string, plane: {names: string[], vectors: number[][]} | null, frames: number[][][] | null, statements: Table | null, space?: string,
+ *   clock?: string | null, extent?: number, why_no_statements?: string, plane: {names: string[], vectors: number[][]} | null, frames: number[][][] | null, sweep?: (number | null)[] | null, statements: Table | null, space?: string,
  *   certificates?: {beta: number[], certified: Certified[], index: number[][]} | null,
  *   tokens?: string[], added?: string[], measures?: {spread: number | null, rank: number | null, clusters: number | null, added?: (number | null)[]}[]}} Shown
  * @typedef {{preset: string, beta: number, tokens: number, mask: string, weights: string, positions: string, frame: number}} Settings
@@ -367,7 +367,8 @@ function statement(row, open, at) {
   return item;
 }
 
-// ---- the sweep: the order parameter over the slider's range, computed while nothing else is to be done -----------------
+// ---- the sweep: the order parameter over the slider's range. Python's of a start stands on the page; with any other
+// control it is computed while nothing else is to be done. ------------------------------------------------------------
 
 const SWEPT = 25;
 /** One of the values of β that are swept. @param {number} at */
@@ -376,17 +377,22 @@ function sweptBeta(at) {
   return low * (high / low) ** (at / (SWEPT - 1));
 }
 
-/** @type {{key: string, values: number[], movie: Movie | null}} */
-let sweep = { key: "", values: [], movie: null };
+/** @type {{key: string, values: number[], movie: Movie | null, by: string}} */
+let sweep = { key: "", values: [], movie: null, by: "" };
 
-function sweepKey() {
-  return JSON.stringify({ ...settings, beta: 0, frame: 0 });
+/** What a sweep is of. @param {Settings} one */
+const sweepKey = (one) => JSON.stringify({ ...one, beta: 0, frame: 0 });
+
+/** Begin the sweep of other settings. */
+function sweepAnew() {
+  const key = sweepKey(settings), ready = key === sweepKey(usual(movie.system)) && movie.system.sweep;
+  if (sweep.key !== key) sweep = { key, values: (ready || []).map((one) => one ?? NaN), movie: null, by: ready ? "Python, when this page was made" : "this page" };
 }
 
 /** One piece of the sweep; false where it is whole. */
 function sweepOn() {
   if (!movie.live) return false;
-  if (sweep.key !== sweepKey()) sweep = { key: sweepKey(), values: [], movie: null };
+  sweepAnew();
   if (sweep.values.length === SWEPT) return false;
   const times = [movie.times[0], movie.times[movie.times.length - 1]];
   if (!sweep.movie) {
@@ -407,11 +413,12 @@ function drawSweep() {
   element("strip").hidden = !movie.live;
   const { context, width, height } = sized(element("sweep"));
   if (!context || !movie.live) return;
+  sweepAnew();
   const [low, high] = ranges(movie.system).beta, x = (/** @type {number} */ beta) => (width - 12) * Math.log(beta / low) / Math.log(high / low) + 6, look = colours(), y = (/** @type {number} */ value) => 3 + (height - 6) * (1 - value) / 2;
   line(context, look.rule, [], [[x(settings.beta), 0], [x(settings.beta), height]], 2);
   line(context, look.accent, [], sweep.values.map((value, at) => [x(sweptBeta(at)), y(value)]).filter((point) => Number.isFinite(point[1])), 1.5);
   const whole = sweep.values.length === SWEPT;
-  element("sweep-words").textContent = `Mean cosine at t = ${short(movie.times[movie.times.length - 1])} for β from ${short(low)} to ${short(high)}; its scale is −1 to 1, and the bar marks the β that is set.${whole ? "" : " Being computed …"}`;
+  element("sweep-words").textContent = `Mean cosine at t = ${short(movie.times[movie.times.length - 1])} for β from ${short(low)} to ${short(high)}; its scale is −1 to 1, and the bar marks the β that is set. ${whole ? `Computed by ${sweep.by}.` : "Being computed …"}`;
 }
 
 // ---- the page ------------------------------------------------------------------------------------------------------------
