@@ -6,6 +6,7 @@ import base64
 import json
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -157,6 +158,29 @@ def test_tokens_lie_where_the_dataset_puts_them(opened: Any, diagnosis: Diagnosi
     for place, position in zip(places, wanted, strict=True):
         assert place[0] - places[0][0] == pytest.approx(scale * (position[0] - wanted[0][0]), abs=1.0)
         assert places[0][1] - place[1] == pytest.approx(scale * (position[1] - wanted[0][1]), abs=1.0)
+
+
+@pytest.mark.parametrize("phone", [False, True])
+def test_massive_tokens_are_listed_in_their_colour_and_cover_no_token(phone: bool, opened: Any) -> None:
+    listed = """
+    const slider = document.getElementById("depth"), canvas = document.getElementById("stage-canvas");
+    slider.value = arguments[0];
+    slider.dispatchEvent(new Event("input"));
+    const top = document.getElementById("massive").getBoundingClientRect().top;
+    const rows = [...document.querySelectorAll("#massive li")];
+    const chip = (at) => getComputedStyle(document.querySelectorAll("#sentence .token")[at]).borderBottomColor;
+    return { below: top - canvas.getBoundingClientRect().bottom, words: rows.map((row) => row.textContent),
+      colours: rows.slice(1).map((row) => getComputedStyle(row).borderInlineStartColor), chips: [chip(0), chip(4)] };
+    """
+    with on_a_phone(opened) if phone else nullcontext():
+        none, two = (opened.execute_script(listed, layer) for layer in (0, 4))
+    assert none["words"] == ["No massive token"]
+    heading, first, other = two["words"]
+    assert heading == "Massive tokens, not drawn:"
+    assert first.startswith("<script>alert(1)</scrip…: norm 22,600")
+    assert other == "word0: norm 22,600"
+    assert two["colours"] == two["chips"]
+    assert min(none["below"], two["below"]) >= 0
 
 
 def test_play_runs_to_the_end_and_can_be_paused(opened: Any) -> None:

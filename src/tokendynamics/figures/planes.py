@@ -28,7 +28,7 @@ class Still:
     Attributes:
         name: Above it.
         points: (token, 2); NaN for a token that is not drawn. Tokens are shaded by their order.
-        note: Within it; empty for none.
+        note: Beside its name; empty for none.
     """
 
     name: str
@@ -92,7 +92,8 @@ def _panel(picture: Still, size: tuple[float, float], domains: tuple[list[float]
     frame = blank.mark_rect(fillOpacity=0, stroke=GRID, x=0, x2=width, y=0, y2=height)
     layers = [frame, _cross(domains, x, y), dots]
     if picture.note:
-        layers.append(blank.mark_text(text=picture.note, x=width - 6, y=11, align="right", color=MUTED, fontSize=11))
+        # Beside the name, above all dots.
+        layers.append(blank.mark_text(text=picture.note, x=width, y=-10, align="right", color=MUTED, fontSize=11))
     elif not points:
         layers.append(blank.mark_text(text=UNDEFINED, x=width / 2, y=height / 2, color=MUTED, fontSize=12))
     title = {"text": picture.name, "anchor": "start", "frame": "group", "offset": 4}

@@ -82,7 +82,8 @@ def token_paths(
     attrs = {
         "prompt": given.text,
         "explained": explained,
-        "convention": "unit rows of all layers, centred together, on their first two principal axes; sinks left out",
+        "convention": "unit rows of all layers, centred together, on their first two principal axes; "
+        "massive tokens left out",
     }
     return xr.Dataset(variables, coords=coords, attrs=attrs)
 

@@ -81,10 +81,10 @@ function startPlayer({ tokens, layers, frames }) {
   /** Everything that is said of the layer. */
   function tell() {
     const sinks = tokens.map((_, index) => index).filter((index) => frames[layer][index][3]);
-    massive.replaceChildren(...[sinks.length ? "Massive tokens" : "No massive token", ...sinks].map((one) => {
+    massive.replaceChildren(...[sinks.length ? "Massive tokens, not drawn:" : "No massive token", ...sinks].map((one) => {
       const row = document.createElement("li");
       row.textContent = typeof one === "string" ? one : `${cut(tokens[one])}: norm ${written(frames[layer][one][2])}`;
-      if (typeof one === "number") row.style.borderInlineEnd = `0.5rem solid hsl(${hue(one)} 65% 50%)`;
+      if (typeof one === "number") row.style.borderInlineStart = `0.5rem solid hsl(${hue(one)} 65% 50%)`;
       return row;
     }));
     element("depth-name").textContent = layers[layer];
