@@ -148,6 +148,7 @@ def verified_scale(tensors: LayerTensors, seen: Seen, name: str, number: int) ->
     if not bool(torch.isfinite(recorded.output).all()):
         came = "a NaN or an infinity in its attention"
         raise CheckpointError(expected(where, "finite numbers", came, "the weights are damaged"))
+    x = x.flatten(2).mT if seen.channels_first else x
     start = as_features(x, recorded.query.shape[0], recorded.query.shape[2])
     error = float("inf")
     if start is not None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tokendynamics.pretrained.discovery._attention_layout import affine_of
 from tokendynamics.pretrained.discovery._columns import Storage
-from tokendynamics.pretrained.discovery._maps import Norm, Probed, format_of, is_packed, width_read
+from tokendynamics.pretrained.discovery._maps import Norm, Probed, axes_of_places, format_of, is_packed, width_read
 from tokendynamics.pretrained.discovery.layout import BlockLayout
 from tokendynamics.pretrained.network import at_least_single
 
@@ -88,6 +88,9 @@ def _owners(block: nn.Module, layout: BlockLayout) -> Iterator[tuple[str, str, S
     closed = _of_the_attention(block, layout)
     for name, module in block.named_modules():
         if not name or name.startswith(closed):
+            continue
+        if isinstance(width := getattr(module, "in_channels", None), int) and axes_of_places(module):
+            yield name, f"{name}.weight", Probed(width, format_of(module))
             continue
         adapted = hasattr(module, "base_layer")  # an adapter on a map: what counts is both together
         if adapted or (is_packed(module) and width_read(module) is not None):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from typing import NamedTuple, cast
 
 import torch
@@ -22,7 +23,7 @@ from tokendynamics.pretrained.discovery._columns import (
     stored_how,
 )
 from tokendynamics.pretrained.discovery._functions import LOWEST_BIAS
-from tokendynamics.pretrained.discovery._maps import Affine, Norm, Probed, map_of
+from tokendynamics.pretrained.discovery._maps import Affine, Norm, Probed, axes_of_places, map_of
 from tokendynamics.pretrained.discovery._plain_attention import attend
 from tokendynamics.pretrained.discovery._rotation import (
     Rotation,
@@ -48,12 +49,14 @@ class FoundAttention:
         call: Of the attention module.
         start: What queries, keys and values are projected from, (batch, token, dim).
         angles: Of its rotation, (token, pair).
+        channels_first: Whether what the attention module read has the features before the tokens.
     """
 
     layout: AttentionLayout
     call: ModuleCall
     start: Tensor
     angles: Tensor | None
+    channels_first: bool = False
 
     @property
     def factors(self) -> dict[str, tuple[Part, ...]]:
@@ -111,14 +114,14 @@ def attention_layout(
         LayoutNotFoundError: Something does not match.
     """
     attention = attention.sharing(_key_heads(attention))
-    attending = next(call for call in calls if call.module is attention.module and call.start < time < call.end)
+    as_it_is = next(call for call in calls if call.module is attention.module and call.start < time < call.end)
+    attending = _features_last(as_it_is, calls, attention.query.shape)
     start, norm = _start(attending, block, calls, time, attention.query.shape)
     if like is not None and like.is_like(attending, attention, block):
         parts, rotation, angles = like.factors, like.layout.rotation, like.angles
     else:
         inside = [call for call in calls if attending.start < call.start and call.end < time]
-        tracer = Tracer(inside, start, f"{block.name}.", _numbers(attending.module))
-        parts, rotation, angles = _traced(tracer, attention, block, tables)
+        parts, rotation, angles = _traced(inside, start, _numbers(attending.module), attention, block, tables)
     if projection is None:
         raise LayoutNotFoundError("no module reads the heads' outputs side by side")
     layout = AttentionLayout(
@@ -145,13 +148,19 @@ def attention_layout(
         changed=norm is None and attending is not block and not _reads_state(attending, block, attention.query.shape),
         error=0.0,
     )
-    return FoundAttention(layout, attending, start, angles)
+    return FoundAttention(layout, as_it_is, start, angles, attending is not as_it_is)
 
 
 def _traced(
-    tracer: Tracer, attention: AttentionCall, block: ModuleCall, tables: Iterable[tuple[str, Tensor]]
+    calls: Sequence[ModuleCall],
+    start: Tensor,
+    numbers: Sequence[float],
+    attention: AttentionCall,
+    block: ModuleCall,
+    tables: Iterable[tuple[str, Tensor]],
 ) -> tuple[dict[str, tuple[Part, ...]], Rotation | None, Tensor | None]:
     """Return what gives queries, keys and values, and what positions do to them."""
+    tracer = Tracer(calls, start, f"{block.name}.", numbers)
     given = {name: getattr(attention, name).transpose(1, 2).flatten(2) for name in _FACTORS}
     parts = {name: tracer.parts(given[name], what, first_token=name != "value") for name, what in _FACTORS.items()}
     projected = evaluated(parts["query"], tracer.start, live_reader(block.module))
@@ -256,6 +265,24 @@ def _start(
     if start.shape[-1] != width:
         raise LayoutNotFoundError(f"it reads {start.shape[-1]} features of a token, and a state has {width}")
     return start, norm
+
+
+def _features_last(attending: ModuleCall, calls: Sequence[ModuleCall], shape: Sequence[int]) -> ModuleCall:
+    """Return an attention module's call with what it read as (input, token, feature), where its features stand first.
+
+    They do where there are as many places behind them as tokens. Where that also holds the other way round, what its
+    convolutions read decides.
+    """
+    x = attending.x
+    if x is None or x.ndim < 3 or x.shape[0] != shape[0] or prod(x.shape[2:]) != shape[2] or attending.given is None:
+        return attending
+    given, x = attending.given.flatten(2).mT, x.flatten(2).mT
+    inside = (call for call in calls if attending.start < call.start and call.end < attending.end)
+    read = (call.x for call in inside if axes_of_places(call.module))
+    usual = as_features(attending.x, shape[0], shape[2]) is not None
+    if usual and not any(other is not None and other.shape == x.shape and torch.equal(other, x) for other in read):
+        return attending
+    return replace(attending, given=given, x=x)
 
 
 def _reads_state(attending: ModuleCall, block: ModuleCall, shape: Sequence[int]) -> bool:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tokendynamics.pretrained._torch_attention import projections_apart
-from tokendynamics.pretrained.discovery._maps import Norm, norm_of
+from tokendynamics.pretrained.discovery._maps import Norm, as_read, by_token, norm_of
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.interface import watching
 from tokendynamics.pretrained.length_dependence import as_before
@@ -160,10 +160,11 @@ class Hooks(ExitStack):
         """Do something with the states that a module reads."""
 
         def hook(module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
-            del module
             states = state_of(positional, named)
-            changed = None if states is None else act(states)
-            return None if states is None or changed is None else with_state(changed, states, positional, named)
+            changed = None if states is None else act(by_token(module, states))
+            if states is None or changed is None:
+                return None
+            return with_state(as_read(module, changed, states), states, positional, named)
 
         self.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
 
@@ -171,10 +172,12 @@ class Hooks(ExitStack):
         """Do something with the states that a module gives."""
 
         def hook(module: nn.Module, positional: Any, output: Any) -> Any:
-            del module, positional
+            del positional
             states = states_given(output)
-            changed = None if states is None else act(states)
-            return None if changed is None else with_states_given(output, changed)
+            changed = None if states is None else act(by_token(module, states))
+            if states is None or changed is None:
+                return None
+            return with_states_given(output, as_read(module, changed, states))
 
         self.callback(module.register_forward_hook(hook).remove)
 
@@ -213,7 +216,7 @@ class ModuleCall:
         module: The module.
         given: The tensor that it was given, before any noise.
         x: The tensor that it read; None where it was given none of real numbers.
-        y: The tensor that it gave.
+        y: The tensor that it gave; like `given` and `x` by token where it is a convolution of one place.
         arguments: Everything it was given, positional and by name, with the noise.
         start: When it began; every beginning, end and attention of the pass has a number of its own.
         end: When it ended.
@@ -239,7 +242,9 @@ class ModuleCall:
     def writes_into_states(self) -> bool:
         """Whether the tensor that it read holds other numbers after the pass."""
         given = state_of(*self.arguments)
-        return given is not None and self.x is not None and not torch.allclose(given, self.x, 0.0, 0.0, equal_nan=True)
+        if given is None or self.x is None:
+            return False
+        return not torch.allclose(by_token(self.module, given), self.x, 0.0, 0.0, equal_nan=True)
 
     @property
     def reads_several(self) -> bool:
@@ -316,8 +321,8 @@ class _Recorder(ExitStack):
             x = given + given.std() * torch.randn(given.shape, generator=self.generator).to(given)
             changed = positional, named = with_state(x, given, positional, named)
         self.running.append((self._name(module), module))
-        kept = None if given is None else given.clone()
-        read = kept if x is None or x is given else x.clone()
+        kept = None if given is None else by_token(module, given.clone())
+        read = kept if x is None or x is given else by_token(module, x.clone())
         self.open.append((self._tick(), kept, read, (positional, named)))
         return changed
 
@@ -328,7 +333,9 @@ class _Recorder(ExitStack):
         y = states_given(output)
         if y is not None and y.is_floating_point():
             beside = tuple(tensor for tensor in all_states_given(output) if tensor is not y)
-            call = ModuleCall(name, module, given, x, y.clone(), arguments, start, self._tick(), beside)
+            call = ModuleCall(
+                name, module, given, x, by_token(module, y.clone()), arguments, start, self._tick(), beside
+            )
             self.found.calls.append(call)
 
     def _name(self, module: nn.Module) -> str:

@@ -103,6 +103,7 @@ class Seen:
         tables: Its own tables by name, where they are no parameters.
         angles: Of its rotation, (token, pair).
         batch_first: What an `nn.MultiheadAttention` took for the first axis; None of any other.
+        channels_first: Whether what it read has the features before the tokens.
     """
 
     shape: torch.Size
@@ -110,6 +111,7 @@ class Seen:
     tables: Mapping[str, Tensor]
     angles: Tensor | None
     batch_first: bool | None = None
+    channels_first: bool = False
 
 
 @dataclass(frozen=True)
@@ -355,7 +357,8 @@ def _attention(
     attending = seen.call
     shape = torch.Size(()) if attending.x is None else attending.x.shape
     first = attending.module.batch_first if isinstance(attending.module, nn.MultiheadAttention) else None
-    kept = Seen(shape, attending.arguments, dict(attending.module.named_buffers()), seen.angles, first)
+    buffers = dict(attending.module.named_buffers())
+    kept = Seen(shape, attending.arguments, buffers, seen.angles, first, seen.channels_first)
     return replace(seen.layout, error=error), kept, projected, ""
 
 

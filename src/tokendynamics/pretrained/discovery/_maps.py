@@ -8,10 +8,12 @@ is needed in another one, an `Unpacked` map stands for it.
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from operator import itemgetter
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -121,6 +123,57 @@ class Affine:
     bias: Float[Tensor, " out"] | None
 
 
+_CONVOLUTIONS: Mapping[type[nn.Module], int] = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
+"""How many axes of places each has."""
+
+
+def axes_of_places(module: nn.Module) -> int:
+    """Return how many axes of places follow the features that a module maps; 0 where the features are the last axis.
+
+    Convolutions of one place are linear maps of its channels, which stand before the places; so are chains of them.
+
+    >>> axes_of_places(nn.Conv2d(3, 5, 1)), axes_of_places(nn.Conv1d(3, 5, 2)), axes_of_places(nn.Linear(3, 5))
+    (2, 0, 0)
+    """
+    inner = getattr(module, "base_layer", None)  # of an adapter
+    if isinstance(inner, nn.Module):
+        return axes_of_places(inner)
+    if type(module) is nn.Sequential:
+        kinds = {axes_of_places(child) for child in module if not isinstance(child, nn.Dropout | nn.Identity)}
+        return kinds.pop() if len(kinds) == 1 else 0
+    axes = next((axes for kind, axes in _CONVOLUTIONS.items() if isinstance(module, kind)), 0)
+    convolution: Any = module
+    alone = axes and set(convolution.kernel_size) == {1} == set(convolution.stride)
+    return axes if alone and convolution.padding in ("valid", "same", (0,) * axes) else 0
+
+
+def by_token(module: nn.Module, states: Tensor) -> Tensor:
+    """Return what a module reads or gives as (input, token, feature) where its features stand before its places.
+
+    >>> by_token(nn.Conv2d(3, 5, 1), torch.zeros(2, 3, 4, 4)).shape
+    torch.Size([2, 16, 3])
+    """
+    axes = axes_of_places(module)
+    return states.flatten(2).mT if axes and states.ndim == axes + 2 else states
+
+
+def as_read(module: nn.Module, states: Tensor, like: Tensor) -> Tensor:
+    """Return states (input, token, feature) in the order of a module's own, of the shape of others but for features."""
+    if by_token(module, like) is like:
+        return states
+    return states.mT.reshape(like.shape[0], states.shape[-1], *like.shape[2:])
+
+
+def applied(module: nn.Module, x: Tensor) -> Tensor:
+    """Return what a module gives for features along the last axis, as such."""
+    axes = axes_of_places(module)
+    if not axes:
+        return module(x)
+    states = x.reshape(-1, *x.shape[-2:]) if x.ndim > 1 else x[None, None]
+    turned = states.mT.reshape(len(states), states.shape[-1], -1, *(1,) * (axes - 1))
+    return by_token(module, module(turned)).reshape(*x.shape[:-1], -1)
+
+
 def probed(module: nn.Module, x: Tensor) -> Probed | None:
     """Return how a module is read by its action; None where it is no affine map, or holds nothing to read."""
     if isinstance(module, Unpacked):
@@ -172,10 +225,10 @@ def affine_misfit(module: nn.Module, x: Tensor | None) -> float:
         return float("inf")
     try:
         with torch.no_grad():
-            plus, minus, zero, double = (module(factor * x) for factor in (1.0, -1.0, 0.0, 2.0))
+            plus, minus, zero, double = (applied(module, factor * x) for factor in (1.0, -1.0, 0.0, 2.0))
             other = x.flip(-1)
-            first, both = module(other), module(x + other)
-            alone = plus if x.ndim < 3 else module(x[:, :1])
+            first, both = applied(module, other), applied(module, x + other)
+            alone = plus if x.ndim < 3 else applied(module, x[:, :1])
     except Exception:  # it reads more than one tensor, or other shapes: no projection
         return float("inf")
     if not all(isinstance(output, Tensor) for output in (plus, minus, zero, double, alone)):
@@ -198,26 +251,45 @@ def map_of(module: nn.Module, width: int) -> Affine:
     run in their own: what they hold is read without its rounding, however large the bias is.
 
     Args:
-        module: Affine.
+        module: Affine. A plain convolution of one place holds its map as it is.
         width: How many features it reads.
     """
-    packed = is_packed(module)
+    packed, plain = is_packed(module), type(module) in _CONVOLUTIONS and getattr(module, "groups", 0) == 1
+    if plain and not packed and axes_of_places(module):
+        weight, bias = (getattr(module, name) for name in ("weight", "bias"))
+        return Affine(weight.detach().flatten(1).mT, None if bias is None else bias.detach())
     dtype, device = _runs_in(module, width) if packed else (_dtype_of(module), _device_of(module))
     halved = dtype is not None and dtype in _LARGE_ENOUGH
     if halved and not packed:
         module, dtype = in_single_precision(module), torch.float32
     eye = torch.eye(width, dtype=dtype, device=device)
+    # Of one input, as states are: what turns its axes by itself takes no others.
+    eye = eye if packed else eye[None]
     with torch.no_grad():
-        bias = module(torch.zeros_like(eye[:1]))[0]
+        bias = applied(module, torch.zeros_like(eye[..., :1, :])).reshape(-1)
         if not (packed and halved):
-            return Affine(module(eye) - bias, bias)
+            return Affine(applied(module, eye).reshape(width, -1) - bias, bias)
         factor = _LARGE_ENOUGH[eye.dtype] if bool(bias.any()) else 1.0
-        weight = (module(factor * eye).float() - module(-factor * eye).float()) / (2 * factor)
+        weight = (applied(module, factor * eye).float() - applied(module, -factor * eye).float()) / (2 * factor)
     return Affine(weight, bias.float())
 
 
 _LARGE_ENOUGH = {torch.bfloat16: 2.0**24, torch.float16: 2.0**6}
 """Multiples of a basis beside whose outputs a bias is lost in rounding, and which half precision holds."""
+
+
+def bias_of(module: nn.Module, width: int) -> Tensor:
+    """Return what an affine map, of this many features, gives for zeros without its hooks, in its own precision."""
+    dtype, device = _runs_in(module, width) if is_packed(module) else (_dtype_of(module), _device_of(module))
+    former = [(inner, inner._forward_hooks, inner._forward_pre_hooks) for inner in module.modules()]
+    try:
+        for inner, _, _ in former:
+            inner._forward_hooks, inner._forward_pre_hooks = OrderedDict(), OrderedDict()
+        with torch.no_grad():
+            return applied(module, torch.zeros(1, 1, width, dtype=dtype, device=device)).reshape(-1)
+    finally:
+        for inner, after, before in former:
+            inner._forward_hooks, inner._forward_pre_hooks = after, before
 
 
 def is_packed(module: nn.Module) -> bool:

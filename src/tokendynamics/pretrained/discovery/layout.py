@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from tokendynamics.pretrained.discovery._calls import BlockSites
 from tokendynamics.pretrained.discovery._columns import Part, Storage
-from tokendynamics.pretrained.discovery._maps import Norm
+from tokendynamics.pretrained.discovery._maps import Norm, Probed
 from tokendynamics.pretrained.discovery._positional import PositionalPart
 from tokendynamics.pretrained.discovery._residual import Residual
 from tokendynamics.pretrained.discovery._rotation import Rotation
@@ -29,6 +29,8 @@ NOT_SHOWN = "no softmax of products of queries and keys was seen in it; it may b
 
 IN_ONE_PIECE = "runs in one piece"
 """In a problem where an attention of PyTorch could not be taken apart."""
+
+_FACTORS = ("query", "key", "value")
 
 OTHER_AXIS = "its attention runs over"
 """How a problem begins where the tokens of an attention are not those of the states."""
@@ -98,7 +100,14 @@ class AttentionLayout:
     @property
     def normed(self) -> tuple[str, ...]:
         """Which of query, key and value are normalized on the way from the attention's input."""
-        return tuple(name for name in ("query", "key", "value") if _has_norm(getattr(self, name)))
+        return tuple(name for name in _FACTORS if any(isinstance(does, Norm) for _, does in _maps(getattr(self, name))))
+
+    @property
+    def probed(self) -> dict[str, int]:
+        """Names of its maps that are read by what they do, and how many features each reads."""
+        maps: list[tuple[str, Storage | Norm]] = [self.output]
+        maps += [does for name in _FACTORS for does in _maps(getattr(self, name))]
+        return {name: does.width for name, does in maps if isinstance(does, Probed)}
 
     @property
     def after_heads(self) -> tuple[str, ...]:
@@ -267,8 +276,11 @@ def as_ranges(numbers: Sequence[int]) -> str:
     return ",".join(f"{numbers[start]}:{numbers[end - 1] + 1}" for start, end in zip(starts, ends, strict=True))
 
 
-def _has_norm(parts: tuple[Part, ...] | None) -> bool:
-    return any(isinstance(part.does, Norm) or _has_norm(part.reads) for part in parts or ())
+def _maps(parts: tuple[Part, ...] | None) -> list[tuple[str, Storage | Norm]]:
+    maps: list[tuple[str, Storage | Norm]] = []
+    for part in parts or ():
+        maps += [(part.module, part.does), *_maps(part.reads)]
+    return maps
 
 
 def _modules(parts: tuple[Part, ...] | None) -> list[str]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from tokendynamics.numerics import CheckpointError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained._checkpoint import Checkpoint
 from tokendynamics.pretrained.discovery._calls import Hooks
+from tokendynamics.pretrained.discovery._maps import as_read, bias_of, by_token
 from tokendynamics.pretrained.discovery.interface import multiplied_logits
 from tokendynamics.pretrained.discovery.layout import Layout
 from tokendynamics.pretrained.edits._fresh_weights import is_linear_map
@@ -73,9 +75,15 @@ class ScaledBlocks(Hooks):
         self.enter_context(multiplied_logits(self._network, lambda: 2 * self.log_scale))
         for name, layer in dict(zip(self._layout.blocks, self._layout.layers, strict=True)).items():
             block = self._network.get_submodule(name)
+            # Before the gates, which may stand on the same module.
+            probed = {} if layer.attention is None else layer.attention.probed
+            for inner, width in probed.items():
+                module = block.get_submodule(inner)
+                hook = partial(self._divide_bias_of, bias_of(module, width))
+                self.callback(module.register_forward_hook(hook, prepend=True).remove)
+            within = {part for inner in probed for part in block.get_submodule(inner).modules()}
             for module in block.modules():
-                if is_linear_map(module) and getattr(module, "bias", None) is not None:
-                    # Before the gates, which may stand on the same module.
+                if module not in within and is_linear_map(module) and getattr(module, "bias", None) is not None:
                     self.callback(module.register_forward_hook(self._divide_bias, prepend=True).remove)
             self.after_block(block, layer.sites, self._rescaled)
         if self._layout.final_norm is not None:
@@ -85,6 +93,11 @@ class ScaledBlocks(Hooks):
         del given
         inverse = _by_prompt(torch.exp(-self.log_scale), output)
         return output + module.bias * (inverse - 1)  # pyright: ignore[reportOperatorIssue]
+
+    def _divide_bias_of(self, bias: Tensor, module: nn.Module, given: Any, output: Tensor) -> Tensor:
+        del given
+        states = by_token(module, output)
+        return as_read(module, states + bias.to(states) * (_by_prompt(torch.exp(-self.log_scale), states) - 1), output)
 
     def _rescaled(self, states: Tensor) -> Tensor:
         largest = states.abs().amax(dim=tuple(range(1, states.ndim))).double().cpu()
