@@ -277,6 +277,38 @@ def test_beside_a_prediction_stands_what_is_seen(preset: str, change: str, opene
     assert change in words(opened, "theory-seen")
 
 
+def test_a_change_that_three_digits_do_not_show_is_none(opened: Any) -> None:
+    asked(opened, "hook.set({preset: 'rotary', positions: 'off'})")
+    asked(opened, "hook.seek(300)")
+    assert words(opened, "theory-seen") == (
+        "Seen: from t = 0 to 2 the spread stayed at 1.33; the number of clusters is the same."
+    )
+
+
+def written_in(browser: Any, chart: str) -> list[str]:
+    """The words that are drawn in a chart."""
+    return browser.execute_script(
+        """
+        const own = CanvasRenderingContext2D.prototype, kept = own.fillText, seen = [];
+        own.fillText = (text) => seen.push(text);
+        drawChart(arguments[0]);
+        own.fillText = kept;
+        return seen;
+        """,
+        chart,
+    )
+
+
+def test_a_chart_names_its_ends_or_the_one_value_that_it_has(opened: Any) -> None:
+    asked(opened, "hook.set({preset: 'rotary', positions: 'off'})")
+    assert written_in(opened, "clusters") == ["4"]
+    norms = opened.execute_script("return movie.measures.map((one) => one.energy)")
+    assert written_in(opened, "energy") == [number(max(norms)), number(min(norms))]
+    asked(opened, "hook.set({preset: 'leader'})")
+    spreads = opened.execute_script("return movie.measures.map((one) => one.spread)")
+    assert written_in(opened, "spread") == [number(max(spreads)), number(min(spreads))]
+
+
 def test_the_code_is_small() -> None:
     text = "\n\n".join(resource(name) for name in _page.SCRIPTS)  # as on the page
     code = re.sub(r"/\*\*.*?\*/|^//.*?$", "", text, flags=re.DOTALL | re.MULTILINE)  # without comments and types
@@ -508,8 +540,8 @@ def test_the_strip_of_a_start_is_there_before_anything_is_computed(browser: Any,
         browser.get(address)
         first = browser.execute_script("return window.first")
         assert first["words"] == (
-            "Mean cosine at t = 15 for β from 0.25 to 16; its scale is −1 to 1, and the bar marks the β that is set. "
-            "Computed by Python, when this page was made."
+            "Mean cosine of all pairs at t = 15 for β from 0.25 to 16, on a scale from −1 to 1; "
+            "the bar marks the β that is set. Computed by Python, when this page was made."
         )
         assert first["inks"] > 20
         browser.get("about:blank")
@@ -719,10 +751,10 @@ def test_the_button_says_whether_a_setting_is_kept(opened: Any) -> None:
     for act in acts:
         asked(opened, "hook.set({preset: 'one-cluster'})")
         opened.find_element("id", "keep").click()
-        assert words(opened, "keep") == "Do not keep"
+        assert words(opened, "keep") == "Stop comparing"
         assert opened.find_element("id", "kept-stage").is_displayed()
         asked(opened, act)
-        assert words(opened, "keep") == "Keep beside"
+        assert words(opened, "keep") == "Keep to compare"
         assert not opened.find_element("id", "kept-stage").is_displayed()
 
 

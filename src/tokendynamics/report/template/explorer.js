@@ -221,10 +221,15 @@ function drawChart(name) {
     return;
   }
   let low = Math.min(...all), high = Math.max(...all);
-  if (high - low < 1e-9 * Math.max(1, Math.abs(high))) [low, high] = [low - 0.5, high + 0.5];
+  const flat = high - low < 1e-9 * Math.max(1, Math.abs(high)), label = (/** @type {number} */ at, /** @type {number} */ down) => context.fillText(short(log ? 10 ** at : at), 0, down);
+  if (flat) {
+    label(high, height / 2 + 4);
+    [low, high] = [low - 0.5, high + 0.5];
+  } else {
+    label(high, 0.75 * look.rem);
+    label(low, height - 3);
+  }
   const left = 4.5 * look.rem, x = (/** @type {number} */ at) => left + ((width - left - 2) * at) / longest, y = (/** @type {number} */ at) => 4 + ((height - 8) * (high - at)) / (high - low);
-  context.fillText(log ? short(10 ** high) : short(high), 0, 0.75 * look.rem);
-  context.fillText(log ? short(10 ** low) : short(low), 0, height - 3);
   const floor = Math.log10(ROUNDING);
   if (log && low < floor) line(context, look.muted, [4, 3], [[left, y(floor)], [width, y(floor)]]);
   line(context, look.rule, [], [[x(position), 0], [x(position), height]], 2);
@@ -258,8 +263,8 @@ function seen(movie, frame) {
   const from = movie.measures[0], to = movie.measures[frame], span = `from ${movie.when(0)} to ${short(movie.times[frame])}`;
   if (frame === 0) return "Seen: nothing yet.";
   if (!Number.isFinite(from.spread + to.spread)) return `Seen: ${span} no change of the spread, which is undefined at ${Number.isFinite(from.spread) ? "the later" : "the first"} of these times.`;
-  const ratio = to.spread / from.spread, change = ratio > 1.001 ? "rose" : ratio < 0.999 ? "fell" : "stayed";
-  const spread = change === "stayed" ? `stayed at ${rounded(to.spread)}` : `${change} from ${short(from.spread)} to ${rounded(to.spread)}`;
+  const first = rounded(from.spread), last = rounded(to.spread);
+  const spread = first === last ? `stayed at ${last}` : `${to.spread > from.spread ? "rose" : "fell"} from ${first} to ${last}`;
   const same = from.clusters === to.clusters ? "the number of clusters is the same" : `clusters went from ${from.clusters} to ${to.clusters}`;
   return `Seen: ${span} the spread ${spread}${Number.isFinite(from.clusters + to.clusters) ? `; ${same}` : ""}.`;
 }
@@ -418,7 +423,7 @@ function drawSweep() {
   line(context, look.rule, [], [[x(settings.beta), 0], [x(settings.beta), height]], 2);
   line(context, look.accent, [], sweep.values.map((value, at) => [x(sweptBeta(at)), y(value)]).filter((point) => Number.isFinite(point[1])), 1.5);
   const whole = sweep.values.length === SWEPT;
-  element("sweep-words").textContent = `Mean cosine at t = ${short(movie.times[movie.times.length - 1])} for β from ${short(low)} to ${short(high)}; its scale is −1 to 1, and the bar marks the β that is set. ${whole ? `Computed by ${sweep.by}.` : "Being computed …"}`;
+  element("sweep-words").textContent = `Mean cosine of all pairs at t = ${short(movie.times[movie.times.length - 1])} for β from ${short(low)} to ${short(high)}, on a scale from −1 to 1; the bar marks the β that is set. ${whole ? `Computed by ${sweep.by}.` : "Being computed …"}`;
 }
 
 // ---- the page ------------------------------------------------------------------------------------------------------------
@@ -469,7 +474,7 @@ function show() {
   element("time").max = String(movie.times.length - 1);
   element("log-time").hidden = !movie.logarithmic;
   element("turning").hidden = movie.dim < 3;
-  element("keep").textContent = keptMovie ? "Do not keep" : "Keep beside";
+  element("keep").textContent = keptMovie ? "Stop comparing" : "Keep to compare";
   element("kept-stage").hidden = !keptMovie;
   element("kept-words").textContent = keptMovie ? `Kept, dashed below: ${keptMovie.words()}` : "";
   element("now-words").hidden = !keptMovie;
