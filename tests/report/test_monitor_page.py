@@ -115,6 +115,8 @@ def test_nothing_measured_has_no_figures() -> None:
     assert findings(page) == ["At step 0: not measured: a custom network <b>."]
     assert "<figure" not in page
     assert "<b>" not in page
+    assert '<p class="shape">on 3 texts</p>' in page
+    assert '<p class="shape">2 layers, on 3 texts</p>' in page_of(series_of(layers=2))
 
 
 def test_one_look_says_nothing_of_changes_and_one_layer_nothing_of_others() -> None:

@@ -116,6 +116,7 @@ def test_a_result_writes_its_page(name: str, results: dict[str, Readable], tmp_p
     html = found.report(tmp_path / "page.html").read_text(encoding="utf-8")
     assert html == page(found)
     assert "http-equiv" in html
+    assert not re.search(r"</h[23]>\s*(</section>|<dl[^>]*>\s*</dl>)", html), "a heading with nothing below it"
     with pytest.raises(ArgumentValueError, match="max_bytes: expected at most 100"):
         found.report(tmp_path / "other.html", max_bytes=100)
     assert not (tmp_path / "other.html").exists()

@@ -153,6 +153,7 @@ def visible(text: str) -> str:
     return printable(text, keep="\n\t")
 
 
+_SUBSCRIPT = re.compile(r"(?<![\w.])([A-Za-zΑ-ω])_([A-Za-z]|head|true)(?![A-Za-z0-9_]|\.\w)")
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|s|MB|GB)(?!\w)|× 10)|(?<=×) (?=10)")
 
 
@@ -166,13 +167,13 @@ def prose(text: str) -> str:
 
 
 def subscripts(text: str) -> Markup:
-    """Return escaped `prose` in which W_Q, d_head and the like have real subscripts.
+    """Return escaped `prose` in which W_Q, d_head and q_true have real subscripts; names of modules stay as they are.
 
-    >>> subscripts("W_Q W_Kᵀ < 1")
-    Markup('W<sub>Q</sub> W<sub>K</sub>ᵀ &lt; 1')
+    >>> subscripts("W_Q W_Kᵀ < 1, mlp.c_proj.bias and q_proj")
+    Markup('W<sub>Q</sub> W<sub>K</sub>ᵀ &lt; 1, mlp.c_proj.bias and q_proj')
     """
     shown = str(escape(prose(text)))
-    return Markup(re.sub(r"\b([A-Za-z])_([A-Za-z]{1,4})(?![A-Za-z_])", r"\1<sub>\2</sub>", shown))  # noqa: S704  # escaped above
+    return Markup(_SUBSCRIPT.sub(r"\1<sub>\2</sub>", shown))  # noqa: S704  # escaped above
 
 
 _LONGEST = 400

@@ -28,6 +28,7 @@ from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.edits.variant import Variant, VariantLike, basis_of
 from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.provenance.progress import Progress, reporting
+from tokendynamics.words import percent
 
 MEASURES = ("shares", "consensus_within", "consensus_relative", "centred_cos2", "line_excess", "kappa_change_sum")
 """What is compared with intervals; of the trace, see there."""
@@ -41,7 +42,7 @@ MODELS = ("as it is", "changed")
 
 _REMOVED = "removed"
 
-_INTERVALS = f"{CONFIDENCE:.0%}, jackknife-t over prompts, the same prompt left out of both"
+_INTERVALS = f"{percent(CONFIDENCE)}, jackknife-t over prompts, the same prompt left out of both"
 
 
 def side_by_side(traces: Sequence[xr.Dataset], names: Sequence[str]) -> xr.Dataset:

@@ -50,6 +50,7 @@ from tokendynamics.pretrained.inputs import prepared
 from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.pretrained.not_finite import check_states
 from tokendynamics.provenance.progress import Progress, reporting, tracked
+from tokendynamics.words import percent
 
 _ARRAYS_OF_PAIRS = 3
 """Arrays of (head, token, token) that an attention that is no part of transformers' interface has at the same time."""
@@ -262,7 +263,7 @@ def conventions_of_trace(
     """Return how a trace was made, as the attributes of its dataset."""
     if isinstance(sinks, str):
         handling = (
-            f"norm above {ratio:g} x the median after that layer; in at least {PERSISTENT_SHARE:.0%} "
+            f"norm above {ratio:g} × the median after that layer; in at least {percent(PERSISTENT_SHARE)} "
             "of the layers: left out in all of them"
         )
     else:
@@ -280,7 +281,7 @@ def conventions_of_trace(
         "effective_rank": "exp of the entropy of the squared singular values",
         "sites": _sites_in_words(ckpt.architecture, ckpt.layout),
         "component_change": "mean pair cosine over the tokens that are a sink at no layer",
-        "intervals": f"{CONFIDENCE:.0%}, jackknife-t over prompts",
+        "intervals": f"{percent(CONFIDENCE)}, jackknife-t over prompts",
         "precision": f"forward pass in {str(ckpt.dtype).removeprefix('torch.')}, observables in float64",
         **(prompts.conventions(ckpt.tokenizer) if isinstance(prompts, NamedPrompts) else {}),
         **notes_of(ckpt),

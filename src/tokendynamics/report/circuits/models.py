@@ -351,9 +351,10 @@ def built_report(
     findings = list(comparison.sentences)
     if meant == "wrong":
         findings.append("This is the construction as printed in the paper; the page shows where it fails.")
-    answers = (answers_figure(comparison),) if comparison.answers else ()
+    answers, wrong = (answers_figure(comparison),) if comparison.answers else (), _wrong_table(comparison)
+    outputs = Section("answers-section", "What are its outputs?", figures=answers, tables=wrong)
     sections = (
-        Section("answers-section", "What are its outputs?", figures=answers, tables=_wrong_table(comparison)),
+        *((outputs,) if answers or wrong else ()),
         Section("attention-section", "The attention", figures=(attention_weights(model),)),
         Section("feed-forward-section", "The feed-forward part", figures=(feed_forward_weights(model),)),
         Section("task-section", "The task", figures=(functional_beside_block(model, model.task),)),

@@ -204,7 +204,7 @@ def monitor_page(series: Series) -> str:
     Args:
         series: What a monitor measured; nothing is measured here.
     """
-    model, more = str(series.facts.get("model", "a network")), lines(series)[1]
+    model, more = str(series.facts.get("model", "A network")), lines(series)[1]
     entries = [(name, written(series.facts[fact])) for fact, name in _MEASURED.items() if fact in series.facts]
     return render(
         "training.html.jinja",
@@ -243,7 +243,8 @@ def _shape(series: Series) -> str:
     facts = series.facts
     parts = [f"{written(facts[name])} {name}" for name in ("layers", "heads") if facts.get(name)]
     parts += [f"dim {written(facts['dim'])}"] if "dim" in facts else []
-    return " × ".join(parts) + (f", on {plural(len(series.texts), 'text')}" if series.texts else "")
+    texts = f"on {plural(len(series.texts), 'text')}" if series.texts else ""
+    return ", ".join(filter(None, [" × ".join(parts), texts]))
 
 
 def _looks(series: Series) -> str:

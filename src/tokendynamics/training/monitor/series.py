@@ -25,7 +25,7 @@ from tokendynamics.results.result import StoredResult
 from tokendynamics.results.tables import nothing_saved, open_table
 from tokendynamics.training.monitor.changes import MEASURES, Change, changes_at, has_intervals, settled, states_in
 from tokendynamics.training.monitor.looks import DIMS, MEASURED, Look
-from tokendynamics.words import count, estimate, fixed, in_layers, plural, sentence
+from tokendynamics.words import count, estimate, fixed, in_layers, percent, plural, sentence
 
 EMBEDDING = "embedding"
 """Stands where a state would be, at layer 0."""
@@ -74,7 +74,7 @@ def dataset_of(
     table = xr.Dataset(variables, coords={**coords, "text": ("prompt", words)}, attrs=dict(facts))
     for name, variable in table.data_vars.items():
         measure = str(name).removesuffix("_interval")
-        ends = f"ends of the {CONFIDENCE:.0%} interval over texts: " if measure != name else ""
+        ends = f"ends of the {percent(CONFIDENCE)} interval over texts: " if measure != name else ""
         variable.attrs["description"] = ends + _WORDS[measure] + _OF_TEXTS.get(str(name), "")
     return table
 
