@@ -216,7 +216,7 @@ NOT_SEEN: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "over receivers": lambda q, k, v: (q @ k.mT).softmax(-2) @ v,
     "no softmax": lambda q, k, v: (q @ k.mT / TOKENS) @ v,
     "of a part": lambda q, k, v: (q @ k.mT)[..., :3].softmax(-1) @ v[:, :, :3],
-    "by a tensor": lambda q, k, v: (q @ k.mT * (1 + SLOPES)).softmax(-1) @ v,
+    "by a tensor": lambda q, k, v: (q @ k.mT * (1 + torch.arange(TOKENS)[:, None])).softmax(-1) @ v,
     "turned": lambda q, k, v: (k @ q.mT).transpose(-1, -2).softmax(-1) @ v,
     "bounded": lambda q, k, v: (q @ k.mT).clamp(min=-1.0).softmax(-1) @ v,
     "two axes": lambda q, k, v: torch.einsum("bhid,bhjd->bij", q, k).softmax(-1) @ v[:, 0],

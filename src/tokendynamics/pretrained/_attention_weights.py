@@ -14,7 +14,13 @@ from tokendynamics.numerics import AttentionFactorsError, CheckpointError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained._dispatch import without_hooks
 from tokendynamics.pretrained._torch_attention import apart
-from tokendynamics.pretrained.discovery._attention_layout import TRUSTED, affine_of, recomputed_error, start_for
+from tokendynamics.pretrained.discovery._attention_layout import (
+    TRUSTED,
+    affine_of,
+    recomputed_error,
+    start_for,
+    with_factors_of_heads,
+)
 from tokendynamics.pretrained.discovery._calls import as_features, with_state
 from tokendynamics.pretrained.discovery._columns import Part, composed, through_norm
 from tokendynamics.pretrained.discovery._discover import Seen
@@ -68,12 +74,11 @@ class LayerTensors:
         return Affine(at_least_single(affine.weight), None if affine.bias is None else at_least_single(affine.bias))
 
 
-def attention_weights(tensors: LayerTensors, scale: float, norm_kind: str, norm_eps: float) -> AttentionWeights:
+def attention_weights(tensors: LayerTensors, norm_kind: str, norm_eps: float) -> AttentionWeights:
     """Return the factors of a layer, per head.
 
     Args:
-        tensors: Its modules.
-        scale: Of its logits.
+        tensors: Its modules, with a layout that is verified.
         norm_kind: Of its block's norms.
         norm_eps: Likewise.
     """
@@ -102,7 +107,7 @@ def attention_weights(tensors: LayerTensors, scale: float, norm_kind: str, norm_
         output=output.weight.unflatten(0, (layout.heads, -1)),
         output_bias=output.bias,
         groups=torch.arange(layout.heads, device=output.weight.device) // (layout.heads // layout.kv_heads),
-        scale=scale,
+        scale=layout.scale,
         norm_eps=norm_eps,
         norm_kind="rms" if norm_kind == "rms" else "layer",
         norm_gain=None if norm is None else norm.weight[0],
@@ -128,14 +133,19 @@ def _columns(parts: tuple[Part, ...], tensors: LayerTensors) -> Affine:
     return affine
 
 
-def verified_scale(tensors: LayerTensors, seen: Seen, name: str, number: int) -> float:
-    """Run the layer's own attention on a short random input, and the factors beside it; return its factor of logits.
+def verified(tensors: LayerTensors, seen: Seen, name: str, number: int) -> AttentionLayout:
+    """Run the layer's own attention on a short random input, and the factors beside it.
+
+    Factors of its logits, and of the queries and keys of each head, may be learned: they are those of the layer itself.
 
     Args:
         tensors: The layer's modules, with the user's weights; the attention module itself is among them.
         seen: What the attention was called with where the layout was found.
         name: Of the network, for the message.
         number: Of the layer, counted from 1.
+
+    Returns:
+        The layout with the layer's own factors.
 
     Raises:
         AttentionFactorsError: The two differ by more than 1e-5 of the largest entry, or there are not two to compare.
@@ -156,19 +166,24 @@ def verified_scale(tensors: LayerTensors, seen: Seen, name: str, number: int) ->
         layout = replace(layout, scale=recorded.scale)
         gain = tensors.norm()
         start = start_for(layout, start, None if gain is None else _double(gain))
-        error = recomputed_error(layout, start, seen.angles, lambda part: _double(tensors.affine(part)), recorded)
+
+        def read(part: Part) -> Affine:
+            return _double(tensors.affine(part))
+
+        layout = with_factors_of_heads(layout, start, seen.angles, read, recorded)
+        error = recomputed_error(layout, start, seen.angles, read, recorded)
     if not error <= TRUSTED:
         wanted = f"the layer's own attention from its factors, to {TRUSTED:g}"
         advice = "its layout differs from the one found; only the audit needs it, not the trace"
         message = expected(where, wanted, f"a difference of {error:.2g}", advice)
         raise AttentionFactorsError(message, f"layer {number}: its factors miss its own attention by {error:.2g}")
-    return recorded.scale
+    return layout
 
 
 def _attention_on_random_states(
     tensors: LayerTensors, seen: Seen, where: str, number: int
 ) -> tuple[Tensor, AttentionCall]:
-    """Return random states in float64, and the attention of the layer's own module to them; see `verified_scale`."""
+    """Return random states in float64, and the attention of the layer's own module to them; see `verified`."""
     layout, shape = tensors.layout, seen.shape
     # On the CPU, where its arguments were recorded, wherever the weights are.
     module = _double_when_used(tensors.block.get_submodule(layout.module))

@@ -23,7 +23,7 @@ from tokendynamics.pretrained._attention_weights import (
     AttentionWeights,
     LayerTensors,
     attention_weights,
-    verified_scale,
+    verified,
 )
 from tokendynamics.pretrained._filling import Network, StreamedNetwork
 from tokendynamics.pretrained._remedied_network import columns_of, with_columns
@@ -33,6 +33,7 @@ from tokendynamics.pretrained.discovery._blocks import ignores_later_tokens
 from tokendynamics.pretrained.discovery._discover import Discovery
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.interface import showing, watching
+from tokendynamics.pretrained.discovery.layout import AttentionLayout
 from tokendynamics.pretrained.edits._fresh_weights import Drawing, FreshBlocks, laws_of, of_std
 from tokendynamics.pretrained.edits._pass import InsideBlocks
 from tokendynamics.pretrained.edits.gates import GatedNetwork
@@ -173,7 +174,7 @@ class Checkpoint:
         self._origin = origin
         self._network = network
         self._seen = discovery.seen
-        self._scales: dict[int, float] = {}
+        self._verified: dict[int, AttentionLayout] = {}
         self.variant = Variant()
 
     def __repr__(self) -> str:
@@ -207,10 +208,10 @@ class Checkpoint:
             if not parameter.is_meta:
                 check_finite_weights(parameter.detach(), f"{where}: {name}")
         tensors = LayerTensors(block, layout.attention)
-        if index not in self._scales or self._network.live:
-            self._scales[index] = verified_scale(tensors, seen, self.name, index + 1)
+        if index not in self._verified or self._network.live:
+            self._verified[index] = verified(tensors, seen, self.name, index + 1)
         norm = norm_of_block(self.layout, layout)
-        weights = attention_weights(tensors, self._scales[index], norm.kind, norm.eps)
+        weights = attention_weights(LayerTensors(block, self._verified[index]), norm.kind, norm.eps)
         columns = columns_of(block.get_submodule(layout.attention.module))
         return weights if columns is None else with_columns(weights, columns, where)
 

@@ -162,9 +162,21 @@ def _traced(
     """Return what gives queries, keys and values, and what positions do to them."""
     tracer = Tracer(calls, start, f"{block.name}.", numbers)
     given = {name: getattr(attention, name).transpose(1, 2).flatten(2) for name in _FACTORS}
-    parts = {name: tracer.parts(given[name], what, first_token=name != "value") for name, what in _FACTORS.items()}
+    try:
+        parts = {name: tracer.parts(given[name], what, first_token=name != "value") for name, what in _FACTORS.items()}
+    except LayoutNotFoundError as problem:
+        if all(map(_of_one_norm, (attention.query, attention.key))):
+            words = "its queries and keys are divided by their norms outside of a module, as in attention by cosines"
+            raise LayoutNotFoundError(words) from problem
+        raise
     projected = evaluated(parts["query"], tracer.start, live_reader(block.module))
     return parts, *_rotation(projected, attention.query, tables, tracer.after_turning)
+
+
+def _of_one_norm(tensor: Tensor) -> bool:
+    """Whether queries or keys (input, head, token, feature) of each head have one norm, whatever token they are of."""
+    norms = tensor.norm(dim=-1)
+    return bool(((norms - norms[:1, :, :1]).abs() <= TRUSTED * norms.abs().max()).all())
 
 
 def _rotation(
@@ -331,6 +343,40 @@ def recomputed_error(
         (output, seen.output),
     )
     return max(relative_error(values, reference) for values, reference in pairs)
+
+
+def with_factors_of_heads(
+    layout: AttentionLayout, start: Tensor, angles: Tensor | None, read: Callable[[Part], Affine], seen: AttentionCall
+) -> AttentionLayout:
+    """Return a layout whose queries and keys have the factor of each head that an attention has, such as a learned one.
+
+    Args:
+        layout: As found with other weights.
+        start: What the attention projects from.
+        angles: Of its rotation.
+        read: Gives the affine map of a part.
+        seen: The attention.
+    """
+    for name, heads, given in (("query", layout.heads, seen.query), ("key", layout.kv_heads, seen.key)):
+        parts = getattr(layout, name)
+        tensor = evaluated(parts, start, read).unflatten(-1, (heads, -1)).transpose(1, 2)
+        if layout.rotation is not None and angles is not None:
+            tensor = turned(tensor, angles, layout.rotation)
+        if tensor.shape != given.shape:
+            continue
+        size = tensor.square().sum(dim=(0, 2, 3)).clamp_min(torch.finfo(tensor.dtype).tiny)
+        factors = (given.to(tensor) * tensor).sum(dim=(0, 2, 3)) / size
+        if float((factors - 1).abs().max()) > TRUSTED:
+            width = tensor.shape[-1]
+            changed = [
+                replace(part, factor=tuple(
+                    factor * float(factors[column // width])
+                    for column, factor in zip(part.columns, part.factor, strict=True)
+                ))
+                for part in parts
+            ]  # fmt: skip
+            layout = replace(layout, **{name: tuple(changed)})
+    return layout
 
 
 def relative_error(values: Tensor, reference: Tensor) -> float:

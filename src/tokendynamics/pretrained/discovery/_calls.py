@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from copy import copy
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
@@ -254,10 +254,19 @@ class ModuleCall:
 
 @dataclass(frozen=True)
 class Pass:
-    """All calls of one forward pass, in the order in which they ended, and its attentions with their times."""
+    """All calls of one forward pass, in the order in which they ended, and its attentions with their times.
+
+    Attributes:
+        lost: What happened, and when, to logits that were changed in a way that is not read.
+    """
 
     calls: list[ModuleCall]
     attentions: list[tuple[int, AttentionCall]]
+    lost: list[tuple[int, str]] = field(default_factory=list)
+
+    def lost_in(self, call: ModuleCall) -> str:
+        """Return what happened first to logits inside a call; empty where nothing did."""
+        return next((words for time, words in self.lost if call.start < time < call.end), "")
 
 
 def record(
@@ -273,7 +282,7 @@ def record(
         generator: Of that noise.
     """
     with _Recorder(network, noise, generator) as recorder, torch.no_grad(), silenced(), without_cache(network):
-        with watching(network, recorder.attention, of_w=True), as_before(network):
+        with watching(network, recorder.attention, of_w=True, lost=recorder.lost), as_before(network):
             network(**copied(inputs))
         return recorder.found
 
@@ -298,6 +307,10 @@ class _Recorder(ExitStack):
     def _tick(self) -> int:
         self.clock += 2  # so that a block that is no module begins and ends between two events
         return self.clock
+
+    def lost(self, words: str) -> None:
+        """Keep what happened to logits that are not read."""
+        self.found.lost.append((self._tick(), words))
 
     def attention(self, call: AttentionCall) -> None:
         """Keep one attention."""

@@ -42,6 +42,7 @@ from tokendynamics.pretrained.discovery.layout import (
     CROSSES_ALONE,
     IN_ONE_PIECE,
     NO_ATTENTION,
+    NOT_READ,
     NOT_SHOWN,
     OTHER_AXIS,
     AttentionLayout,
@@ -274,7 +275,8 @@ def _layer(
         read: The attentions that were found by a search in a block before, to which this one's is added.
     """
     shape = _shape(first, quiet.call)
-    if recorded.attentions and not block.attentions and not _in_one_piece(block.call.module):
+    shows = block.attentions or recorded.lost_in(block.call) or _in_one_piece(block.call.module)
+    if recorded.attentions and not shows:
         return _without_attention(quiet, first, shape), None
     attention, seen, projected, problem = _attention(block, recorded, tables, read)
     time = quiet.attentions[0][0] if quiet.attentions else None
@@ -325,7 +327,9 @@ def _attention(
 ) -> tuple[AttentionLayout | None, Seen | None, int | None, str]:
     """Return a block's attention, what it was called with, when its output projection ended, and what is wrong."""
     if not block_call.attentions:
-        return None, None, None, _in_one_piece(block_call.call.module) or NOT_SHOWN
+        lost = recorded.lost_in(block_call.call)
+        words = f"{NOT_READ} ({lost})" if lost else NOT_SHOWN
+        return None, None, None, _in_one_piece(block_call.call.module) or words
     other_axis = _other_axis(block_call, recorded)
     if other_axis:
         return None, None, None, other_axis

@@ -38,6 +38,9 @@ WATCHER: ContextVar[Callable[[AttentionCall], None] | None] = ContextVar("WATCHE
 LOG_FACTORS: ContextVar[Callable[[], Tensor] | None] = ContextVar("LOG_FACTORS", default=None)
 """Returns the logarithm of what multiplies all logits of each input; None for nothing."""
 
+LOST: ContextVar[Callable[[str], None] | None] = ContextVar("LOST", default=None)
+"""Receives, in words, how the logits of a softmax were changed in a way that is not followed; None for nothing."""
+
 _seen_elsewhere: ContextVar[bool] = ContextVar("_seen_elsewhere", default=False)
 
 
@@ -99,6 +102,7 @@ class AttentionFunctions(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self._known: Any = WeakTensorKeyDictionary()
+        self._lost: Any = WeakTensorKeyDictionary()
         self._running = ExitStack()
 
     def __enter__(self) -> AttentionFunctions:
@@ -116,14 +120,31 @@ class AttentionFunctions(TorchFunctionMode):
         if _seen_elsewhere.get() or CROSSING.get():
             return func(*args, **named)
         handle = _HANDLED.get(name)
-        if not self._known and handle not in _BEGINNING:  # nothing is followed
+        if not self._known and not self._lost and handle not in _BEGINNING:  # nothing is followed
             return func(*args, **named)
-        if handle is not None:
-            return handle(self, func, name, args, named)
-        output = func(*args, **named)
-        if isinstance(output, Tensor) and output in self._known:  # written into in a way that is not followed
-            del self._known[output]
+        given = (*args, *named.values()) if self._lost else ()
+        lost = [self._lost[value] for value in given if isinstance(value, Tensor) and value in self._lost]
+        output = self._followed(func, name, args, named) if handle is None else handle(self, func, name, args, named)
+        if lost and handle is AttentionFunctions._softmax:
+            _report(lost[0])
+        elif lost and isinstance(output, Tensor) and handle not in _BEGINNING and name != "linear":
+            self._lost[output] = lost[0]
         return output
+
+    def _followed(self, func: Any, name: str, args: Any, named: dict[str, Any]) -> Any:
+        """Run a function that none of what is followed passes."""
+        logits = next((value for value in args if isinstance(self._of(value), _Logits)), None)
+        output = func(*args, **named)
+        if isinstance(output, Tensor):
+            if logits is not None and output.shape == logits.shape:
+                self._lose(output, f"{name} acts on its logits")
+            self._known.pop(output, None)  # written into in a way that is not followed
+        return output
+
+    def _lose(self, output: Tensor, words: str) -> None:
+        """Note why what was made of logits is not followed, to report it where a softmax reads that."""
+        if LOST.get() is not None:
+            self._lost[output] = words
 
     def _of(self, value: Any) -> _Logits | _Weights | None:
         return self._known.get(value) if isinstance(value, Tensor) else None
@@ -178,6 +199,8 @@ class AttentionFunctions(TorchFunctionMode):
             if watch is not None and call is not None:
                 with seen_elsewhere():
                     watch(call.without(FURTHER_SENDERS.get()))
+        elif isinstance(weights, _Logits):
+            self._lose(output, "its logits are multiplied by a matrix, as where heads are mixed")
         elif weights is None and (logits := product.logits()) is not None:
             self._known[output] = logits
         return output
@@ -196,7 +219,12 @@ class AttentionFunctions(TorchFunctionMode):
             self._keep(output, replace(known, scale=known.scale / factor if "div" in name else known.scale * factor))
         elif "div" not in name and _is_mask(other):  # what it hides is hidden for good by what is added next
             self._keep(output, known)
+        elif isinstance(known, _Logits) and (by_head := _of_heads(other, known, output)) is not None:
+            query = known.query * (1 / by_head if "div" in name else by_head).to(known.query)
+            self._keep(output, replace(known, query=query))
         else:
+            if isinstance(known, _Logits):
+                self._lose(output, "its logits are multiplied by factors that differ between tokens")
             self._known.pop(output, None)
         return output
 
@@ -326,6 +354,20 @@ def _number(value: Any) -> float | None:
     if isinstance(value, int | float):
         return float(value)
     return float(value) if isinstance(value, Tensor) and value.numel() == 1 and value.dtype != torch.bool else None
+
+
+def _of_heads(value: Any, logits: _Logits, output: Tensor) -> Tensor | None:
+    """Return factors of the heads, or of the inputs, as what they multiply queries by; None for any other tensor."""
+    if not isinstance(value, Tensor) or value.ndim < 2 or value.shape[-2:] != (1, 1):
+        return None
+    return value.detach() if output.shape[:-1] == logits.query.shape[:-1] else None
+
+
+def _report(words: str) -> None:
+    """Report why logits were not followed to their softmax."""
+    report = LOST.get()
+    if report is not None:
+        report(words)
 
 
 def _is_mask(value: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from tokendynamics.pretrained.discovery._functions import LOG_FACTORS, WATCHER, AttentionFunctions, seen_elsewhere
+from tokendynamics.pretrained.discovery._functions import LOG_FACTORS, LOST, WATCHER, AttentionFunctions, seen_elsewhere
 from tokendynamics.pretrained.discovery._plain_attention import attend_multiplied, plain_attention
 from tokendynamics.pretrained.discovery.attention_call import (
     Attend,
@@ -63,7 +63,13 @@ class Ungrouped:
 
 
 @contextmanager
-def watching(network: nn.Module, watch: Callable[[AttentionCall], None], *, of_w: bool = False) -> Iterator[None]:
+def watching(
+    network: nn.Module,
+    watch: Callable[[AttentionCall], None],
+    *,
+    of_w: bool = False,
+    lost: Callable[[str], None] | None = None,
+) -> Iterator[None]:
     """Give every attention of a network's forward passes inside the block to `watch`.
 
     The network's own plain implementation computes it, with its own mask, so that nothing else changes.
@@ -72,13 +78,15 @@ def watching(network: nn.Module, watch: Callable[[AttentionCall], None], *, of_w
         network: Its configurations choose the implementation; theirs is put back after.
         watch: Called with each attention, in the order in which they run.
         of_w: Whether a remedy, which adds to the logits what is no product of queries and keys, is left out.
+        lost: Called with words on logits that are changed in a way that is not followed.
     """
-    token = _of_w.set(of_w)
+    token, lost_token = _of_w.set(of_w), LOST.set(lost)
     try:
         with _shown(configurations(network)), noticing(watch):
             yield
     finally:
         _of_w.reset(token)
+        LOST.reset(lost_token)
 
 
 @contextmanager

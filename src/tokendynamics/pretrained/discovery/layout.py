@@ -27,6 +27,9 @@ CROSSES_ALONE = "its attention is a cross-attention: its keys come from another 
 
 NOT_SHOWN = "no softmax of products of queries and keys was seen in it; it may be linear, or run as one function"
 
+NOT_READ = "its attention is not read: only a factor of each head, a term, a mask or a soft cap may act on its logits"
+"""How a problem begins where products of queries and keys are followed to something else."""
+
 IN_ONE_PIECE = "runs in one piece"
 """In a problem where an attention of PyTorch could not be taken apart."""
 
@@ -165,7 +168,7 @@ class BlockLayout:
     @property
     def shows(self) -> bool:
         """Whether it has an attention whose queries, keys and values can be watched."""
-        hidden = any(words in self.problem for words in (NOT_SHOWN, CROSSES_ALONE, IN_ONE_PIECE, OTHER_AXIS))
+        hidden = any(words in self.problem for words in (NOT_SHOWN, NOT_READ, CROSSES_ALONE, IN_ONE_PIECE, OTHER_AXIS))
         return self.attends and (self.attention is not None or not hidden)
 
     @property
