@@ -63,14 +63,31 @@ def block_calls(network: nn.Module, recorded: Pass, is_residual: Callable[[Modul
     outermost = sorted(outermost, key=lambda outer: outer.start)
     _check_alike(network, outermost)
     hands_on = chained(outermost)
-    blocks = [] if all(hands_on) else spans(network, recorded, outermost)
+    repeated = len({call.name for call in outermost}) < len(outermost)
+    blocks = [] if all(hands_on) or (repeated and any(hands_on)) else spans(network, recorded, outermost)
     if not blocks and (any(hands_on) or len(outermost) < 2):
         return [BlockCall(call, _inside_of(call, recorded)) for call in outermost]
     if not blocks:
+        _check_called(network, recorded, outermost)
         wanted, names = "blocks that hand on their states", ", ".join(call.name for call in outermost[:3])
         advice = "what each gives, or adds to what it reads, is not what the next one reads"
         raise LayoutNotFoundError(expected(type(network).__name__, wanted, names, advice))
     return blocks
+
+
+def _check_called(network: nn.Module, recorded: Pass, inside: Sequence[ModuleCall]) -> None:
+    """Refuse members of a list whose inner modules ran while they themselves were not called: no hook on them runs."""
+    ran = {call.module for call in recorded.calls}
+    for call in inside:
+        owner = call.name.rpartition(".")[0]
+        while owner:
+            around, module = owner.rpartition(".")[0], network.get_submodule(owner)
+            listed = isinstance(network.get_submodule(around), nn.ModuleList)
+            if listed and module not in ran and not isinstance(module, nn.ModuleList | nn.ModuleDict):
+                wanted, came = "blocks that are called as modules", f"{owner}, whose forward method is called"
+                advice = "call the module itself, so that its hooks run"
+                raise LayoutNotFoundError(expected(type(network).__name__, wanted, came, advice))
+            owner = around
 
 
 def _attending(network: nn.Module, recorded: Pass) -> tuple[_Owners, dict[int, ModuleCall]]:
@@ -116,12 +133,13 @@ def _members(network: nn.Module) -> _Owners:
 
 
 def _siblings(network: nn.Module) -> _Owners:
-    """Return the modules that stand beside others of their class, in attributes or a dictionary, with their owners."""
+    """Return the modules with weights that stand beside others of their class, with those that hold them."""
     siblings: _Owners = {}
     for owner in network.modules():
         children = list(owner.children())
         for child in children:
-            if sum(type(other) is type(child) for other in children) > 1:
+            weights = any(True for _ in child.parameters())
+            if weights and sum(type(other) is type(child) for other in children) > 1:
                 siblings.setdefault(child, []).append(owner)
     return siblings
 

@@ -32,6 +32,7 @@ from tokendynamics.pretrained.discovery._spans import BlockCall, joining
 from tokendynamics.pretrained.discovery._trials import (
     Mixing,
     check_axes,
+    check_one_sequence,
     keys_of_another_sequence,
     mixing_of,
     sees_order,
@@ -198,6 +199,7 @@ def _discovered(
         raise LayoutNotFoundError(expected(type(network).__name__, wanted, " and then ".join(names), advice))
     _check_one_sequence(quiet_blocks)
     start = quiet_blocks[0].call
+    check_one_sequence(network, inputs, quiet_blocks)
     check_axes(network, inputs, quiet_blocks, first)
     tables = [(name, table) for name, table in network.named_buffers() if table.ndim == 1]
     read: list[FoundAttention] = []

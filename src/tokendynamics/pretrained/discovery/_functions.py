@@ -142,7 +142,7 @@ class AttentionFunctions(TorchFunctionMode):
         return output
 
     def _lose(self, output: Tensor, words: str) -> None:
-        """Note why what was made of logits is not followed, to report it where a softmax reads that."""
+        """Note why an output is not followed as logits, to report it where a softmax reads it."""
         if LOST.get() is not None:
             self._lost[output] = words
 

@@ -8,6 +8,7 @@ never fewer features.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained.discovery._calls import Hooks, ModuleCall, Pass, states_given, with_state
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
-from tokendynamics.pretrained.discovery._spans import BlockCall
+from tokendynamics.pretrained.discovery._spans import BlockCall, joining
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.interface import watching
 from tokendynamics.pretrained.length_dependence import as_before
@@ -158,6 +159,85 @@ def check_axes(
     if not axes and len(shape) == 3 and shape[1] == shape[2]:
         came = f"{shape}, where trying does not show which axis is that of the tokens"
         raise LayoutNotFoundError(expected(start.name, _WANTED, came, "make inputs of more tokens"))
+
+
+def check_one_sequence(
+    network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], blocks: Sequence[BlockCall]
+) -> None:
+    """Refuse blocks of which some read nothing of what those before them gave: two towers, or one that runs twice.
+
+    Args:
+        network: In evaluation mode.
+        inputs: Makes the arguments of a forward pass for a given number of inputs.
+        blocks: In the order in which they ran.
+
+    Raises:
+        LayoutNotFoundError: It names the first two sequences of blocks.
+    """
+    given, names = inputs(2), [block.call.name for block in blocks]
+    joins = [place for place, joined in enumerate(joining([block.call for block in blocks])) if joined]
+    ends = [place for place in joins if not _feeds(network, given, blocks, place)]
+    if not ends:
+        return
+    end, after = ends[0], (*ends[1:], len(names))[0]
+    first, second = names[:end], names[end:after]
+    towers = [_owner(several) for several in (first, second)]
+    twice = f"runs {_from_to(first)} again for other inputs"
+    others = f"runs {_from_to(second)} on other inputs than {_from_to(first)}"
+    which = " or ".join(dict.fromkeys(f"its module {tower}" for tower in towers if tower))
+    advice = f"pass {which}, with inputs= of that" if which else "wrap it in a module that runs them once"
+    came = f"one that {twice if second == first else others}"
+    raise LayoutNotFoundError(
+        expected(type(network).__name__, "a network whose blocks read one sequence", came, advice)
+    )
+
+
+def _from_to(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+
+
+def _owner(names: Sequence[str]) -> str:
+    """Return the name of the module that holds the list of some blocks; empty where that is the network.
+
+    >>> _owner(["left.blocks.0", "left.blocks.1"]), _owner(["blocks.0"])
+    ('left', '')
+    """
+    around = [list(dict.fromkeys(parts)) for parts in zip(*(name.split(".")[:-1] for name in names), strict=False)]
+    common = list(takewhile(lambda parts: len(parts) == 1, around))
+    return ".".join(part for (part,) in common[:-1])
+
+
+def _feeds(network: nn.Module, given: Mapping[str, Any], blocks: Sequence[BlockCall], place: int) -> bool:
+    """Return whether what a block reads changes with what the one before it gave; True where that cannot be tried."""
+    before, after = blocks[place - 1], blocks[place]
+
+    def read(change: Callable[[Tensor], Tensor]) -> Tensor | None:
+        entered: list[Tensor] = []
+        left: list[Tensor] = []
+
+        def enter(states: Tensor) -> None:
+            entered.append(states.clone())
+            if sum(block.call.name == after.call.name for block in blocks[: place + 1]) == len(entered):
+                raise _EndedError
+
+        def leave(states: Tensor) -> Tensor | None:
+            left.append(states)
+            last = sum(block.call.name == before.call.name for block in blocks[:place]) == len(left)
+            return change(states) if last else None
+
+        try:
+            with Hooks() as hooks, without_cache(network), as_before(network):
+                hooks.after_block(network.get_submodule(before.call.name), before.sites, leave)
+                hooks.before_block(network.get_submodule(after.call.name), after.sites, enter)
+                network(**copied(given))
+        except _EndedError:
+            return entered[-1]
+        except Exception:  # it does not run with other states between its blocks
+            return None
+        return None
+
+    usual, other = read(torch.clone), read(lambda states: _with_other_last(states, -1))
+    return usual is None or other is None or usual.shape != other.shape or not torch.equal(usual, other)
 
 
 def _check_inputs_first(

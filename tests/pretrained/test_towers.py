@@ -1,0 +1,147 @@
+"""Networks that read two sequences, by two towers or by one that runs twice, are refused with what to pass instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tokendynamics as td
+from pretrained.test_axes import DIM, Block, ByHand
+from tokendynamics.numerics import CheckpointError
+
+
+def _block() -> Block:
+    return Block(ByHand(), "inputs first")
+
+
+class Tower(nn.Module):
+    def __init__(self, blocks: int = 2) -> None:
+        super().__init__()
+        self.embed, self.blocks = nn.Linear(3, DIM), nn.ModuleList([_block() for _ in range(blocks)])
+
+    def forward(self, series: Tensor) -> Tensor:
+        states = self.embed(series)
+        for block in self.blocks:
+            states = block(states)
+        return states
+
+
+class TwoTowers(nn.Module):
+    def __init__(self, left: nn.Module, right: nn.Module) -> None:
+        super().__init__()
+        self.left, self.right = left, right
+
+    def forward(self, one: Tensor, other: Tensor) -> Tensor:
+        return self.left(one) - self.right(other)
+
+
+class Siamese(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tower = Tower()
+
+    def forward(self, one: Tensor, other: Tensor) -> Tensor:
+        return self.tower(one).mean(dim=1) - self.tower(other).mean(dim=1)
+
+
+class Pairs(nn.Module):
+    """Runs its own blocks twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.blocks = nn.Linear(3, DIM), nn.ModuleList([_block() for _ in range(2)])
+
+    def forward(self, one: Tensor, other: Tensor) -> Tensor:
+        states = [self.embed(one), self.embed(other)]
+        for place in range(2):
+            for block in self.blocks:
+                states[place] = block(states[place])
+        return states[0] - states[1]
+
+
+class Torch(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(DIM, 2, 12, batch_first=True)
+        self.embed, self.encoder = nn.Linear(3, DIM), nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, series: Tensor) -> Tensor:
+        return self.encoder(self.embed(series))
+
+
+AGAIN = "runs tower.blocks.0 to tower.blocks.1 again for other inputs; pass its module tower, with inputs= of that"
+REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "siamese": (Siamese, AGAIN),
+    "two towers": (
+        lambda: TwoTowers(Tower(), Tower(3)),
+        "runs right.blocks.0 to right.blocks.2 on other inputs than left.blocks.0 to left.blocks.1; "
+        "pass its module left or its module right, with inputs= of that",
+    ),
+    "torch": (lambda: TwoTowers(Torch(), Torch()), "pass its module left.encoder or its module right.encoder"),
+    "twice by itself": (Pairs, "runs blocks.0 to blocks.1 again for other inputs; wrap it in a module that runs them"),
+}
+
+
+@pytest.mark.parametrize("form", REFUSED)
+def test_a_network_of_two_sequences_is_refused_with_what_to_pass(form: str) -> None:
+    made, words = REFUSED[form]
+    torch.manual_seed(1)
+    with pytest.raises(CheckpointError, match=words):
+        td.load(
+            made().eval(), inputs=lambda count: {"one": torch.randn(count, 6, 3), "other": torch.randn(count, 6, 3)}
+        )
+
+
+def test_the_tower_itself_is_read() -> None:
+    torch.manual_seed(1)
+    network = Siamese().eval()
+    ckpt = td.load(network.tower, inputs=lambda count: {"series": torch.randn(count, 6, 3)})
+    series = torch.randn(1, 6, 3)
+    torch.testing.assert_close(ckpt.states({"series": series}).feed_forward[-1], network.tower(series)[0])
+
+
+class Looped(Tower):
+    """Its blocks run again on what they gave, with the embedding added."""
+
+    def forward(self, series: Tensor) -> Tensor:
+        states = embedded = self.embed(series)
+        for _ in range(2):
+            for block in self.blocks:
+                states = block(states)
+            states = states + embedded
+        return states
+
+
+def test_blocks_that_run_again_on_what_they_gave_are_layers_of_their_own() -> None:
+    torch.manual_seed(1)
+    network: Any = Looped().eval()
+    ckpt = td.load(network, inputs=lambda count: {"series": torch.randn(count, 6, 3)})
+    series = torch.randn(1, 6, 3)
+    states = ckpt.states({"series": series}).feed_forward
+    assert ckpt.layout.blocks == ("blocks.0", "blocks.1") * 2
+    assert [layer.joins for layer in ckpt.layout.layers] == [False, False, True, False]
+    with torch.no_grad():
+        wanted = network.blocks[1](network.blocks[0](network.embed(series)))
+        torch.testing.assert_close(states[2], wanted[0])
+        wanted = network.blocks[1](network.blocks[0](wanted + network.embed(series)))
+        torch.testing.assert_close(states[4], wanted[0])
+
+
+class Bypassed(Tower):
+    """Calls the method of its blocks, so that no hook on them runs."""
+
+    def forward(self, series: Tensor) -> Tensor:
+        states = self.embed(series)
+        for block in self.blocks:
+            states = block.forward(states)
+        return states
+
+
+def test_blocks_that_are_not_called_as_modules_are_named() -> None:
+    words = r"blocks that are called as modules, got blocks.0, whose forward method is called; call the module itself"
+    with pytest.raises(CheckpointError, match=words):
+        td.load(Bypassed().eval(), inputs=lambda count: {"series": torch.randn(count, 6, 3)})
