@@ -129,3 +129,13 @@ def test_every_help_text_names_the_page_of_the_glossary(name: str, command: clic
     (page,) = re.findall(r'explained on the page "(\w+)" of the documentation', text)
     glossary = Path(__file__).parents[2] / "docs" / "glossary.md"
     assert glossary.read_text(encoding="utf-8").startswith(f"# {page}\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "command"), [(name, one) for name, one in _with_names(commands) if isinstance(one, click.Group)]
+)
+def test_each_line_of_a_list_of_commands_is_a_whole_sentence(name: str, command: click.Group) -> None:
+    text = CliRunner().invoke(command, ["--help"], prog_name=name, terminal_width=80).output
+    lines = text.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
+    assert len(lines) == len(command.commands)
+    assert [line for line in lines if not re.search(r"\w[.?]$", line)] == []

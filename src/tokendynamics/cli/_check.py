@@ -30,9 +30,10 @@ _WHERE = (
 
 @command("check", _EPILOG)
 def check_command(spec: SpecFile, *, threads: Positive | None = None, as_json: Json = False) -> None:
-    """List the theorems that apply to the flow of the TOML file SPEC with their predictions, and why the others do not.
+    """List the theorems that apply to a flow, and why others do not.
 
-    Hypotheses are measured on the circuits and the start; nothing is integrated and nothing is written.
+    SPEC is a TOML file as for simulate. What the theorems that apply predict is printed with them. Hypotheses are
+    measured on the circuits and the start; nothing is integrated and nothing is written.
 
     Options:
         threads: CPU threads; overrides [solver] threads.

@@ -94,11 +94,12 @@ def compare_command(
     results: Results,
     kept: Kept,
 ) -> int:
-    """Compare MODELS on the same texts: what differs, in which layer and part it begins; and write a report.
+    """Compare MODELS on the same texts, and write a report.
 
-    Each further model is compared with the first. A model is a built-in name (smollm2, minilm), a folder with
-    config.json and safetensors, a .gguf file, a hub id, or random:NAME[:SEED] for untrained weights. Options of reading
-    (--half, --stream, --device, …) apply to all models; limits apply to all but the first.
+    It says what differs, and in which layer and part that begins. Each further model is compared with the first. A
+    model is a built-in name (smollm2, minilm), a folder with config.json and safetensors, a .gguf file, a hub id, or
+    random:NAME[:SEED] for untrained weights. Options of reading (--half, --stream, --device, …) apply to all models;
+    limits apply to all but the first.
 
     Options:
         threads: CPU threads; two are often slower than one.

@@ -107,7 +107,7 @@ def diagnose_command(
     results: Results,
     kept: Kept,
 ) -> int:
-    """Diagnose where the tokens of MODEL go with depth, and write a report.
+    """Diagnose where a model's tokens go, and write a report.
 
     MODEL is a built-in name (smollm2, minilm), a folder with config.json and safetensors, a .gguf file, a hub id,
     or random:NAME[:SEED] for untrained weights. Without prompts it reads fourteen short default texts of several kinds

@@ -33,10 +33,11 @@ def explore_command(
     out: Annotated[Path, Option(type=click.Path(dir_okay=False, path_type=Path))] = Path("explorer.html"),
     open_page: Annotated[bool, Option("--open")] = False,
 ) -> None:
-    """Write a page on which tokens move under attention, and what moves them can be changed.
+    """Write a page on which tokens move under attention.
 
-    SUBJECT is a TOML file for simulate, a folder that simulate or diagnose wrote, a saved trajectory, or a model as for
-    diagnose. Without it the page has five presets. The page is one file; it requests nothing.
+    What moves them can be changed on the page. SUBJECT is a TOML file for simulate, a folder that simulate or diagnose
+    wrote, a saved trajectory, or a model as for diagnose. Without it the page has five presets. The page is one file;
+    it requests nothing.
 
     Options:
         prompts: A text for a model to read: the first three are followed. May be repeated.

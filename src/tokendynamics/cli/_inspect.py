@@ -44,9 +44,10 @@ def inspect_command(
     as_json: Json = False,
     kept: Kept,
 ) -> None:
-    """Print the kind of MODEL and where its queries, keys, values and states are, as found by running it.
+    """Print where the queries, keys, values and states of MODEL are.
 
-    MODEL is the same as for `diagnose`. Without --verify and --prompt no weights are read, only the names in the files.
+    They are found by running it. MODEL is the same as for `diagnose`. Without --verify and --prompt no weights are
+    read, only the names in the files.
 
     Options:
         half: Which half of a network with two, such as an encoder-decoder.

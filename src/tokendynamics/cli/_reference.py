@@ -50,7 +50,10 @@ def add_command(
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON on standard output.")
 @click.pass_context
 def reference_group(context: click.Context, own: Path | None, as_json: Json) -> None:
-    """Print the trained networks that a diagnosis is compared with: those of the package, then your own."""
+    """Print the networks that a diagnosis is compared with.
+
+    First come those of the package, then your own.
+    """
     if context.invoked_subcommand is not None:
         return
     from dataclasses import asdict

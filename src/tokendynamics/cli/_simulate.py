@@ -46,7 +46,7 @@ def simulate_command(
     as_json: Json = False,
     kept: Kept,
 ) -> None:
-    """Simulate the flow that the TOML file SPEC describes.
+    """Simulate the flow that a TOML file describes.
 
     An unknown key, a wrong unit or a wrong shape is reported in one line with its line number in the file.
 

@@ -37,9 +37,10 @@ def study_command(
     out: OutFolder | None = None,
     running: Running,
 ) -> None:
-    """Train every run of the study that the TOML file SPEC describes, and compare its arms seed by seed.
+    """Train the runs of a study, and compare them seed by seed.
 
-    A failed run is named, and its pair is left out. An error in the file is reported in one line with its line number.
+    SPEC is a TOML file that describes the study. A failed run is named, and its pair is left out. An error in the file
+    is reported in one line with its line number.
 
     Options:
         example: Print a documented example instead of running; 'list' names them.

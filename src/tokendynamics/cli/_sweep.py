@@ -37,9 +37,10 @@ def sweep_command(
     out: OutFolder | None = None,
     running: Running,
 ) -> None:
-    """Run the sweep that the TOML file SPEC describes: a specification with a table [sweep].
+    """Simulate the many systems of a sweep.
 
-    An axis that the specification does not have is reported in one line with its line number in the file.
+    SPEC is a TOML file as for simulate, with a table [sweep]. An axis that the specification does not have is reported
+    in one line with its line number in the file.
 
     Options:
         example: Print a documented example instead of running; 'list' names them.

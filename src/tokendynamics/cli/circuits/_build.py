@@ -49,10 +49,10 @@ def build_command(
     delivery: Delivery,
     kept: Kept,
 ) -> None:
-    """Build a one-layer transformer by hand and compare its outputs with the targets.
+    """Build a one-layer transformer by hand, and test it.
 
-    Every pair of categories is tried. For a construction that is wrong as printed the pairs for which it fails are
-    listed; the exit code is still 0.
+    Its outputs are compared with the targets. Every pair of categories is tried. For a construction that is wrong as
+    printed the pairs for which it fails are listed; the exit code is still 0.
 
     Options:
         sequences: A sequence such as "1,3,2,2"; may be repeated.  [default: drawn]

@@ -53,9 +53,10 @@ def evidence_command(
     delivery: Delivery,
     kept: Kept,
 ) -> None:
-    """Measure whether the logic of MODEL is in the attention or in the feed-forward part.
+    """Measure which part of MODEL does the logic.
 
-    Path patching and ablation decide; variance shares, correlation and probing are also shown.
+    The parts are the attention and the feed-forward part. Path patching and ablation decide; variance shares,
+    correlation and probing are also shown.
 
     Options:
         samples: Number of sequences that the model is run on.

@@ -76,7 +76,9 @@ def landscape_command(
     delivery: Delivery,
     kept: Kept,
 ) -> None:
-    """Find the stationary points of the exact expected loss of the paper's section WHICH, and where descent ends.
+    """Find where the exact loss is stationary, and descent ends.
+
+    WHICH is the section of the paper.
 
     Options:
         threads: CPU threads.

@@ -74,10 +74,10 @@ def learn_command(
     out: Annotated[Path, out("learning.json")],
     delivery: Delivery,
 ) -> None:
-    """Train one-layer transformers on the pair task, and measure which part does the logic.
+    """Train one-layer transformers on the pair task.
 
-    ARCHITECTURE is solution-1, solution-2, solution-3 (tailored) or combined. q_true is the same for every seed;
-    weights and batches differ. Without options N = 6 and M = 16.
+    Then which part does the logic is measured. ARCHITECTURE is solution-1, solution-2, solution-3 (tailored) or
+    combined. q_true is the same for every seed; weights and batches differ. Without options N = 6 and M = 16.
 
     Options:
         flavour: The solution that a penalty favours at first in the combined model.
