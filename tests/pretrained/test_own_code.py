@@ -436,6 +436,36 @@ def test_a_network_whose_dropout_stays_on_is_diagnosed_with_a_word_on_it() -> No
         assert ("different numbers" in diagnosis.trace.attrs.get("notes", "")) is varies
 
 
+class _Aside(nn.Module):
+    """The last module that runs reads nothing of the blocks; one feature of the first token is very large."""
+
+    def __init__(self, network: Any, size: float) -> None:
+        super().__init__()
+        self.network, self.last, self.size = network, nn.Linear(1, 1), size
+
+    def forward(self, idx: Tensor) -> Any:
+        handle = self.network.h[0].register_forward_hook(lambda module, given, y: y + self.massive(y))
+        self.network(idx)
+        handle.remove()
+        return self.last(torch.ones(len(idx), 1))
+
+    def massive(self, y: Tensor) -> Tensor:
+        added = torch.zeros_like(y)
+        added[:, 0, 0] = self.size
+        return added
+
+
+@pytest.mark.parametrize("size", [0.0, 1e6])
+@pytest.mark.parametrize("varies", [False, True])
+def test_chance_in_a_block_is_seen_wherever_it_ends_and_however_large_other_tokens_are(
+    varies: bool, size: float
+) -> None:
+    network = network_of()
+    if varies:
+        network.h[1].__class__ = _StaysOn
+    assert loaded(_Aside(network, size)).layout.varies is varies
+
+
 class _Adapted(nn.Module):
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()

@@ -148,31 +148,43 @@ def discover(
     with torch.no_grad(), as_before(network), apart(network), silenced():
         given = inputs(2)
         first = record(network, given)
-        varies = _differ(first, record(network, given))
+        again = record(network, given)
         try:
             count = _enough_inputs(first)
             discovery = _discovered(network, inputs, first, count if count <= 2 * _INPUTS else _INPUTS, found_on)
         except TooFewInputsError:
             discovery = _discovered(network, inputs, first, None, found_on)
+    varies = _differ(first, again, discovery.layout.blocks)
     decoder_alone = decoder or discovery.layout.decoder_alone
     return replace(discovery, layout=replace(discovery.layout, decoder_alone=decoder_alone, varies=varies))
 
 
 _ROUNDING = 1e-3
-"""How much of the largest state two passes may differ by where sums are taken in another order."""
+"""How much of the largest entry of a token two passes may differ by where sums are taken in another order."""
 
 
-def _differ(first: Pass, second: Pass) -> bool:
-    """Whether the last of all that modules gave in two passes differs beyond rounding."""
+def _differ(first: Pass, second: Pass, blocks: Sequence[str]) -> bool:
+    """Whether what blocks, or the modules of one that is no module itself, gave in two passes differs beyond rounding.
+
+    Each token counts by itself, since some are far larger than others; so does what the last of all modules gave.
+    """
     if len(first.calls) != len(second.calls):
         return True
-    if not first.calls:
-        return False
-    y, again = first.calls[-1].y.double(), second.calls[-1].y.double()
-    if y.shape != again.shape:
-        return True
-    largest = float(y.nan_to_num(0.0, 0.0, 0.0).abs().max()) if y.numel() else 0.0
-    return not torch.allclose(y, again, 0.0, _ROUNDING * largest, equal_nan=True)
+    ran = {call.name for call in first.calls}
+    inside = tuple(f"{name}." for name in blocks if name not in ran)
+    for number, (call, other) in enumerate(zip(first.calls, second.calls, strict=True), 1):
+        if call.name not in blocks and not call.name.startswith(inside) and number < len(first.calls):
+            continue
+        y, again = call.y.double(), other.y.double()
+        if y.shape != again.shape or not torch.equal(y.isfinite(), again.isfinite()):
+            return True
+        if y.numel() == 0 or torch.equal(y, again):
+            continue
+        y, again = y.nan_to_num(0.0, 0.0, 0.0), again.nan_to_num(0.0, 0.0, 0.0)
+        largest = y.abs().amax(dim=-1, keepdim=True) if y.ndim > 1 else y.abs().max()
+        if bool(((y - again).abs() > _ROUNDING * largest).any()):
+            return True
+    return False
 
 
 def _enough_inputs(first: Pass) -> int:
