@@ -436,6 +436,19 @@ def test_a_network_whose_dropout_stays_on_is_diagnosed_with_a_word_on_it() -> No
         assert ("different numbers" in diagnosis.trace.attrs.get("notes", "")) is varies
 
 
+@pytest.mark.parametrize("prompt", [torch.tensor([3, 999, 1]), {"idx": torch.tensor([[3, 999, 1]])}, [3, 999, 1]])
+def test_ids_beyond_the_table_are_refused_with_its_size(prompt: Any) -> None:
+    ckpt = loaded(network_of())
+    words = (
+        f"idx: expected ids from 0 to {VOCABULARY - 1}, as its table .* has {VOCABULARY} rows, got ids from 1 to 999"
+    )
+    for measured in (td.trace, td.attention_seen, lambda ckpt, texts: ckpt.states(texts[0])):
+        with pytest.raises(ArgumentValueError, match=words):
+            measured(ckpt, [torch.tensor(prompt) if isinstance(prompt, list) else prompt])
+    with pytest.raises(ArgumentValueError, match=r"idx: .* got ids from -1 to 999"):
+        td.load(network_of(), inputs=lambda count: {"idx": torch.tensor([[-1, 999, 2, 4, 5]]).repeat(count, 1)})
+
+
 class _Aside(nn.Module):
     """The last module that runs reads nothing of the blocks; one feature of the first token is very large."""
 

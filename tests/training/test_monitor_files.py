@@ -109,7 +109,10 @@ def test_another_state_is_refused(state: Any) -> None:
         ({"every": True}, "every"),
         ({"every": 2.5}, "every"),
         ({"tokenizer": "gpt2"}, "tokenizer: expected a tokenizer or None, got 'gpt2'"),
-        ({"inputs": {"idx": 5}}, "inputs: expected a function or None"),
+        (
+            {"inputs": {"idx": 5}},
+            "inputs: expected an example (a tensor, or a tuple or a mapping with tensors), a function or None",
+        ),
         ({"writer": 5}, "writer: expected a SummaryWriter, or a function of name, value and step, got 5"),
     ],
 )

@@ -92,6 +92,24 @@ def own_monitor(**options: Any) -> Monitor:
     return Monitor(given, inputs=lambda count: {"idx": torch.randint(0, WORDS, (count, 7))}, **options)
 
 
+def test_an_example_stands_for_a_function_that_makes_inputs() -> None:
+    torch.manual_seed(0)
+    model, example = _Own(), torch.randint(0, WORDS, (2, 7))
+    given = [{"idx": torch.tensor([each])} for each in texts()]
+    looks = []
+    for inputs in (lambda count: {"idx": torch.randint(0, WORDS, (count, 7))}, example, (example,), {"idx": example}):
+        monitor = Monitor(given, inputs=inputs)
+        monitor.step(model)
+        assert monitor.status == "measured"
+        looks.append(monitor.dataset)
+    for look in looks[1:]:
+        for name in ("consensus_relative", "share_common", "update_ratio"):
+            np.testing.assert_array_equal(look[name].values, looks[0][name].values)
+    failing = Monitor(given, inputs={"ids": example})
+    failing.step(model)
+    assert "none for idx" in failing.status
+
+
 def test_what_a_network_keeps_of_a_look_can_be_trained_with() -> None:
     """A table that is made in inference mode could not."""
     torch.manual_seed(0)

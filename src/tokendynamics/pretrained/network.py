@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -168,6 +169,36 @@ def tensors_given(output: Any) -> list[torch.Tensor]:
     if not isinstance(output, torch.Tensor | Mapping | tuple | list):
         output = getattr(output, "__dict__", output)
     return [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
+
+
+@contextmanager
+def ids_checked(network: nn.Module, arguments: Mapping[str, Any]) -> Iterator[None]:
+    """Refuse token ids beyond a table of a custom network, whose vocabulary nothing states, in passes inside the block.
+
+    Args:
+        network: It.
+        arguments: Of its forward pass, by name.
+
+    Raises:
+        ArgumentValueError: It names the argument, the ids and the table.
+    """
+
+    def check(name: str, table: nn.Module, given: tuple[Any, ...]) -> None:
+        ids, rows = (given or (None,))[0], int(cast("nn.Embedding", table).num_embeddings)
+        if not isinstance(ids, torch.Tensor) or ids.is_meta or not ids.numel() or ids.is_floating_point():
+            return
+        least, largest = int(ids.min()), int(ids.max())
+        if least < 0 or largest >= rows:
+            tensors = {key: value for key, value in arguments.items() if isinstance(value, torch.Tensor)}
+            same = [key for key, value in tensors.items() if value.shape == ids.shape and bool((value == ids).all())]
+            wanted = f"ids from 0 to {rows - 1}, as its table {name} has {rows} rows"
+            raise ArgumentValueError(expected(same[0] if same else name, wanted, f"ids from {least} to {largest}"))
+
+    with ExitStack() as hooks:
+        for name, module in network.named_modules() if getattr(network, "config", None) is None else ():
+            if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+                hooks.callback(module.register_forward_pre_hook(partial(check, name)).remove)
+        yield
 
 
 @contextmanager

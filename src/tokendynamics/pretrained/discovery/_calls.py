@@ -17,7 +17,7 @@ from tokendynamics.pretrained.discovery._maps import Norm, as_read, by_token, no
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.interface import watching
 from tokendynamics.pretrained.length_dependence import as_before
-from tokendynamics.pretrained.network import copied, weight_is_a_method, without_cache
+from tokendynamics.pretrained.network import copied, ids_checked, weight_is_a_method, without_cache
 from tokendynamics.pretrained.other_libraries import silenced
 
 STATES = "hidden_states"
@@ -282,7 +282,8 @@ def record(
         generator: Of that noise.
     """
     with _Recorder(network, noise, generator) as recorder, torch.no_grad(), silenced(), without_cache(network):
-        with watching(network, recorder.attention, of_w=True, lost=recorder.lost), as_before(network):
+        watch = watching(network, recorder.attention, of_w=True, lost=recorder.lost)
+        with watch, as_before(network), ids_checked(network, inputs):
             network(**copied(inputs))
         return recorder.found
 

@@ -26,7 +26,7 @@ from tokendynamics.pretrained.edits.language_head import logits_of
 from tokendynamics.pretrained.edits.variant import existing_heads, existing_parts
 from tokendynamics.pretrained.forward_arguments import other_rows
 from tokendynamics.pretrained.length_dependence import as_before
-from tokendynamics.pretrained.network import quietly
+from tokendynamics.pretrained.network import ids_checked, quietly
 from tokendynamics.pretrained.other_libraries import refusing
 from tokendynamics.pretrained.packs import Pack
 
@@ -156,6 +156,7 @@ class GatedNetwork(Hooks):
                 refusing(lambda words: CheckpointError(expected(self.name, "a network that runs with gates", words))),
                 OwnTokens(self.network, self.layout) as tokens,
                 as_before(self.running),
+                ids_checked(self.running, arguments),
             ):
                 output = self.running(**arguments)
             check_ran(self._ran, self.layout, self.name)

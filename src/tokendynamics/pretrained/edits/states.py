@@ -21,7 +21,7 @@ from tokendynamics.pretrained.discovery.layout import Layout
 from tokendynamics.pretrained.edits._pass import OwnTokens, arguments_for, blocks_beside, check_by_token, check_ran
 from tokendynamics.pretrained.forward_arguments import other_rows
 from tokendynamics.pretrained.length_dependence import as_before
-from tokendynamics.pretrained.network import without_cache
+from tokendynamics.pretrained.network import ids_checked, without_cache
 from tokendynamics.pretrained.other_libraries import silenced
 from tokendynamics.pretrained.packs import Pack
 
@@ -198,7 +198,7 @@ def run(network: nn.Module, inputs: Mapping[str, Any]) -> None:
 
 
 def _run(network: nn.Module, inputs: Mapping[str, Any]) -> None:
-    with torch.no_grad(), as_before(network):
+    with torch.no_grad(), as_before(network), ids_checked(network, inputs):
         network(**arguments_for(network, inputs))
 
 

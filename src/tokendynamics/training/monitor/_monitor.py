@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import xarray as xr
-from torch import nn
+from torch import Tensor, nn
 from transformers import TrainerCallback
 
 from tokendynamics.diagnosis.tracing.prompts import named_prompts
@@ -72,7 +72,7 @@ class Monitor(TrainerCallback):
             one at the end.
         tokenizer: Turns texts into token ids; None for that of the Trainer.
         writer: Takes the numbers, beside the loggers of a Trainer: a SummaryWriter, or a function of name, value, step.
-        inputs: For a network that does not come from transformers; see `tokendynamics.load`.
+        inputs: For a network that does not come from transformers, an example or a function; see `tokendynamics.load`.
         half: Which half of a network of two is measured, "encoder" or "decoder", "text" or "vision".
 
     Raises:
@@ -98,9 +98,12 @@ class Monitor(TrainerCallback):
         inputs: Any = None,
         half: str | None = None,
     ) -> None:
-        for argument, given, what in (("tokenizer", tokenizer, "tokenizer"), ("inputs", inputs, "function")):
-            if given is not None and not callable(given):
-                raise ArgumentTypeError(expected(argument, f"a {what} or None", shown(given)))
+        if tokenizer is not None and not callable(tokenizer):
+            raise ArgumentTypeError(expected("tokenizer", "a tokenizer or None", shown(tokenizer)))
+        values = inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple) else (inputs,)
+        if not (inputs is None or callable(inputs) or any(isinstance(value, Tensor) for value in values)):
+            wanted = "an example (a tensor, or a tuple or a mapping with tensors), a function or None"
+            raise ArgumentTypeError(expected("inputs", wanted, shown(inputs)))
         # Texts by name, of which not all are one.
         named = named_prompts(texts)
         different = {_written(item) for item in named.values()}
