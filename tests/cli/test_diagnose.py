@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +52,29 @@ def test_a_diagnosis_leaves_report_data_and_summary(model: str, tmp_path: Path) 
     assert summary["manifest"]["command"].startswith("tokendynamics diagnose random:")
     assert summary["prompts"] == {"prompt 1": "a cat sat"}
     assert xr.open_zarr(out / "trace.zarr").sizes["layer"] == 3
+
+
+def test_the_table_of_layers_has_the_numbers_of_the_trace(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    texts = [argument for text in ("a cat sat", "two red birds fly", "it rains") for argument in ("--prompt", text)]
+    assert call(["diagnose", model, *texts, "--out", "out", *FEW]) == 0
+    shown = capsys.readouterr().out
+    trace = td.Diagnosis.open("out").trace.sel(site="feed_forward")
+    rows = re.findall(r"^ +(\d) +(\S+) +(\S+) +(\S+) +(\S+) +(\S+) +(\S+)", shown, re.MULTILINE)
+    assert [int(row[0]) for row in rows] == trace.layer.values.tolist()
+    kept, left_out = (trace.sel(sinks=sinks).mean("prompt") for sinks in ("kept", "removed"))
+    columns = (
+        (trace.consensus_relative, 5e-4),
+        (left_out.mean_pair_cosine, 5e-4),
+        (kept.consensus_first, 5e-4),
+        (left_out.effective_rank_unit_rows, 5e-3),
+    )
+    for place, (values, digits) in enumerate(columns, start=1):
+        numbers = [float(row[place].replace("−", "-")) for row in rows]
+        assert numbers == pytest.approx(values.values.tolist(), abs=digits * 1.001)
+    assert "E is 1 − mean |cosine|" in " ".join(shown.split())
 
 
 def test_json_goes_to_standard_output_alone(

@@ -71,6 +71,13 @@ def saved_in(folder: Path) -> tuple[Path, ...]:
     return tuple(folder / name for name in sorted(written.entries)) if written else ()
 
 
+_COLUMNS = (
+    "κ′ is the within-text similarity, by which states are named; cosine the mean over pairs of tokens; E is 1 − mean "
+    "|cosine| with the first token; rank the effective rank of tokens scaled to length 1; norm the median; massive how "
+    "many tokens are left out."
+)
+
+
 class Output:
     """Progress and results in the terminal; with `as_json` or `markdown`, standard output holds only that.
 
@@ -136,6 +143,7 @@ class Output:
         self._show_deeper(found)
         self._results.print()
         self._results.print(_layer_table(found))
+        self._results.print(Text(_COLUMNS))
         self._results.print(Text(f"\nReport: {report or UNDRAWN}\nData:   {', '.join(found.files) or 'beside it'}"))
 
     def _show_deeper(self, found: Diagnosis) -> None:
@@ -152,8 +160,8 @@ def _layer_table(found: Diagnosis) -> Table:
     averaged = mean_over_prompts(found.trace)
     last = averaged.sizes["layer"] - 1
     prompts = found.trace.sizes["prompt"]
-    columns = ("layer", "cosine", "E", "rank", "raw rank", "norm", "massive", "state")
-    title = f"Mean over {plural(prompts, 'prompt')}, without massive tokens except E and raw rank"
+    columns = ("layer", "κ′", "cosine", "E", "rank", "norm", "massive", "state")
+    title = f"Mean over {plural(prompts, 'prompt')}, without massive tokens except in E"
     shown = table(*columns, left=("state",), title=title)
     for layer in sorted({round(float(place)) for place in np.linspace(0, last, min(last + 1, _MOST_ROWS))}):
         site = averaged.sel(layer=layer, site="feed_forward")
@@ -168,10 +176,10 @@ def _layer_table(found: Diagnosis) -> Table:
 def _cells(site: xr.Dataset, sinks: float | None) -> list[str]:
     kept, removed = site.sel(sinks="kept"), site.sel(sinks="removed")
     return [
+        fixed(float(removed.consensus_relative), 3),
         fixed(float(removed.mean_pair_cosine), 3),
         fixed(float(kept.consensus_first), 3),
         fixed(float(removed.effective_rank_unit_rows)),
-        fixed(float(kept.effective_rank)),
         number(float(removed.norm_median)),
         "" if sinks is None else fixed(sinks, 1),
     ]
