@@ -156,6 +156,28 @@ def test_the_order_does_not_change_which_layers_are_audited(tokens: int) -> None
     assert problem.startswith(f"its attention runs over {DIM} channels, not over the {tokens} tokens")
 
 
+class TokensFirst(nn.Module):
+    """Reads (token, input, feature), and hands on states with the inputs or the tokens first."""
+
+    def __init__(self, order: str, mixer: type[nn.Module]) -> None:
+        super().__init__()
+        self.network = Series(lambda: Block(mixer(), order), order)
+
+    def forward(self, series: Tensor) -> Tensor:
+        return self.network(series.transpose(0, 1)).transpose(0, 1)
+
+
+@pytest.mark.parametrize("inputs", [2, 3, 7])
+@pytest.mark.parametrize("order", ["inputs first", "tokens first"])
+@pytest.mark.parametrize("mixer", [ByHand, HeadsBesideInputs, Channels, Convolution])
+def test_a_network_that_reads_tokens_first_is_refused_with_any_example(
+    mixer: type[nn.Module], order: str, inputs: int
+) -> None:
+    """Of its example the first axis would be taken for that of the inputs."""
+    with pytest.raises(CheckpointError, match=FIRST):
+        td.load(TokensFirst(order, mixer).eval(), inputs=torch.randn(7, inputs, 3))
+
+
 class InRows(Block):
     """Tokens of all inputs stand one below the other, or side by side."""
 

@@ -349,7 +349,7 @@ def _attention(
         return None, None, None, other_axis
     if len(block_call.attentions) > 1:
         modules = list(dict.fromkeys(seen.module for _, seen in block_call.attentions))
-        names = [_name_in(block_call.call.module, module) for module in modules]
+        names = [_name_in(block_call.call.module, module) or "the block itself" for module in modules]
         several = f"it has {len(names)} attentions ({', '.join(names)}); one can be read"
         runs = f"its attention runs {len(block_call.attentions)} times"
         return None, None, None, several if names[1:] else runs

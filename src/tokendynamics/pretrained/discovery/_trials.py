@@ -249,6 +249,8 @@ def _check_inputs_first(
     if shape[:2] == (2, 2):  # of three inputs the lengths differ
         states = _states_of(network, inputs(3), block)
         first = first or (states is not None and tuple(states.shape[:2]) == (2, 3))
+    if not axes and not first:  # what acts on each other are tokens
+        first = _spreads(network, inputs(2), block, 0) and not _spreads(network, inputs(2), block, 1)
     if first:
         advice = "build it with batch_first=True if its class has that; others of this layout are not read"
         raise LayoutNotFoundError(expected(start.name, _WANTED, f"{shape} for 2 inputs, with tokens first", advice))
@@ -268,10 +270,22 @@ def _of_attention(network: nn.Module, given: Mapping[str, Any], block: BlockCall
             return ()
         changed = (query - usual).abs().amax(dim=-1) > _CHANGED * usual.abs().max()
         of_inputs, of_places = changed.any(dim=1), changed.any(dim=0)
-        by_row = len(usual) == 2 and block.call.x.ndim == 2  # a row is a token of one input
+        by_row = block.call.x.ndim == 2  # a row is a token of one input
         if (bool(of_inputs.all()) or (by_row and bool(of_inputs.any()))) and not bool(of_places.all()):
             axes.append(axis)
     return tuple(axes)
+
+
+def _spreads(network: nn.Module, given: Mapping[str, Any], block: BlockCall, axis: int) -> bool:
+    """Return whether a block gives other states at further places along an axis where the first one is changed."""
+
+    def changed(states: Tensor) -> Tensor:
+        return _with_other_last(states.flip(axis), axis).flip(axis)
+
+    usual, other = (_states_of(network, given, block, change) for change in (torch.clone, changed))
+    if usual is None or other is None or usual.shape != other.shape or usual.shape[axis] < 2:
+        return False
+    return _differ(*(states.narrow(axis, 1, states.shape[axis] - 1) for states in (other, usual)))
 
 
 def _with_other_last(states: Tensor, axis: int) -> Tensor:
@@ -325,10 +339,13 @@ def _queries(
     """Return the queries, (input, token, feature), of the first attention of a block that reads changed states."""
     queries: list[Tensor] = []
     _states_of(network, given, block, change, lambda call: queries.append(call.query.clone()))
-    if not queries or len(queries[0]) % 2:
+    if not queries:
         return None
+    count = len(queries[0])
+    if count in block.call.y.shape[:2]:  # of all inputs, whichever axis is theirs
+        return queries[0].transpose(1, 2).flatten(2)
     # Heads, or windows, may stand beside the inputs.
-    return queries[0].unflatten(0, (2, -1)).permute(0, 3, 1, 2, 4).flatten(2)
+    return None if count % 2 else queries[0].unflatten(0, (2, -1)).permute(0, 3, 1, 2, 4).flatten(2)
 
 
 def _states_of(
