@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
+from scipy.integrate import solve_ivp
 
 import tokendynamics as td
 from report.chromium import PHONE, emulate, on_a_phone, violations, width_on_a_phone
@@ -309,6 +310,87 @@ def test_a_chart_names_its_ends_or_the_one_value_that_it_has(opened: Any) -> Non
     assert written_in(opened, "spread") == [number(max(spreads)), number(min(spreads))]
 
 
+def test_a_strip_rises_with_the_cosine_and_has_the_values_of_beta_in_order(opened: Any) -> None:
+    """One on top, −1 at the bottom; β on a logarithmic scale, and the bar at the β that is set."""
+    asked(opened, "hook.set({preset: 'leader', beta: 1})")
+    values = asked(opened, "hook.sweep()")
+    lines = opened.execute_script("""
+    const lines = [], kept = line;
+    line = (pen, colour, dash, points) => lines.push(points);
+    drawSweep();
+    line = kept;
+    return lines;
+    """)
+    (top, bottom), curve = lines
+    low, high = curve[0][0], curve[-1][0]
+    np.testing.assert_allclose([x for x, _ in curve], np.linspace(low, high, 25), atol=0.01)
+    assert top[0] == bottom[0] == pytest.approx(low + (high - low) / 3, abs=0.01)
+    height = bottom[1]
+    np.testing.assert_allclose([y for _, y in curve], 3 + (height - 6) * (1 - np.array(values)) / 2, atol=0.01)
+
+
+def test_a_strip_without_a_value_says_why(opened: Any) -> None:
+    asked(opened, "hook.set({preset: 'rotary', weights: 'linear', mask: 'causal'})")
+    assert set(asked(opened, "hook.sweep()")) == {None}
+    assert words(opened, "sweep-words").endswith("the β that is set. No run reaches that time.")
+
+
+def test_the_bar_in_the_charts_is_at_the_time_that_is_shown(opened: Any) -> None:
+    """A bar of two pixels below the curves, whose first point is at 4.5 rem and whose last is at the right edge."""
+    asked(opened, "hook.set({preset: 'leader'})")
+    for frame in (0, 75, 300):
+        asked(opened, "hook.seek(arguments[0])", frame)
+        share = "return Number(document.getElementById('rank').computedStyleMap().get('--at')[0])"
+        assert opened.execute_script(share) == pytest.approx(frame / 300)
+
+
+def test_a_sweep_of_a_slow_flow_leaves_the_page_time(opened: Any) -> None:
+    """By a clock that goes on by a millisecond whenever it is asked: a piece of a run ends when its time is over."""
+    asked(opened, "hook.set({preset: 'metastability', tokens: 31})")
+    steps = opened.execute_script("""
+    const kept = performance.now.bind(performance);
+    let clock = 0;
+    sweep.key = "";
+    performance.now = () => clock++;
+    const steps = [];
+    try {
+      for (let piece = 0; piece < 5; piece++) {
+        sweepOn();
+        steps.push(sweep.movie.run.steps);
+      }
+    } finally { performance.now = kept; }
+    return steps;
+    """)
+    assert 1 <= steps[0] <= 4
+    assert all(1 <= after - before <= 4 for before, after in pairwise(steps))
+    # What is computed in pieces is what is computed at once.
+    values = asked(opened, "hook.sweep()")
+    whole = opened.execute_script(
+        "sweep.key = ''; const now = performance.now; performance.now = () => 0;"
+        f"try {{ return {HOOK}.sweep() }} finally {{ performance.now = now }}"
+    )
+    assert values == whole
+
+
+def test_tokens_that_hardly_pull_each_other_keep_the_digits_of_their_motion(opened: Any) -> None:
+    """At β = 40 two tokens at right angles move by exp(−40) a time: far less than a coordinate's rounding."""
+    flow = td.Flow(td.Attention(np.eye(2), np.eye(2), normalization="plain"), td.Sphere())
+    start = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    end = 2e15
+    given = numbers_of(flow, start), 40.0, [0.0, end]
+    states = np.reshape(
+        asked(opened, "hook.solve(arguments[0], arguments[1], arguments[2]).states", *given)[-1], (2, 2)
+    )
+
+    def slope(_: float, angle: np.ndarray) -> np.ndarray:
+        return -2 * np.sin(angle) / (1 + np.exp(40 * (1 - np.cos(angle))))
+
+    solved = solve_ivp(slope, (0.0, end), [np.pi / 2], rtol=1e-10, atol=1e-12, method="LSODA")
+    angle = float(np.arccos(np.clip(states[0] @ states[1], -1, 1)))
+    assert float(solved.y[0, -1]) < np.pi / 2 - 0.01
+    assert angle == pytest.approx(float(solved.y[0, -1]), abs=1e-6)
+
+
 def test_the_code_is_small() -> None:
     text = "\n\n".join(resource(name) for name in _page.SCRIPTS)  # as on the page
     code = re.sub(r"/\*\*.*?\*/|^//.*?$", "", text, flags=re.DOTALL | re.MULTILINE)  # without comments and types
@@ -343,6 +425,7 @@ def test_each_step_of_the_tour_claims_what_its_control_does(opened: Any) -> None
         asked(opened, "hook.tour(arguments[0])", place)
         assert words(opened, "tour-place") == f"Step {place + 1} of 8"
         assert len(opened.find_elements("css selector", ".pointed")) == 1
+        assert opened.find_element("id", "tour-back").is_enabled() == (place > 0)
         before, said = asked(opened, "hook.measure(arguments[0])", step["measure"]), words(opened, "tour-seen")
         assert said.startswith("Now: ")
         assert words(opened, "tour-text") == step["text"]

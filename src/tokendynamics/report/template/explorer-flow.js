@@ -162,10 +162,11 @@ class Run {
     return this.ended !== "" || this.states.length === this.times.length;
   }
 
-  /** Go on to the next of the times; false where it is not reached. */
-  next() {
+  /** Go on to the next of the times; false where it is not reached, by then or at all. @param {number} deadline of `performance.now` */
+  next(deadline = Infinity) {
     const until = this.times[this.states.length], trial = new Float64Array(this.y.length);
     while (this.t < until) {
+      if (performance.now() > deadline) return false;
       const last = this.t + 1.0001 * this.step >= until, h = last ? until - this.t : this.step;
       for (let stage = 0; stage < 6; stage++) {
         for (let entry = 0; entry < trial.length; entry++) {
@@ -202,7 +203,8 @@ class Run {
   }
 }
 
-const LINK = 0.1; // radians: tokens that are nearer than this are of one cluster
+/** Radians: tokens that are nearer than this are of one cluster. */
+const LINK = 0.1;
 
 /** What is measured of states: as `tokendynamics.observables` has it.
  * @param {Float64Array} y @param {number} n @param {number} dim */

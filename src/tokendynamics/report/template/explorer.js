@@ -15,10 +15,13 @@
 
 /** @type {{version: string, systems: Shown[], tour: {text: string, preset: string, control: string, measure: string}[]}} */
 const DATA = JSON.parse(element("explorer-data").textContent);
-const SECONDS = 12; // from the first frame to the last
-const TRAIL = 45; // frames
+/** From the first frame to the last. */
+const SECONDS = 12;
+/** Frames that a trail goes back. */
+const TRAIL = 45;
 const VIEW = { turn: 0.7, lift: 0.35 };
-const ROUNDING = 1e-12; // of a spread: below it nothing is data
+/** Of a spread: below it nothing is data. */
+const ROUNDING = 1e-12;
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
 /** @param {string} name */
@@ -61,7 +64,7 @@ function fromAddress(fragment) {
       const value = text.trim() === "" ? NaN : Number(text), [low, high] = most[name];
       const whole = name === "tokens" || name === "frame";
       if (value >= low && value <= high && (!whole || Number.isInteger(value))) (Object.hasOwn(seen, name) ? seen : settings)[name] = value;
-      else problems.push(`${name} = ${text.slice(0, 20)} is no ${whole ? "whole " : ""}number from ${short(low)} to ${name === "tokens" ? high : short(high)}`);
+      else problems.push(`${name} = ${text.slice(0, 20)} is no ${whole ? "whole " : ""}number from ${short(low)} to ${short(high)}`);
     } else if (["mask", "weights", "positions"].includes(name)) {
       if ([...element(name).options].some((option) => option.value === text)) settings[name] = text;
       else problems.push(`${name} = ${text.slice(0, 20)} is not known`);
@@ -115,7 +118,7 @@ class Movie {
   advance(milliseconds) {
     if (!this.run || this.run.finished) return false;
     const until = performance.now() + milliseconds;
-    while (!this.run.finished && performance.now() < until) this.run.next();
+    while (!this.run.finished && performance.now() < until) this.run.next(until);
     this.measure();
     return !this.run.finished;
   }
@@ -216,6 +219,7 @@ function drawChart(name) {
   const all = movies.flatMap((one) => one.measures.map(value)).filter(Number.isFinite);
   context.fillStyle = look.muted;
   context.font = `${0.69 * look.rem}px system-ui, sans-serif`;
+  element(name).style.backgroundSize = all.length ? "" : "0";
   if (!all.length) {
     context.fillText(name === "energy" ? "known for live flows of one head" : movie.run ? (movie.n < 2 ? "undefined for one token" : "undefined: a token is at zero") : "undefined, or not measured", 0, height / 2);
     return;
@@ -232,7 +236,6 @@ function drawChart(name) {
   const left = 4.5 * look.rem, x = (/** @type {number} */ at) => left + ((width - left - 2) * at) / longest, y = (/** @type {number} */ at) => 4 + ((height - 8) * (high - at)) / (high - low);
   const floor = Math.log10(ROUNDING);
   if (log && low < floor) line(context, look.muted, [4, 3], [[left, y(floor)], [width, y(floor)]]);
-  line(context, look.rule, [], [[x(position), 0], [x(position), height]], 2);
   for (const one of movies) {
     const points = one.measures.map((measures, at) => [x((at * longest) / (one.times.length - 1)), y(value(measures))]).filter((point) => Number.isFinite(point[1]));
     line(context, one === movie ? look.accent : look.muted, one === movie ? [] : [5, 3], points, 1.6);
@@ -422,8 +425,7 @@ function drawSweep() {
   const [low, high] = ranges(movie.system).beta, x = (/** @type {number} */ beta) => (width - 12) * Math.log(beta / low) / Math.log(high / low) + 6, look = colours(), y = (/** @type {number} */ value) => 3 + (height - 6) * (1 - value) / 2;
   line(context, look.rule, [], [[x(settings.beta), 0], [x(settings.beta), height]], 2);
   line(context, look.accent, [], sweep.values.map((value, at) => [x(sweptBeta(at)), y(value)]).filter((point) => Number.isFinite(point[1])), 1.5);
-  const whole = sweep.values.length === SWEPT;
-  element("sweep-words").textContent = `Mean cosine of all pairs at t = ${short(movie.times[movie.times.length - 1])} for β from ${short(low)} to ${short(high)}, on a scale from −1 to 1; the bar marks the β that is set. ${whole ? `Computed by ${sweep.by}.` : "Being computed …"}`;
+  element("sweep-words").textContent = `Mean cosine of all pairs at t = ${short(movie.times[movie.times.length - 1])} for β from ${short(low)} to ${short(high)}, on a scale from −1 to 1; the bar marks the β that is set. ${sweep.values.length < SWEPT ? "Being computed …" : sweep.values.some(Number.isFinite) ? `Computed by ${sweep.by}.` : "No run reaches that time."}`;
 }
 
 // ---- the page ------------------------------------------------------------------------------------------------------------
@@ -484,15 +486,16 @@ function show() {
   drawSweep();
 }
 
-/** Draw the tokens, and (`all`) what is measured over time. */
-function draw(all = true) {
+/** Draw the tokens, their numbers (`much` 1), and all that is measured over time (2). */
+function draw(much = 2) {
   const at = Math.min(position, movie.last), frame = Math.floor(at);
   drawStage(element("stage"), movie, at);
   if (keptMovie) drawStage(element("kept"), keptMovie, Math.min((at * (keptMovie.times.length - 1)) / (movie.times.length - 1), keptMovie.last));
-  if (!all) return;
-  for (const name of Object.keys(CHARTS)) {
-    drawChart(name);
-    const value = CHARTS[name](movie.measures[frame]);
+  if (!much) return;
+  element("charts").style.setProperty("--at", position / (movie.times.length - 1));
+  for (const [name, pick] of Object.entries(CHARTS)) {
+    if (much > 1) drawChart(name);
+    const value = pick(movie.measures[frame]);
     element(`${name}-value`).textContent = name === "spread" ? rounded(value) : short(value);
   }
   element("time").value = String(frame);
@@ -531,7 +534,7 @@ function step(now) {
       play(false);
     }
   }
-  if (position !== before || grown) draw(grown || Math.floor(position) !== Math.floor(before));
+  if (position !== before || grown) draw(grown ? 2 : Number(Math.floor(position) !== Math.floor(before)));
   if (!computing && position === before) sweepOn();
   if (!computing && grown) tellTour();
   if (now - spoken > 2000) {
@@ -587,7 +590,7 @@ function wire() {
     drag = [event.clientX, event.clientY];
     stage.setPointerCapture(event.pointerId);
     pointer = { canvas: stage, x: event.offsetX, y: event.offsetY };
-    draw(false);
+    draw(0);
   });
   stage.addEventListener("pointermove", (/** @type {PointerEvent} */ event) => {
     pointer = { canvas: stage, x: event.offsetX, y: event.offsetY };
@@ -595,7 +598,7 @@ function wire() {
       turnBy((drag[0] - event.clientX) / 150, (event.clientY - drag[1]) / 150);
       drag = [event.clientX, event.clientY];
     }
-    draw(false);
+    draw(0);
   });
   stage.addEventListener("pointerup", () => {
     drag = null;
@@ -604,7 +607,7 @@ function wire() {
   stage.addEventListener("pointerleave", (/** @type {PointerEvent} */ event) => {
     if (event.pointerType === "touch") return; // the label of a token that was touched stays
     pointer = null;
-    draw(false);
+    draw(0);
   });
   stage.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
     /** @type {Record<string, [number, number]>} */
@@ -693,7 +696,7 @@ if (element("stage").getContext("2d")) {
   /** Milliseconds of one picture, averaged. @param {number} pictures */
   drawing(pictures) {
     const began = performance.now();
-    for (let picture = 0; picture < pictures; picture++) draw(false);
+    for (let picture = 0; picture < pictures; picture++) draw(0);
     return (performance.now() - began) / pictures;
   },
 };
