@@ -449,12 +449,48 @@ def test_numbers_are_written_as_in_python(sign: int, opened: Any) -> None:
     assert asked(opened, "arguments[0].map(hook.written)", values) == [number(value) for value in values]
 
 
+def test_a_page_of_presets_has_a_tour_and_one_of_a_run_has_none(opened: Any, tmp_path: Path) -> None:
+    assert opened.find_element("id", "tour-start").is_displayed()
+    opened.find_element("id", "tour-start").click()
+    assert words(opened, "tour-place") == "Step 1 of 8"
+    assert not opened.find_element("id", "tour-start").is_displayed()
+    assert not opened.find_element("id", "tour-back").is_enabled()
+    opened.find_element("id", "tour-next").click()
+    opened.find_element("id", "tour-back").click()
+    assert words(opened, "tour-place") == "Step 1 of 8"
+    opened.find_element("id", "tour-end").click()
+    assert opened.find_element("id", "tour-start").is_displayed()
+    opened.get(run_of(2.0, 2).explore(tmp_path / "page.html").as_uri())
+    assert not opened.find_element("id", "tour-start").is_displayed()
+
+
+def test_the_axes_of_a_plane_are_level_and_upright_and_cross_at_zero(opened: Any) -> None:
+    asked(opened, "hook.set({preset: 'rotary'})")
+    svg = asked(opened, "hook.svg()")
+    real = r"(-?[\d.]+)"
+    level, upright = ([float(x) for x in ends] for ends in re.findall(rf'd="M{real},{real}L{real},{real}"', svg)[:2])
+    width, height = (float(size) for size in re.findall(r'viewBox="0 0 (\d+) (\d+)"', svg)[0])
+    assert level[1] == level[3] == pytest.approx(height / 2, abs=0.01)
+    assert upright[0] == upright[2] == pytest.approx(width / 2, abs=0.01)
+    assert level[0] < 0.1 * width < 0.9 * width < level[2]
+    assert min(upright[1], upright[3]) < 0.1 * height < 0.9 * height < max(upright[1], upright[3])
+
+
 def test_a_term_shows_its_sentence_where_it_stands(opened: Any) -> None:
     tip = opened.find_element("id", "tip")
     for term in opened.find_elements("css selector", "[data-term]"):
         opened.execute_script("arguments[0].focus()", term)
         assert tip.is_displayed()
         assert tip.text == words(opened, f"term-{term.get_attribute('data-term')}")
+    for edge in ("start", "end"):
+        box = opened.execute_script(
+            "const term = document.querySelector('[data-term=energy]'); term.blur();"
+            "term.scrollIntoView({block: arguments[0]}); term.focus();"
+            "const box = document.getElementById('tip').getBoundingClientRect();"
+            "return [box.top, box.bottom, innerHeight]",
+            edge,
+        )
+        assert 0 <= box[0] < box[1] <= box[2]
     opened.switch_to.active_element.send_keys("\ue00c")
     assert not tip.is_displayed()
 
