@@ -286,3 +286,21 @@ def test_maps_with_channels_first_are_refused_whatever_their_sides_are(sides: tu
     parts = mixer.qkv.weight.detach().unflatten(0, (3, HEADS, -1))
     for factor, part in zip((factors.query, factors.key, factors.value), parts, strict=True):
         torch.testing.assert_close(factor.float(), part.mT, rtol=1e-5, atol=1e-6)
+
+
+class Filled(Map):
+    """Places that a window is filled up with change with no feature and no place of the states."""
+
+    def forward(self, states: Tensor) -> Tensor:
+        normed = functional.pad(self.norm1(states), (0, 0, 0, 1, 0, 1))
+        mixed = self.mixer(normed.flatten(1, 2)).unflatten(1, normed.shape[1:3])
+        states = states + mixed[:, : states.shape[1], : states.shape[2]]
+        return states + self.mlp(self.norm2(states))
+
+
+def test_places_that_a_window_is_filled_up_with_do_not_exchange_axes() -> None:
+    network = OfMaps(False)
+    network.blocks = nn.ModuleList([Filled(False) for _ in range(2)])
+    ckpt = td.load(network.eval(), inputs=lambda count: {"pixels": torch.randn(count, 3, 3, 3)})
+    with pytest.raises(CheckpointError, match=r"one state for each token, got states of shape \(1, 3, 3, 8\)"):
+        td.trace(ckpt, [{"pixels": torch.randn(1, 3, 3, 3)}])

@@ -151,7 +151,8 @@ def check_axes(
     if len(shape) == 3:
         _check_inputs_first(network, inputs, block, axes)
         axes = axes if len(axes) == 1 else _of_length(network, inputs(2), block) or _of_norms(start, recorded)
-    if axes and axes[-1] == len(shape) - 1:
+    # Where the usual axis shows as well, what does not change are places that a window was filled up with.
+    if axes and axes[-1] == len(shape) - 1 and (0 if len(shape) == 2 else 1) not in axes:
         usual = "(input, channel, time)" if len(shape) < 4 else "(input, channel, row, column)"
         came = f"{shape} with the tokens along the last axis, as in {usual}"
         advice = "turn them inside of the blocks, so that these read and return (input, token, feature)"
