@@ -294,6 +294,14 @@ def test_a_strip_has_no_value_where_tokens_fly_apart_and_is_left_to_the_page_whe
     assert _system.strip(slow, start[:1], np.array([0.0, 1.0])) is None
 
 
+@pytest.mark.parametrize(("third", "value"), [([0.0, 1.0], 2 / 3), ([0.0, 0.0], None)])
+def test_a_token_at_the_origin_has_no_direction_and_one_on_an_axis_has(third: list[float], value: float | None) -> None:
+    at_rest = td.Flow(td.Attention(EYE[:2, :2], 0 * EYE[:2, :2]), td.Free())
+    start = torch.tensor([[0.0, 2.0], [-(3**0.5), 1.0], third], dtype=torch.float64)
+    values = _system.strip(at_rest, start, np.array([0.0, 1.0]))
+    assert values == ([None if value is None else pytest.approx(value, abs=1e-6)] * 25)
+
+
 def test_a_flow_whose_runs_take_long_has_no_certificates() -> None:
     flow, times = td.Flow(td.Attention(EYE, EYE), td.Sphere()), np.array([0.0, 1.0])
     start = td.Sphere().sample(6, 3, seed=2)
