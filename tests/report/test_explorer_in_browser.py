@@ -576,10 +576,12 @@ def test_pictures_and_settings_keep_no_memory(opened: Any) -> None:
         "for (let place = 0; place < 30; place++) "
         "{ hook.set({beta: 1 + (place % 7), tokens: 8}); hook.seek(300); hook.drawing(120); }"
     )
-    opened.execute_script(f"const hook = {HOOK}; {once}")
-    first = heap()
-    opened.execute_script(f"const hook = {HOOK}; for (let minute = 0; minute < 3; minute++) {{ {once} }}")
-    assert heap() < 1.05 * first
+    heaps = []
+    for _ in range(10):
+        opened.execute_script(f"const hook = {HOOK}; {once}")
+        heaps.append(heap())
+    # In the first rounds the browser keeps what it compiles, and at any time it may throw some of that away.
+    assert min(heaps[7:]) < 1.05 * min(heaps[3:6])
 
 
 @pytest.mark.parametrize(
