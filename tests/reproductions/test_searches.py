@@ -27,6 +27,7 @@ def test_the_page_has_the_numbers_of_the_record(search: dict) -> None:
     outcomes = search["outcomes"]
     assert sum(outcomes.values()) == search["applying"] <= search["drawn"]
     assert (search["counterexample"] is not None) == (outcomes["fails"] > 0)
+    assert (search["shortfall"] > 0) == (outcomes["holds"] < search["applying"])
     numbers = [f"{search['applying']:,}", *(f"{outcomes[word]:,}" for word in ("holds", "undecided", "fails"))]
     row = f"| `{search['statement']}` | {search['standing']} | {search['rounds']} | {' | '.join(numbers)} |"
     assert row in PAGE
