@@ -72,9 +72,9 @@ def saved_in(folder: Path) -> tuple[Path, ...]:
 
 
 _COLUMNS = (
-    "κ′ is the within-text similarity, by which states are named; cosine the mean over pairs of tokens; E is 1 − mean "
-    "|cosine| with the first token; rank the effective rank of tokens scaled to length 1; norm the median; massive how "
-    "many tokens are left out."
+    "κ′ is the within-{noun} similarity, by which states are named; cosine the mean over pairs of tokens; E is 1 − "
+    "mean |cosine| with the first token; rank the effective rank of tokens scaled to length 1; norm the median; "
+    "massive how many tokens are left out."
 )
 
 
@@ -143,7 +143,7 @@ class Output:
         self._show_deeper(found)
         self._results.print()
         self._results.print(_layer_table(found))
-        self._results.print(Text(_COLUMNS))
+        self._results.print(Text(_COLUMNS.format(noun=found.trace.attrs["prompt_noun"])))
         self._results.print(Text(f"\nReport: {report or UNDRAWN}\nData:   {', '.join(found.files) or 'beside it'}"))
 
     def _show_deeper(self, found: Diagnosis) -> None:
