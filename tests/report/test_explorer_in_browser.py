@@ -1037,7 +1037,9 @@ def stops_of_tab(browser: Any) -> list[dict[str, Any]]:
         const group = one.closest("form, .middle, #theory");
         if (one === document.body || one.matches(".skip")) return null;
         const label = one.id || one.dataset.term || one.name || one.textContent.slice(0, 40);
-        return { label, top: box.top + scrollY, left: box.left, group: group ? group.id || group.className : "" };
+        // In its group, which may scroll by itself.
+        const top = box.top - (group ? group.getBoundingClientRect().top - group.scrollTop : -scrollY);
+        return { label, top, left: box.left, group: group ? group.id || group.className : "" };
         """)
         if stop is None or stop in stops:
             if stops:
