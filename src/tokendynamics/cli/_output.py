@@ -72,7 +72,7 @@ def saved_in(folder: Path) -> tuple[Path, ...]:
 
 
 _COLUMNS = (
-    "κ′ is the within-{noun} similarity, by which states are named; cosine the mean over pairs of tokens; E is 1 − "
+    "κ′ is the within-{noun} similarity, on which most states rest; cosine the mean over pairs of tokens; E is 1 − "
     "mean |cosine| with the first token; rank the effective rank of tokens scaled to length 1; norm the median; "
     "massive how many tokens are left out."
 )
