@@ -104,7 +104,9 @@ def test_prompts_of_other_lengths_are_padded_with_nothing() -> None:
 
 
 def test_a_network_whose_attention_does_not_show_is_refused() -> None:
-    with pytest.raises(CheckpointError, match="whose attention shows, once a layer, got 0 attentions in 3 layers"):
+    with pytest.raises(
+        CheckpointError, match="attention between the tokens shows in every layer, got layer 1: no softmax"
+    ):
         td.attention_seen(load(network_of("mamba")[0]), [IDS])
 
 

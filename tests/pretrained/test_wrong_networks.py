@@ -14,6 +14,7 @@ from torch.nn import functional
 
 import tokendynamics as td
 from tokendynamics.numerics import AttentionFactorsError, CheckpointError
+from tokendynamics.pretrained.discovery.layout import OTHER_PLACES
 
 DIM, HEADS, VOCABULARY = 24, 4, 40
 PROMPT = torch.tensor([5, 9, 33, 21, 7, 2])
@@ -62,6 +63,51 @@ class FusedChannels(Attention):
         return functional.scaled_dot_product_attention(q.mT, k.mT, v.mT).mT
 
 
+class Flipped(Attention):
+    """Keys and values stand in the other direction: sender j is no token j."""
+
+    def mixed(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return super().mixed(q, k.flip(2), v.flip(2))
+
+
+class Mixed(Attention):
+    """As many keys and values as tokens, each a sum over all of these (Linformer)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.along = nn.Linear(6, 6, bias=False)
+
+    def mixed(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return super().mixed(q, self.along(k.mT).mT, self.along(v.mT).mT)
+
+
+class Strided(Attention):
+    """A key and a value for each two tokens (PVT): the last of nine tokens has no part in them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pairs = nn.Conv1d(2 * DIM, 2 * DIM, 2, 2)
+
+    def mixed(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        both = torch.cat((k, v), dim=1).mT.flatten(1, 2)
+        k, v = self.pairs(both).unflatten(1, (2 * HEADS, -1)).mT.chunk(2, dim=1)
+        return super().mixed(q, k, v)
+
+
+class Learned(Attention):
+    """Two keys and values stand before those of the tokens, as prefix tuning has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = nn.Parameter(torch.randn(2, HEADS, 2, DIM // HEADS))
+
+    def mixed(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        k, v = (
+            torch.cat((one.expand(len(q), -1, -1, -1), own), 2) for one, own in zip(self.before, (k, v), strict=True)
+        )
+        return super().mixed(q, k, v)
+
+
 class Fourier(nn.Module):
     """As in FNet: no attention."""
 
@@ -98,6 +144,14 @@ class ByTime(Block):
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.unflatten(1, (3, -1)).flatten(0, 1)).unflatten(0, (len(x), 3)).flatten(1, 2)
+
+
+class Turned(Block):
+    """Tokens change places before the attention, and back after it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.mixer(self.norm1(x).roll(2, 1)).roll(-2, 1)
+        return x + self.mlp(self.norm2(x))
 
 
 class Network(nn.Module):
@@ -145,6 +199,10 @@ NO_AUDIT: dict[str, tuple[Callable[[], nn.Module], type[Block], int, str]] = {
     "channels": (Channels, Block, 9, "its attention runs over 6 channels of each head, not over the 9 tokens"),
     "as many tokens": (Channels, Block, 6, "its attention runs over 6 channels of each head, not over the 6 tokens"),
     "fused": (FusedChannels, Block, 6, "its attention runs over 6 channels of each head, not over the 6 tokens"),
+    "flipped": (Flipped, Block, 9, OTHER_PLACES),
+    "mixed": (Mixed, Block, 6, OTHER_PLACES),
+    "strided": (Strided, Block, 9, rf"{OTHER_PLACES} \(9 queries, 4 keys\)"),
+    "learned": (Learned, Block, 9, rf"{OTHER_PLACES} \(9 queries, 11 keys\)"),
     "by time": (Attention, ByTime, 12, "its attention runs over groups of 4 of the 12 tokens"),
 }
 
@@ -158,6 +216,9 @@ def test_what_is_no_softmax_attention_over_tokens_is_traced_and_not_audited(case
     assert torch.equal(ckpt.states(PROMPT).feed_forward, by_hooks(network, PROMPT))
     trace = td.trace(ckpt, [PROMPT.tolist()])
     assert bool(trace.attention_received.isnull().all())
+    with pytest.raises(CheckpointError, match=f"between the tokens shows in every layer, got layer 1: {words}"):
+        td.attention_seen(ckpt, [PROMPT.tolist()])
+    assert not ckpt.layout.causal
     with pytest.raises(AttentionFactorsError, match=f"whose factors are found, got none .{words}") as refusal:
         td.audit(ckpt)
     assert refusal.value.args[0].count("\n") == 0
@@ -169,6 +230,16 @@ def test_what_is_no_softmax_attention_over_tokens_is_traced_and_not_audited(case
         by_hooks(network, PROMPT)
         expected.remove()
         assert torch.equal(ckpt.states(PROMPT).attention[1], seen[0])
+
+
+def test_weights_between_tokens_in_another_order_are_not_measured() -> None:
+    prompt, usual = list(range(14)), loaded(network_of(Attention))
+    assert not bool(td.trace(usual, [prompt]).attention_received.isnull().all())
+    ckpt = loaded(network_of(Attention, Turned))
+    assert td.audit(ckpt).sizes["layer"] == 3
+    assert bool(td.trace(ckpt, [prompt]).attention_received.isnull().all())
+    with pytest.raises(CheckpointError, match=OTHER_PLACES):
+        td.attention_seen(ckpt, [PROMPT.tolist()])
 
 
 def test_attention_over_as_many_tokens_as_features_is_audited() -> None:

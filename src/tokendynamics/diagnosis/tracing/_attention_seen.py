@@ -79,12 +79,22 @@ def attention_seen(
     (('prompt', 'layer', 'head', 'token'), True)
     """
     ckpt = as_checkpoint(ckpt)
+    _check_shows(ckpt)
     prompts = named_prompts(texts, ckpt)
     given = {name: prepared(ckpt, item, truncate=truncate, argument=name) for name, item in prompts.items()}
     _check_fit(ckpt, {name: len(each.tokens or ()) for name, each in given.items()}, patterns)
     with reporting(progress) as report:
         rows = [_of_prompt(ckpt, each, patterns) for each in tracked(given.values(), report, "watching the attention")]
     return _as_dataset(ckpt, rows, list(prompts))
+
+
+def _check_shows(ckpt: Checkpoint) -> None:
+    """Refuse a network in a layer of which the weights that would be seen are not those between its tokens."""
+    for number in ckpt.layout.attending:
+        layer = ckpt.layout.layers[number - 1]
+        if not layer.shows:
+            wanted = "a network whose attention between the tokens shows in every layer"
+            raise CheckpointError(expected(ckpt.name, wanted, f"layer {number}: {layer.problem}"))
 
 
 def _check_fit(ckpt: Checkpoint, tokens: Mapping[str, int], patterns: bool) -> None:

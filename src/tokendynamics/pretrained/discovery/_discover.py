@@ -31,6 +31,7 @@ from tokendynamics.pretrained.discovery._rotation import TooFewInputsError
 from tokendynamics.pretrained.discovery._spans import BlockCall, joining
 from tokendynamics.pretrained.discovery._trials import (
     Mixing,
+    attends_by_token,
     check_axes,
     check_one_sequence,
     keys_of_another_sequence,
@@ -38,6 +39,7 @@ from tokendynamics.pretrained.discovery._trials import (
     sees_order,
     takes_rows_apart,
 )
+from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.layout import (
     CROSSES,
     CROSSES_ALONE,
@@ -46,6 +48,7 @@ from tokendynamics.pretrained.discovery.layout import (
     NOT_READ,
     NOT_SHOWN,
     OTHER_AXIS,
+    OTHER_PLACES,
     AttentionLayout,
     BlockLayout,
     Layout,
@@ -371,13 +374,22 @@ def _attention(
     except TooFewInputsError:
         raise
     except LayoutNotFoundError as problem:
-        return None, None, projected, CROSSES_ALONE if keys_of_another_sequence(block) else str(problem)
+        crossing = CROSSES_ALONE if keys_of_another_sequence(block) else ""
+        return None, None, projected, crossing or _other_places(call, block) or str(problem)
     attending = seen.call
     shape = torch.Size(()) if attending.x is None else attending.x.shape
     first = attending.module.batch_first if isinstance(attending.module, nn.MultiheadAttention) else None
     buffers = dict(attending.module.named_buffers())
     kept = Seen(shape, attending.arguments, buffers, seen.angles, first, seen.channels_first)
-    return replace(seen.layout, error=error), kept, projected, ""
+    return replace(seen.layout, error=error), kept, projected, _other_places(call, block) if seen.layout.changed else ""
+
+
+def _other_places(attention: AttentionCall, block: ModuleCall) -> str:
+    """Say that the queries and keys of an attention are not those of the tokens in their order; empty if they are."""
+    queries, keys = attention.query.shape[2], attention.key.shape[2]
+    if queries != keys:
+        return f"{OTHER_PLACES} ({queries} queries, {keys} keys)"
+    return "" if attends_by_token(block) else OTHER_PLACES
 
 
 def _in_one_piece(block: nn.Module) -> str:

@@ -34,7 +34,8 @@ def mixing_of(block: ModuleCall) -> Mixing:
     """Return which other tokens act on a token inside a block; "all tokens" where the block cannot be run by itself.
 
     Args:
-        block: Its call, which is repeated with its first and with its last token changed.
+        block: Its call, which is repeated with its first, its middle and its last token changed: one that reduces
+            the number of its keys may leave out the last one.
     """
     x = block.x
     if x is None or x.ndim != 3 or x.shape[1] < 2:
@@ -45,11 +46,12 @@ def mixing_of(block: ModuleCall) -> Mixing:
         state[:, token] = state[:, token].roll(1, dims=-1) + x.std()
         return state
 
-    outputs = _outputs(block, [x, changed(0), changed(-1)])
+    later = [token for token in (x.shape[1] // 2, x.shape[1] - 1) if token]
+    outputs = _outputs(block, [x, changed(0), *map(changed, later)])
     if outputs is None:
         return "all tokens"
-    same, first, last = outputs
-    if _differ(last[:, :-1], same[:, :-1]):
+    same, first, *others = outputs
+    if any(_differ(other[:, :token], same[:, :token]) for token, other in zip(later, others, strict=True)):
         return "all tokens"
     return "earlier tokens" if _differ(first[:, 1:], same[:, 1:]) else "none"
 
@@ -100,6 +102,43 @@ def keys_of_another_sequence(block: ModuleCall) -> bool:
     with watching(block.module, lambda call: keys.append(call.key.clone()), of_w=True):
         outputs = _outputs(block, [block.x, block.x.roll(1, dims=-1)])
     return outputs is not None and len(keys) == 2 and torch.equal(*keys)
+
+
+def attends_by_token(block: ModuleCall) -> bool:
+    """Tell whether the queries and keys of a block's attention are one for each token, in the order of the tokens.
+
+    Each input is repeated with another one of its tokens changed, which must change its own query and key. Those of
+    some others may change as well, by a convolution, but not far more.
+
+    Args:
+        block: Its call. True where it cannot be run by itself, or its attention runs several times.
+    """
+    x = block.x
+    if x is None or x.ndim != 3:
+        return True
+    inputs, tokens = x.shape[:2]
+    rows = torch.arange(inputs)
+    places = rows % tokens if inputs >= tokens else rows * tokens // inputs
+    changed, calls = x.clone(), list[tuple[Tensor, Tensor]]()
+    changed[rows, places] = x[rows, places].roll(1, dims=-1) + x.std()
+    with watching(block.module, lambda call: calls.append((call.query.clone(), call.key.clone())), of_w=True):
+        outputs = _outputs(block, [x, changed])
+    if outputs is None or len(calls) != 2:
+        return True
+    return all(_stands_at(usual, other, places, tokens) for usual, other in zip(*calls, strict=True))
+
+
+_OF_OWN = 0.5
+"""Share of the largest change that a token's own query and key must have."""
+
+
+def _stands_at(usual: Tensor, other: Tensor, places: Tensor, tokens: int) -> bool:
+    """Return whether what differs between queries or keys stands at one place of each input, if anything differs."""
+    if usual.shape != other.shape or len(usual) % len(places) or usual.shape[2] != tokens:
+        return False
+    sizes = (other - usual).reshape(len(places), -1, *usual.shape[2:]).norm(dim=(1, 3))
+    largest, own = sizes.amax(dim=1), sizes[torch.arange(len(places)), places]
+    return not bool(((largest > _CHANGED * usual.norm()) & (own < _OF_OWN * largest)).any())
 
 
 def _outputs(block: ModuleCall, states: Sequence[Tensor]) -> list[Tensor] | None:

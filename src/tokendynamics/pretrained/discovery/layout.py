@@ -35,6 +35,9 @@ IN_ONE_PIECE = "runs in one piece"
 
 _FACTORS = ("query", "key", "value")
 
+OTHER_PLACES = "its queries and keys are not one for each token, in the order of the tokens"
+"""How a problem begins where the weights of an attention are not between the tokens, such as with learned keys."""
+
 OTHER_AXIS = "its attention runs over"
 """How a problem begins where the tokens of an attention are not those of the states."""
 
@@ -167,7 +170,9 @@ class BlockLayout:
 
     @property
     def shows(self) -> bool:
-        """Whether it has an attention whose queries, keys and values can be watched."""
+        """Whether it has an attention whose weights between the tokens can be watched."""
+        if OTHER_PLACES in self.problem:
+            return False
         hidden = any(words in self.problem for words in (NOT_SHOWN, NOT_READ, CROSSES_ALONE, IN_ONE_PIECE, OTHER_AXIS))
         return self.attends and (self.attention is not None or not hidden)
 
