@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import torch
 import xarray as xr
 from torch import nn
 
@@ -173,6 +174,31 @@ def test_a_text_repeats_another_only_if_all_its_tokens_do(change: Callable[[nn.M
     checkpoint = load(change(network_of("llama", layers=2)))
     texts = [[7, 8, 9, 10], [9, 8, 10, 7], [7, 8, 9, 10], [7, 8, 9], [11, 12, 13, 14], [7, 8, 9]]
     assert trace(checkpoint, texts).repeats.values.tolist() == [-1, -1, 0, -1, -1, 3]
+
+
+class _Latents(nn.Module):
+    """States begin as a table that is the same for all prompts, which the blocks read beside them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.latents, self.read = nn.Parameter(torch.randn(5, 16)), nn.Linear(3, 16)
+        self.blocks = nn.ModuleList(nn.TransformerDecoderLayer(16, 2, 24, 0.0, batch_first=True) for _ in range(2))
+
+    def forward(self, series: torch.Tensor) -> torch.Tensor:
+        states, memory = self.latents.expand(len(series), -1, -1), self.read(series)
+        for block in self.blocks:
+            states = block(states, memory)
+        return states
+
+
+def test_prompts_are_no_copies_where_the_states_of_all_begin_alike() -> None:
+    torch.manual_seed(2)
+    network = _Latents()
+    series = [{"series": torch.randn(1, 4, 3)} for _ in range(3)]
+    prompts = [*series, series[1]]
+    measured = trace(load(network, inputs=lambda count: {"series": torch.randn(count, 4, 3)}), prompts)
+    assert measured.repeats.values.tolist() == [-1, -1, -1, 1]
+    assert judge(None, measured).state != "undetermined"
 
 
 def test_copies_of_a_text_change_no_number_and_no_interval() -> None:

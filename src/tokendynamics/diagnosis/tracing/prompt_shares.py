@@ -182,19 +182,32 @@ def _pairs_in_bins(
 
 
 def _repeats(rows: Sequence[PromptTrace]) -> np.ndarray:
-    """Return for each prompt the first whose tokens enter the network as its own do; −1 where it is itself."""
-    embeddings = [row.places.of("feed_forward")[0] for row in rows]
-    entering = [
-        next(islice(chain.from_iterable(row.states), place, None)).double()
-        for row, place in zip(rows, embeddings, strict=True)
-    ]
+    """Return for each prompt the first whose tokens enter the network as its own do; −1 where it is itself.
+
+    Where all enter alike, as the latent queries of a network do, those are the same that end alike.
+    """
+    sites = [row.places.of("feed_forward") for row in rows]
     eps = torch.finfo(rows[0].states[0].dtype).eps
-    found = np.full(len(rows), -1)
-    for place, mine in enumerate(entering):
-        limit = ROUNDINGS * eps * mine.norm()
-        same = [each.shape == mine.shape and bool((each - mine).norm() <= limit) for each in entering[:place]]
-        found[place] = same.index(True) if any(same) else -1
-    return found
+    entering = [_states_at(row, places[0]) for row, places in zip(rows, sites, strict=True)]
+    repeats = _first_alike(entering, ROUNDINGS * eps)
+    if len(rows) > 1 and bool((repeats[1:] == 0).all()):
+        ending = [_states_at(row, places[-1]) for row, places in zip(rows, sites, strict=True)]
+        return _first_alike(ending, eps**0.5)
+    return repeats
+
+
+def _states_at(row: PromptTrace, place: int) -> Tensor:
+    return next(islice(chain.from_iterable(row.states), place, None)).double()
+
+
+def _first_alike(several: Sequence[Tensor], tolerance: float) -> np.ndarray:
+    """Return for each tensor the first of those before it that it equals, relative to its size; −1 without one."""
+    first = np.full(len(several), -1)
+    for place, states in enumerate(several):
+        limit = tolerance * states.norm()
+        same = [others.shape == states.shape and bool((others - states).norm() <= limit) for others in several[:place]]
+        first[place] = same.index(True) if any(same) else -1
+    return first
 
 
 _DIMS = {

@@ -128,8 +128,8 @@ def attends_by_token(block: ModuleCall) -> bool:
     return all(_stands_at(usual, other, places, tokens) for usual, other in zip(*calls, strict=True))
 
 
-_OF_OWN = 0.5
-"""Share of the largest change that a token's own query and key must have."""
+_OF_LARGEST = 0.5
+"""Share of the largest change that the query and the key of the changed token must have."""
 
 
 def _stands_at(usual: Tensor, other: Tensor, places: Tensor, tokens: int) -> bool:
@@ -137,8 +137,8 @@ def _stands_at(usual: Tensor, other: Tensor, places: Tensor, tokens: int) -> boo
     if usual.shape != other.shape or len(usual) % len(places) or usual.shape[2] != tokens:
         return False
     sizes = (other - usual).reshape(len(places), -1, *usual.shape[2:]).norm(dim=(1, 3))
-    largest, own = sizes.amax(dim=1), sizes[torch.arange(len(places)), places]
-    return not bool(((largest > _CHANGED * usual.norm()) & (own < _OF_OWN * largest)).any())
+    largest, there = sizes.amax(dim=1), sizes[torch.arange(len(places)), places]
+    return not bool(((largest > _CHANGED * usual.norm()) & (there < _OF_LARGEST * largest)).any())
 
 
 def _outputs(block: ModuleCall, states: Sequence[Tensor]) -> list[Tensor] | None:
