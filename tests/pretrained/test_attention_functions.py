@@ -211,8 +211,9 @@ def test_attention_is_causal_where_no_later_token_is_seen(ahead: int, causal: bo
 
 
 NOT_SEEN: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
-    "capped": lambda q, k, v: (torch.tanh(q @ k.mT)).softmax(-1) @ v,
-    "capped in place": lambda q, k, v: (q @ k.mT).tanh_().softmax(-1) @ v,
+    "bent": lambda q, k, v: (torch.asinh(q @ k.mT)).softmax(-1) @ v,
+    "bent in place": lambda q, k, v: (q @ k.mT).sigmoid_().softmax(-1) @ v,
+    "capped twice": lambda q, k, v: (q @ k.mT).tanh_().tanh().softmax(-1) @ v,
     "over receivers": lambda q, k, v: (q @ k.mT).softmax(-2) @ v,
     "no softmax": lambda q, k, v: (q @ k.mT / TOKENS) @ v,
     "of a part": lambda q, k, v: (q @ k.mT)[..., :3].softmax(-1) @ v[:, :, :3],

@@ -122,6 +122,57 @@ def test_a_learned_factor_is_one_of_the_query_matrix(form: str) -> None:
         torch.testing.assert_close(*states)
 
 
+def _after(own: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
+    return torch.tanh(q @ k.mT * own.each) * 3
+
+
+def _masked(own: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
+    cap = 2 * own.one
+    capped = cap * (q @ k.mT / cap).tanh() + torch.arange(TOKENS)
+    return capped.masked_fill(torch.ones(TOKENS, TOKENS).triu(1) == 1, -torch.inf)
+
+
+CAPPED: dict[str, tuple[Callable[[Any, Tensor, Tensor, Tensor], Tensor], Callable[[Any], tuple[Tensor, float]]]] = {
+    "factors and a cap": (_after, lambda own: (3 * _each(own), 3.0)),
+    "a learned cap, a term and a mask": (_masked, lambda own: (torch.ones(HEADS), 2 * float(own.one))),
+}
+
+
+@pytest.mark.parametrize("form", CAPPED)
+def test_a_soft_cap_by_hand_is_one_of_the_products(form: str) -> None:
+    logits, factors_of = CAPPED[form]
+    network: Any = Series(lambda: Attention(logits))
+    with torch.no_grad():
+        network.blocks[1].attention.one += 0.4
+        network.blocks[1].attention.query.weight *= 6  # so that the cap matters
+    ckpt, own = loaded(network), network.blocks[1].attention
+    layout = ckpt.layout.layers[1].attention
+    assert layout is not None
+    assert layout.soft_cap is not None
+    assert (layout.causal, layout.relative_bias) == ("mask" in form, "mask" in form)
+    assert td.audit(ckpt).attrs["form"].endswith("softly capped")
+    weights, (factors, cap) = ckpt.attention(2), factors_of(own)
+    query = (own.query.weight.unflatten(0, (HEADS, -1)) * factors[:, None, None]).mT
+    torch.testing.assert_close(weights.scale * weights.query, query.detach())
+    series = {"series": torch.randn(1, TOKENS, 3)}
+    read: list[Tensor] = []
+    hook = own.register_forward_pre_hook(lambda module, given: read.append(given[0]))
+    with torch.no_grad():
+        network(**series)
+        hook.remove()
+        q, k = (linear(read[0]).unflatten(-1, (HEADS, -1)).transpose(1, 2) for linear in (own.query, own.key))
+        pattern = own.logits(own, q, k, read[0]).softmax(dim=-1)
+    torch.testing.assert_close(
+        td.attention_seen(ckpt, [series], patterns=True).pattern.values[0, 1],
+        pattern[0].double().numpy(),
+        rtol=1e-5,
+        atol=1e-6,
+    )
+    assert float((q @ k.mT).abs().max()) > cap
+    with pytest.raises(td.numerics.ArgumentValueError, match="a soft cap"):
+        ckpt.under({"logits": 0.5}).states(series)
+
+
 def _sharper(own: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
     return q @ k.mT * own.out(x)[..., :1].unsqueeze(1).exp()
 
@@ -131,7 +182,15 @@ def _mixed(own: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
 
 
 def _bent(own: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
-    return torch.tanh(q @ k.mT / own.one)
+    return torch.asinh(q @ k.mT / own.one)
+
+
+def _capped_with_a_term(own: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
+    return 2 * torch.tanh(q @ k.mT + torch.ones(TOKENS, TOKENS).tril())
+
+
+def _turned_round(own: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
+    return -2 * torch.tanh(q @ k.mT)
 
 
 def _cosines(own: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
@@ -141,7 +200,9 @@ def _cosines(own: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
 REFUSED: dict[str, tuple[Callable[[Any, Tensor, Tensor, Tensor], Tensor], str]] = {
     "of each token": (_sharper, r"on its logits \(its logits are multiplied by factors that differ between tokens\)"),
     "mixed heads": (_mixed, r"its logits are multiplied by a matrix, as where heads are mixed"),
-    "bent": (_bent, r"tanh acts on its logits"),
+    "bent": (_bent, r"asinh acts on its logits"),
+    "capped with a term": (_capped_with_a_term, r"tanh acts on its logits"),
+    "turned round": (_turned_round, r"its softly capped logits are multiplied by a factor that is not positive"),
     "cosines": (_cosines, "divided by their norms outside of a module, as in attention by cosines"),
 }
 

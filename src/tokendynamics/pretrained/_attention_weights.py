@@ -162,8 +162,8 @@ def verified(tensors: LayerTensors, seen: Seen, name: str, number: int) -> Atten
     start = as_features(x, recorded.query.shape[0], recorded.query.shape[2])
     error = float("inf")
     if start is not None:
-        # Some networks scale each layer's logits by its number: the layer itself says by how much.
-        layout = replace(layout, scale=recorded.scale)
+        # Some networks scale each layer's logits by its number, or learn a soft cap: the layer itself says by how much.
+        layout = replace(layout, scale=recorded.scale, soft_cap=recorded.soft_cap)
         gain = tensors.norm()
         start = start_for(layout, start, None if gain is None else _double(gain))
 

@@ -56,17 +56,31 @@ def seen_elsewhere() -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class _Logits:
-    """Of a tensor (…, receiver, sender) that is a factor times a product, plus something.
+    """Of a tensor (…, receiver, sender) that is a factor times a product, softly capped or not, plus something.
 
     Attributes:
         query: (…, receiver, feature).
         key: (…, sender, feature), with the same axes in front.
         scale: The factor.
+        soft_cap: c where the scaled product s became c·tanh(s/c); None without.
     """
 
     query: Tensor
     key: Tensor
     scale: float
+    soft_cap: float | None = None
+
+    def times(self, factor: float) -> _Logits | None:
+        """Return the same times a factor; None where that is none of capped logits."""
+        if self.soft_cap is not None and factor <= 0:
+            return None
+        return replace(self, scale=self.scale * factor, soft_cap=self.soft_cap and self.soft_cap * factor)
+
+    def scaled(self, rows: slice | None = None) -> Tensor:
+        """Return the scaled products, softly capped, of some receivers or of all."""
+        query = self.query if rows is None else self.query[..., rows, :]
+        products = self.scale * (query @ self.key.mT)
+        return products if self.soft_cap is None else self.soft_cap * torch.tanh(products / self.soft_cap)
 
     def reshaped(self, shape: torch.Size) -> _Logits | None:
         """Return the same for the tensor in another shape; None where receivers or senders are no axis any more."""
@@ -216,10 +230,14 @@ class AttentionFunctions(TorchFunctionMode):
             return output
         factor = _number(other)
         if isinstance(known, _Logits) and factor is not None:
-            self._keep(output, replace(known, scale=known.scale / factor if "div" in name else known.scale * factor))
+            self._multiply(output, known, 1 / factor if factor and "div" in name else factor)
         elif "div" not in name and _is_mask(other):  # what it hides is hidden for good by what is added next
             self._keep(output, known)
-        elif isinstance(known, _Logits) and (by_head := _of_heads(other, known, output)) is not None:
+        elif (
+            isinstance(known, _Logits)
+            and known.soft_cap is None
+            and (by_head := _of_heads(other, known, output)) is not None
+        ):
             query = known.query * (1 / by_head if "div" in name else by_head).to(known.query)
             self._keep(output, replace(known, query=query))
         else:
@@ -237,7 +255,31 @@ class AttentionFunctions(TorchFunctionMode):
             factor = -factor
         output = func(*args, **named)
         if isinstance(known, _Logits) and isinstance(output, Tensor):
-            self._keep(output, replace(known, scale=factor * known.scale))
+            self._multiply(output, known, factor)
+        return output
+
+    def _multiply(self, output: Tensor, known: _Logits, factor: float) -> None:
+        """Follow logits times a factor, beside what is added to them."""
+        multiplied_logits = known.times(factor)
+        if multiplied_logits is None:
+            self._known.pop(output, None)
+            self._lose(output, "its softly capped logits are multiplied by a factor that is not positive")
+        else:
+            self._keep(output, multiplied_logits)
+
+    def _capped(self, func: Any, name: str, args: Any, named: dict[str, Any]) -> Any:
+        """Follow the tanh of scaled products, a soft cap of 1; that of anything else ends the following."""
+        tensor = args[0] if args else named.get("input")
+        known = self._of(tensor)
+        plain = isinstance(known, _Logits) and known.soft_cap is None and isinstance(tensor, Tensor)
+        if plain and isinstance(known, _Logits):
+            products = known.scaled().reshape(tensor.shape)
+            near = _ROUNDINGS * torch.finfo(tensor.dtype).eps * products.abs().amax().clamp_min(1.0)
+            plain = bool(((tensor - products).abs() <= near).all())
+        if not plain or not isinstance(known, _Logits):
+            return self._followed(func, name, args, named)
+        output = func(*args, **named)
+        self._keep(output, replace(known, soft_cap=1.0))
         return output
 
     def _hidden(self, func: Any, name: str, args: Any, named: dict[str, Any]) -> Any:
@@ -281,7 +323,7 @@ class AttentionFunctions(TorchFunctionMode):
     def _multiplied_softmax(
         self, logits: Tensor, known: _Logits, factors: Tensor, args: Any, named: dict[str, Any]
     ) -> Tensor:
-        scaled = (known.query @ known.key.mT).double() * known.scale
+        scaled = known.scaled().double()
         added = logits.double() - scaled
         hidden = added < LOWEST_BIAS
         of_row = factors.repeat_interleave(logits.shape[0] // len(factors))  # heads may stand below each other
@@ -312,6 +354,7 @@ _HANDLED: Mapping[str, _Handle] = {
     "scaled_dot_product_attention": AttentionFunctions._fused,
     "flex_attention": AttentionFunctions._flexible,
     "softmax": AttentionFunctions._softmax,
+    **dict.fromkeys(("tanh", "tanh_"), AttentionFunctions._capped),
     **dict.fromkeys(("matmul", "__matmul__", "bmm", "baddbmm", "baddbmm_", "einsum"), AttentionFunctions._product),
     **dict.fromkeys(
         (
@@ -360,7 +403,8 @@ def _of_heads(value: Any, logits: _Logits, output: Tensor) -> Tensor | None:
     """Return factors of the heads, or of the inputs, as what they multiply queries by; None for any other tensor."""
     if not isinstance(value, Tensor) or value.ndim < 2 or value.shape[-2:] != (1, 1):
         return None
-    return value.detach() if output.shape[:-1] == logits.query.shape[:-1] else None
+    follows = logits.soft_cap is None and output.shape[:-1] == logits.query.shape[:-1]
+    return value.detach() if follows else None
 
 
 def _report(words: str) -> None:
@@ -424,7 +468,10 @@ def _call(logits: Tensor, source: _Logits, weights: Tensor, value: Tensor, outpu
     )
 
     def mask_of(rows: slice) -> Tensor | None:
-        given, scaled = logits[:, :, rows], source.scale * (query[:, :, rows].to(logits) @ key.mT.to(logits))
+        given, scaled = (
+            logits[:, :, rows],
+            _Logits(query.to(logits), key.to(logits), source.scale, source.soft_cap).scaled(rows),
+        )
         added, hidden = given - scaled, (weights[:, :, rows] == 0) & (given - scaled < LOWEST_BIAS)
         highest = added.masked_fill(hidden, -torch.inf).amax(dim=-1, keepdim=True)
         added = (added - torch.where(highest.isfinite(), highest, 0.0)).masked_fill(
@@ -458,6 +505,7 @@ def _call(logits: Tensor, source: _Logits, weights: Tensor, value: Tensor, outpu
         weights_of=lambda rows: weights[:, :, rows],
         mask_of=mask_of,
         scale=source.scale,
+        soft_cap=source.soft_cap,
         explicit=True,
         shown_by_weights=shown,
     )
