@@ -71,7 +71,7 @@ class _Logits:
     soft_cap: float | None = None
 
     def times(self, factor: float) -> _Logits | None:
-        """Return the same times a factor; None where that is none of capped logits."""
+        """Return the same times a factor; None where capped logits would not stay capped ones."""
         if self.soft_cap is not None and factor <= 0:
             return None
         return replace(self, scale=self.scale * factor, soft_cap=self.soft_cap and self.soft_cap * factor)
@@ -271,12 +271,11 @@ class AttentionFunctions(TorchFunctionMode):
         """Follow the tanh of scaled products, a soft cap of 1; that of anything else ends the following."""
         tensor = args[0] if args else named.get("input")
         known = self._of(tensor)
-        plain = isinstance(known, _Logits) and known.soft_cap is None and isinstance(tensor, Tensor)
-        if plain and isinstance(known, _Logits):
-            products = known.scaled().reshape(tensor.shape)
-            near = _ROUNDINGS * torch.finfo(tensor.dtype).eps * products.abs().amax().clamp_min(1.0)
-            plain = bool(((tensor - products).abs() <= near).all())
-        if not plain or not isinstance(known, _Logits):
+        if not isinstance(known, _Logits) or known.soft_cap is not None or not isinstance(tensor, Tensor):
+            return self._followed(func, name, args, named)
+        products = known.scaled().reshape(tensor.shape)
+        near = _ROUNDINGS * torch.finfo(tensor.dtype).eps * products.abs().amax().clamp_min(1.0)
+        if bool(((tensor - products).abs() > near).any()):
             return self._followed(func, name, args, named)
         output = func(*args, **named)
         self._keep(output, replace(known, soft_cap=1.0))
