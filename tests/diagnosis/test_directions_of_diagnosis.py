@@ -18,7 +18,12 @@ from diagnosis.built_recipes import WORDS
 from diagnosis.built_transformer import VOCABULARY, Frame, blank
 from diagnosis.test_heads import ids_of, network_of
 from tokendynamics.diagnosis import Diagnosis
-from tokendynamics.diagnosis.tracing.direction_words import directions_findings, source_in_short
+from tokendynamics.diagnosis.tracing.direction_words import (
+    directions_findings,
+    source_in_short,
+    source_of,
+    summary_of,
+)
 from tokendynamics.diagnosis.verdict import Verdict
 from tokendynamics.pretrained import Checkpoint, load
 from tokendynamics.results import Refused
@@ -102,7 +107,7 @@ def test_without_known_heads_sources_alone_are_refused() -> None:
     assert "heads are known" in part.sources_refused
     assert "written_by_head" not in part.directions
     assert words_of(part.verdict)
-    assert not [text for text in words_of(part.verdict) if "where attention adds" in text or "single heads" in text]
+    assert not [text for text in words_of(part.verdict) if "where heads add" in text or "single heads" in text]
 
 
 @pytest.mark.slow
@@ -142,28 +147,31 @@ def test_a_bias_is_named_as_what_writes_the_common_direction() -> None:
         text.startswith("The feed-forward part of layer 3 (+") and "the common direction." in text for text in words
     )
     assert not any("own direction" in text or "its text's own" in text for text in words)
-    assert not any("where attention adds" in text for text in words)
+    assert not any("where heads add" in text for text in words)
 
 
 def test_an_averaging_layer_is_named_as_what_writes_the_direction_of_a_text() -> None:
     words = built(paint.average, layers=[3], gain=40.0)
     assert any(text.startswith("The attention of layer 3 (+") and "a text's own direction." in text for text in words)
     assert any(
-        text.startswith("In layer 3, where attention adds most") and "no position contributes" in text for text in words
+        text.startswith("In layer 3, where heads add most") and "no position contributes" in text for text in words
     )
-    assert not any("of what attention adds to" in text for text in words)  # no short sentence for many sources
+    assert not any("of what heads add to" in text for text in words)  # no short sentence for many sources
 
 
 def test_the_first_token_is_named_where_all_attend_to_it() -> None:
     words = built(paint.first_place, Frame(depth=3, heads=2, seed=4, causal=True))
     assert any(text.endswith("of it comes from its first token.") for text in words)
-    assert words[-1].endswith("of what attention adds to what the tokens of a text share comes from its first token.")
+    assert words[-1].endswith("of what heads add to what the tokens of a text share comes from its first token.")
 
 
 def test_nothing_is_said_to_be_shared_where_nothing_is() -> None:
     """The embeddings alone: unlike words have nothing in common."""
     words = built(lambda canvas: None)
-    assert words[0] == "After the last layer, the tokens share no direction: less than 0.05 of a token's direction."
+    assert words[0] == (
+        "After the last layer, the directions of tokens hardly have a mean, over all texts or within one: less than "
+        "0.05 of a token's direction lies along it."
+    )
     assert len(words) == 1
 
 
@@ -227,3 +235,50 @@ def test_a_layer_without_a_known_attention_is_one_part() -> None:
 def test_no_short_sentence_without_source_tokens(found: Any) -> None:
     assert source_in_short(found) == ""
     assert directions_findings(found, found) == ()
+
+
+def sources_of(contribution: list[list[float]], component: float = 0.8) -> xr.Dataset:
+    """What each token of several texts brings along the direction of its text in the one layer; NaN beyond its end."""
+    values = np.array(contribution)[:, None, None, :].repeat(2, axis=1)
+    added = np.nansum(values, axis=-1)
+    dims = ("prompt", "kind", "layer")
+    variables: dict[str, Any] = {
+        "contribution": ((*dims, "token"), values),
+        "added": (dims, added),
+        "component": (dims, np.full_like(added, component)),
+        "by_position": (("kind", "layer", "token"), np.nansum(values, axis=0) / added.sum(axis=0)[..., None]),
+    }
+    coords = {"kind": ["common", "text"], "layer": [1]}
+    return xr.Dataset(variables, coords=coords, attrs={"prompt_noun": "text"})
+
+
+def test_a_position_is_a_source_only_beyond_what_all_tokens_bring_alike() -> None:
+    nan = float("nan")
+    alike = sources_of([[0.2, 0.2, 0.2], [0.3, 0.3, nan]])
+    source = source_of(alike, "text")
+    assert source is not None
+    assert source.even == pytest.approx(source.share) == pytest.approx(0.5 / 1.2)
+    assert source_in_short(alike) == ""
+    assert "no position contributes more than 42 % of it" in summary_of(alike)
+    first = sources_of([[0.5, 0.05, 0.05], [0.5, 0.1, nan]])
+    assert "In layer 1, 83 % of what heads add to what the tokens of a text share" in source_in_short(first)
+    assert summary_of(first).endswith("relative to the tokens' norm, 83 % of it comes from its first token.")
+
+
+def test_a_direction_that_no_head_writes_has_no_source() -> None:
+    contribution = [[0.03, 0.0, 0.0], [0.03, 0.0, 0.0]]
+    assert source_in_short(sources_of(contribution, component=0.9)) == ""
+    assert source_in_short(sources_of(contribution, component=0.5)) != ""
+    found = directions_findings(table({(2, "attention"): 0.9}, text=0.4), sources_of(contribution, component=0.9))
+    assert not any("where heads add" in each.text for each in found)
+
+
+def test_images_have_an_article_of_their_own() -> None:
+    directions, sources = table({(2, "attention"): 0.9}, text=0.4), sources_of([[0.5, 0.05, 0.05], [0.5, 0.1, 0.0]])
+    for dataset in (directions, sources):
+        dataset.attrs["prompt_noun"] = "image"
+    words = " ".join(each.text for each in directions_findings(directions, sources))
+    words += source_in_short(sources) + summary_of(sources)
+    assert "an image's own direction" in words
+    assert "the tokens of an image share" in words
+    assert "a image" not in words

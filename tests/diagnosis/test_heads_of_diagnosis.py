@@ -189,3 +189,11 @@ def test_a_folder_without_their_file_is_refused(diagnosis: Diagnosis, tmp_path: 
     shutil.rmtree(tmp_path / "heads.zarr")
     with pytest.raises(ArgumentValueError, match=r"without heads\.zarr"):
         td.Diagnosis.open(tmp_path)
+
+
+def test_images_have_an_article_of_their_own() -> None:
+    for sign in (1, -1):
+        effects = effects_of({(1, 2): 0.02 * sign})
+        (finding, *_) = heads_findings(effects, NOT_REQUESTED, None, "image")
+        assert "the tokens of an image" in finding.text
+        assert "a image" not in finding.text

@@ -836,3 +836,56 @@ def test_on_smollm2_nothing_cheap_helps() -> None:
     assert found.answer == "nothing needs doing"
     cheap = found.table.loss_change <= CHEAP
     assert float((-found.table.kappa_change).where(cheap, 0.0).max()) < 0.2 * found.kappa
+
+
+@pytest.mark.parametrize(
+    ("state", "named"),
+    [
+        ("rank collapse", "rank collapse"),
+        ("anisotropic", "common direction"),
+        ("one point", "collapse to one point"),
+        ("consensus", "consensus"),
+    ],
+)
+def test_a_collapse_after_the_final_norm_needs_something_too(state: Any, named: str) -> None:
+    found = td.levers(_averaging([0.01] * 5), _prompts())
+    assert found.advice == "No change is needed to avoid consensus."
+    normed = Verdict("spread", Worst("spread", 2, (2,)), ("spread",) * 5, (), (), state)
+    changed = in_view_of(found, normed)
+    beginning = f"No lever was tried for the {named} after the final norm"
+    assert changed.text.startswith(f"{beginning} because κ ")
+    assert advice_finding(changed, normed).text.startswith(f"{beginning}.")
+    assert "No change is needed" not in changed.text + changed.advice
+    layers: tuple[Any, ...] = (*("spread",) * 4, state)
+    last = Verdict(state, Worst(state, 5, (5,)), layers, (), ())
+    assert in_view_of(found, last).advice.startswith(f"No lever was tried for the {named} after layer 5.")
+    for final in ("spread", "drawing together", None):
+        assert in_view_of(found, replace(normed, final_norm=final)) is found
+
+
+def test_what_similarity_does_not_measure_is_said_wherever_it_happens() -> None:
+    found = td.levers(_averaging([0.01] * 5), _prompts())
+    causing = replace(found, answer=ALL_LAYERS, advice="No single part helps, and all layers contribute.")
+    worst, end = Worst("drawing together", 2, (2,)), tuple[Any, ...](("drawing together",) * 5)
+    ending = "Similarity does not measure a collapse onto a line in both directions, so nothing was tried for it."
+    normed = Verdict("drawing together", worst, end, (), (), "rank collapse")
+    assert advice_finding(causing, normed).text.endswith(ending)
+    undone = Verdict("drawing together", Worst("rank collapse", 2, (2,)), end, (), (), "spread")
+    assert advice_finding(causing, undone).text.endswith(ending)
+    assert advice_finding(causing, replace(normed, final_norm="spread")).text == causing.advice
+
+
+def test_digits_follow_the_interval() -> None:
+    def fall(change: float) -> str:
+        return _advice(0.4, 0.4, _trial(change, 0.01))
+
+    assert "falls by more than 99 %, and" in fall(-0.39942)
+    assert "falls by 100 %, and" in fall(-0.4)
+    assert "falls by 98 %, and" in fall(-0.39)
+    wide = EffectEstimate(37.2203, 33.2141, 41.2268)
+    assert wide.as_change == "+37.2 (95 % CI 33.2–41.2)"
+    assert EffectEstimate(1537.22, 1400.3, 1600.9).as_change == "+1,537 (95 % CI 1,400–1,601)"
+    assert EffectEstimate(0.25, 0.2, 0.3).as_change == "+0.250 (95 % CI 0.200–0.300)"
+    small = EffectEstimate(2.5e-5, np.nan, np.nan)  # of a loss in a unit of its own
+    assert small.as_change == "+2.5 × 10⁻⁵"
+    assert EffectEstimate(0.0, np.nan, np.nan).as_change == "0.000"

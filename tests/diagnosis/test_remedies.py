@@ -245,7 +245,7 @@ def test_no_remedy_is_recommended_in_a_state_that_speaks_against_it(table: xr.Da
             "spread",
             "No remedy is recommended because the tokens are spread after layer 4. 14 remedies were measured on ",
         ),
-        ("anisotropic", "No remedy is recommended because κ does not measure the direction that all prompts share."),
+        ("anisotropic", "No remedy is recommended because κ does not measure the common direction."),
         ("rank collapse", "because κ does not measure a collapse onto a line in both directions."),
     ):
         changed = advised_in_view_of(table, as_state(verdict, state))

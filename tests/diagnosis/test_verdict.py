@@ -13,6 +13,7 @@ from torch import nn
 
 from diagnosis.function_preserving import network_of
 from tokendynamics.diagnosis import audit, diagnose, judge, trace
+from tokendynamics.diagnosis.tracing.layer_states import State
 from tokendynamics.diagnosis.tracing.words import (
     ATTENTION_SINK,
     LEAST_UPDATE,
@@ -232,9 +233,9 @@ def test_a_part_is_credited_only_where_its_interval_leaves_out_nought(measured: 
     )
     text = next(each.text for each in detailed_findings(table, ()) if each.figure == "components")
     assert text.startswith(
-        "Attention raises similarity κ in 2 of 3 layers, by +0.30 (90 % CI 0.20–0.40) in total; the feed-forward part"
+        "Attention raises similarity κ in 2 of 3 layers, by 0.30 (90 % CI 0.20–0.40) in total; the feed-forward part"
     )
-    assert "lowers similarity κ in 2 of 3 layers, by −0.20 (90 % CI −0.30 to −0.10)" in text
+    assert "lowers similarity κ in 2 of 3 layers, by 0.20 (90 % CI 0.10–0.30)" in text
     table["kappa_change_sum_interval"] = (("component", "bound"), [[-0.1, 0.7], [-0.3, -0.1], [-0.1, 0.1]])
     text = next(each.text for each in detailed_findings(table, ()) if each.figure == "components")
     assert "Attention changes similarity κ by +0.30 (90 % CI −0.10 to 0.70) in total, which is not significant" in text
@@ -529,3 +530,30 @@ def test_minilm_draws_together() -> None:
 def test_what_is_usual_names_the_similarity_unless_it_was_the_last_word(text: str, continued: str) -> None:
     usual = Finding("This is higher than usual.", "shares", {})
     assert _continued(Finding(text, "shares", {}), usual).text == f"{text} {continued}"
+
+
+def test_two_massive_tokens_of_a_text_are_both_counted(measured: xr.Dataset) -> None:
+    table = measured.copy(deep=True)
+    table["massive_count"] = table.massive_count * 0
+    table["massive_norm"] = table.massive_norm.astype(float) * np.nan
+    table["massive_position"] = table.massive_position * 0 - 1
+    for count, words in (
+        (2, "Up to 2 tokens of one text stand out by their norm and are excluded"),
+        (1, "Massive tok"),
+    ):
+        table.massive_count.loc[{"prompt": "two", "layer": 2}] = count
+        table.massive_norm.loc[{"prompt": "two", "layer": 2}] = 99.0
+        table.massive_position.loc[{"prompt": "two", "layer": 2}] = 3
+        assert words in detail(table, "norms")
+
+
+def test_the_shares_are_said_not_to_show_a_line(measured: xr.Dataset) -> None:
+    words = "count as a token's own, so the shares do not show the rank collapse."
+    whole = measured.copy(deep=True)
+    whole.shares.loc[{"share": "common"}], whole.shares.loc[{"share": "prompt"}] = 0.1, 0.2
+    whole.shares.loc[{"share": "own"}] = 0.7
+    whole["share_position"] = whole.share_position * 0.0
+    states: tuple[State, ...] = ("rank collapse", "consensus", "spread")
+    for state in states:
+        (text,) = (each.text for each in detailed_findings(whole, (state,)) if "its own" in each.text)
+        assert (words in text) == (state == "rank collapse")

@@ -116,7 +116,7 @@ def test_a_part_that_some_layers_have_is_counted_over_those(measured: xr.Dataset
         alone_in(table, 2), "components"
     )
     assert said(alone_in(table, 1, 2, 3), "components") == (
-        "Attention raises similarity κ in 2 of 3 layers, by +0.30 (90 % CI 0.20–0.40) in total."
+        "Attention raises similarity κ in 2 of 3 layers, by 0.30 (90 % CI 0.20–0.40) in total."
     )
 
 

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import xarray as xr
 
 import tokendynamics as td
 from pretrained.families import network_of
 from tokendynamics.diagnosis import Diagnosis
+from tokendynamics.diagnosis.yardstick import measured_networks
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.loading import untrained_twin
@@ -120,3 +122,20 @@ def test_a_baseline_of_another_depth_is_refused(found: Diagnosis, tmp_path: Path
     table.isel(layer=slice(2)).drop_encoding().to_zarr(tmp_path / "baseline.zarr", zarr_format=2)
     with pytest.raises(ArgumentValueError, match="baseline: expected layers 0 to"):
         Diagnosis.open(tmp_path)
+
+
+def test_the_common_share_is_compared_where_it_decides_the_state() -> None:
+    """Of one point the similarity within texts is no measure: it is low although nothing is left apart."""
+    network, _ = network_of("gpt2")
+    network.h[-1].mlp.c_proj.bias.data += 300.0 * torch.randn(network.config.n_embd)
+    found = td.diagnose(network, PROMPTS, **ALONE)
+    assert found.verdict.state in ("one point", "anisotropic")
+    assert isinstance(found.baseline, xr.Dataset)
+    end = found.baseline.shares.sel(site="feed_forward", share="common").isel(layer=-1)
+    what = found.verdict.sentences[0].text
+    rows = [row.share_common for row in measured_networks()]
+    between = f"({fixed(min(rows))} to {fixed(max(rows))}, each on texts of its kind)"
+    assert f"The common share is higher than in the {len(rows)} trained networks measured {between}." in what
+    assert f"Untrained, this architecture has a common share of {fixed(float(end))}" in what
+    assert "This is" not in what
+    assert "ends at" not in what

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import xarray as xr
 
 from tokendynamics.diagnosis.deepening.result import Deeper
-from tokendynamics.diagnosis.gating._result import UNMEASURED, Answer, Levers, in_view_of, nothing_tried
+from tokendynamics.diagnosis.gating._result import Answer, Levers, in_view_of, nothing_tried, unmeasured_by_kappa
 from tokendynamics.diagnosis.network import checked_model, norms_there, parts_there
 from tokendynamics.diagnosis.tracing.variables import AXES, LABELS
 from tokendynamics.diagnosis.verdict import (
@@ -365,8 +365,8 @@ def levers_in_words(diagnosis: Diagnosis) -> str:
     if not isinstance(diagnosis.levers, Levers):
         return nothing_tried(diagnosis.levers_refused or "the version that wrote this diagnosis could not")
     levers = in_view_of(diagnosis.levers, diagnosis.verdict)
-    other = UNMEASURED.get(diagnosis.verdict.state)
-    if levers.answer == "not tried for this state" or other is None:
+    other = unmeasured_by_kappa(diagnosis.verdict)
+    if levers.answer == "not tried for this state" or not other:
         return levers.text
     return f"{levers.text} κ does not measure {other}, so nothing was tried for it."
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.resources import as_file, files
-from math import isnan
+from math import isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
@@ -17,7 +17,7 @@ import platformdirs
 import xarray as xr
 
 from tokendynamics.diagnosis.network import describe, sizes_differ
-from tokendynamics.diagnosis.tracing.layer_states import State
+from tokendynamics.diagnosis.tracing.layer_states import OF_ALL_TEXTS, State, layer_states
 from tokendynamics.diagnosis.tracing.measure import trace
 from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE
 from tokendynamics.diagnosis.tracing.prompts import NamedPrompts, noun_in
@@ -33,7 +33,7 @@ from tokendynamics.provenance.progress import Progress
 from tokendynamics.provenance.reading import read_json
 from tokendynamics.provenance.whole import whole_file
 from tokendynamics.results import Refused
-from tokendynamics.words import Finding, estimate, fixed
+from tokendynamics.words import Finding, estimate, fixed, share
 
 if TYPE_CHECKING:
     from tokendynamics.diagnosis.result import Diagnosis
@@ -164,7 +164,9 @@ def yardstick_finding(
     ckpt: Checkpoint,
     measured: Sequence[MeasuredNetwork],
 ) -> Finding | None:
-    """Say whether κ′ after the last layer is usual; None where nothing can be said.
+    """Say whether the tokens after the last layer are as usual; None where nothing can be said.
+
+    κ′ is compared, or the common share where that decides the state: beside one point κ′ says nothing.
 
     Args:
         traced: The trace of the network.
@@ -172,33 +174,43 @@ def yardstick_finding(
         ckpt: The network: a row of its own name and sizes is no other network.
         measured: From `measured_networks`.
     """
-    end, facts = _at_end(traced), describe(ckpt)
-    kappa, texts, values = float(end.consensus_relative), [], {}
+    facts, shared = describe(ckpt), layer_states(traced)[-1] in OF_ALL_TEXTS
+    subject, measure = ("The common share", "share_common") if shared else ("This", "consensus_relative")
+    (value, interval), texts, values = _compared(traced, measure), [], {}
     others = [row for row in measured if row.noun == noun_in(traced) and not _same(row, facts)]
-    if len(others) >= FEWEST and not isnan(kappa):
-        texts.append(
-            _beside(kappa, end.consensus_relative_interval.values.tolist(), others, other=len(others) < len(measured))
-        )
-        values |= {"measured": {row.name: row.consensus_relative for row in others}}
-    untrained = _at_end(baseline) if isinstance(baseline, xr.Dataset) else None
-    if untrained is not None and not isnan(value := float(untrained.consensus_relative)):
-        similarity = estimate(value, untrained.consensus_relative_interval, CONFIDENCE, at_most=1.0)
-        texts.append(f"Untrained, this architecture ends at {similarity} on the same {noun_in(traced)}s.")
-        values |= {"untrained": value}
+    if len(others) >= FEWEST and not isnan(value):
+        ends = {row.name: float(getattr(row, measure)) for row in others}
+        kind = "other " if len(others) < len(measured) else ""
+        texts.append(f"{subject} is {_beside(value, interval, list(ends.values()), kind)}")
+        values |= {"measured": ends}
+    untrained, ends_at = _compared(baseline, measure) if isinstance(baseline, xr.Dataset) else (nan, [nan, nan])
+    if not isnan(untrained):
+        how = f"has a common share of {share(untrained, ends_at, CONFIDENCE)}"
+        how = how if shared else f"ends at {estimate(untrained, ends_at, CONFIDENCE, at_most=1.0)}"
+        texts.append(f"Untrained, this architecture {how} on the same {noun_in(traced)}s.")
+        values |= {"untrained": untrained}
     return Finding(" ".join(texts), "shares", values) if texts else None
 
 
-def _beside(kappa: float, interval: Sequence[float], others: Sequence[MeasuredNetwork], *, other: bool) -> str:
-    """Compare κ′ with the range of measured networks."""
-    ends = [row.consensus_relative for row in others]
+def _compared(measures: xr.Dataset, measure: str) -> tuple[float, list[float]]:
+    """Return a measure after the last layer, by its name in a row of the table, and its interval."""
+    end = _at_end(measures)
+    if measure == "share_common":
+        end = end.sel(share="common")
+        return float(end.shares), end.shares_interval.values.tolist()
+    return float(end[measure]), end[f"{measure}_interval"].values.tolist()
+
+
+def _beside(value: float, interval: Sequence[float], ends: Sequence[float], kind: str) -> str:
+    """Compare a measure with the range of measured networks."""
     low, high = min(ends), max(ends)
-    networks = f"the {len(others)} {'other ' if other else ''}trained networks measured"
+    networks = f"the {len(ends)} {kind}trained networks measured"
     between = f"{fixed(low)} to {fixed(high)}, each on texts of its kind"
-    if round(low, 2) <= round(kappa, 2) <= round(high, 2):  # as printed: 0.01 is not lower than 0.01 to 0.25
-        return f"This is within the range of {networks} ({between})."
-    above = kappa > high
+    if round(low, 2) <= round(value, 2) <= round(high, 2):  # as printed: 0.01 is not lower than 0.01 to 0.25
+        return f"within the range of {networks} ({between})."
+    above = value > high
     significantly = "" if (interval[0] > high if above else interval[1] < low) else "not significantly "
-    return f"This is {significantly}{'higher' if above else 'lower'} than in {networks} ({between})."
+    return f"{significantly}{'higher' if above else 'lower'} than in {networks} ({between})."
 
 
 def _same(row: MeasuredNetwork, facts: Mapping[str, Any]) -> bool:

@@ -17,7 +17,7 @@ from tokendynamics.words._numbers import (
     power_of_ten,
     signed,
 )
-from tokendynamics.words._phrases import in_layers, listing, plural, ranges, sentence
+from tokendynamics.words._phrases import in_layers, indefinite, listing, plural, ranges, sentence
 
 __all__ = [
     "UNDEFINED",
@@ -31,6 +31,7 @@ __all__ = [
     "factor",
     "fixed",
     "in_layers",
+    "indefinite",
     "interval",
     "is_share",
     "listing",

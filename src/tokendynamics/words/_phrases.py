@@ -24,6 +24,15 @@ def plural(number: int, singular: str, several: str = "") -> str:
     return f"{count(number)} {singular if number == 1 else several or f'{singular}s'}"
 
 
+def indefinite(noun: str) -> str:
+    """Write a noun with its article.
+
+    >>> indefinite("text"), indefinite("image")
+    ('a text', 'an image')
+    """
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
+
+
 def listing(items: Sequence[str], last: str = "and", most: int | None = None) -> str:
     """Join items into a list.
 

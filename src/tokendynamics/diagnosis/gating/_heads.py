@@ -24,7 +24,7 @@ from tokendynamics.pretrained.edits.variant import PARTS
 from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.provenance.progress import Progress, reporting, tracked
 from tokendynamics.results import Refused
-from tokendynamics.words import Finding, count, estimate, fixed, listing, percent, plural
+from tokendynamics.words import Finding, count, estimate, fixed, indefinite, listing, percent, plural
 
 CANDIDATES = 8
 """Heads that are removed, the most promising first."""
@@ -232,13 +232,17 @@ def _effects_in_words(effects: xr.Dataset, noun: str) -> Finding:
         )
 
     removed, there = int(np.isfinite(effect).sum()), int(effects.consensus_sensitivity.notnull().sum())
-    texts = [f"Heads that make the tokens of a {noun} more alike: {raising}."] if (raising := some(more=True)) else []
+    texts = (
+        [f"Heads that make the tokens of {indefinite(noun)} more alike: {raising}."]
+        if (raising := some(more=True))
+        else []
+    )
     texts += [f"Heads that make them less alike: {lowering}."] if (lowering := some(more=False)) else []
     if not texts:
         size = f" by {SMALLEST:g} or more" if significant.any() else ""
         texts = [f"No single head that was removed changes similarity κ significantly{size}."]
     elif not raising:
-        texts = [texts[0].replace("them", f"the tokens of a {noun}", 1)]
+        texts = [texts[0].replace("them", f"the tokens of {indefinite(noun)}", 1)]
     if len(order) > MOST_NAMED:
         texts.append(f"A significant effect was also measured for {plural(len(order) - MOST_NAMED, 'more head')}.")
     texts.append(

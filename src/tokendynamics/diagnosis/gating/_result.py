@@ -42,6 +42,9 @@ EVEN_SHARE = 0.1
 """A layer contributes to a rise of κ if log(1 − κ) falls in it by at least this share of the mean fall per layer. The
 logarithm weighs changes far from one point and near it alike; layers built to do nothing stay below 0.01."""
 
+_NEARLY_ALL = 0.99
+"""Share of κ beyond which more digits than its interval has would be needed to say that it is not all."""
+
 _NAMED = 3
 """Prompts that are named before the rest is counted."""
 
@@ -54,10 +57,13 @@ _NOTHING_NEEDED_BEFORE = "Nothing needs doing about consensus: "
 
 UNMEASURED: dict[State, str] = {
     "rank collapse": "a collapse onto a line in both directions",
-    "anisotropic": "the direction that all prompts share",
-    "one point": "the direction that all prompts share",
+    "anisotropic": "the common direction",
+    "one point": "the common direction",
 }
 """States that κ does not measure: levers, which lower κ, say nothing about them."""
+
+_AS_NOUNS: dict[State, str] = {"anisotropic": "common direction", "one point": "collapse to one point"}
+"""States whose name is no noun, or none with an article."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -237,7 +243,7 @@ class LeverWords:
         strongest = f"The most effective {'change tried' if unknown else 'affordable change'}, {_scaled(best)},"
         if not best.lowers:
             return f"{_NOTHING_NEEDED}{strongest} does not lower similarity significantly."
-        cost = "an unknown cost" if unknown else f"{fixed(best.loss_change.value, 3, sign=True)}{self.costs.of_loss}"
+        cost = "an unknown cost" if unknown else f"{best.loss_change.as_change.partition(' (')[0]}{self.costs.of_loss}"
         return f"{_NOTHING_NEEDED}{strongest} lowers similarity by {self._fall(best)} at {cost}."
 
     def _advice_on(self, best: Trial) -> str:
@@ -256,8 +262,10 @@ class LeverWords:
     def _fall(self, best: Trial) -> str:
         """Return how far κ falls, as a share of it; more than all of κ is no share."""
         after = self.kappa.value + best.kappa_change.value
-        whole = round(after, 2) >= 0
-        return percent(-best.kappa_change.value / self.kappa.value) if whole else fixed(-best.kappa_change.value)
+        if round(after, 2) < 0:
+            return fixed(-best.kappa_change.value)
+        fall = -best.kappa_change.value / self.kappa.value
+        return f"more than {percent(_NEARLY_ALL)}" if _NEARLY_ALL < fall < 1 else percent(fall)
 
     def _one_part(self, best: Trial) -> str:
         after = self.kappa.value + best.kappa_change.value
@@ -359,21 +367,31 @@ def in_view_of(levers: Levers, verdict: Verdict, sets: bool = False) -> Levers:
         text, advice = (words.replace(_NO_SETS, "") for words in (levers.text, levers.advice))
         levers = replace(levers, text=text, advice=advice)
     worst, depth = verdict.worst, len(verdict.layers)
-    ends = ((verdict.state, (depth,)), (worst.state, worst.layers or (worst.layer,)))
+    places = (in_layers((depth,)), in_layers(worst.layers or (worst.layer,)))
+    ends: list[tuple[State, str]] = [(verdict.state, places[0]), (worst.state, places[1])]
+    if verdict.final_norm is not None:
+        ends.append((verdict.final_norm, "the final norm"))
     unmeasured = [end for end in ends if end[0] in UNMEASURED or end[0] in COLLAPSES]
     if levers.answer != NOTHING or not unmeasured:
         return levers
-    state, layers = unmeasured[0]
+    state, where = unmeasured[0]
     why = f"κ does not measure {UNMEASURED[state]}" if state in UNMEASURED else f"κ was read after layer {levers.where}"
-    text = f"No lever was tried for the {state} after {in_layers(layers)} because {why}. "
-    advice = f"No lever was tried for the {state} after {in_layers(layers)}. "
-    advice += (
-        f"Similarity does not measure {UNMEASURED[state]}."
-        if state in UNMEASURED
-        else levers.advice.removeprefix(_NOTHING_NEEDED)
-    )
-    text += levers.text.removeprefix(_NOTHING_NEEDED).removeprefix(_NOTHING_NEEDED_BEFORE)
-    return replace(levers, answer="not tried for this state", text=text, advice=advice)
+    untried = f"No lever was tried for the {_AS_NOUNS.get(state, state)} after {where}"
+    of_state = f"Similarity does not measure {UNMEASURED[state]}." if state in UNMEASURED else ""
+    rest = of_state or levers.advice.removeprefix(_NOTHING_NEEDED.strip()).strip()
+    advice = " ".join(filter(None, (f"{untried}.", rest)))
+    text = levers.text.removeprefix(_NOTHING_NEEDED).removeprefix(_NOTHING_NEEDED_BEFORE)
+    return replace(levers, answer="not tried for this state", text=f"{untried} because {why}. {text}", advice=advice)
+
+
+def unmeasured_by_kappa(verdict: Verdict) -> str:
+    """Return what κ does not measure of the states that a verdict reports, the end first; empty if nothing.
+
+    Args:
+        verdict: Of the network.
+    """
+    states = (verdict.state, verdict.worst.state, verdict.final_norm)
+    return next((UNMEASURED[state] for state in states if state is not None and state in UNMEASURED), "")
 
 
 def nothing_tried(reason: str) -> str:
@@ -396,7 +414,7 @@ def advice_finding(levers: Levers | Refused, verdict: Verdict) -> Finding:
     """
     if isinstance(levers, Refused):
         return Finding(nothing_tried(levers.reason), "levers", {})
-    other = UNMEASURED.get(verdict.state) if levers.answer != "not tried for this state" else None
+    other = unmeasured_by_kappa(verdict) if levers.answer != "not tried for this state" else ""
     unmeasured = f" Similarity does not measure {other}, so nothing was tried for it." if other else ""
     return Finding(f"{levers.advice}{unmeasured}", "levers", {"answer": levers.answer, "changes": levers.changes})
 

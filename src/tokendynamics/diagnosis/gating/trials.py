@@ -23,7 +23,7 @@ from tokendynamics.pretrained.edits.variant import Variant, VariantLike
 from tokendynamics.pretrained.forward_arguments import Prepared
 from tokendynamics.pretrained.not_finite import check_gated_pass
 from tokendynamics.pretrained.packs import Pack
-from tokendynamics.words import estimate
+from tokendynamics.words import estimate, places_for, signed
 
 Loss: TypeAlias = Callable[[nn.Module], Any]
 """A function of a network, with its language head where there is one, that returns one number; lower is better."""
@@ -33,6 +33,13 @@ NO_HEAD = "no head that predicts the next token was found"
 
 CONFIDENCE = 0.95
 """Of each interval by itself: several candidates are tried, so that a share of the lowered κ is asked for as well."""
+
+
+_PLACES = 3
+"""Decimal places of a change whose interval is narrower than 1; of a wider one those that show two digits of it."""
+
+_SMALL = 0.05
+"""Change without an interval, of any unit, below which these places would show fewer than two digits of it."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +52,16 @@ class EffectEstimate:
 
     @property
     def as_change(self) -> str:
-        """The number with its sign and its interval, in words."""
-        return estimate(self.value, (self.low, self.high), CONFIDENCE, places=3, sign=True)
+        """The number with its sign and its interval, in words; alone where it has none, as a loss that was passed.
+
+        >>> EffectEstimate(0.25, math.nan, math.nan).as_change, EffectEstimate(3.1e-5, math.nan, math.nan).as_change
+        ('+0.250', '+3.1 × 10⁻⁵')
+        """
+        ends = (self.low, self.high)
+        if math.isnan(self.low) and 0 < abs(self.value) < _SMALL:
+            return signed(self.value)  # in its unit that may be much
+        places = min(_PLACES, places_for(ends)) if self.high - self.low >= 1 else _PLACES
+        return estimate(self.value, ends, CONFIDENCE, places=places, sign=True)
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,17 @@ import xarray as xr
 from tokendynamics.diagnosis.network import part_of_layer
 from tokendynamics.numerics.printable import token_label
 from tokendynamics.results import Refused
-from tokendynamics.words import Finding, fixed, listing, percent
+from tokendynamics.words import Finding, fixed, indefinite, listing, percent
 
 SHARED = 0.05
 """Share of a token's direction along a shared direction from which the direction is described."""
 
 ONE_SOURCE = 0.25
-"""Share of what attention adds from which one position is named as its source."""
+"""Share of what heads add from which one position is named as its source, and"""
+
+TIMES_EVEN = 1.5
+"""how many times its share must be at least of what all tokens of a text would bring alike: of three tokens each brings
+a third."""
 
 MOST_WRITERS = 3
 """Parts named at most as those that write the larger half of a direction."""
@@ -139,7 +143,7 @@ def directions_findings(
             text = f"The final norm and the language head map the common direction to the tokens {quoted}."
             findings.append(Finding(text, "directions", {"entries": entries}))
     if of_text >= SHARED:
-        findings.append(_writers(directions, True, f"a {noun}'s own direction"))
+        findings.append(_writers(directions, True, f"{indefinite(noun)}'s own direction"))
     if isinstance(sources, xr.Dataset):
         findings += [finding for kind in ("common", "text") if (finding := _of_sources(sources, kind)) is not None]
     return tuple(findings)
@@ -148,7 +152,10 @@ def directions_findings(
 def _amounts(common: float, of_text: float, noun: str) -> Finding:
     values = {"common": common, "text": of_text}
     if not (common >= SHARED or of_text >= SHARED):
-        text = f"After the last layer, the tokens share no direction: less than {SHARED:g} of a token's direction."
+        text = (
+            f"After the last layer, the directions of tokens hardly have a mean, over all {noun}s or within one: less "
+            f"than {SHARED:g} of a token's direction lies along it."
+        )
         return Finding(text, "directions", values)
     parts = []
     if common >= SHARED:
@@ -182,36 +189,54 @@ def _writers(directions: xr.Dataset, text: bool, name: str) -> Finding:
 
 @dataclass(frozen=True)
 class Source:
-    """Where attention brings a shared direction from, in the layer in which it adds most to it.
+    """Where heads bring a shared direction from, in the layer in which they add most to it.
 
     Attributes:
         layer: Counted from 1.
-        position: Of the tokens that it brings most from, over all texts.
-        share: What comes from them of all that it adds there.
+        position: Of the tokens that they bring most from, over all texts.
+        share: What comes from them of all that heads add there.
+        even: What would come from them if all tokens of a text brought the same.
+        part: What heads add there, relative to the mean component of the tokens along the direction after the layer.
         along: Share of a token's direction along the shared one after that layer, a median over texts.
     """
 
     layer: int
     position: int
     share: float
+    even: float
+    part: float
     along: float
+
+    @property
+    def matters(self) -> bool:
+        """Whether the direction is shared, and heads add to it: what a bias writes has no source among the tokens."""
+        return self.along >= SHARED and self.part >= SHARED
+
+    @property
+    def stands_out(self) -> bool:
+        """Whether the position is worth naming."""
+        return self.share >= max(ONE_SOURCE, TIMES_EVEN * self.even)
 
 
 def source_of(sources: xr.Dataset, kind: str) -> Source | None:
-    """Return the layer whose attention adds most to a shared direction, and its largest source; None where none adds.
+    """Return the layer whose heads add most to a shared direction, and its largest source; None where none adds.
 
     Args:
         sources: From `source_tokens`.
         kind: "common" or "text".
     """
-    added = sources.added.sel(kind=kind).sum("prompt", skipna=False).values
-    if not np.nanmax(added, initial=0.0) > 0:
+    added = sources.added.sel(kind=kind).transpose("prompt", "layer").values
+    if not np.nanmax(added.sum(axis=0), initial=0.0) > 0:
         return None
-    place = int(np.nanargmax(added))
+    place = int(np.nanargmax(added.sum(axis=0)))
     shares = sources.by_position.sel(kind=kind).transpose("layer", "token").values[place]
     position, along = int(np.nanargmax(shares)), sources.component.sel(kind=kind).isel(layer=place).values
     share = round(float(shares[position]), 6)  # beyond that is rounding, and all of it would read 99.99999 %
-    return Source(place + 1, position, share, float(np.nanmedian(along) ** 2))
+    there = np.isfinite(sources.contribution.sel(kind=kind).transpose("layer", "prompt", "token").values[place])
+    alike = there[:, position] / np.maximum(there.sum(axis=1), 1)
+    even = float((added[:, place] * alike).sum() / added[:, place].sum())
+    part = float(added[:, place].sum() / along.sum())
+    return Source(place + 1, position, share, even, part, float(np.nanmedian(along) ** 2))
 
 
 def summary_of(sources: xr.Dataset) -> str:
@@ -220,16 +245,16 @@ def summary_of(sources: xr.Dataset) -> str:
     Args:
         sources: From `source_tokens`.
     """
-    shared = f"the direction that the tokens of a {sources.attrs['prompt_noun']} share"
+    shared = f"the direction that the tokens of {indefinite(sources.attrs['prompt_noun'])} share"
     source = source_of(sources, "text")
     if source is None:
-        return f"In no layer does attention add to {shared}."
+        return f"In no layer do heads add to {shared}."
     return _sentence(source, shared)
 
 
 def _sentence(source: Source, shared: str, first: str = "its first token") -> str:
-    where = f"In layer {source.layer}, where attention adds most to {shared}"
-    if source.share < ONE_SOURCE:
+    where = f"In layer {source.layer}, where heads add most to {shared} relative to the tokens' norm"
+    if not source.stands_out:
         return f"{where}, no position contributes more than {percent(source.share)} of it."
     if not source.share <= 1:
         token = f"the token at position {source.position}"
@@ -240,13 +265,13 @@ def _sentence(source: Source, shared: str, first: str = "its first token") -> st
 
 def _of_sources(sources: xr.Dataset, kind: str) -> Finding | None:
     source = source_of(sources, kind)
-    if source is None or not source.along >= SHARED:
+    if source is None or not source.matters:
         return None
     noun = sources.attrs["prompt_noun"]
     if kind == "common":
         text = _sentence(source, "the common direction", f"the first token of each {noun}")
     else:
-        text = _sentence(source, f"the direction that the tokens of a {noun} share")
+        text = _sentence(source, f"the direction that the tokens of {indefinite(noun)} share")
     values = {"layer": source.layer, "position": source.position, "share": source.share, "along": source.along}
     return Finding(text, "directions", values)
 
@@ -258,10 +283,10 @@ def source_in_short(sources: xr.Dataset | Refused | None) -> str:
         sources: From `source_tokens`.
     """
     source = source_of(sources, "text") if isinstance(sources, xr.Dataset) else None
-    if not isinstance(sources, xr.Dataset) or source is None or not source.along >= SHARED:
+    if not isinstance(sources, xr.Dataset) or source is None or not source.matters:
         return ""
-    if not ONE_SOURCE <= source.share <= 1:
+    if not source.stands_out or source.share > 1:
         return ""
-    shared = f"what the tokens of a {sources.attrs['prompt_noun']} share"
+    shared = f"what the tokens of {indefinite(sources.attrs['prompt_noun'])} share"
     token = "its first token" if source.position == 0 else f"the token at position {source.position}"
-    return f"In layer {source.layer}, {percent(source.share)} of what attention adds to {shared} comes from {token}."
+    return f"In layer {source.layer}, {percent(source.share)} of what heads add to {shared} comes from {token}."

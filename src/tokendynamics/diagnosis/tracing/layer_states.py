@@ -49,7 +49,7 @@ COLLAPSES = ("consensus", "rank collapse", "one point")
 ROUNDED = 0.005
 """Two measures that differ by no more than this may be written with the same two decimals."""
 
-_OF_ALL_TEXTS = ("anisotropic", "one point")
+OF_ALL_TEXTS = ("anisotropic", "one point")
 """States that the common share decides."""
 
 _FEWEST = 3
@@ -117,7 +117,7 @@ def worst_layer(trace: xr.Dataset, states: tuple[State, ...]) -> int:
     """
     common, kappa, excess = (np.nan_to_num(each[1:], nan=-np.inf) for each in measures(trace))
     far = [
-        (SEVERITY[state], common[place] if state in _OF_ALL_TEXTS else max(kappa[place], excess[place]))
+        (SEVERITY[state], common[place] if state in OF_ALL_TEXTS else max(kappa[place], excess[place]))
         for place, state in enumerate(states)
     ]
     return max(range(len(far)), key=lambda place: (far[place], -place)) + 1
@@ -161,7 +161,7 @@ def deciding_measure(
         state: One of the states.
         site_name: Of which states.
     """
-    if state in _OF_ALL_TEXTS:
+    if state in OF_ALL_TEXTS:
         name, names, chosen = "common share", ("shares", "shares_interval"), {"share": "common"}
     else:
         name, variable = ("line excess", "line_excess") if state == "rank collapse" else ("κ′", "consensus_relative")
@@ -186,7 +186,7 @@ def worst_layers(trace: xr.Dataset, states: tuple[State, ...]) -> tuple[int, ...
     _, values, intervals = deciding_measure(trace, state)
     low, high = intervals[worst]
     within = (values >= low) & (values <= high)  # False where there is no interval
-    if state not in (*_OF_ALL_TEXTS, "rank collapse"):
+    if state not in (*OF_ALL_TEXTS, "rank collapse"):
         within &= ~_below(trace, worst)
     equal = (np.abs(values - values[worst]) <= ROUNDED) | within
     same = np.array(["", *states]) == state

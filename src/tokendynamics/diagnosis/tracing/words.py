@@ -74,7 +74,7 @@ def detailed_findings(trace: xr.Dataset, states: tuple[State, ...]) -> list[Find
     """
     details = [
         token_finding(trace),
-        _shares(trace),
+        _shares(trace, on_a_line=states[-1:] == ("rank collapse",)),
         _parts(trace),
         _single_texts(trace),
         _updates(trace),
@@ -152,7 +152,7 @@ def merging_neighbours(trace: xr.Dataset) -> dict[int, tuple[float, float, int]]
     return {int(layer): (near[layer], far[layer], distance) for layer in np.flatnonzero(merged) if layer > 0}
 
 
-def _shares(trace: xr.Dataset) -> Finding | None:
+def _shares(trace: xr.Dataset, *, on_a_line: bool) -> Finding | None:
     site = trace.sel(site="feed_forward")
     first, last = site.shares.isel(layer=0), site.shares.isel(layer=-1)
     if bool(last.isnull().any()):
@@ -171,12 +171,19 @@ def _shares(trace: xr.Dataset) -> Finding | None:
         f"is shared within its {noun} and {parts['own']} is its own."
     )
     text += f" At the embedding the shares are {start}." if is_share(first) else ""
+    text += _BOTH_WAYS if on_a_line else ""
     return Finding(text, "shares", values)
 
 
 _NO_SHARES = (
     "The shares of a token's direction after the last layer are not stated because an estimate lies outside 0 to 1. "
     "This happens by chance with few {noun}s, or if tokens point both ways along one direction."
+)
+
+
+_BOTH_WAYS = (
+    " Directions that point both ways along a line cancel in these shares and count as a token's own, so the shares do "
+    "not show the rank collapse."
 )
 
 
@@ -217,7 +224,8 @@ def _by_part(trace: xr.Dataset, component: str, name: str, exists: np.ndarray) -
     layers = plural(len(by_layer), "layer")
     if not exists.all():
         layers = f"the {layers} that {'has' if len(by_layer) == 1 else 'have'} one"
-    return f"{name} {verb} similarity κ in {int(counted.sum())} of {layers}, by {_change(trace, component)} in total"
+    how_far = estimate(abs(change), sorted((abs(low), abs(high))), CONFIDENCE, at_most=1.0)
+    return f"{name} {verb} similarity κ in {int(counted.sum())} of {layers}, by {how_far} in total"
 
 
 def _change(trace: xr.Dataset, component: str) -> str:
@@ -307,12 +315,16 @@ def _massive(trace: xr.Dataset) -> Finding:
     site = row.sel(site="feed_forward")
     median = float(site.norm_median.sel(sinks="removed")[peak])
     ranks = site.effective_rank
+    most = int(trace.massive_count.values[affected].max())
+    several = (
+        "Massive tokens are" if most == 1 else f"Up to {most} tokens of one {noun} stand out by their norm and are"
+    )
     raw, lowest, effect = _effect_on_rank(ranks.sel(sinks="kept").values, ranks.sel(sinks="removed").values, layers)
     text = (
         f"Token {position} (“{token}” in {noun} {name}) is massive: its norm reaches {number(norm)} in layer {peak} "
         f"(median {number(median)}). {len(affected)} of {plural(trace.sizes['prompt'], noun)} "
         f"{'has' if len(affected) == 1 else 'have'} a massive token, {noun} {name} in {in_layers(layers.tolist())}. "
-        f"Massive tokens are excluded from the other measures.{effect}"
+        f"{several} excluded from the other measures.{effect}"
     )
     values = {
         "position": position,

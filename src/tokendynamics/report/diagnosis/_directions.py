@@ -179,10 +179,10 @@ def _readings(directions: xr.Dataset) -> Table:
 
 
 def _sources_figure(sources: xr.Dataset, kind: str) -> Figure:
-    """Draw the largest source tokens of one prompt, in the layer whose attention adds most to a direction."""
+    """Draw the largest source tokens of one prompt, in the layer whose heads add most to a direction."""
     ident, label, source = f"{_IDENT}-sources-{kind}", f"Sources, {_KINDS[kind]}", source_of(sources, kind)
     if source is None:
-        return Figure(ident, _SOURCES, "Not plotted because no attention adds to the direction.", label=label)
+        return Figure(ident, _SOURCES, "Not plotted because no heads add to the direction.", label=label)
     here = sources.sel(kind=kind, layer=source.layer)
     prompt = int(np.nanargmax(here.added.values))
     values = here.contribution.transpose("prompt", "token").values[prompt] / float(here.added[prompt])
@@ -203,9 +203,10 @@ def _sources_figure(sources: xr.Dataset, kind: str) -> Figure:
     return Figure(
         ident,
         _SOURCES,
-        f"Share of what attention adds to the {_KINDS[kind].removeprefix('a ')} in layer {source.layer}, where it adds "
-        f"most, by source token of one prompt ({name}): attention weight times what the heads write of the token, over "
-        f"all tokens that receive it. The {len(shown)} largest of {len(everything)}; all together give 1.",
+        f"Share of what heads add to the {_KINDS[kind].removeprefix('a ')} in layer {source.layer}, where they add "
+        f"most relative to the tokens' norm, by source token of one prompt ({name}): attention weight times what the "
+        f"heads write of the token, over all tokens that receive it. The {len(shown)} largest of {len(everything)}; "
+        "all together give 1.",
         Intervals(rows, (low, high if high > low else 1.0), bars=True),
         columns_table(
             f"Share of each source token in layer {source.layer}, prompt {name}",
