@@ -11,9 +11,12 @@ os.environ.setdefault(
 )  # the results of a kernel are the same, and it compiles in two thirds of the time
 
 from collections.abc import Iterator
+from contextlib import chdir, redirect_stdout, suppress
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from io import StringIO
+from pathlib import Path
 from pkgutil import walk_packages
 from threading import Thread
 from types import ModuleType
@@ -24,6 +27,7 @@ from jaxtyping import config
 from markupsafe import Markup
 
 import typecheck
+from command_line import call
 from other_rounding import OtherRounding
 
 typecheck.install()
@@ -47,6 +51,26 @@ def one_process_draws() -> Iterator[None]:
 
     with drawing():
         yield
+
+
+@pytest.fixture(scope="session")
+def presets_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The explorer's page of presets, made by the command without arguments, once for all processes of a test run.
+
+    What the command prints is beside it, in `printed.txt`.
+    """
+    common = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        common = common.parent
+    folder = common / "presets"
+    if not folder.exists():
+        made = tmp_path_factory.mktemp("presets")
+        with chdir(made), redirect_stdout(StringIO()) as printed:
+            assert call(["explore"]) == 0
+        (made / "printed.txt").write_text(printed.getvalue(), encoding="utf-8")
+        with suppress(OSError):  # another process was first
+            made.rename(folder)
+    return folder / "explorer.html"
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("tiny/config.json").write_text(json.dumps(TINY_GPT2))
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(3)
 @pytest.mark.usefixtures("inputs")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_prints_what_the_encoding_has_and_escapes_for_the_rest(

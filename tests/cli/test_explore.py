@@ -43,10 +43,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("tiny/config.json").write_text(json.dumps(TINY))
 
 
-def test_without_a_subject_there_are_five_presets(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(["explore"]) == 0
-    assert capsys.readouterr().out == "explorer.html: open it in a browser\n"
-    assert [len(system["flow"]["start"]) for system in systems_in(Path("explorer.html"))] == [32, 32, 24, 4, 32]
+def test_without_a_subject_there_are_five_presets(presets_page: Path) -> None:
+    assert presets_page.with_name("printed.txt").read_text("utf-8") == "explorer.html: open it in a browser\n"
+    assert [len(system["flow"]["start"]) for system in systems_in(presets_page)] == [32, 32, 24, 4, 32]
 
 
 def test_a_file_and_a_folder_of_its_run_are_the_same_system(monkeypatch: pytest.MonkeyPatch) -> None:

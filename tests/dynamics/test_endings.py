@@ -56,7 +56,7 @@ POLES = [
 ]
 
 
-@pytest.mark.few(28)
+@pytest.mark.few(12)
 @pytest.mark.parametrize(("name", "engine"), POLES)
 def test_a_pole_is_divergence_in_every_engine(name, engine):
     flow, start, pole = BLOW_UPS[name]
@@ -73,6 +73,7 @@ def test_a_pole_is_divergence_in_every_engine(name, engine):
         assert float(found.end_times) == pytest.approx(pole, rel=1e-5)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("engine", "rtol", "begin"),
     [

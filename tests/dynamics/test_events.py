@@ -18,6 +18,8 @@ from tokendynamics.spaces import Free, Sphere
 pytestmark = pytest.mark.usefixtures("unchecked")
 
 ENGINES = ("batched", "compiled", "stiff")
+# Compiled with one kind of event in the quick tests: a kernel takes ten seconds.
+FEW_COMPILED = ("batched", pytest.param("compiled", marks=pytest.mark.slow), "stiff")
 EYE = torch.eye(3, dtype=torch.float64)
 TIGHT = {"rtol": 1e-11, "atol": 1e-13}
 
@@ -36,7 +38,7 @@ def held(run: Trajectory, system: tuple[int, ...] = ()) -> None:
     assert (after == after[0]).all()
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", FEW_COMPILED)
 def test_one_free_token_passes_a_norm_at_the_logarithm_over_the_rate(engine):
     rate, bound = 0.8, 50.0
     flow = Flow(Attention(EYE, rate * EYE), Free())
@@ -66,7 +68,7 @@ def test_two_causal_tokens_reach_consensus_when_the_closed_form_says(engine):
     assert float((run.tensor[-1, 1] - run.tensor[-1, 0]).norm()) == pytest.approx(below, rel=1e-7)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", FEW_COMPILED)
 def test_rest_is_declared_where_the_speed_falls_below_the_bound(engine):
     # One free token with ov = −1 has speed e^(−t).
     flow = Flow(Attention(EYE, -EYE), Free())

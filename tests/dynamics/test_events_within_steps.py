@@ -24,9 +24,8 @@ SWING = Flow(Attention(ZERO, Sinusoidal(EYE, 1.0, 1.0, math.pi / 2)), Free())
 PERIODS = 3
 OPTIONS: dict[str, dict[str, Any]] = {"fixed": {"step": 0.25, "method": "dopri5"}}
 ENGINES = ["batched", "compiled", "stiff", "fixed"]
-OF_ORDER_8 = [("batched", "dop853"), ("compiled", "dop853")]
-# Compiled with one kind of event in the quick tests: a kernel takes ten seconds.
-EVENTS_OF_ORDER_8 = [OF_ORDER_8[0], pytest.param(*OF_ORDER_8[1], marks=pytest.mark.slow)]
+# A compiled kernel of order 8 with events takes ten seconds.
+OF_ORDER_8 = [("batched", "dop853"), pytest.param("compiled", "dop853", marks=pytest.mark.slow)]
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ def test_an_event_of_the_callers_own_is_looked_for_within_steps(engine):
     assert float(run.end_times) == pytest.approx(math.pi + math.asin(0.999), abs=0.5 if engine == "fixed" else 1e-2)
 
 
-@pytest.mark.parametrize(("engine", "method"), [*((engine, None) for engine in ENGINES), *EVENTS_OF_ORDER_8])
+@pytest.mark.parametrize(("engine", "method"), [*((engine, None) for engine in ENGINES), *OF_ORDER_8])
 def test_directions_that_agree_for_a_moment_are_seen(engine, method):
     # Without logits x_i − mean stands still; the mean turns once in 2π. Directions agree where the mean is far along
     # the difference of the tokens.
@@ -94,7 +93,7 @@ def test_directions_that_agree_for_a_moment_are_seen(engine, method):
 
 @pytest.mark.parametrize(
     ("engine", "method"),
-    [("batched", None), pytest.param("compiled", None, marks=pytest.mark.slow), ("stiff", None), *EVENTS_OF_ORDER_8],
+    [("batched", None), pytest.param("compiled", None, marks=pytest.mark.slow), ("stiff", None), *OF_ORDER_8],
 )
 def test_a_moment_of_rest_is_recorded(engine, method):
     # A token on the way past a saddle: x' = (−1, 1) x from (1, 1e-4) has its least speed at t = log(1e4)/2.

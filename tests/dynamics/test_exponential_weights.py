@@ -38,6 +38,7 @@ def test_equal_angles_follow_their_equation(engine: Engine, beta: float) -> None
     assert np.allclose(cosine, predict_equiangular(times, 3, beta, weights="exponential"), atol=1e-8)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("space", [td.Sphere(), td.Ellipsoid(torch.diag(torch.tensor([2.0, 1.0, 0.5]).double()))])
@@ -67,8 +68,9 @@ def test_many_small_systems_move_as_each_does() -> None:
             )
 
 
+@pytest.mark.parametrize("engine", ["batched", pytest.param("compiled", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("beta", [0.5, 8.0, 40.0])
-def test_a_slow_velocity_is_right_to_its_own_digits(beta: float) -> None:
+def test_a_slow_velocity_is_right_to_its_own_digits(beta: float, engine: Engine) -> None:
     """Two tokens a hair apart close in with e^β/2 times their distance each, however small that is."""
     angle = 1e-9
     pair = torch.tensor([[1.0, 0.0, 0.0], [np.cos(angle), np.sin(angle), 0.0]], dtype=torch.float64)
@@ -77,9 +79,8 @@ def test_a_slow_velocity_is_right_to_its_own_digits(beta: float) -> None:
     # The compiled loop sees the same speed: tokens come to rest when it falls below the event's.
     rest = td.dynamics.events.AtRest(1e-11)
     tight: dict[str, Any] = {"rtol": 1e-13, "atol": 1e-15}
-    for engine in ("batched", "compiled"):
-        run = td.simulate(flow(beta * EYE, offset=beta), pair, [0.0, 60.0], engine=engine, events=[rest], **tight)
-        assert float(run.end_times) == pytest.approx(np.log(angle / 2 / 1e-11), rel=1e-3)
+    run = td.simulate(flow(beta * EYE, offset=beta), pair, [0.0, 60.0], engine=engine, events=[rest], **tight)
+    assert float(run.end_times) == pytest.approx(np.log(angle / 2 / 1e-11), rel=1e-3)
 
 
 def test_weights_that_are_no_numbers_are_refused_and_an_offset_mends_it() -> None:

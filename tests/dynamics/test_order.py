@@ -106,6 +106,7 @@ def test_the_pair_of_order_8_has_its_order(space, retraction):
     assert slope(HORIZON / steps, errors) == pytest.approx(8, abs=0.3)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("method", "order", "lengths"), [("dop853", 7, (0.16, 0.13, 0.1)), ("dopri5", 4, (0.1, 0.07, 0.05))]
 )

@@ -50,7 +50,7 @@ def test_layers_record_after_the_layer_that_meets_the_event():
     np.testing.assert_array_equal(run.recorded.times[:2, 0, 0], [1.0, 2.0])
 
 
-@pytest.mark.parametrize("engine", ["batched", "compiled", "stiff"])
+@pytest.mark.parametrize("engine", ["batched", pytest.param("compiled", marks=pytest.mark.slow), "stiff"])
 def test_what_would_come_after_the_end_is_not_recorded(engine):
     flow = Flow(Attention(EYE, EYE), Free())
     events = [NormAbove(3.0), NormAbove(2.0, then="record"), NormAbove(3.01, then="record")]

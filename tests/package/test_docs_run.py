@@ -70,12 +70,17 @@ def test_what_a_block_prints_is_read_behind_calls_of_several_lines() -> None:
     assert promised(block) == ["1", "2 of 3"]
 
 
-MARKS = {name: [pytest.mark.slow] for name in ("diagnose.md", "simulate.md", "sweep.md", "depth.md", "train.md")}
-MARKS["remedy.md"] = [pytest.mark.slow, pytest.mark.pretrained]
+QUICK = ("README.md", "start.md", "checkpoints.md", "circuits.md", "explorer.md")
+"""The others run with the slow tests, and always where all is checked: `.ci/run` runs all of this file."""
+
+
+def _marks(name: str) -> list[pytest.MarkDecorator]:
+    slow = [] if name in QUICK else [pytest.mark.slow]
+    return [*slow, pytest.mark.pretrained] if name == "remedy.md" else slow
 
 
 @pytest.mark.usefixtures("undrawn")
-@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in BLOCKS])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=_marks(name)) for name in BLOCKS])
 def test_the_python_of_a_document_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

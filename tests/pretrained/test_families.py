@@ -43,6 +43,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return case
 
 
+@pytest.mark.few(24)
 @pytest.mark.parametrize("family", [name for name in ALL if name != "mamba"])
 def test_states_are_those_that_the_network_returns_bit_for_bit(cases: Any, family: str) -> None:
     case = cases(family)

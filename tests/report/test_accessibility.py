@@ -40,7 +40,7 @@ def broken(browser: Any, page: Path) -> list[str]:
     return lines
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", [name for name in MADE if name not in ("a verdict", "basins")])
 def test_the_page_of_a_result_breaks_no_rule(name: str, browser: Any, tmp_path: Path) -> None:
     assert broken(browser, MADE[name]().report(tmp_path / "page.html")) == []  # type: ignore[attr-defined]

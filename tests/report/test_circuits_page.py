@@ -138,6 +138,7 @@ def test_foreign_text_is_escaped_and_made_visible(built: str) -> None:
     assert 'href="./a%20folder/su%3Fm.json"' in built
 
 
+@pytest.mark.few(3)
 def test_every_figure_is_described_and_has_its_numbers(page: str) -> None:
     figures = re.findall(r'<figure id="([^"]+)">(.*?)</figure>', page, re.DOTALL)
     assert len(figures) >= 3

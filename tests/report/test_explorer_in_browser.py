@@ -18,7 +18,6 @@ from scipy.integrate import solve_ivp
 import tokendynamics as td
 from report.chromium import PHONE, emulate, on_a_phone, violations, width_on_a_phone
 from tokendynamics import observables
-from tokendynamics.report import explore
 from tokendynamics.report._page import resource
 from tokendynamics.report.explorer import _page, _statements
 from tokendynamics.report.explorer._flow import changed, numbers_of, peak, sharpness
@@ -34,9 +33,8 @@ TURN = np.array([[0.0, -1.0], [1.0, 0.0]])
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path: Path = explore(tmp_path_factory.mktemp("page") / "explorer.html")
-    return path.as_uri()
+def address(presets_page: Path) -> str:
+    return presets_page.as_uri()
 
 
 def asked(browser: Any, expression: str, *arguments: Any) -> Any:
@@ -584,6 +582,7 @@ def test_pictures_and_settings_keep_no_memory(opened: Any) -> None:
     assert min(heaps[7:]) < 1.05 * min(heaps[3:6])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "weights", "heads", "words_of_rate"),
     [
@@ -748,7 +747,7 @@ def test_an_address_holds_the_view_and_what_is_kept_beside(opened: Any) -> None:
     )
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("fragment", "sentence"),
     [
@@ -797,6 +796,7 @@ def run_of(qk: float, tokens: int, of_attention: dict[str, Any] | None = None) -
     return td.simulate(td.Flow(attention, td.Sphere()), start, np.linspace(0.0, 5.0, 51))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("qk", "tokens", "of_attention"),
     [(100.0, 6, {}), (0.01, 6, {}), (2.0, 1, {}), (1.0, 6, {"qk": td.Sinusoidal(np.eye(3), 1.0, 1.0, 0.0)})],
@@ -989,6 +989,7 @@ def test_where_nothing_moves_a_picture_and_the_words_stand(missing: str, browser
     assert not browser.find_element("id", "still").is_displayed()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("width", "ratio", "size"), [(1280, 1, "200%"), (640, 2, ""), (PHONE, 1, ""), (PHONE, 1, "200%")]
 )

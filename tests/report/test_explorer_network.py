@@ -212,6 +212,7 @@ def test_the_page_counts_layers_and_says_that_no_theorem_covers_a_network(
     assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.pretrained
 def test_the_page_of_smollm2_is_small(tmp_path: Path) -> None:
     path = explore(tmp_path / "page.html", "smollm2")

@@ -107,6 +107,7 @@ FIGURES = (
 )
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("figure", FIGURES)
 def test_each_figure_draws_something(opened: Any, figure: str) -> None:
     found = picture(opened, f"#{figure} svg")

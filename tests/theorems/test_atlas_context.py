@@ -33,7 +33,7 @@ def flow(qk: Any, dim: int, *, ov: float = 1.0, causal: bool = False, heads: int
 
 @pytest.mark.every_value_once
 @pytest.mark.parametrize("rtol", [1e-4, 1e-7, 1e-10])
-@pytest.mark.parametrize("engine", ["batched", "compiled", "stiff"])
+@pytest.mark.parametrize("engine", ["batched", "stiff", pytest.param("compiled", marks=pytest.mark.slow)])
 def test_one_average_of_equal_angles_has_the_cosine_of_the_formula(
     engine: Literal["batched", "compiled", "stiff"], rtol: float
 ) -> None:

@@ -145,6 +145,7 @@ def test_the_rest_of_full_rank_is_unstable() -> None:
     assert outcomes(td.simulate(general, np.eye(4), range(3), **BARE), "masks-norm") == "fails"
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("rtol", [1e-4, 1e-7, 1e-10])
 @pytest.mark.parametrize("engine", ["batched", "stiff"])
 def test_connected_graphs_on_spheres_never_contradict_synchronization(

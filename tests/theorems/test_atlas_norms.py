@@ -165,6 +165,7 @@ def test_a_rate_over_time_is_assumed_to_be_enough() -> None:
 # --- outside ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("scheme", SPACES)
 def test_tokens_that_repel_each_other_fail(scheme: str) -> None:
     run = td.simulate(one(SPACES[scheme], ov=-I3), at_radii(scheme, CONE, 1), TIMES[TIMES < 12], rtol=1e-9, atol=1e-11)

@@ -239,6 +239,7 @@ def test_two_tokens_that_coincide_stay_together_however_they_repel() -> None:
 # --- equal angles ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize("rtol", [1e-4, 1e-7, 1e-10])
 @pytest.mark.parametrize("engine", ["batched", "compiled", "stiff"])
 @pytest.mark.parametrize("tokens", [2, 5])
