@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from typing import Any
@@ -354,6 +355,51 @@ def test_what_a_network_writes_into_is_a_copy() -> None:
         td.trace(of_series, [one])
         assert torch.equal(of_series.states(one).feed_forward, by_hooks(centring, kept[0]))
     assert torch.equal(series, kept)
+
+
+class Observing(Attention):
+    """Rounds by the largest number that it ever read, and keeps its last input, as observers of quantisation do."""
+
+    largest: Tensor
+    counts: Tensor
+    last: Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("largest", torch.tensor(0.01))
+        self.register_buffer("counts", torch.zeros(1, dtype=torch.long))
+        self.register_buffer("last", None)
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.largest.copy_(torch.maximum(self.largest, x.detach().abs().max()))
+        self.counts, self.last, self.calls = self.counts + 1, x.detach(), self.calls + 1
+        step = self.largest / 127
+        return super().forward((x / step).round() * step)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_buffers_that_a_network_writes_into_are_put_back(dtype: torch.dtype) -> None:
+    network = network_of(Observing).to(dtype)
+    network(PROMPT[None])  # a pass of its own: these are the numbers of the user
+    attentions = [block.mixer for block in network.blocks]
+
+    def remembered() -> list[tuple[Tensor, Tensor, int, Tensor]]:
+        return [(own.largest.clone(), own.counts.clone(), own.calls, own.last.clone()) for own in attentions]
+
+    before, prompts = remembered(), [[5, 9, 33, 21], [7, 2, 8, 30], [1, 3, 39, 4]]
+    expected = by_hooks(copy.deepcopy(network), PROMPT)
+    ckpt = loaded(network)
+    for _ in range(2):
+        assert torch.equal(ckpt.states(PROMPT).feed_forward, expected)
+    td.diagnose(ckpt, texts=prompts)
+    td.attention_seen(ckpt, prompts)
+    td.what_if(ckpt, prompts, {"layer 1 attention": 0.5})
+    for kept, now in zip(before, remembered(), strict=True):
+        assert kept[2] == now[2]
+        assert all(torch.equal(*pair) for pair in zip((*kept[:2], kept[3]), (*now[:2], now[3]), strict=True))
+    network(PROMPT[None])
+    assert [own.calls for own in attentions] == [2, 2, 2]
 
 
 class SelfAndCross(nn.Module):

@@ -26,6 +26,7 @@ from tokendynamics.pretrained.discovery._maps import in_single_precision
 from tokendynamics.pretrained.discovery._random_inputs import random_inputs
 from tokendynamics.pretrained.discovery.random_weights import discover_in_network
 from tokendynamics.pretrained.edits.language_head import base_of
+from tokendynamics.pretrained.length_dependence import noting_written_buffers
 from tokendynamics.pretrained.network import copied, evaluating, half_of, tensors_given
 from tokendynamics.pretrained.other_libraries import refusing, silenced
 from tokendynamics.pretrained.sources._configuration import check_settings, read_json_object
@@ -348,7 +349,7 @@ def _discovered(
         single = without_hooks(in_single_precision(part, values=False)).cpu()
 
     def found(subject: nn.Module) -> Discovery:
-        with evaluating(subject):
+        with evaluating(subject), noting_written_buffers(subject, part):
             found_with = random_inputs(subject) if given is None else given
             decoder = alone and not isinstance(subject, nn.TransformerDecoder)
             return discover_in_network(subject, found_with, name, decoder=decoder)

@@ -106,7 +106,7 @@ def _attending(network: nn.Module, recorded: Pass) -> tuple[_Owners, dict[int, M
         if attending:
             return members, attending
     seen = recorded.attentions[0][1].module
-    name = next((name for name, module in network.named_modules() if module is seen), type(network).__name__)
+    name = next((name for name, module in network.named_modules() if module is seen), "") or type(network).__name__
     wanted = "a block, a list of blocks (an nn.ModuleList) or several blocks of one class, with an attention in each"
     raise LayoutNotFoundError(expected(name, wanted, "an attention that stands in none"))
 
