@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 import tokendynamics as td
 from pretrained.families import network_of
@@ -391,3 +392,58 @@ def test_a_container_that_is_no_projection_is_named() -> None:
     with pytest.raises(CheckpointError, match=r"layer 1: .*self_attn\.q_proj") as told:
         td.audit(td.load(network))
     assert "\n" not in str(told.value)
+
+
+class _ByHand(nn.Module):
+    """Blocks of one attention each, by functions; all of its maps may be of any form."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(3, 8)
+        self.blocks = nn.ModuleList(_AttentionByHand() for _ in range(2))
+
+    def forward(self, series: Tensor) -> Tensor:
+        states = self.embed(series)
+        for block in self.blocks:
+            states = block(states)
+        return states
+
+
+class _Mixing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.out = (nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        maps = (self.query, self.key, self.value)
+        q, k, v = (part(x).unflatten(-1, (2, 4)).transpose(1, 2) for part in maps)
+        return self.out(functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+class _AttentionByHand(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.mixing = nn.LayerNorm(8), _Mixing()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.mixing(self.norm(x))
+
+
+def test_an_attention_by_hand_without_any_parameter_is_read() -> None:
+    torch.manual_seed(4)
+    network: Any = _ByHand().eval()
+    dense = copy.deepcopy(network)
+    for block, other in zip(network.blocks, dense.blocks, strict=True):
+        for name in ("query", "key", "value", "out"):
+            packed = Int8(getattr(block.mixing, name))
+            getattr(other.mixing, name).weight.data = packed.dense()
+            setattr(block.mixing, name, packed)
+    assert not list(network.blocks[0].mixing.parameters())
+    live, plain = (td.load(one, inputs=torch.randn(2, 6, 3)) for one in (network, dense))
+    attention = live.layout.layers[0].attention
+    assert attention is not None, live.layout.layers[0].problem
+    assert attention.module == "mixing"
+    for layer in (1, 2):
+        for which in ("query", "key", "value", "output"):
+            expected = getattr(plain.attention(layer), which)
+            torch.testing.assert_close(getattr(live.attention(layer), which), expected, rtol=1e-5, atol=1e-6)

@@ -272,7 +272,8 @@ def _start(
         x = x if norm is None else norm[0].y
     start = as_features(x, shape[0], shape[2])
     if start is None:
-        raise LayoutNotFoundError(f"{attending.name} reads no states")
+        name = attending.name or type(attending.module).__name__
+        raise LayoutNotFoundError(f"{name} reads no states")
     width = block.y.shape[-1]
     if start.shape[-1] != width:
         raise LayoutNotFoundError(f"it reads {start.shape[-1]} features of a token, and a state has {width}")

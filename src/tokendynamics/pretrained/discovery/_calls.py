@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, ExitStack
 from copy import copy
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
+from itertools import takewhile
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 import torch
@@ -318,7 +319,11 @@ class _Recorder(ExitStack):
         if call.module is None:
             # What attends by functions may be a module of its own inside the one that projects.
             running = [module for _, module in reversed(self.running)]
-            call = replace(call, module=next(filter(_projects, running), running[0]))
+            starts = [start for start, *_ in reversed(self.open)]
+            inside = (
+                module for module, start in zip(running, starts, strict=True) if self._has_projected(module, start)
+            )
+            call = replace(call, module=next(inside, running[0]))
         running = zip(self.running, self.open, strict=True)
         given = next((given for (_, module), (_, given, *_) in running if module is call.module), None)
         call = call if given is None else call.of_states(given.shape)
@@ -327,6 +332,12 @@ class _Recorder(ExitStack):
             self.found.attentions[-1] = (before[0], before[1].beside(call.kept()))
         else:
             self.found.attentions.append((self._tick(), call.kept()))
+
+    def _has_projected(self, module: nn.Module, start: int) -> bool:
+        """Whether a module that began then holds matrices, or has called one that holds its own as buffers."""
+        calls = self.found.calls
+        after = takewhile(lambda call: call.end > start, reversed(calls))
+        return _projects(module) or any(call.start > start and _has_packed(call) for call in after)
 
     def _before(self, module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
         x = given = state_of(positional, named)
@@ -368,6 +379,16 @@ class _Recorder(ExitStack):
 def _projects(module: nn.Module) -> bool:
     """Whether a module holds matrices, or a module that gives its own by a function, as packed ones do."""
     return any(weight.ndim > 1 for weight in module.parameters()) or any(map(weight_is_a_method, module.modules()))
+
+
+def _has_packed(call: ModuleCall) -> bool:
+    """Whether a module that read states (input, token, feature) holds a matrix as a buffer, as quantised ones do.
+
+    Tables of positions are read with queries, which have an axis for heads.
+    """
+    if call.x is None or call.x.ndim > 3 or next(call.module.children(), None) is not None:
+        return False
+    return any(buffer.ndim > 1 and buffer.dtype != torch.bool for buffer in call.module.buffers())
 
 
 def _reads_several(module: nn.Module, positional: tuple[Any, ...], named: Mapping[str, Any]) -> bool:

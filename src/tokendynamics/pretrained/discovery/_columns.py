@@ -21,6 +21,7 @@ from tokendynamics.pretrained.discovery._maps import (
     Unpacked,
     affine_misfit,
     format_of,
+    is_packed,
     probed,
 )
 from tokendynamics.pretrained.network import weight_is_a_method
@@ -220,7 +221,10 @@ def stored_how(call: ModuleCall) -> Storage | None:
 
 
 def _holds(module: nn.Module) -> bool:
-    return any(True for _ in module.parameters()) or weight_is_a_method(module) or isinstance(module, AsStored)
+    """Whether a module has weights, be they real numbers, packed ones, or packed ones in a buffer."""
+    if any(True for _ in module.parameters()) or weight_is_a_method(module) or isinstance(module, AsStored):
+        return True
+    return is_packed(module)
 
 
 def composed(parts: tuple[Part, ...] | None, dim: int, read: Callable[[Part], Affine]) -> Affine | None:
