@@ -11,7 +11,7 @@ os.environ.setdefault(
 )  # the results of a kernel are the same, and it compiles in two thirds of the time
 
 from collections.abc import Iterator
-from contextlib import chdir, redirect_stdout, suppress
+from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -57,7 +57,7 @@ def one_process_draws() -> Iterator[None]:
 def presets_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The explorer's page of presets, made by the command without arguments, once for all processes of a test run.
 
-    What the command prints is beside it, in `printed.txt`.
+    What the command prints is beside it, in `printed.txt` and, of its progress, in `progress.txt`.
     """
     common = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -65,9 +65,10 @@ def presets_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = common / "presets"
     if not folder.exists():
         made = tmp_path_factory.mktemp("presets")
-        with chdir(made), redirect_stdout(StringIO()) as printed:
+        with chdir(made), redirect_stdout(StringIO()) as printed, redirect_stderr(StringIO()) as progress:
             assert call(["explore"]) == 0
         (made / "printed.txt").write_text(printed.getvalue(), encoding="utf-8")
+        (made / "progress.txt").write_text(progress.getvalue(), encoding="utf-8")
         with suppress(OSError):  # another process was first
             made.rename(folder)
     return folder / "explorer.html"

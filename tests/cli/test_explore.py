@@ -45,6 +45,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_a_subject_there_are_five_presets(presets_page: Path) -> None:
     assert presets_page.with_name("printed.txt").read_text("utf-8") == "explorer.html: open it in a browser\n"
+    assert presets_page.with_name("progress.txt").read_text("utf-8") == "computing the presets (5)\n"
     assert [len(system["flow"]["start"]) for system in systems_in(presets_page)] == [32, 32, 24, 4, 32]
 
 

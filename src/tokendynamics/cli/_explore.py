@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import webbrowser
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from tokendynamics.cli._output import Output
 from tokendynamics.cli._signature import Option, command
 from tokendynamics.cli._terminal import echo
+
+if TYPE_CHECKING:
+    from tokendynamics.provenance.progress import Progress
 
 _EPILOG = """
 \b
@@ -46,13 +50,16 @@ def explore_command(
     """
     from tokendynamics.report import explore
 
-    path = explore(out, None if subject is None else _read(subject), list(prompts) or None)
+    with Output(as_json=False).progress() as progress:
+        path = explore(
+            out, None if subject is None else _read(subject, progress), list(prompts) or None, progress=progress
+        )
     echo(f"{path}: open it in a browser")
     if open_page:
         webbrowser.open(path.resolve().as_uri())
 
 
-def _read(subject: str) -> Any:
+def _read(subject: str, progress: Progress) -> Any:
     """Return a trajectory, a diagnosis, the checked file of a simulation, or a network."""
     from tokendynamics.diagnosis import Diagnosis
     from tokendynamics.dynamics import Trajectory
@@ -66,4 +73,4 @@ def _read(subject: str) -> Any:
         return Diagnosis.open(path)
     if (path / _RUN).is_dir():
         return Trajectory.open(path / _RUN)
-    return Trajectory.open(path) if path.suffix == ".zarr" else load(subject)
+    return Trajectory.open(path) if path.suffix == ".zarr" else load(subject, progress=progress)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.provenance.progress import Progress, reporting
 from tokendynamics.report._registry import page_of as _page_of
 
 if TYPE_CHECKING:
@@ -78,7 +79,14 @@ def write(result: Any, path: str | Path, max_bytes: int | None = None) -> Path:
 
 
 @typed_arguments
-def explore(path: str | Path, subject: Any = None, texts: Any = None, *, observables: Any = None) -> Path:
+def explore(
+    path: str | Path,
+    subject: Any = None,
+    texts: Any = None,
+    *,
+    observables: Any = None,
+    progress: bool | Progress = False,
+) -> Path:
     """Write the explorer: a page on which tokens move under attention, as one HTML file without any request.
 
     The browser integrates the flow with steps controlled as those of `tokendynamics.simulate`, so that β, the mask,
@@ -98,6 +106,8 @@ def explore(path: str | Path, subject: Any = None, texts: Any = None, *, observa
         observables: Functions of a state (token, dim), a float64 tensor, by name, each of which gives one number: a
             chart for each stands beside those of the page. The states of the run are then played, as Python alone can
             compute them.
+        progress: Whether a bar on standard error shows how many of the presets are computed; or a function
+            (done, total, what).
 
     Returns:
         The path written.
@@ -111,7 +121,8 @@ def explore(path: str | Path, subject: Any = None, texts: Any = None, *, observa
     from tokendynamics.report._page import write_page
     from tokendynamics.report.explorer._page import explorer_page
 
-    return write_page(explorer_page(subject, texts, observables), path)
+    with reporting(progress) as report:
+        return write_page(explorer_page(subject, texts, observables, report), path)
 
 
 def notebook_html(diagnosis: Diagnosis) -> str:

@@ -22,6 +22,7 @@ from tokendynamics.numerics.resources import limited_threads
 from tokendynamics.observables.by_name import Observable, read_observables
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.loading import as_checkpoint
+from tokendynamics.provenance.progress import Progress, silent, tracked
 from tokendynamics.report._page import content_security_policy, resource, style, templates
 from tokendynamics.report.explorer._flow import why_not_live
 from tokendynamics.report.explorer._network import of_diagnosis, of_network
@@ -54,11 +55,11 @@ _SENTENCES = {
 }
 
 
-def presets() -> list[dict[str, Any]]:
+def presets(report: Progress = silent) -> list[dict[str, Any]]:
     """Return the systems of a page without an argument."""
     folder = files("tokendynamics.report.explorer").joinpath("presets")
-    systems = []
-    for path in sorted(folder.iterdir(), key=lambda entry: entry.name):
+    systems: list[dict[str, Any]] = []
+    for path in tracked(sorted(folder.iterdir(), key=lambda entry: entry.name), report, "computing the presets"):
         name = path.name.removesuffix(".toml").partition("-")[2]
         file = parse(path.read_text(encoding="utf-8"), path.name)
         setup = build(file)
@@ -154,13 +155,14 @@ def _refuse_added(added: Added = None) -> None:
         )
 
 
-def explorer_page(subject: Any = None, texts: Any = None, given: Any = None) -> str:
+def explorer_page(subject: Any = None, texts: Any = None, given: Any = None, report: Progress = silent) -> str:
     """Return the page as HTML that needs nothing else: no request, no script to be read.
 
     Args:
         subject: See `systems_of`, or a network; None for the presets.
         texts: Of a network; see `of_network`.
         given: Observables of the user, by name.
+        report: Told how many of the presets are computed.
 
     Raises:
         ArgumentTypeError: Nothing that moves, texts where there is no network, or observables where no run is played.
@@ -176,7 +178,7 @@ def explorer_page(subject: Any = None, texts: Any = None, given: Any = None) -> 
         if subject is None:
             _refuse_added(added)
         with limited_threads(1):  # Thousands of small systems, on which threads would wait for each other.
-            systems = presets() if subject is None else systems_of(subject, added)
+            systems = presets(report) if subject is None else systems_of(subject, added)
         title = "How tokens move under attention" if subject is None else str(systems[0]["title"])
     script = "\n\n".join(map(resource, SCRIPTS))
     sheet = style("page.css", "explorer.css")
