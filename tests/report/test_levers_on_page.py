@@ -104,7 +104,10 @@ def test_without_a_candidate_no_table_of_trials_is_shown(found: Diagnosis) -> No
 
 @pytest.mark.parametrize(
     ("state", "words"),
-    [("rank collapse", "does not measure a collapse onto a line"), ("anisotropic", "does not measure the direction")],
+    [
+        ("rank collapse", "does not measure a collapse onto a line"),
+        ("anisotropic", "does not measure the common direction"),
+    ],
 )
 def test_what_consensus_does_not_measure_is_not_said_to_need_nothing(found: Diagnosis, state: str, words: str) -> None:
     assert words not in section(found).sentences[0]
