@@ -889,3 +889,31 @@ def test_digits_follow_the_interval() -> None:
     small = EffectEstimate(2.5e-5, np.nan, np.nan)  # of a loss in a unit of its own
     assert small.as_change == "+2.5 × 10⁻⁵"
     assert EffectEstimate(0.0, np.nan, np.nan).as_change == "0.000"
+
+
+def test_nothing_is_advised_where_the_state_is_undetermined() -> None:
+    """Tokens that agree before the first layer: κ′ is undefined, and κ is 1."""
+    found = td.diagnose(_network("llama"), [[10 + place] * 3 for place in range(6)], baseline=None, heads=False)
+    assert found.verdict.state == "undetermined"
+    advice = "Nothing is recommended because whether the tokens collapse is undetermined."
+    assert dict(found.verdict.lines)["What to do"] == advice
+    assert isinstance(found.levers, Levers)
+    assert (levers_in_words(found), found.levers.changes) == (advice, {})
+    nothing = replace(
+        found.levers, answer="nothing needs doing", text="No change is needed to avoid consensus. κ is 1."
+    )
+    assert in_view_of(nothing, found.verdict).text == f"{advice} κ is 1."
+
+
+def test_a_loss_that_changes_by_itself_is_refused() -> None:
+    network, prompts = _network("gpt2"), _ids(6)
+    draw = torch.Generator().manual_seed(0)
+
+    def noisy(given: Any) -> float:
+        return float(torch.rand((), generator=draw))
+
+    for ask in (td.levers, td.head_effects, td.joint_levers, td.remedies, td.diagnose):
+        with pytest.raises(ArgumentValueError, match="loss: expected the same number for the same network, got 0"):
+            ask(network, prompts, loss=noisy)
+    drift = iter(1.0 + 1e-8 * torch.arange(40))  # as of sums in another order
+    td.levers(network, prompts, loss=lambda _: float(next(drift)), candidates=1)

@@ -52,6 +52,8 @@ _NO_SETS = " Combinations of parts were not tried."
 
 _NOTHING_NEEDED = "No change is needed to avoid consensus. "
 
+_UNDETERMINED = "Nothing is recommended because whether the tokens collapse is undetermined."
+
 _NOTHING_NEEDED_BEFORE = "Nothing needs doing about consensus: "
 """The same in results stored by earlier versions."""
 
@@ -81,7 +83,7 @@ class Levers(Readable):
         where: After which layer, from 1 on, κ is read.
         answer: One of `Answer`: whether one part causes consensus, at a known or unknown cost; whether all layers
             contribute, or some; whether consensus needs no change. "not tried for this state" occurs in a diagnosis
-            whose verdict is a state that κ does not measure.
+            whose verdict is undetermined or a state that κ does not measure.
         text: The answer in sentences, with its numbers and their intervals.
         conventions: Every choice that the numbers depend on.
         best: Index of the candidate that the answer names; None where it names none.
@@ -366,6 +368,11 @@ def in_view_of(levers: Levers, verdict: Verdict, sets: bool = False) -> Levers:
     if sets:
         text, advice = (words.replace(_NO_SETS, "") for words in (levers.text, levers.advice))
         levers = replace(levers, text=text, advice=advice)
+    if verdict.state == "undetermined":
+        rest = levers.text.removeprefix(_NOTHING_NEEDED).removeprefix(_NOTHING_NEEDED_BEFORE)
+        text = f"{_UNDETERMINED} {rest}" if levers.answer == NOTHING else _UNDETERMINED
+        answer: Answer = "not tried for this state"
+        return replace(levers, answer=answer, text=text, advice=_UNDETERMINED, best=None, effect=None)
     worst, depth = verdict.worst, len(verdict.layers)
     places = (in_layers((depth,)), in_layers(worst.layers or (worst.layer,)))
     ends: list[tuple[State, str]] = [(verdict.state, places[0]), (worst.state, places[1])]

@@ -38,6 +38,9 @@ CONFIDENCE = 0.95
 _PLACES = 3
 """Decimal places of a change whose interval is narrower than 1; of a wider one those that show two digits of it."""
 
+_REPEATED = 1e-4
+"""Relative difference of two values of a loss for one network from which it is no function of the network."""
+
 _SMALL = 0.05
 """Change without an interval, of any unit, below which these places would show fewer than two digits of it."""
 
@@ -247,7 +250,8 @@ class Costs:
 
     Raises:
         ArgumentTypeError: The loss is no function, or of the network as it is not one number.
-        ArgumentValueError: It is not finite, or the budget is not a finite number of at least 0.
+        ArgumentValueError: It is not finite or differs when it is called again, or the budget is not a finite number of
+            at least 0.
     """
 
     def __init__(self, ckpt: Checkpoint, loss: Loss | None, budget: float) -> None:
@@ -259,6 +263,9 @@ class Costs:
         self.unit, self.of_loss = (" nats", " nats of loss") if loss is None else ("", " in the loss that was passed")
         self._ckpt, self._loss = ckpt, loss
         self._plain = self._of(Variant()) if self.given else math.nan
+        if self.given and not math.isclose(again := self._of(Variant()), self._plain, rel_tol=_REPEATED):
+            came, advice = f"{shown(self._plain)} and {shown(again)}", "fix its random seed and its batch"
+            raise ArgumentValueError(expected("loss", "the same number for the same network", came, advice))
 
     def change(self, changes: VariantLike) -> EffectEstimate:
         """Return how much it rises with changes: one number, without an interval; NaN where none is given.
@@ -293,15 +300,15 @@ class Costs:
         if self._loss is None:
             return math.nan
         with self._ckpt.as_varied(), self._ckpt.varied(variant), torch.no_grad():
-            number = self._loss(self._ckpt.whole)
-        if isinstance(number, torch.Tensor | np.ndarray) and number.ndim == 0:
-            number = number.item()
-        if isinstance(number, bool) or not isinstance(number, int | float | np.number):
-            raise ArgumentTypeError(expected("loss", "a function that returns one number", shown(number)))
-        if not math.isfinite(number):
+            value = self._loss(self._ckpt.whole)
+        if isinstance(value, torch.Tensor | np.ndarray) and value.ndim == 0:
+            value = value.item()
+        if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+            raise ArgumentTypeError(expected("loss", "a function that returns one number", shown(value)))
+        if not math.isfinite(value):
             what = "the network as it is" if variant == Variant() else variant.words
-            raise ArgumentValueError(expected("loss", f"a finite number for {what}", shown(number)))
-        return float(number)
+            raise ArgumentValueError(expected("loss", f"a finite number for {what}", shown(value)))
+        return float(value)
 
 
 def jackknife_t(statistic: Callable[[Int[Tensor, " some"]], float], count: int) -> EffectEstimate:
