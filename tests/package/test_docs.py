@@ -30,10 +30,13 @@ def test_every_statement_stands_in_a_paper() -> None:
 def test_readme_citation_and_theorems_name_the_same_papers(key: str) -> None:
     paper = PAPERS[key]
     names = [f"{given} {family}" for given, family in paper.authors]
-    rows = re.findall(r"^\| `(\w+)` \| \*(.+)\* \| (.+?) \| (\d*) ?\| ?([\w./]*) ?\|$", _read("README.md"), re.M)
+    rows = re.findall(
+        r"^\| `(\w+)` \| \*(.+)\* \| (.+?) \| (\d+) \| \[([\w.]+)\]\((\S+)\) \|$", _read("README.md"), re.M
+    )
     assert {row[0] for row in rows} == set(PAPERS)
     row = next(row for row in rows if row[0] == key)
-    assert row[1:] == (paper.title, ", ".join(names), str(paper.year or ""), paper.arxiv or "")
+    address = f"https://arxiv.org/abs/{paper.arxiv}"
+    assert row[1:] == (paper.title, ", ".join(names), str(paper.year), paper.arxiv, address)
 
     references = yaml.safe_load(_read("CITATION.cff"))["references"]
     assert {reference["title"] for reference in references} == {each.title for each in PAPERS.values()}

@@ -9,14 +9,14 @@ from types import MappingProxyType
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper as it names itself; what it does not print is None.
+    """A paper in the version whose statements and figures are counted here.
 
     Attributes:
         key: What it is cited by.
         title: Its title.
         authors: Given and family name of each.
-        year: Of the date it prints.
-        arxiv: The arXiv identifier it prints for itself.
+        year: In which that version appeared; None for a source without one.
+        arxiv: Its identifier on arXiv, with the version where there are several; None where it has none.
         read: How its statements were read: the paper itself, or what stood for it. What was not read in the paper can
             differ from it in a hypothesis or a constant.
     """
@@ -32,7 +32,7 @@ class Paper:
         """Return a reference in one line.
 
         >>> print(PAPERS["logical"])
-        Evgeniy Shin, Heinrich Matzinger: Is logical analysis ... in the fully connected part? (2025)
+        Evgeniy Shin, Heinrich Matzinger: Is logical analysis ... in the fully connected part? (2025, arXiv:2501.11765)
         """
         printed = [str(part) for part in (self.year, self.arxiv and f"arXiv:{self.arxiv}") if part]
         names = ", ".join(f"{given} {family}" for given, family in self.authors)
@@ -44,6 +44,8 @@ _PAPERS = (
         key="asymptotic",
         title="The asymptotic behavior of attention in transformers",
         authors=(("Á.", "Rodríguez Abella"), ("J. P.", "Silvestre"), ("P.", "Tabuada")),
+        year=2024,
+        arxiv="2412.02682v1",
     ),
     Paper(
         key="logical",
@@ -53,6 +55,7 @@ _PAPERS = (
         ),
         authors=(("Evgeniy", "Shin"), ("Heinrich", "Matzinger")),
         year=2025,
+        arxiv="2501.11765",
     ),
     Paper(
         key="positional",
@@ -66,6 +69,8 @@ _PAPERS = (
             ("Tan M.", "Nguyen"),
             ("Thieu N.", "Vo"),
         ),
+        year=2025,
+        arxiv="2512.03058",
     ),
 )
 PAPERS: Mapping[str, Paper] = MappingProxyType({paper.key: paper for paper in _PAPERS})
