@@ -65,7 +65,7 @@ def without_heads(verdict: Verdict) -> list[str]:
     return [re.sub(r"layer \d+ head \d+", "a head", each.text) for each in verdict.details]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("change", "family"),
     [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in CASES],

@@ -185,6 +185,7 @@ def test_systems_that_end_early_leave_their_lanes_to_others_without_a_trace():
         same(case.take([number]).run([0.0, 5.0, 40.0], events=events), together, 0, number)
 
 
+@pytest.mark.slow
 def test_recorded_events_hang_on_their_system_alone():
     case = Case.draw("free", seed=5)
     bound = float(np.median(np.linalg.norm(case.run().states[:, -1], axis=-1).max(axis=-1)))

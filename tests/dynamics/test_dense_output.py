@@ -38,6 +38,7 @@ def test_values_at_a_hundred_random_times_equal_runs_that_end_there(example, eng
     assert flow.space.defect(run.states) <= 1e-14
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("engine", ["batched", "compiled", "stiff"])
 def test_output_times_do_not_change_the_steps(example, engine):
     system, start, times = example

@@ -120,6 +120,7 @@ def test_float32_runs_are_those_of_float64_to_single_precision(engine: str, choi
     close(system.flow().velocity(starts.astype(np.float32), 0.7), system.flow().velocity(starts, 0.7), 3e-5)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("engine", "kind"),
     [

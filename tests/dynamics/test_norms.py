@@ -385,6 +385,7 @@ def test_the_jacobian_is_the_slope_of_the_field() -> None:
         torch.testing.assert_close(along, slope, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("scheme", SPACES)
 def test_a_stored_run_goes_on(scheme: str, tmp_path: Path) -> None:
     parts, x = drawn()

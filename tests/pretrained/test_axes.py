@@ -168,6 +168,7 @@ class TokensFirst(nn.Module):
         return self.network(series.transpose(0, 1)).transpose(0, 1)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("inputs", [2, 3, 7])
 @pytest.mark.parametrize("order", ["inputs first", "tokens first"])
 @pytest.mark.parametrize("mixer", [ByHand, HeadsBesideInputs, Channels, Convolution])

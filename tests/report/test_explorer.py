@@ -261,7 +261,7 @@ def test_a_certificate_says_fails_of_a_run_that_is_not_its_flow() -> None:
     assert re.search(r"first at t = 0\.5: .*\(margin −", words["against"][theorem]["words"])
 
 
-@pytest.mark.parametrize("weights", ["softmax", "exponential"])
+@pytest.mark.parametrize("weights", ["softmax", pytest.param("exponential", marks=pytest.mark.slow)])
 def test_a_strip_is_how_alike_runs_end_at_each_beta(weights: Any) -> None:
     qk, ov = np.random.default_rng(4).normal(size=(2, 2, 3, 3))
     start = torch.as_tensor(td.Sphere().sample(5, 3, seed=1))
@@ -278,6 +278,7 @@ def test_a_strip_is_how_alike_runs_end_at_each_beta(weights: Any) -> None:
     assert np.ptp(np.array(values, dtype=float)) > 0.1
 
 
+@pytest.mark.slow
 def test_a_strip_has_no_value_where_tokens_fly_apart_and_is_left_to_the_page_where_runs_are_long() -> None:
     """Tokens beyond 10⁹ are followed by no browser; without steps enough, or with too many tokens, Python has none."""
     start = torch.tensor([[1.0, 0.2], [-0.3, 0.9]], dtype=torch.float64)

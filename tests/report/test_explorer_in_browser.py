@@ -689,6 +689,7 @@ def test_the_strip_of_python_is_that_which_the_page_computes(preset: str, opened
     assert np.ptp(of_python) > 5e-4
 
 
+@pytest.mark.slow
 def test_with_another_control_the_page_computes_the_strip_itself(opened: Any) -> None:
     asked(opened, "hook.set({preset: 'repulsion'})")
     of_python = asked(opened, "hook.sweep()")
@@ -704,7 +705,7 @@ def test_with_another_control_the_page_computes_the_strip_itself(opened: Any) ->
     assert asked(opened, "hook.sweep()") == of_python
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "seed", [1, 3, 19, pytest.param(2, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.slow)]
 )
@@ -941,6 +942,7 @@ def test_an_observable_of_the_user_has_a_chart_and_its_value(browser: Any, tmp_p
     assert violations(browser) == []
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("value", ["NaN", "", "1e9", "-1e9"])
 def test_no_value_of_a_slider_leaves_its_range(value: str, opened: Any) -> None:
     for ident, low, high in (("beta", 0.25, 16), ("tokens", 2, 32)):
@@ -953,6 +955,7 @@ def test_no_value_of_a_slider_leaves_its_range(value: str, opened: Any) -> None:
         assert low <= asked(opened, "hook.state()")[ident] <= high
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("changes", "words_of_refusal"),
     [
@@ -1050,6 +1053,7 @@ def stops_of_tab(browser: Any) -> list[dict[str, Any]]:
     return stops
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("width", "groups"), [(1400, ["controls", "middle", "theory"]), (PHONE, ["middle", "controls", "theory"])]
 )
@@ -1148,7 +1152,7 @@ def test_numbers_of_played_states_are_named_by_what_they_are(browser: Any, tmp_p
     assert len(rows) == 8
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", [3, 5, 11, 12, 17, 22, 26])
 def test_the_code_of_any_flow_makes_that_flow(seed: int, browser: Any, tmp_path: Path) -> None:
     """Of ellipsoids, several heads, other weights, masks and positions; with fewer tokens, and another β."""

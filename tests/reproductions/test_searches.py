@@ -57,6 +57,7 @@ def test_the_counterexample_of_falling_shares_leaves_zero_outside() -> None:
     assert (-x @ qk @ x[0] > 0.1).all()
 
 
+@pytest.mark.slow
 def test_a_record_is_made_by_its_seed() -> None:
     statement = UNPROVED["masking-table-1-simple"]
     first, again = (searched(statement, minutes=0.0, seed=1, count=32) for _ in range(2))

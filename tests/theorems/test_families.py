@@ -113,6 +113,7 @@ def test_systems_of_a_statements_family_meet_its_hypotheses(name: str) -> None:
     assert (family.tokens, family.dim) == size
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", WITHOUT)
 def test_a_statement_that_no_drawn_system_meets_is_refused(name: str) -> None:
     with pytest.raises(

@@ -68,6 +68,7 @@ def test_a_false_claim_is_refuted_by_a_small_system_and_by_another_engine(tmp_pa
     assert (str(again), again.drawn) == (str(search), 128)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["asymptotic-4.1", "perspective-6.4"])
 def test_a_theorem_has_none(name: str) -> None:
     search = search_counterexample(name, seed=1, rounds=2, count=16)
