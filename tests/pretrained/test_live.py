@@ -424,3 +424,16 @@ def test_a_live_network_with_a_weight_that_is_not_finite_is_refused_by_name(valu
     ) as told:
         load(network)
     assert "training diverged" in str(told.value)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "bert"])
+def test_a_live_network_runs_three_times_to_the_end(family: str) -> None:
+    network, _ = network_of(family)
+    blocks: Any = next(module for module in network.modules() if isinstance(module, nn.ModuleList) and len(module) > 1)
+    rows: list[int] = []
+    hook = blocks[-1].register_forward_hook(lambda module, given, y: rows.append(len(given[0] if given else y[0])))
+    ckpt = td.load(network)
+    hook.remove()
+    assert ckpt.layout.layers[-1].attention is not None
+    assert rows[:2] == [2, 2]
+    assert len(rows) == 3

@@ -390,7 +390,7 @@ class Checkpoint:
         if self.dtype not in (torch.float32, torch.float64):
             return "none"
         if self._network.inputs is None:
-            return self.layout.packing
+            return self.layout.packing or "none"
         with refusing(self._not_run), evaluating(self.model), silenced():
             return packing_of(self.model, self._network.inputs, causal=self.layout.causal)
 

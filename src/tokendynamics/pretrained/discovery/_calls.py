@@ -259,11 +259,15 @@ class Pass:
 
     Attributes:
         lost: What happened, and when, to logits that were changed in a way that is not read.
+        rotations: The modules that gave cosines and sines of positions, in the order in which they ended.
+        tables: Those that read a table at whole numbers that are no token ids.
     """
 
     calls: list[ModuleCall]
     attentions: list[tuple[int, AttentionCall]]
     lost: list[tuple[int, str]] = field(default_factory=list)
+    rotations: list[str] = field(default_factory=list)
+    tables: list[str] = field(default_factory=list)
 
     def lost_in(self, call: ModuleCall) -> str:
         """Return what happened first to logits inside a call; empty where nothing did."""
@@ -352,9 +356,10 @@ class _Recorder(ExitStack):
         return changed
 
     def _after(self, module: nn.Module, positional: Any, output: Any) -> None:
-        del positional
         start, given, x, arguments = self.open.pop()
         name, _ = self.running.pop()
+        self.found.rotations.extend([name] if _is_rotation(output) else [])
+        self.found.tables.extend([name] if _is_table(module, positional) else [])
         y = states_given(output)
         if y is not None and y.is_floating_point():
             beside = tuple(tensor for tensor in all_states_given(output) if tensor is not y)
@@ -374,6 +379,27 @@ class _Recorder(ExitStack):
             if inside is not None:
                 return inside
         return names[0]
+
+
+_CONSTANT = 1e-3
+"""Largest relative spread of cos² + sin² over a table of angles; half precision rounds them to this."""
+
+
+def _is_rotation(output: Any) -> bool:
+    if not isinstance(output, tuple | list) or len(cast("list[Any]", output)) != 2:
+        return False
+    one, other = cast("list[Any]", output)
+    if not all(isinstance(entry, Tensor) and entry.is_floating_point() for entry in (one, other)):
+        return False
+    if one.shape != other.shape or not one.numel():
+        return False
+    radius = one.double().square() + other.double().square()
+    return bool(radius.max() > 0 and radius.max() - radius.min() <= _CONSTANT * radius.max())
+
+
+def _is_table(module: nn.Module, given: Any) -> bool:
+    """Say whether a module reads a table at whole numbers that are no token ids: those have one axis of inputs."""
+    return isinstance(module, nn.Embedding) and bool(given) and isinstance(given[0], Tensor) and given[0].shape[0] > 2
 
 
 def _projects(module: nn.Module) -> bool:

@@ -25,7 +25,7 @@ from tokendynamics.pretrained.discovery._blocks import block_calls, leaves_out_c
 from tokendynamics.pretrained.discovery._calls import BlockSites, ModuleCall, Pass, as_features, record
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._maps import Norm
-from tokendynamics.pretrained.discovery._positional import positional_parts, rotations_in, with_one_token
+from tokendynamics.pretrained.discovery._positional import embedded, positional_parts, with_one_token
 from tokendynamics.pretrained.discovery._residual import Residual, residual_of
 from tokendynamics.pretrained.discovery._rotation import TooFewInputsError
 from tokendynamics.pretrained.discovery._spans import BlockCall, joining
@@ -56,7 +56,6 @@ from tokendynamics.pretrained.discovery.layout import (
 )
 from tokendynamics.pretrained.length_dependence import as_before
 from tokendynamics.pretrained.other_libraries import silenced
-from tokendynamics.pretrained.packs import packing_of
 
 
 def block_norms(
@@ -232,22 +231,20 @@ def _discovered(
         for place, (layer, seen) in enumerate(layers):
             known = [problem for problem in layer.problem.split("; ") if problem and "output" not in problem]
             layers[place] = replace(layer, residual=None, problem="; ".join([*known, several])), seen
-    positions = _positions(attentions, network, inputs)
+    enter = ".".join(filter(None, (names[0], quiet_blocks[0].sites.enter)))
+    positions = _positions(attentions, network, inputs, first, start, enter)
     layout = Layout(
         blocks=names,
         layers=tuple(layer for layer, _ in layers),
         final_norm=_final_norm(quiet_blocks[-1].call, first),
         positions=positions,
-        positional=positional_parts(
-            network, inputs, positions, names, ".".join(filter(None, (names[0], quiet_blocks[0].sites.enter)))
-        ),
-        packing="none",
+        positional=positional_parts(network, inputs, positions, names, enter, first),
+        packing=None,
         found_on=found_on,
         decoder_alone=any(leaves_out_cross_attention(block, first) for block in quiet_blocks),
         streams=streams,
         outside=_outside(network, quiet_blocks, first),
     )
-    layout = replace(layout, packing=packing_of(network, inputs, causal=layout.causal))
     return Discovery(layout, tuple(seen for _, seen in layers), quiet_blocks[0].call.y.shape[-1])
 
 
@@ -487,23 +484,36 @@ def _final_norm(last: ModuleCall, recorded: Pass) -> tuple[str, Norm] | None:
 
 
 def _positions(
-    attentions: list[AttentionLayout | None], network: nn.Module, inputs: Callable[[int], Mapping[str, Any]]
+    attentions: list[AttentionLayout | None],
+    network: nn.Module,
+    inputs: Callable[[int], Mapping[str, Any]],
+    recorded: Pass,
+    block: ModuleCall,
+    enter: str,
 ) -> Positions:
+    """Return what tells a network the order of its tokens.
+
+    Args:
+        attentions: Of its layers.
+        network: In evaluation mode.
+        inputs: Makes the arguments of a forward pass for a given number of inputs.
+        recorded: A pass of two inputs.
+        block: The call of its first block in that.
+        enter: The module that reads the states before this block.
+    """
     known = [attention for attention in attentions if attention is not None]
     if any(attention.rotation is not None for attention in known):
         return "rotary"
     if any(attention.relative_bias for attention in known):
         return "relative bias"
-    if not known and rotations_in(network, inputs):
+    if not known and recorded.rotations:
         return "rotary"
     # The same token everywhere: what differs between its states can only come from where it stands.
-    recorded = record(network, with_one_token(inputs(1)))
-    block = _blocks(network, recorded)[0].call
-    if block.x is None or not float((block.x[:, -1] - block.x[:, -2]).abs().max()) > 0.0:  # nor where it is NaN
-        several = _blocks(network, record(network, inputs(2)))[0].call
-        return "none" if known or not sees_order(several) else "in the blocks"
+    states = None if block.x is None else embedded(network, enter, with_one_token(inputs(1)))
+    if states is None or not float((states[:, -1] - states[:, -2]).abs().max()) > 0.0:  # nor where it is NaN
+        return "none" if known or not sees_order(block) else "in the blocks"
     normed = any(
-        call.y.shape == block.x.shape and torch.equal(call.y, block.x) and call.norm
+        block.x is not None and call.y.shape == block.x.shape and torch.equal(call.y, block.x) and call.norm
         for call in recorded.calls
         if call.end < block.start
     )

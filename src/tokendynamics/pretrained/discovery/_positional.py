@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from tokendynamics.pretrained.discovery._calls import Hooks
+from tokendynamics.pretrained.discovery._calls import Hooks, Pass
 from tokendynamics.pretrained.network import copied, without_cache
 from tokendynamics.pretrained.other_libraries import silenced
-
-_CONSTANT = 1e-3
-"""Largest relative spread of cos² + sin² over a table of angles; half precision rounds them to this."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +30,12 @@ class PositionalPart:
 
 
 def positional_parts(
-    network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], positions: str, blocks: tuple[str, ...], first: str
+    network: nn.Module,
+    inputs: Callable[[int], Mapping[str, Any]],
+    positions: str,
+    blocks: tuple[str, ...],
+    first: str,
+    recorded: Pass,
 ) -> tuple[PositionalPart, ...]:
     """Return what tells a network the order of its tokens; empty where it was not found.
 
@@ -43,54 +45,29 @@ def positional_parts(
         positions: What the layout calls it.
         blocks: Names of its blocks.
         first: The module that reads what it is embedded as.
+        recorded: A pass of two inputs.
     """
     if positions in ("learned", "absolute"):
         return tuple(PositionalPart(name, "table") for name in _tables(network, inputs, blocks, first))
     does: Literal["rotation", "bias"] = "rotation" if positions == "rotary" else "bias"
     known = positions in ("rotary", "relative bias")
-    givers = _giving(network, inputs, _is_rotation if does == "rotation" else _is_table) if known else []
+    givers = _innermost(recorded.rotations if does == "rotation" else recorded.tables) if known else []
     around = {name: next((block for block in blocks if name.startswith(f"{block}.")), None) for name in givers}
     names = (name if block is None else "*" + name.removeprefix(block) for name, block in around.items())
     return tuple(PositionalPart(name, does) for name in dict.fromkeys(names))
 
 
-def rotations_in(network: nn.Module, inputs: Callable[[int], Mapping[str, Any]]) -> list[str]:
-    """Return the names of the modules that give cosines and sines of positions."""
-    return _giving(network, inputs, _is_rotation)
+def _innermost(names: Sequence[str]) -> list[str]:
+    """Return the modules without those that hold one which ended before.
 
-
-def _is_rotation(module: nn.Module, given: Any, output: Any) -> bool:
-    del module, given
-    if not isinstance(output, tuple | list) or len(output) != 2:
-        return False
-    one, other = output
-    if not all(isinstance(entry, Tensor) and entry.is_floating_point() for entry in output) or one.shape != other.shape:
-        return False
-    radius = one.double().square() + other.double().square()
-    return bool(radius.max() > 0 and radius.max() - radius.min() <= _CONSTANT * radius.max())
-
-
-def _is_table(module: nn.Module, given: Any, output: Any) -> bool:
-    """Say whether a module reads a table at whole numbers that are no token ids: those have one axis of inputs."""
-    del output
-    return isinstance(module, nn.Embedding) and bool(given) and isinstance(given[0], Tensor) and given[0].shape[0] > 2
-
-
-def _giving(
-    network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], wanted: Callable[[nn.Module, Any, Any], bool]
-) -> list[str]:
-    """Return the innermost modules whose output is what is wanted."""
-    names: list[str] = []
-    with ExitStack() as stack, torch.no_grad(), silenced(), without_cache(network):
-        for name, module in network.named_modules():
-
-            def hook(module: nn.Module, given: Any, output: Any, name: str = name) -> None:
-                if wanted(module, given, output) and not any(inner.startswith(f"{name}.") for inner in names):
-                    names.append(name)
-
-            stack.callback(module.register_forward_hook(hook).remove)
-        network(**inputs(2))
-    return names
+    >>> _innermost(["rotary.inner", "rotary", "other"])
+    ['rotary.inner', 'other']
+    """
+    kept: list[str] = []
+    for name in names:
+        if not any(inner.startswith(f"{name}.") for inner in kept):
+            kept.append(name)
+    return kept
 
 
 def _tables(
@@ -105,8 +82,8 @@ def _tables(
         if inside or tensor.ndim < 2 or not tensor.is_floating_point():
             continue
         with zeroed([tensor]):
-            same, other = (_embedded(network, first, ids) for ids in (alike, some))
-        if _two_equal(same) and not _two_equal(other):
+            same, other = (embedded(network, first, ids) for ids in (alike, some))
+        if same is not None and other is not None and _two_equal(same) and not _two_equal(other):
             yield name
 
 
@@ -128,8 +105,8 @@ class _EnoughError(Exception):
     """The first block has been reached."""
 
 
-def _embedded(network: nn.Module, first: str, inputs: Mapping[str, Any]) -> Tensor:
-    """Return what the first block reads, and run no further."""
+def embedded(network: nn.Module, first: str, inputs: Mapping[str, Any]) -> Tensor | None:
+    """Return what the first block reads, and run no further; None where it does not read states."""
     read: list[Tensor] = []
 
     def stop(states: Tensor) -> None:
@@ -139,7 +116,7 @@ def _embedded(network: nn.Module, first: str, inputs: Mapping[str, Any]) -> Tens
     with Hooks() as hooks, torch.no_grad(), silenced(), without_cache(network), suppress(_EnoughError):
         hooks.before(network.get_submodule(first), stop)
         network(**copied(inputs))
-    return read[0]
+    return read[0] if read else None
 
 
 @contextmanager

@@ -194,7 +194,8 @@ class Layout:
         final_norm: The norm after the last block, and what it is; None without.
         positions: What tells the network the order of its tokens.
         positional: The modules and tensors that do; empty where there are none, or they were not found.
-        packing: Which inputs may share a forward pass.
+        packing: Which inputs may share a forward pass; None for a live network, which may change: it is tried when
+            several run.
         found_on: "the network itself" or "a small copy".
         decoder_alone: Whether it is a decoder whose cross-attention did not run, since nothing of an encoder was there.
         streams: How many tensors of states each block hands on to the next; of several (a reversible network), the
@@ -208,7 +209,7 @@ class Layout:
     final_norm: tuple[str, Norm] | None
     positions: Positions
     positional: tuple[PositionalPart, ...]
-    packing: Packing
+    packing: Packing | None
     found_on: str
     decoder_alone: bool = False
     streams: int = 1

@@ -11,6 +11,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -24,8 +25,10 @@ from tokendynamics.pretrained.discovery._blocks import block_list
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._discover import Discovery, discover
 from tokendynamics.pretrained.discovery._random_inputs import random_inputs
-from tokendynamics.pretrained.network import empty_network, half_of, persistent_buffers
+from tokendynamics.pretrained.length_dependence import as_before
+from tokendynamics.pretrained.network import empty_network, evaluating, half_of, persistent_buffers
 from tokendynamics.pretrained.other_libraries import refusing, silenced
+from tokendynamics.pretrained.packs import packing_of
 
 
 def discover_in(config: Any, network: nn.Module, half: str | None, origin: str) -> Discovery:
@@ -53,7 +56,11 @@ def discover_in(config: Any, network: nn.Module, half: str | None, origin: str) 
         if buffer.is_floating_point():
             buffer.nan_to_num_(nan=1.0)
     with refusing(lambda words: LayoutNotFoundError(expected(origin, "a network whose small copy runs", words))):
-        discovery = discover(filled, random_inputs(filled), found_on="a small random copy", decoder=half == "decoder")
+        inputs = random_inputs(filled)
+        discovery = discover(filled, inputs, found_on="a small random copy", decoder=half == "decoder")
+        with evaluating(filled), as_before(filled), silenced():
+            packing = packing_of(filled, inputs, causal=discovery.layout.causal)
+        discovery = replace(discovery, layout=replace(discovery.layout, packing=packing))
     if chosen is None:
         return discovery
     if discovery.layout.blocks != tuple(f"{name}.{number}" for number in range(len(chosen))):

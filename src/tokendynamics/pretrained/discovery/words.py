@@ -23,6 +23,7 @@ _PACKING = {
     "any lengths with a mask": "prompts of any lengths, with a mask",
     "equal shapes": "inputs of the same shape",
     "none": "none: each runs alone",
+    None: "tried whenever several run, since a network in memory may change",
 }
 _MIXING = {
     "none": "no token acts on another",
