@@ -42,6 +42,7 @@ from tokendynamics.pretrained import Checkpoint, load
 from tokendynamics.pretrained.other_libraries import silenced
 from tokendynamics.provenance.progress import silent
 from tokendynamics.results import Refused
+from tokendynamics.words import Finding
 
 ALL_LAYERS = "all layers do it and no single part helps"
 
@@ -578,10 +579,19 @@ def test_the_advice_says_the_same_without_symbols() -> None:
         "next token, so no change is recommended."
     )
     every = _advice(0.9, 0.9, _trial(-0.1, 0.5))
-    assert every.startswith("No single part helps, and all layers contribute. Training can change what all layers")
+    still = "{} the one part tried, the attention of layer 1, {} leaves similarity at 0.80."
+    contribute = "No single part helps, and all layers contribute."
+    assert every.startswith(
+        f"{contribute} {still.format('Scaling', 'by 0.5')} Training can change what all layers share"
+    )
+    removed = _advice(0.9, 0.9, replace(_trial(-0.1, 0.5), alpha=0.0), replace(_trial(-0.05, 0.5), layer=2))
+    most = "Removing the most effective of 2 parts tried, the attention of layer 1, leaves similarity at 0.80."
+    assert removed.startswith(f"{contribute} {most} Training")
+    assert _advice(0.9, 0.9).startswith(f"{contribute} Training")
     some = _advice(0.9, 0.9, _trial(-0.1, 0.5), layers=(2, 5))
     assert some == (
-        "No single part helps, and 2 of 6 layers contribute (layers 2, 5). Combinations of parts were not tried."
+        "No single part helps, and 2 of 6 layers contribute (layers 2, 5). "
+        f"{still.format('Scaling', 'by 0.5')} Combinations of parts were not tried."
     )
     needless = "No change is needed to avoid consensus."
     change = "The most effective affordable change, the attention of layer 1 scaled by 0.5,"
@@ -917,3 +927,15 @@ def test_a_loss_that_changes_by_itself_is_refused() -> None:
             ask(network, prompts, loss=noisy)
     drift = iter(1.0 + 1e-8 * torch.arange(40))  # as of sums in another order
     td.levers(network, prompts, loss=lambda _: float(next(drift)), candidates=1)
+
+
+def test_a_common_direction_counts_beside_another_state() -> None:
+    found = td.levers(_averaging([0.01] * 5), _prompts())
+    for common, named in ((0.99, True), (0.5, False)):
+        what = Finding("", "shares", {"common": common})
+        states: tuple[Any, ...] = ("drawing together",) * 5
+        verdict = Verdict("drawing together", Worst("drawing together", 5, (5,)), states, (what,), ())
+        advice = in_view_of(found, verdict).advice
+        assert advice.startswith("No lever was tried for the common direction after layer 5.") == named
+        causing = replace(found, answer=ALL_LAYERS, advice="No single part helps, and all layers contribute.")
+        assert ("does not measure the common direction" in advice_finding(causing, verdict).text) == named

@@ -557,3 +557,49 @@ def test_the_shares_are_said_not_to_show_a_line(measured: xr.Dataset) -> None:
     for state in states:
         (text,) = (each.text for each in detailed_findings(whole, (state,)) if "its own" in each.text)
         assert (words in text) == (state == "rank collapse")
+
+
+def test_tokens_of_all_texts_in_one_direction_are_not_said_to_stay_distinct(measured: xr.Dataset) -> None:
+    """κ′ is what is left beside the common direction: it says little of tokens that nearly agree in all texts."""
+    table = with_end(measured, consensus_relative=0.45, common=0.997)
+    table.shares.loc[{"share": "own"}] = 0.002
+    what = judge(None, table).sentences[0].text
+    assert what.startswith("The tokens of each text draw together. Within-text similarity after the last layer is 0.45")
+    assert "Besides, tokens of all texts point one way: the common share of their directions is 1.00 (90 % CI" in what
+    assert "Only 0.002 of a direction is a token's own, so the texts can hardly be distinguished by direction." in what
+    table.shares.loc[{"share": "own"}] = 0.05
+    what = judge(None, with_end(table, consensus_relative=0.45, common=0.9)).sentences[0].text
+    assert what.startswith("The tokens of each text draw together but stay distinct.")
+    assert "0.05 of a direction is still a token's own, so tokens can be distinguished." in what
+    for values in ({"consensus_relative": 0.45, "common": 0.8}, {"common": 0.9}, {"common": 0.9999}):
+        assert "Besides" not in judge(None, with_end(table, **values)).sentences[0].text
+
+
+def test_a_layer_is_not_worse_for_a_direction_that_grows_after_it(measured: xr.Dataset) -> None:
+    """A common share of 0.9 without, then of 0.95 with tokens that draw together: the later layer is the worse one."""
+    table = with_end(measured, consensus_relative=0.45, common=0.95)
+    for site in ("attention", "feed_forward"):
+        table.shares.loc[{"share": "common", "site": site}] = [0.1, 0.9, 0.92, 0.95]
+        table.consensus_relative.loc[{"site": site}] = [0.0, 0.01, 0.2, 0.45]
+    ends = table.consensus_relative.values[..., None] + np.array([-0.02, 0.02])
+    table["consensus_relative_interval"] = (("layer", "site", "bound"), ends)
+    verdict = judge(None, table)
+    assert verdict.layers == ("anisotropic", "drawing together", "drawing together")
+    assert (verdict.worst.state, verdict.worst.layer) == ("drawing together", 3)
+    assert "An earlier layer is worse" not in verdict.sentences[1].text
+    for site in ("attention", "feed_forward"):
+        table.shares.loc[{"share": "common", "site": site}] = [0.1, 0.97, 0.5, 0.2]
+    assert judge(None, table).worst.state == "anisotropic"
+
+
+def test_the_final_norm_changes_no_state_within_the_intervals(measured: xr.Dataset) -> None:
+    table = with_end(measured, consensus_relative=0.058)
+    for value, words in (
+        (0.061, "After the final norm the state is drawing together (similarity 0.06), a difference within the"),
+        (0.3, "The final norm changes the state to drawing together (similarity 0.30)."),
+    ):
+        table.consensus_relative.loc[{"site": "final_norm"}] = value
+        table.consensus_relative_interval.loc[{"site": "final_norm"}] = [value - 0.02, value + 0.02]
+        verdict = judge(None, table)
+        assert (verdict.state, verdict.final_norm) == ("spread", "drawing together")
+        assert words in verdict.sentences[0].text

@@ -21,6 +21,8 @@ from tokendynamics.diagnosis.network import (
     passes_differ,
 )
 from tokendynamics.diagnosis.tracing.layer_states import (
+    ANISOTROPIC,
+    OF_ALL_TEXTS,
     State,
     deciding_measure,
     final_norm_state,
@@ -237,21 +239,21 @@ def _what(trace: xr.Dataset, state: State, final: State | None) -> Finding:
     similarity = estimate(kappa, site.consensus_relative_interval, CONFIDENCE, at_most=1.0)
     after = f"Within-{noun} similarity after the last layer is {similarity}"
     cos2 = share(float(site.centred_cos2), site.centred_cos2_interval, CONFIDENCE)
+    one_way = share(common, site.shares_interval.sel(share="common"), CONFIDENCE)
+    distinct = " but stay distinct" if own >= INDISTINCT or common < ANISOTROPIC else ""
     texts = {
         "spread": f"The tokens stay spread. {after}, close to that of the embedding (0).",
-        "drawing together": f"The tokens of each {noun} draw together but stay distinct. {after}; 0 is the "
-        f"embedding's, 1 is one point per {noun}.",
+        "drawing together": f"The tokens of each {noun} draw together{distinct}. {after}; 0 is the embedding's, 1 is "
+        f"one point per {noun}.",
         "consensus": f"The tokens of each {noun} end in consensus, near one direction per {noun}. {after}; 1 is one "
         f"point per {noun}.",
         "rank collapse": f"The tokens of each {noun} end in rank collapse, on a line or in a few directions. The line "
         f"excess is {fixed(excess)} (variance of the cosines between centred tokens, relative to the embedding). The "
         f"mean square of these cosines is {cos2}, within-{noun} similarity {similarity}.",
-        "one point": f"The tokens of all {noun}s end at one point: the common share of their directions is "
-        f"{share(common, site.shares_interval.sel(share='common'), CONFIDENCE)} after the last layer. "
-        f"{_left_to_a_token(own, noun)}.",
-        "anisotropic": f"Tokens of all {noun}s point one way: the common share of their directions is "
-        f"{share(common, site.shares_interval.sel(share='common'), CONFIDENCE)} after the last layer. "
-        f"{_left_to_a_token(own, noun)}. Beyond the common direction, tokens of one "
+        "one point": f"The tokens of all {noun}s end at one point: the common share of their directions is {one_way} "
+        f"after the last layer. {_left_to_a_token(own, noun)}.",
+        "anisotropic": f"Tokens of all {noun}s point one way: the common share of their directions is {one_way} after "
+        f"the last layer. {_left_to_a_token(own, noun)}. Beyond the common direction, tokens of one "
         f"{noun} share {'nothing measurable' if np.isnan(kappa) else beyond}.",
         "undetermined": _undetermined(trace),
     }
@@ -259,6 +261,7 @@ def _what(trace: xr.Dataset, state: State, final: State | None) -> Finding:
     values = {"consensus_relative": kappa, "line_excess": excess, "common": common, "consensus_within": within}
     further = (
         texts[state],
+        *([] if state in (*OF_ALL_TEXTS, "undetermined") or common < ANISOTROPIC else [_one_way(one_way, own, noun)]),
         *_other_states(trace, state),
         *qualifications(trace, state),
         *_after_the_final_norm(trace, state, final),
@@ -271,7 +274,18 @@ def _after_the_final_norm(trace: xr.Dataset, state: State, final: State | None) 
     if final in (None, state, "undetermined"):
         return []
     name, values, _ = deciding_measure(trace, final, "final_norm")
-    return [f"The final norm changes the state to {final} ({_PLAIN.get(name, name)} {fixed(float(values[-1]))})."]
+    measure = f"{_PLAIN.get(name, name)} {fixed(float(values[-1]))}"
+    if final in states_within(trace, -1) and state in states_within(trace, -1, "final_norm"):
+        return [f"After the final norm the state is {final} ({measure}), a difference within the confidence intervals."]
+    return [f"The final norm changes the state to {final} ({measure})."]
+
+
+def _one_way(common: str, own: float, noun: str) -> str:
+    """Say that all tokens share one direction, in a state that another measure decides."""
+    return (
+        f"Besides, tokens of all {noun}s point one way: the common share of their directions is {common}. "
+        f"{_left_to_a_token(own, noun)}."
+    )
 
 
 def _other_states(trace: xr.Dataset, state: State) -> list[str]:

@@ -12,7 +12,7 @@ from jaxtyping import Float64
 
 from tokendynamics.diagnosis.gating.trials import CONFIDENCE, Costs, EffectEstimate, Trial
 from tokendynamics.diagnosis.network import part_of_layer
-from tokendynamics.diagnosis.tracing.layer_states import COLLAPSES, State
+from tokendynamics.diagnosis.tracing.layer_states import ANISOTROPIC, COLLAPSES, State
 from tokendynamics.diagnosis.verdict import Verdict
 from tokendynamics.pretrained.edits.variant import PARTS
 from tokendynamics.results.result import Readable, Refused
@@ -236,7 +236,7 @@ class LeverWords:
         if answer.startswith("one part does it") and best is not None:
             return self._advice_on(best)
         if answer in (ALL_LAYERS, SOME_LAYERS):
-            return f"{self._contributors(answer)}{self._what_else(answer)}"
+            return f"{self._contributors(answer)}{self._still(best)}{self._what_else(answer)}"
         if self.relative.value < LITTLE or not self.tried:
             return _NOTHING_NEEDED.strip()
         if best is None:
@@ -292,6 +292,15 @@ class LeverWords:
         contribute = "contributes" if len(self.layers) == 1 else "contribute"
         layers = f"{len(self.layers)} of {plural(self.where, 'layer')} {contribute} ({in_layers(self.layers)})"
         return f"No single part helps, and {layers}."
+
+    def _still(self, best: Trial | None) -> str:
+        """Say what the most effective part leaves, since it may be the one that contributes most."""
+        if best is None:
+            return ""
+        parts, after = self._parts, fixed(self.kappa.value + best.kappa_change.value)
+        which = f"the most effective of {parts} parts tried" if parts > 1 else "the one part tried"
+        change = f"Removing {which}, {_named(best)}," if best.alpha == 0 else f"Scaling {which}, {_named(best)}, by 0.5"
+        return f" {change} leaves similarity at {after}."
 
     def _what_else(self, answer: Answer) -> str:
         if answer == SOME_LAYERS:
@@ -373,12 +382,7 @@ def in_view_of(levers: Levers, verdict: Verdict, sets: bool = False) -> Levers:
         text = f"{_UNDETERMINED} {rest}" if levers.answer == NOTHING else _UNDETERMINED
         answer: Answer = "not tried for this state"
         return replace(levers, answer=answer, text=text, advice=_UNDETERMINED, best=None, effect=None)
-    worst, depth = verdict.worst, len(verdict.layers)
-    places = (in_layers((depth,)), in_layers(worst.layers or (worst.layer,)))
-    ends: list[tuple[State, str]] = [(verdict.state, places[0]), (worst.state, places[1])]
-    if verdict.final_norm is not None:
-        ends.append((verdict.final_norm, "the final norm"))
-    unmeasured = [end for end in ends if end[0] in UNMEASURED or end[0] in COLLAPSES]
+    unmeasured = [end for end in _reported(verdict) if end[0] in UNMEASURED or end[0] in COLLAPSES]
     if levers.answer != NOTHING or not unmeasured:
         return levers
     state, where = unmeasured[0]
@@ -397,8 +401,19 @@ def unmeasured_by_kappa(verdict: Verdict) -> str:
     Args:
         verdict: Of the network.
     """
-    states = (verdict.state, verdict.worst.state, verdict.final_norm)
-    return next((UNMEASURED[state] for state in states if state is not None and state in UNMEASURED), "")
+    return next((UNMEASURED[state] for state, _ in _reported(verdict) if state in UNMEASURED), "")
+
+
+def _reported(verdict: Verdict) -> list[tuple[State, str]]:
+    """Return the states that a verdict reports, and where: at the end, the worst one, and after the final norm."""
+    worst, last = verdict.worst, in_layers((len(verdict.layers),))
+    states: list[tuple[State, str]] = [(verdict.state, last)]
+    if any(finding.values.get("common", 0.0) >= ANISOTROPIC for finding in verdict.sentences[:1]):
+        states.append(("one point" if verdict.state == "one point" else "anisotropic", last))
+    states.append((worst.state, in_layers(worst.layers or (worst.layer,))))
+    if verdict.final_norm is not None:
+        states.append((verdict.final_norm, "the final norm"))
+    return states
 
 
 def nothing_tried(reason: str) -> str:

@@ -111,13 +111,18 @@ def final_norm_state(trace: xr.Dataset) -> State | None:
 def worst_layer(trace: xr.Dataset, states: tuple[State, ...]) -> int:
     """Return the layer, from 1, with the worst state: by severity, then by its measure; the first of equals.
 
+    Tokens that draw together in one direction of all texts are no better off than tokens that only have that direction.
+
     Args:
         trace: From `tokendynamics.trace`.
         states: From `layer_states`.
     """
     common, kappa, excess = (np.nan_to_num(each[1:], nan=-np.inf) for each in measures(trace))
+    one_way = common >= ANISOTROPIC
     far = [
-        (SEVERITY[state], common[place] if state in OF_ALL_TEXTS else max(kappa[place], excess[place]))
+        (SEVERITY["anisotropic"], common[place])
+        if state == "drawing together" and one_way[place]
+        else (SEVERITY[state], common[place] if state in OF_ALL_TEXTS else max(kappa[place], excess[place]))
         for place, state in enumerate(states)
     ]
     return max(range(len(far)), key=lambda place: (far[place], -place)) + 1
