@@ -143,6 +143,25 @@ def test_tokens_that_do_the_opposite_fail() -> None:
     assert td.certify(strong, [NAME])[0].outcomes.tolist() == ["holds", "fails"]
 
 
+@pytest.mark.parametrize(
+    ("excess", "outcome"), [(0.9, "holds"), (1.1, "undecided"), (1.9, "undecided"), (2.1, "fails")]
+)
+def test_a_mean_is_judged_by_its_logarithm_beside_what_is_expected(excess: float, outcome: str) -> None:
+    """Tokens at two angles have any mean: below the threshold a large one, above it a small one says the opposite."""
+    shares = 0.3, 1.8
+    squares = math.exp(excess) / (1 - shares[0]) / TOKENS, 30 * math.exp(-excess) / TOKENS
+    angles = torch.tensor(squares, dtype=torch.float64).sqrt().arccos()[:, None] * torch.tensor([1.0, -1.0]).repeat(
+        TOKENS // 2
+    )
+    still = torch.stack([angles.cos(), angles.sin()], dim=-1)[:, None].expand(run_of(2).tensor.shape)
+    played = replace(run_of(2), flow=flow_at(shares, 2, 1.0), states=still, tensor=still)
+    (certificate,) = td.certify(played, [NAME])
+    assert certificate.outcomes.tolist() == [outcome, outcome]
+    (one, other) = certificate.conditions
+    assert one.margin[0] == pytest.approx(1 - excess, abs=1e-6)
+    assert other.margin[1] == pytest.approx(1 - excess, abs=1e-6)
+
+
 def cut(run: td.Trajectory, times: slice) -> td.Trajectory:
     """Return a part of a run."""
     tensor = run.tensor[:, times]
