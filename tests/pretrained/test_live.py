@@ -437,3 +437,19 @@ def test_a_live_network_runs_three_times_to_the_end(family: str) -> None:
     assert ckpt.layout.layers[-1].attention is not None
     assert rows[:2] == [2, 2]
     assert len(rows) == 3
+
+
+def test_a_vocabulary_that_a_network_of_sounds_writes_is_none_that_it_reads() -> None:
+    from transformers import Wav2Vec2Config, Wav2Vec2Model
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    convolutions = {"conv_dim": (8, 8), "conv_stride": (5, 2), "conv_kernel": (10, 3)}
+    positions = {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
+    torch.manual_seed(1)
+    ckpt = td.load(Wav2Vec2Model(Wav2Vec2Config(vocab_size=32, **sizes, **convolutions, **positions)).eval())
+    assert (ckpt.architecture.vocabulary, ckpt.ids_name) == (None, None)
+    waves = [{"input_values": torch.randn(1, 160)} for _ in range(5)]
+    assert "prompt" in str(td.diagnose(ckpt, texts=waves).verdict)
+    assert td.head_effects(ckpt, waves, candidates=1).sizes["head"] == 2
+    with pytest.raises(ArgumentTypeError, match="input_values, no text"):
+        td.trace(ckpt, ["a text"])

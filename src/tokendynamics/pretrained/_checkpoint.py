@@ -170,7 +170,9 @@ class Checkpoint:
         self.dtype = network.dtype
         self.device = network.device
         self.layout = discovery.layout
-        self.architecture = architecture_of(network.config, discovery.layout, discovery.dim, network.parameters)
+        self.architecture = architecture_of(
+            network.config, discovery.layout, discovery.dim, network.parameters, network.main_input
+        )
         self._origin = origin
         self._network = network
         self._seen = discovery.seen

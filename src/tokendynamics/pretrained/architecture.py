@@ -65,7 +65,9 @@ class Architecture:
     has_final_norm: bool
 
 
-def architecture_of(config: Any, layout: Layout, dim: int, parameters: int) -> Architecture:
+def architecture_of(
+    config: Any, layout: Layout, dim: int, parameters: int, main_input: str | None = None
+) -> Architecture:
     """Return the facts that a layout and a configuration tell.
 
     Args:
@@ -73,6 +75,7 @@ def architecture_of(config: Any, layout: Layout, dim: int, parameters: int) -> A
         layout: Of the network.
         dim: Width of its state.
         parameters: How many it has.
+        main_input: Name of what it reads, if known: a network of sounds may have a vocabulary for what it writes.
     """
     first = next((layer for layer in layout.layers if layer.attention is not None), layout.layers[0])
     attention = first.attention
@@ -82,7 +85,7 @@ def architecture_of(config: Any, layout: Layout, dim: int, parameters: int) -> A
         placement = "post"
     elif residual is not None and residual.attention_norm is not None:
         placement = "branch" if attention is None or attention.norm is None else "pre and branch"
-    reads_ids = isinstance(getattr(config, "vocab_size", None), int)
+    reads_ids = main_input in (None, "input_ids") and isinstance(getattr(config, "vocab_size", None), int)
     width = next((size for name in _WIDTHS if isinstance(size := getattr(config, name, None), int)), None)
     rotary_base = (getattr(config, "rope_parameters", None) or {}).get("rope_theta")
     if layout.positions != "rotary" or not isinstance(rotary_base, int | float):
