@@ -267,3 +267,9 @@ def test_the_plot_is_a_chart_of_the_shares(diagnosis: Diagnosis) -> None:
     last = [row for row in rows if row["x"] == 30]
     wanted = diagnosis.trace.shares.sel(layer=30, site="feed_forward").values
     assert [row["y2"] - row["y"] for row in last] == pytest.approx(wanted.tolist())
+
+
+def test_symbols_have_no_capitals(page: str) -> None:
+    """Κ is another letter than κ, and looks like a K."""
+    assert "<th>κ′</th>" in page.replace(' scope="col"', "")
+    assert not re.search(r"Κ|\bQk\b|\bOv\b", page)

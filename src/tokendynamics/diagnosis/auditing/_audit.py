@@ -358,7 +358,7 @@ def _conventions(
         "singular": singular,
         "scaling": "qk_eigenvalues include 1/sqrt(d_head); signs and balances do not depend on it",
         "near_zero_threshold": f"{NEAR_ZERO:g} absolute, as in positional Table 7, and relative to the spectral radius",
-        "balance": "qk: eigenvalues of the symmetric part; ov: Re of ov's own eigenvalues; ov_sym: symmetric part",
+        "balance": "of qk: eigenvalues of the symmetric part; of ov: Re of its own eigenvalues; ov_sym: symmetric part",
         "theory": "ov_norm, distances from hypotheses and the prediction: always of the OV product, gains folded",
         "weights_precision": "as stored, computed in float64",
         **notes_of(ckpt),

@@ -138,5 +138,6 @@ def _table(caption: str, steps: Sequence[Step], measures: Mapping[str, Band]) ->
         ("Layer", [step.layer for step in steps]), ("After", [step.after for step in steps])
     ]  # fmt: skip
     for name, each in measures.items():
-        columns += [(name[0].upper() + name[1:], each.values), ("from", each.low), ("to", each.high)]
+        title = name[0].upper() + name[1:] if name[0].isascii() else name  # κ′ has no capital
+        columns += [(title, each.values), ("from", each.low), ("to", each.high)]
     return columns_table(f"{caption}, each with its 90 % confidence interval", columns)
