@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import torch
 from torch import Tensor
 
 import tokendynamics as td
+from tokendynamics.theorems._conditions import integration_tolerance
 
 STATEMENTS = ("norms-3", "norms-4.3-radius", "norms-4.3-variance")
 SPACES: dict[str, td.Normalized] = {
@@ -269,6 +272,51 @@ def test_the_bounds_of_the_variance_are_between_twice_the_radius_and_the_end() -
     assert certificate.tolerance - certificate.margin == pytest.approx(worst, rel=1e-6)
     (short,) = td.certify(td.simulate(flow, start, times[:2]), ["norms-4.3-variance"])
     assert short.outcome == "undecided"
+
+
+def played(flow: td.Flow, times: Any, states: Tensor) -> td.Trajectory:
+    """A run of this flow that says it went through these states."""
+    return replace(td.simulate(flow, states[0], times, rtol=1e-8, atol=1e-10), states=states, tensor=states)
+
+
+def pair(cosines: Any, radii: Any = 1.0) -> Tensor:
+    """Two tokens at each time with a cosine and a radius."""
+    angles = torch.as_tensor(cosines, dtype=torch.float64).arccos()[:, None] / 2 * torch.tensor([1.0, -1.0])
+    directions = torch.stack([angles.cos(), angles.sin(), torch.zeros_like(angles)], dim=-1)
+    return directions * torch.as_tensor(radii, dtype=torch.float64).expand(len(angles))[:, None, None]
+
+
+@pytest.mark.parametrize(("factor", "outcome"), [(0.0, "fails"), (0.2, "holds"), (3.9, "holds"), (4.2, "fails")])
+def test_a_speed_of_the_variance_is_judged_in_a_short_run_too(factor: float, outcome: str) -> None:
+    times = np.linspace(0.0, 0.5, 6)
+    variance = 1e-4 * np.exp(-factor * times)  # of two tokens: the square of the sine of half of their angle
+    run = played(one(SPACES["post"]), times, pair(1 - 2 * variance))
+    assert td.certify(run, ["norms-4.3-variance"])[0].outcome == outcome
+
+
+@pytest.mark.parametrize(("beyond", "outcome"), [(0.3, "fails"), (-0.3, "holds")])
+def test_below_the_errors_of_a_run_nothing_is_asked_of_the_variance(beyond: float, outcome: str) -> None:
+    times = np.linspace(0.0, 400.0, 41)
+    run = played(one(SPACES["post"]), times, pair(np.full(41, 0.9999)))
+    least = (200 * integration_tolerance(run)) ** 2 * math.exp(beyond)
+    variance = np.maximum(1e-3 * np.exp(-2 * times), least)
+    run = played(one(SPACES["post"]), times, pair(1 - 2 * variance))
+    assert td.certify(run, ["norms-4.3-variance"])[0].outcome == outcome
+
+
+@pytest.mark.parametrize(("share", "applies"), [(0.996, True), (1.004, False)])
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_the_narrow_cone_is_as_wide_as_its_formula(factor: float, share: float, applies: bool) -> None:
+    widest = 1 / (100 * 2**2 * max(1.0, factor) ** 2)
+    flow = one(SPACES["post"], qk=factor * I3)
+    assert (reasons("norms-4.3-variance", flow, pair([1 - share * widest])[0]) == []) == applies
+
+
+@pytest.mark.parametrize(("slope", "outcome"), [(0.45, "fails"), (0.6, "holds"), (1.0, "holds"), (1.05, "fails")])
+def test_radii_grow_by_the_least_cosine_of_the_start_at_least(slope: float, outcome: str) -> None:
+    times = np.array([0.0, 1.0, 2.0])
+    run = played(one(SPACES["pre"]), times, pair([0.5, 0.9, 0.99], 1 + slope * times))
+    assert td.certify(run, ["norms-4.3-radius"])[0].outcome == outcome
 
 
 def test_a_loose_run_is_undecided_and_other_flows_are_answered() -> None:
