@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -158,18 +159,26 @@ class _Candidate:
 
 def _candidates(states: Tensor) -> list[_Candidate]:
     unit = _unit(states)
-    return [one for one in (_centers(unit, grouping) for grouping in groupings(unit.numpy())) if one is not None]
+
+    @cache
+    def cap(members: tuple[int, ...]) -> tuple[Tensor, float]:
+        """Return the center of the narrowest cap that has these tokens, and its width."""
+        rows = unit[list(members)]
+        # It is that of their deepest half space; one token is its own center.
+        center = rows[0] if len(rows) == 1 else hemisphere(rows).direction
+        return center, float((rows - center).square().sum(-1).max()) / 2
+
+    return [one for one in (_centers(grouping, cap) for grouping in groupings(unit.numpy())) if one is not None]
 
 
-def _centers(unit: Tensor, grouping: Grouping) -> _Candidate | None:
+def _centers(grouping: Grouping, cap: Callable[[tuple[int, ...]], tuple[Tensor, float]]) -> _Candidate | None:
     # Two points of a cap of width 1/16 have at least this cosine.
     if grouping.inside < 2 * (1 - WIDEST) ** 2 - 1:
         return None
-    members = [unit[torch.from_numpy(grouping.labels == group)] for group in range(grouping.groups)]
-    # The deepest half space of tokens is that of the narrowest cap that has them all; one token is its own center.
-    centers = torch.stack([rows[0] if len(rows) == 1 else hemisphere(rows).direction for rows in members])
-    gaps = [float((rows - center).square().sum(-1).max()) / 2 for rows, center in zip(members, centers, strict=True)]
-    least = max(*gaps, _NARROWEST)
+    members = (np.flatnonzero(grouping.labels == group) for group in range(grouping.groups))
+    caps = [cap(tuple(places.tolist())) for places in members]  # partitions share most of their groups
+    centers = torch.stack([center for center, _ in caps])
+    least = max(*(width for _, width in caps), _NARROWEST)
     if least >= WIDEST * _STRICTLY:
         return None
     angles = 2 * torch.atan2(torch.cdist(centers, centers), torch.cdist(centers, -centers))
