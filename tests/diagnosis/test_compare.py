@@ -51,7 +51,8 @@ def test_the_first_damaged_layer_and_part_are_named(family: str, name: str, laye
     assert first is not None
     assert (first.layer, first.part, first.before) == (layer, DAMAGES[name][1], 0.0)
     assert (found.first_layer, found.first_part) == (layer, first_part_of(name))
-    assert f"the first difference is in the {first.part} of layer {layer}: " in str(found)
+    norm = "the norm of " if first_part_of(name) == "norm" else ""
+    assert f"the first difference is in {norm}the {first.part} of layer {layer}: " in str(found)
     assert "All earlier states are equal to the last bit" in str(found)
 
 

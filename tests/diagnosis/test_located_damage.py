@@ -19,11 +19,13 @@ from diagnosis.located_damage import (
     LAYERS,
     PROMPTS,
     Planted,
+    head_rows,
     healthy,
     noise,
     planted,
     without_layer,
 )
+from pretrained import families
 from report.reading import page_of
 from tokendynamics.diagnosis import Comparison
 
@@ -93,6 +95,22 @@ def test_the_head_that_differs_alone_is_named_by_its_circuits() -> None:
         assert float(own.head_ov_difference) == pytest.approx(float((b - a).norm() / a.norm()), rel=1e-8)
         assert float(own.head_ov_scale) == pytest.approx(float((a * b).sum() / a.square().sum()), rel=1e-8)
     assert "In which heads does OV of" in page_of(comparison)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_head_that_was_replaced_by_a_much_larger_one_is_named(family: str) -> None:
+    """Distances to all heads are then nearly one and the same: they must not decide which of the others match."""
+    draw = torch.Generator().manual_seed(5)
+    for seed in range(3):
+        whole = healthy(family, seed)
+        other = copy.deepcopy(whole)
+        rows = head_rows(other, 2, 7 - seed)
+        rows.copy_(100 * torch.randn(rows.shape, generator=draw))
+        comparison = td.compare(whole, other, texts=PROMPTS, heads=False)
+        assert located(comparison) == (2, "attention", 7 - seed)
+        assert comparison.weights is not None
+        np.testing.assert_array_equal(comparison.weights.head_matched.sel(layer=2).squeeze(), np.arange(HEADS))
 
 
 def test_damage_of_all_heads_names_the_part() -> None:
@@ -191,6 +209,29 @@ def test_damage_is_located_beside_what_keeps_the_function() -> None:
     assert located(td.compare(whole, other, texts=PROMPTS, heads=False)) == (3, "feed_forward", None)
 
 
+def test_a_norm_is_named_in_words() -> None:
+    whole = healthy("bert", 1)
+    other = copy.deepcopy(whole)
+    other.encoder.layer[2].attention.output.LayerNorm.weight.data.mul_(3.0)
+    words = str(td.compare(whole, other, texts=PROMPTS, heads=False))
+    assert (
+        "the first difference is in the norm of the attention of layer 3: the update of this attention differs" in words
+    )
+    whole = healthy("gpt2", 1)
+    other = copy.deepcopy(whole)
+    other.transformer.ln_f.weight.data.mul_(3.0)
+    other.transformer.ln_f.bias.data.mul_(3.0)
+    words = str(td.compare(whole, other, texts=PROMPTS, heads=False))
+    assert "the first difference is in the final norm: its states differ by 2× their norm and are 3× larger." in words
+
+
+def test_images_are_called_images() -> None:
+    networks = [families.network_of("vit")[0] for _ in range(2)]
+    draw = torch.Generator().manual_seed(0)
+    images = [{"pixel_values": torch.randn(1, 3, 12, 12, generator=draw)} for _ in range(3)]
+    assert "ithin-image similarity" in str(td.compare(*networks, texts=images, heads=False))
+
+
 def test_a_final_norm_is_located_by_its_weights() -> None:
     case = planted("gpt2", "final norm × 1.01", "noise of 1 %", 1)
     comparison = compared(case)
@@ -226,6 +267,7 @@ def test_a_layer_that_one_of_them_lacks_is_named(family: str, layer: int, backgr
     assert f"b lacks layer {layer} of a; the matrices of its other blocks are the same up to 0.0" in str(found)
     back = td.compare(without_layer(other, layer), whole, texts=PROMPTS, names=["b", "a"], heads=False)
     assert f"b lacks layer {layer} of a; " in str(back)
+    assert "Relative to the residual stream" not in str(found)  # layers of one relative depth are different ones
 
 
 def test_a_network_of_another_depth_lacks_no_layer_of_an_unlike_one() -> None:

@@ -73,7 +73,7 @@ from tokendynamics.diagnosis.network import describe, passes_differ
 from tokendynamics.diagnosis.texts import default_texts
 from tokendynamics.diagnosis.tracing._together import Together, run_together
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
-from tokendynamics.diagnosis.tracing.prompts import named_prompts, with_options
+from tokendynamics.diagnosis.tracing.prompts import named_prompts, noun_in, with_options
 from tokendynamics.diagnosis.verdict import Verdict, judge
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.errors import expected, shown
@@ -369,7 +369,7 @@ def sentences_of(
         pair, dtype = (names[0], other), measured.coarsest[place]
         difference = measured.differences.isel(other=place)
         both = (verdicts[0], verdicts[place + 1])
-        sentences.append(end_finding(pair, both, (ends[0], ends[place + 1]), difference))
+        sentences.append(end_finding(pair, both, (ends[0], ends[place + 1]), difference, noun_in(trace)))
         if measured.heads is not None:
             gap = float(_significant_gaps(measured.differences)[place])
             sentences.append(heads_finding(pair, measured.heads, place, gap))
@@ -384,7 +384,8 @@ def sentences_of(
             depth = None if depths[0] == depths[place + 1] else min(depths[0], depths[place + 1])
             of_states = pair, parting, together.unpaired[place], in_words, through, weights
             sentences.append(parting_finding(*of_states, left_out=left_out, depth=depth))
-        sentences.append(updates_finding(pair, difference))
+        # Behind a missing layer, layers of one relative depth are different ones.
+        sentences.append(None if missing else updates_finding(pair, difference))
         if measured.halved is not None:
             sentences.append(halved_finding(pair, measured.halved, place, torch.finfo(dtype).eps))
         sentences += _weights_findings(pair, measured, place)

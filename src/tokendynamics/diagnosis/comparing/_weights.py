@@ -5,7 +5,7 @@ Products are invariant under changes of basis; feed-forward matrices are compare
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -180,7 +180,7 @@ def _differences(a: _Circuits, b: _Circuits) -> dict[str, Any]:
         equal = {name: heads * 0.0 if name.startswith("head") else 0.0 for name in _DIFFERENCES}
         return equal | {f"head_{name}_scale": heads * 0.0 + 1 for name in CIRCUITS} | {"head_matched": heads}
     products = {name: _inner_products(*pair) for name, pair in pairs.items()}
-    order = _matched({name: _squared_distances(*triple) for name, triple in products.items()})
+    order = _matched(list(products.values()))
     values: dict[str, Any] = {"head_matched": np.array(order)}
     for name, (one, two) in pairs.items():
         two = two[0][order], two[1][order]
@@ -240,14 +240,17 @@ def _triangular(left: Tensor, right: Tensor) -> Tensor:
     return one @ two.mT
 
 
-def _matched(squares: Mapping[str, Float64[Tensor, "head other"]]) -> list[int]:
-    """Return which head of the other goes with each head: those whose products are nearest in all."""
-    heads = list(range(len(squares["qk"])))
-    if all(float(each.diagonal().sum()) < _SURELY**2 for each in squares.values()):
-        return heads
+def _matched(products: Sequence[tuple[Tensor, Tensor, Tensor]]) -> list[int]:
+    """Return which head of the other goes with each head: those whose products are nearest in all.
+
+    The distance of two products is bounded. Otherwise one head of many times the norm would decide by its chance
+    products with all others which of these go together.
+    """
+    if all(float(_squared_distances(*each).diagonal().sum()) < _SURELY**2 for each in products):
+        return list(range(len(products[0][0])))
     from scipy.optimize import linear_sum_assignment
 
-    cost = sum(each.numpy() for each in squares.values())
+    cost = sum(_bounded_distances(*each).numpy() for each in products)
     return [int(each) for each in linear_sum_assignment(cost)[1]]
 
 
@@ -268,6 +271,12 @@ def _squared_distances(inner: Tensor, squares: Tensor, others: Tensor) -> Float6
     """Return ‖A_h − B_k‖² over Σ_h ‖A_h‖²."""
     total = squares.sum()
     return (squares[:, None] + others - 2 * inner) / (total if float(total) else 1.0)
+
+
+def _bounded_distances(inner: Tensor, squares: Tensor, others: Tensor) -> Float64[Tensor, "head other"]:
+    """Return ‖A_h − B_k‖² over ‖A_h‖² + ‖B_k‖², at most 1, as of products that have nothing in common."""
+    total = squares[:, None] + others
+    return torch.where(total > 0, (total - 2 * inner) / total, 0.0).clamp(0.0, 1.0)
 
 
 def _leading(factors: tuple[Tensor, Tensor]) -> Float64[Tensor, "dim direction"]:

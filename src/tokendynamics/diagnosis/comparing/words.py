@@ -83,7 +83,11 @@ def chance_finding(varying: Sequence[str]) -> Finding | None:
 
 
 def end_finding(
-    names: tuple[str, str], verdicts: tuple[Verdict, Verdict], ends: tuple[float, float], difference: xr.Dataset
+    names: tuple[str, str],
+    verdicts: tuple[Verdict, Verdict],
+    ends: tuple[float, float],
+    difference: xr.Dataset,
+    noun: str = "text",
 ) -> Finding:
     """Say in which states the tokens of both end, and by how much κ′ differs.
 
@@ -92,6 +96,7 @@ def end_finding(
         verdicts: Likewise.
         ends: κ′ of each after its last layer.
         difference: From `paired_differences`, of the other one.
+        noun: What a prompt is called.
     """
     site = difference.sel(site="feed_forward").isel(layer=-1)
     gap, interval = float(site.consensus_relative), site.consensus_relative_interval.values
@@ -103,18 +108,18 @@ def end_finding(
         both = [f"{name} in “{state}” ({end})" for name, state, end in zip(names, states, similarities, strict=True)]
         text = f"the end states differ, {both[0]} and {both[1]}."
     values = {"states": list(states), "consensus_relative_difference": gap, "interval": interval.tolist()}
-    return Finding(f"{names[1]} vs {names[0]}: {text} {_gap(gap, interval)}", "shares", values)
+    return Finding(f"{names[1]} vs {names[0]}: {text} {_gap(gap, interval, noun)}", "shares", values)
 
 
-def _gap(gap: float, interval: np.ndarray) -> str:
-    subject = "within-text similarity κ′"
+def _gap(gap: float, interval: np.ndarray, noun: str) -> str:
+    subject = f"within-{noun} similarity κ′"
     if np.isnan(gap):
         return f"The difference in {subject} is undefined because κ′ is not defined in both."
     if gap == 0 and (np.isnan(interval).any() or not interval.any()):
         return f"{subject.capitalize()} is identical."
     difference = fixed(gap, sign=True)
     if np.isnan(interval).any():
-        return f"The difference in {subject} is {difference}; there are too few texts for a confidence interval."
+        return f"The difference in {subject} is {difference}; there are too few {noun}s for a confidence interval."
     difference = f"{difference}, {interval_of(interval, CONFIDENCE)}"
     if interval[0] <= 0 <= interval[1]:
         return f"The difference in {subject} ({difference}) is not significant."
@@ -218,27 +223,36 @@ def _located(parting: Parting, tensors: Sequence[str], weights: xr.Dataset | Non
 
 def _first(first: Difference, of_tokens: str, ends: str) -> str:
     """Say how the first part that stands out differs, and what precedes it."""
-    verb = "differ" if first.part == "final norm" else "differs"
-    subject = "states" if first.part == "final norm" else "update"
-    whose = "the update of this attention" if first.heads else f"its {subject}"
-    size = f" and is {_times(first.size)}" if abs(np.log(max(first.size, 1e-9))) > 0.05 else ""
+    last, part = first.part == "final norm", _or_its_norm(first)
+    verb, is_, its = ("differ", "are", "their") if last else ("differs", "is", "its")
+    whose = "its states" if last else "its update" if part == str(first) and not first.heads else _update_of(first)
+    size = f" and {is_} {_times(first.size)}" if abs(np.log(max(first.size, 1e-9))) > 0.05 else ""
     if first.exact:
         equal = "to the last bit" if first.before == 0 else "except for rounding"
-        change = f"{whose} {verb} by {of_norm(first.update)}{size}"
-        return f"the first difference is in {first}: {change}. All earlier states{of_tokens} are equal {equal}."
+        change = f"{whose} {verb} by {of_norm(first.update, its)}{size}"
+        return f"the first difference is in {part}: {change}. All earlier states{of_tokens} are equal {equal}."
     before = f"although its input differs by only {of_norm(first.before)}"
     earlier = f"Earlier parts changed as well: the states differ {ends}."
     whose = whose[0].upper() + whose[1:]
-    if first.part != "final norm" and first.size >= SIZE_CHANGED:
-        return f"{first} stands out. {whose} is {_times(first.size)} {before}. {earlier}"
-    return f"{first} stands out. {whose} {verb} by {of_norm(first.update)}{size} {before}. {earlier}"
+    if not last and first.size >= SIZE_CHANGED:
+        return f"{part} stands out. {whose} is {_times(first.size)} {before}. {earlier}"
+    return f"{part} stands out. {whose} {verb} by {of_norm(first.update, its)}{size} {before}. {earlier}"
+
+
+def _or_its_norm(first: Difference) -> str:
+    """Return the part that stands out, or the norm of it where nothing else of the part was changed."""
+    return f"the norm of {first}" if first.norms else str(first)
+
+
+def _update_of(first: Difference) -> str:
+    return f"the update of this {first.part}"
 
 
 def _by_weights(parting: Parting, first: Difference, ends: str) -> str:
     """Say which part stands out by its weights alone."""
     start = "diverge gradually" if parting.start is None else "differ from the embedding on"
     its = "Its output does" if first.part == "final norm" else "Its updates do"
-    return f"{first} stands out by its weights. {its} not stand out: the states {start}, {ends}."
+    return f"{_or_its_norm(first)} stands out by its weights. {its} not stand out: the states {start}, {ends}."
 
 
 def _heads_standing_out(first: Difference, weights: xr.Dataset) -> str:
