@@ -85,27 +85,27 @@ BASE = [[0.01, 0.02], [0.0, 0.03]]
     [
         (
             [[0.01, 0.12], [0.05, 0.03]], 0.2,
-            "b is closer to collapse than a. To first order, the effect on κ rises most for layer 1 head 1 (+0.1) and "
-            "layer 2 head 0 (+0.05). Over all heads it changes by +0.15.",
+            "b is closer to collapse than a. To first order, the effect on κ rises most for layer 1 head 1 (+0.100) "
+            "and layer 2 head 0 (+0.050). Over all heads it changes by +0.150.",
         ),
         (
             [[0.01, 0.12], [0.02, 0.03]], 0.2,  # the second one is below a quarter of the first
-            "b is closer to collapse than a. To first order, the effect on κ rises most for layer 1 head 1 (+0.1). "
-            "Over all heads it changes by +0.12.",
+            "b is closer to collapse than a. To first order, the effect on κ rises most for layer 1 head 1 (+0.100). "
+            "Over all heads it changes by +0.120.",
         ),
         (
             [[0.01, -0.08], [0.1, 0.03]], -0.2,
-            "b is further from collapse than a. First-order effects of heads do not explain this: they change by 0 "
+            "b is further from collapse than a. First-order effects of heads do not explain this: they change by 0.000 "
             "in sum.",
         ),
         (
             [[0.01, -0.08], [0.05, 0.03]], -0.2,
-            "b is further from collapse than a. To first order, the effect on κ falls most for layer 1 head 1 (−0.1). "
-            "Over all heads it changes by −0.05.",
+            "b is further from collapse than a. To first order, the effect on κ falls most for layer 1 head 1 (−0.100)."
+            " Over all heads it changes by −0.050.",
         ),
         (
             [[0.01, -0.08], [0.05, 0.03]], 0.2,
-            "b is closer to collapse than a. First-order effects of heads do not explain this: they change by −0.05 "
+            "b is closer to collapse than a. First-order effects of heads do not explain this: they change by −0.050 "
             "in sum.",
         ),
     ],

@@ -229,6 +229,10 @@ def told(distance: float, nearest: str = "asymptotic-5.1", layers: int = 2) -> x
 def test_words_on_both_sides_of_the_threshold() -> None:
     met = theorems_in_words(told(MET))
     assert met.text == "The hypotheses of a theorem hold in all 2 layers: asymptotic-5.1."
+    windowed = theorems_in_words(told(MET).assign_attrs(window="4")).text
+    assert windowed == met.text.replace("layers:", "layers, but for the mask:") + (
+        " Tokens attend in windows of 4 tokens; the theorem has none."
+    )
     missed = theorems_in_words(told(MET + 1e-9))
     assert missed.text == (
         "No theorem applies to this network: its heads weigh tokens differently. The theory predicts nothing here. The "
@@ -326,3 +330,20 @@ def test_the_rank_is_that_of_the_singular_values(rank: int, without_mean: bool) 
         singular = np.linalg.svd(ov.numpy(), compute_uv=False)
         by_hand = int((singular > 1e-12 * max(singular[0], 1e-300)).sum())
         assert measured._rank(ov, sums) == by_hand
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize(("window", "recorded"), [(4, "4"), (512, "none"), (None, "none")])
+def test_a_window_narrower_than_the_context_is_recorded(window: int | None, recorded: str) -> None:
+    from transformers import MistralConfig, MistralModel
+
+    sizes: dict[str, Any] = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
+    config = MistralConfig(
+        vocab_size=60, num_key_value_heads=2, max_position_embeddings=512, sliding_window=window, **sizes
+    )
+    assert audit(MistralModel(config)).attrs["window"] == recorded

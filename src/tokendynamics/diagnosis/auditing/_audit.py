@@ -359,10 +359,19 @@ def _conventions(
         "scaling": "qk_eigenvalues include 1/sqrt(d_head); signs and balances do not depend on it",
         "near_zero_threshold": f"{NEAR_ZERO:g} absolute, as in positional Table 7, and relative to the spectral radius",
         "balance": "of qk: eigenvalues of the symmetric part; of ov: Re of its own eigenvalues; ov_sym: symmetric part",
+        "window": str(_narrowest_window(ckpt, layers) or "none"),
         "theory": "ov_norm, distances from hypotheses and the prediction: always of the OV product, gains folded",
         "weights_precision": "as stored, computed in float64",
         **notes_of(ckpt),
     }
+
+
+def _narrowest_window(ckpt: Checkpoint, layers: Sequence[int]) -> int | None:
+    """Return the narrowest window of attention that is narrower than the context; None without one."""
+    attentions = [ckpt.layout.layers[layer - 1].attention for layer in layers]
+    windows = [attention.window for attention in attentions if attention is not None and attention.window is not None]
+    narrowest, context = min(windows, default=None), ckpt.architecture.context
+    return None if narrowest is None or (context is not None and narrowest >= context) else narrowest
 
 
 def _check_choices(value: str, singular: str, spectra: str) -> None:

@@ -228,7 +228,9 @@ def theorems_in_words(audit: xr.Dataset) -> Finding:
     }
     if met == count:
         counted = listing([f"{name} in {times}" if len(names) > 1 else name for name, times in names.most_common()])
-        return Finding(f"The hypotheses of a theorem hold in {_of(count, count)}: {counted}.", "weights", values)
+        but, windowed = _in_a_window(audit)
+        text = f"The hypotheses of a theorem hold in {_of(count, count)}{but}: {counted}.{windowed}"
+        return Finding(text, "weights", values)
     distances = audit.hypothesis_distance
     of_nearest = distances.sel(layer=audit.layer.values[audit.nearest_statement.values == name])
     medians = {each: float(of_nearest.sel(hypothesis=each).median()) for each in STATEMENTS[name]}
@@ -237,7 +239,8 @@ def theorems_in_words(audit: xr.Dataset) -> Finding:
     low, high = fixed(nearest.min()), fixed(nearest.max())
     between = low if low == high else f"{low}–{high}"
     if met:
-        text = f"A theorem applies in {_of(met, count)} only; elsewhere {reason}."
+        but, windowed = _in_a_window(audit)
+        text = f"A theorem applies in {_of(met, count)} only{but}; elsewhere {reason}.{windowed}"
     else:
         text = f"No theorem applies to this network: {reason}. The theory predicts nothing here."
     text += (
@@ -251,6 +254,14 @@ def theorems_in_words(audit: xr.Dataset) -> Finding:
             text += f" {IN_WORDS[hypothesis]} in {_of(layers, count)}, as {statements}."
             break
     return Finding(text, "weights", values)
+
+
+def _in_a_window(audit: xr.Dataset) -> tuple[str, str]:
+    """Return what to add where hypotheses on the weights hold and tokens do not see all that the statement's see."""
+    window = audit.attrs.get("window", "none")  # absent in results of earlier versions
+    if window == "none":
+        return "", ""
+    return ", but for the mask", f" Tokens attend in windows of {window} tokens; the theorem has none."
 
 
 def _of(some: int, count: int) -> str:

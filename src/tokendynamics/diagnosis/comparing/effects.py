@@ -24,7 +24,7 @@ from tokendynamics.pretrained.edits.gates import HeadGates
 from tokendynamics.pretrained.edits.variant import PARTS
 from tokendynamics.pretrained.forward_arguments import Prepared
 from tokendynamics.provenance.progress import Progress, tracked
-from tokendynamics.words import Finding, listing, number, percent, plural, signed
+from tokendynamics.words import Finding, fixed, listing, number, percent, plural, signed
 
 HALF = 0.5
 
@@ -348,17 +348,18 @@ def heads_finding(names: tuple[str, str], effects: HeadEffects, place: int, gap:
     change = np.nan_to_num(values[place + 1] - values[0])
     towards, total = change * np.sign(gap), float(change.sum())
     if total * gap <= 0:
-        text = f"{closer}. First-order effects of heads do not explain this: they change by {signed(total, 2)} in sum."
+        in_all = fixed(total, 3, sign=True)
+        text = f"{closer}. First-order effects of heads do not explain this: they change by {in_all} in sum."
         return Finding(text, "heads", {"heads": [], "change": total})
     most = float(towards.max())
     order = np.argsort(-towards, axis=None, kind="stable")[:_HEADS_NAMED]
     least = _AMONG_THE_LARGEST * most
     chosen = [np.unravel_index(place, change.shape) for place in order if towards.flat[place] >= least]
     heads = [(int(effects.table.layer[layer]), int(head)) for layer, head in chosen]
-    named = [f"layer {layer} head {head} ({signed(change[layer - 1, head], 2)})" for layer, head in heads]
+    named = [f"layer {layer} head {head} ({fixed(change[layer - 1, head], 3, sign=True)})" for layer, head in heads]
     text = (
         f"{closer}. To first order, the effect on κ {'rises' if gap > 0 else 'falls'} most for {listing(named)}. Over "
-        f"all heads it changes by {signed(total, 2)}."
+        f"all heads it changes by {fixed(total, 3, sign=True)}."
     )
     return Finding(text, "heads", {"heads": [list(place) for place in heads], "change": total})
 

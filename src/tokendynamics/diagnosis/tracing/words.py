@@ -434,8 +434,8 @@ def attention_finding(trace: xr.Dataset) -> Finding:
     received, noun = trace.attention_received.transpose("prompt", "layer", "token").values, noun_in(trace)
     if np.isnan(received).all():
         text = (
-            "Attention sinks are not measured because the attention weights are not accessible or the "
-            f"{noun}s have too few tokens."
+            "Attention sinks are not measured because the attention weights are not accessible, or in no "
+            f"{noun} at least eight tokens attend to one that is four or more positions away."
         )
         return Finding(text, "attention", {})
     sinks, counted = attention_sinks(trace), trace.repeats.values < 0
