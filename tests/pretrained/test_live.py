@@ -442,11 +442,18 @@ def test_a_live_network_runs_three_times_to_the_end(family: str) -> None:
 def test_a_vocabulary_that_a_network_of_sounds_writes_is_none_that_it_reads() -> None:
     from transformers import Wav2Vec2Config, Wav2Vec2Model
 
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
-    convolutions = {"conv_dim": (8, 8), "conv_stride": (5, 2), "conv_kernel": (10, 3)}
-    positions = {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
+    sizes: dict[str, Any] = {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 24,
+    }
+    convolutions: dict[str, Any] = {"conv_dim": (8, 8), "conv_stride": (5, 2), "conv_kernel": (10, 3)}
+    positions: dict[str, Any] = {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
     torch.manual_seed(1)
-    ckpt = td.load(Wav2Vec2Model(Wav2Vec2Config(vocab_size=32, **sizes, **convolutions, **positions)).eval())
+    ckpt = td.load(
+        Wav2Vec2Model(Wav2Vec2Config(vocab_size=32, intermediate_size=24, **sizes, **convolutions, **positions)).eval()
+    )
     assert (ckpt.architecture.vocabulary, ckpt.ids_name) == (None, None)
     waves = [{"input_values": torch.randn(1, 160)} for _ in range(5)]
     assert "prompt" in str(td.diagnose(ckpt, texts=waves).verdict)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import tokendynamics as td
-from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
 
 DIM, HEADS, VOCABULARY = 24, 4, 40
 
@@ -258,11 +258,78 @@ def test_an_attention_that_reads_a_modulated_norm_is_no_flow_of_the_states() -> 
         assert attention is not None
         assert attention.changed is changed
         assert ("neither the state nor a norm of it" in td.audit(ckpt).attrs["form"]) is changed
-        if changed:
-            with pytest.raises(ArgumentValueError, match="an input that is neither the state nor a norm of it"):
-                td.flow_of(ckpt, layers=[1])
-        else:
-            assert td.flow_of(ckpt, layers=[1]) is not None
+        words = "an input that is neither the state nor a norm of it" if changed else "a factor of what its output"
+        with pytest.raises(ArgumentValueError, match=words):
+            td.flow_of(ckpt, layers=[1])
+
+
+class _AfterOutput(Attention):
+    """Something acts on what its output projection gives, within the attention or in the block."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__(HEADS, "fused")
+        self.after, self.gain, self.second = form, nn.Parameter(torch.tensor(-0.6)), nn.Linear(DIM, DIM)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        if self.after == "negative":
+            return -y
+        if self.after == "gain":
+            return self.gain * y
+        return self.second(y) if self.after == "second" else y
+
+
+class _GainedBlock(Block):
+    """Sums with learned gains, one after the other or in parallel; or with a number."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__(HEADS, "fused")
+        self.attn, self.form = _AfterOutput(form), form
+        self.a, self.b = nn.Parameter(torch.tensor(0.7)), nn.Parameter(torch.tensor(0.4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if "parallel" in self.form:
+            h, (a, b) = self.ln_1(x), (0.3, 0.7) if self.form == "numbers in parallel" else (self.a, self.b)
+            return x + a * self.attn(h) + b * self.mlp(h)
+        a, b = (self.a, self.b) if self.form == "gains" else (1.0, 1.0)
+        x = x + a * self.attn(self.ln_1(x))
+        return x + b * self.mlp(self.ln_2(x))
+
+
+AFTER = {
+    "none": "", "negative": "a factor", "gain": "a factor", "second": "a function",
+    "gains": "a factor", "gains in parallel": "a factor", "numbers in parallel": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", AFTER)
+def test_what_acts_behind_the_output_projection_is_named_and_no_head_is_added_up_without_it(form: str) -> None:
+    torch.manual_seed(7)
+    network: Any = SmallGPT(HEADS, "fused").eval()
+    network.h = nn.ModuleList(_GainedBlock(form) for _ in range(2))
+    ckpt, after = loaded(network), AFTER[form]
+    attention, residual = ckpt.layout.layers[0].attention, ckpt.layout.layers[0].residual
+    assert attention is not None
+    assert residual is not None
+    assert attention.after_output == after
+    if form in ("none", "second", "numbers in parallel"):
+        assert residual.attention_factor == pytest.approx(0.3 if "numbers" in form else 1.0)
+    elif "gains" in form:
+        assert residual.attention_factor is None
+    assert ("acts on what attn.c_proj gives and is left out" in td.audit(ckpt).attrs["form"]) is bool(after)
+    prompts = [[5, 9, 33, 21, 7], [12, 3, 38, 2], [1, 30, 4, 4, 9]]
+    if after:
+        for adds_up_heads in (td.source_tokens, lambda *given: td.flow_of(given[0], layers=[1])):
+            with pytest.raises((CheckpointError, ArgumentValueError), match=f"{after} (acts on|of) what its output"):
+                adds_up_heads(ckpt, prompts)
+    states, x = ckpt.states(torch.tensor(prompts[0])), network.wte(torch.tensor([prompts[0]]))
+    x = x + network.wpe(torch.arange(5))
+    block = network.h[0]
+    if form == "gains in parallel":
+        assert bool(states.attention[1].isnan().all())
+    else:
+        a = {"gains": block.a, "numbers in parallel": 0.3}.get(form, 1.0)
+        torch.testing.assert_close(states.attention[1], (x + a * block.attn(block.ln_1(x)))[0].detach())
 
 
 class _GivesDictionary(Block):

@@ -182,6 +182,7 @@ def plain_layers(checkpoint: Checkpoint, several: Iterable[int] | None) -> list[
             "further terms of tokens and positions": found.token_bias,
             "an input that is neither the state nor a norm of it": found.changed,
             **{f"{acting} of the heads' outputs": True for acting in found.after_heads},
+            f"{found.after_output} of what its output projection gives": bool(found.after_output),
             "rotations by place in an image": found.rotation is not None and found.rotation.frequencies is None,
         }
         came = [what for what, there in besides.items() if there]

@@ -194,7 +194,7 @@ def output_factors(ckpt: Checkpoint) -> dict[int, Float64[Tensor, "head d_value 
     factors = {}
     for layer in ckpt.layout.attending:
         attention = ckpt.layout.layers[layer - 1].attention
-        if attention is not None and attention.after_heads:
+        if attention is not None and (attention.after_heads or attention.after_output):
             continue
         try:
             factors[layer] = ckpt.attention(layer).output.double().cpu()
@@ -205,6 +205,8 @@ def output_factors(ckpt: Checkpoint) -> dict[int, Float64[Tensor, "head d_value 
         attentions = [layer.attention for layer in ckpt.layout.layers if layer.attention is not None]
         acting = sorted({words for attention in attentions for words in attention.after_heads})
         problems += [f"{words} acts on what its heads give" for words in acting]
+        after = sorted({attention.after_output for attention in attentions} - {""})
+        problems += [f"{words} acts on what its output projection gives" for words in after]
         wanted = "a network with an attention whose heads are known"
         raise CheckpointError(expected(ckpt.name, wanted, "; ".join(problems) or "none"))
     return factors

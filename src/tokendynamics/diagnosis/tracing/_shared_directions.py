@@ -196,7 +196,9 @@ def writing_factors(ckpt: Checkpoint, known: dict[int, Tensor]) -> dict[int, Ten
         if number in known and residual is not None and adds and residual.attention_factor is not None:
             factors[number] = known[number] * residual.attention_factor
     if not factors:
-        raise CheckpointError("a norm, or a factor of each feature, follows the heads in every layer")
+        raise CheckpointError(
+            "a norm, or a factor that is learned or of each feature, follows the heads in every layer"
+        )
     return factors
 
 

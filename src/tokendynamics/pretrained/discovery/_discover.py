@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, prod
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +49,7 @@ from tokendynamics.pretrained.discovery.layout import (
     NOT_SHOWN,
     OTHER_AXIS,
     OTHER_PLACES,
+    AfterOutput,
     AttentionLayout,
     BlockLayout,
     Layout,
@@ -159,6 +160,61 @@ def discover(
     varies = _differ(first, again, discovery.layout.blocks)
     decoder_alone = decoder or discovery.layout.decoder_alone
     return replace(discovery, layout=replace(discovery.layout, decoder_alone=decoder_alone, varies=varies))
+
+
+def with_fixed_factors(
+    discovery: Discovery, network: nn.Module, inputs: Callable[[int], Mapping[str, Any]]
+) -> Discovery:
+    """Return what was found without the factors of sums that are others with other weights: those are learned.
+
+    Args:
+        discovery: Of the network, with some weights.
+        network: In evaluation mode, with other weights.
+        inputs: Makes the arguments of a forward pass for a given number of inputs.
+    """
+    layers = list(discovery.layout.layers)
+    numbers = [place for place, layer in enumerate(layers) if _has_factor(layer.residual)]
+    if not numbers:
+        return discovery
+    with torch.no_grad(), as_before(network), apart(network), silenced():
+        recorded = record(network, inputs(2))
+        blocks = _blocks(network, recorded)
+    for place in numbers if len(blocks) == len(layers) else ():
+        layer, block = layers[place], blocks[place]
+        time = block.attentions[0][0] if block.attentions else None
+        other, _ = _residual(block.call, recorded, block.call.start if time is None else time, time)
+        if layer.residual is None:
+            continue
+        residual, attention = _with_known_factors(layer.residual, other), layer.attention
+        if attention is not None:
+            attention = replace(attention, after_output=attention.after_output or _factor_after(residual))
+        layers[place] = replace(layer, residual=residual, attention=attention)
+    return replace(discovery, layout=replace(discovery.layout, layers=tuple(layers)))
+
+
+def _has_factor(residual: Residual | None) -> bool:
+    if residual is None:
+        return False
+    return any(factor not in (None, 1.0) for factor in (residual.attention_factor, residual.feed_forward_factor))
+
+
+def _factor_after(residual: Residual) -> AfterOutput:
+    """Return whether the factor of an attention is no positive number: the sign of what it adds may be another one."""
+    positive = residual.attention_factor is not None and residual.attention_factor > 0
+    return "" if positive else "a factor"
+
+
+def _with_known_factors(residual: Residual, other: Residual | None) -> Residual:
+    """Return a sum with None for each factor that is another one in a second pass with other weights."""
+
+    def known(name: Literal["attention_factor", "feed_forward_factor"]) -> float | None:
+        one, two = getattr(residual, name), None if other is None else getattr(other, name)
+        same = one is not None and two is not None and abs(one - two) <= _ROUNDING * abs(one)
+        return one if same or one == 1.0 else None
+
+    return replace(
+        residual, attention_factor=known("attention_factor"), feed_forward_factor=known("feed_forward_factor")
+    )
 
 
 _ROUNDING = 1e-3
@@ -295,6 +351,9 @@ def _layer(
     attention, seen, projected, problem = _attention(block, recorded, tables, read)
     time = quiet.attentions[0][0] if quiet.attentions else None
     residual, other = _residual(quiet.call, first, quiet.call.start if projected is None else projected, time)
+    if attention is not None and projected is not None and residual is not None:
+        after = _after_output(block.call, projected, residual, recorded)
+        attention = replace(attention, after_output=after or _factor_after(residual))
     inside = None if attention is None or projected is None else (attention.module, projected)
     norms = block_norms(quiet.call, first.calls, inside, shape)
     crosses = CROSSES if block.attentions and _crosses(block, recorded) else ""
@@ -304,6 +363,46 @@ def _layer(
     return BlockLayout(
         attention=attention, residual=residual, norms=norms, problem=problems, mixing=mixing, sites=quiet.sites
     ), seen
+
+
+def _after_output(block: ModuleCall, projected: int, residual: Residual, recorded: Pass) -> AfterOutput:
+    """Return what happens to the output of an attention's projection until the block adds it up, but for a norm.
+
+    Args:
+        block: The call of the block.
+        projected: When the projection ended.
+        residual: How the block adds its parts.
+        recorded: The pass.
+    """
+    prefix = f"{block.name}." if block.name else ""
+    inside = [call for call in recorded.calls if block.start < call.start and projected <= call.end < block.end]
+    normed = residual.kind == "added" and residual.attention_norm is not None
+    name = residual.attention_norm if normed else residual.attention
+    part = next((call for call in inside if call.name == f"{prefix}{name}"), None)
+    projection = next((call for call in inside if call.end == projected), None)
+    if part is None or projection is None or part is projection:
+        return ""
+    shape = _shape(recorded, block)
+    given = as_features(projection.y, *shape)
+    made = as_features(part.x if normed else part.y, *shape)
+    if given is None or made is None or given.shape != made.shape:
+        return ""
+    given, made = (states.flatten(0, 1).double() for states in (given, made))
+    factor, shift = _affine_by_feature(given, made)
+    if float((factor * given + shift - made).norm()) > _FITS * float(made.norm()):
+        return "a function"
+    return "" if bool(((factor - 1).abs() < _FITS).all()) else "a factor"
+
+
+_FITS = 1e-4
+"""Relative misfit below which each feature is another one times a factor, plus a constant."""
+
+
+def _affine_by_feature(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return factor and constant by which each feature of x, over its rows, comes nearest to that of y."""
+    centred = x - x.mean(dim=0)
+    factor = (centred * y).sum(dim=0) / centred.square().sum(dim=0).clamp_min(1e-300)
+    return factor, y.mean(dim=0) - factor * x.mean(dim=0)
 
 
 def _without_attention(quiet: BlockCall, recorded: Pass, shape: tuple[int, int]) -> BlockLayout:

@@ -33,8 +33,8 @@ class Residual:
         kind: "added": y = x + a·attention + b·feed-forward; "norm after": each sum goes through a norm.
         attention: Module, within the block, whose output is the attention's part; in a block without attention that
             of what mixes tokens otherwise, None where nothing does.
-        attention_factor: What multiplies it; None where each feature has a factor of its own, which is the same for
-            all tokens (layer scales, gates by a condition).
+        attention_factor: What multiplies it; None where that is learned, or each feature has a factor of its own, which
+            is the same for all tokens (layer scales, gates by a condition).
         feed_forward: Likewise the feed-forward part; None for a block that is an attention alone.
         feed_forward_factor: Likewise.
         parallel: Whether both read the same state.

@@ -19,6 +19,9 @@ Positions: TypeAlias = Literal["rotary", "relative bias", "learned", "absolute",
 """What tells a network the order of its tokens: rotations of queries and keys; a bias of the logits; a table added to
 the embeddings, without or with a norm behind it; something inside the blocks; nothing but the mask."""
 
+AfterOutput: TypeAlias = Literal["", "a factor", "a function"]
+"""What acts on the output of an output projection."""
+
 NO_ATTENTION = "it has no attention"
 
 CROSSES = "its cross-attention reads another sequence and is not measured"
@@ -76,6 +79,9 @@ class AttentionLayout:
             and bias are part of the output factor, the size by which it divides each token is not.
         changed: Whether it reads neither the state nor a norm of it, but a function of them, such as a norm with a
             scale and a shift that depend on a condition (DiT).
+        after_output: What acts on the output of its output projection before the block adds that up, but for a norm: a
+            factor that is learned, of each feature (layer scales) or negative, or a function (an adapter of several
+            layers); empty for nothing. It is no part of the factors.
     """
 
     module: str
@@ -102,6 +108,7 @@ class AttentionLayout:
     gate: str | None = None
     output_norm: tuple[str, Norm] | None = None
     changed: bool = False
+    after_output: AfterOutput = ""
 
     @property
     def normed(self) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from tokendynamics.numerics.resources import check_fits
 from tokendynamics.pretrained._filling import fill_buffers, put
 from tokendynamics.pretrained.discovery._blocks import block_list
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
-from tokendynamics.pretrained.discovery._discover import Discovery, discover
+from tokendynamics.pretrained.discovery._discover import Discovery, discover, with_fixed_factors
 from tokendynamics.pretrained.discovery._random_inputs import random_inputs
 from tokendynamics.pretrained.length_dependence import as_before
 from tokendynamics.pretrained.network import empty_network, evaluating, half_of, persistent_buffers
@@ -61,6 +61,7 @@ def discover_in(config: Any, network: nn.Module, half: str | None, origin: str) 
         with evaluating(filled), as_before(filled), silenced():
             packing = packing_of(filled, inputs, causal=discovery.layout.causal)
         discovery = replace(discovery, layout=replace(discovery.layout, packing=packing))
+        discovery = with_fixed_factors(discovery, fill_randomly(filled, seed=1), inputs)
     if chosen is None:
         return discovery
     if discovery.layout.blocks != tuple(f"{name}.{number}" for number in range(len(chosen))):
@@ -278,7 +279,8 @@ def discover_in_network(
             break
     if best is None:
         raise problem or refusal("no layout")
-    return best
+    with refusing(refusal):
+        return with_fixed_factors(best, network, inputs)
 
 
 def _parts_found(discovery: Discovery) -> int:

@@ -102,6 +102,8 @@ def form_in_words(attention: AttentionLayout) -> str:
     besides += ", plus terms of tokens and positions" if attention.token_bias else ""
     besides += ", beside those of keys that come from no token" if attention.further_senders else ""
     gated += "; it reads neither the state nor a norm of it" if attention.changed else ""
+    if attention.after_output:
+        gated += f"; {attention.after_output} acts on what {attention.output[0]} gives and is left out"
     if not attention.normed:
         return f"logits are a bilinear form of what the attention reads{besides}{gated}"
     several = " and ".join((", ".join(attention.normed[:-1]), attention.normed[-1])) if attention.normed[1:] else None
@@ -172,7 +174,7 @@ def _parts(parts: Iterable[Part]) -> str:
 def _residual(residual: Residual) -> list[tuple[str, str]]:
     def part(name: str, factor: float | None) -> str:
         if factor is None:
-            return f"a factor of each feature · {name}"
+            return f"a factor of each feature, or a learned one · {name}"
         return name if factor == 1.0 else f"{factor:.6g} · {name}"
 
     attention = "" if residual.attention is None else part(residual.attention, residual.attention_factor)

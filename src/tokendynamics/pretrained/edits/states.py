@@ -311,7 +311,10 @@ class StateWatch(Hooks):
 
     def _site(self, block: nn.Module, residual: Residual, in_place: bool) -> None:
         name, side = residual.after_attention
-        module, factor = block.get_submodule(name), 1.0 if (given := residual.attention_factor) is None else given
+        module, known = block.get_submodule(name), residual.attention_factor
+        if side == "sum" and known is None:
+            return  # what is added is not seen
+        factor = 1.0 if known is None else known
 
         def keep(state: Tensor) -> None:
             if len(self.attention) < len(self.feed_forward):
