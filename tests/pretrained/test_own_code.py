@@ -324,7 +324,7 @@ def test_what_acts_behind_the_output_projection_is_named_and_no_head_is_added_up
                 adds_up_heads(ckpt, prompts)
     states, x = ckpt.states(torch.tensor(prompts[0])), network.wte(torch.tensor([prompts[0]]))
     x = x + network.wpe(torch.arange(5))
-    block = network.h[0]
+    block: Any = network.h[0]
     if form == "gains in parallel":
         assert bool(states.attention[1].isnan().all())
     else:

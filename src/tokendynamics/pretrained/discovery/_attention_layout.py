@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -114,9 +114,10 @@ def attention_layout(
         LayoutNotFoundError: Something does not match.
     """
     attention = attention.sharing(_key_heads(attention))
+    shape = attention.query.shape
     as_it_is = next(call for call in calls if call.module is attention.module and call.start < time < call.end)
-    attending = _features_last(as_it_is, calls, attention.query.shape)
-    start, norm = _start(attending, block, calls, time, attention.query.shape)
+    attending = _features_last(as_it_is, calls, shape)
+    start, norm = _start(attending, block, calls, time, shape)
     if like is not None and like.is_like(attending, attention, block):
         parts, rotation, angles = like.factors, like.layout.rotation, like.angles
     else:
@@ -126,13 +127,11 @@ def attention_layout(
         raise LayoutNotFoundError("no module reads the heads' outputs side by side")
     layout = AttentionLayout(
         module=_within(attending, block),
-        heads=attention.query.shape[1],
+        heads=shape[1],
         kv_heads=attention.key.shape[1],
-        d_head=attention.query.shape[-1],
+        d_head=shape[-1],
         d_value=attention.value.shape[-1],
-        query=parts["query"],
-        key=parts["key"],
-        value=parts["value"],
+        **cast("dict[str, Any]", parts),
         output=(_within(projection.call, block), projection.storage),
         scale=attention.scale,
         causal=_is_causal(attention),
@@ -147,7 +146,7 @@ def attention_layout(
         norm=None if norm is None else (_within(norm[0], block), norm[1]),
         gate=None if projection.gate is None else _within(projection.gate, block),
         output_norm=None if projection.norm is None else (_within(projection.norm[0], block), projection.norm[1]),
-        changed=norm is None and attending is not block and not _reads_state(attending, block, attention.query.shape),
+        changed=norm is None and attending is not block and not _reads_state(attending, block, shape),
         error=0.0,
     )
     return FoundAttention(layout, as_it_is, start, angles, attending is not as_it_is)
