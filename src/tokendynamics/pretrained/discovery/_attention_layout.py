@@ -107,8 +107,7 @@ def attention_layout(
         calls: Of the whole pass.
         tables: The network's tables, for rotary frequencies.
         projection: Its output projection; see `output_projection`.
-        like: Another one, of which factors and rotation are taken where the modules are alike. Whether they are right
-            is for `recomputed_error` to say.
+        like: Another one, whose factors and rotation are taken where the modules are alike, to be recomputed.
 
     Raises:
         LayoutNotFoundError: Something does not match.
