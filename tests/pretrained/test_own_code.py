@@ -689,3 +689,77 @@ def test_a_text_is_refused_without_a_tokenizer_and_read_with_one() -> None:
     assert windows.token_text.values.tolist()[0] == [f"<{number}>" for number in tokenizer("a text o")["input_ids"]]
     with pytest.raises(ArgumentTypeError, match="expected token ids, since no tokenizer"):
         td.trace(loaded(network), {"a": "a text of some length"}, window=8)
+
+
+class _BeginsWithNorm(Attention):
+    """Normalizes what it reads by itself, as in vit-pytorch."""
+
+    def __init__(self) -> None:
+        super().__init__(HEADS, "fused")
+        self.norm = nn.LayerNorm(DIM)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.norm(x))
+
+
+class _WithoutFirstNorm(Block):
+    def __init__(self) -> None:
+        super().__init__(HEADS, "fused")
+        self.attn, self.ln_1 = _BeginsWithNorm(), nn.Identity()
+
+
+def test_a_norm_by_which_an_attention_begins_is_that_of_its_block() -> None:
+    outside = network_of(form="fused")
+    within: Any = network_of(form="fused")
+    within.h = nn.ModuleList(_WithoutFirstNorm() for _ in range(3))
+    for block, other in zip(within.h, outside.h, strict=True):
+        block.attn.norm, block.ln_2, block.mlp = other.ln_1, other.ln_2, other.mlp
+        block.attn.c_attn, block.attn.c_proj = other.attn.c_attn, other.attn.c_proj
+    ckpts = [loaded(within.eval()), loaded(outside)]
+    assert [ckpt.layout.layers[1].norms[0] for ckpt in ckpts] == ["attn.norm", "ln_1"]
+    one, other = map(td.audit, ckpts)
+    for name in (name for name in one.data_vars if one[name].dtype.kind == "f"):
+        np.testing.assert_allclose(one[name], other[name], rtol=1e-6, atol=1e-7, err_msg=str(name))
+    for change in ({}, "no-norm", {"layer 2 head 1": 0.0}):
+        states = [ckpt.under(change).states(torch.tensor([5, 9, 33, 21, 7])).feed_forward for ckpt in ckpts]
+        torch.testing.assert_close(*states)
+
+
+class _OneHead(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.key, self.query, self.value = (nn.Linear(DIM, DIM // HEADS, bias=False) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.ones(x.shape[1], x.shape[1]).triu(1) == 1
+        logits = self.query(x) @ self.key(x).mT * (DIM // HEADS) ** -0.5
+        return logits.masked_fill(hidden, float("-inf")).softmax(dim=-1) @ self.value(x)
+
+
+class _ListOfHeads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads, self.proj = nn.ModuleList(_OneHead() for _ in range(HEADS)), nn.Linear(DIM, DIM)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.proj(torch.cat([head(x) for head in self.heads], dim=-1))
+
+
+@pytest.mark.parametrize("of_blocks", [nn.ModuleList, nn.Sequential])
+def test_blocks_with_a_list_of_heads_are_traced(of_blocks: Any) -> None:
+    torch.manual_seed(3)
+    network: Any = SmallGPT().eval()
+    for block in network.h:
+        block.attn = _ListOfHeads()
+    network.h = nn.ModuleList(network.h) if of_blocks is nn.ModuleList else nn.Sequential(*network.h)
+    prompt, handed = torch.tensor([5, 9, 33, 21, 7]), list[Tensor]()
+    ckpt = loaded(network)
+    hooks = [block.register_forward_hook(lambda *given: handed.append(given[2][0])) for block in network.h]
+    with torch.no_grad():
+        network(prompt[None])
+    for hook in hooks:
+        hook.remove()
+    assert torch.equal(ckpt.states(prompt).feed_forward[1:], torch.stack(handed))
+    assert ckpt.layout.layers[0].parts == ("attn", "mlp")
+    with pytest.raises(CheckpointError, match=r"it has 4 attentions \(attn.heads.0, attn.heads.1"):
+        td.audit(ckpt)

@@ -145,7 +145,9 @@ def attention_layout(
         norm=None if norm is None else (_within(norm[0], block), norm[1]),
         gate=None if projection.gate is None else _within(projection.gate, block),
         output_norm=None if projection.norm is None else (_within(projection.norm[0], block), projection.norm[1]),
-        changed=norm is None and attending is not block and not _reads_state(attending, block, shape),
+        changed=not (norm and norm[0].end < attending.start)
+        and attending is not block
+        and not _reads_state(attending, block, shape),
         error=0.0,
     )
     return FoundAttention(layout, as_it_is, start, angles, attending is not as_it_is)
@@ -270,6 +272,8 @@ def _start(
             ((call, seen_norm) for call, seen_norm in inner if seen_norm is not None and call.x is not None), None
         )
         x = x if norm is None else norm[0].y
+    elif norm is None and (inner := _norm_inside(attending, calls, time)) is not None:
+        norm, x = inner, inner[0].y
     start = as_features(x, shape[0], shape[2])
     if start is None:
         name = attending.name or type(attending.module).__name__
@@ -278,6 +282,17 @@ def _start(
     if start.shape[-1] != width:
         raise LayoutNotFoundError(f"it reads {start.shape[-1]} features of a token, and a state has {width}")
     return start, norm
+
+
+def _norm_inside(attending: ModuleCall, calls: Sequence[ModuleCall], time: int) -> tuple[ModuleCall, Norm] | None:
+    """Return the norm by which an attention module itself begins (vit-pytorch); None without one."""
+    for call in calls:
+        if call.x is None or attending.x is None or not attending.start < call.start < call.end < time:
+            continue
+        norm = call.norm if call.x.shape == attending.x.shape and torch.equal(call.x, attending.x) else None
+        if norm is not None:
+            return call, norm
+    return None
 
 
 def _features_last(attending: ModuleCall, calls: Sequence[ModuleCall], shape: Sequence[int]) -> ModuleCall:
@@ -306,7 +321,7 @@ def _reads_state(attending: ModuleCall, block: ModuleCall, shape: Sequence[int])
 
 def start_for(layout: AttentionLayout, x: Tensor, gain: Affine | None) -> Tensor:
     """Return what an attention projects from when its module reads x."""
-    if layout.module or layout.norm is None or gain is None:
+    if layout.norm is None or gain is None or not layout.begins_with_norm:
         return x
     norm = layout.norm[1]
     return Norm(norm.kind, "weight", norm.eps, norm.width).apply(x, gain.weight[0], gain.bias)

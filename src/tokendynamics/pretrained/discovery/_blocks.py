@@ -163,9 +163,13 @@ def _block_around(time: int, recorded: Pass, members: _Owners, *, several: bool 
     Of `several` in a block, it is the innermost call of a member of a list of modules.
     """
     around = sorted((call for call in recorded.calls if call.start < time < call.end), key=lambda outer: outer.start)
+    # What gives fewer features than it reads, such as a head of a list of heads, hands on no states.
+    around = [call for call in around if call.x is None or call.x.shape[-1] == call.y.shape[-1]]
     if several:
-        lists = [call for call in around if any(type(one) is nn.ModuleList for one in members.get(call.module, ()))]
-        return lists[-1] if lists else None
+        kinds = (nn.ModuleList, nn.Sequential)
+        lists = [call for call in around if any(type(one) in kinds for one in members.get(call.module, ()))]
+        of_modules = [call for call in lists if any(type(one) is nn.ModuleList for one in members[call.module])]
+        return (of_modules or lists or [None])[-1]
     for call in around:
         if call.module in members and len({seen.module for _, seen in _inside_of(call, recorded)}) == 1:
             return call

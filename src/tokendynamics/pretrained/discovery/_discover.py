@@ -356,6 +356,8 @@ def _layer(
         attention = replace(attention, after_output=after or _factor_after(residual))
     inside = None if attention is None or projected is None else (attention.module, projected)
     norms = block_norms(quiet.call, first.calls, inside, shape)
+    if attention is not None and attention.norm is not None and attention.norm[0] not in norms:
+        norms = (attention.norm[0], *norms)
     crosses = CROSSES if block.attentions and _crosses(block, recorded) else ""
     problems = "; ".join(filter(None, (problem, other, crosses)))
     # Of a network whose attention does not show, tokens may also act on each other between the blocks.

@@ -116,6 +116,11 @@ class AttentionLayout:
         return tuple(name for name in _FACTORS if any(isinstance(does, Norm) for _, does in _maps(getattr(self, name))))
 
     @property
+    def begins_with_norm(self) -> bool:
+        """Whether the norm is inside of the attention module, which then reads the state itself."""
+        return self.norm is not None and (not self.module or self.norm[0].startswith(f"{self.module}."))
+
+    @property
     def probed(self) -> dict[str, int]:
         """Names of its maps that are read by what they do, and how many features each reads."""
         maps: list[tuple[str, Storage | Norm]] = [self.output]
