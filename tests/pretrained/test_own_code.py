@@ -711,8 +711,9 @@ class _WithoutFirstNorm(Block):
 def test_a_norm_by_which_an_attention_begins_is_that_of_its_block() -> None:
     outside = network_of(form="fused")
     within: Any = network_of(form="fused")
-    within.h = nn.ModuleList(_WithoutFirstNorm() for _ in range(3))
-    for block, other in zip(within.h, outside.h, strict=True):
+    blocks: list[Any] = [_WithoutFirstNorm() for _ in range(3)]
+    within.h = nn.ModuleList(blocks)
+    for block, other in zip(blocks, outside.h, strict=True):
         block.attn.norm, block.ln_2, block.mlp = other.ln_1, other.ln_2, other.mlp
         block.attn.c_attn, block.attn.c_proj = other.attn.c_attn, other.attn.c_proj
     ckpts = [loaded(within.eval()), loaded(outside)]

@@ -145,9 +145,7 @@ def attention_layout(
         norm=None if norm is None else (_within(norm[0], block), norm[1]),
         gate=None if projection.gate is None else _within(projection.gate, block),
         output_norm=None if projection.norm is None else (_within(projection.norm[0], block), projection.norm[1]),
-        changed=not (norm and norm[0].end < attending.start)
-        and attending is not block
-        and not _reads_state(attending, block, shape),
+        changed=_is_changed(attending, block, norm, shape),
         error=0.0,
     )
     return FoundAttention(layout, as_it_is, start, angles, attending is not as_it_is)
@@ -311,6 +309,14 @@ def _features_last(attending: ModuleCall, calls: Sequence[ModuleCall], shape: Se
     if usual and not any(other is not None and other.shape == x.shape and torch.equal(other, x) for other in read):
         return attending
     return replace(attending, given=given, x=x)
+
+
+def _is_changed(
+    attending: ModuleCall, block: ModuleCall, norm: tuple[ModuleCall, Norm] | None, shape: Sequence[int]
+) -> bool:
+    """Whether an attention module reads neither the state, which it may normalize itself, nor a norm of it."""
+    normed_before = norm is not None and norm[0].end < attending.start
+    return not normed_before and attending is not block and not _reads_state(attending, block, shape)
 
 
 def _reads_state(attending: ModuleCall, block: ModuleCall, shape: Sequence[int]) -> bool:
