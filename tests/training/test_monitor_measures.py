@@ -13,6 +13,7 @@ from torch import nn
 from tokendynamics.diagnosis import trace
 from tokendynamics.pretrained import load
 from tokendynamics.training import Monitor
+from tokendynamics.training.monitor.series import Series
 from training.monitored import CONTEXT, NETWORKS, gpt2, language_model, own_loop, texts
 
 
@@ -133,3 +134,15 @@ def test_states_that_are_not_finite_are_located_and_training_goes_on(
     assert table.status.values.tolist() == ["measured", *[f"not finite at {where}"] * 2, "measured"]
     assert bool(table.consensus_within.isel(step=[1, 2]).isnull().all())
     np.testing.assert_array_equal(table.consensus_within[0], table.consensus_within[3])
+
+
+@pytest.mark.parametrize(
+    ("network", "place"), [(gpt2, "the last layer, before the final norm,"), (_bert, "the last layer")]
+)
+def test_a_state_that_a_final_norm_can_change_is_named_as_before_it(network: Any, place: str) -> None:
+    monitor = Monitor(texts())
+    monitor.measure(network(), 1)
+    state = monitor.dataset.state.values[0, -1]
+    assert monitor.series.findings[0].startswith(f"At step 1 the state after {place} is {state}, with a ")
+    reopened = Series.of_plain(monitor.series.plain())
+    assert reopened.findings == monitor.series.findings

@@ -367,7 +367,8 @@ _CONVENTIONS = (
     ),
     Convention(
         "State",
-        "is that of a diagnosis, with the same thresholds, from one measurement",
+        "is that of a diagnosis, with the same thresholds, from one measurement. A final norm comes after all of them; "
+        "the state behind it, which can be another one, is in a diagnosis",
         "the last state could be outdated",
     ),
     Convention(

@@ -41,6 +41,9 @@ from tokendynamics.training.monitor._network import WithoutInferenceMode, undist
 Values: TypeAlias = Mapping[str, np.ndarray]
 """The measures of one look, by name, over layers 0 … L."""
 
+BEFORE_NORM = "the residual state after each block, before the final norm"
+"""Where states are read in a network that ends with a norm: another state may be behind it."""
+
 MEASURED = "measured"
 """The status of a look that found everything."""
 
@@ -271,7 +274,7 @@ def _facts(ckpt: Checkpoint, name: str, texts: Mapping[str, Any], cut: int) -> d
         "dim": facts.dim,
         "parameters": facts.parameters,
         **{kept: conventions[kept] for kept in _KEPT},
-        "sites": "the residual state after each block, before a final norm",
+        "sites": BEFORE_NORM if facts.has_final_norm else "the residual state after each block",
         "precision": f"forward pass in {dtype}, without autocast and dropout; measures in float64",
         "lengths": context if cut else "every text is whole",
     }

@@ -24,7 +24,7 @@ from tokendynamics.provenance.whole import settle_results
 from tokendynamics.results.result import StoredResult
 from tokendynamics.results.tables import nothing_saved, open_table
 from tokendynamics.training.monitor.changes import MEASURES, Change, changes_at, has_intervals, settled, states_in
-from tokendynamics.training.monitor.looks import DIMS, MEASURED, Look
+from tokendynamics.training.monitor.looks import BEFORE_NORM, DIMS, MEASURED, Look
 from tokendynamics.words import count, estimate, fixed, in_layers, percent, plural, sentence
 
 EMBEDDING = "embedding"
@@ -308,7 +308,8 @@ def _ended(series: Series, numbered: Sequence[int]) -> str:
             similarity += f", {before} at step {count(first.step)}"
     why = "" if has_intervals(last.values) else ", because a state needs three different texts"
     word = state if has_intervals(last.values) else "undetermined"
-    return f"At step {count(last.step)} the state after the last layer is {word}{why}{similarity} ({texts})."
+    place = "the last layer, before the final norm," if series.facts.get("sites") == BEFORE_NORM else "the last layer"
+    return f"At step {count(last.step)} the state after {place} is {word}{why}{similarity} ({texts})."
 
 
 def _where(series: Series, numbered: Sequence[int]) -> list[str]:
