@@ -229,9 +229,9 @@ def told(distance: float, nearest: str = "asymptotic-5.1", layers: int = 2) -> x
 def test_words_on_both_sides_of_the_threshold() -> None:
     met = theorems_in_words(told(MET))
     assert met.text == "The hypotheses of a theorem hold in all 2 layers: asymptotic-5.1."
-    windowed = theorems_in_words(told(MET).assign_attrs(window="4")).text
-    assert windowed == met.text.replace("layers:", "layers, but for the mask:") + (
-        " Tokens attend in windows of 4 tokens; the theorem has none."
+    capped = theorems_in_words(told(MET).assign_attrs(besides="windows of 4 tokens and a soft cap")).text
+    assert capped == met.text.replace("theorem hold", "theorem on the weights hold") + (
+        " But attention here has windows of 4 tokens and a soft cap, which that of the theorem has not."
     )
     missed = theorems_in_words(told(MET + 1e-9))
     assert missed.text == (
@@ -332,18 +332,29 @@ def test_the_rank_is_that_of_the_singular_values(rank: int, without_mean: bool) 
         assert measured._rank(ov, sums) == by_hand
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize(("window", "recorded"), [(4, "4"), (512, "none"), (None, "none")])
-def test_a_window_narrower_than_the_context_is_recorded(window: int | None, recorded: str) -> None:
-    from transformers import MistralConfig, MistralModel
+_SMALL: dict[str, Any] = {
+    "vocab_size": 60, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 2, "max_position_embeddings": 512, "head_dim": 8, "pad_token_id": 0,
+}  # fmt: skip
 
-    sizes: dict[str, Any] = {
-        "hidden_size": 16,
-        "intermediate_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-    }
-    config = MistralConfig(
-        vocab_size=60, num_key_value_heads=2, max_position_embeddings=512, sliding_window=window, **sizes
-    )
-    assert audit(MistralModel(config)).attrs["window"] == recorded
+
+@pytest.mark.parametrize(
+    ("model_type", "choices", "besides"),
+    [
+        ("gpt2", {"n_embd": 16, "n_head": 2, "n_layer": 1, "vocab_size": 60}, "none"),
+        ("llama", {}, "rotary positions"),
+        ("mistral", {"sliding_window": 4}, "windows of 4 tokens and rotary positions"),
+        ("mistral", {"sliding_window": 512}, "rotary positions"),
+        ("qwen3", {}, "rotary positions and query and key normalized after their projection"),
+        ("gemma2", {"sliding_window": 512, "query_pre_attn_scalar": 8}, "rotary positions and a soft cap"),
+        ("bloom", {"hidden_size": 16, "n_head": 2, "n_layer": 1, "vocab_size": 60}, "a bias by distance"),
+    ],
+)
+def test_what_attention_has_and_that_of_the_theorems_has_not_is_recorded(
+    model_type: str, choices: dict[str, Any], besides: str
+) -> None:
+    from transformers import AutoConfig, AutoModel
+
+    torch.manual_seed(0)
+    sizes = choices if model_type in ("gpt2", "bloom") else _SMALL | choices
+    assert audit(AutoModel.from_config(AutoConfig.for_model(model_type, **sizes))).attrs["besides"] == besides

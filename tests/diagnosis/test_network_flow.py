@@ -178,3 +178,46 @@ def test_the_continuous_model_runs_on_smollm2s_own_weights_from_a_real_prompt():
     # With span and rotary positions, by another route: the whole run again in float32, layers of a finer Euler.
     fine = td.simulate(flow, start, [0.0, 0.5], step=1 / 64, method="rk4")
     torch.testing.assert_close(fine.states[1], run.states[1], rtol=0, atol=2e-4)
+
+
+@pytest.fixture(scope="module")
+def windowed():
+    from transformers import MistralConfig, MistralModel
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    return load(MistralModel(MistralConfig(vocab_size=60, num_key_value_heads=2, sliding_window=4, **sizes)))
+
+
+def test_a_flow_of_more_tokens_than_a_window_is_wide_is_refused(windowed):
+    assert td.flow_of(windowed, 1, tokens=4).heads == td.flow_of(windowed, 1).heads == 2
+    wanted = "layers: .* got layer 1 with windows of 4 tokens, where there are 5"
+    with pytest.raises(ArgumentValueError, match=wanted):
+        td.flow_of(windowed, 1, tokens=5)
+    with pytest.raises(ArgumentValueError, match=wanted):
+        td.nearest_statements(windowed, [3, 1, 4, 1, 5], 1, statements=["asymptotic-5.1"])
+    assert td.nearest_statements(windowed, [3, 1, 4, 1], 1, statements=["asymptotic-5.1"])
+    with pytest.raises(ArgumentValueError, match="tokens: expected at least 1"):
+        td.flow_of(windowed, 1, tokens=0)
+
+
+@pytest.mark.parametrize("choice", ["add_bias_kv", "add_zero_attn"])
+def test_keys_that_come_from_no_token_are_no_flow(choice):
+    class Network(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = torch.nn.Embedding(40, 16)
+            layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0)
+            layer.self_attn = torch.nn.MultiheadAttention(16, 2, batch_first=True, **{choice: True})
+            self.layers = torch.nn.ModuleList([layer])
+
+        def forward(self, input_ids):
+            state = self.table(input_ids)
+            for layer in self.layers:
+                state = layer(state)
+            return state
+
+    torch.manual_seed(0)
+    network = load(Network().eval(), inputs=torch.randint(0, 40, (1, 7)))
+    with pytest.raises(ArgumentValueError, match="layer 1 with keys and values that come from no token"):
+        td.flow_of(network, 1)

@@ -146,9 +146,9 @@ def nearest_statements(
     checkpoint = as_checkpoint(checkpoint, "checkpoint")
     depth = checkpoint.architecture.layers
     layer = (depth + 1) // 2 if layer is None else as_integer(layer, "layer", at_least=1, at_most=depth)
-    plain_layers(checkpoint, [layer])
     given = prepared(checkpoint, text, truncate=truncate, argument="prompt")
     start = checkpoint.states(given.inputs).feed_forward[layer - 1].cpu().double()
+    plain_layers(checkpoint, [layer], len(start))
     (weights,) = checkpoint.iter_attention([layer])
     flows = _Flows(checkpoint, weights)
     about_networks = [one for one in KNOWN if one.subject != "noise"]

@@ -10,8 +10,10 @@ from torch import Tensor
 
 from tokendynamics.attention import Attention, FactoredMatrix, RotaryPositions, ov_circuit, qk_circuit
 from tokendynamics.attention.schedules import Periodic
+from tokendynamics.diagnosis.network import besides_the_form
 from tokendynamics.dynamics import Flow
 from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import as_count
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import AttentionWeights, Checkpoint
@@ -19,6 +21,7 @@ from tokendynamics.pretrained.architecture import as_layers
 from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.spaces import Space, Sphere
 from tokendynamics.spaces.geometry import geometry_of
+from tokendynamics.words import plural
 
 
 class LayerCircuits:
@@ -86,6 +89,7 @@ def flow_of(
     *,
     space: Space | None = None,
     dtype: torch.dtype = torch.float64,
+    tokens: int | None = None,
 ) -> Flow:
     """Return the attention of a network as a flow in which each layer lasts one unit of time.
 
@@ -105,10 +109,12 @@ def flow_of(
         layers: Which layers, counted from 1, in this order; one, several, or None for all.
         space: `Sphere()` (the default), `Free()`, or `Normalized("pre")`.
         dtype: Precision of the circuits.
+        tokens: How many the flow is for. Windows of attention are left out: a flow of more tokens than a window is wide
+            is not the network's, and such a layer is refused. None asks nothing.
 
     Returns:
-        A flow with the network's mask, its rotary positions where it has them, and plain softmax weights. Learned
-        position tables belong to the embeddings it starts from.
+        A flow with the network's causal or full mask, its rotary positions where it has them, and plain softmax
+        weights. Learned position tables belong to the embeddings it starts from.
 
     Raises:
         ArgumentTypeError: An argument of another kind.
@@ -126,20 +132,15 @@ def flow_of(
     with_radius = _has_radius(space)
     if dtype not in (torch.float32, torch.float64):
         raise ArgumentValueError(expected("dtype", "torch.float32 or torch.float64", shown(dtype)))
-    chosen = plain_layers(checkpoint, layers if layers is None or isinstance(layers, Iterable) else [layers])
+    count = None if tokens is None else as_count(tokens, "tokens")
+    chosen = plain_layers(checkpoint, layers if layers is None or isinstance(layers, Iterable) else [layers], count)
     every = zip(chosen, checkpoint.iter_attention(chosen), strict=True)
     parts = [_circuits(weights, space.constrained, dtype, layer, with_radius) for layer, weights in every]
     period = float(len(parts))
     ov = Periodic(_stacked([part.ov for part in parts]), period)
     qk = Periodic(_stacked([part.qk for part in parts]), period)
-    attention = Attention(
-        qk,
-        ov,
-        causal=checkpoint.architecture.causal,
-        normalization="plain",
-        positions=_positions(parts, period),
-    )
-    return Flow(attention, space)
+    causal, positions = checkpoint.architecture.causal, _positions(parts, period)
+    return Flow(Attention(qk, ov, causal=causal, normalization="plain", positions=positions), space)
 
 
 def _has_radius(space: Space) -> bool:
@@ -160,7 +161,7 @@ def _circuits(
     return LayerCircuits(weights, on_sphere or with_radius, dtype, with_radius=with_radius)
 
 
-def plain_layers(checkpoint: Checkpoint, several: Iterable[int] | None) -> list[int]:
+def plain_layers(checkpoint: Checkpoint, several: Iterable[int] | None, tokens: int | None = None) -> list[int]:
     """Return the chosen layers; those that are no softmax of a bilinear form, or turn differently, are refused.
 
     A flow has no place for what they do besides.
@@ -174,18 +175,11 @@ def plain_layers(checkpoint: Checkpoint, several: Iterable[int] | None) -> list[
         found = checkpoint.layout.layers[layer - 1].attention
         if found is None:
             continue  # reading it says why
-        besides = {
-            f"{' and '.join(found.normed)} normalized after their projection": bool(found.normed),
-            "a soft cap": found.soft_cap is not None,
-            "sinks": found.sinks is not None,
-            "a bias by distance": found.relative_bias,
-            "further terms of tokens and positions": found.token_bias,
-            "an input that is neither the state nor a norm of it": found.changed,
-            **{f"{acting} of the heads' outputs": True for acting in found.after_heads},
-            f"{found.after_output} of what its output projection gives": bool(found.after_output),
-            "rotations by place in an image": found.rotation is not None and found.rotation.frequencies is None,
-        }
-        came = [what for what, there in besides.items() if there]
+        came = besides_the_form(found)
+        if found.rotation is not None and found.rotation.frequencies is None:
+            came.append("rotations by place in an image")
+        if tokens is not None and found.window is not None and found.window < tokens:
+            came.append(f"windows of {plural(found.window, 'token')}, where there are {tokens}")
         if came:
             wanted = "layers whose attention is a softmax of a bilinear form"
             raise ArgumentValueError(expected("layers", wanted, f"layer {layer} with {', '.join(came)}"))

@@ -13,7 +13,7 @@ from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_integer, as_text
 from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained import Checkpoint
-from tokendynamics.pretrained.discovery.layout import CROSSES
+from tokendynamics.pretrained.discovery.layout import CROSSES, AttentionLayout
 from tokendynamics.words import in_layers, listing, plural
 
 PART_NAMES = {"attention": "attention", "feed_forward": "feed-forward part"}
@@ -138,6 +138,26 @@ def notes_of(ckpt: Checkpoint) -> dict[str, str]:
         notes.append(f"two passes over the same input give different numbers: {WHAT_VARIES}")
     clauses_by_name = {"notes": notes, "files": ckpt.notes}
     return {name: "; ".join(clauses) for name, clauses in clauses_by_name.items() if clauses}
+
+
+def besides_the_form(attention: AttentionLayout) -> list[str]:
+    """Return what an attention has besides a softmax of a bilinear form of its input, apart from mask and rotations.
+
+    Args:
+        attention: How it was read.
+    """
+    besides = {
+        f"{' and '.join(attention.normed)} normalized after their projection": bool(attention.normed),
+        "a soft cap": attention.soft_cap is not None,
+        "sinks": attention.sinks is not None,
+        "keys and values that come from no token": attention.further_senders > 0,
+        "a bias by distance": attention.relative_bias,
+        "further terms of tokens and positions": attention.token_bias,
+        "an input that is neither the state nor a norm of it": attention.changed,
+        **{f"{acting} of the heads' outputs": True for acting in attention.after_heads},
+        f"{attention.after_output} of what its output projection gives": bool(attention.after_output),
+    }
+    return [what for what, there in besides.items() if there]
 
 
 _SIZES = {"widths": "dim", "depths": "layers", "heads": "heads"}

@@ -27,7 +27,7 @@ from torch import Tensor
 from tokendynamics.attention import FactoredMatrix, ov_circuit, rotate
 from tokendynamics.diagnosis.auditing._head_sums import centred, gain_of, kept_square, sums_of, with_gain
 from tokendynamics.diagnosis.auditing._hypotheses import HYPOTHESES, STATEMENTS, numbers_from, numbers_of, qk_hypotheses
-from tokendynamics.diagnosis.network import notes_of
+from tokendynamics.diagnosis.network import besides_the_form, notes_of
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import whole_numbers
 from tokendynamics.numerics.errors import expected
@@ -53,6 +53,7 @@ from tokendynamics.spectra import (
 from tokendynamics.spectra.regimes import same_signs_as_contraction
 from tokendynamics.spectra.signs import compress, count_signs
 from tokendynamics.spectra.value_map import Wanted, value_spectrum_of_factors
+from tokendynamics.words import listing, plural
 
 ValueMap = Literal["V", "VO"]
 
@@ -359,19 +360,25 @@ def _conventions(
         "scaling": "qk_eigenvalues include 1/sqrt(d_head); signs and balances do not depend on it",
         "near_zero_threshold": f"{NEAR_ZERO:g} absolute, as in positional Table 7, and relative to the spectral radius",
         "balance": "of qk: eigenvalues of the symmetric part; of ov: Re of its own eigenvalues; ov_sym: symmetric part",
-        "window": str(_narrowest_window(ckpt, layers) or "none"),
+        "besides": listing(_besides(ckpt, layers)) or "none",
         "theory": "ov_norm, distances from hypotheses and the prediction: always of the OV product, gains folded",
         "weights_precision": "as stored, computed in float64",
         **notes_of(ckpt),
     }
 
 
-def _narrowest_window(ckpt: Checkpoint, layers: Sequence[int]) -> int | None:
-    """Return the narrowest window of attention that is narrower than the context; None without one."""
-    attentions = [ckpt.layout.layers[layer - 1].attention for layer in layers]
-    windows = [attention.window for attention in attentions if attention is not None and attention.window is not None]
-    narrowest, context = min(windows, default=None), ckpt.architecture.context
-    return None if narrowest is None or (context is not None and narrowest >= context) else narrowest
+def _besides(ckpt: Checkpoint, layers: Sequence[int]) -> list[str]:
+    """Return what attention has in some of these layers that the audited theorems' attention has not."""
+    context, besides = ckpt.architecture.context, []
+    for layer in layers:
+        if (attention := ckpt.layout.layers[layer - 1].attention) is None:
+            continue
+        if attention.window is not None and (context is None or attention.window < context):
+            besides.append(f"windows of {plural(attention.window, 'token')}")
+        if attention.rotation is not None:
+            besides.append("rotary positions")
+        besides += besides_the_form(attention)
+    return list(dict.fromkeys(besides))
 
 
 def _check_choices(value: str, singular: str, spectra: str) -> None:

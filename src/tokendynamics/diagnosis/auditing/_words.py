@@ -228,8 +228,8 @@ def theorems_in_words(audit: xr.Dataset) -> Finding:
     }
     if met == count:
         counted = listing([f"{name} in {times}" if len(names) > 1 else name for name, times in names.most_common()])
-        but, windowed = _in_a_window(audit)
-        text = f"The hypotheses of a theorem hold in {_of(count, count)}{but}: {counted}.{windowed}"
+        on_weights, besides = _besides(audit)
+        text = f"The hypotheses of a theorem{on_weights} hold in {_of(count, count)}: {counted}.{besides}"
         return Finding(text, "weights", values)
     distances = audit.hypothesis_distance
     of_nearest = distances.sel(layer=audit.layer.values[audit.nearest_statement.values == name])
@@ -239,8 +239,9 @@ def theorems_in_words(audit: xr.Dataset) -> Finding:
     low, high = fixed(nearest.min()), fixed(nearest.max())
     between = low if low == high else f"{low}–{high}"
     if met:
-        but, windowed = _in_a_window(audit)
-        text = f"A theorem applies in {_of(met, count)} only{but}; elsewhere {reason}.{windowed}"
+        on_weights, besides = _besides(audit)
+        holds = f"The hypotheses of a theorem{on_weights} hold" if besides else "A theorem applies"
+        text = f"{holds} in {_of(met, count)} only; elsewhere {reason}.{besides}"
     else:
         text = f"No theorem applies to this network: {reason}. The theory predicts nothing here."
     text += (
@@ -256,12 +257,12 @@ def theorems_in_words(audit: xr.Dataset) -> Finding:
     return Finding(text, "weights", values)
 
 
-def _in_a_window(audit: xr.Dataset) -> tuple[str, str]:
-    """Return what to add where hypotheses on the weights hold and tokens do not see all that the statement's see."""
-    window = audit.attrs.get("window", "none")  # absent in results of earlier versions
-    if window == "none":
+def _besides(audit: xr.Dataset) -> tuple[str, str]:
+    """Return what to add where hypotheses on the weights hold and attention has what that of the theorem has not."""
+    besides = audit.attrs.get("besides", "none")  # absent in results of earlier versions
+    if besides == "none":
         return "", ""
-    return ", but for the mask", f" Tokens attend in windows of {window} tokens; the theorem has none."
+    return " on the weights", f" But attention here has {besides}, which that of the theorem has not."
 
 
 def _of(some: int, count: int) -> str:

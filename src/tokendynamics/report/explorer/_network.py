@@ -127,14 +127,14 @@ def circuits_system(checkpoint: Checkpoint, texts: Sequence[TextStates]) -> dict
     basis = shared_basis(texts, layer)
     if basis is None:
         return "the texts share fewer than three directions"
+    before, counted = texts[0].layers[layer - 1], texts[0].counted(layer - 1)
+    kept = torch.nonzero(counted)[: MOST_TOKENS // 2, 0]
     try:
-        flow = flow_of(checkpoint, layers=layer)
+        flow = flow_of(checkpoint, layers=layer, tokens=len(kept))
     except TokenDynamicsError as error:
         return shortened(str(error), 200)
     if flow.heads > MOST_HEADS:
         return f"it has {plural(flow.heads, 'head')}, and a browser follows at most {MOST_HEADS} live"
-    before, counted = texts[0].layers[layer - 1], texts[0].counted(layer - 1)
-    kept = torch.nonzero(counted)[: MOST_TOKENS // 2, 0]
     restricted = restriction(flow, basis)
     start = restricted.geometry.project(before[kept] @ basis)
     speed = float(torch.linalg.vector_norm(restricted.velocity(start), dim=-1).max())
