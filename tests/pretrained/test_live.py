@@ -451,9 +451,7 @@ def test_a_vocabulary_that_a_network_of_sounds_writes_is_none_that_it_reads() ->
     convolutions: dict[str, Any] = {"conv_dim": (8, 8), "conv_stride": (5, 2), "conv_kernel": (10, 3)}
     positions: dict[str, Any] = {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
     torch.manual_seed(1)
-    ckpt = td.load(
-        Wav2Vec2Model(Wav2Vec2Config(vocab_size=32, intermediate_size=24, **sizes, **convolutions, **positions)).eval()
-    )
+    ckpt = td.load(Wav2Vec2Model(Wav2Vec2Config(vocab_size=32, **sizes, **convolutions, **positions)).eval())
     assert (ckpt.architecture.vocabulary, ckpt.ids_name) == (None, None)
     waves = [{"input_values": torch.randn(1, 160)} for _ in range(5)]
     assert "prompt" in str(td.diagnose(ckpt, texts=waves).verdict)

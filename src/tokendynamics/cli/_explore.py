@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from tokendynamics.cli._output import Output
 from tokendynamics.cli._signature import Option, command
 from tokendynamics.cli._terminal import echo
 
@@ -48,6 +47,7 @@ def explore_command(
         out: The file to write.
         open_page: Open the page in a browser.
     """
+    from tokendynamics.cli._output import Output
     from tokendynamics.report import explore
 
     with Output(as_json=False).progress() as progress:
