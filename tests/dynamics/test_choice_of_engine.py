@@ -214,7 +214,13 @@ FREE = td.Flow(td.Attention(np.eye(3), np.eye(3)), td.Free())
         (FREE, {"frame": "rescaled"}, "dopri5", "the length of steps is bounded"),
         (SPHERE, {"engine": "compiled", "rtol": 1e-8}, "dop853", "rtol = 1e-08 is at most 1e-08"),
         (SPHERE, {"engine": "compiled", "rtol": 1e-7}, "dopri5", "rtol = 1e-07 is above 1e-08"),
-        (SMOOTH, {"engine": "compiled", "rtol": 1e-9}, "dopri5", "rtol = 1e-09 is above 1e-10"),
+        pytest.param(
+            SMOOTH,
+            {"engine": "compiled", "rtol": 1e-9},
+            "dopri5",
+            "rtol = 1e-09 is above 1e-10",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_the_method_follows_the_tolerance_and_the_notes_say_why(flow, options, method, why):

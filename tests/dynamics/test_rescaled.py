@@ -144,6 +144,7 @@ def run_of(engine: Engine, of: td.Flow, start: Any, times: Any, *, step: float =
     return td.simulate(of, start, times, engine=engine, frame="rescaled", **chosen, **options)
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("ov", [0.3, 1.0, -2.0])
 def test_one_token_does_not_move(engine: Engine, ov: float) -> None:
