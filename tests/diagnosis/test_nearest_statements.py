@@ -106,7 +106,7 @@ def test_what_is_least_violated_comes_first_and_nothing_false_comes_at_all() -> 
 def test_without_relaxations_the_flow_is_that_of_the_layer(space: str) -> None:
     checkpoint = td.load(network(heads=2))
     (weights,) = checkpoint.iter_attention([2])
-    flows = _Flows(checkpoint, weights)
+    flows = _Flows(weights, True)
     kind = next(one for one in flows.kinds if one.space == space and not one.alone)
     spaces = {"pre": td.Normalized("pre"), "sphere": td.Sphere(), "free": td.Free()}
     whole = td.flow_of(checkpoint, 2, space=spaces[space])

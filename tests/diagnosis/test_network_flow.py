@@ -191,7 +191,7 @@ def windowed():
 
 def test_a_flow_of_more_tokens_than_a_window_is_wide_is_refused(windowed):
     assert td.flow_of(windowed, 1, tokens=4).heads == td.flow_of(windowed, 1).heads == 2
-    wanted = "layers: .* got layer 1 with windows of 4 tokens, where there are 5"
+    wanted = r"layers: .* got layer 1 with windows of 4 tokens, where there are 5"
     with pytest.raises(ArgumentValueError, match=wanted):
         td.flow_of(windowed, 1, tokens=5)
     with pytest.raises(ArgumentValueError, match=wanted):
@@ -221,3 +221,30 @@ def test_keys_that_come_from_no_token_are_no_flow(choice):
     network = load(Network().eval(), inputs=torch.randint(0, 40, (1, 7)))
     with pytest.raises(ArgumentValueError, match="layer 1 with keys and values that come from no token"):
         td.flow_of(network, 1)
+
+
+def test_each_layer_has_the_mask_of_its_own_and_layers_of_two_masks_are_no_flow():
+    class Network(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = torch.nn.Embedding(40, 16)
+            one = {"batch_first": True, "dropout": 0.0}
+            self.layers = torch.nn.ModuleList([torch.nn.TransformerEncoderLayer(16, 2, 32, **one) for _ in range(2)])
+
+        def forward(self, input_ids):
+            state = self.layers[0](self.table(input_ids))
+            mask = torch.nn.Transformer.generate_square_subsequent_mask(input_ids.shape[1])
+            return self.layers[1](state, src_mask=mask)
+
+    torch.manual_seed(0)
+    network = load(Network().eval(), inputs=torch.randint(0, 40, (1, 7)))
+    assert [td.flow_of(network, layer).attention.causal for layer in (1, 2)] == [False, True]
+    with pytest.raises(
+        ArgumentValueError, match=r"layers: expected layers with one mask, .* got causal and full masks"
+    ):
+        td.flow_of(network)
+    (first,), (second,) = (
+        td.nearest_statements(network, [3, 1, 4, 1, 5], layer, statements=["asymptotic-5.1"]) for layer in (1, 2)
+    )
+    assert "later tokens unseen" in first.relaxations
+    assert "later tokens unseen" not in second.relaxations

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from tokendynamics.attention import Attention, FactoredMatrix, RotaryPositions
-from tokendynamics.diagnosis._network_flow import LayerCircuits, plain_layers
+from tokendynamics.diagnosis._network_flow import LayerCircuits, causal_of, plain_layers
 from tokendynamics.dynamics import Flow
 from tokendynamics.numerics.arguments import as_integer
 from tokendynamics.numerics.signatures import typed_arguments
-from tokendynamics.pretrained import AttentionWeights, Checkpoint
+from tokendynamics.pretrained import AttentionWeights
 from tokendynamics.pretrained.inputs import prepared
 from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.provenance.progress import Progress, reporting, tracked
@@ -150,7 +150,7 @@ def nearest_statements(
     start = checkpoint.states(given.inputs).feed_forward[layer - 1].cpu().double()
     plain_layers(checkpoint, [layer], len(start))
     (weights,) = checkpoint.iter_attention([layer])
-    flows = _Flows(checkpoint, weights)
+    flows = _Flows(weights, causal_of(checkpoint, layer))
     about_networks = [one for one in KNOWN if one.subject != "noise"]
     chosen = about_networks if statements is None else [named(one) for one in statements]
     asked = [one for one in chosen if one.of_flows and one.standing != "false" and not one.beyond]
@@ -169,8 +169,8 @@ class _Flows:
         kinds: The kinds of flow, those that give up least first.
     """
 
-    def __init__(self, checkpoint: Checkpoint, weights: AttentionWeights) -> None:
-        self.weights, self._causal = weights, checkpoint.architecture.causal
+    def __init__(self, weights: AttentionWeights, causal: bool) -> None:
+        self.weights, self._causal = weights, causal
         self._circuits = {
             (space, placed): LayerCircuits(
                 weights if placed else replace(weights, rotary_frequencies=None),

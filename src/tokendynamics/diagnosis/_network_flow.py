@@ -139,7 +139,7 @@ def flow_of(
     period = float(len(parts))
     ov = Periodic(_stacked([part.ov for part in parts]), period)
     qk = Periodic(_stacked([part.qk for part in parts]), period)
-    causal, positions = checkpoint.architecture.causal, _positions(parts, period)
+    causal, positions = causal_of(checkpoint, chosen[0]), _positions(parts, period)
     return Flow(Attention(qk, ov, causal=causal, normalization="plain", positions=positions), space)
 
 
@@ -161,6 +161,11 @@ def _circuits(
     return LayerCircuits(weights, on_sphere or with_radius, dtype, with_radius=with_radius)
 
 
+def causal_of(checkpoint: Checkpoint, layer: int) -> bool:
+    """Return whether tokens of one layer, counted from 1, see only themselves and earlier ones."""
+    return checkpoint.layout.layers[layer - 1].causal
+
+
 def plain_layers(checkpoint: Checkpoint, several: Iterable[int] | None, tokens: int | None = None) -> list[int]:
     """Return the chosen layers; those that are no softmax of a bilinear form, or turn differently, are refused.
 
@@ -171,6 +176,9 @@ def plain_layers(checkpoint: Checkpoint, several: Iterable[int] | None, tokens: 
     if len({None if kind is None or kind.rotation is None else kind.rotation.frequencies for kind in kinds}) > 1:
         wanted = "layers that turn queries and keys alike, as one flow does"
         raise ArgumentValueError(expected("layers", wanted, "several rotations", "take the layers of one kind"))
+    if len({kind.causal for kind in kinds if kind is not None}) > 1:
+        wanted = "layers with one mask, as one flow has"
+        raise ArgumentValueError(expected("layers", wanted, "causal and full masks", "take the layers of one kind"))
     for layer in layers:
         found = checkpoint.layout.layers[layer - 1].attention
         if found is None:
