@@ -8,7 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from tokendynamics.modules.language_model import LanguageModel, LanguageModelConfig
+from tokendynamics.modules.vision import VisionConfig, VisionModel
 from tokendynamics.pretrained import load
+from tokendynamics.pretrained.loading import untrained_twin
 from tokendynamics.pretrained.other_libraries import silenced
 from tokendynamics.pretrained.sources._untrained import FAMILIES, DrawnTensors
 
@@ -132,3 +135,31 @@ def test_an_untrained_network_reads_bytes_and_says_so(tiny: Any) -> None:
     assert checkpoint.tokenization == "bytes (no tokenizer)"
     assert encoding.ids.tolist() == [[97, 0xC3 % 101, 0xB1 % 101]]
     assert encoding.tokens == ["a", "<0xC3>", "<0xB1>"]
+
+
+@pytest.mark.parametrize("regime", ["baseline", "divergence"])
+def test_a_network_of_this_package_starts_untrained_as_it_is_constructed(regime: Any) -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    config = LanguageModelConfig(vocab_size=30, regime=regime, **sizes)
+    torch.manual_seed(1)
+    trained = load(LanguageModel(config).eval())
+    generator = torch.get_rng_state()
+    twin, ids = untrained_twin(trained, seed=3), torch.tensor([1, 2, 3, 5, 8])
+    states = twin.states(ids).feed_forward
+    assert torch.equal(torch.get_rng_state(), generator)
+    torch.manual_seed(3)
+    constructed = load(LanguageModel(config).model.eval())
+    torch.testing.assert_close(states, constructed.states(ids).feed_forward, rtol=1e-6, atol=1e-6)
+    assert not torch.allclose(states, trained.states(ids).feed_forward, rtol=1e-2)
+    assert not torch.allclose(states, untrained_twin(trained, seed=4).states(ids).feed_forward, rtol=1e-2)
+
+
+def test_an_image_network_of_this_package_starts_so_too(tmp_path: Any) -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    VisionModel(VisionConfig(image_size=8, patch_size=4, num_channels=1, num_labels=3, **sizes)).save_pretrained(
+        tmp_path
+    )
+    twin = untrained_twin(load(tmp_path), seed=3)
+    picture = {"pixel_values": torch.linspace(-1, 1, 64).reshape(1, 1, 8, 8)}
+    again = load(f"random:{tmp_path}:3")
+    torch.testing.assert_close(twin.states(picture).feed_forward, again.states(picture).feed_forward, rtol=0, atol=0)

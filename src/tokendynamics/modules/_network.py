@@ -28,6 +28,8 @@ class RegimeNetwork(PreTrainedModel):
     """A network that starts as its constructors draw it, and whose modules know how to start anew."""
 
     base_model_prefix = "model"
+    starts_as_constructed = True
+    """An untrained network of the same configuration is constructed: nothing is drawn after that."""
     accepts_loss_kwargs = True
     """A Trainer passes `num_items_in_batch`, the labels of all batches of one step, and does not divide the loss."""
     _no_split_modules: ClassVar = ["Block"]  # pyright: ignore[reportIncompatibleVariableOverride]

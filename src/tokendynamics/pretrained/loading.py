@@ -43,7 +43,7 @@ from tokendynamics.pretrained.sources._configuration import (
     read_config,
 )
 from tokendynamics.pretrained.sources._tensor_files import TensorFiles, stored_tensors
-from tokendynamics.pretrained.sources._untrained import DrawnTensors, family_config
+from tokendynamics.pretrained.sources._untrained import DrawnTensors, family_config, untrained_tensors
 from tokendynamics.pretrained.sources.finding import FORMS, Stored, Untrained, find
 from tokendynamics.provenance.progress import Progress, reporting
 
@@ -185,7 +185,7 @@ def _of_files(
     store = stored_tensors(files.folder, files.file, allow_pickle) if isinstance(files, Stored) else None
     prefix, network = half_of(whole, half, files.name)
     if store is None:
-        weights = DrawnTensors(shapes_of(network), initial_laws(whole, prefix), int(seed or 0))
+        weights = untrained_tensors(whole, prefix, shapes_of(network), int(seed or 0))
     else:
         sources, blocks = _names(whole, store), block_list(network)
         if blocks:
@@ -321,8 +321,11 @@ def untrained_twin(ckpt: Checkpoint, seed: int = 0, std: float | None = None) ->
         raise CheckpointError(expected("baseline", "a model with a transformers configuration", ckpt.name, advice))
     name = f"{ckpt.name} untrained" if std is None else f"{ckpt.name} with matrices drawn from N(0, {std:g}^2)"
     network = empty_network(ckpt.config)
-    shapes, laws = shapes_of(network), initial_laws(network)
-    weights = DrawnTensors(shapes, laws if std is None else of_std(laws, shapes, std), seed)
+    shapes = shapes_of(network)
+    if std is None:
+        weights = untrained_tensors(network, "", shapes, seed)
+    else:
+        weights = DrawnTensors(shapes, of_std(initial_laws(network), shapes, std), seed)
     discovery = discover_in(ckpt.config, network, None, name)
     given = ckpt.tokenizer or ckpt.image_processor
     origin = replace(ckpt._origin, name=name, source=None, random_seed=seed, given_tokenizer=given, notes=())

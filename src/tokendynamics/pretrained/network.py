@@ -96,8 +96,8 @@ def empty_network(config: Any, dtype: torch.dtype = torch.float32) -> Any:
         came = f"one that cannot be built ({words})"
         return CheckpointError(expected("config.json", "the configuration of a network", came))
 
-    # The model classes raise whatever an impossible size leads to.
-    with refusing(refusal), silenced(), torch.device("meta"):
+    # The model classes raise whatever an impossible size leads to, and some draw values for what then is thrown away.
+    with refusing(refusal), silenced(), torch.random.fork_rng(devices=[]), torch.device("meta"):
         return AutoModel.from_config(config, dtype=dtype, trust_remote_code=False, **options)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tokendynamics.numerics import CheckpointError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits
-from tokendynamics.pretrained.edits._fresh_weights import InitialLaw
+from tokendynamics.pretrained.edits._fresh_weights import InitialLaw, initial_laws
 
 _LLAMA_2 = {"vocab_size": 32000, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5}
 
@@ -113,3 +113,33 @@ class DrawnTensors:
     def read_rows(self, name: str, rows: Sequence[int]) -> Tensor:
         """Draw one tensor, and return some of its rows."""
         return self.read(name)[list(rows)]
+
+
+class ConstructedTensors(DrawnTensors):
+    """Initial weights of a network that starts as its constructors draw it (`starts_as_constructed` of its class)."""
+
+    def __init__(self, whole: Any, prefix: str, shapes: Mapping[str, tuple[int, ...]], seed: int) -> None:
+        super().__init__(shapes, {}, seed)
+        check_fits(4 * sum(map(prod, shapes.values())), "untrained weights")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            constructed = type(whole)(whole.config)
+        self._values = constructed.get_submodule(prefix).state_dict()
+
+    def read(self, name: str) -> Tensor:
+        """Return one tensor, float32."""
+        return self._values[name].float()
+
+
+def untrained_tensors(whole: Any, prefix: str, shapes: Mapping[str, tuple[int, ...]], seed: int) -> DrawnTensors:
+    """Return the weights with which a network starts.
+
+    Args:
+        whole: On torch's meta device.
+        prefix: Name of the half of it that is needed; empty for the whole.
+        shapes: Of that half's tensors, by name.
+        seed: Of the draw.
+    """
+    if getattr(whole, "starts_as_constructed", False):
+        return ConstructedTensors(whole, prefix, shapes, seed)
+    return DrawnTensors(shapes, initial_laws(whole, prefix), seed)
