@@ -139,7 +139,12 @@ def test_an_untrained_network_reads_bytes_and_says_so(tiny: Any) -> None:
 
 @pytest.mark.parametrize("regime", ["baseline", "divergence"])
 def test_a_network_of_this_package_starts_untrained_as_it_is_constructed(regime: Any) -> None:
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    sizes: dict[str, Any] = {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 24,
+    }
     config = LanguageModelConfig(vocab_size=30, regime=regime, **sizes)
     torch.manual_seed(1)
     trained = load(LanguageModel(config).eval())
@@ -155,7 +160,12 @@ def test_a_network_of_this_package_starts_untrained_as_it_is_constructed(regime:
 
 
 def test_an_image_network_of_this_package_starts_so_too(tmp_path: Any) -> None:
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    sizes: dict[str, Any] = {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 24,
+    }
     VisionModel(VisionConfig(image_size=8, patch_size=4, num_channels=1, num_labels=3, **sizes)).save_pretrained(
         tmp_path
     )
