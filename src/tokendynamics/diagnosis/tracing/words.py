@@ -302,8 +302,8 @@ def _massive(trace: xr.Dataset) -> Finding:
     largest = float(times.max())
     if not largest >= MASSIVE:
         text = (
-            f"No token is massive: the largest norm is {factor(largest)} its {noun}'s median. That token is excluded "
-            "from the other measures."
+            f"No token is massive, with {MASSIVE:g}× the median norm of its {noun} or more. The largest norm is "
+            f"{factor(largest)} that median: an outlier, which the other measures leave out all the same."
         )
         return Finding(text, "norms", {"prompts_with_massive_tokens": 0, "largest": largest})
     affected = [place for place in affected if bool((times[place] >= MASSIVE).any())]
