@@ -283,6 +283,22 @@ def test_attention_that_does_not_show_is_said_to(measured: xr.Dataset) -> None:
     assert text.startswith("Attention sinks are not measured because")
 
 
+@pytest.mark.parametrize(("times", "named"), [(4.1, False), (12.0, True)])
+def test_an_outlier_that_is_not_massive_is_said_to_be_left_out(measured: xr.Dataset, times: float, named: bool) -> None:
+    table = measured.copy(deep=True)
+    table["massive_count"], table["massive_norm"] = table.massive_count * 0, table.massive_norm.astype(float) * np.nan
+    place = {"prompt": "two", "layer": 2}
+    table.massive_count.loc[place] = 1
+    median = table.norm_median.sel(sinks="removed", site="feed_forward", **place)
+    table.massive_norm.loc[place] = times * float(median)
+    text = next(each.text for each in detailed_findings(table, ()) if each.figure == "norms" and "massive" in each.text)
+    below = (
+        "No token is massive, with 10× the median norm of its text or more. The largest norm is 4.1× that median: an "
+        "outlier, which the other measures leave out all the same."
+    )
+    assert (text != below) == named
+
+
 def test_a_massive_token_is_no_attention_sink_by_its_norm(measured: xr.Dataset) -> None:
     table = measured.copy(deep=True)
     table["massive_count"] = table.massive_count * 0
