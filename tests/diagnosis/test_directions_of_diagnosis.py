@@ -269,8 +269,8 @@ def test_a_direction_that_no_head_writes_has_no_source() -> None:
     contribution = [[0.03, 0.0, 0.0], [0.03, 0.0, 0.0]]
     assert source_in_short(sources_of(contribution, component=0.9)) == ""
     assert source_in_short(sources_of(contribution, component=0.5)) != ""
-    found = directions_findings(table({(2, "attention"): 0.9}, text=0.4), sources_of(contribution, component=0.9))
-    assert not any("where heads add" in each.text for each in found)
+    findings = directions_findings(table({(2, "attention"): 0.9}, text=0.4), sources_of(contribution, component=0.9))
+    assert not any("where heads add" in each.text for each in findings)
 
 
 def test_images_have_an_article_of_their_own() -> None:

@@ -858,24 +858,24 @@ def test_on_smollm2_nothing_cheap_helps() -> None:
     ],
 )
 def test_a_collapse_after_the_final_norm_needs_something_too(state: Any, named: str) -> None:
-    found = td.levers(_averaging([0.01] * 5), _prompts())
-    assert found.advice == "No change is needed to avoid consensus."
+    levers = td.levers(_averaging([0.01] * 5), _prompts())
+    assert levers.advice == "No change is needed to avoid consensus."
     normed = Verdict("spread", Worst("spread", 2, (2,)), ("spread",) * 5, (), (), state)
-    changed = in_view_of(found, normed)
+    changed = in_view_of(levers, normed)
     beginning = f"No lever was tried for the {named} after the final norm"
     assert changed.text.startswith(f"{beginning} because κ ")
     assert advice_finding(changed, normed).text.startswith(f"{beginning}.")
     assert "No change is needed" not in changed.text + changed.advice
     layers: tuple[Any, ...] = (*("spread",) * 4, state)
     last = Verdict(state, Worst(state, 5, (5,)), layers, (), ())
-    assert in_view_of(found, last).advice.startswith(f"No lever was tried for the {named} after layer 5.")
+    assert in_view_of(levers, last).advice.startswith(f"No lever was tried for the {named} after layer 5.")
     for final in ("spread", "drawing together", None):
-        assert in_view_of(found, replace(normed, final_norm=final)) is found
+        assert in_view_of(levers, replace(normed, final_norm=final)) is levers
 
 
 def test_what_similarity_does_not_measure_is_said_wherever_it_happens() -> None:
-    found = td.levers(_averaging([0.01] * 5), _prompts())
-    causing = replace(found, answer=ALL_LAYERS, advice="No single part helps, and all layers contribute.")
+    levers = td.levers(_averaging([0.01] * 5), _prompts())
+    causing = replace(levers, answer=ALL_LAYERS, advice="No single part helps, and all layers contribute.")
     worst, end = Worst("drawing together", 2, (2,)), tuple[Any, ...](("drawing together",) * 5)
     ending = "Similarity does not measure a collapse onto a line in both directions, so nothing was tried for it."
     normed = Verdict("drawing together", worst, end, (), (), "rank collapse")
@@ -903,16 +903,16 @@ def test_digits_follow_the_interval() -> None:
 
 def test_nothing_is_advised_where_the_state_is_undetermined() -> None:
     """Tokens that agree before the first layer: κ′ is undefined, and κ is 1."""
-    found = td.diagnose(_network("llama"), [[10 + place] * 3 for place in range(6)], baseline=None, heads=False)
-    assert found.verdict.state == "undetermined"
+    diagnosis = td.diagnose(_network("llama"), [[10 + place] * 3 for place in range(6)], baseline=None, heads=False)
+    assert diagnosis.verdict.state == "undetermined"
     advice = "Nothing is recommended because whether the tokens collapse is undetermined."
-    assert dict(found.verdict.lines)["What to do"] == advice
-    assert isinstance(found.levers, Levers)
-    assert (levers_in_words(found), found.levers.changes) == (advice, {})
+    assert dict(diagnosis.verdict.lines)["What to do"] == advice
+    assert isinstance(diagnosis.levers, Levers)
+    assert (levers_in_words(diagnosis), diagnosis.levers.changes) == (advice, {})
     nothing = replace(
-        found.levers, answer="nothing needs doing", text="No change is needed to avoid consensus. κ is 1."
+        diagnosis.levers, answer="nothing needs doing", text="No change is needed to avoid consensus. κ is 1."
     )
-    assert in_view_of(nothing, found.verdict).text == f"{advice} κ is 1."
+    assert in_view_of(nothing, diagnosis.verdict).text == f"{advice} κ is 1."
 
 
 def test_a_loss_that_changes_by_itself_is_refused() -> None:
@@ -930,12 +930,12 @@ def test_a_loss_that_changes_by_itself_is_refused() -> None:
 
 
 def test_a_common_direction_counts_beside_another_state() -> None:
-    found = td.levers(_averaging([0.01] * 5), _prompts())
+    levers = td.levers(_averaging([0.01] * 5), _prompts())
     for common, named in ((0.99, True), (0.5, False)):
         what = Finding("", "shares", {"common": common})
         states: tuple[Any, ...] = ("drawing together",) * 5
         verdict = Verdict("drawing together", Worst("drawing together", 5, (5,)), states, (what,), ())
-        advice = in_view_of(found, verdict).advice
+        advice = in_view_of(levers, verdict).advice
         assert advice.startswith("No lever was tried for the common direction after layer 5.") == named
-        causing = replace(found, answer=ALL_LAYERS, advice="No single part helps, and all layers contribute.")
+        causing = replace(levers, answer=ALL_LAYERS, advice="No single part helps, and all layers contribute.")
         assert ("does not measure the common direction" in advice_finding(causing, verdict).text) == named

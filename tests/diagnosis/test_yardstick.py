@@ -128,11 +128,11 @@ def test_the_common_share_is_compared_where_it_decides_the_state() -> None:
     """Of one point the similarity within texts is no measure: it is low although nothing is left apart."""
     network, _ = network_of("gpt2")
     network.h[-1].mlp.c_proj.bias.data += 300.0 * torch.randn(network.config.n_embd)
-    found = td.diagnose(network, PROMPTS, **ALONE)
-    assert found.verdict.state in ("one point", "anisotropic")
-    assert isinstance(found.baseline, xr.Dataset)
-    end = found.baseline.shares.sel(site="feed_forward", share="common").isel(layer=-1)
-    what = found.verdict.sentences[0].text
+    diagnosis = td.diagnose(network, PROMPTS, **ALONE)
+    assert diagnosis.verdict.state in ("one point", "anisotropic")
+    assert isinstance(diagnosis.baseline, xr.Dataset)
+    end = diagnosis.baseline.shares.sel(site="feed_forward", share="common").isel(layer=-1)
+    what = diagnosis.verdict.sentences[0].text
     rows = [row.share_common for row in measured_networks()]
     between = f"({fixed(min(rows))} to {fixed(max(rows))}, each on texts of its kind)"
     assert f"The common share is higher than in the {len(rows)} trained networks measured {between}." in what
