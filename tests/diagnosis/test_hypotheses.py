@@ -231,7 +231,7 @@ def test_words_on_both_sides_of_the_threshold() -> None:
     assert met.text == "The hypotheses of a theorem hold in all 2 layers: asymptotic-5.1."
     capped = theorems_in_words(told(MET).assign_attrs(besides="windows of 4 tokens and a soft cap")).text
     assert capped == met.text.replace("theorem hold", "theorem on the weights hold") + (
-        " But attention here has windows of 4 tokens and a soft cap, which that of the theorem has not."
+        " But attention here has windows of 4 tokens and a soft cap, which the theorem does not cover."
     )
     missed = theorems_in_words(told(MET + 1e-9))
     assert missed.text == (

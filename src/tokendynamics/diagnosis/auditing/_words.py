@@ -262,7 +262,7 @@ def _besides(audit: xr.Dataset) -> tuple[str, str]:
     besides = audit.attrs.get("besides", "none")  # absent in results of earlier versions
     if besides == "none":
         return "", ""
-    return " on the weights", f" But attention here has {besides}, which that of the theorem has not."
+    return " on the weights", f" But attention here has {besides}, which the theorem does not cover."
 
 
 def _of(some: int, count: int) -> str:
