@@ -25,6 +25,7 @@ from tokendynamics.training.monitor.series import Series
 from training.monitored import drive_together, language_model, look, of_one_topic_each
 
 SPREAD, TOGETHER, CONSENSUS = (0.1, 0.01, 0.0), (0.1, 0.3, 0.0), (0.1, 0.9, 0.0)
+_OVER_STEPS = {"consensus-relative-over-steps": "consensus_relative", "share-common-over-steps": "share_common"}
 MAPS = {"consensus-map": "consensus_relative", "cos2-map": "centred_cos2", "common-map": "share_common"}
 
 
@@ -217,9 +218,25 @@ def test_curves_have_medians_and_ends_of_the_layers(monitor: Monitor, page: str)
     heads, *rows = saved(page, "sinks-over-steps")
     found = [float(row[heads.index("highest layer")]) for row in rows]
     np.testing.assert_allclose(found, table.attention_sink_mass.values[:, 1:].max(axis=1), rtol=1e-9)
-    heads, *rows = saved(page, "consensus-over-steps")
-    low = [float(row[heads.index("after the last layer, low")]) for row in rows]
-    np.testing.assert_allclose(low, table.consensus_relative_interval.values[:, -1, 0], rtol=1e-9)
+    for figure, measure in _OVER_STEPS.items():
+        heads, *rows = saved(page, figure)
+        low = [float(row[heads.index("after the last layer, low")]) for row in rows]
+        np.testing.assert_allclose(low, table[f"{measure}_interval"].values[:, -1, 0], rtol=1e-9)
+        highest = [float(row[heads.index("highest of any layer")]) for row in rows]
+        np.testing.assert_allclose(highest, table[measure].values[:, 1:].max(axis=1), rtol=1e-9)
+        assert not any("final norm" in head for head in heads)  # this network has none
+
+
+def test_curves_after_the_final_norm_are_those_of_the_dataset() -> None:
+    looks = [look(100 * place, SPREAD, half=0.05, after_norm=(0.2 * place, 0.1 * place, 0.0)) for place in range(4)]
+    series = series_of(*looks)
+    page = page_of(series)
+    for figure, measure in _OVER_STEPS.items():
+        heads, *rows = saved(page, figure)
+        for end, bound in (("", None), (", low", 0), (", high", 1)):
+            numbers = series.dataset[f"final_norm_{measure}" + ("" if bound is None else "_interval")].values
+            drawn = [float(row[heads.index(f"after the final norm{end}")]) for row in rows]
+            np.testing.assert_allclose(drawn, numbers if bound is None else numbers[:, bound], rtol=1e-9)
 
 
 def test_many_looks_have_sixty_columns_and_a_page_of_less_than_a_megabyte() -> None:
@@ -256,7 +273,7 @@ def test_nothing_can_be_requested_and_only_the_page_s_own_script_runs(page: str)
 
 def test_every_figure_is_described_and_every_link_leads_somewhere(page: str) -> None:
     figures = re.findall(r'<figure id="([^"]+)">', page)
-    assert set(figures) == {"states-map", "consensus-over-steps", *MAPS, "updates-over-steps", "sinks-over-steps"}
+    assert set(figures) == {"states-map", *_OVER_STEPS, *MAPS, "updates-over-steps", "sinks-over-steps"}
     for ident in figures:
         content = figure_of(page, ident)
         found = re.search(r"<svg.*?</svg>", content, re.DOTALL)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from tokendynamics.modules.language_model import LanguageModel, LanguageModelConfig
-from tokendynamics.training.monitor.looks import DIMS, MEASURED, Look
+from tokendynamics.training.monitor.looks import DECIDING, DIMS, FINAL_NORM, MEASURED, Look
 
 WORDS = 61
 CONTEXT = 32
@@ -135,18 +135,25 @@ def drive_together(model: LanguageModel, steps: int, after: Callable[[nn.Module]
         after(model)
 
 
-DECIDING = ("share_common", "consensus_relative", "line_excess")
 _FURTHER: dict[str, int] = {"bound": 2, "component": 3}
 
 
-def look(step: int, *layers: tuple[float, float, float], half: float = 0.0) -> Look:
+def look(
+    step: int,
+    *layers: tuple[float, float, float],
+    half: float = 0.0,
+    after_norm: tuple[float, float, float] | None = None,
+) -> Look:
     """A look with common share, κ' and line excess of each layer, every interval `half` to both sides; else zeros.
 
-    With NaN as `half` there are no intervals, as with two texts.
+    With NaN as `half` there are no intervals, as with two texts. The numbers after a final norm are undefined without
+    one.
     """
-    numbers = np.array([(0.0, 0.0, 0.0), *layers]).T
-    values = {name: np.zeros((len(layers) + 1, *(_FURTHER[dim] for dim in dims[1:]))) for name, dims in DIMS.items()}
-    for name, line in zip(DECIDING, numbers, strict=True):
-        values[name] = line
-        values[f"{name}_interval"] = np.stack([line - half, line + half], axis=-1)
+    sizes = {**_FURTHER, "layer": len(layers) + 1}
+    values = {name: np.zeros([sizes[dim] for dim in dims]) for name, dims in DIMS.items()}
+    after = np.full(3, np.nan) if after_norm is None else np.array(after_norm)
+    for places, prefix in ((np.array([(0.0, 0.0, 0.0), *layers]).T, ""), (after, FINAL_NORM)):
+        for name, line in zip(DECIDING, places, strict=True):
+            values[f"{prefix}{name}"] = line
+            values[f"{prefix}{name}_interval"] = np.stack([line - half, line + half], axis=-1)
     return Look(step, MEASURED, values)

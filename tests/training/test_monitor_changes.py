@@ -20,9 +20,9 @@ from tokendynamics.diagnosis.tracing.layer_states import (
     state_of,
 )
 from tokendynamics.training.monitor.changes import LARGE, ROOM, settled, states_in
-from tokendynamics.training.monitor.looks import Look
+from tokendynamics.training.monitor.looks import DECIDING, Look
 from tokendynamics.training.monitor.series import Series
-from training.monitored import DECIDING, look
+from training.monitored import look
 
 
 def followed(kappas: list[float], half: float = 0.0) -> Series:
@@ -37,7 +37,7 @@ def test_a_state_that_flips_within_its_interval_is_no_change() -> None:
     series = followed([0.04, 0.09, 0.03, 0.1, 0.05, 0.08], half=0.05)
     assert [states_in(each.values)[0] for each in series.looks[:2]] == ["spread", "drawing together"]
     assert series.changes == []
-    assert series.held == [["spread"]] * 6
+    assert series.layers.held == [["spread"]] * 6
     assert [states[0] for states in series.states] == ["spread", "drawing together"] * 3  # each look by itself
 
 
@@ -54,7 +54,7 @@ def test_what_leaves_its_interval_changes_once_and_has_a_line() -> None:
     series = followed([0.04, 0.05, 0.21, 0.22], half=0.03)
     (change,) = series.changes
     assert change.text == "step 200: layer 1 went from spread to drawing together (κ′ 0.05 → 0.21)"
-    assert series.held[-1] == ["drawing together"]
+    assert series.layers.held[-1] == ["drawing together"]
 
 
 def test_the_way_back_is_as_long_as_the_way_there() -> None:
@@ -68,7 +68,7 @@ def test_a_wide_interval_holds_the_state_between_its_ends() -> None:
     series = Series()
     series.add(look(0, (0.1, 0.4, 0.0)))
     series.add(look(1, (0.1, 0.4, 0.0), half=0.38))
-    assert series.held[-1] == ["drawing together"]
+    assert series.layers.held[-1] == ["drawing together"]
     assert {state_of(0.1, end, 0.0) for end in (0.02, 0.78)} == {"spread", "consensus"}
 
 
@@ -163,7 +163,7 @@ def test_a_change_is_compared_with_the_look_that_made_the_former_state() -> None
     series = Series()
     series.add(look(100, (0.1, 0.04, 0.0), half=0.01))
     series.add(look(200, (0.1, 0.14, 0.0), half=0.1))
-    assert (series.states[-1], series.held[-1]) == (["drawing together"], ["spread"])
+    assert (series.states[-1], series.layers.held[-1]) == (["drawing together"], ["spread"])
     (change,) = series.add(look(300, (0.1, 0.12, 0.0), half=0.01))
     assert change.text == "step 300: layer 1 went from spread to drawing together (κ′ 0.04 at step 100 → 0.12)"
 
@@ -215,6 +215,6 @@ def test_two_texts_have_numbers_but_no_state_and_no_change() -> None:
     series = Series()
     for step, numbers in enumerate((_AT["spread"], _AT["consensus"], _AT["anisotropic"])):
         series.add(look(step, numbers, half=np.nan))
-    assert series.states == series.held == [["undetermined"]] * 3
+    assert series.states == series.layers.held == [["undetermined"]] * 3
     assert series.changes == []
     assert series.dataset.consensus_relative.values[:, 1].tolist() == [0.01, 0.9, 0.0]

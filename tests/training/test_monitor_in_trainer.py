@@ -45,8 +45,12 @@ def test_every_number_is_in_tensorboard_under_its_name_at_its_step(
                 found = events.Scalars(f"train/{name}/layer_{layer:02}")
                 assert [each.step for each in found] == table.step.values.tolist() == [0, 3, 4]
                 np.testing.assert_allclose([each.value for each in found], column, rtol=1e-6)
+    for name in ("share_common", "consensus_relative", "line_excess"):
+        wanted.add(f"train/tokens/{name}/final_norm")
+        values = [scalar.value for scalar in events.Scalars(f"train/tokens/{name}/final_norm")]
+        np.testing.assert_allclose(values, table[f"final_norm_{name}"], rtol=1e-6)
     assert {tag for tag in events.Tags()["scalars"] if "tokens/" in tag} == wanted
-    assert len(wanted) == 6 * 4 + 3 * 3  # neither updates nor attention before the first layer
+    assert len(wanted) == 6 * 4 + 3 * 3 + 3  # neither updates nor attention before the first layer
     assert "tokens/" not in capsys.readouterr().out  # nobody reads hundreds of numbers a line
     assert not any("tokens" in name for line in run.state.log_history for name in line)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,9 @@ from torch import nn
 from tokendynamics.diagnosis import trace
 from tokendynamics.pretrained import load
 from tokendynamics.training import Monitor
-from tokendynamics.training.monitor.series import Series
-from training.monitored import CONTEXT, NETWORKS, gpt2, language_model, own_loop, texts
+from tokendynamics.training.monitor.looks import BEFORE_NORM
+from tokendynamics.training.monitor.series import Series, answer
+from training.monitored import CONTEXT, NETWORKS, gpt2, language_model, look, own_loop, texts
 
 
 def _bert() -> nn.Module:
@@ -137,12 +140,108 @@ def test_states_that_are_not_finite_are_located_and_training_goes_on(
 
 
 @pytest.mark.parametrize(
-    ("network", "place"), [(gpt2, "the last layer, before the final norm,"), (_bert, "the last layer")]
+    ("network", "place"), [(gpt2, "the last layer and after the final norm"), (_bert, "the last layer")]
 )
-def test_a_state_that_a_final_norm_can_change_is_named_as_before_it(network: Any, place: str) -> None:
+def test_the_state_after_the_final_norm_is_named_where_there_is_a_norm(network: Any, place: str) -> None:
     monitor = Monitor(texts())
     monitor.measure(network(), 1)
     state = monitor.dataset.state.values[0, -1]
     assert monitor.series.findings[0].startswith(f"At step 1 the state after {place} is {state}, with a ")
+    assert answer(monitor.series) == state.capitalize()
     reopened = Series.of_plain(monitor.series.plain())
     assert reopened.findings == monitor.series.findings
+    assert ("final_norm_state" in monitor.dataset) == ("norm" in place)
+
+
+_AFTER_NORM = ("share_common", "consensus_relative", "line_excess")
+
+
+@pytest.mark.parametrize("network", [gpt2, _massive])
+def test_measures_after_the_final_norm_are_those_of_a_trace(network: Any) -> None:
+    model, monitor, sent = network().eval(), Monitor(_given()), {}
+    with torch.no_grad():
+        model.transformer.ln_f.weight.mul_(torch.linspace(0.1, 3, 24))
+        model.transformer.ln_f.bias.add_(torch.linspace(-1, 1, 24))
+    monitor._write = lambda name, value, step: sent.update({name: value})
+    monitor.measure(model, 1)
+    traced = trace(load(model.base_model), _given()).isel(layer=-1).sel(site="final_norm")
+    for name in (*_AFTER_NORM, *(f"{name}_interval" for name in _AFTER_NORM)):
+        values = monitor.dataset[f"final_norm_{name}"].isel(step=0).values
+        np.testing.assert_allclose(values, traced[name].values, rtol=1e-9, atol=2e-6, err_msg=name)
+    for name in _AFTER_NORM:
+        assert sent[f"tokens/{name}/final_norm"] == monitor.dataset[f"final_norm_{name}"].item()
+    before = monitor.dataset.share_common.isel(step=0, layer=-1).item()
+    assert abs(monitor.dataset.final_norm_share_common.item() - before) > 0.05  # it is not that before the norm
+
+
+def _with_offset(model: Any, size: float) -> None:
+    """Let the final norm add one vector to every token: of size 300 the states of all texts are one point."""
+    with torch.no_grad():
+        model.transformer.ln_f.bias.fill_(size)
+
+
+def test_a_final_norm_that_makes_all_texts_one_point_is_a_change_and_the_headline(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    model, monitor = gpt2().eval(), Monitor(texts())
+    for step, size in enumerate((0.0, 0.0, 300.0, 300.0)):
+        _with_offset(model, size)
+        monitor.measure(model, step)
+    states = monitor.dataset.final_norm_state.values.tolist()
+    layers = monitor.dataset.state.values[:, -1].tolist()
+    assert states == ["spread", "spread", "one point", "one point"]
+    assert layers == ["spread"] * 4
+    (line,) = (line for line in caplog.messages if line.startswith("step"))
+    assert line.startswith("step 2: the state after the final norm went from spread to one point (common share ")
+    assert list(monitor.changes) == [line]
+    assert answer(monitor.series) == "Spread, one point after the final norm"
+    first, of_layers, second, *_ = monitor.series.findings
+    assert first.startswith("At step 3 the state after the last layer is spread, with")
+    assert of_layers == "All 2 layers are in this state."  # the spread one
+    assert second.startswith("The final norm changes the state to one point (common share ")
+    assert second.endswith(" → 1.00).")
+    monitor.save(tmp_path / "kept")
+    reopened = Monitor.open(tmp_path / "kept")
+    assert reopened.findings == monitor.series.findings
+    assert [change.text for change in reopened.changes] == [line]
+
+
+def test_a_difference_of_the_final_norm_within_the_intervals_is_called_one() -> None:
+    series = Series()
+    series.add(look(1, (0.1, 0.055, 0.0), half=0.03, after_norm=(0.1, 0.07, 0.0)))
+    assert series.findings[1] == (
+        "After the final norm the state is drawing together (κ′ 0.06 → 0.07), a difference within the confidence "
+        "intervals."
+    )
+    clear = Series()
+    clear.add(look(1, (0.1, 0.01, 0.0), half=0.02, after_norm=(0.1, 0.4, 0.0)))
+    assert clear.findings[1] == "The final norm changes the state to drawing together (κ′ 0.01 → 0.40)."
+
+
+def test_files_of_before_the_final_norm_was_measured_still_open(tmp_path: Path) -> None:
+    monitor = Monitor(texts())
+    monitor.measure(gpt2(), 1)
+    facts = monitor.series.facts | {"sites": BEFORE_NORM}
+    (look_now,) = monitor.series.looks
+    kept = {name: value for name, value in look_now.values.items() if not name.startswith("final_norm_")}
+    older = Series(facts, monitor.series.texts)
+    older.add(replace(look_now, values=kept))
+    older.save(tmp_path / "older")
+    reopened = Monitor.open(tmp_path / "older")
+    assert "final_norm_state" not in reopened.dataset
+    assert reopened.findings == older.findings
+    state = monitor.dataset.state.values[0, -1]
+    assert older.findings[0].startswith(f"At step 1 the state after the last layer, before the final norm, is {state}")
+    assert answer(older) == state.capitalize()
+    assert reopened.add(replace(look_now, step=2)) == []  # nothing before it was measured after the norm
+    assert "final_norm_state" in reopened.dataset
+
+
+def test_a_final_norm_that_is_not_finite_is_said() -> None:
+    model, monitor = gpt2(), Monitor(texts())
+    for step, size in enumerate((0.0, float("nan"), 0.0)):
+        _with_offset(model, size)
+        monitor.measure(model, step)
+    states = monitor.dataset.final_norm_state.values.tolist()
+    assert monitor.dataset.status.values.tolist() == ["measured", "not finite after the final norm", "measured"]
+    assert states == ["spread", "undetermined", "spread"]

@@ -79,7 +79,13 @@ def _write_zarr(table: xr.Dataset, path: Path) -> None:
 
 
 def open_table(
-    folder: Path, name: str, dims: Dims, wanted: str, labels: Mapping[str, tuple[str, ...]] | None = None
+    folder: Path,
+    name: str,
+    dims: Dims,
+    wanted: str,
+    labels: Mapping[str, tuple[str, ...]] | None = None,
+    *,
+    optional: Dims | None = None,
 ) -> xr.Dataset:
     """Read one stored dataset, in either format, and check what every reader asks of it.
 
@@ -89,6 +95,7 @@ def open_table(
         dims: Variables that it must have, with their axes.
         wanted: What the folder should be.
         labels: What stands along some axes, where the dataset has them.
+        optional: Variables that it may have, with their axes.
 
     Raises:
         ArgumentValueError: It is not there, or another one.
@@ -98,7 +105,8 @@ def open_table(
     if not present:
         raise ArgumentValueError(expected("folder", wanted, f"{folder} without {name}.zarr or {name}.nc"))
     table = read_store(present[0], "folder", wanted)
-    for variable, axes in dims.items():
+    there = {variable: axes for variable, axes in (optional or {}).items() if variable in table.variables}
+    for variable, axes in {**dims, **there}.items():
         came = table.variables[variable].dims if variable in table.variables else None
         if came != axes:
             raise ArgumentValueError(expected(f"{name} {variable}", f"axes {axes}", came))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import xarray as xr
 
 from tokendynamics.diagnosis.network import PART_NAMES
 from tokendynamics.diagnosis.tracing.layer_states import ANISOTROPIC, CONSENSUS, SPREAD
+from tokendynamics.diagnosis.tracing.prompt_shares import BOUNDS, CONFIDENCE
 from tokendynamics.diagnosis.tracing.words import ATTENTION_SINK
 from tokendynamics.figures.axes import Column
 from tokendynamics.figures.curves import Curve, Rule
@@ -25,9 +26,9 @@ from tokendynamics.report._registry import page_of
 from tokendynamics.report.diagnosis._page import _GLYPHS
 from tokendynamics.report.training._lines import over_steps
 from tokendynamics.training.monitor.changes import LARGE, ROOM
-from tokendynamics.training.monitor.looks import MEASURED
+from tokendynamics.training.monitor.looks import FINAL_NORM, MEASURED
 from tokendynamics.training.monitor.series import Series, answer, findings, lines
-from tokendynamics.words import Convention, count, number, plural, ranges, written
+from tokendynamics.words import Convention, count, number, percent, plural, ranges, written
 
 MOST_LOOKS = 60
 """Most columns of a map: more could not be distinguished."""
@@ -261,7 +262,7 @@ def _sections(table: xr.Dataset) -> list[Section]:
         Section(
             "states", "Which state is each layer in?", figures=(states_map("states-map", _STATE, states),), notes=notes
         ),
-        Section("together", _TOGETHER, figures=(_end(table),), variants=_maps(maps), notes=notes),
+        Section("together", _TOGETHER, figures=_ends_of(table), variants=_maps(maps), notes=notes),
         Section("updates", "How large is each update?", figures=(_updates(table),)),
         Section("sinks", "Is there an attention sink?", figures=(_sinks(table),)),
     ]
@@ -294,20 +295,40 @@ def _maps(maps: xr.Dataset) -> tuple[Figure, ...]:
     )  # fmt: skip
 
 
-def _end(table: xr.Dataset) -> Figure:
-    last = table.isel(layer=-1)
-    low, high = (last.consensus_relative_interval.sel(bound=end).values for end in ("low", "high"))
-    end = _line("after the last layer", 0, table, last.consensus_relative.values, low, high)
-    highest = _line("highest of any layer", 1, table, table.consensus_relative.max("layer").values)
+def _ends_of(table: xr.Dataset) -> tuple[Figure, ...]:
+    """Draw the two measures that decide most states, at the end of the network."""
+    return (
+        _end(
+            table, "consensus_relative", "Do the tokens of a text draw together?", "κ′", "Within-text similarity κ′",
+            (Rule(SPREAD, f"spread below {SPREAD:g}"), Rule(CONSENSUS, f"consensus from {CONSENSUS:g}")),
+        ),
+        _end(
+            table, "share_common", "Do the tokens of all texts point one way?", "Common share",
+            "Share of a token's direction that tokens of different texts have in common",
+            (Rule(ANISOTROPIC, f"anisotropic from {ANISOTROPIC:g}"),),
+        ),
+    )  # fmt: skip
+
+
+def _end(
+    table: xr.Dataset, measure: str, question: str, axis: str, caption: str, rules: tuple[Rule, ...]
+) -> Figure:  # fmt: skip
+    def ends(name: str) -> Iterator[np.ndarray]:
+        return (table[f"{name}_interval"].isel(layer=-1, missing_dims="ignore").sel(bound=end).values for end in BOUNDS)
+
+    curves = [
+        _line("after the last layer", 0, table, table[measure].isel(layer=-1).values, *ends(measure)),
+        _line("highest of any layer", 1, table, table[measure].isel(layer=slice(1, None)).max("layer").values),
+    ]
+    after = f"{FINAL_NORM}{measure}"
+    if after in table:
+        curves.append(_line("after the final norm", 2, table, table[after].values, *ends(after)))
+    where = "after the last layer and after the final norm" if after in table else "after the last layer"
+    intervals = f"{percent(CONFIDENCE)} confidence intervals over texts"
     return over_steps(
-        "consensus-over-steps",
-        "Do the tokens of a text draw together?",
-        "κ′",
-        "Within-text similarity κ′ after the last layer with its 90 % confidence interval over texts, and the highest "
-        "after any layer.",
-        [end, highest],
-        rules=(Rule(SPREAD, f"spread below {SPREAD:g}"), Rule(CONSENSUS, f"consensus from {CONSENSUS:g}")),
-    )
+        f"{measure.replace('_', '-')}-over-steps", question, axis,
+        f"{caption}: {where}, with {intervals}; and the highest after any layer.", curves, rules=rules,
+    )  # fmt: skip
 
 
 def _updates(table: xr.Dataset) -> Figure:
@@ -367,8 +388,8 @@ _CONVENTIONS = (
     ),
     Convention(
         "State",
-        "is that of a diagnosis, with the same thresholds, from one measurement. A final norm comes after all of them; "
-        "the state behind it, which can be another one, is in a diagnosis",
+        "is that of a diagnosis, with the same thresholds, from one measurement. The final norm, where there is one, "
+        "comes after all layers; the state after it has measures of its own",
         "the last state could be outdated",
     ),
     Convention(

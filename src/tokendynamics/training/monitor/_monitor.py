@@ -33,7 +33,7 @@ from tokendynamics.training.monitor._network import (
     why_not_alone,
 )
 from tokendynamics.training.monitor.changes import has_intervals
-from tokendynamics.training.monitor.looks import MEASURED, Look, Probe, Values
+from tokendynamics.training.monitor.looks import DECIDING, FINAL_NORM, MEASURED, Look, Probe, Values
 from tokendynamics.training.monitor.series import Series
 
 _LOG = logging.getLogger("tokendynamics")
@@ -57,8 +57,8 @@ class Monitor(TrainerCallback):
     In a Trainer of Hugging Face it is a callback, and its numbers go to the loggers that the Trainer has; in a custom
     loop `step` is called after each step of the optimiser, and `writer` takes the numbers. A layer that changes
     its state (`mathematics` 10) beyond its intervals, or one of whose measures moves by 0.4 or more, is a line in the
-    log ``tokendynamics``. What was measured stands in every checkpoint of
-    a Trainer, and a run that is resumed continues with it.
+    log ``tokendynamics``; so is the state after the final norm. What was measured stands in every checkpoint of a
+    Trainer, and a run that is resumed continues with it.
 
     The training is not changed: random numbers, modes, gradients and weights are as they would have been. Nor is it
     stopped: a network that cannot be read, a pass that fails, states that are not finite are one line in the log, and
@@ -160,7 +160,10 @@ class Monitor(TrainerCallback):
 
     @property
     def dataset(self) -> xr.Dataset:
-        """Everything over ``step``, ``layer`` (0 … L) and further axes, by the names of `tokendynamics.trace`."""
+        """Everything over ``step``, ``layer`` (0 … L) and further axes, by the names of `tokendynamics.trace`.
+
+        Names that begin with ``final_norm_`` are of the state after the final norm, where the network has one.
+        """
         return self.series.dataset
 
     @typed_arguments
@@ -357,6 +360,10 @@ def scalars(values: Values) -> Iterator[tuple[str, float]]:
         for layer, value in enumerate(line.tolist()):
             if np.isfinite(value):
                 yield f"tokens/{name}/layer_{layer:0{digits}}", value
+    for name in DECIDING:
+        value = float(values.get(f"{FINAL_NORM}{name}", np.nan))
+        if np.isfinite(value):
+            yield f"tokens/{name}/final_norm", value
 
 
 def as_write(writer: Any) -> Write | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from tokendynamics.diagnosis.tracing.layer_states import (
     State,
     state_of,
 )
-from tokendynamics.training.monitor.looks import Look, Values
+from tokendynamics.training.monitor.looks import DECIDING, FINAL_NORM, Look, Values
 from tokendynamics.words import fixed, ranges
 
 ROOM = 0.02
@@ -43,7 +43,7 @@ class Change:
 
     Attributes:
         step: At which it was seen.
-        layers: Counted from 1.
+        layers: Counted from 1; none for the state after the final norm.
         former: Their state before; the same as `state` where one measure changed much and the state did not.
         state: Their state now.
         measure: The name of the measure that changed; empty where a state is undetermined.
@@ -79,9 +79,13 @@ class Change:
         >>> numbers = ("share_common", (0.9993, 0.9993), (0.9981, 0.9981), (500, 500))
         >>> Change(1000, (2,), "one point", "anisotropic", *numbers).text
         'step 1000: layer 2 went from one point to anisotropic (common share 0.999 → 0.998)'
+        >>> numbers = ("share_common", (0.4, 0.4), (0.9999, 0.9999), (0, 0))
+        >>> Change(500, (), "spread", "one point", *numbers).text
+        'step 500: the state after the final norm went from spread to one point (common share 0.40 → 1.00)'
         """
         several = len(self.layers) > 1
-        who = f"step {self.step}: {'layers' if several else 'layer'} {ranges(self.layers)}"
+        layers = f"{'layers' if several else 'layer'} {ranges(self.layers)}" if self.layers else ""
+        who = f"step {self.step}: {layers or 'the state after the final norm'}"
         if self.former == self.state:
             verb = "are" if several else "is"
             return f"{who} {verb} still {self.state}, but {self._numbers}"
@@ -101,6 +105,58 @@ class Change:
 def _between(ends: tuple[float, float], places: int) -> str:
     low, high = (fixed(end, places) for end in ends)
     return low if low == high else f"{low} to {high}"
+
+
+@dataclass
+class Track:
+    """The states of layers, look by look, and what changed.
+
+    Attributes:
+        looks: All so far.
+        states: The state after each layer 1 … L by the measures of each look alone; none where there are no numbers.
+        held: The states that changes are counted from: a state stays while anything within the intervals makes it.
+        anchors: By measure, for each layer 1 … L the place of the look from which large changes count.
+    """
+
+    looks: list[Look] = field(default_factory=list)
+    states: list[list[State]] = field(default_factory=list)
+    held: list[list[State]] = field(default_factory=list)
+    anchors: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def add(self, look: Look) -> list[Change]:
+        """Add a look; return what layers have done since the last one that has numbers.
+
+        Args:
+            look: Of a later step than all others.
+        """
+        former = next((states for states in reversed(self.held) if states), None)
+        states = states_in(look.values) if look.values else []
+        self.looks.append(look)
+        self.states.append(states)
+        self.held.append(states if former is None or not states else settled(former, look.values))
+        if not states:
+            return []
+        place = len(self.looks) - 1
+        if former is None:
+            self.anchors = {name: np.full(len(states), place) for name in MEASURES}
+            return []
+        changes = changes_at(self.looks, self.states, self.held, self.anchors)
+        for change in changes:
+            if change.measure:
+                self.anchors[change.measure][[layer - 1 for layer in change.layers]] = place
+        return changes
+
+
+def after_final_norm(look: Look) -> Look:
+    """Return the measures of the state after the final norm as those of a network of one layer; none without a norm.
+
+    Args:
+        look: Of a network.
+    """
+    names = [*DECIDING, *(f"{name}_interval" for name in DECIDING)]
+    values = {name: look.values[f"{FINAL_NORM}{name}"] for name in names if f"{FINAL_NORM}{name}" in look.values}
+    known = len(values) == len(names) and bool(np.isfinite(values["share_common"]))
+    return replace(look, values={name: np.stack([value, value]) for name, value in values.items()} if known else {})
 
 
 def states_in(values: Values) -> list[State]:
@@ -138,11 +194,17 @@ def settled(former: Sequence[State], values: Values) -> list[State]:
     now = states_in(values)
     if not has_intervals(values):
         return now
-    kept = [before in _possible(values, layer) for layer, before in enumerate(former, start=1)]
+    kept = [before in possible_states(values, layer) for layer, before in enumerate(former, start=1)]
     return [before if stays else state for before, state, stays in zip(former, now, kept, strict=True)]
 
 
-def _possible(values: Values, layer: int) -> set[State]:
+def possible_states(values: Values, layer: int) -> set[State]:
+    """Return the states that measures within their intervals, or within `ROOM` of the measured value, make.
+
+    Args:
+        values: Of one look.
+        layer: Counted from 0, the embedding.
+    """
     around = []
     for name, (_, thresholds) in MEASURES.items():
         value = float(values[name][layer])
@@ -207,7 +269,7 @@ def _of_states(
         if former != state:
             earlier = (place for place in range(previous, -1, -1) if states[place])
             place = next(place for place in earlier if states[place][layer - 1] == former)
-            measure = _deciding(former, state)
+            measure = deciding(former, state)
             if measure and not all(np.isfinite(looks[index].values[measure][layer]) for index in (place, -1)):
                 measure = ""
             yield _Done(former, state, measure, layer, place)
@@ -236,7 +298,7 @@ def _change(looks: Sequence[Look], previous: int, group: Sequence[_Done]) -> Cha
     )
 
 
-def _deciding(*pair: State) -> str:
+def deciding(*pair: State) -> str:
     """Return the measure that tells two states apart, in the order in which `state_of` asks for them."""
     if "undetermined" in pair:
         return ""

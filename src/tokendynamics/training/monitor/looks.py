@@ -41,8 +41,17 @@ from tokendynamics.training.monitor._network import WithoutInferenceMode, undist
 Values: TypeAlias = Mapping[str, np.ndarray]
 """The measures of one look, by name, over layers 0 … L."""
 
+WITH_NORM = "the residual state after each block, and the state after the final norm"
+"""Where states are read in a network that ends with a norm."""
+
 BEFORE_NORM = "the residual state after each block, before the final norm"
-"""Where states are read in a network that ends with a norm: another state may be behind it."""
+"""The same where earlier versions measured: the state after the norm is unknown."""
+
+DECIDING = ("share_common", "consensus_relative", "line_excess")
+"""The measures that decide a state; of each there is the interval over texts, too."""
+
+FINAL_NORM = "final_norm_"
+"""What the names of measures of the state after the final norm begin with."""
 
 MEASURED = "measured"
 """The status of a look that found everything."""
@@ -55,7 +64,7 @@ class Look:
     Attributes:
         step: Of the training.
         status: `MEASURED`, or why there are no numbers.
-        values: The measures over layers 0 … L, by name (see `measured`); empty where there are none.
+        values: The measures by name (see `measured`); empty where there are none.
     """
 
     step: int
@@ -94,10 +103,12 @@ DIMS: dict[str, tuple[str, ...]] = {
     "update_ratio": ("layer", "component"),
     "attention_sink_mass": ("layer",),
     "attention_sink_uniform": ("layer",),
+    **{f"{FINAL_NORM}{name}": () for name in DECIDING},
+    **{f"{FINAL_NORM}{name}_interval": ("bound",) for name in DECIDING},
 }
-"""What is measured, over layers 0 … L, and the further axes of each."""
+"""What is measured, and its axes; layers are 0 … L."""
 
-_AFTER_BLOCK = SITES.index("feed_forward")
+_AFTER_BLOCK, _AFTER_NORM = SITES.index("feed_forward"), SITES.index("final_norm")
 
 
 def not_finite_at(passes: Sequence[PackStates]) -> int | None:
@@ -116,12 +127,13 @@ def not_finite_at(passes: Sequence[PackStates]) -> int | None:
     return min(layers, default=None)
 
 
-def measured(passes: Sequence[PackStates]) -> dict[str, Float64[np.ndarray, "layer ..."]]:
+def measured(passes: Sequence[PackStates]) -> dict[str, Float64[np.ndarray, ...]]:
     """Return the measures of the tokens that count, after each layer 0 … L, by the names of `DIMS`.
 
-    Each is what `tokendynamics.trace` says at the site "feed_forward", massive tokens left out; of what it says of each
-    prompt, the median over prompts (``update_ratio``) or their mean (``attention_sink_mass``, and beside it in
-    ``attention_sink_uniform`` what that token would receive if all were attended alike). NaN where it is not defined.
+    Each is what `tokendynamics.trace` says at the site "feed_forward" (or "final_norm", after the last layer), massive
+    tokens left out; of what it says of each prompt, the median over prompts (``update_ratio``) or their mean
+    (``attention_sink_mass``, and beside it in ``attention_sink_uniform`` what that token would receive if all were
+    attended alike). NaN where it is not defined.
 
     Args:
         passes: Of all prompts, each in one of them.
@@ -131,43 +143,50 @@ def measured(passes: Sequence[PackStates]) -> dict[str, Float64[np.ndarray, "lay
     """
     rows = [row for states in passes for row in _rows(states)]
     measures = {name: values for name, (dims, values) in share_variables(rows).items() if "site" in dims}
-    after = {name: values[:, _AFTER_BLOCK] for name, values in measures.items() if name != "kappa_of_prompt"}
-    shares = {f"share_{name}": after["shares"][:, place] for place, name in enumerate(SHARES)}
-    shares["share_common_interval"] = after["shares_interval"][:, SHARES.index("common")]
+    at_sites = {name: values for name, values in measures.items() if name != "kappa_of_prompt"}
+    shares = {f"share_{name}": at_sites["shares"][..., place] for place, name in enumerate(SHARES)}
+    shares["share_common_interval"] = at_sites["shares_interval"][..., SHARES.index("common"), :]
+    at_sites |= shares
+    after = {name: values[:, _AFTER_BLOCK] for name, values in at_sites.items()}
+    after |= {f"{FINAL_NORM}{name}": values[-1, _AFTER_NORM] for name, values in at_sites.items()}
     ratios = torch.from_numpy(np.stack([row.update_ratio for row in rows]))
     median = torch.nanquantile(ratios, 0.5, dim=0)  # over prompts, between the middle two of an even number
-    values = after | shares | _sinks(rows) | {"update_ratio": median.numpy()}
+    values = after | _sinks(rows) | {"update_ratio": median.numpy()}
     return {name: values[name] for name in DIMS}
 
 
 def _rows(states: PackStates) -> Iterator[PromptTrace]:
     """Yield what each prompt of a pass leaves, as far as shares, updates and sinks need it."""
     attention, after = (part.detach().cpu() for part in (states.attention, states.feed_forward))
-    depth = len(after)
-    places = Sites(list(range(depth)), [_AFTER_BLOCK] * depth)
+    final, depth = states.final_norm, len(after)
+    normed = [] if final is None else [final.detach().cpu()]
+    layers, kinds = [*range(depth), *[depth - 1] * len(normed)], [_AFTER_BLOCK] * depth + [_AFTER_NORM] * len(normed)
+    places = Sites(layers, kinds)
     for number, length in enumerate(states.lengths):
         x, y = after[:, number, :length], attention[1:, number, :length]
-        exact = x.double()
+        parts = (x, *(part[None, number, :length] for part in normed))
+        exact = torch.cat([part.double() for part in parts])
         sizes = lengths(exact)
         refuse_zero_tokens(sizes == 0, "states")
-        counted = ~tokens_to_remove(find_sinks(sizes, SINK_RATIO))
-        count = counted.sum(dim=-1)
-        sums = ((counted / sizes).unsqueeze(-2) @ exact).squeeze(-2)
+        counted = ~tokens_to_remove(find_sinks(sizes[:depth], SINK_RATIO))
+        all_counted = counted[places.layers]  # the final norm reads the tokens of the last layer
+        count = all_counted.sum(dim=-1)
+        sums = ((all_counted / sizes).unsqueeze(-2) @ exact).squeeze(-2)
         pairs = torch.where(count > 1, count * (count - 1), torch.nan)
         within = ((sums.square().sum(dim=-1) - count) / pairs)[:, None].expand(-1, 2)
-        both = torch.cat([lengths(y.double()), sizes])
+        both = torch.cat([lengths(y.double()), sizes[:depth]])
         yield PromptTrace(
             observables={"mean_pair_cosine": places.grid(within)},
             per_layer={},
             component_change=np.empty(0),
-            token_count=torch.stack([torch.full_like(count, length), count], dim=-1).numpy(),
+            token_count=torch.stack([torch.full_like(count, length), count], dim=-1)[:depth].numpy(),
             tokens=[],
             unit_sums=places.grid(sums),
             update_ratio=update_ratios(y, x, both, counted, sites_of(depth, with_final_norm=False)),
-            states=(x,),
+            states=parts,
             sizes=sizes,
             cosines=None,
-            counted=counted,
+            counted=all_counted,
             places=places,
             received=None if states.received is None else states.received[:, :, number, :length],
         )
@@ -237,6 +256,8 @@ class Probe:
         layer = not_finite_at(passes)
         if layer is not None:
             return Look(step, f"not finite at {f'layer {layer}' if layer else 'the embedding'}")
+        if not all(states.final_norm is None or bool(states.final_norm.isfinite().all()) for states in passes):
+            return Look(step, "not finite after the final norm")
         return Look(step, MEASURED, measured(passes))
 
     def _states(self, pack: Pack) -> PackStates:
@@ -274,7 +295,7 @@ def _facts(ckpt: Checkpoint, name: str, texts: Mapping[str, Any], cut: int) -> d
         "dim": facts.dim,
         "parameters": facts.parameters,
         **{kept: conventions[kept] for kept in _KEPT},
-        "sites": BEFORE_NORM if facts.has_final_norm else "the residual state after each block",
+        "sites": WITH_NORM if facts.has_final_norm else "the residual state after each block",
         "precision": f"forward pass in {dtype}, without autocast and dropout; measures in float64",
         "lengths": context if cut else "every text is whole",
     }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
@@ -23,8 +23,16 @@ from tokendynamics.provenance.manifest import manifest
 from tokendynamics.provenance.whole import settle_results
 from tokendynamics.results.result import StoredResult
 from tokendynamics.results.tables import nothing_saved, open_table
-from tokendynamics.training.monitor.changes import MEASURES, Change, changes_at, has_intervals, settled, states_in
-from tokendynamics.training.monitor.looks import BEFORE_NORM, DIMS, MEASURED, Look
+from tokendynamics.training.monitor.changes import (
+    MEASURES,
+    Change,
+    Track,
+    after_final_norm,
+    deciding,
+    has_intervals,
+    possible_states,
+)
+from tokendynamics.training.monitor.looks import BEFORE_NORM, DIMS, FINAL_NORM, MEASURED, Look, Values
 from tokendynamics.words import count, estimate, fixed, in_layers, percent, plural, sentence
 
 EMBEDDING = "embedding"
@@ -33,7 +41,7 @@ EMBEDDING = "embedding"
 STORED: dict[str, tuple[str, ...]] = {
     **{name: ("step", *dims) for name, dims in DIMS.items()}, "status": ("step",), "text": ("prompt",)
 }  # fmt: skip
-"""What `looks_of` reads, with its axes."""
+"""What `looks_of` reads, with its axes; a network without a final norm has nothing after it, nor have older files."""
 
 _LABELS: dict[str, list[str]] = {"component": list(COMPONENTS), "bound": list(BOUNDS)}
 _OF_TEXTS = {"update_ratio": "; median over texts", "attention_sink_mass": "; mean over texts"}
@@ -46,36 +54,39 @@ _WORDS = DESCRIPTIONS | {
 }
 
 
-def dataset_of(
-    looks: Sequence[Look], held: Sequence[Sequence[str]], texts: Sequence[Sequence[str]], facts: Mapping[str, Any]
-) -> xr.Dataset:
+def dataset_of(series: Series) -> xr.Dataset:
     """Return everything over ``step``, ``layer`` (0 … L) and further axes, by the names of `tokendynamics.trace`.
 
     Args:
-        looks: In the order of their steps.
-        held: The state that changes of each layer 1 … L are counted from, at each look; none without numbers.
-        texts: The name of each, and what it is.
-        facts: The attributes.
+        series: What was measured; measures after the final norm are left out of a network without one.
     """
-    depth = max((len(values) for look in looks for values in look.values.values()), default=0)
+    looks, names = series.looks, list(DIMS)
+    normed = any(series.final_norm.states)
+    if not normed:
+        names = [name for name in names if not name.startswith(FINAL_NORM)]
+    depth = max((len(look.values["share_common"]) for look in looks if look.values), default=0)
     variables: dict[str, Any] = {}
-    for name, dims in DIMS.items():
-        shape = (depth, *(len(_LABELS[dim]) for dim in dims[1:]))
+    for name in names:
+        shape = tuple(depth if dim == "layer" else len(_LABELS[dim]) for dim in DIMS[name])
         rows = [look.values.get(name, np.full(shape, np.nan)) for look in looks]
-        variables[name] = (("step", *dims), np.array(rows, dtype=np.float64).reshape(len(rows), *shape))
-    states = [states_in(look.values) if look.values else [] for look in looks]
-    for name, by_look in (("state", states), ("state_held", held)):
-        rows = [[EMBEDDING, *(of_look or ["undetermined"] * (depth - 1))][:depth] for of_look in by_look]
-        words = np.array(rows, dtype=str)
-        variables[name] = (("step", "layer"), words.reshape(len(looks), depth))
+        variables[name] = (("step", *DIMS[name]), np.array(rows, dtype=np.float64).reshape(len(rows), *shape))
+    for name, place in (("state", "states"), ("state_held", "held")):
+        by_look: list[list[str]] = getattr(series.layers, place)
+        words = [[EMBEDDING, *(of_look or ["undetermined"] * (depth - 1))][:depth] for of_look in by_look]
+        variables[name] = (("step", "layer"), np.array(words, dtype=str).reshape(len(looks), depth))
+        if normed:
+            after = [of_look[0] if of_look else "undetermined" for of_look in getattr(series.final_norm, place)]
+            variables[f"{FINAL_NORM}{name}"] = ("step", np.array(after, dtype=str))
     variables["status"] = ("step", np.array([look.status for look in looks], dtype=str))
-    names, words = (np.array([pair[place] for pair in texts], dtype=str) for place in (0, 1))
-    coords = {"step": [look.step for look in looks], "layer": np.arange(depth), "prompt": names} | _LABELS
-    table = xr.Dataset(variables, coords={**coords, "text": ("prompt", words)}, attrs=dict(facts))
+    called, text = (np.array([pair[place] for pair in series.texts], dtype=str) for place in (0, 1))
+    coords = {"step": [look.step for look in looks], "layer": np.arange(depth), "prompt": called} | _LABELS
+    table = xr.Dataset(variables, coords={**coords, "text": ("prompt", text)}, attrs=dict(series.facts))
     for name, variable in table.data_vars.items():
         measure = str(name).removesuffix("_interval")
         ends = f"ends of the {percent(CONFIDENCE)} interval over texts: " if measure != name else ""
-        variable.attrs["description"] = ends + _WORDS[measure] + _OF_TEXTS.get(str(name), "")
+        of_norm = "after the final norm: " if measure.startswith(FINAL_NORM) else ""
+        words = _WORDS[measure.removeprefix(FINAL_NORM)] + _OF_TEXTS.get(str(name), "")
+        variable.attrs["description"] = of_norm + ends + words
     return table
 
 
@@ -88,7 +99,8 @@ def looks_of(table: xr.Dataset) -> list[Look]:
     looks = []
     for place, step in enumerate(table.step.values):
         status = str(table.status.values[place])
-        values = {name: np.array(table[name].values[place]) for name in DIMS} if status == MEASURED else {}
+        names = [name for name in DIMS if name in table] if status == MEASURED else []
+        values = {name: np.array(table[name].values[place]) for name in names}
         looks.append(Look(int(step), status, values))
     return looks
 
@@ -106,11 +118,11 @@ class Series(StoredResult):
         facts: What the numbers depend on, by name: the attributes of the dataset.
         texts: The name of each text, and what it is.
         looks: All so far.
-        states: The state after each layer 1 … L by the measures of each look alone; none where there are no numbers.
-        held: The states that changes are counted from: a state stays while anything within the intervals makes it.
-        changes: What layers did, in the order of the steps; of one step the largest change of a measure first.
+        changes: What layers did, in the order of the steps; of one step the largest change of a measure first, and what
+            the state after the final norm did last.
         packed: Each look as a text.
-        anchors: By measure, for each layer 1 … L the place of the look from which large changes count.
+        layers: The states after the layers.
+        final_norm: The state after the final norm, as that of one layer; without numbers where there is none.
     """
 
     SUMMARY: ClassVar[str] = "monitor.json"
@@ -119,36 +131,28 @@ class Series(StoredResult):
     facts: dict[str, Any] = field(default_factory=dict)
     texts: list[list[str]] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
-    states: list[list[State]] = field(default_factory=list)
-    held: list[list[State]] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     packed: list[str] = field(default_factory=list)
-    anchors: dict[str, np.ndarray] = field(default_factory=dict)
+    layers: Track = field(default_factory=Track)
+    final_norm: Track = field(default_factory=Track)
 
     def add(self, look: Look) -> list[Change]:
-        """Add a look; return what layers have done since the last one that has numbers.
+        """Add a look; return what layers, and the state after the final norm, have done since the last with numbers.
 
         Args:
             look: Of a later step than all others.
         """
-        former = next((states for states in reversed(self.held) if states), None)
-        states = states_in(look.values) if look.values else []
         self.looks.append(look)
         self.packed.append(look.packed())
-        self.states.append(states)
-        self.held.append(states if former is None or not states else settled(former, look.values))
-        if not states:
-            return []
-        place = len(self.looks) - 1
-        if former is None:
-            self.anchors = {name: np.full(len(states), place) for name in MEASURES}
-            return []
-        changes = changes_at(self.looks, self.states, self.held, self.anchors)
-        for change in changes:
-            if change.measure:
-                self.anchors[change.measure][[layer - 1 for layer in change.layers]] = place
+        of_norm = [replace(change, layers=()) for change in self.final_norm.add(after_final_norm(look))]
+        changes = [*self.layers.add(look), *of_norm]
         self.changes += changes
         return changes
+
+    @property
+    def states(self) -> list[list[State]]:
+        """The state after each layer 1 … L by the measures of each look alone; none where there are no numbers."""
+        return self.layers.states
 
     @property
     def headline(self) -> str:
@@ -169,7 +173,7 @@ class Series(StoredResult):
     @property
     def dataset(self) -> xr.Dataset:
         """Everything over ``step``, ``layer`` (0 … L) and further axes, by the names of `tokendynamics.trace`."""
-        return dataset_of(self.looks, self.held, self.texts, self.facts)
+        return dataset_of(self)
 
     def plain(self) -> dict[str, Any]:
         """Return plain values, of which `of_plain` makes the same again; what is measured later comes into them."""
@@ -226,7 +230,9 @@ class Series(StoredResult):
         place = Path(folder)
         if not (place / cls.SUMMARY).exists():
             raise nothing_saved(place, _WANTED, cls.SUMMARY, {"diagnosis.json": "td.Diagnosis.open"})
-        table = open_table(place, _TABLE, STORED, _WANTED, LABELS)
+        after_norm = {name: dims for name, dims in STORED.items() if name.startswith(FINAL_NORM)}
+        needed = {name: dims for name, dims in STORED.items() if name not in after_norm}
+        table = open_table(place, _TABLE, needed, _WANTED, LABELS, optional=after_norm)
         try:
             texts = [list(map(str, pair)) for pair in zip(table.prompt.values, table.text.values, strict=True)]
             series = cls(dict(table.attrs), texts)
@@ -252,14 +258,22 @@ MOST_CHANGES = 8
 
 
 def answer(series: Series) -> str:
-    """Return the state after the last layer at the last measurement, or why it is undefined.
+    """Return the state after the last layer, and after the final norm, at the last measurement; or why there is none.
 
     Args:
         series: What was measured.
     """
     if not series.looks:
         return "Not measured"
-    return series.states[-1][-1].capitalize() if series.states[-1] else series.status.capitalize()
+    if not series.states[-1]:
+        return series.status.capitalize()
+    state, after = series.states[-1][-1], _after_norm(series, len(series.looks) - 1)
+    return state.capitalize() + (f", {after} after the final norm" if after not in (None, state) else "")
+
+
+def _after_norm(series: Series, place: int) -> State | None:
+    """Return the state after the final norm at one look; None without a norm, or where it was not measured."""
+    return next(iter(series.final_norm.states[place]), None)
 
 
 def findings(series: Series) -> list[str]:
@@ -269,7 +283,10 @@ def findings(series: Series) -> list[str]:
         series: What was measured.
     """
     numbered = [place for place, look in enumerate(series.looks) if look.values]
-    ended = [_ended(series, numbered), *_where(series, numbered), _changed(series, numbered)] if numbered else []
+    ended: list[str] = []
+    if numbered:
+        ended = [_ended(series, numbered), *_where(series, numbered), *_norm_changes(series, numbered[-1])]
+        ended.append(_changed(series, numbered))
     # At which steps measurements are missing, and why.
     sentences = []
     for status, run in groupby(series.looks, key=lambda look: look.status):
@@ -308,8 +325,33 @@ def _ended(series: Series, numbered: Sequence[int]) -> str:
             similarity += f", {before} at step {count(first.step)}"
     why = "" if has_intervals(last.values) else ", because a state needs three different texts"
     word = state if has_intervals(last.values) else "undetermined"
-    place = "the last layer, before the final norm," if series.facts.get("sites") == BEFORE_NORM else "the last layer"
+    normed = _after_norm(series, numbered[-1])
+    if normed is None:
+        before = series.facts.get("sites") == BEFORE_NORM
+        place = "the last layer, before the final norm," if before else "the last layer"
+    else:
+        place = "the last layer and after the final norm" if normed == state else "the last layer"
     return f"At step {count(last.step)} the state after {place} is {word}{why}{similarity} ({texts})."
+
+
+def _norm_changes(series: Series, place: int) -> list[str]:
+    """Say what the final norm turns the state into at one look, if into another one."""
+    state, normed = series.states[place][-1], _after_norm(series, place)
+    if normed is None or normed in (state, "undetermined"):
+        return []
+    before, after = series.looks[place].values, series.final_norm.looks[place].values
+    name = deciding(state, normed)
+    measure = f" ({MEASURES[name][0]} {_numbers_of(name, before, after)})" if name else ""
+    if normed in possible_states(before, len(before["share_common"]) - 1) and state in possible_states(after, 1):
+        return [f"After the final norm the state is {normed}{measure}, a difference within the confidence intervals."]
+    return [f"The final norm changes the state to {normed}{measure}."]
+
+
+def _numbers_of(name: str, before: Values, after: Values) -> str:
+    """Return a measure before and after the final norm, with as many digits as it takes to see the change."""
+    pairs = ((fixed(float(before[name][-1]), places), fixed(float(after[name][-1]), places)) for places in range(2, 7))
+    written = list(pairs)
+    return " → ".join(next((pair for pair in written if pair[0] != pair[1]), written[0]))
 
 
 def _where(series: Series, numbered: Sequence[int]) -> list[str]:
