@@ -122,7 +122,7 @@ class Series(StoredResult):
             the state after the final norm did last.
         packed: Each look as a text.
         layers: The states after the layers.
-        final_norm: The state after the final norm, as that of one layer; without numbers where there is none.
+        final_norm: The state after the final norm, as that of one layer; empty without such a norm.
     """
 
     SUMMARY: ClassVar[str] = "monitor.json"
@@ -258,7 +258,7 @@ MOST_CHANGES = 8
 
 
 def answer(series: Series) -> str:
-    """Return the state after the last layer, and after the final norm, at the last measurement; or why there is none.
+    """Return the state after the last layer, and after the final norm, at the last measurement; or why it is unknown.
 
     Args:
         series: What was measured.
