@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -201,6 +202,25 @@ def test_without_an_axis_for_heads_there_is_one_head() -> None:
         torch.testing.assert_close(call.weights[:, 0], (q[:, head] @ k[:, head].mT / 2).softmax(-1))
     (call,), _ = seen_of(lambda q, k, v: (q @ k.mT).softmax(-1) @ v, q[:, 0], k[:, 0], v[:, 0])
     torch.testing.assert_close(call.output[:, :, 0], (q[:, 0] @ k[:, 0].mT).softmax(-1) @ v[:, 0])
+
+
+@pytest.mark.parametrize("boolean", [False, True])
+@pytest.mark.parametrize(
+    "lead", [(), (1,), (HEADS,), (1, HEADS), (HEADS, 1), (HEADS, HEADS), (1, 1, HEADS), (2, HEADS, 1)]
+)
+def test_a_mask_of_the_fused_attention_may_have_any_axes_in_front(lead: tuple[int, ...], boolean: bool) -> None:
+    """Of as many inputs as heads, so that taking one axis for the other does not fail."""
+    generator = torch.Generator().manual_seed(4)
+    shape = (2, HEADS, HEADS, TOKENS, WIDTH) if len(lead) == 3 else (HEADS, HEADS, TOKENS, WIDTH)
+    q, k, v = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(3))
+    mask = torch.randn(*lead, TOKENS, TOKENS, generator=generator, dtype=torch.float64)
+    if boolean:
+        mask = (mask > 0) | torch.eye(TOKENS, dtype=torch.bool)
+    (call,), output = seen_of(partial(functional.scaled_dot_product_attention, attn_mask=mask), q, k, v)
+    added = torch.zeros(()).double().masked_fill(~mask, -torch.inf) if boolean else mask
+    weights = (q @ k.mT / math.sqrt(WIDTH) + added).softmax(dim=-1)
+    torch.testing.assert_close(output, weights @ v)
+    torch.testing.assert_close(call.weights, weights.flatten(0, -4))
 
 
 @pytest.mark.parametrize(("ahead", "causal"), [(0, True), (1, False), (2, False)])

@@ -141,13 +141,16 @@ def notes_of(ckpt: Checkpoint) -> dict[str, str]:
 
 
 def besides_the_form(attention: AttentionLayout) -> list[str]:
-    """Return what an attention has besides a softmax of a bilinear form of its input, apart from mask and rotations.
+    """Return what an attention has besides a softmax of a bilinear form of its input, apart from rotations.
+
+    Causal and full masks, and windows, are left out.
 
     Args:
         attention: How it was read.
     """
     besides = {
         f"{' and '.join(attention.normed)} normalized after their projection": bool(attention.normed),
+        "a mask that is neither full nor causal": attention.other_mask,
         "a soft cap": attention.soft_cap is not None,
         "sinks": attention.sinks is not None,
         "keys and values that come from no token": attention.further_senders > 0,

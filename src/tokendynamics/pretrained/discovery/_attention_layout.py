@@ -124,6 +124,8 @@ def attention_layout(
         parts, rotation, angles = _traced(inside, start, _numbers(attending.module), attention, block, tables)
     if projection is None:
         raise LayoutNotFoundError("no module reads the heads' outputs side by side")
+    causal = _is_causal(attention)
+    window, other_mask = _window(attention, causal=causal)
     layout = AttentionLayout(
         module=_within(attending, block),
         heads=shape[1],
@@ -133,14 +135,15 @@ def attention_layout(
         **cast("dict[str, Any]", parts),
         output=(_within(projection.call, block), projection.storage),
         scale=attention.scale,
-        causal=_is_causal(attention),
+        causal=causal,
         rotation=rotation,
         relative_bias=attention.bias is not None or (_biases(attention.mask) and not _by_token(attention.mask)),
         token_bias=_by_token(attention.mask),
         explicit=attention.explicit,
         soft_cap=attention.soft_cap,
         sinks=_name_of(attention.sinks, block.module),
-        window=attention.window,
+        window=window,
+        other_mask=other_mask,
         further_senders=0 if attention.further is None else attention.further[0].shape[2],
         norm=None if norm is None else (_within(norm[0], block), norm[1]),
         gate=None if projection.gate is None else _within(projection.gate, block),
@@ -223,6 +226,32 @@ def _is_causal(attention: AttentionCall) -> bool:
     weights = attention.weights
     later = weights[..., torch.ones(weights.shape[-2:], dtype=torch.bool).triu(1)]
     return attention.mask is not None and later.numel() > 0 and bool((later == 0).all())
+
+
+def _window(attention: AttentionCall, *, causal: bool) -> tuple[int | None, bool]:
+    """Return the width of a sliding window, None without one, and whether a mask hides other pairs of tokens besides.
+
+    Tokens that no token sees are padding, and what these see does not matter.
+    """
+    mask, tokens = attention.mask, attention.query.shape[2]
+    if attention.window is not None or mask is None or tokens != attention.key.shape[2]:
+        return attention.window, False
+    shown = mask if mask.dtype == torch.bool else mask > LOWEST_BIAS
+    shown = shown.expand(*shown.shape[:-2], tokens, tokens).flatten(0, -3) if shown.ndim > 2 else shown[None]
+    shown = shown.expand(len(shown), tokens, tokens)
+    seen = shown.any(dim=1)
+    pairs = seen[:, :, None] & seen[:, None]
+    distance = torch.arange(tokens, device=mask.device)
+    distance = distance[:, None] - distance
+
+    def is_width(width: int) -> bool:
+        usual = (distance >= 0) & (distance < width) if causal else torch.ones_like(distance, dtype=torch.bool)
+        return torch.equal(shown & pairs, usual & pairs)
+
+    if is_width(tokens):
+        return None, False
+    width = next((width for width in range(1, tokens) if causal and is_width(width)), None)
+    return width, width is None
 
 
 def _biases(mask: Tensor | None) -> bool:

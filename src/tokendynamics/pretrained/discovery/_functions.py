@@ -631,7 +631,10 @@ class _FusedArguments:
         del dropout_p, enable_gqa
         factor = float(query.shape[-1] ** -0.5 if scale is None else scale)
         grouped = _in_groups(query, key)
-        mask = attn_mask if attn_mask is None or attn_mask.ndim in (2, 4) else _by_head(attn_mask, grouped)
+        mask = attn_mask
+        if mask is not None and mask.ndim > 2 and not mask.ndim == query.ndim == 4:  # its last axes are the query's
+            mask = mask.expand(*query.shape[:-2], *mask.shape[-2:])
+            mask = mask if mask.ndim == 4 else _by_head(mask, grouped)
         by_head = (_by_head(query, grouped), _by_head(key, grouped), _by_head(value, grouped))
         return _FusedArguments(*by_head, mask, is_causal, factor)
 

@@ -66,6 +66,8 @@ class AttentionLayout:
         soft_cap: c of c·tanh(s/c); None without.
         sinks: Parameter with a learned logit for each head; None without.
         window: Width of a sliding window; None without. It is a mask, no part of the factors.
+        other_mask: Whether a mask hides other pairs of tokens than later ones, a window and padding: bands, prefixes,
+            the token itself, or pairs that depend on the tokens.
         norm: The norm whose output the attention reads, and what it is; None if it reads the state itself.
         error: Largest relative difference of the attention recomputed from these facts, where they were found.
         token_bias: Whether something is added to the logits that depends on the tokens, such as products of queries or
@@ -109,6 +111,7 @@ class AttentionLayout:
     output_norm: tuple[str, Norm] | None = None
     changed: bool = False
     after_output: AfterOutput = ""
+    other_mask: bool = False
 
     @property
     def normed(self) -> tuple[str, ...]:

@@ -114,6 +114,10 @@ def form_in_words(attention: AttentionLayout) -> str:
 
 def _attention(attention: AttentionLayout) -> list[tuple[str, str]]:
     mask = "a token sees itself and earlier ones" if attention.causal else "every token sees every token"
+    if attention.other_mask:
+        mask = (
+            "no later tokens are seen, and other pairs are hidden too" if attention.causal else "some pairs are hidden"
+        )
     heads = f"{attention.heads} of width {attention.d_head}"
     if attention.kv_heads != attention.heads:
         heads += f", {attention.kv_heads} of keys and values"
