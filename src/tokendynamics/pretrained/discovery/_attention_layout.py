@@ -124,8 +124,6 @@ def attention_layout(
         parts, rotation, angles = _traced(inside, start, _numbers(attending.module), attention, block, tables)
     if projection is None:
         raise LayoutNotFoundError("no module reads the heads' outputs side by side")
-    causal = _is_causal(attention)
-    window, other_mask = _window(attention, causal=causal)
     layout = AttentionLayout(
         module=_within(attending, block),
         heads=shape[1],
@@ -135,15 +133,13 @@ def attention_layout(
         **cast("dict[str, Any]", parts),
         output=(_within(projection.call, block), projection.storage),
         scale=attention.scale,
-        causal=causal,
+        **_masking(attention),
         rotation=rotation,
         relative_bias=attention.bias is not None or (_biases(attention.mask) and not _by_token(attention.mask)),
         token_bias=_by_token(attention.mask),
         explicit=attention.explicit,
         soft_cap=attention.soft_cap,
         sinks=_name_of(attention.sinks, block.module),
-        window=window,
-        other_mask=other_mask,
         further_senders=0 if attention.further is None else attention.further[0].shape[2],
         norm=None if norm is None else (_within(norm[0], block), norm[1]),
         gate=None if projection.gate is None else _within(projection.gate, block),
@@ -228,14 +224,14 @@ def _is_causal(attention: AttentionCall) -> bool:
     return attention.mask is not None and later.numel() > 0 and bool((later == 0).all())
 
 
-def _window(attention: AttentionCall, *, causal: bool) -> tuple[int | None, bool]:
-    """Return the width of a sliding window, None without one, and whether a mask hides other pairs of tokens besides.
+def _masking(attention: AttentionCall) -> dict[str, Any]:
+    """Return which of an `AttentionLayout`'s masks an attention has.
 
     Tokens that no token sees are padding, and what these see does not matter.
     """
-    mask, tokens = attention.mask, attention.query.shape[2]
+    causal, mask, tokens = _is_causal(attention), attention.mask, attention.query.shape[2]
     if attention.window is not None or mask is None or tokens != attention.key.shape[2]:
-        return attention.window, False
+        return {"causal": causal, "window": attention.window}
     shown = mask if mask.dtype == torch.bool else mask > LOWEST_BIAS
     shown = shown.expand(*shown.shape[:-2], tokens, tokens).flatten(0, -3) if shown.ndim > 2 else shown[None]
     shown = shown.expand(len(shown), tokens, tokens)
@@ -249,9 +245,9 @@ def _window(attention: AttentionCall, *, causal: bool) -> tuple[int | None, bool
         return torch.equal(shown & pairs, usual & pairs)
 
     if is_width(tokens):
-        return None, False
+        return {"causal": causal, "window": None}
     width = next((width for width in range(1, tokens) if causal and is_width(width)), None)
-    return width, width is None
+    return {"causal": causal, "window": width, "other_mask": width is None}
 
 
 def _biases(mask: Tensor | None) -> bool:
