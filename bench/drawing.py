@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.measure import Comparison, share
+from bench.measure import NOTHING_COMPARED, Comparison, share
 from tokendynamics.attention import Attention
 from tokendynamics.dynamics import Flow, simulate
 from tokendynamics.report import explore
@@ -81,4 +81,4 @@ def _compared(browser: Any, page: str, tokens: int, heads: int) -> Comparison:
         pairs.append((of_page, browser.execute_async_script(_COUNT, _MILLISECONDS, stage)))
     counts = f"{tokens} tokens, {heads} {'head' if heads == 1 else 'heads'}"
     words = f"pictures a second of the explorer, {counts}, against an empty canvas"
-    return share(words, pairs, at_least=0.9, error="none: no numbers are compared", unit="a second")
+    return share(words, pairs, at_least=0.9, error=NOTHING_COMPARED, unit="a second")

@@ -7,6 +7,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+NO_TARGET = "no target"
+"""Stands for the target of a row that is not judged."""
+
+NOTHING_COMPARED = "no numbers are compared"
+"""Stands for the error of rows on time or memory alone."""
+
 
 @dataclass(frozen=True)
 class Comparison:

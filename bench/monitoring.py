@@ -40,7 +40,7 @@ def _compared(name: str, model: nn.Module, texts: list[list[int]], shape: tuple[
     assert monitor.status == "measured", monitor.status
     pairs = [(each["look"], _SHARE * EVERY * each["step"]) for each in taken]
     workload = f"monitor, {name}: a look beside {_SHARE:.0%} of the time of {EVERY} steps"
-    return overhead(workload, pairs, at_most=1.0, error="none: the training is the same to the last bit")
+    return overhead(workload, pairs, at_most=1.0, error="the training is the same to the last bit")
 
 
 def _step(model: nn.Module, shape: tuple[int, int]) -> Callable[[], Tensor]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from bench.measure import Comparison, alternate, overhead, rounds_of
+from bench.measure import NOTHING_COMPARED, Comparison, alternate, overhead, rounds_of
 from tokendynamics.modules.language_model import LanguageModel, LanguageModelConfig
 from tokendynamics.modules.pairs import Pair
 from tokendynamics.modules.positions import ColumnsBeside, split
@@ -29,7 +29,7 @@ ARMS = {
     "divergence, in the paper's form": {"regime": "divergence", "form": "solve"},
     "contracting": {"regime": "contracting"},
 }
-OTHERS = "none: other models"
+OTHERS = "the models differ"
 _REMEDY = {"remedy": "diagonal"}
 _COLUMNS = {"columns": True}
 """As many columns of queries and keys as the remedy has, without what it does to them: see `network_of`."""
@@ -104,7 +104,7 @@ def _memory(
         ours, other = (statistics.median(each[arm] for each in rounds) for arm in (name, "baseline"))
         yield Comparison(
             f"memory of training, {size}: {name}", ours / 1e6, other / 1e6, middle, (min(ratios), max(ratios)),
-            f"≤ {_ALLOWED:g} × the baseline's", middle <= _ALLOWED, "none: memory", "MB",
+            f"≤ {_ALLOWED:g} × the baseline's", middle <= _ALLOWED, NOTHING_COMPARED, "MB",
         )  # fmt: skip
 
 

@@ -68,7 +68,7 @@ def _of_the_verdict(ckpt: Checkpoint, prompts: list[Tensor]) -> Comparison:
         "the trace without them",
         pairs[1:],
         at_most=1.05,
-        error="none: the same run, less the time inside them",
+        error="the same run, less the time inside them",
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.measure import Comparison, overhead, rounds_of
+from bench.measure import NOTHING_COMPARED, Comparison, overhead, rounds_of
 from tokendynamics.pretrained import Checkpoint, load
 from tokendynamics.pretrained.other_libraries import silenced
 
@@ -47,7 +47,7 @@ def _of_type(model_type: str, network: Any, most: float) -> Iterator[Comparison]
         f"load of a live {model_type}, against three forward passes of two prompts of 7 tokens",
         [(each["ours"], each["plain"]) for each in rounds_of(works, 5, clock=time.process_time)],
         at_most=1.0,
-        error="none: no numbers are compared",
+        error=NOTHING_COMPARED,
     )
 
 

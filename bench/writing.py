@@ -12,7 +12,7 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from bench.measure import Comparison, Cost, Curve, Row
+from bench.measure import NO_TARGET, Comparison, Cost, Curve, Row
 
 COMPARISONS = ("workload", "ours", "other", "ratio", "lowest–highest", "target", "met", "error")
 COSTS = (
@@ -25,7 +25,8 @@ def comparison_cells(row: Comparison) -> list[str]:
     """A comparison as the cells of a table."""
     ours, other = (f"{value:.4g} {row.unit}" for value in (row.ours, row.other))
     spread = f"{row.spread[0]:.2f}–{row.spread[1]:.2f}"
-    return [row.workload, ours, other, f"{row.ratio:.2f}", spread, row.target, "yes" if row.met else "NO", row.error]
+    met = "–" if row.target == NO_TARGET else "yes" if row.met else "NO"
+    return [row.workload, ours, other, f"{row.ratio:.2f}", spread, row.target, met, row.error]
 
 
 def cost_cells(row: Cost) -> list[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from bench.flows.peers import Solved, Solver
-from bench.measure import Comparison, rounds_of
+from bench.measure import NO_TARGET, Comparison, rounds_of
 
 RUNG = 10**0.25
 TIGHTEST = 1e-13
@@ -154,7 +154,7 @@ def against(
     mine, theirs = timed[one], timed[other]
     ratios = [slow / fast for fast, slow in zip(mine.seconds, theirs.seconds, strict=True)]
     ratio = statistics.median(ratios)
-    target = "none: told" if at_least is None else f"≥ {at_least:g} × faster"
+    target = NO_TARGET if at_least is None else f"≥ {at_least:g} × faster"
     met = at_least is None or (mine.right and theirs.right and ratio >= at_least)
     medians = (1e3 * statistics.median(each.seconds) for each in (mine, theirs))
     words = f"{mine.words}; {theirs.words}"
@@ -177,6 +177,6 @@ def _timed(race: Race, one: Contender, setting: Tuned, seconds: list[float], sol
 def _skipped(workload: str) -> Comparison:
     nothing = float("nan")
     return Comparison(
-        workload, nothing, nothing, nothing, (nothing, nothing), "none: skipped", True,
+        workload, nothing, nothing, nothing, (nothing, nothing), NO_TARGET, True,
         "not installed: it comes with the extra `bench`", "ms/system",
     )  # fmt: skip

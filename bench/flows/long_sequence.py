@@ -13,7 +13,7 @@ from bench.flows import equal_error, peers
 from bench.flows.costs import costs
 from bench.flows.equal_error import Contender, Entry, Race
 from bench.flows.sphere_flow import SphereFlow
-from bench.measure import Comparison, Cost, rounds_of, share
+from bench.measure import NO_TARGET, NOTHING_COMPARED, Comparison, Cost, rounds_of, share
 from tokendynamics.dynamics import Flow
 from tokendynamics.numerics.resources import limited_threads
 from tokendynamics.spaces import Sphere
@@ -155,9 +155,9 @@ def _memory(name: str, work: str, state: int) -> Comparison:
     beyond = int(done.stdout) - state
     ratio, limit = beyond / ALLOWED, f"{ALLOWED / 1e6:g} MB"
     what = "a right-hand side" if work == "velocity" else "a run of the batched engine"
-    target = f"under {limit}" if _JUDGED[work] else "none: told"
+    target = f"under {limit}" if _JUDGED[work] else NO_TARGET
     return Comparison(
         f"{name}, peak of {what} beyond the state of {state / 1e6:.1f} MB, against {limit}",
         beyond / 1e6, ALLOWED / 1e6, ratio, (ratio, ratio), target, ratio < 1 or not _JUDGED[work],
-        "none: memory", "MB",
+        NOTHING_COMPARED, "MB",
     )  # fmt: skip

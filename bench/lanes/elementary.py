@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numba import njit
 
-from bench.measure import Comparison, rounds_of, share
+from bench.measure import NO_TARGET, NOTHING_COMPARED, Comparison, rounds_of, share
 from tokendynamics.dynamics.engines.compiled.lanes import WIDTH, behind, exp, floats, load, room, store
 from tokendynamics.numerics.resources import limited_threads
 
@@ -23,13 +23,13 @@ def run() -> Iterator[Comparison]:
     """Units in the last place, then rates on one core."""
     yield _accuracy()
     numbers = np.linspace(-30.0, 0.0, NUMBERS)
-    found, plain, product = np.empty(NUMBERS), torch.from_numpy(numbers), torch.empty(NUMBERS, dtype=torch.float64)
+    results, plain, product = np.empty(NUMBERS), torch.from_numpy(numbers), torch.empty(NUMBERS, dtype=torch.float64)
     matrix = torch.linspace(-1, 1, SIDE * SIDE, dtype=torch.float64).view(SIDE, SIDE)
-    _exponentials(numbers, found, 1)
+    exponentials(numbers, results, 1)
     with limited_threads(1):
         seconds = rounds_of(
             {
-                "lanes": lambda: _exponentials(numbers, found, TIMES),
+                "lanes": lambda: exponentials(numbers, results, TIMES),
                 "torch": lambda: [torch.exp(plain, out=product) for _ in range(TIMES)],
                 "product": lambda: matrix @ matrix,
             },
@@ -37,7 +37,7 @@ def run() -> Iterator[Comparison]:
         )
     count, operations = NUMBERS * TIMES / 1e9, 2 * SIDE**3 / 1e9
     rates = [(count / taken["lanes"], count / taken["torch"]) for taken in seconds]
-    difference = np.abs(found / plain.exp().numpy() - 1).max()
+    difference = np.abs(results / plain.exp().numpy() - 1).max()
     yield share(
         "exponentials in lanes, of the rate of torch.exp in cache", rates, at_least=1.0,
         error=f"differ by {difference:.0e} of themselves", unit="G/s",
@@ -45,23 +45,23 @@ def run() -> Iterator[Comparison]:
     rates = [(count / taken["lanes"], operations / taken["product"]) for taken in seconds]
     ceiling = share(
         f"exponentials in lanes, of the operations of a {SIDE} × {SIDE} matrix product, the ceiling", rates,
-        at_least=0.0, error="none: rates", unit="G/s",
+        at_least=0.0, error=NOTHING_COMPARED, unit="G/s",
     )  # fmt: skip
-    yield replace(ceiling, target="none: told")
+    yield replace(ceiling, target=NO_TARGET)
 
 
 def _accuracy() -> Comparison:
     x = np.random.default_rng(0).uniform(-708, 709, size=POINTS)
     x[::2] = np.random.default_rng(1).uniform(-1, 0, size=POINTS // 2)
-    found = np.empty(POINTS)
-    _exponentials(x, found, 1)
+    results = np.empty(POINTS)
+    exponentials(x, results, 1)
     if np.finfo(np.longdouble).nmant < 60:
         return Comparison(
-            "exponential, units in the last place", np.nan, 1.0, np.nan, (np.nan, np.nan), "none: skipped", True,
+            "exponential, units in the last place", np.nan, 1.0, np.nan, (np.nan, np.nan), NO_TARGET, True,
             "no longer format here to compare with", "ulp",
         )  # fmt: skip
     exact = np.exp(x.astype(np.longdouble))
-    units = np.abs(found.astype(np.longdouble) - exact) / np.spacing(exact.astype(np.float64))
+    units = np.abs(results.astype(np.longdouble) - exact) / np.spacing(exact.astype(np.float64))
     worst = float(units.max())
     return Comparison(
         f"exponential over −708 … 709, {POINTS} points, units in the last place against a longer format",
@@ -69,14 +69,21 @@ def _accuracy() -> Comparison:
     )  # fmt: skip
 
 
-def _exponentials(numbers: np.ndarray, found: np.ndarray, times: int) -> None:
+def exponentials(numbers: np.ndarray, results: np.ndarray, times: int) -> None:
+    """Compute the exponentials of numbers by the lanes, each several times.
+
+    Args:
+        numbers: A multiple of the lanes' width.
+        results: Where they go.
+        times: How often.
+    """
     array, memory = room(2 * (min(len(numbers), NUMBERS) // WIDTH))
-    _through_lanes(memory, numbers, found, times)
+    _through_lanes(memory, numbers, results, times)
     del array
 
 
 @njit(error_model="numpy", nogil=True)
-def _through_lanes(memory, numbers, found, times):
+def _through_lanes(memory, numbers, results, times):
     count = min(len(numbers), NUMBERS) // WIDTH
     place = floats(memory)
     into = behind(place, count)
@@ -87,4 +94,4 @@ def _through_lanes(memory, numbers, found, times):
             for block in range(count):
                 store(into, block, exp(load(place, block)))
         for number in range(WIDTH * count):
-            found[first + number] = into[number]
+            results[first + number] = into[number]

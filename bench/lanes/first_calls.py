@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
-from bench.measure import Comparison
+from bench.measure import NOTHING_COMPARED, Comparison
 
 DIMS, DIMS_QUICKLY = (2, 3, 4, 8, 16), (3,)
 ALLOWED, ALLOWED_FROM_CACHE, REPEATS = 6.0, 1.5, 3
@@ -57,5 +57,5 @@ def _judged(name: str, seconds: list[float], allowed: float) -> Comparison:
     median = statistics.median(seconds)
     return Comparison(
         f"{name}, processor time", median, allowed, median / allowed, (min(seconds) / allowed, max(seconds) / allowed),
-        f"≤ {allowed:g} s", median <= allowed, "none: time",
+        f"≤ {allowed:g} s", median <= allowed, NOTHING_COMPARED,
     )  # fmt: skip

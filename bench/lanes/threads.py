@@ -11,14 +11,14 @@ import numpy as np
 import torch
 
 from bench.flows import many_small
-from bench.measure import Comparison
+from bench.measure import NO_TARGET, Comparison
 from tokendynamics.dynamics import simulate
 
 ROUNDS, AT_MOST = 7, 1.15
 
 
 def run() -> Iterator[Comparison]:
-    """One thread and two in turn, on systems that take seconds; told where there is one processor only."""
+    """One thread and two in turn, on systems that take seconds; not judged where there is one processor only."""
     flow, starts = many_small.flow().ours(), many_small.entry(quick=False).starts.repeat(4, 1, 1)
     threads, ends = torch.get_num_threads(), {}
 
@@ -37,7 +37,7 @@ def run() -> Iterator[Comparison]:
         two, single = (statistics.median(one[count][number] for one in taken) for count in (2, 1))
         yield Comparison(
             f"{len(starts)} systems of {many_small.TOKENS} × {many_small.DIM}, {what} of two threads against one",
-            two, single, ratio, (min(ratios), max(ratios)), f"≤ {limit:g} × the time" if limit else "none: told",
+            two, single, ratio, (min(ratios), max(ratios)), f"≤ {limit:g} × the time" if limit else NO_TARGET,
             limit is None or (ratio <= limit and same != "DIFFERENT"), same,
         )  # fmt: skip
 

@@ -1,0 +1,106 @@
+"""The bound by operation count: the time that the arithmetic of a run takes at the rates which lanes reach alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numba import njit
+
+from bench.lanes.elementary import NUMBERS, exponentials
+from tokendynamics.dynamics.engines.compiled.lanes import WIDTH, floats, fma, load, room, sqrt, store
+from tokendynamics.dynamics.engines.tableau import DOPRI5
+
+CHAINS = 8
+"""Independent results that are computed in turn, so that no instruction waits for another."""
+
+TIMES, EXPONENTIALS = 200_000, 200
+
+
+def works() -> dict[str, Callable[[], float]]:
+    """Return by kind of operation what measures its rate, in results a second of processor time."""
+    numbers, into = np.linspace(-30.0, 0.0, NUMBERS), np.empty(NUMBERS)
+    array, memory = room(CHAINS + 2)
+
+    def rate(work: Callable[[int, int], None]) -> Callable[[], float]:
+        def measured() -> float:
+            array[:] = 1.25
+            return _rate(lambda: work(memory, TIMES), CHAINS * WIDTH * TIMES)
+
+        measured()  # compiles
+        return measured
+
+    return {
+        "products": rate(_products),
+        "divisions": rate(_divisions),
+        "roots": rate(_roots),
+        "exponentials": lambda: _rate(lambda: exponentials(numbers, into, EXPONENTIALS), NUMBERS * EXPONENTIALS),
+    }
+
+
+def seconds(tokens: int, dim: int, evaluations: float, rates: Mapping[str, float]) -> float:
+    """Return the least time of a system's run, if all operations but these cost nothing and none waits.
+
+    One head with any `qk` and `ov` on the sphere, softmax weights, the pair of Dormand and Prince. Additions,
+    multiplications and comparisons count as the fused products that take as long.
+
+    Args:
+        tokens: Of the system.
+        dim: Of its tokens.
+        evaluations: Of the right-hand side.
+        rates: By kind, in results a second.
+    """
+    # Norm and point, the mean over its weights' sum, and two products to make the vector tangent.
+    of_token = 5 * dim + 2 * dim * dim  # query and output
+    of_pair = 2 * dim + 3  # logit and mean; the largest logit, the difference to it, the sum of the weights
+    stages = sum(1 + sum(factor != 0 for factor in row) for row in DOPRI5.stages[1:])
+    of_steps = dim * (stages + 1 + sum(factor != 0 for factor in DOPRI5.error)) / (len(DOPRI5.stages) - 1)
+    counts = {
+        "products": tokens * (of_token + of_steps) + tokens**2 * of_pair,
+        "divisions": 2 * tokens,
+        "roots": tokens,
+        "exponentials": tokens**2,
+    }
+    return evaluations * sum(count / rates[kind] for kind, count in counts.items())
+
+
+def _rate(work: Callable[[], object], results: int) -> float:
+    start = time.process_time()
+    work()
+    return results / (time.process_time() - start)
+
+
+@njit(error_model="numpy")
+def _products(memory, times):
+    place = floats(memory)
+    factor, summand = load(place, 8), load(place, 9)
+    a, b, c, d = load(place, 0), load(place, 1), load(place, 2), load(place, 3)
+    e, f, g, h = load(place, 4), load(place, 5), load(place, 6), load(place, 7)
+    for _ in range(times):
+        a, b, c, d = fma(a, factor, summand), fma(b, factor, summand), fma(c, factor, summand), fma(d, factor, summand)
+        e, f, g, h = fma(e, factor, summand), fma(f, factor, summand), fma(g, factor, summand), fma(h, factor, summand)
+    store(place, 0, a + b + c + d + e + f + g + h)
+
+
+@njit(error_model="numpy")
+def _divisions(memory, times):
+    place = floats(memory)
+    number = load(place, 8)
+    a, b, c, d = load(place, 0), load(place, 1), load(place, 2), load(place, 3)
+    e, f, g, h = load(place, 4), load(place, 5), load(place, 6), load(place, 7)
+    for _ in range(times):
+        a, b, c, d = number / a, number / b, number / c, number / d
+        e, f, g, h = number / e, number / f, number / g, number / h
+    store(place, 0, a + b + c + d + e + f + g + h)
+
+
+@njit(error_model="numpy")
+def _roots(memory, times):
+    place = floats(memory)
+    a, b, c, d = load(place, 0), load(place, 1), load(place, 2), load(place, 3)
+    e, f, g, h = load(place, 4), load(place, 5), load(place, 6), load(place, 7)
+    for _ in range(times):
+        a, b, c, d = sqrt(a), sqrt(b), sqrt(c), sqrt(d)
+        e, f, g, h = sqrt(e), sqrt(f), sqrt(g), sqrt(h)
+    store(place, 0, a + b + c + d + e + f + g + h)
