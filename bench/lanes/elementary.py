@@ -25,11 +25,11 @@ def run() -> Iterator[Comparison]:
     numbers = np.linspace(-30.0, 0.0, NUMBERS)
     results, plain, product = np.empty(NUMBERS), torch.from_numpy(numbers), torch.empty(NUMBERS, dtype=torch.float64)
     matrix = torch.linspace(-1, 1, SIDE * SIDE, dtype=torch.float64).view(SIDE, SIDE)
-    exponentials(numbers, results, 1)
+    _exponentials(numbers, results, 1)
     with limited_threads(1):
         seconds = rounds_of(
             {
-                "lanes": lambda: exponentials(numbers, results, TIMES),
+                "lanes": lambda: _exponentials(numbers, results, TIMES),
                 "torch": lambda: [torch.exp(plain, out=product) for _ in range(TIMES)],
                 "product": lambda: matrix @ matrix,
             },
@@ -54,7 +54,7 @@ def _accuracy() -> Comparison:
     x = np.random.default_rng(0).uniform(-708, 709, size=POINTS)
     x[::2] = np.random.default_rng(1).uniform(-1, 0, size=POINTS // 2)
     results = np.empty(POINTS)
-    exponentials(x, results, 1)
+    _exponentials(x, results, 1)
     if np.finfo(np.longdouble).nmant < 60:
         return Comparison(
             "exponential, units in the last place", np.nan, 1.0, np.nan, (np.nan, np.nan), NO_TARGET, True,
@@ -69,14 +69,7 @@ def _accuracy() -> Comparison:
     )  # fmt: skip
 
 
-def exponentials(numbers: np.ndarray, results: np.ndarray, times: int) -> None:
-    """Compute the exponentials of numbers by the lanes, each several times.
-
-    Args:
-        numbers: A multiple of the lanes' width.
-        results: Where they go.
-        times: How often.
-    """
+def _exponentials(numbers: np.ndarray, results: np.ndarray, times: int) -> None:
     array, memory = room(2 * (min(len(numbers), NUMBERS) // WIDTH))
     _through_lanes(memory, numbers, results, times)
     del array
