@@ -287,10 +287,11 @@ class Field:
         multiples = self.multiples
         if multiples is not None and not self.identity_values:
             weights = weights * multiples[..., None, None]
-        lengths = inner(x, x, self.geometry.metric).rsqrt().unsqueeze(-3)
-        differences = (x.unsqueeze(-3) - x[..., part, :].unsqueeze(-2)) * lengths
-        pull = self.factor * (weights.sum(dim=-3).unsqueeze(-1) * differences).sum(dim=-2)
-        return self.geometry.tangent_part(receivers, pull)
+        lengths = inner(x, x, self.geometry.metric).rsqrt()
+        of_all_heads = weights.squeeze(-3) if weights.shape[-3] == 1 else weights.sum(dim=-3)
+        differences = x.unsqueeze(-3) - x[..., part, :].unsqueeze(-2)
+        pull = ((of_all_heads * lengths.mT).unsqueeze(-2) @ differences).squeeze(-2)
+        return self.geometry.tangent_part(receivers, pull if self.factor == 1.0 else self.factor * pull)
 
 
 def _pieces(x: Tensor) -> list[slice]:
