@@ -336,6 +336,44 @@ def test_a_layer_that_lands_on_zero_is_a_status() -> None:
     np.testing.assert_array_equal(over.tensor[:, 0, 0], [1.5, 0.5, -0.5, 0.5])
 
 
+@pytest.mark.parametrize("method", ["dopri5", "dop853", "bosh3"])
+@pytest.mark.parametrize("dim", [1, 3])
+def test_a_token_that_no_other_sees_passes_zero_with_a_status(method: str, dim: int) -> None:
+    """A frozen token repels it, so that x' = −u along one line: nothing bends at zero, and steps are long there."""
+    mask = [[True, False], [True, False]]
+    attention = td.Attention(0 * np.eye(dim), -np.eye(dim), mask=mask)
+    flow = td.Flow(attention, td.Normalized("pre"), frozen=[0])
+    line = np.full(dim, dim**-0.5)
+    start = np.stack([np.stack([line, radius * line]) for radius in (2.0, 3.7, 50.0)])
+    run = td.simulate(flow, start, [0.0, 1.0, 10.0], method=method)
+    assert list(run.status) == ["radius reached zero", "radius reached zero", "reached the horizon"]
+    np.testing.assert_allclose(run.end_times, [2.0 - 1e-8, 3.7 - 1e-8, 10.0], rtol=1e-9)
+    np.testing.assert_allclose(run.tensor[:2, -1, 1].norm(dim=-1), 1e-8, rtol=1e-3)
+
+
+def test_a_token_that_turns_round_before_zero_goes_on() -> None:
+    """Radius 1.5 − sin t along a line, and past zero and back within a step where it is 0.99 − sin t."""
+    attention = td.Attention([[0.0]], td.Sinusoidal([[-1.0]], 1.0, 1.0, np.pi / 2), mask=[[True, False], [True, False]])
+    flow = td.Flow(attention, td.Normalized("pre"), frozen=[0])
+    run = td.simulate(flow, [[[1.0], [1.5]], [[1.0], [0.99]]], [0.0, 20.0], rtol=1e-3, method="dop853")
+    assert list(run.status) == ["reached the horizon", "radius reached zero"]
+    assert float(run.end_times[1]) == pytest.approx(np.arcsin(0.99), abs=1e-3)
+
+
+@pytest.mark.parametrize("method", ["dopri5", "dop853"])
+def test_a_field_that_is_not_finite_at_the_start_asks_no_function_at_nan(method: str) -> None:
+    asked = []
+
+    def gate(t: float) -> np.ndarray:
+        asked.append(t)
+        return np.eye(3)
+
+    flow = td.Flow(td.Attention(gate, IDENTITY), td.Normalized("scaled"))
+    run = td.simulate(flow, np.tile(np.eye(3), (2, 1, 1)), [-1.0, 1.0], method=method)
+    assert list(run.status) == ["not finite", "not finite"]
+    assert np.isfinite(asked).all()
+
+
 def test_an_output_of_length_zero_has_no_direction() -> None:
     flow = td.Flow(td.Attention(0 * IDENTITY, IDENTITY), td.Normalized("peri"))
     run = td.simulate(flow, np.array([[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]]), [0.0, 1.0])

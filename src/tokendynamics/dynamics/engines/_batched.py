@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tokendynamics.dynamics._field import Field
 from tokendynamics.dynamics._status import Status
-from tokendynamics.dynamics.engines._crossings import crossings, is_sampled, may_cross
+from tokendynamics.dynamics.engines._crossings import RadiusGuard, crossings, is_sampled, may_cross
 from tokendynamics.dynamics.engines._endings import of_stuck
 from tokendynamics.dynamics.engines._stages import Attempt, Coefficients, take_step
 from tokendynamics.dynamics.engines.problem import Outcome, Problem
@@ -149,6 +149,8 @@ class _Block:
         size, speed = (self._in_tolerances(field, part, y) for part in (y, slope))
         tiny = (size < 1e-5) | (speed < 1e-5)
         guess = torch.where(tiny, torch.full_like(size, 1e-6), 0.01 * size / speed.clamp_min(1e-300)).clamp_max(length)
+        # A field that is not finite at the start leaves no step, and no function of time is asked at NaN.
+        guess = torch.where(torch.isfinite(guess), guess, torch.zeros_like(guess))
         ahead = field.velocity(y + guess[:, None, None].to(y) * slope, field_time(field, t + guess))
         bend = self._in_tolerances(field, ahead - slope, y) / guess
         largest = torch.maximum(speed, bend)
@@ -282,9 +284,11 @@ class _Block:
     def _looked_into(self, number: int, moving: _Moving, attempt: Attempt, values: Tensor, accepted: Tensor) -> Tensor:
         """Return the systems, by index, in whose step the value of an event may be zero somewhere."""
         event, before, after = self.events[number], moving.values[:, number], values[:, number]
+        reach = self.problem.tableau.reach * attempt.h
         if is_sampled(event):
-            reach = self.problem.tableau.reach
-            which = accepted & may_cross(event, before, after, attempt.start, attempt.stages, reach * attempt.h)
+            which = accepted & may_cross(event, before, after, attempt.start, attempt.stages, reach)
+        elif isinstance(event, RadiusGuard):
+            which = accepted & event.may_be_passed(attempt.start, attempt.stages, reach)
         else:
             which = accepted & (before > 0) & (after <= 0)
         return which.nonzero().squeeze(-1)
@@ -319,7 +323,10 @@ class _Block:
             x = chosen.project(part.taken(index).at(share))
             return event.value(chosen, x, t[index] + share * h[index]).to(torch.float64)
 
-        crossed, shares = crossings(value, before[rows], after[rows])
+        if isinstance(event, RadiusGuard):
+            crossed, shares = event.passages(lambda index, share: part.taken(index).at(share), before[rows])
+        else:
+            crossed, shares = crossings(value, before[rows], after[rows])
         return rows[crossed], shares
 
     def _record(self, moving: _Moving, attempt: Attempt, values: Tensor, looked_into: list[Tensor]) -> None:

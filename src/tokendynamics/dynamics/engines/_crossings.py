@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -38,6 +39,9 @@ SLOWER = 10.0
 Values = Callable[[Tensor, Tensor], Tensor]
 """From rows (n,) and shares (n,) of the step to values (n,)."""
 
+States = Callable[[Tensor, Tensor], Tensor]
+"""Likewise to states (n, token, dim)."""
+
 
 @dataclass(frozen=True)
 class OverflowGuard(NormAbove):
@@ -48,7 +52,8 @@ class OverflowGuard(NormAbove):
 class RadiusGuard:
     """Ends a run in which a token's radius falls to zero, up to `least`: its direction is then rounding.
 
-    Looked at once a step: under step control no accepted step passes zero, where directions jump.
+    A token whose direction does not matter to its motion, as others do not see it, passes zero as smoothly as any
+    other state: step control does not notice, so that steps which are long enough are looked into.
 
     Attributes:
         least: The radius that counts as zero, in units of x.
@@ -67,6 +72,40 @@ class RadiusGuard:
         square = way.square().sum(dim=-1, keepdim=True).clamp_min(torch.finfo(way.dtype).tiny)
         share = (-(before * way).sum(dim=-1, keepdim=True) / square).clamp(0, 1)
         return ((before + share * way).norm(dim=-1) <= self.least).any(dim=-1)
+
+    def may_be_passed(self, start: Tensor, slopes: Tensor, reach: Tensor) -> Tensor:
+        """Tell in which steps some token can come to zero at all, (system,); the arguments are those of `may_cross`."""
+        farthest = reach[:, None] * slopes.abs().amax(dim=0).norm(dim=-1)
+        return ~(farthest < start.norm(dim=-1) - self.least).all(dim=-1)
+
+    def passages(self, states: States, before: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the rows in which a token passes zero within its step, and at what share of it first.
+
+        Args:
+            states: Those of each row at a share of its step.
+            before: The value of each row at the start of the step, (row,).
+        """
+        rows = torch.arange(len(before), device=before.device)
+        shares = torch.tensor(PLACES, dtype=torch.float64, device=before.device)
+        places = [states(rows, share.expand(len(rows))).detach() for share in shares]
+        passed = torch.stack([self.is_passed(left, right) for left, right in pairwise(places)])
+        row, low, high = _first_parts(passed, shares)
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            ends = [states(row, share).detach() for share in (low, middle, high)]
+            halves = [self.is_passed(*half) for half in pairwise(ends)]
+            # A path that bends away from zero shows it here.
+            still = halves[0] | halves[1]
+            low, high = torch.where(halves[0], low, middle), torch.where(halves[0], middle, high)
+            row, low, high = row[still], low[still], high[still]
+        return row, high
+
+
+def _first_parts(passed: Tensor, shares: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return rows (n,) and both ends (n,) of the first part that is passed, of (part, row)."""
+    row = passed.any(dim=0).nonzero().squeeze(-1)
+    part = passed[:, row].to(torch.int8).argmax(dim=0)
+    return row, shares[part], shares[part + 1]
 
 
 def crossings(values: Values, before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
