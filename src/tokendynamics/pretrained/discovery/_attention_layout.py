@@ -290,10 +290,7 @@ def _start(
     norm = _norm_before(attending, block, calls, (shape[0], shape[2]))
     x = attending.x
     if attending is block:
-        inner = ((call, call.norm) for call in calls if block.start < call.start < call.end < time)
-        norm = next(
-            ((call, seen_norm) for call, seen_norm in inner if seen_norm is not None and call.x is not None), None
-        )
+        norm = _norm_of_block(block, calls, time)
         x = x if norm is None else norm[0].y
     elif norm is None and (inner := _norm_inside(attending, calls, time)) is not None:
         norm, x = inner, inner[0].y
@@ -305,6 +302,21 @@ def _start(
     if start.shape[-1] != width:
         raise LayoutNotFoundError(f"it reads {start.shape[-1]} features of a token, and a state has {width}")
     return start, norm
+
+
+def _norm_of_block(block: ModuleCall, calls: Sequence[ModuleCall], time: int) -> tuple[ModuleCall, Norm] | None:
+    """Return the norm that a block which attends by itself reads first; None without one.
+
+    Of several, the first whose output a module reads before the attention: the others may be of another part.
+    """
+    inside = [call for call in calls if block.start < call.start < call.end < time]
+    norms = [(call, call.norm) for call in inside if call.norm is not None and call.x is not None]
+
+    def is_read(norm: ModuleCall) -> bool:
+        later = (call.x for call in inside if call.start > norm.end)
+        return any(x is not None and x.shape == norm.y.shape and torch.equal(x, norm.y) for x in later)
+
+    return next((norm for norm in norms if is_read(norm[0])), next(iter(norms), None))
 
 
 def _norm_inside(attending: ModuleCall, calls: Sequence[ModuleCall], time: int) -> tuple[ModuleCall, Norm] | None:
@@ -494,8 +506,25 @@ def output_projection(
         if plain or norm is not None or gate is not None:
             storage = stored_how(call)
             if storage is not None:
+                beside = [other for other in calls if gate is None or other.name != gate.name]
+                _check_reads_alone(call, wanted, time, block, beside)
                 return OutputProjection(call, storage, gate, norm)
     return None
+
+
+def _check_reads_alone(
+    projection: ModuleCall, outputs: Tensor, time: int, block: ModuleCall, calls: Sequence[ModuleCall]
+) -> None:
+    """Refuse heads whose outputs two maps read, one beside the other."""
+    for call in calls:
+        apart = time < call.start and (call.end < projection.start or projection.end < call.start)
+        if not apart or call.end > block.end or call.name == projection.name:
+            continue
+        x = as_features(call.x, *outputs.shape[:2])
+        reads = x is not None and x.shape == outputs.shape and relative_error(x, outputs) < TRUSTED
+        if reads and not torch.equal(call.y.flatten(), outputs.flatten()) and stored_how(call) is not None:
+            names = " and ".join(_within(one, block) for one in (call, projection))
+            raise LayoutNotFoundError(f"two modules read the heads' outputs side by side ({names})")
 
 
 def _norm_between(x: Tensor, outputs: Tensor, calls: Sequence[ModuleCall]) -> tuple[ModuleCall, Norm] | None:

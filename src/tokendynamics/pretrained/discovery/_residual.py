@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -210,6 +211,12 @@ def residual_of(
         raise LayoutNotFoundError(
             "the block's output is no sum of its input, its attention and the output of one other module"
         )
+    parts = [part for part in (residual.attention, residual.feed_forward) if part is not None]
+    for part in parts:
+        # Projections of PyTorch's attention are calls of its name, each a module.
+        ran = max(Counter(id(call.module) for call in inside.calls if inside.name(call) == part).values(), default=1)
+        if ran > parts.count(part):  # a gate would act on all of its outputs
+            raise LayoutNotFoundError(f"what it adds comes from {part}, which runs {ran} times in it")
     return residual
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -237,6 +238,12 @@ _LARGE = 2**24
 _STRIDE = 13
 """By how many entries such rows are apart."""
 
+_SHARED = 2**16
+"""Entries from which parameters of one kind share their memory."""
+
+_OF_A_KIND = 61
+"""How many of a kind, one after the other, differ from each other."""
+
 
 def discover_in_network(
     network: nn.Module, inputs: Callable[[int], Mapping[str, Any]], name: str, *, decoder: bool = False
@@ -302,10 +309,40 @@ def _is_table_of_angles(values: Tensor) -> bool:
     return any(bool((squares - 1).abs().max() < 1e-3) for squares in (halves, neighbours))
 
 
+class _Drawn:
+    """Random values of parameters, no two of which have a row or a column in common; large ones share memory."""
+
+    def __init__(self) -> None:
+        self._lines: dict[tuple[Any, ...], Tensor] = {}
+        self._counts: Counter[tuple[Any, ...]] = Counter()
+
+    def like(self, name: str, parameter: nn.Parameter) -> Tensor:
+        """Return values for a parameter; by its name, so that further ones of a network change nothing for it."""
+        shape, numel = parameter.shape, parameter.numel()
+        if numel < _SHARED:
+            return random_values(shape, _seeded(name)).to(parameter.dtype)
+        # Those of other blocks, and others in a list, are the same numbers from another place on.
+        kind = (re.sub(r"(?<![^.])\d+(?![^.])", "*", name), shape, parameter.dtype)
+        rows, columns = shape[0], numel // shape[0]
+        stride = _STRIDE if parameter.ndim == 2 and numel >= _LARGE else columns
+        if kind not in self._lines:
+            line = torch.Size((1, stride * (rows - 1) + columns + _OF_A_KIND * (stride + 1)))
+            fan_in = shape[-1] if parameter.ndim > 1 else 1
+            values = random_values(line, _seeded(kind[0])) * (line[1] / fan_in) ** 0.5
+            self._lines[kind] = values[0].to(parameter.dtype)
+        start = self._counts[kind] % _OF_A_KIND * (stride + 1)
+        self._counts[kind] += 1
+        return self._lines[kind].as_strided((rows, columns), (stride, 1), start).view(shape)
+
+
+def _seeded(name: str) -> torch.Generator:
+    return torch.Generator().manual_seed(_SEED + zlib.crc32(name.encode()))
+
+
 @contextmanager
 def _changed(network: nn.Module, random: Literal["all", "zeros", "none"]) -> Iterator[None]:
-    """Let parameters, or their zeros, be random inside the block; blocks of one kind share theirs, to save memory."""
-    drawn: dict[tuple[Any, ...], Tensor] = {}
+    """Let parameters, or their zeros, be random inside the block."""
+    drawn = _Drawn()
     former: list[tuple[nn.Parameter, Tensor]] = []
     try:
         for name, parameter in network.named_parameters() if random != "none" else ():
@@ -313,22 +350,11 @@ def _changed(network: nn.Module, random: Literal["all", "zeros", "none"]) -> Ite
                 continue
             if _is_table_of_angles(parameter.data):
                 continue
-            kind = (re.sub(r"\d+", "*", name), parameter.shape, parameter.dtype)
-            if kind not in drawn:
-                # By its name, not by its turn: further parameters of a network change nothing for the others.
-                generator = torch.Generator().manual_seed(_SEED + zlib.crc32(kind[0].encode()))
-                if parameter.ndim != 2 or parameter.numel() < _LARGE:
-                    drawn[kind] = random_values(parameter.shape, generator).to(parameter.dtype)
-                else:
-                    rows, columns = parameter.shape
-                    line = random_values(torch.Size((1, _STRIDE * rows + columns)), generator)[0].to(parameter.dtype)
-                    line = line * (line.numel() / columns) ** 0.5
-                    drawn[kind] = line.as_strided((rows, columns), (_STRIDE, 1))
             former.append((parameter, parameter.data))
             if random == "all":
-                parameter.data = drawn[kind]
+                parameter.data = drawn.like(name, parameter)
             elif bool((zero := parameter.data == 0).any()):
-                parameter.data = torch.where(zero, drawn[kind], parameter.data)
+                parameter.data = torch.where(zero, drawn.like(name, parameter), parameter.data)
         yield
     finally:
         for parameter, data in former:
