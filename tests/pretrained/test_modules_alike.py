@@ -1,4 +1,4 @@
-"""Modules of one block that differ by a number in their names, or run twice, are told apart."""
+"""Modules of one block that differ by a number in their names, or run twice, are distinguished."""
 
 from __future__ import annotations
 
