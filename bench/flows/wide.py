@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 
 import torch
@@ -45,8 +46,8 @@ def entry(quick: bool) -> Entry:
 def run(quick: bool = False) -> Iterator[Comparison | Cost]:
     """The right-hand side in both forms, then whole runs."""
     flow, starts = _flow_and_starts()
-    yield from _right_hand_sides(flow, starts)
     with limited_threads(1):
+        yield from _right_hand_sides(flow, starts)
         yield from _whole_runs(flow, starts, quick)
 
 
@@ -82,6 +83,7 @@ def _right_hand_sides(flow: SphereFlow, starts: Tensor) -> Iterator[Comparison]:
             "reduced": lambda: reduced.velocity(coordinates, t),
         },
         ROUNDS,
+        clock=time.process_time,
     )
     operations = 2 * len(rows) * DIM * DIM
     # Queries and logits of every head; ov is the identity, so that the heads' weights are summed before the average.
@@ -89,7 +91,7 @@ def _right_hand_sides(flow: SphereFlow, starts: Tensor) -> Iterator[Comparison]:
     name = f"{STARTS} starts of {TOKENS} × {DIM}, {HEADS} causal gated heads"
     rates = [(needed / one["direct"] / 1e9, operations / one["product"] / 1e9) for one in seconds]
     error = f"differs from the plain form by {_largest(direct[:BLOCK] - plain):.0e} of {_largest(direct):.0e}"
-    yield share(f"{name}, direct right-hand side, of the matrix product's rate", rates, at_least=0.65, error=error)
+    yield share(f"{name}, direct right-hand side, of the matrix product's rate", rates, at_least=0.8, error=error)
     error = f"differs from direct by {_largest(lifted - direct):.0e} of {_largest(direct):.0e}"
     pairs = [(one["reduced"], one["direct"]) for one in seconds]
     yield speedup(f"{name}, right-hand side in the span against direct", pairs, at_least=3, error=error)
