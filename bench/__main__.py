@@ -21,6 +21,7 @@ from bench import (
     baseline,
     circuits,
     comparing,
+    diagnosing,
     drawing,
     growing,
     heads,
@@ -40,9 +41,8 @@ from bench import (
 from bench.measure import Comparison, Cost, Row
 from bench.writing import COMPARISONS, COSTS, comparison_cells, cost_cells, write
 
-NETWORKS: dict[str, Callable[[], Iterable[Row]]] = {
+FULL: dict[str, Callable[[], Iterable[Row]]] = {
     "spectra": spectra.run,
-    "tracing": tracing.run,
     "levers": levers.run,
     "heads": heads.run,
     "comparing": comparing.run,
@@ -57,12 +57,18 @@ NETWORKS: dict[str, Callable[[], Iterable[Row]]] = {
     "teaching": teaching.run,
     "monitoring": monitoring.run,
 }
-FLOWS: dict[str, Callable[[bool], Iterable[Row]]] = {
+"""What runs in full only."""
+
+QUICK: dict[str, Callable[[bool], Iterable[Row]]] = {
     "simulating": simulating.run,
     "lanes": lanes.run,
     "sweeping": sweeping.run,
     "growing": growing.run,
+    "tracing": tracing.run,
+    "diagnosing": diagnosing.run,
 }
+"""What has a quick form as well."""
+
 PEERS = ("numpy", "scipy", "torch", "numba", "torchdiffeq", "torchode", "diffrax", "jax")
 
 
@@ -75,12 +81,12 @@ def main() -> int:
     machine = _machine(arguments.threads, arguments.quick)
     words = ", ".join(f"{name} {value}" for name, value in machine.items())
     console.print(f"Ratios from alternating runs in this process ({words}); times are no results.")
-    works = {name: partial(work, arguments.quick) for name, work in FLOWS.items()}
-    works |= {} if arguments.quick and not arguments.only else NETWORKS
+    works = {name: partial(work, arguments.quick) for name, work in QUICK.items()}
+    chosen = arguments.only or [*works, *(() if arguments.quick else FULL)]
     rows: list[Row] = []
-    for name in arguments.only or works:
+    for name in chosen:
         console.print(f"running {name} …")
-        rows.extend((works | NETWORKS)[name]())
+        rows.extend((works | FULL)[name]())
         if arguments.out is not None:  # after each, for what takes hours may be stopped
             write(arguments.out, machine, rows)
     console.print(_table(COSTS, [cost_cells(row) for row in rows if isinstance(row, Cost)]))
@@ -94,27 +100,27 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=[*FLOWS, *NETWORKS], action="append", help="one to run; may be repeated")
+    parser.add_argument("--only", choices=[*QUICK, *FULL], action="append", help="one to run; may be repeated")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="PyTorch threads")
     parser.add_argument("--out", type=Path, help="folder for bench.json, bench.md and the curves")
     parser.add_argument(
         "--against", type=Path, metavar="FILE", help="bench.json of an earlier run to compare ratios with"
     )
-    quick = f"fewer and smaller runs, and of {', '.join(NETWORKS)} none: minutes"
+    quick = f"fewer and smaller runs, without {', '.join(FULL)}: minutes"
     parser.add_argument("--quick", action="store_true", help=quick)
     return parser.parse_args()
 
 
 def _machine(threads: int, quick: bool) -> dict[str, str]:
     """What the numbers were measured on and with."""
-    found = {"processor": _processor(), "cores": str(os.cpu_count()), "threads": str(threads), "quick": str(quick)}
-    found["python"] = platform.python_version()
+    machine = {"processor": _processor(), "cores": str(os.cpu_count()), "threads": str(threads), "quick": str(quick)}
+    machine["python"] = platform.python_version()
     for name in PEERS:
         try:
-            found[name] = version(name)
+            machine[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+            machine[name] = "not installed"
+    return machine
 
 
 def _processor() -> str:
