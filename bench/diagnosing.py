@@ -98,12 +98,13 @@ class _Clock:
 def _measured(threads: int) -> dict[str, float]:
     clock = _Clock()
     bootstrap._find_and_load = clock.around(_IMPORTING, bootstrap._find_and_load)
-    from tokendynamics.diagnosis import _diagnose
+    from tokendynamics.diagnosis import diagnose
 
+    around = sys.modules[diagnose.__module__]
     for name, stage in _STAGES.items():
-        setattr(_diagnose, name, clock.around(stage, getattr(_diagnose, name)))
+        setattr(around, name, clock.around(stage, getattr(around, name)))
     with tempfile.TemporaryDirectory() as folder:
-        diagnosis = _diagnose.diagnose("smollm2", threads=threads)
+        diagnosis = diagnose("smollm2", threads=threads)
         clock.around("files", diagnosis.save)(Path(folder) / "saved")
         clock.around("page", diagnosis.report)(Path(folder) / "report.html")
     clock.around("rest", lambda: None)()
