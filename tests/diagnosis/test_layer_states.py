@@ -20,6 +20,7 @@ from tokendynamics.diagnosis.tracing.layer_states import (
     states_within,
     worst_layer,
 )
+from tokendynamics.diagnosis.verdict import Verdict, Worst
 
 A_LITTLE = 1e-9
 
@@ -104,6 +105,25 @@ def test_the_worst_layer_is_by_state_then_by_measure(
     trace = a_trace(common, kappa, excess)
     assert layer_states(trace) == states
     assert worst_layer(trace, states) == worst
+
+
+@pytest.mark.parametrize(
+    ("layers", "final", "headline"),
+    [
+        (("spread",) * 3, None, "spread after every layer"),
+        (("spread",) * 3, "spread", "spread after every layer"),
+        (("spread",) * 3, "one point", "spread after every layer, one point after the final norm"),
+        (("spread",), None, "spread after the only layer"),
+        (("spread", "consensus", "spread"), None, "spread after the last layer; worst: consensus, layer 2"),
+        (("consensus",) * 2, None, "consensus after the last layer; worst: consensus, layer 2"),
+        (("undetermined", "spread"), None, "spread after the last layer; worst: spread, layer 2"),
+    ],
+)
+def test_the_headline_says_where_it_is_worst_only_where_something_is(
+    layers: tuple[State, ...], final: State | None, headline: str
+) -> None:
+    worst = Worst(layers[1] if layers[1:] else layers[0], min(2, len(layers)))
+    assert Verdict(layers[-1], worst, layers, (), (), final).headline == headline
 
 
 def test_one_text_or_the_same_one_again_determines_nothing() -> None:

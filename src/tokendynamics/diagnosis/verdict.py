@@ -117,6 +117,8 @@ class Verdict(Readable):
     def headline(self) -> str:
         """The state after the last layer, after the final norm if that changes it, and where it is worst."""
         normed = "" if self.final_norm in (None, self.state) else f", {self.final_norm} after the final norm"
+        if set(self.layers) == {"spread"}:
+            return f"spread after {'every' if self.layers[1:] else 'the only'} layer{normed}"
         return f"{self.state} after the last layer{normed}; worst: {self.worst}"
 
     @property

@@ -107,8 +107,8 @@ def _remedies(remedies: xr.Dataset) -> Table:
         effects = (*_effect_cells(row, "consensus_change"), *_effect_cells(row, "loss_change"))
         rows.append((*cells([name, float(row.strength)]), *effects, *cells([chosen, str(row.after_training.item())])))
     return _with_known_columns(
-        f"Remedies tried without training: change of κ after layer {remedies.attrs['where']} and of the loss"
-        f"{_in_unit(remedies)}, with 95 % confidence intervals over prompts",
+        f"Remedies tried without training: change of κ after layer {remedies.attrs['where']}"
+        f"{_and_loss(remedies, 'of')}, with 95 % confidence intervals over prompts",
         ("Remedy", "Strength", *_CHANGES, "Change of loss", "from", "to", "Recommended", "After training"),
         rows,
     )
@@ -123,8 +123,8 @@ def _sets(joint: xr.Dataset) -> Table:
         part = "yes" if bool(row.reported) else "no"
         rows.append((*cells([str(row.change.item()), float(row.alpha)]), *effects, *cells([part])))
     return _with_known_columns(
-        f"Sets of parts and heads, one change added a row: change of κ after layer {joint.attrs['where']} and of the "
-        f"loss{_in_unit(joint)}, with 95 % confidence intervals over prompts",
+        f"Sets of parts and heads, one change added a row: change of κ after layer {joint.attrs['where']}"
+        f"{_and_loss(joint, 'of')}, with 95 % confidence intervals over prompts",
         (
             "Change added",
             "α",
@@ -147,8 +147,11 @@ def _with_known_columns(caption: str, columns: Sequence[str], rows: Sequence[Seq
     return Table(caption, tuple(columns[place] for place in known), tuple(tuple(row[k] for k in known) for row in rows))
 
 
-def _in_unit(table: xr.Dataset) -> str:
-    return " in nats" if table.attrs.get("loss_unit", "nats") else ""
+def _and_loss(table: xr.Dataset, preposition: str) -> str:
+    """Return what a caption says of the loss: its unit, or nothing where it is unknown, as the columns have it."""
+    if bool(table.loss_change.isnull().all()):
+        return ""
+    return f" and {preposition} the loss" + (" in nats" if table.attrs.get("loss_unit", "nats") else "")
 
 
 def _effect_cells(row: xr.Dataset, name: str) -> tuple[Cell, ...]:
@@ -158,8 +161,7 @@ def _effect_cells(row: xr.Dataset, name: str) -> tuple[Cell, ...]:
 def _trials(table: xr.Dataset) -> Table:
     columns = ("Part turned down", "α", "Change of κ", "from", "to", "Change of loss", "from", "to", "κ falls")
     return _with_known_columns(
-        f"Effect of turning one part down on κ and on the loss{_in_unit(table)}, with 95 % confidence intervals over "
-        "prompts",
+        f"Effect of turning one part down on κ{_and_loss(table, 'on')}, with 95 % confidence intervals over prompts",
         columns,
         [_trial(table.isel(candidate=place)) for place in range(table.sizes["candidate"])],
     )
