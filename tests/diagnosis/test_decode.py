@@ -129,7 +129,7 @@ def test_the_lens_reads_each_layer_by_norm_and_head() -> None:
     np.testing.assert_array_equal(found.agreement.values, same.mean(dim=-1).numpy())
     assert found.agreement.values[-1] == 1.0
     assert found.agreement.values[0] < 1.0
-    assert found.read_text.values.tolist() == [str(each) for each in IDS.tolist()]
+    assert found.read_text.values.tolist() == [f"<id {token}>" for token in IDS.tolist()]
 
 
 @pytest.mark.parametrize(

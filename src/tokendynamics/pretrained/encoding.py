@@ -261,13 +261,19 @@ def encode(text: str, tokenizer: Any, context: int | None, *, truncate: bool, ar
     return Encoding(torch.tensor([ids], dtype=torch.long), pieces_of(ids, tokenizer))
 
 
-def pieces_of(ids: list[int], tokenizer: Any) -> list[str]:
+def pieces_of(ids: list[int], tokenizer: Any | None) -> list[str]:
     """Return each token as readable text.
 
-    Tables of embeddings are often longer than the tokenizer: an id that it does not know stands as ``<id 50300>``.
+    Tables of embeddings are often longer than the tokenizer: an id that it does not know stands as ``<id 50300>``, as
+    every id does without a tokenizer.
+
+    >>> pieces_of([4, 20], None)
+    ['<id 4>', '<id 20>']
     """
 
     def piece(number: int) -> str:
+        if tokenizer is None:
+            return f"<id {number}>"
         try:
             (known,) = tokenizer.convert_ids_to_tokens([number])
         except (IndexError, KeyError, OverflowError):  # as tokenizers written in Python may refuse it

@@ -127,7 +127,7 @@ def prepared(ckpt: Checkpoint, item: Any, *, truncate: bool = False, argument: s
             raise ArgumentTypeError(expected(argument, wanted, "token ids", advice))
         most = ckpt.architecture.context
         ids = checked_ids(ids[:most] if truncate else ids, ckpt.architecture, argument)
-        return Prepared({name: ids}, "token ids", _pieces(ckpt, ids.flatten()))
+        return Prepared({name: ids}, "token ids", pieces_of(ids.flatten().tolist(), ckpt.tokenizer))
     if (array := _as_only_argument(ckpt, item, argument)) is not None:
         return Prepared(array, "an array", None)
     if is_image(item):
@@ -156,7 +156,7 @@ def _by_name(ckpt: Checkpoint, item: Mapping[Any, Any], argument: str) -> Prepar
     if ids is None or ckpt.architecture.vocabulary is None:
         return Prepared(inputs, "arguments by name", None)
     ids = inputs["input_ids"] = checked_ids(ids, ckpt.architecture, argument)
-    return Prepared(inputs, "arguments by name", _pieces(ckpt, ids.flatten()))
+    return Prepared(inputs, "arguments by name", pieces_of(ids.flatten().tolist(), ckpt.tokenizer))
 
 
 def _as_only_argument(ckpt: Checkpoint, item: Any, argument: str) -> dict[str, Tensor] | None:
@@ -192,12 +192,6 @@ def _only(ckpt: Checkpoint, texts: Texts, argument: str) -> Any:
     if len(pieces) > 1:
         raise ArgumentValueError(expected(argument, "one prompt", f"{len(pieces)} windows", "pass a larger window"))
     return next(iter(pieces.values()))
-
-
-def _pieces(ckpt: Checkpoint, ids: Tensor) -> list[str]:
-    if ckpt.tokenizer is None:
-        return [str(number) for number in ids.tolist()]
-    return pieces_of(ids.tolist(), ckpt.tokenizer)
 
 
 def is_image(item: Any) -> bool:

@@ -176,18 +176,13 @@ def likeliest(logits: Float[Tensor, "token vocabulary"]) -> tuple[Int[Tensor, " 
     return logits.argmax(dim=-1).cpu(), torch.special.entr(log_p.exp()).sum(dim=-1).cpu()
 
 
-def words_of(ckpt: Checkpoint, ids: Sequence[int]) -> list[str]:
-    """Return each token as readable text; its number without a tokenizer."""
-    return [str(each) for each in ids] if ckpt.tokenizer is None else pieces_of(list(ids), ckpt.tokenizer)
-
-
 def _as_dataset(ckpt: Checkpoint, rows: dict[int, tuple[Tensor, Tensor]], how: str, options: PassOptions) -> xr.Dataset:
     ids, tokenizer = [best.tolist() for best, _ in rows.values()], ckpt.tokenizer
     texts = [" ".join(map(str, each)) if tokenizer is None else str(tokenizer.decode(each)) for each in ids]
     found = [repetition(each) for each in ids]
     variables: dict[str, Any] = {
         "token_id": (("pass", "token"), np.array(ids)),
-        "token_text": (("pass", "token"), np.array([words_of(ckpt, each) for each in ids])),
+        "token_text": (("pass", "token"), np.array([pieces_of(list(each), ckpt.tokenizer) for each in ids])),
         "prediction_entropy": (("pass", "token"), np.array([entropy.numpy() for _, entropy in rows.values()])),
         "decoded": (("pass",), np.array(texts)),
     }
@@ -251,12 +246,12 @@ def _lens_dataset(
     grid = ("layer", "token")
     variables = {
         "token_id": (grid, ids.numpy()),
-        "token_text": (grid, np.array([words_of(ckpt, row) for row in ids.tolist()])),
+        "token_text": (grid, np.array([pieces_of(row, ckpt.tokenizer) for row in ids.tolist()])),
         "prediction_entropy": (grid, entropies.numpy()),
         "agrees": (grid, agrees),
         "divergence": (grid, divergence.double().numpy()),
         "agreement": (("layer",), agrees.mean(axis=1)),
-        "read_text": (("token",), np.array(words_of(ckpt, pack.arguments["input_ids"][0].tolist()))),
+        "read_text": (("token",), np.array(pieces_of(pack.arguments["input_ids"][0].tolist(), ckpt.tokenizer))),
     }
     coords = {"layer": np.arange(len(ids)), "token": np.arange(ids.shape[1])}
     attrs = {"model": ckpt.name, "read_by": "the final norm and the language head of the network"}

@@ -282,9 +282,6 @@ def _reading(ckpt: Checkpoint, shared: SharedDirections, words: int, read: slice
     token_ids[:, read] = shown.unflatten(0, (len(states), -1))
     token_ids[states.isnan().any(dim=-1)] = -1
     rows, tokenizer = token_ids.flatten(0, 1).tolist(), ckpt.tokenizer
-    if tokenizer is None:
-        pieces = [[str(token) for token in row] for row in rows]
-    else:
-        pieces = [pieces_of(row, tokenizer) if min(row) >= 0 else [""] * len(row) for row in rows]
+    pieces = [pieces_of(row, tokenizer) if min(row) >= 0 else [""] * len(row) for row in rows]
     dims = ("direction", "layer", "rank")
     return {"token_id": (dims, token_ids.numpy()), "token_text": (dims, np.array(pieces).reshape(token_ids.shape))}, ""
