@@ -257,8 +257,12 @@ def test_an_attention_that_reads_a_modulated_norm_is_no_flow_of_the_states() -> 
         attention = ckpt.layout.layers[0].attention
         assert attention is not None
         assert attention.changed is changed
-        assert ("neither the state nor a norm of it" in td.audit(ckpt).attrs["form"]) is changed
-        words = "an input that is neither the state nor a norm of it" if changed else "a factor of what its output"
+        assert ("neither the state nor a recognized norm of it" in td.audit(ckpt).attrs["form"]) is changed
+        words = (
+            "an input that is neither the state nor a recognized norm of it"
+            if changed
+            else "a factor of what its output"
+        )
         with pytest.raises(ArgumentValueError, match=words):
             td.flow_of(ckpt, layers=[1])
 

@@ -29,8 +29,11 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         maps = (self.query, self.key, self.value)
         q, k, v = (linear(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for linear in maps)
-        mixed = self.logits(self, q, k, x).softmax(dim=-1) @ v
+        mixed = self.weights(self.logits(self, q, k, x).softmax(dim=-1)[..., :TOKENS]) @ v
         return self.out(mixed.transpose(1, 2).flatten(2))
+
+    def weights(self, weights: Tensor) -> Tensor:
+        return weights
 
 
 class FusedAttention(Attention):
@@ -194,12 +197,28 @@ def _cosines(own: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
     return functional.normalize(q, dim=-1) @ functional.normalize(k, dim=-1).mT * own.each.exp()
 
 
+def _mixed_from_the_left(own: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
+    return torch.einsum("gh,bhij->bgij", own.each[:, :, 0] @ own.each[:, :, 0].T + torch.eye(HEADS), q @ k.mT)
+
+
+def _beside_sinks(own: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
+    logits = q @ k.mT
+    return torch.cat((logits, own.each.expand(len(x), HEADS, TOKENS, 1)), dim=-1)
+
+
+def _beside_zero(own: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
+    return functional.pad(q @ k.mT, (0, 1))
+
+
 REFUSED: dict[str, tuple[Callable[[Any, Tensor, Tensor, Tensor], Tensor], str]] = {
     "of each token": (_sharper, r"on its logits \(its logits are multiplied by factors that differ between tokens\)"),
     "mixed heads": (_mixed, r"its logits are multiplied by a matrix, as where heads are mixed"),
     "bent": (_bent, r"asinh acts on its logits"),
     "capped with a term": (_capped_with_a_term, r"tanh acts on its logits"),
     "turned round": (_turned_round, r"its softly capped logits are multiplied by a factor that is not positive"),
+    "mixed heads from the left": (_mixed_from_the_left, r"its logits are multiplied by a matrix"),
+    "beside sinks": (_beside_sinks, r"cat acts on its logits"),
+    "beside zero": (_beside_zero, r"pad acts on its logits"),
     "cosines": (_cosines, "divided by their norms outside of a module, as in attention by cosines"),
 }
 
@@ -217,3 +236,30 @@ def test_what_else_happens_to_logits_is_named(form: str) -> None:
         network(series)
     hook.remove()
     torch.testing.assert_close(ckpt.states({"series": series}).feed_forward[-1], outputs[0])
+
+
+class _Weighted(Attention):
+    """Something acts on its weights between the softmax and the values."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__(lambda own, q, k, x: q @ k.mT)
+        self.form = form
+
+    def weights(self, weights: Tensor) -> Tensor:
+        if self.form == "difference":  # as in differential attention
+            return weights - self.one * weights.flip(1)
+        if self.form == "mixed heads":
+            return torch.einsum("gh,bhij->bgij", self.each[:, :, 0] @ self.each[:, :, 0].T, weights)
+        if self.form == "a factor of each head":
+            return weights * self.each
+        return weights.square()
+
+
+@pytest.mark.parametrize(
+    ("form", "function"),
+    [("difference", "flip"), ("mixed heads", "einsum"), ("a factor of each head", "mul"), ("square", "square")],
+)
+def test_what_happens_to_weights_after_the_softmax_is_named(form: str, function: str) -> None:
+    ckpt = loaded(Series(lambda: _Weighted(form)))
+    with pytest.raises(AttentionFactorsError, match=f"{function} acts on the weights that its softmax gives"):
+        td.audit(ckpt)

@@ -156,7 +156,7 @@ def besides_the_form(attention: AttentionLayout) -> list[str]:
         "keys and values that come from no token": attention.further_senders > 0,
         "a bias by distance": attention.relative_bias,
         "further terms of tokens and positions": attention.token_bias,
-        "an input that is neither the state nor a norm of it": attention.changed,
+        "an input that is neither the state nor a recognized norm of it": attention.changed,
         **{f"{acting} of the heads' outputs": True for acting in attention.after_heads},
         f"{attention.after_output} of what its output projection gives": bool(attention.after_output),
     }

@@ -8,7 +8,7 @@ logits are beyond the scaled product. Whatever else happens to logits ends the f
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -136,7 +136,7 @@ class AttentionFunctions(TorchFunctionMode):
         handle = _HANDLED.get(name)
         if not self._known and not self._lost and handle not in _BEGINNING:  # nothing is followed
             return func(*args, **named)
-        given = (*args, *named.values()) if self._lost else ()
+        given = _flat((*args, *named.values())) if self._lost else ()
         lost = [self._lost[value] for value in given if isinstance(value, Tensor) and value in self._lost]
         output = self._followed(func, name, args, named) if handle is None else handle(self, func, name, args, named)
         if lost and handle is AttentionFunctions._softmax:
@@ -147,11 +147,15 @@ class AttentionFunctions(TorchFunctionMode):
 
     def _followed(self, func: Any, name: str, args: Any, named: dict[str, Any]) -> Any:
         """Run a function that none of what is followed passes."""
-        logits = next((value for value in args if isinstance(self._of(value), _Logits)), None)
+        given = next((value for value in _flat(args) if self._of(value) is not None), None)
+        known = self._of(given)
         output = func(*args, **named)
         if isinstance(output, Tensor):
-            if logits is not None and output.shape == logits.shape:
-                self._lose(output, f"{name} acts on its logits")
+            if given is not None and output.numel() >= given.numel():
+                if isinstance(known, _Logits):
+                    self._lose(output, f"{name} acts on its logits")
+                else:
+                    _report(f"{name} {_ON_WEIGHTS}")
             self._known.pop(output, None)  # written into in a way that is not followed
         return output
 
@@ -201,6 +205,11 @@ class AttentionFunctions(TorchFunctionMode):
             return output
         weights = self._of(operands[0])
         of_weights = isinstance(weights, _Weights)
+        if weights is None and (mixed := self._of(operands[1])) is not None:
+            if isinstance(mixed, _Weights):
+                _report(f"{name} {_ON_WEIGHTS}")
+            else:
+                self._lose(output, _MIXED)
         if name == "einsum":
             product = _einsum(args[0], *operands, of_weights=of_weights)
         else:
@@ -214,7 +223,7 @@ class AttentionFunctions(TorchFunctionMode):
                 with seen_elsewhere():
                     watch(call.without(FURTHER_SENDERS.get()))
         elif isinstance(weights, _Logits):
-            self._lose(output, "its logits are multiplied by a matrix, as where heads are mixed")
+            self._lose(output, _MIXED)
         elif weights is None and (logits := product.logits()) is not None:
             self._known[output] = logits
         return output
@@ -243,6 +252,8 @@ class AttentionFunctions(TorchFunctionMode):
         else:
             if isinstance(known, _Logits):
                 self._lose(output, "its logits are multiplied by factors that differ between tokens")
+            else:
+                _report(f"{name.strip('_')} {_ON_WEIGHTS}")
             self._known.pop(output, None)
         return output
 
@@ -256,6 +267,8 @@ class AttentionFunctions(TorchFunctionMode):
         output = func(*args, **named)
         if isinstance(known, _Logits) and isinstance(output, Tensor):
             self._multiply(output, known, factor)
+        elif isinstance(self._of(first) or known, _Weights):
+            _report(f"{name.strip('_')} {_ON_WEIGHTS}")
         return output
 
     def _multiply(self, output: Tensor, known: _Logits, factor: float) -> None:
@@ -302,6 +315,16 @@ class AttentionFunctions(TorchFunctionMode):
         if known is not None and isinstance(output, Tensor):
             self._keep(output, known)
         return output
+
+    def _sliced(self, func: Any, name: str, args: Any, named: dict[str, Any]) -> Any:
+        """Follow a slice of all there is; any other choice of entries ends the following."""
+        index = args[1] if isinstance(args[1], tuple) else (args[1],)
+        if not all(part is Ellipsis or (isinstance(part, slice) and part.step in (None, 1)) for part in index):
+            return self._followed(func, name, args, named)
+        output = func(*args, **named)
+        if output.shape != args[0].shape:
+            return self._followed(func, name, args, named)
+        return self._same(lambda *given: output, name, args, named)
 
     def _softmax(self, func: Any, name: str, args: Any, named: dict[str, Any]) -> Any:
         del name
@@ -353,6 +376,7 @@ _HANDLED: Mapping[str, _Handle] = {
     "scaled_dot_product_attention": AttentionFunctions._fused,
     "flex_attention": AttentionFunctions._flexible,
     "softmax": AttentionFunctions._softmax,
+    "__getitem__": AttentionFunctions._sliced,
     **dict.fromkeys(("tanh", "tanh_"), AttentionFunctions._capped),
     **dict.fromkeys(("matmul", "__matmul__", "bmm", "baddbmm", "baddbmm_", "einsum"), AttentionFunctions._product),
     **dict.fromkeys(
@@ -404,6 +428,17 @@ def _of_heads(value: Any, logits: _Logits, output: Tensor) -> Tensor | None:
         return None
     follows = logits.soft_cap is None and output.shape[:-1] == logits.query.shape[:-1]
     return value.detach() if follows else None
+
+
+_ON_WEIGHTS = "acts on the weights that its softmax gives"
+
+_MIXED = "its logits are multiplied by a matrix, as where heads are mixed"
+
+
+def _flat(values: Sequence[Any]) -> list[Any]:
+    """Return values, and those of lists and tuples among them, as `torch.cat` takes them."""
+    several = ([value] if not isinstance(value, list | tuple) else value for value in values)
+    return [value for some in several for value in some]
 
 
 def _report(words: str) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -24,6 +24,12 @@ from tokendynamics.pretrained.network import weight_is_a_method
 
 _EPS_NAMES = ("eps", "variance_epsilon", "epsilon", "norm_eps", "layer_norm_eps")
 _TOLERANCE = 1e-4
+
+_USUAL_EPS = (0.0, 1e-12, 1e-8, 1e-6, 1e-5, 1e-3)
+"""Epsilons that are tried where a module does not name its own."""
+
+
+Gain: TypeAlias = Literal["weight", "1 + weight", "none"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,7 @@ class Norm:
     """
 
     kind: Literal["rms", "layer"]
-    gain: Literal["weight", "1 + weight", "none"]
+    gain: Gain
     eps: float
     width: int
     parameter: str = "weight"
@@ -65,6 +71,9 @@ class Norm:
         return weight.to(like) if self.gain == "weight" else 1.0 + weight.to(like)
 
 
+_WITHOUT_GAIN: list[tuple[Gain, str]] = [("none", "weight")]
+
+
 def norm_of(module: nn.Module, x: Tensor | None, y: Tensor) -> Norm | None:
     """Return which normalization took x to y; None if it was none.
 
@@ -79,15 +88,17 @@ def norm_of(module: nn.Module, x: Tensor | None, y: Tensor) -> Norm | None:
     weight, bias = (parameter if isinstance(parameter, Tensor) else None for parameter in given)
     width = x.shape[-1]
     numbers = (getattr(inner, name, None) for inner in module.modules() for name in _EPS_NAMES)
-    eps = next((float(number) for number in numbers if isinstance(number, float)), 0.0)
+    named_eps = next((float(number) for number in numbers if isinstance(number, float)), None)
+    several_eps = _USUAL_EPS if named_eps is None else (named_eps,)
     if any(parameter is not None and parameter.shape != (width,) for parameter in (weight, bias)):
         return None
     named = {"weight": weight} if weight is not None else dict(module.named_parameters(recurse=False))
     weights = {name: given for name, given in named.items() if given is not bias and given.shape == (width,)}
     kinds: tuple[Literal["rms", "layer"], ...] = ("rms", "layer")
-    gains: tuple[Literal["weight", "1 + weight"], ...] = ("weight", "1 + weight")
-    candidates = [Norm(kind, gain, eps, width, name) for kind in kinds for name in weights for gain in gains]
-    candidates += [] if weight is not None else [Norm(kind, "none", eps, width) for kind in kinds]
+    gains: tuple[Gain, ...] = ("weight", "1 + weight")
+    forms: list[tuple[Gain, str]] = [(gain, name) for name in weights for gain in gains]
+    forms += [] if weight is not None else _WITHOUT_GAIN
+    candidates = [Norm(kind, gain, eps, width, name) for kind in kinds for gain, name in forms for eps in several_eps]
     rows, wanted = x.reshape(-1, width), y.reshape(-1, width).double()
     most = float(_TOLERANCE * wanted.abs().max().clamp_min(torch.finfo(torch.float64).tiny))
 

@@ -79,8 +79,8 @@ class AttentionLayout:
             None without. It depends on the token and is no part of the factors.
         output_norm: The norm of the heads' outputs before the output projection, and what it is; None without. Its gain
             and bias are part of the output factor, the size by which it divides each token is not.
-        changed: Whether it reads neither the state nor a norm of it, but a function of them, such as a norm with a
-            scale and a shift that depend on a condition (DiT).
+        changed: Whether it reads neither the state nor a recognized norm of it, but a function of them, such as a norm
+            with a scale and a shift that depend on a condition (DiT).
         after_output: What acts on the output of its output projection before the block adds that up, but for a norm: a
             factor that is learned, of each feature (layer scales) or negative, or a function (an adapter of several
             layers); empty for nothing. It is no part of the factors.

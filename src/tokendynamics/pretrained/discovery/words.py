@@ -101,7 +101,7 @@ def form_in_words(attention: AttentionLayout) -> str:
     besides += ", plus a bias by distance" if attention.relative_bias else ""
     besides += ", plus terms of tokens and positions" if attention.token_bias else ""
     besides += ", beside those of keys that come from no token" if attention.further_senders else ""
-    gated += "; it reads neither the state nor a norm of it" if attention.changed else ""
+    gated += "; it reads neither the state nor a recognized norm of it" if attention.changed else ""
     if attention.after_output:
         gated += f"; {attention.after_output} acts on what {attention.output[0]} gives and is left out"
     if not attention.normed:
