@@ -45,7 +45,7 @@ def test_token_ids_in_any_form_are_one_prompt(form: Any) -> None:
     table = td.trace(live, form)
     assert table.sizes["prompt"] == 1
     assert table.attrs["tokenization"] == "none: no prompt is a text"
-    assert table.token_text.values[0].tolist() == [str(number) for number in IDS]
+    assert table.token_text.values[0].tolist() == [f"<id {number}>" for number in IDS]
     states = live.states(torch.tensor([IDS])).feed_forward.double()
     units = torch.nn.functional.normalize(states, dim=-1)
     cosines = (units @ units.mT).sum(dim=(-2, -1)).sub(6).div(30)
@@ -55,7 +55,7 @@ def test_token_ids_in_any_form_are_one_prompt(form: Any) -> None:
 def test_several_prompts_of_ids_keep_their_names_and_lengths() -> None:
     table = td.trace(load(network_of("gpt2")[0]), {"long": IDS, "short": IDS[:3]})
     assert table.prompt.values.tolist() == ["long", "short"]
-    assert table.token_text.values.tolist()[1] == ["5", "9", "33", "", "", ""]
+    assert table.token_text.values.tolist()[1] == ["<id 5>", "<id 9>", "<id 33>", "", "", ""]
 
 
 @pytest.fixture
