@@ -67,6 +67,18 @@ def _less_the_largest(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (logits - logits.amax(dim=-1, keepdim=True)).softmax(dim=-1) @ v
 
 
+def _queries_by_einsum(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Queries, keys and values of each head by a parameter with an axis for heads, as TransformerLens has them."""
+    maps = torch.eye(WIDTH, dtype=torch.float64).expand(HEADS, WIDTH, WIDTH)
+    q, k, v = (torch.einsum("bhid,hde->bhie", tensor, maps) for tensor in (q, k, v))
+    return torch.einsum("bhij,bhjd->bhid", (torch.einsum("bhid,bhjd->bhij", q, k) * WIDTH**-0.5).softmax(-1), v)
+
+
+def _queries_by_matmul(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    maps = torch.eye(WIDTH, dtype=torch.float64).expand(HEADS, WIDTH, WIDTH)
+    return ((q @ maps) @ (k @ maps).mT * WIDTH**-0.5).softmax(-1) @ (v @ maps)
+
+
 def _heads_in_the_batch(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     q, k, v = (tensor.flatten(0, 1) for tensor in (q, k, v))
     bias = BY_DISTANCE.repeat(BATCH, 1, 1)
@@ -93,7 +105,9 @@ def _fused_by_head(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.stack([functional.scaled_dot_product_attention(q[:, h], k[:, h], v[:, h]) for h in range(HEADS)], 1)
 
 
-PLAIN = (_matmul, _einsum, _ellipsis, _less_the_largest, _twice_negative)
+PLAIN = (
+    _matmul, _einsum, _ellipsis, _less_the_largest, _twice_negative, _queries_by_einsum, _queries_by_matmul
+)  # fmt: skip
 CAUSAL = (_masked, _in_place, _zeroed_and_added, _fused)
 BIASED = (_heads_in_the_batch, _by_distance)
 

@@ -222,10 +222,10 @@ class AttentionFunctions(TorchFunctionMode):
             if watch is not None and call is not None:
                 with seen_elsewhere():
                     watch(call.without(FURTHER_SENDERS.get()))
+        elif (logits := product.logits()) is not None:  # also of queries that a product has made
+            self._known[output] = logits
         elif isinstance(weights, _Logits):
             self._lose(output, _MIXED)
-        elif weights is None and (logits := product.logits()) is not None:
-            self._known[output] = logits
         return output
 
     def _scaled(self, func: Any, name: str, args: Any, named: dict[str, Any]) -> Any:

@@ -240,8 +240,9 @@ class Variant:
                 raise ArgumentValueError(expected("variant", f"layers from 1 to {len(exists)}", f"layer {layer}"))
             count = int(exists[layer - 1].sum())
             if head >= count:
-                wanted = f"heads from 0 to {count - 1}" if count else "a layer whose heads are known"
-                raise ArgumentValueError(expected("variant", f"{wanted} of {name}", f"head {head} of layer {layer}"))
+                wanted = f"heads from 0 to {count - 1} of {name}" if count else f"heads of {name} that were found"
+                came = f"head {head} of layer {layer}{'' if count else ', in which none was found'}"
+                raise ArgumentValueError(expected("variant", wanted, came))
             gates[layer - 1, head] = value
         return gates
 
