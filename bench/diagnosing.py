@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib._bootstrap as bootstrap  # pyright: ignore[reportMissingImports]
+import importlib
 import json
 import statistics
 import subprocess
@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ def run(quick: bool = False) -> Iterator[Comparison]:
     ]
     wholes = [sum(taken.values()) for taken in runs]
     imports = [taken[_IMPORTING] for taken in runs]
-    yield _row("imports, against two seconds", imports, [IMPORTS] * len(runs), f"≤ {IMPORTS:g} s", 1.0)
+    yield _row("imports, against two seconds", imports, [IMPORTS for _ in runs], f"≤ {IMPORTS:g} s", 1.0)
     yield _row("imports, against those of PyTorch and of the model's class alone", imports, alone, NO_TARGET, None)
     for stage in runs[0]:
         limit = PAGE if stage == "page" else None
@@ -58,7 +58,7 @@ def run(quick: bool = False) -> Iterator[Comparison]:
         yield _row(f"{stage}, of the whole", [taken[stage] for taken in runs], wholes, target, limit)
 
 
-def _row(what: str, ours: list[float], other: list[float], target: str, at_most: float | None) -> Comparison:
+def _row(what: str, ours: Sequence[float], other: Sequence[float], target: str, at_most: float | None) -> Comparison:
     ratios = [one / whole for one, whole in zip(ours, other, strict=True)]
     ratio = statistics.median(ratios)
     met = at_most is None or ratio <= at_most
@@ -97,7 +97,8 @@ class _Clock:
 
 def _measured(threads: int) -> dict[str, float]:
     clock = _Clock()
-    bootstrap._find_and_load = clock.around(_IMPORTING, bootstrap._find_and_load)
+    machinery: Any = importlib.import_module("importlib._bootstrap")
+    machinery._find_and_load = clock.around(_IMPORTING, machinery._find_and_load)
     from tokendynamics.diagnosis import diagnose
 
     around = sys.modules[diagnose.__module__]

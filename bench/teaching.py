@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
@@ -67,8 +68,8 @@ def run() -> Iterator[Comparison]:
         yield from _times(f"{size}, rotary positions", rotary, remedy, shape, _ALLOWED, rounds, baseline=_COLUMNS)
         yield from _memory(f"{size}, rotary positions", rotary, remedy, shape, baseline=_COLUMNS)
         name = f"evaluation, {size}, rotary positions: + λA, beside as many columns"
-        works = (evaluation_of({**rotary, **arm}, shape) for arm in (_REMEDY, _COLUMNS))
-        yield overhead(name, alternate(*works, rounds), at_most=_ALLOWED, error=OTHERS)
+        ours, other = (evaluation_of({**rotary, **arm}, shape) for arm in (_REMEDY, _COLUMNS))
+        yield overhead(name, alternate(ours, other, rounds), at_most=_ALLOWED, error=OTHERS)
 
 
 def _times(
@@ -136,7 +137,8 @@ def network_of(settings: dict) -> LanguageModel:
     model = LanguageModel(LanguageModelConfig(**settings))
     if columns:
         for layer in model.model.layers:
-            layer.attention.terms.append(PlainColumns(layer.attention.heads))
+            attention: Any = layer.get_submodule("attention")
+            attention.terms.append(PlainColumns(attention.heads))
     return model
 
 

@@ -156,9 +156,9 @@ def against(
     ratio = statistics.median(ratios)
     target = NO_TARGET if at_least is None else f"≥ {at_least:g} × faster"
     met = at_least is None or (mine.right and theirs.right and ratio >= at_least)
-    medians = (1e3 * statistics.median(each.seconds) for each in (mine, theirs))
+    ours, others = (1e3 * statistics.median(solver.seconds) for solver in (mine, theirs))
     words = f"{mine.words}; {theirs.words}"
-    return Comparison(workload, *medians, ratio, (min(ratios), max(ratios)), target, met, words, "ms/system")
+    return Comparison(workload, ours, others, ratio, (min(ratios), max(ratios)), target, met, words, "ms/system")
 
 
 def _tuning(one: Contender, race: Race) -> int:

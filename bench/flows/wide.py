@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -101,8 +102,8 @@ def _whole_runs(flow: SphereFlow, starts: Tensor, quick: bool) -> Iterator[Compa
     exact, taking_part = peers.scipy(flow)(starts[:ALONE], CHECKED, REFERENCE_RTOL).states, entry(quick)
     alike = f"each alike; {STARTS} take {STARTS} times as long"
     workload = f"starts of {TOKENS} × {DIM} to t = {taking_part.horizon:g} ({alike})"
-    options = {} if quick else {"arrived": _consensus}
-    race = Race(workload, taking_part, CHECKED, exact, **options)
+    race = Race(workload, taking_part, CHECKED, exact)
+    race = race if quick else replace(race, arrived=_consensus)
     timed = equal_error.run(race, WANTED, RUNS)
     # torchode hands over a time for every system: gates would have to be written otherwise.
     for other, at_least in (("scipy DOP853", 3.5), ("torchdiffeq dopri5", 3.5), ("diffrax Tsit5", None)):
