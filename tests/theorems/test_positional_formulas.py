@@ -173,7 +173,7 @@ def test_outcomes_of_a_batch_are_told_apart() -> None:
     assert outcomes_of(run).tolist() == ["zero", "diverged", "nonzero equilibrium"]
 
 
-LAST_THIRD = 500.0
+EYE, LAST_THIRD = torch.eye(2, dtype=torch.float64), 500.0
 
 
 def ends_as(norms: dict[float, float], end: float = 1000.0, ov: float = -1.0, saved: int = 41) -> str:
@@ -326,6 +326,42 @@ def test_no_fall_is_one_to_zero_where_zero_is_left_by_the_mean() -> None:
 )
 def test_rest_is_believed_after_a_hundred_units_of_time(end: float, ov: float, outcome: str) -> None:
     assert ends_as({0: 2.0}, end=end, ov=ov) == outcome
+
+
+@pytest.mark.parametrize(
+    "attention",
+    [
+        Attention(EYE, -EYE),
+        Attention([[0.0, 1.0], [-1.0, 0.0]], -EYE),
+        Attention(0 * EYE, -EYE, positions=RotaryPositions(EYE, EYE)),
+        Attention(EYE, -EYE, weights="linear"),
+    ],
+    ids=["definite", "skew", "rotary", "linear"],
+)
+def test_small_tokens_that_have_not_moved_yet_are_not_at_rest(attention: Attention) -> None:
+    """With mean zero they move at the rate of their logits alone, 1e-8 here: to 0.5 / 1e-8 that is no rest."""
+    x = 1e-4 * torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]], dtype=torch.float64)
+    run = simulate(Flow(attention, Free()), x, np.concatenate([[0.0], np.geomspace(1.0, 1e4, 41)]))
+    assert float((run.tensor[-1] - x).norm() / x.norm()) < 1e-3
+    assert outcomes_of(run) == "undecided"
+
+
+@pytest.mark.parametrize(("end", "outcome"), [(0.4, "undecided"), (110.0, "nonzero equilibrium")])
+def test_small_tokens_on_the_null_cone_rest_once_the_run_is_long_for_their_size(end: float, outcome: str) -> None:
+    """Logits of tokens on one line of the cone vanish, and their mean does: nothing moves them, ever."""
+    line = 1e-3 * torch.tensor([[1.0, 1.0], [2.0, 2.0], [-3.0, -3.0]], dtype=torch.float64)
+    flow = Flow(Attention([[1.0, 0.0], [0.0, -1.0]], -EYE), Free())
+    size = float(line.norm(dim=-1).max()) ** 2
+    times = np.concatenate([[0.0], np.geomspace(1.0, end / size, 41)])
+    assert outcomes_of(simulate(flow, line, times, engine="stiff")) == outcome
+
+
+@pytest.mark.parametrize("offset", [0.0, 5.0, 20.0])
+def test_an_offset_that_slows_time_down_changes_no_outcome(offset: float) -> None:
+    flow = Flow(Attention(EYE, -EYE, weights="exponential", offset=offset), Free())
+    times = np.concatenate([[0.0], np.geomspace(0.1, 1e3, 41)])
+    assert outcomes_of(simulate(flow, drawn(5, 3, 2), np.exp(offset) * times, rtol=1e-6)) == "zero"
+    assert outcomes_of(simulate(flow, drawn(5, 3, 2), times)) == ("zero" if offset == 0 else "undecided")
 
 
 @pytest.mark.parametrize(

@@ -108,9 +108,12 @@ def outcomes_of(trajectory: Trajectory) -> np.ndarray:
       obeys x' = ov x, which grows from almost every start. With sym(qk) indefinite logits vanish on a cone at any
       norm, and tokens come to rest there: a fall like t^(−1/2) may end at a thousandth of its start, so that only a
       millionth counts;
-    - "nonzero equilibrium": circuits are constant and no token moved by more than a thousandth of n in the last third;
+    - "nonzero equilibrium": circuits are constant and no token moved by more than a thousandth of n in the last third,
+      in a run in which tokens of their size would have moved. What rests where attention is uniform may turn at the
+      rate of the logits, ‖ov‖ (n/s)² where that is below ‖ov‖: T times it has to be 1 at least;
     - "undecided" otherwise, such as slower motion and rotation, or if nothing was saved in the last third. A run that
-      ends before t = 100/‖ov‖ has "diverged" or is below a millionth, or is undecided: a longer one may tell.
+      ends before t = 100/‖ov‖ has "diverged" or is below a millionth, or is undecided: a longer one may tell. Of
+      exponential weights ‖ov‖ is multiplied by their smallest sum over senders at the end, if that is below 1.
 
     Save times evenly in log t, ten a decade, say. The state in which a run ended stands at the first saved time that
     it did not reach.
@@ -129,6 +132,7 @@ def outcomes_of(trajectory: Trajectory) -> np.ndarray:
     """
     states, flow = states_with_positions(_without_noise(trajectory)), flow_of_run(trajectory)
     logs, scale, rate = log_norms(states).numpy(), *_scales(flow, states.shape[:-3])
+    strength = _strength(flow, states.shape[:-3])
     elapsed = np.asarray(trajectory.times, dtype=float) - float(trajectory.times[0])
     length = np.asarray(trajectory.end_times - float(trajectory.times[0]), dtype=float)
     last = np.asarray(np.minimum(np.searchsorted(elapsed, length), len(elapsed) - 1))
@@ -146,10 +150,13 @@ def outcomes_of(trajectory: Trajectory) -> np.ndarray:
         decaying = small & (rise < _DECAYING * np.log(ratio))
         late, early = (_largest(logs, elapsed, length, part) for part in (1.0, _LONG))
         in_steps = small & (late - early < _DECAYING * math.log(_LONG))
+    rate = rate * _smallest_sum(trajectory, last)
     decided = seen & (length * rate >= _LONG_ENOUGH)
     in_steps &= length * rate >= _LONG_ENOUGH * _LONG
     # What stands still while circuits change may move again.
     resting = (_largest_motion(states, third, last) < _AT_REST) & flow.constant
+    with np.errstate(invalid="ignore"):  # Zero tokens and hardmax weights.
+        resting &= length * rate * np.exp(np.minimum(strength + 2 * end, 0.0)) >= 1
     choices = [diverged, vanished, decided & resting, decided & decaying, decided & in_steps]
     return np.select(choices, ["diverged", "zero", "nonzero equilibrium", "zero", "zero"], "undecided")
 
@@ -170,12 +177,38 @@ def _scales(flow: Flow, systems: torch.Size) -> tuple[np.ndarray, np.ndarray]:
     return scale.expand(systems).numpy(), rate.expand(systems).numpy()
 
 
-def _largest_logit(trajectory: Trajectory, last: np.ndarray) -> np.ndarray:
-    """Return max |s_ij| over pairs and heads at the saved times `last`, positions included."""
+def _strength(flow: Flow, systems: torch.Size) -> np.ndarray:
+    """Return log c of the bound ``|s_ij| ≤ c n²``; infinite where weights do not depend on the size of tokens."""
+    attention = flow.attention
+    size = torch.linalg.matrix_norm(attention.qk.matrix_at(0.0).detach().double().cpu(), 2).amax(dim=-1)
+    if isinstance(attention.positions, RotaryPositions):
+        query, key = (attention.positions.query.matrix_at(0.0), attention.positions.key.matrix_at(0.0))
+        terms = [torch.linalg.matrix_norm(part.detach().double().cpu(), 2) for part in (query, key)]
+        size = abs(attention.positions.scale) * (size + (terms[0] * terms[1]).amax(dim=-1))
+    depends = (size > 0) & (attention.weights != "hardmax")
+    return torch.where(depends, size.log(), torch.inf).expand(systems).numpy()
+
+
+def _smallest_sum(trajectory: Trajectory, last: np.ndarray) -> np.ndarray | float:
+    """Return the smallest ``Σ_j w_ij`` at the end, at most 1: with exponential weights all motion has that factor."""
+    attention = flow_of_run(trajectory).attention
+    if attention.weights != "exponential":
+        return 1.0
+    sums = attention.pattern(_end_states(trajectory, last)).sum(dim=-1)
+    return np.asarray(sums.nan_to_num(nan=1.0).clamp_max(1.0).amin(dim=(-2, -1)))
+
+
+def _end_states(trajectory: Trajectory, last: np.ndarray) -> Tensor:
+    """Return the states (…, token, dim) at the saved times `last`, so bounded that products of them stay finite."""
     at = torch.as_tensor(last)[..., None, None, None]
     states = trajectory.tensor.detach().double().cpu()
     end = states.gather(-3, at.expand(*states.shape[:-3], 1, *states.shape[-2:])).squeeze(-3)
-    bounded = end.nan_to_num(nan=_HUGE, posinf=_HUGE, neginf=-_HUGE).clamp(-_HUGE, _HUGE)  # products stay finite
+    return end.nan_to_num(nan=_HUGE, posinf=_HUGE, neginf=-_HUGE).clamp(-_HUGE, _HUGE)
+
+
+def _largest_logit(trajectory: Trajectory, last: np.ndarray) -> np.ndarray:
+    """Return max |s_ij| over pairs and heads at the saved times `last`, positions included."""
+    bounded = _end_states(trajectory, last)
     return np.asarray(flow_of_run(trajectory).attention.logits(bounded).abs().amax(dim=(-3, -2, -1)))
 
 
