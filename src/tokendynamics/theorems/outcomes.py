@@ -109,8 +109,7 @@ def outcomes_of(trajectory: Trajectory) -> np.ndarray:
       norm, and tokens come to rest there: a fall like t^(−1/2) may end at a thousandth of its start, so that only a
       millionth counts;
     - "nonzero equilibrium": circuits are constant and no token moved by more than a thousandth of n in the last third,
-      in a run in which tokens of their size would have moved. What rests where attention is uniform may turn at the
-      rate of the logits, ‖ov‖ (n/s)² where that is below ‖ov‖: T times it has to be 1 at least;
+      of a run to ‖ov‖ T (n/s)² ≥ 1 at least: where attention is uniform tokens move at the rate of the logits;
     - "undecided" otherwise, such as slower motion and rotation, or if nothing was saved in the last third. A run that
       ends before t = 100/‖ov‖ has "diverged" or is below a millionth, or is undecided: a longer one may tell. Of
       exponential weights ‖ov‖ is multiplied by their smallest sum over senders at the end, if that is below 1.
@@ -130,9 +129,12 @@ def outcomes_of(trajectory: Trajectory) -> np.ndarray:
     >>> str(outcomes_of(simulate(grows, [[1.0], [2.0]], np.linspace(0.0, 12.0, 13))))
     'diverged'
     """
-    states, flow = states_with_positions(_without_noise(trajectory)), flow_of_run(trajectory)
+    return _classified(_without_noise(trajectory))
+
+
+def _classified(trajectory: Trajectory) -> np.ndarray:
+    states, flow = states_with_positions(trajectory), flow_of_run(trajectory)
     logs, scale, rate = log_norms(states).numpy(), *_scales(flow, states.shape[:-3])
-    strength = _strength(flow, states.shape[:-3])
     elapsed = np.asarray(trajectory.times, dtype=float) - float(trajectory.times[0])
     length = np.asarray(trajectory.end_times - float(trajectory.times[0]), dtype=float)
     last = np.asarray(np.minimum(np.searchsorted(elapsed, length), len(elapsed) - 1))
@@ -145,18 +147,17 @@ def outcomes_of(trajectory: Trajectory) -> np.ndarray:
         unit = np.where(np.isneginf(scale), start, scale)
         vanished = end <= np.minimum(start, unit) + _VANISHED
         ratio = np.where(seen, length, 1.0) / np.where(seen, elapsed[third], 1.0)
-        small = _largest_logit(trajectory, last) < _UNIFORM
-        small &= rests_only_at_zero(flow, states.shape[-2]) & ~_leaves_zero(flow)
+        small = _may_vanish(trajectory, last)
         decaying = small & (rise < _DECAYING * np.log(ratio))
         late, early = (_largest(logs, elapsed, length, part) for part in (1.0, _LONG))
         in_steps = small & (late - early < _DECAYING * math.log(_LONG))
-    rate = rate * _smallest_sum(trajectory, last)
-    decided = seen & (length * rate >= _LONG_ENOUGH)
-    in_steps &= length * rate >= _LONG_ENOUGH * _LONG
+    units = np.asarray(length * rate * _smallest_sum(trajectory, last))
+    decided = seen & (units >= _LONG_ENOUGH)
+    in_steps &= units >= _LONG_ENOUGH * _LONG
     # What stands still while circuits change may move again.
-    resting = (_largest_motion(states, third, last) < _AT_REST) & flow.constant
-    with np.errstate(invalid="ignore"):  # Zero tokens and hardmax weights.
-        resting &= length * rate * np.exp(np.minimum(strength + 2 * end, 0.0)) >= 1
+    resting = (
+        (_largest_motion(states, third, last) < _AT_REST) & flow.constant & _long_for(flow, units, np.asarray(end))
+    )
     choices = [diverged, vanished, decided & resting, decided & decaying, decided & in_steps]
     return np.select(choices, ["diverged", "zero", "nonzero equilibrium", "zero", "zero"], "undecided")
 
@@ -177,16 +178,28 @@ def _scales(flow: Flow, systems: torch.Size) -> tuple[np.ndarray, np.ndarray]:
     return scale.expand(systems).numpy(), rate.expand(systems).numpy()
 
 
-def _strength(flow: Flow, systems: torch.Size) -> np.ndarray:
-    """Return log c of the bound ``|s_ij| ≤ c n²``; infinite where weights do not depend on the size of tokens."""
+def _may_vanish(trajectory: Trajectory, last: np.ndarray) -> np.ndarray:
+    """Tell whose attention is uniform at the end, and who rests only at zero and does not leave it."""
+    flow, tokens = flow_of_run(trajectory), trajectory.tensor.shape[-2]
+    uniform = _largest_logit(trajectory, last) < _UNIFORM
+    return np.asarray(uniform & rests_only_at_zero(flow, tokens) & ~_leaves_zero(flow))
+
+
+def _long_for(flow: Flow, length: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Tell which runs are long, in units of 1/‖ov‖, for tokens of that log norm to move at the rate of their logits.
+
+    Logits are at most c n², c the norms of qk and of a rotary term; hardmax weights do not depend on the size.
+    """
     attention = flow.attention
     size = torch.linalg.matrix_norm(attention.qk.matrix_at(0.0).detach().double().cpu(), 2).amax(dim=-1)
     if isinstance(attention.positions, RotaryPositions):
         query, key = (attention.positions.query.matrix_at(0.0), attention.positions.key.matrix_at(0.0))
         terms = [torch.linalg.matrix_norm(part.detach().double().cpu(), 2) for part in (query, key)]
         size = abs(attention.positions.scale) * (size + (terms[0] * terms[1]).amax(dim=-1))
-    depends = (size > 0) & (attention.weights != "hardmax")
-    return torch.where(depends, size.log(), torch.inf).expand(systems).numpy()
+    depends = ((size > 0) & (attention.weights != "hardmax")).numpy()
+    with np.errstate(divide="ignore", over="ignore"):
+        logits = np.where(depends, np.log(size.numpy()), 0.0) + 2 * np.where(depends, end, 0.0)
+    return np.asarray(length * np.exp(np.minimum(logits, 0.0)) >= 1)
 
 
 def _smallest_sum(trajectory: Trajectory, last: np.ndarray) -> np.ndarray | float:
