@@ -36,7 +36,7 @@ def run() -> Iterator[Comparison]:
     worst = max(float(abs(a.consensus_within - b.consensus_within).max()) for a, b in zip(traces, alone, strict=True))
     yield overhead(
         f"compare of two networks of 8 layers with their weights, {len(texts)} texts, against two diagnoses",
-        [(each["ours"], each["two"]) for each in rounds],
+        [(seconds["ours"], seconds["two"]) for seconds in rounds],
         at_most=1.1,
         error=f"κ differs by {worst:.0e}",
     )
@@ -52,13 +52,13 @@ def _of_halved_parts(texts: Sequence[list[int]]) -> Comparison:
         "passes": lambda: [_plain_passes(model, texts) for model in models],
     }
     rounds = rounds_of(works, 3, clock=time.process_time)
-    found = halved_parts(models, given, True, silent).table.loss.values[:, 0]
+    losses = halved_parts(models, given, True, silent).table.loss.values[:, 0]
     alone = [float(_loss(model, texts[0])) for model in models]
     return overhead(
         f"compare --halved of two networks of 8 layers, {len(texts)} texts, against its 17 passes of each with logits",
-        [(each["ours"], each["passes"]) for each in rounds],
+        [(seconds["ours"], seconds["passes"]) for seconds in rounds],
         at_most=1.2,
-        error=f"the loss differs by {max(abs(found - alone)):.0e}",
+        error=f"the loss differs by {max(abs(losses - alone)):.0e}",
     )
 
 

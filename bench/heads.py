@@ -31,7 +31,7 @@ def run() -> Iterator[Comparison]:
     heads = by_head.kappa.size
     yield overhead(
         f"∂κ/∂a and ∂loss/∂a of {heads} heads, SmolLM2, {len(default_texts())} texts, against a pass forward and back",
-        [(each["ours"], each["plain"]) for each in rounds_of(works, 3, clock=time.process_time)],
+        [(seconds["ours"], seconds["plain"]) for seconds in rounds_of(works, 3, clock=time.process_time)],
         at_most=3.0,
         error=f"sums over heads differ from their parts by {abs(by_head.kappa.sum(1) - by_part.kappa[:, 0]).max():.0e}",
     )
@@ -39,7 +39,7 @@ def run() -> Iterator[Comparison]:
     yield overhead(
         f"diagnosis of SmolLM2 with heads, directions and the untrained network, {len(default_texts())} texts, "
         "against one with levers alone",
-        [(each["ours"], each["plain"]) for each in rounds_of(works, 3, uncounted=0, clock=time.process_time)],
+        [(seconds["ours"], seconds["plain"]) for seconds in rounds_of(works, 3, uncounted=0, clock=time.process_time)],
         at_most=1.5,
         error="what both measure is the same",
     )

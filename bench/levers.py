@@ -27,14 +27,14 @@ def run() -> Iterator[Comparison]:
     ids = torch.cat([ckpt.encode(text).ids[0] for text in default_texts().values()])
     starts = [37 * place % (len(ids) - max(_LENGTHS)) for place in range(len(_LENGTHS))]
     packs = ckpt.packs([ids[start : start + length] for start, length in zip(starts, _LENGTHS, strict=True)])
-    found = _sensitivities(ckpt, packs)
+    sensitivities = _sensitivities(ckpt, packs)
     works = {"ours": lambda: _sensitivities(ckpt, packs), "plain": lambda: _plain(ckpt, packs)}
     rounds = rounds_of(works, 3, clock=time.process_time)
     yield overhead(
         f"∂κ/∂α and ∂loss/∂α of 60 gates, SmolLM2, {len(_LENGTHS)} prompts, against forward passes with logits",
-        [(each["ours"], each["plain"]) for each in rounds],
+        [(seconds["ours"], seconds["plain"]) for seconds in rounds],
         at_most=3.5,
-        error=_difference(ckpt, packs, found),
+        error=_difference(ckpt, packs, sensitivities),
     )
 
 
@@ -50,14 +50,14 @@ def _plain(ckpt: Checkpoint, packs: Sequence[Pack]) -> None:
             torch.matmul(ckpt.model(**pack.arguments, use_cache=False).last_hidden_state, table)
 
 
-def _difference(ckpt: Checkpoint, packs: Sequence[Pack], found: Sensitivities) -> str:
+def _difference(ckpt: Checkpoint, packs: Sequence[Pack], sensitivities: Sensitivities) -> str:
     """Say how far the largest derivatives are from differences at 0.99 and 1.01."""
     with ckpt.gated() as gated:
-        trials = Trials(gated, packs, found.where, _RATIO)
+        trials = Trials(gated, packs, sensitivities.where, _RATIO)
         worst = 0.0
-        for place in (-abs(found.kappa)).argsort(axis=None)[:3].tolist():
+        for place in (-abs(sensitivities.kappa)).argsort(axis=None)[:3].tolist():
             layer, part = divmod(place, 2)
             above, below = (trials.of(layer + 1, part, alpha) for alpha in (1.01, 0.99))
             difference = (above.kappa_change.value - below.kappa_change.value) / 0.02
-            worst = max(worst, abs(difference / found.kappa[layer, part] - 1))
+            worst = max(worst, abs(difference / sensitivities.kappa[layer, part] - 1))
     return f"∂κ/∂α differ from differences by {worst:.0e}"

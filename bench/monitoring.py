@@ -38,7 +38,7 @@ def _compared(name: str, model: nn.Module, texts: list[list[int]], shape: tuple[
     works = {"look": lambda: monitor.measure(model, next(steps)), "step": _step(model, shape)}
     taken = rounds_of(works, rounds)
     assert monitor.status == "measured", monitor.status
-    pairs = [(each["look"], _SHARE * EVERY * each["step"]) for each in taken]
+    pairs = [(seconds["look"], _SHARE * EVERY * seconds["step"]) for seconds in taken]
     workload = f"monitor, {name}: a look beside {_SHARE:.0%} of the time of {EVERY} steps"
     return overhead(workload, pairs, at_most=1.0, error="the training is the same to the last bit")
 

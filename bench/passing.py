@@ -44,7 +44,7 @@ def _fixed(ckpt: Checkpoint) -> Comparison:
     error = abs(float(passes(ckpt, _TEXT, 1).log_norm[0, 1]) - float(expected))
     return overhead(
         f"{_PASSES} passes of SmolLM2's own weights, {ids.shape[1]} tokens, measured, against its own forward passes",
-        [(each["ours"], each["plain"]) for each in rounds],
+        [(seconds["ours"], seconds["plain"]) for seconds in rounds],
         at_most=1.1,
         error=f"logarithms of the norm differ by {error:.0e}",
     )
@@ -60,7 +60,7 @@ def _by_law(ckpt: Checkpoint) -> Comparison:
         rounds = rounds_of({"ours": law.advance, "other": drawn.advance}, 3, clock=time.process_time)
     return speedup(
         "a pass of new weights by their law, GPT-2 XL's size, 28 tokens, against drawing them",
-        [(each["ours"], each["other"]) for each in rounds],
+        [(seconds["ours"], seconds["other"]) for seconds in rounds],
         at_least=15.0,
         error=_agreement(),
     )

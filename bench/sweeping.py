@@ -73,8 +73,8 @@ def _pace() -> Comparison:
     middle = time.perf_counter()
     _swept(many, None)
     shorter, longer = middle - begin, time.perf_counter() - middle
-    each = (longer - shorter) / (many.systems - few.systems)
-    seconds = shorter + each * (MILLION - few.systems)
+    of_one = (longer - shorter) / (many.systems - few.systems)
+    seconds = shorter + of_one * (MILLION - few.systems)
     share = seconds / ALLOWED
     return Comparison(
         f"a million systems of a sweep on {os.cpu_count()} workers, at the pace from {few.systems} to {many.systems}",

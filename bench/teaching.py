@@ -81,12 +81,12 @@ def _times(
     rounds: int,
     baseline: dict | None = None,
 ) -> Iterator[Comparison]:
-    works = {name: step_of({**base, **own}, shape) for name, own in {"baseline": baseline or {}, **arms}.items()}
+    works = {name: step_of({**base, **arm}, shape) for name, arm in {"baseline": baseline or {}, **arms}.items()}
     taken = rounds_of(works, rounds)
     for name in arms:
-        ratios = [each[name] / each["baseline"] for each in taken]
+        ratios = [seconds[name] / seconds["baseline"] for seconds in taken]
         middle = statistics.median(ratios)
-        ours, other = (statistics.median(each[arm] for each in taken) for arm in (name, "baseline"))
+        ours, other = (statistics.median(seconds[arm] for seconds in taken) for arm in (name, "baseline"))
         yield Comparison(
             f"step of training, {size}: {name}", ours, other, middle, (min(ratios), max(ratios)),
             f"≤ {allowed:g} × the baseline's", middle <= allowed, OTHERS,
@@ -98,11 +98,11 @@ def _memory(
 ) -> Iterator[Comparison]:
     """Compare what three steps add to a process of their own that has trained on one short window, in turns."""
     every = {"baseline": baseline or {}, **arms}
-    rounds = [{name: _peak({**base, **own}, shape) for name, own in every.items()} for _ in range(3)]
+    rounds = [{name: _peak({**base, **arm}, shape) for name, arm in every.items()} for _ in range(3)]
     for name in arms:
-        ratios = [each[name] / each["baseline"] for each in rounds]
+        ratios = [seconds[name] / seconds["baseline"] for seconds in rounds]
         middle = statistics.median(ratios)
-        ours, other = (statistics.median(each[arm] for each in rounds) for arm in (name, "baseline"))
+        ours, other = (statistics.median(seconds[arm] for seconds in rounds) for arm in (name, "baseline"))
         yield Comparison(
             f"memory of training, {size}: {name}", ours / 1e6, other / 1e6, middle, (min(ratios), max(ratios)),
             f"≤ {_ALLOWED:g} × the baseline's", middle <= _ALLOWED, NOTHING_COMPARED, "MB",
@@ -154,7 +154,7 @@ def step_of(settings: dict, shape: tuple[int, int]) -> Callable[[], float]:
     """Return a step of training of a new network on bytes drawn once, (window, byte)."""
     torch.manual_seed(0)
     model = network_of(settings)
-    optimizer = torch.optim.AdamW([each for each in model.parameters() if each.requires_grad], lr=1e-3)
+    optimizer = torch.optim.AdamW([parameter for parameter in model.parameters() if parameter.requires_grad], lr=1e-3)
     ids = torch.randint(model.config.vocab_size, tuple(shape))
 
     def step() -> float:

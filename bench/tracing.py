@@ -49,7 +49,7 @@ def run(quick: bool = False) -> Iterator[Comparison]:
         for (other, words), most in zip(_OTHERS.items(), targets, strict=True):
             yield overhead(
                 f"trace, SmolLM2, {len(prompts)} prompts of {min(lengths)} to {max(lengths)} tokens, against {words}",
-                [(each["ours"], each[other]) for each in rounds],
+                [(seconds["ours"], seconds[other]) for seconds in rounds],
                 at_most=most,
                 error=_difference(ckpt, prompts),
             )
@@ -157,6 +157,6 @@ def _difference(ckpt: Checkpoint, prompts: list[Tensor]) -> str:
         for number, place in enumerate(pack.places):
             with torch.inference_mode():
                 alone = torch.cat(ckpt.model(prompts[place][None], output_hidden_states=True).hidden_states[:-1])
-            found = pack.of(number).feed_forward[:-1]
-            worst = max(worst, float((found - alone).abs().max() / alone.abs().max()))
+            states = pack.of(number).feed_forward[:-1]
+            worst = max(worst, float((states - alone).abs().max() / alone.abs().max()))
     return f"states differ by {worst:.0e} of the largest"

@@ -37,7 +37,7 @@ def _of_type(model_type: str, network: Any, most: float) -> Iterator[Comparison]
         works = {"ours": partial(ckpt.states, ids), "plain": partial(_plain, network, ids)}
         yield overhead(
             f"states of {model_type}, {tokens} tokens, against a forward pass with hidden states",
-            [(each["ours"], each["plain"]) for each in rounds_of(works, 15, clock=time.process_time)],
+            [(seconds["ours"], seconds["plain"]) for seconds in rounds_of(works, 15, clock=time.process_time)],
             at_most=most,
             error=_difference(ckpt, network, ids),
         )
@@ -45,7 +45,7 @@ def _of_type(model_type: str, network: Any, most: float) -> Iterator[Comparison]
     works = {"ours": partial(load, network), "plain": lambda: [_plain(network, short) for _ in range(3)]}
     yield overhead(
         f"load of a live {model_type}, against three forward passes of two prompts of 7 tokens",
-        [(each["ours"], each["plain"]) for each in rounds_of(works, 5, clock=time.process_time)],
+        [(seconds["ours"], seconds["plain"]) for seconds in rounds_of(works, 5, clock=time.process_time)],
         at_most=1.0,
         error=NOTHING_COMPARED,
     )

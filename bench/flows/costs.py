@@ -32,21 +32,23 @@ def costs(workload: str, timed: dict[str, Timed], contenders: list[Contender], q
     for one in contenders:
         if one.name not in timed:
             continue
-        found = timed[one.name]
+        solver_timed = timed[one.name]
         with tempfile.TemporaryDirectory() as cache:
-            fresh = _fresh(workload, one.name, found.setting.rtol, quick, cache)
-            again = _fresh(workload, one.name, found.setting.rtol, quick, cache) if "compiled" in one.name else None
-        scaled = [1e3 * one_round for one_round in found.seconds]
+            fresh = _fresh(workload, one.name, solver_timed.setting.rtol, quick, cache)
+            again = (
+                _fresh(workload, one.name, solver_timed.setting.rtol, quick, cache) if "compiled" in one.name else None
+            )
+        scaled = [1e3 * one_round for one_round in solver_timed.seconds]
         yield Cost(
             workload=workload,
             solver=one.name,
             systems=one.systems,
-            rtol=found.setting.rtol,
-            error=found.setting.error,
-            right=found.right,
+            rtol=solver_timed.setting.rtol,
+            error=solver_timed.setting.error,
+            right=solver_timed.right,
             milliseconds=statistics.median(scaled),
             spread=(min(scaled), max(scaled)),
-            right_hand_sides=found.solved.right_hand_sides,
+            right_hand_sides=solver_timed.solved.right_hand_sides,
             peak=fresh["peak"] / 1e6,
             first=fresh["first"],
             cached=None if again is None else again["first"],
@@ -63,7 +65,7 @@ def _fresh(workload: str, solver: str, rtol: float, quick: bool, cache: str) -> 
 def _main(workload: str, solver: str, rtol: float, quick: bool) -> dict[str, float]:
     torch.set_num_threads(1)
     entry: Any = import_module(f"bench.flows.{workload}").entry(quick)
-    one = next(each for each in entry.contenders if each.name == solver)
+    one = next(contender for contender in entry.contenders if contender.name == solver)
     few = entry.starts[: min(FEW, one.systems)]
     begin = time.process_time()
     work = one.make()

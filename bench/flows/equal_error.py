@@ -127,11 +127,11 @@ def run(race: Race, wanted: float, rounds: int) -> dict[str, Timed]:
     entry = race.entry
     solvers = {one.name: (one, one.make()) for one in entry.contenders if one.make is not None}
     settings = {name: tuned(race, solver, _tuning(one, race), wanted) for name, (one, solver) in solvers.items()}
-    found: dict[str, Solved] = {}
+    solutions: dict[str, Solved] = {}
 
     def work(one: Contender, solver: Solver) -> Callable[[], object]:
         def solve() -> None:
-            found[one.name] = solver(entry.starts[: one.systems], entry.horizon, settings[one.name].rtol)
+            solutions[one.name] = solver(entry.starts[: one.systems], entry.horizon, settings[one.name].rtol)
 
         return solve
 
@@ -139,7 +139,9 @@ def run(race: Race, wanted: float, rounds: int) -> dict[str, Timed]:
     # Tuning has warmed up every solver, those that are compiled for a number of systems at that number.
     seconds = rounds_of(works, rounds, uncounted=0, clock=time.process_time)
     return {
-        name: _timed(race, one, settings[name], [taken[name] / one.systems for taken in seconds], found[name], wanted)
+        name: _timed(
+            race, one, settings[name], [taken[name] / one.systems for taken in seconds], solutions[name], wanted
+        )
         for name, (one, _) in solvers.items()
     }
 
@@ -169,9 +171,9 @@ def _timed(race: Race, one: Contender, setting: Tuned, seconds: list[float], sol
     """Whether a solver is right enough, and its error in words."""
     error = race.error(solved.states) if race.entry.horizon == race.checked else setting.error
     arrived, words = race.arrived(solved.states)
-    said = f"{one.name} {error:.1e} at rtol {setting.rtol:.1e}, {one.systems} systems"
-    said = f"{said}, {words}" if words else said
-    return Timed(one, Tuned(setting.rtol, error), seconds, solved, arrived and error <= wanted, said)
+    sentence = f"{one.name} {error:.1e} at rtol {setting.rtol:.1e}, {one.systems} systems"
+    sentence = f"{sentence}, {words}" if words else sentence
+    return Timed(one, Tuned(setting.rtol, error), seconds, solved, arrived and error <= wanted, sentence)
 
 
 def _skipped(workload: str) -> Comparison:

@@ -133,11 +133,11 @@ def _products(x: Tensor, block: int) -> Callable[[], object]:
 def _exponentials(block: int) -> Callable[[], object]:
     """token² exponentials of numbers between −1 and 0, a block that stays in cache at a time."""
     size = block * 128
-    numbers, found = torch.linspace(-1, 0, size, dtype=torch.float64), torch.empty(size, dtype=torch.float64)
+    numbers, results = torch.linspace(-1, 0, size, dtype=torch.float64), torch.empty(size, dtype=torch.float64)
 
     def work() -> None:
         for _ in range(TOKENS * TOKENS // size):
-            torch.exp(numbers, out=found)
+            torch.exp(numbers, out=results)
 
     return work
 

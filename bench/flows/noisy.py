@@ -57,14 +57,14 @@ def by_hand(start: Tensor, built: SphereFlow, seed: int) -> Tensor:
     velocity, random = built.torch(start.shape[1]), torch.Generator().manual_seed(seed)
     root, now, y = STRENGTH * STEP**0.5, torch.zeros(()), start
 
-    def moved(at: Tensor, normal: Tensor) -> Tensor:
+    def change(at: Tensor, normal: Tensor) -> Tensor:
         return STEP * velocity(now, at) + root * (normal - (normal * at).sum(dim=-1, keepdim=True) * at)
 
     with torch.inference_mode():
         for _ in range(round(HORIZON / STEP)):
             normal = torch.randn(y.shape, dtype=y.dtype, generator=random)
-            first = moved(y, normal)
-            second = moved(torch.nn.functional.normalize(y + first, dim=-1), normal)
+            first = change(y, normal)
+            second = change(torch.nn.functional.normalize(y + first, dim=-1), normal)
             y = torch.nn.functional.normalize(y + (first + second) / 2, dim=-1)
     return y
 
