@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import tokendynamics as td
-from tokendynamics.numerics import AttentionFactorsError, CheckpointError
+from tokendynamics.numerics import ArgumentValueError, AttentionFactorsError, CheckpointError
 
 DIM, HEADS, TOKENS = 8, 2, 6
 
@@ -263,3 +264,35 @@ def test_what_happens_to_weights_after_the_softmax_is_named(form: str, function:
     ckpt = loaded(Series(lambda: _Weighted(form)))
     with pytest.raises(AttentionFactorsError, match=f"{function} acts on the weights that its softmax gives"):
         td.audit(ckpt)
+
+
+def _log_of_tokens(own: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
+    return q @ k.mT * (own.one * math.log(x.shape[1]))
+
+
+def _queries_times_log_of_tokens(own: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
+    hidden = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+    return ((q * math.log(x.shape[1])) @ k.mT).masked_fill(hidden, -torch.inf)
+
+
+@pytest.mark.parametrize("logits", [_log_of_tokens, _queries_times_log_of_tokens])
+def test_a_factor_that_depends_on_the_number_of_tokens_is_named(logits: Any) -> None:
+    network = Series(lambda: Attention(logits))
+    ckpt = loaded(network)
+    attention: Any = network.blocks[1].attention
+    weights, factor = ckpt.attention(2), math.log(TOKENS)
+    factor *= float(attention.one) if logits is _log_of_tokens else 1.0
+    q, k = (
+        linear.weight.detach().mT.unflatten(1, (HEADS, -1)).transpose(0, 1)
+        for linear in (attention.query, attention.key)
+    )
+    torch.testing.assert_close(weights.scale * weights.query @ weights.key.mT, factor * q @ k.mT)
+    audit = td.audit(ckpt)
+    words = "a factor of the logits that depends on the number of tokens"
+    assert f"; their factor depends on the number of tokens and is taken for {TOKENS} of them" in audit.attrs["form"]
+    assert audit.attrs["besides"] == words
+    with pytest.raises(ArgumentValueError, match=words):
+        td.flow_of(ckpt)
+    other = loaded(Series(lambda: Attention(lambda own, q, k, x: q @ k.mT * own.one)))
+    assert "number of tokens" not in td.audit(other).attrs["form"]
+    td.flow_of(other)
