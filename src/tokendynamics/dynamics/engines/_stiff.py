@@ -43,11 +43,6 @@ _RESOLVED = 1e-10
 _GMRES_RTOL, _GMRES_RESTART, _GMRES_RESTARTS = 1e-3, 40, 5
 
 
-_LOOKS, _APART, _GROWN, _LEAP = (0.25, 0.5, 0.75), 1e-3, 0.05, 0.1
-"""Shares of a step at which path and field are compared, the distance for slopes, how much of its size a state has to
-change for that, and the most, of its size, that may be between both."""
-
-
 class StuckError(ArithmeticError):
     """The solver cannot go on. A field that is not finite is such a case: LSODA can loop without end on such values."""
 
@@ -275,8 +270,6 @@ class _System:
             if solver.status == "failed" or solver.t <= before:
                 raise StuckError
             self.steps += 1
-            if self._has_poles and self._leaps(solver, before):
-                raise StuckError
             if problem.stops:
                 self.outcome.longest_step = max(self.outcome.longest_step, solver.t - before)
             status = self._accept(solver, end)
@@ -286,27 +279,6 @@ class _System:
             if solver.status == "running" and np.spacing(solver.t) > _RESOLVED * (solver.t - before):
                 return None
         return None
-
-    @property
-    def _has_poles(self) -> bool:
-        """Whether states may grow without bound in finite time: no average of tokens by weights of sum 1 does."""
-        return not self.field.geometry.bounded and self.field.attention.weights in ("linear", "exponential")
-
-    def _leaps(self, solver: OdeSolver, before: float) -> bool:
-        """Tell whether the step just taken leads over a pole: implicit equations have solutions beyond it, too.
-
-        Within such a step the path, a polynomial, and the field disagree by more than the size of the states.
-        """
-        size = max(np.abs(solver.y).max(), np.abs(self.y).max())
-        if np.abs(solver.y - self.y).max() < _GROWN * size:
-            return False
-        dense, length = solver.dense_output(), float(solver.t) - before
-        for share in _LOOKS:
-            left, here, right = (dense(before + (share + part) * length) for part in (-_APART, 0.0, _APART))
-            defect = length * self.equations.velocity(before + share * length, here) - (right - left) / (2 * _APART)
-            if not np.abs(defect).max() <= _LEAP * size:
-                return True
-        return False
 
     def _run_on_explicitly(self) -> None:
         """Go on by explicit steps, which pass what is merely hard and name the end of a run as every engine does."""
