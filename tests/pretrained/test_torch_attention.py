@@ -570,3 +570,37 @@ def test_the_halves_of_a_transformer_are_loaded_by_name() -> None:
 
     with pytest.raises(CheckpointError, match=r"encoder \(inner.encoder.layers.0\) and of a decoder \(inner.decoder"):
         td.load(Around().eval(), inputs=lambda count: {"src": torch.randn(count, 7, DIM)})
+
+
+class Single(nn.Module):
+    """One attention of PyTorch and no block around it."""
+
+    def __init__(self, adds: bool) -> None:
+        super().__init__()
+        self.embed, self.head, self.adds = nn.Linear(3, 8), nn.Linear(8, 1), adds
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, series: Tensor) -> Tensor:
+        x = self.embed(series)
+        y, _ = self.attention(x, x, x)
+        return self.head(x + y if self.adds else y)
+
+
+def test_an_attention_without_a_block_is_read_where_it_gives_the_states() -> None:
+    torch.manual_seed(2)
+    series = torch.randn(2, 9, 3)
+    network = Single(adds=False).eval()
+    ckpt = td.load(network, inputs={"series": series})
+    x = network.embed(series[:1]).detach()
+    torch.testing.assert_close(
+        ckpt.states({"series": series[:1]}).feed_forward[1], network.attention(x, x, x)[0][0].detach()
+    )
+    q, k, v = (
+        weight.detach().mT.unflatten(1, (2, 4)).transpose(0, 1) for weight in network.attention.in_proj_weight.chunk(3)
+    )
+    weights = ckpt.attention(1)
+    torch.testing.assert_close(weights.scale * weights.query @ weights.key.mT, q @ k.mT / 2)
+    out = network.attention.out_proj.weight.detach().mT.unflatten(0, (2, 4))
+    torch.testing.assert_close(weights.value @ weights.output, v @ out)
+    with pytest.raises(CheckpointError, match="to whose output the network adds the input outside of it"):
+        td.load(Single(adds=True).eval(), inputs={"series": series})

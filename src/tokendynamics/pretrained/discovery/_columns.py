@@ -110,7 +110,8 @@ class Tracer:
 
     def _part(self, call: ModuleCall, chosen: Tensor, row: Tensor, factor: Tensor, first_token: bool) -> Part:
         columns = chosen.nonzero()[:, 0]
-        name = call.name.removeprefix(self.prefix)
+        # The projections of a block that is an attention of PyTorch itself have its name.
+        name = "" if call.name == self.prefix[:-1] else call.name.removeprefix(self.prefix)
         does = _does(call)
         if does is None:
             misfit = affine_misfit(call.module, call.x)

@@ -268,6 +268,7 @@ def _discovered(
         wanted, advice = "a network that runs the same blocks for all inputs", "switch off what ends a pass early"
         raise LayoutNotFoundError(expected(type(network).__name__, wanted, " and then ".join(names), advice))
     _check_one_sequence(quiet_blocks)
+    _check_sums(quiet_blocks, first)
     start = quiet_blocks[0].call
     check_one_sequence(network, inputs, quiet_blocks)
     check_axes(network, inputs, quiet_blocks, first)
@@ -314,6 +315,20 @@ def _outside(network: nn.Module, blocks: Sequence[BlockCall], recorded: Pass) ->
             innermost = max(around, key=lambda call: call.start, default=None)
             names.append(type(network).__name__ if innermost is None or not innermost.name else innermost.name)
     return tuple(dict.fromkeys(names))
+
+
+def _check_sums(blocks: Sequence[BlockCall], recorded: Pass) -> None:
+    """Refuse a single block whose input is added to its output outside of it: what it gives is then no state."""
+    block = blocks[0].call
+    if len(blocks) > 1 or block.x is None or block.x.shape != block.y.shape:
+        return
+    total = block.x + block.y
+    near = _ROUNDING * float(total.abs().max())
+    later = (call.x for call in recorded.calls if call.start > block.end and call.x is not None)
+    if any(x.shape == total.shape and float((x - total).abs().max()) <= near for x in later):
+        came = f"{block.name}, to whose output the network adds the input outside of it"
+        advice = "put the sum into one module with it"
+        raise LayoutNotFoundError(expected("spec", "a network whose blocks give its states", came, advice))
 
 
 def _check_one_sequence(blocks: Sequence[BlockCall]) -> None:

@@ -84,7 +84,7 @@ class _Block:
         return states if states is not None and states.shape == self.x.shape else None
 
     def name(self, call: ModuleCall) -> str:
-        return call.name.removeprefix(self.prefix)
+        return "" if call.name == self.prefix[:-1] else call.name.removeprefix(self.prefix)
 
     def outermost(self, call: ModuleCall) -> ModuleCall:
         """Return the call of the outermost module with weights that gives what this one gives."""
