@@ -151,6 +151,7 @@ def besides_the_form(attention: AttentionLayout) -> list[str]:
     besides = {
         f"{' and '.join(attention.normed)} normalized after their projection": bool(attention.normed),
         "a mask that is neither full nor causal": attention.other_mask,
+        "a factor of the logits that depends on the number of tokens": attention.scaled_for is not None,
         "a soft cap": attention.soft_cap is not None,
         "sinks": attention.sinks is not None,
         "keys and values that come from no token": attention.further_senders > 0,

@@ -36,6 +36,7 @@ from tokendynamics.pretrained.discovery._trials import (
     check_one_sequence,
     keys_of_another_sequence,
     mixing_of,
+    scales_with_length,
     sees_order,
     takes_rows_apart,
 )
@@ -277,6 +278,7 @@ def _discovered(
     layers = [
         _layer(block, quiet, recorded, first, tables, read) for block, quiet in zip(blocks, quiet_blocks, strict=True)
     ]
+    layers = _with_lengths(layers, blocks)
     attentions = [layer.attention for layer, _ in layers]
     if any(call.writes_into_states for call in first.calls if call.x is not None and call.x.shape == start.y.shape):
         layers = [(replace(layer, sites=replace(layer.sites, in_place=True)), seen) for layer, seen in layers]
@@ -303,6 +305,32 @@ def _discovered(
         outside=_outside(network, quiet_blocks, first),
     )
     return Discovery(layout, tuple(seen for _, seen in layers), quiet_blocks[0].call.y.shape[-1])
+
+
+def _with_lengths(
+    layers: list[tuple[BlockLayout, Seen | None]], blocks: Sequence[BlockCall]
+) -> list[tuple[BlockLayout, Seen | None]]:
+    """Return layers with a word on factors of their logits that depend on the number of tokens.
+
+    Of blocks with the same classes and switches one is tried.
+    """
+    tried: dict[Any, bool] = {}
+    for place, ((layer, seen), block) in enumerate(zip(layers, blocks, strict=True)):
+        if layer.attention is None or not block.attentions:
+            continue
+        inside = block.call.module.modules()
+        kind = tuple((type(module), tuple(_switches(module))) for module in inside)
+        if kind not in tried:
+            tried[kind] = scales_with_length(block.call)
+        if tried[kind]:
+            tokens = block.attentions[0][1].query.shape[2]
+            layers[place] = replace(layer, attention=replace(layer.attention, scaled_for=tokens)), seen
+    return layers
+
+
+def _switches(module: nn.Module) -> list[tuple[str, Any]]:
+    """Return what a module of the same class may do otherwise by; whole numbers may be those of the layers."""
+    return [(name, value) for name, value in vars(module).items() if isinstance(value, bool | float | str)]
 
 
 def _outside(network: nn.Module, blocks: Sequence[BlockCall], recorded: Pass) -> tuple[str, ...]:

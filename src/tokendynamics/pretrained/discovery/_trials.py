@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
+from math import prod
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -126,6 +127,46 @@ def attends_by_token(block: ModuleCall) -> bool:
     if outputs is None or len(calls) != 2:
         return True
     return all(_stands_at(usual, other, places, tokens) for usual, other in zip(*calls, strict=True))
+
+
+def scales_with_length(block: ModuleCall) -> bool:
+    """Tell whether a block's logits have a factor that depends on how many tokens there are, such as log n.
+
+    The block is repeated without the last token.
+
+    Args:
+        block: Its call. False where it cannot be run by itself, or where its attention runs several times.
+    """
+    x, calls = block.x, list[tuple[float, Tensor, Tensor]]()
+    if x is None or x.ndim != 3 or x.shape[1] < 3:
+        return False
+
+    def watch(call: AttentionCall) -> None:
+        calls.append((call.scale, call.query.clone(), call.key.clone()))
+
+    with watching(block.module, watch, of_w=True):
+        outputs = _outputs(block, [x, x[:, :-1]])
+    if outputs is None or len(calls) != 2:
+        return False
+    (scale, *usual), (other_scale, *shorter) = calls
+    found = [_multiple(one, other) for one, other in zip(usual, shorter, strict=True)]
+    multiples = [multiple for multiple in found if multiple is not None]
+    if len(multiples) < len(found) or not other_scale:
+        return False
+    return abs(scale / other_scale * prod(multiples) - 1) > _OTHER_FACTOR
+
+
+_OTHER_FACTOR = 1e-4
+"""Relative difference from which two factors are others, and misfit below which one tensor is a multiple of another."""
+
+
+def _multiple(usual: Tensor, shorter: Tensor) -> float | None:
+    """Return what multiplies queries or keys where there is a token more; None where they differ otherwise."""
+    first, other = usual[:, :, : shorter.shape[2]].double(), shorter.double()
+    if first.shape != other.shape or usual.shape[2] <= shorter.shape[2]:
+        return None
+    multiple = float((first * other).sum() / other.square().sum().clamp_min(1e-300))
+    return multiple if float((first - multiple * other).norm()) <= _OTHER_FACTOR * float(first.norm()) else None
 
 
 _OF_LARGEST = 0.5

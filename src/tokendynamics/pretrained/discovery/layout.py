@@ -68,6 +68,8 @@ class AttentionLayout:
         window: Width of a sliding window; None without. It is a mask, no part of the factors.
         other_mask: Whether a mask hides other pairs of tokens than later ones, a window and padding: bands, prefixes,
             the token itself, or pairs that depend on the tokens.
+        scaled_for: How many tokens there were where the factor of the logits was found, if it depends on that number;
+            otherwise None, as where it is not known to.
         norm: The norm whose output the attention reads, and what it is; None if it reads the state itself.
         error: Largest relative difference of the attention recomputed from these facts, where they were found.
         token_bias: Whether something is added to the logits that depends on the tokens, such as products of queries or
@@ -112,6 +114,7 @@ class AttentionLayout:
     changed: bool = False
     after_output: AfterOutput = ""
     other_mask: bool = False
+    scaled_for: int | None = None
 
     @property
     def normed(self) -> tuple[str, ...]:

@@ -104,6 +104,8 @@ def form_in_words(attention: AttentionLayout) -> str:
     gated += "; it reads neither the state nor a recognized norm of it" if attention.changed else ""
     if attention.after_output:
         gated += f"; {attention.after_output} acts on what {attention.output[0]} gives and is left out"
+    if attention.scaled_for is not None:
+        gated += f"; their factor depends on the number of tokens and is taken for {attention.scaled_for} of them"
     if not attention.normed:
         return f"logits are a bilinear form of what the attention reads{besides}{gated}"
     several = " and ".join((", ".join(attention.normed[:-1]), attention.normed[-1])) if attention.normed[1:] else None
