@@ -149,9 +149,9 @@ def scales_with_length(block: ModuleCall) -> bool:
     if outputs is None or len(calls) != 2:
         return False
     (scale, *usual), (other_scale, *shorter) = calls
-    found = [_multiple(one, other) for one, other in zip(usual, shorter, strict=True)]
-    multiples = [multiple for multiple in found if multiple is not None]
-    if len(multiples) < len(found) or not other_scale:
+    both = [_multiple(one, other) for one, other in zip(usual, shorter, strict=True)]
+    multiples = [multiple for multiple in both if multiple is not None]
+    if len(multiples) < len(both) or not other_scale:
         return False
     return abs(scale / other_scale * prod(multiples) - 1) > _OTHER_FACTOR
 
