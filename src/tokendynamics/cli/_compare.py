@@ -127,10 +127,12 @@ def compare_command(
         chosen: dict[str, Any] = {**vars(comparing), **vars(counting), "names": comparing.names or None}
         del chosen["dtypes"]
         chosen |= {**vars(cutting), "chat": texts.chat}
-        found = compare(*ckpts, texts=prompts, **chosen, threads=threads, command=command_line(), progress=progress)
-    found, undrawn = saved(found, folder, results, WRITER)
-    _show(output, found, None if undrawn else folder / PAGE)
-    code = limits.code_for(list(zip(found.models, found.verdicts, found.traces, strict=True))[1:])
+        comparison = compare(
+            *ckpts, texts=prompts, **chosen, threads=threads, command=command_line(), progress=progress
+        )
+    comparison, undrawn = saved(comparison, folder, results, WRITER)
+    _show(output, comparison, None if undrawn else folder / PAGE)
+    code = limits.code_for(list(zip(comparison.models, comparison.verdicts, comparison.traces, strict=True))[1:])
     if undrawn:
         raise undrawn
     return code
@@ -170,29 +172,31 @@ def _loaded(given: _Given, reading: ReadingOptions, output: Output) -> Checkpoin
         return load(given.name, adapter=given.adapter, dtype=given.dtype, **vars(reading), progress=progress)
 
 
-def _show(output: Output, found: Comparison, report: Path | None) -> None:
+def _show(output: Output, comparison: Comparison, report: Path | None) -> None:
     from tokendynamics.cli._output import UNDRAWN
 
-    if output.in_a_form(found, found.record, report):
+    if output.in_a_form(comparison, comparison.record, report):
         return
     console = Console(highlight=False)
     console.print()
-    for finding in found.sentences:
+    for finding in comparison.sentences:
         console.print(Text("• ").append(finding.text), soft_wrap=False)
     console.print()
-    console.print(_states_table(found))
-    console.print(Text(f"\nReport: {report or UNDRAWN}\nData:   {', '.join(found.files)}"))
+    console.print(_states_table(comparison))
+    console.print(Text(f"\nReport: {report or UNDRAWN}\nData:   {', '.join(comparison.files)}"))
 
 
-def _states_table(found: Comparison) -> Table:
+def _states_table(comparison: Comparison) -> Table:
     from tokendynamics.diagnosis.comparing.words import part_named
     from tokendynamics.words import fixed
 
     words = ("model", "end state", "worst state", "first difference")
     columns = ("model", "layers", "dim", "κ′ at the end", *words[1:])
     shown = table(*columns, left=words, title="State of the tokens")
-    partings = (None, *found.partings)
-    rows = zip(found.models, found.descriptions, found.traces, found.verdicts, partings, strict=True)
+    partings = (None, *comparison.partings)
+    rows = zip(
+        comparison.models, comparison.descriptions, comparison.traces, comparison.verdicts, partings, strict=True
+    )
     for place, (name, facts, trace, verdict, parting) in enumerate(rows):
         kappa = fixed(float(trace.consensus_relative.sel(site="feed_forward")[-1]))
         first = "" if place == 0 else "not located" if parting is None else part_named(parting.first)

@@ -143,10 +143,10 @@ def diagnose_command(
     output.note_repeated(prompts or {})
     with output.progress() as progress:
         chosen = {**vars(measuring), **vars(counting), **vars(cutting), "chat": texts.chat, "threads": threads}
-        found = diagnose(ckpt, images or prompts, **chosen, command=command_line(), progress=progress)
-    found, undrawn = saved(found, folder, results, WRITER)
-    output.show(found, None if undrawn else folder / PAGE)
-    code = limits.code_for([(ckpt.name, found.verdict, found.trace)])
+        diagnosis = diagnose(ckpt, images or prompts, **chosen, command=command_line(), progress=progress)
+    diagnosis, undrawn = saved(diagnosis, folder, results, WRITER)
+    output.show(diagnosis, None if undrawn else folder / PAGE)
+    code = limits.code_for([(ckpt.name, diagnosis.verdict, diagnosis.trace)])
     if undrawn:
         raise undrawn
     return code

@@ -46,23 +46,23 @@ def attempted(write: Callable[[], object]) -> PageError | None:
     return None
 
 
-def saved(found: _Written, folder: Path, results: Results, writer: str) -> tuple[_Written, PageError | None]:
+def saved(result: _Written, folder: Path, results: Results, writer: str) -> tuple[_Written, PageError | None]:
     """Write data and page, each completely or not at all, since the data are complete without the page.
 
     Returns:
         The results with the names of the data files; and the error if there is no page, to be raised after the results
         are printed.
     """
-    found = replace(found, files=found.file_names(results.data_format))
-    put = partial(whole_folder, folder, found.manifest, writer, overwrite=results.overwrite, argument="--out")
+    result = replace(result, files=result.file_names(results.data_format))
+    put = partial(whole_folder, folder, result.manifest, writer, overwrite=results.overwrite, argument="--out")
     with put() as made:
-        found.write_data(made, results.data_format)
+        result.write_data(made, results.data_format)
 
     def draw() -> None:
         with put(keep=True) as made:
-            found.report(made / PAGE)
+            result.report(made / PAGE)
 
-    return found, attempted(draw)
+    return result, attempted(draw)
 
 
 def saved_in(folder: Path) -> tuple[Path, ...]:
@@ -119,57 +119,57 @@ class Output:
 
         yield announce
 
-    def in_a_form(self, found: Diagnosis | Comparison, record: Mapping[str, Any], report: Path | None) -> bool:
+    def in_a_form(self, result: Diagnosis | Comparison, record: Mapping[str, Any], report: Path | None) -> bool:
         """Print a result in the form that was asked for; return whether nothing else is to be printed."""
         if self.as_json:
             echo_json({**record, "report": report and str(report)})
         elif self.markdown:
-            echo(found.markdown())
+            echo(result.markdown())
         return self.as_json or self.markdown or self.quiet
 
-    def show(self, found: Diagnosis, report: Path | None) -> None:
+    def show(self, diagnosis: Diagnosis, report: Path | None) -> None:
         """Print the verdict, a table of layers, and the path of the report."""
-        if self.in_a_form(found, summary(found), report):
+        if self.in_a_form(diagnosis, summary(diagnosis), report):
             return
-        model = found.model
+        model = diagnosis.model
         heads = f"{plural(model['heads'], 'head')} × " if model["heads"] else ""  # 0 where no attention can be read
         heading = f"{model['name']}: {plural(model['layers'], 'layer')} × {heads}dim {model['dim']}"
         self._results.print(Text(f"\n{heading}, {count(model['parameters'])} parameters\n", style="bold"))
-        for name, text in found.verdict.lines:
+        for name, text in diagnosis.verdict.lines:
             self._results.print(Text(f"{name}: ", style="bold").append(Text(text, style="not bold")), soft_wrap=False)
         self._results.print()
-        for text in further_in_words(found):
+        for text in further_in_words(diagnosis):
             self._results.print(Text("• ").append(text), soft_wrap=False)
-        self._show_deeper(found)
+        self._show_deeper(diagnosis)
         self._results.print()
-        self._results.print(_layer_table(found))
-        self._results.print(Text(_COLUMNS.format(noun=found.trace.attrs["prompt_noun"])))
-        self._results.print(Text(f"\nReport: {report or UNDRAWN}\nData:   {', '.join(found.files) or 'beside it'}"))
+        self._results.print(_layer_table(diagnosis))
+        self._results.print(Text(_COLUMNS.format(noun=diagnosis.trace.attrs["prompt_noun"])))
+        self._results.print(Text(f"\nReport: {report or UNDRAWN}\nData:   {', '.join(diagnosis.files) or 'beside it'}"))
 
-    def _show_deeper(self, found: Diagnosis) -> None:
+    def _show_deeper(self, diagnosis: Diagnosis) -> None:
         """Print the results of repeated passes, if there are any."""
-        if found.deeper is None:
+        if diagnosis.deeper is None:
             return
-        first, *others = deeper_in_words(found)
+        first, *others = deeper_in_words(diagnosis)
         self._results.print(Text("\nDeeper: ", style="bold").append(Text(first, style="not bold")))
-        for each in others:
-            self._results.print(Text("• ").append(each), soft_wrap=False)
+        for sentence in others:
+            self._results.print(Text("• ").append(sentence), soft_wrap=False)
 
 
-def _layer_table(found: Diagnosis) -> Table:
-    averaged = mean_over_prompts(found.trace)
+def _layer_table(diagnosis: Diagnosis) -> Table:
+    averaged = mean_over_prompts(diagnosis.trace)
     last = averaged.sizes["layer"] - 1
-    prompts = found.trace.sizes["prompt"]
+    prompts = diagnosis.trace.sizes["prompt"]
     columns = ("layer", "κ′", "cosine", "E", "rank", "norm", "massive", "state")
     title = f"Mean over {plural(prompts, 'prompt')}, without massive tokens except in E"
     shown = table(*columns, left=("state",), title=title)
     for layer in sorted({round(float(place)) for place in np.linspace(0, last, min(last + 1, _MOST_ROWS))}):
         site = averaged.sel(layer=layer, site="feed_forward")
-        effect = "" if layer == 0 else found.verdict.layers[layer - 1]
+        effect = "" if layer == 0 else diagnosis.verdict.layers[layer - 1]
         shown.add_row(str(layer), *_cells(site, averaged.massive_count[layer].item()), effect)
     final = averaged.sel(layer=last, site="final_norm")
     if not np.isnan(final.norm_median.sel(sinks="kept")):
-        shown.add_row("norm", *_cells(final, None), found.verdict.final_norm or "")
+        shown.add_row("norm", *_cells(final, None), diagnosis.verdict.final_norm or "")
     return shown
 
 

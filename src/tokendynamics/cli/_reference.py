@@ -46,10 +46,10 @@ def add_command(
 
 
 @click.group("reference", invoke_without_command=True, epilog=f"{_EPILOG}\n{GLOSSARY}", commands=[add_command])
-@click.option("--table", "own", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Your table.")
+@click.option("--table", "user_table", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Your table.")
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON on standard output.")
 @click.pass_context
-def reference_group(context: click.Context, own: Path | None, as_json: Json) -> None:
+def reference_group(context: click.Context, user_table: Path | None, as_json: Json) -> None:
     """Print the networks that a diagnosis is compared with.
 
     First come those of the package, then your own.
@@ -61,7 +61,7 @@ def reference_group(context: click.Context, own: Path | None, as_json: Json) -> 
     from tokendynamics.diagnosis.yardstick import measured_networks
     from tokendynamics.words import listing
 
-    rows = measured_networks(own)
+    rows = measured_networks(user_table)
     if as_json:
         echo_json([asdict(row) for row in rows])
         return

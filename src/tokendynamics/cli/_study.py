@@ -70,21 +70,21 @@ def _run(spec: Path, store: Path, how: Running) -> None:
     output.say(about_plan(plan))
     with output.progress() as progress:
         options: dict[str, Any] = {"resume": how.resume, "progress": progress, "command": command_line()}
-        found = study(plan, store, how.scheduler, how.workers, **options)
-    undrawn = attempted(lambda: found.save(folder, overwrite=how.overwrite))
+        result = study(plan, store, how.scheduler, how.workers, **options)
+    undrawn = attempted(lambda: result.save(folder, overwrite=how.overwrite))
     if how.as_json:
-        echo_json({**found.record, "store": str(store), "folder": str(folder)})
+        echo_json({**result.record, "store": str(store), "folder": str(folder)})
     else:
-        _print(found, f"{store}\n{folder}: {', '.join(path.name for path in saved_in(folder))}")
+        _print(result, f"{store}\n{folder}: {', '.join(path.name for path in saved_in(folder))}")
     if undrawn:
         raise undrawn
 
 
-def _print(found: StudyResult, where: str) -> None:
-    console, (columns, *rows) = Console(highlight=False), found.table
+def _print(result: StudyResult, where: str) -> None:
+    console, (columns, *rows) = Console(highlight=False), result.table
     shown = table(*columns, left=("arm", "verdict"))
     for row in rows:
         shown.add_row(*row)
     console.print(shown)
-    console.print(Text("\n".join(found.sentences)), soft_wrap=False)
+    console.print(Text("\n".join(result.sentences)), soft_wrap=False)
     console.print(Text(f"\n{where}"))

@@ -124,7 +124,7 @@ def train_command(
     from tokendynamics.training import PRESETS
 
     if preset == "list":
-        echo("\n".join(_line(each) for each in PRESETS.values()))
+        echo("\n".join(_line(experiment) for experiment in PRESETS.values()))
         return
     check_writable(out)
     folder = out or Path(f"train-{preset}")

@@ -88,16 +88,16 @@ def find_ffmpeg() -> str:
     Raises:
         ArgumentValueError: There is neither.
     """
-    found = shutil.which("ffmpeg")
-    if found is None and not missing("animations"):
+    ffmpeg = shutil.which("ffmpeg")
+    if ffmpeg is None and not missing("animations"):
         try:
-            found = importlib.import_module("imageio_ffmpeg").get_ffmpeg_exe()
+            ffmpeg = importlib.import_module("imageio_ffmpeg").get_ffmpeg_exe()
         except RuntimeError:
-            found = None  # the package came without a program for this platform
-    if found is None:
+            ffmpeg = None  # the package came without a program for this platform
+    if ffmpeg is None:
         wanted = "ffmpeg on the PATH or the package imageio-ffmpeg, to write an .mp4"
         raise ArgumentValueError(expected("path", wanted, "neither", f"{install('animations')}, or write a .gif"))
-    return found
+    return ffmpeg
 
 
 def _even(frame: np.ndarray) -> np.ndarray:

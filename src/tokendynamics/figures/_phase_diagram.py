@@ -148,9 +148,9 @@ def _words(shares: xr.Dataset, kind: str, words: Sequence[str]) -> list[str]:
     if words:
         return list(words)
     counts = shares.fraction.sum([dim for dim in shares.fraction.dims if dim != kind])
-    found = [word for word in known if float(counts.sel({kind: word})) > 0]
-    most = sorted(found, key=lambda word: -float(counts.sel({kind: word})))[: len(PRINTED)]
-    return [word for word in found if word in most] or known[:1]
+    occurring = [word for word in known if float(counts.sel({kind: word})) > 0]
+    most = sorted(occurring, key=lambda word: -float(counts.sel({kind: word})))[: len(PRINTED)]
+    return [word for word in occurring if word in most] or known[:1]
 
 
 def _shares(shares: xr.Dataset, kind: str, word: str) -> Shares:

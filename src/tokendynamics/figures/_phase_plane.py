@@ -100,9 +100,9 @@ def _arrows(
     _check_index("frame", frame, steps)
     time = 0.0 if recording.times is None else float(recording.times[frame])
     across, up = np.meshgrid(_middles(*axes.get_xlim()), _middles(*axes.get_ylim()))
-    moved = np.repeat(recording.states[frame][None], across.size, axis=0)
-    moved[:, probe, components[0]], moved[:, probe, components[1]] = across.ravel(), up.ravel()
-    velocity = to_numpy(torch.as_tensor(flow.velocity(torch.from_numpy(moved), time)))[:, probe, list(components)]
+    states = np.repeat(recording.states[frame][None], across.size, axis=0)
+    states[:, probe, components[0]], states[:, probe, components[1]] = across.ravel(), up.ravel()
+    velocity = to_numpy(torch.as_tensor(flow.velocity(torch.from_numpy(states), time)))[:, probe, list(components)]
     speed = np.hypot(*velocity.T)
     fastest = float(speed.max())
     cell = float(across[0, 1] - across[0, 0])

@@ -43,7 +43,7 @@ def _field(value: Value) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, tuple):
-        return "/".join(str(each) for each in value)
+        return "/".join(str(part) for part in value)
     return repr(float(value)) if isinstance(value, float) else str(value)
 
 
@@ -196,7 +196,7 @@ class Section:
         figures: Drawings, their numbers folded away.
         variants: Drawings of which one is shown at a time, chosen by their label; at most seven.
         notes: What is to be known of the figures, after them.
-        own: What no other page has, from the page's own template.
+        markup: What no other page has, from the page's own template.
     """
 
     ident: str
@@ -206,7 +206,7 @@ class Section:
     figures: tuple[Figure, ...] = ()
     variants: tuple[Figure, ...] = ()
     notes: tuple[str, ...] = ()
-    own: Markup = NO_MARKUP
+    markup: Markup = NO_MARKUP
 
 
 def cells(values: Sequence[Given]) -> tuple[Cell, ...]:

@@ -92,7 +92,8 @@ class LossesOverSteps:
         keys = [Key("one seed", "line", BLUE, width=1.0), Key("median over seeds", "line", INK)]
         keys += [Key("lowest to highest", "band", BLUE)] if len(self.runs) > 1 else []
         return keys + [
-            Key(each.name, "line", each.colour, dash="{:g} {:g}".format(*each.dash), width=1.4) for each in self.levels
+            Key(level.name, "line", level.colour, dash="{:g} {:g}".format(*level.dash), width=1.4)
+            for level in self.levels
         ]
 
     def chart(self, width: float = WIDE) -> Specification:

@@ -131,7 +131,7 @@ def _in_rows(panels: Sequence[Panel], per_row: int, room: float, cell: float | N
     for place, panel in enumerate(panels):
         full = not rows or len(rows[-1]) == per_row
         if not full and cell is not None:
-            full = sum(_width(panels[each], cell) + _GAP for each in rows[-1]) + _width(panel, cell) > room
+            full = sum(_width(panels[index], cell) + _GAP for index in rows[-1]) + _width(panel, cell) > room
         if full:
             rows.append([])
         rows[-1].append(place)
@@ -209,12 +209,12 @@ def _axes(panel: Panel, across: float, cell: float) -> tuple[alt.X, alt.Y]:
 
 def _counted(side: Side, cell: float) -> tuple[list[float], list[str]]:
     """Return the middle of each entry that carries its number, and the number."""
-    found = [
+    ticks = [
         (first + i - 0.5, str(i))
         for (_, size), first in zip(side.blocks, side.edges, strict=False)
         for i in _numbered(size, cell)
     ]
-    return [place for place, _ in found], [label for _, label in found]
+    return [place for place, _ in ticks], [label for _, label in ticks]
 
 
 def _numbered(size: int, cell: float) -> range:

@@ -205,7 +205,7 @@ def _slim(element: ElementTree.Element, tooltips: bool) -> None:
         del element.attrib["opacity"]
     for name in ("d", "transform", "x2", "y2", "fill-opacity"):
         if name in element.attrib:
-            element.set(name, _LONG_NUMBER.sub(lambda found: f"{float(found[0]):.2f}", element.attrib[name]))
+            element.set(name, _LONG_NUMBER.sub(lambda match: f"{float(match[0]):.2f}", element.attrib[name]))
     if "data-class" in element.attrib:
         element.set("class", element.attrib.pop("data-class"))
     _as_circle(element)

@@ -88,10 +88,12 @@ def halved_section(comparison: Comparison) -> Section | None:
     halved = comparison.halved
     if halved is None:
         return None
-    sentences = tuple(each.text for each in comparison.sentences if each.figure == "halved")
+    sentences = tuple(finding.text for finding in comparison.sentences if finding.figure == "halved")
     figures = [_changes(comparison, halved, part) for part in PART_NAMES]
     figures += [_differences(comparison, halved, part) for part in PART_NAMES]
-    return Section("halved", "How important is each part?", sentences, figures=tuple(each for each in figures if each))
+    return Section(
+        "halved", "How important is each part?", sentences, figures=tuple(figure for figure in figures if figure)
+    )
 
 
 def _changes(comparison: Comparison, halved: xr.Dataset, part: str) -> Figure | None:
@@ -122,11 +124,11 @@ def _changes(comparison: Comparison, halved: xr.Dataset, part: str) -> Figure | 
 def _differences(comparison: Comparison, halved: xr.Dataset, part: str) -> Figure | None:
     """Return a curve for each model that has differences from the first, over the first's layers."""
     layers = np.arange(1, int(comparison.descriptions[0]["layers"]) + 1)
-    own = halved.sel(part=part, layer=layers)
+    changes = halved.sel(part=part, layer=layers)
     lines = [
         styled(
-            name, place, layers, own.difference.sel(other=name).values,
-            *(own.difference_interval.sel(other=name, bound=bound).values for bound in ("low", "high")),
+            name, place, layers, changes.difference.sel(other=name).values,
+            *(changes.difference_interval.sel(other=name, bound=bound).values for bound in ("low", "high")),
         )
         for place, name in enumerate(comparison.models[1:], start=1)
     ]  # fmt: skip
@@ -215,7 +217,7 @@ def comparison_page(comparison: Comparison) -> str:
         "comparison.html.jinja",
         title=f"Comparison of {names}",
         verdict_title="Differences",
-        sections=tuple(each for each in sections if each is not None),
+        sections=tuple(section for section in sections if section is not None),
         conventions=comparison.conventions,
         manifest=comparison.manifest,
         files=comparison.files,
@@ -301,7 +303,7 @@ def _parting(comparison: Comparison) -> Section:
         figures.append(curves_figure(ident, question, "Update ratio", caption, lines, depth, deepest=deepest, log=True))
     if comparison.gaps is not None:
         figures += [_gap(comparison, comparison.gaps, component, noun) for component, noun in PART_NAMES.items()]
-    sentences = tuple(each.text for each in comparison.sentences if each.figure == "updates")
+    sentences = tuple(finding.text for finding in comparison.sentences if finding.figure == "updates")
     return Section("parting", "Where do they first differ?", sentences, figures=tuple(figures))
 
 
@@ -325,7 +327,7 @@ _HEADINGS = ("OV", "OV angle", "QK", "QK angle", "feed-forward", "feed-forward a
 
 
 def _weights(comparison: Comparison) -> Section:
-    sentences = tuple(each.text for each in comparison.sentences if each.figure == "weights")
+    sentences = tuple(finding.text for finding in comparison.sentences if finding.figure == "weights")
     weights = comparison.weights
     if weights is None:
         return Section("weights", "How do their weights differ?", sentences)
@@ -403,9 +405,9 @@ def _tensors(comparison: Comparison) -> tuple[Table, ...]:
 
 def _texts(comparison: Comparison) -> Section:
     trace = comparison.traces[0]
-    counts = [each.token_count.sel(sinks="kept")[:, 0].values for each in comparison.traces]
+    counts = [measured.token_count.sel(sinks="kept")[:, 0].values for measured in comparison.traces]
     rows = []
     for place, (name, text) in enumerate(zip(trace.prompt.values, trace.text.values, strict=True)):
-        tokens = list(dict.fromkeys(number(float(each[place])) for each in counts))
+        tokens = list(dict.fromkeys(number(float(model_counts[place])) for model_counts in counts))
         rows.append(cells([str(name), ", ".join(tokens), str(text)]))
     return Section("texts", "Which texts were used?", tables=(Table("Texts", ("Name", "Tokens", "Text"), tuple(rows)),))

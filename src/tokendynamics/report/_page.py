@@ -183,7 +183,7 @@ _LONGEST = 400
 def shortened(value: Any) -> Any:
     """Return an entry of the manifest without values too long for a page, such as matrices and initial states."""
     if isinstance(value, Mapping):
-        return {name: shortened(each) for name, each in value.items()}
+        return {name: shortened(entry) for name, entry in value.items()}
     if isinstance(value, np.ndarray):
         value = value.tolist()
     text = written(value)

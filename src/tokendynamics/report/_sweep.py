@@ -49,8 +49,11 @@ class SystemShare:
 
 def _decimals(share: float, low: float, high: float) -> int:
     """Return the decimals that distinguish the ends of an interval, and shares near 0 and 100 % from these."""
-    near = [min(each, 100 - each) for each in (share, low, high) if 0 < each < 100]
-    needed = [-np.floor(np.log10(high - low)), *(1 - np.floor(np.log10(each)) for each in near if each > _ROUNDING)]
+    near = [min(value, 100 - value) for value in (share, low, high) if 0 < value < 100]
+    needed = [
+        -np.floor(np.log10(high - low)),
+        *(1 - np.floor(np.log10(distance)) for distance in near if distance > _ROUNDING),
+    ]
     return int(max(0, *needed))
 
 
@@ -63,8 +66,8 @@ def words_of(shares: xr.Dataset) -> list[str]:
     """Return the words that occur, the most frequent first."""
     kind = kind_of(shares)
     counts = shares["count"].sum(shares.total.dims)
-    found = [str(word) for word in shares[kind].values if int(counts.sel({kind: word}))]
-    return sorted(found, key=lambda word: -int(counts.sel({kind: word})))
+    occurring = [str(word) for word in shares[kind].values if int(counts.sel({kind: word}))]
+    return sorted(occurring, key=lambda word: -int(counts.sel({kind: word})))
 
 
 def together(shares: xr.Dataset, word: str) -> SystemShare:
@@ -161,18 +164,18 @@ def _change(shares: xr.Dataset, axis: str) -> str:
     over = parameter_of(shares, axis)
     spans = []
     for word in words_of(shares):
-        found = [along(shares, word, axis)[place] for place in over.order]
-        known = [place for place, share in enumerate(found) if share.total]
-        fractions = [found[place].count / found[place].total for place in known]
+        course = [along(shares, word, axis)[place] for place in over.order]
+        known = [place for place, share in enumerate(course) if share.total]
+        fractions = [course[place].count / course[place].total for place in known]
         low, high = known[int(np.argmin(fractions))], known[int(np.argmax(fractions))]
-        spans.append((max(fractions) - min(fractions), word, sorted((low, high)), found))
-    span, word, (first, last), found = max(spans, key=lambda each: each[0])
+        spans.append((max(fractions) - min(fractions), word, sorted((low, high)), course))
+    span, word, (first, last), course = max(spans, key=lambda entry: entry[0])
     if span == 0:
         return f"No share changes with {axis} (pooled over the other parameters)."
-    (low, high), (lower, higher) = found[first].interval, found[last].interval
+    (low, high), (lower, higher) = course[first].interval, course[last].interval
     apart = high < lower or higher < low
     verdict = "the intervals do not overlap" if apart else "the intervals overlap, so the change may be chance"
-    ends = " and ".join(f"{found[place]} at {over.labels[place]}" for place in (first, last))
+    ends = " and ".join(f"{course[place]} at {over.labels[place]}" for place in (first, last))
     return f"With {axis}, the share of “{word}” changes most: {ends}; {verdict}."
 
 
@@ -210,18 +213,18 @@ def curves(over: xr.Dataset, along: Parameter, words: Sequence[str]) -> Figure:
         words: At most six.
     """
     over = over.isel({along.name: along.order})
-    found = {word: over.sel({kind_of(over): word}) for word in words}
+    by_word = {word: over.sel({kind_of(over): word}) for word in words}
     ends = "; ".join(
         f"{word} {number(one.fraction[0].item())} at first and {number(one.fraction[-1].item())} at last"
-        for word, one in found.items()
+        for word, one in by_word.items()
     )
     joined = "" if along.words else "; lines join the points that were run"
     return Figure(
         "shares",
         f"How often does each outcome occur along {along.name}?",
         f"The share of systems that ended in each way, with its 95 % Wilson interval{joined}.",
-        OutcomeCurves(along, [_shares(word, one, (along,)) for word, one in found.items()]),
-        first_rows("Shares with 95 % intervals", (along.name, *_COLUMNS), _rows(found, along)),
+        OutcomeCurves(along, [_shares(word, one, (along,)) for word, one in by_word.items()]),
+        first_rows("Shares with 95 % intervals", (along.name, *_COLUMNS), _rows(by_word, along)),
         title=f"Share of each outcome over {along.name}",
         description=f"Shares of systems: {ends}. The table below holds every value drawn.",
     )
@@ -238,7 +241,7 @@ def _shares(word: str, one: xr.Dataset, axes: Sequence[Parameter]) -> Shares:
     return Shares(word, one.fraction.values, one.low.values, one.high.values, texts)
 
 
-def _rows(found: Mapping[str, xr.Dataset], along: Parameter) -> list:
+def _rows(by_word: Mapping[str, xr.Dataset], along: Parameter) -> list:
     names = ("fraction", "low", "high")
     return [
         cells(
@@ -246,7 +249,7 @@ def _rows(found: Mapping[str, xr.Dataset], along: Parameter) -> list:
             + [one[name][place].item() for name in names]
         )
         for place in range(len(along.values))
-        for word, one in found.items()
+        for word, one in by_word.items()
     ]
 
 
@@ -317,37 +320,37 @@ def _map_table(one: xr.Dataset, across: Parameter, up: Parameter, word: str) -> 
 
 
 @page_of.register(SweepResult)
-def sweep_page(found: SweepResult) -> str:
+def sweep_page(result: SweepResult) -> str:
     """Return the whole page as HTML that needs nothing else; all text that came from a user is escaped.
 
     Args:
-        found: What is shown; nothing is measured here.
+        result: What is shown; nothing is measured here.
     """
-    run = int(found.status.total.sum())
-    missing = [] if run == found.systems else [f"Of {count(found.systems)} systems {count(run)} were run so far."]
-    said = missing + (findings(found.shares, found.status, found.again) if run else [])
+    run = int(result.status.total.sum())
+    missing = [] if run == result.systems else [f"Of {count(result.systems)} systems {count(run)} were run so far."]
+    sentences = missing + (findings(result.shares, result.status, result.again) if run else [])
     return render(
         "sweep.html.jinja",
-        title=f"{found.title}: how often does each outcome occur?",
-        sections=_sections(found) if run else [],
+        title=f"{result.title}: how often does each outcome occur?",
+        sections=_sections(result) if run else [],
         conventions=_CONVENTIONS,
-        manifest={name: shortened(value) for name, value in found.manifest.items()},
-        files=found.files,
-        name=found.title,
-        shape=found.shape,
-        facts=[*ranges(found.shares), *found.facts],
-        findings=said,
+        manifest={name: shortened(value) for name, value in result.manifest.items()},
+        files=result.files,
+        name=result.title,
+        shape=result.shape,
+        facts=[*ranges(result.shares), *result.facts],
+        findings=sentences,
     )
 
 
-def _sections(found: SweepResult) -> list[Section]:
-    shown = diagrams(found.shares)
-    further = [str(axis) for axis in found.shares.total.dims if found.shares.sizes[axis] > 1][2:]
+def _sections(result: SweepResult) -> list[Section]:
+    shown = diagrams(result.shares)
+    further = [str(axis) for axis in result.shares.total.dims if result.shares.sizes[axis] > 1][2:]
     notes = [f"Systems of all values of {' and of '.join(further)} are counted together here."] if further else []
     many = len(shown) > 1
-    parts = {"variants" if many else "figures": tuple(shown), "notes": (*notes, *found.notes)}
+    parts = {"variants" if many else "figures": tuple(shown), "notes": (*notes, *result.notes)}
     sections = [Section("where", "Where does each outcome occur?", **parts)] if shown else []
-    tables = [found.status] if kind_of(found.shares) == "status" else [found.shares, found.status]
+    tables = [result.status] if kind_of(result.shares) == "status" else [result.shares, result.status]
     return [*sections, Section("ends", "How did the runs end?", tables=tuple(map(_page_table, tables)))]
 
 

@@ -67,8 +67,8 @@ def out(*entries: str) -> Option:
 def _check_no_runs(folder: Path, command: str) -> None:
     """Refuse a folder with learned models that have no manifest yet: their command continues there."""
     learning = "tokendynamics circuits learn"
-    found = (*folder.glob("seed-*/record.json"), *folder.glob("seed-*/progress.pt"))
-    if found and command != learning:
+    run_files = (*folder.glob("seed-*/record.json"), *folder.glob("seed-*/progress.pt"))
+    if run_files and command != learning:
         wanted = f"a folder without results of other commands than {command}"
         came = f"{folder} with results of {learning}"
         raise ArgumentValueError(expected("--out", wanted, came, "choose another folder"))

@@ -123,8 +123,8 @@ def endings_figure(basins: Basins, marks: Mapping[str, tuple[float, float]]) -> 
     kinds = list(dict.fromkeys(run.kind for run in runs))
     keys = [Key(kind, "disc", _COLOURS.get(kind, MUTED)) for kind in kinds]
     keys += [
-        Key(f"{name}: {number(loss)} ({number(each)} per token)", "line", GREEN, dash="5 3", width=1.4)
-        for name, (loss, each) in marks.items()
+        Key(f"{name}: {number(loss)} ({number(per_token)} per token)", "line", GREEN, dash="5 3", width=1.4)
+        for name, (loss, per_token) in marks.items()
     ]
     question = "What is the final loss of each start?"
     return Figure(

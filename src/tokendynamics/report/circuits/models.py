@@ -158,7 +158,7 @@ def answers_figure(comparison: TaskComparison) -> Figure:
         "category; the first token has the target 0 and is not part of any loss.",
         Fits(
             [
-                Fit([str(int(each)) for each in answer.x], answer.targets.tolist(), answer.outputs.tolist())
+                Fit([str(int(category)) for category in answer.x], answer.targets.tolist(), answer.outputs.tolist())
                 for answer in answers
             ],
             "Category of the token",

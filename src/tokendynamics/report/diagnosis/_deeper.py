@@ -50,12 +50,14 @@ class _Measure:
     high: np.ndarray | None = None
 
 
-def _figures(found: Deeper) -> tuple[Figure, ...]:
+def _figures(deeper: Deeper) -> tuple[Figure, ...]:
     """Return a figure for each measure, over passes, with a curve for each variant."""
-    table, prompts = found.table, found.table.sizes["prompt"]
+    table, prompts = deeper.table, deeper.table.sizes["prompt"]
     median = table.median_consensus.values
-    each = table.consensus.transpose("prompt", "variant", "pass").values + 0 * median  # NaN where the median ends
-    spread: dict[str, np.ndarray] = {} if prompts == 1 else {"low": each.min(axis=0), "high": each.max(axis=0)}
+    consensus = table.consensus.transpose("prompt", "variant", "pass").values + 0 * median  # NaN where the median ends
+    spread: dict[str, np.ndarray] = (
+        {} if prompts == 1 else {"low": consensus.min(axis=0), "high": consensus.max(axis=0)}
+    )
     over = "" if prompts == 1 else f", median over {prompts} prompts; bands: lowest to highest"
     measures = (
         _Measure(
@@ -76,41 +78,41 @@ def _figures(found: Deeper) -> tuple[Figure, ...]:
             table.share_own.values,
         ),
     )  # fmt: skip
-    return tuple(_deeper_figure(each, found) for each in measures)
+    return tuple(_deeper_figure(measure, deeper) for measure in measures)
 
 
-def _deeper_figure(measure: _Measure, found: Deeper) -> Figure:
-    floor = float(found.table.attrs["resolution"])
+def _deeper_figure(measure: _Measure, deeper: Deeper) -> Figure:
+    floor = float(deeper.table.attrs["resolution"])
     ends = [_last_drawn(row, floor) for row in measure.values]
     last = max(ends)
     if last < 1:
-        return Figure(measure.ident, _QUESTION, _why_not(measure, found), label=measure.label)
+        return Figure(measure.ident, _QUESTION, _why_not(measure, deeper), label=measure.label)
     log = last > _FAR_APART * max(1, min(ends))
     shown = _shown(last, log)
     curves = [
         _curve(measure, place, name, [k for k in shown if k <= ends[place]], floor)
-        for place, name in enumerate(found.variants)
+        for place, name in enumerate(deeper.variants)
     ]
-    fits = _fits(found, shown, measure)
+    fits = _fits(deeper, shown, measure)
     fitted = [Key("fit of the half-life", "line", MUTED, width=1.0)] if fits else []
     return Figure(
         measure.ident,
         _QUESTION,
-        f"{measure.caption} {_of_axis(found, last, log, len(shown), floor)}",
+        f"{measure.caption} {_of_axis(deeper, last, log, len(shown), floor)}",
         Curves(
             [*curves, *fits], measure.axis, axis=_pass_axis(last, log), log=True, rules=_rules(measure, curves),
-            columns=_columns(measure, found, shown),
+            columns=_columns(measure, deeper, shown),
         ),
-        _table(measure, found, shown),
+        _table(measure, deeper, shown),
         title=f"{_QUESTION} {measure.label} over passes, for each variant",
-        description=_deeper_description(measure, found, ends),
+        description=_deeper_description(measure, deeper, ends),
         label=measure.label,
         keys=[*curve_keys(curves), *fitted],
     )  # fmt: skip
 
 
-def _why_not(measure: _Measure, found: Deeper) -> str:
-    if measure.ident != "deeper-consensus" and found.table.sizes["prompt"] == 1:
+def _why_not(measure: _Measure, deeper: Deeper) -> str:
+    if measure.ident != "deeper-consensus" and deeper.table.sizes["prompt"] == 1:
         return "Not plotted because κ and the shares need two prompts."
     return "Not plotted because no value after the embedding is finite and above rounding."
 
@@ -127,7 +129,7 @@ def _shown(last: int, log: bool) -> list[int]:
     if last < _MOST_PASSES:
         return list(range(log, last + 1))
     chosen = np.geomspace(1, last, _MOST_PASSES) if log else np.linspace(0, last, _MOST_PASSES)
-    return sorted({round(float(each)) for each in chosen})
+    return sorted({round(float(step)) for step in chosen})
 
 
 def _curve(measure: _Measure, place: int, name: str, shown: list[int], floor: float) -> Curve:
@@ -143,13 +145,13 @@ def _curve(measure: _Measure, place: int, name: str, shown: list[int], floor: fl
     return Curve(name, shown, middle, colour, low=above(measure.low), high=above(measure.high), dash=dash)
 
 
-def _fits(found: Deeper, shown: list[int], measure: _Measure) -> list[Curve]:
+def _fits(deeper: Deeper, shown: list[int], measure: _Measure) -> list[Curve]:
     """Return the fits of the half-lives of E, from the first to the last fitted value."""
     if measure.ident != "deeper-consensus":
         return []
     lines = []
-    for name in found.variants:
-        row = found.table.sel(variant=name)
+    for name in deeper.variants:
+        row = deeper.table.sel(variant=name)
         first, last = int(row.fit_first), int(row.fit_last)
         if not math.isfinite(float(row.median_half_life.sel(estimate="value"))) or last <= first:
             continue
@@ -173,18 +175,18 @@ def _rules(measure: _Measure, curves: list[Curve]) -> tuple[Rule, ...]:
     return (Rule(COLLAPSED, f"E = {COLLAPSED:g}"),) if min(drawn) <= COLLAPSED <= max(drawn) else ()
 
 
-def _columns(measure: _Measure, found: Deeper, shown: list[int]) -> list[Column]:
+def _columns(measure: _Measure, deeper: Deeper, shown: list[int]) -> list[Column]:
     edges = [float(shown[0]), *((a + b) / 2 for a, b in pairwise(shown)), float(shown[-1])]
-    told = []
+    columns = []
     for step, (left, right) in zip(shown, pairwise(edges), strict=True):
-        values = zip(found.variants, measure.values[:, step], strict=True)
+        values = zip(deeper.variants, measure.values[:, step], strict=True)
         lines = [f"{name}: {number(float(value))}" for name, value in values]
-        told.append((left, right, "\n".join(["Embedding" if step == 0 else f"Pass {count(step)}", *lines])))
-    return told
+        columns.append((left, right, "\n".join(["Embedding" if step == 0 else f"Pass {count(step)}", *lines])))
+    return columns
 
 
-def _of_axis(found: Deeper, last: int, log: bool, drawn: int, floor: float) -> str:
-    passes = found.table.sizes["pass"] - 1
+def _of_axis(deeper: Deeper, last: int, log: bool, drawn: int, floor: float) -> str:
+    passes = deeper.table.sizes["pass"] - 1
     notes = [f"A curve ends at the rounding floor, {number(floor, 2)}, or where states are not finite"]
     if last < passes:
         notes.append(f"; no curve goes beyond pass {count(last)} of {count(passes)}")
@@ -195,22 +197,22 @@ def _of_axis(found: Deeper, last: int, log: bool, drawn: int, floor: float) -> s
     return "".join(notes) + "."
 
 
-def _deeper_description(measure: _Measure, found: Deeper, ends: list[int]) -> str:
-    told = [
+def _deeper_description(measure: _Measure, deeper: Deeper, ends: list[int]) -> str:
+    descriptions = [
         f"{name}: {number(float(row[0]))} at the embedding, {number(float(row[end]))} at pass {count(end)}"
-        for name, row, end in zip(found.variants, measure.values, ends, strict=True)
+        for name, row, end in zip(deeper.variants, measure.values, ends, strict=True)
     ]
-    return f"{'; '.join(told)}. The table below holds the values."
+    return f"{'; '.join(descriptions)}. The table below holds the values."
 
 
-def _table(measure: _Measure, found: Deeper, shown: list[int]) -> Table:
+def _table(measure: _Measure, deeper: Deeper, shown: list[int]) -> Table:
     given = {"": measure.values, ", lowest": measure.low, ", highest": measure.high}
     parts = {ending: values for ending, values in given.items() if values is not None}
-    columns = [f"{name}{ending}" for name in found.variants for ending in parts]
+    columns = [f"{name}{ending}" for name in deeper.variants for ending in parts]
     rows = []
     for step in sorted({0, *shown}):
         row: list[Given] = [step]
-        row += [float(values[place, step]) for place in range(len(found.variants)) for values in parts.values()]
+        row += [float(values[place, step]) for place in range(len(deeper.variants)) for values in parts.values()]
         rows.append(cells(row))
     what = measure.axis.partition(" (")[0]
     return Table(f"{measure.label}: {what} after each pass that is drawn", ("Pass", *columns), tuple(rows))
@@ -282,7 +284,7 @@ def _reached(seen: int | None, value: float, low: float, high: float) -> Cell:
 
 
 def _different(row: xr.Dataset) -> Cell:
-    shares = [float(each) for each in row.distinct_1.values if math.isfinite(each)]
+    shares = [float(share) for share in row.distinct_1.values if math.isfinite(share)]
     if not shares:
         return Cell(UNDEFINED, undefined=True)
     return Cell(f"{number(shares[0], 2)} → {number(shares[-1], 2)}", sort=f"{shares[-1]:.6g}")

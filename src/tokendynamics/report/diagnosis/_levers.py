@@ -33,7 +33,9 @@ def section(diagnosis: Diagnosis) -> Section:
     levers = diagnosis.levers
     sentences = (levers_in_words(diagnosis), *tried_in_words(diagnosis))
     tried = ((_remedies, diagnosis.remedies, "trial"), (_sets, diagnosis.joint, "step"))
-    further = tuple(rows(each) for rows, each, axis in tried if isinstance(each, xr.Dataset) and each.sizes[axis])
+    further = tuple(
+        rows(trials) for rows, trials, axis in tried if isinstance(trials, xr.Dataset) and trials.sizes[axis]
+    )
     if not isinstance(levers, Levers):
         return Section(_IDENT, _TITLE, sentences, further)
     table, tables, unit = levers.table, (), levers.table.attrs.get("loss_unit", "nats")
@@ -195,8 +197,8 @@ def _effect(effect: xr.Dataset, where: int) -> Table:
     end = effect.sel(layer=where, site="feed_forward")
     rows = []
     for words, name, share in _MEASURES:
-        own = [end[name + suffix] for suffix in ("", "_difference", "_difference_interval")]
-        both, change, bounds = (each if share is None else each.sel(share=share) for each in own)
+        variables = [end[name + suffix] for suffix in ("", "_difference", "_difference_interval")]
+        both, change, bounds = (variable if share is None else variable.sel(share=share) for variable in variables)
         changes = (_change(float(value)) for value in (change.item(), *bounds.values))
         rows.append((*cells([words, *map(float, both.values)]), *changes))
     return Table(

@@ -104,8 +104,8 @@ def section(diagnosis: Diagnosis) -> Section:
 
 def _figure(trace: xr.Dataset, measure: _Measure) -> Figure:
     ident, steps = f"agreement-{measure.variable.replace('_', '-')}", steps_of(trace)
-    each = by_prompt(trace, measure.variable, "removed", steps)
-    removed, kept = over_prompts(each), over_prompts(by_prompt(trace, measure.variable, "kept", steps)).values
+    per_prompt = by_prompt(trace, measure.variable, "removed", steps)
+    removed, kept = over_prompts(per_prompt), over_prompts(by_prompt(trace, measure.variable, "kept", steps)).values
     between = None
     if measure.variable == "mean_pair_cosine":
         common = at_steps(trace["shares"].sel(share="common"), steps)
@@ -116,8 +116,8 @@ def _figure(trace: xr.Dataset, measure: _Measure) -> Figure:
 
     def text(place: int, step: Step) -> str:
         value = removed.text(place) if len(prompts) > 1 else number(removed.values[place])
-        told = f"{step.name}: {value}\nmassive tokens kept: {number(kept[place])}"
-        return told + ("" if between is None else f"\nbetween prompts: {number(between[place])}")
+        words = f"{step.name}: {value}\nmassive tokens kept: {number(kept[place])}"
+        return words + ("" if between is None else f"\nbetween prompts: {number(between[place])}")
 
     curves = _curves(steps, removed, kept, between, len(prompts))
     several = f"Line: mean over {len(prompts)} prompts; band: lowest to highest prompt."
@@ -133,7 +133,7 @@ def _figure(trace: xr.Dataset, measure: _Measure) -> Figure:
             domain=(0.0, measure.top or 1.04 * top),
             columns=step_columns(steps, text),
         ),
-        _table(measure, steps, removed, kept, between, prompts, each),
+        _table(measure, steps, removed, kept, between, prompts, per_prompt),
         title=f"{_QUESTION} {measure.label}",
         description=_description(measure, steps, removed.values, len(prompts)),
         label=measure.label,
@@ -177,7 +177,7 @@ def _description(measure: _Measure, steps: Sequence[Step], values: np.ndarray, p
 
 def _table(
     measure: _Measure, steps: Sequence[Step], removed: Band, kept: np.ndarray, between: np.ndarray | None,
-    prompts: Sequence[str], each: np.ndarray,
+    prompts: Sequence[str], per_prompt: np.ndarray,
 ) -> Table:  # fmt: skip
     single, by_name = len(prompts) == 1, 1 < len(prompts) <= MOST_PROMPT_COLUMNS
     caption = f"{measure.label}, massive tokens removed unless stated otherwise"
@@ -190,6 +190,6 @@ def _table(
             *([] if single else [("Lowest", removed.low), ("Highest", removed.high)]),
             ("Massive kept", kept),
             *([] if between is None else [("Between prompts", between)]),
-            *(zip(prompts, np.where(np.isfinite(each), each, np.nan).T, strict=True) if by_name else ()),
+            *(zip(prompts, np.where(np.isfinite(per_prompt), per_prompt, np.nan).T, strict=True) if by_name else ()),
         ],
     )

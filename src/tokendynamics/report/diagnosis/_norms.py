@@ -36,9 +36,9 @@ def _norms_figure(trace: xr.Dataset) -> Figure:
 
     def text(place: int, step: Step) -> str:
         quartiles = f"quartiles {number(low[place])} and {number(high[place])}"
-        told = f"{step.name}: median norm {number(median[place])}, {quartiles}"
+        words = f"{step.name}: median norm {number(median[place])}, {quartiles}"
         at = layers.index(step.layer)
-        return told + (f"\nlargest massive token: {number(largest[at])}" if _ends(step) and massive[at] else "")
+        return words + (f"\nlargest massive token: {number(largest[at])}" if _ends(step) and massive[at] else "")
 
     x = [step.x for step in steps]
     last = [value if step.site == "final_norm" else np.nan for step, value in zip(steps, median, strict=True)]

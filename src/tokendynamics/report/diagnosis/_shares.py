@@ -99,9 +99,9 @@ def _consensus_figure(trace: xr.Dataset, baseline: xr.Dataset | None) -> Figure:
         else f"There are no bands because {plural(prompts, 'prompt')} are too few for a confidence interval."
     )
     ends = " ".join(
-        f"{name}: {number(float(each.values[0]))} at the embedding, {number(float(each.values[-1]))} at "
+        f"{name}: {number(float(band.values[0]))} at the embedding, {number(float(band.values[-1]))} at "
         f"{steps[-1].name}."
-        for name, each in measures.items()
+        for name, band in measures.items()
     )
     return Figure(
         ident,
@@ -128,7 +128,7 @@ def _columns(steps: Sequence[Step], measures: Mapping[str, Band]) -> list[Column
     return step_columns(
         steps,
         lambda place, step: "\n".join(
-            [step.name, *(f"{name}: {each.text(place, '90 % CI ')}" for name, each in measures.items())]
+            [step.name, *(f"{name}: {band.text(place, '90 % CI ')}" for name, band in measures.items())]
         ),
     )
 
@@ -137,7 +137,7 @@ def _table(caption: str, steps: Sequence[Step], measures: Mapping[str, Band]) ->
     columns: list[tuple[str, Sequence | np.ndarray]] = [
         ("Layer", [step.layer for step in steps]), ("After", [step.after for step in steps])
     ]  # fmt: skip
-    for name, each in measures.items():
+    for name, band in measures.items():
         title = name[0].upper() + name[1:] if name[0].isascii() else name  # κ′ has no capital
-        columns += [(title, each.values), ("from", each.low), ("to", each.high)]
+        columns += [(title, band.values), ("from", band.low), ("to", band.high)]
     return columns_table(f"{caption}, each with its 90 % confidence interval", columns)

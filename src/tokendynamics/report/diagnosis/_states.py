@@ -96,8 +96,10 @@ class Band:
 def over_prompts(values: np.ndarray, middle: Callable[[np.ndarray], float] = np.mean) -> Band:
     """Return the middle, the lowest and the highest of the defined values of each row (place, prompt)."""
     rows = [row[np.isfinite(row)] for row in values.astype(float)]
-    found = ([float(each(row)) if row.size else np.nan for row in rows] for each in (middle, np.min, np.max))
-    return Band(*map(np.array, found))
+    summaries = (
+        [float(statistic(row)) if row.size else np.nan for row in rows] for statistic in (middle, np.min, np.max)
+    )
+    return Band(*map(np.array, summaries))
 
 
 def at_steps(values: xr.DataArray, steps: Sequence[Step]) -> np.ndarray:

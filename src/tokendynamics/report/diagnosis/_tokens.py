@@ -34,8 +34,8 @@ def section(diagnosis: Diagnosis) -> Section:
     """Return the section: the animation, and one prompt's tokens at a few depths."""
     text = str(diagnosis.paths.attrs.get("prompt", ""))
     followed = next((name for name, prompt in prompts_of(diagnosis.trace) if prompt == text), "")
-    own = piece("player.html.jinja", player=player(diagnosis.paths), followed=followed)
-    return Section("paths", "Watch the tokens", figures=(_stills_figure(diagnosis.paths),), own=own)
+    markup = piece("player.html.jinja", player=player(diagnosis.paths), followed=followed)
+    return Section("paths", "Watch the tokens", figures=(_stills_figure(diagnosis.paths),), markup=markup)
 
 
 def prompts_of(trace: xr.Dataset) -> list[tuple[str, str]]:

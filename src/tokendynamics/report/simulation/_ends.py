@@ -78,22 +78,22 @@ def ends(run: Shown) -> Ends:
     )
 
 
-def section(run: Shown, found: Ends) -> Section:
+def section(run: Shown, endings: Ends) -> Section:
     """Return the section: how and where each system ended; those that ended alike are one line with their ranges."""
     question = "How did the run end?" if run.many == 1 else "How did each system end?"
-    return Section("systems", question, tables=(_systems_table(run, found),))
+    return Section("systems", question, tables=(_systems_table(run, endings),))
 
 
-def _systems_table(run: Shown, found: Ends) -> Table:
+def _systems_table(run: Shown, endings: Ends) -> Table:
     columns: dict[str, np.ndarray] = {"End time": run.end_times}
     if run.tokens > 1:
-        columns |= {"Mean cosine": found.cosine, f"Clusters at {math.degrees(ANGLE):g}°": found.clusters}
-        columns |= {"Largest angle (°)": found.angle}
-        columns |= {} if run.on_surface else {"Largest distance": found.distance}
-    columns |= {} if run.on_surface else {"Median norm": found.norm, "Largest norm": found.largest_norm}
+        columns |= {"Mean cosine": endings.cosine, f"Clusters at {math.degrees(ANGLE):g}°": endings.clusters}
+        columns |= {"Largest angle (°)": endings.angle}
+        columns |= {} if run.on_surface else {"Largest distance": endings.distance}
+    columns |= {} if run.on_surface else {"Median norm": endings.norm, "Largest norm": endings.largest_norm}
     shown = range(min(run.many, _MOST_ROWS))
     rows = tuple(
-        cells([system, str(run.status[system]), *(float(each[system]) for each in columns.values())])
+        cells([system, str(run.status[system]), *(float(values[system]) for values in columns.values())])
         for system in shown
     )
     rest = "" if run.many <= _MOST_ROWS else f", the first {_MOST_ROWS:,} of {run.many:,}"
@@ -107,16 +107,16 @@ def _systems_table(run: Shown, found: Ends) -> Table:
 _MOST_COUNTS = 6
 
 
-def findings(run: Shown, found: Ends, certificates: Sequence[Certificate] | None) -> list[str]:
+def findings(run: Shown, endings: Ends, certificates: Sequence[Certificate] | None) -> list[str]:
     """Return sentences on how the run ended, where the tokens are then, and which statements of the theory held.
 
     Args:
         run: What is shown.
-        found: Its ends.
+        endings: Its ends.
         certificates: What held of the statements that apply; None where none was asked.
     """
-    sentences = [_how_it_ended(run), *_directions(run, found), *_lengths(run, found), *_distances(run, found)]
-    broken = int((~found.finite).sum())
+    sentences = [_how_it_ended(run), *_directions(run, endings), *_lengths(run, endings), *_distances(run, endings)]
+    broken = int((~endings.finite).sum())
     if broken:
         sentences.append(f"{_some(broken, run.many)} ended in a non-finite state, whose measures are undefined.")
     if certificates is not None:
@@ -163,22 +163,22 @@ def _some(count: int, many: int) -> str:
     return f"{plural(count, 'system')} of {many:,}"
 
 
-def _directions(run: Shown, found: Ends) -> list[str]:
+def _directions(run: Shown, endings: Ends) -> list[str]:
     if run.tokens == 1:
         return ["With one token there is no distance to measure."]
-    known = np.isfinite(found.cosine)
+    known = np.isfinite(endings.cosine)
     sentences = []
-    if (found.finite & ~known).any():
-        missing = int((found.finite & ~known).sum())
+    if (endings.finite & ~known).any():
+        missing = int((endings.finite & ~known).sum())
         sentences.append(f"{_some(missing, run.many)} ended with a token at zero, which has no direction.")
     if not known.any():
         return sentences
-    if np.isfinite(found.clusters).any():
-        sentences.append(_clusters(run, found))
-    both = known & np.isfinite(found.cosine_at_start)
-    end = _typical(found.cosine[known], _cosine)
+    if np.isfinite(endings.clusters).any():
+        sentences.append(_clusters(run, endings))
+    both = known & np.isfinite(endings.cosine_at_start)
+    end = _typical(endings.cosine[known], _cosine)
     start = (
-        f"; it was {_typical(found.cosine_at_start[both], _cosine)} at t = {number(float(run.times[0]))}"
+        f"; it was {_typical(endings.cosine_at_start[both], _cosine)} at t = {number(float(run.times[0]))}"
         if both.any()
         else ""
     )
@@ -200,15 +200,15 @@ def _typical(values: np.ndarray, write: Callable[[float], str] = number) -> str:
     """Return one number, or the median of several with their range."""
     if len(values) == 1:
         return write(float(values[0]))
-    low, middle, high = (write(float(each)) for each in (values.min(), np.median(values), values.max()))
+    low, middle, high = (write(float(value)) for value in (values.min(), np.median(values), values.max()))
     return middle if low == high else f"{middle} (median; range {low} to {high})"
 
 
-def _clusters(run: Shown, found: Ends) -> str:
-    known = np.isfinite(found.clusters)
-    counts = Counter(found.clusters[known].astype(int).tolist())
+def _clusters(run: Shown, endings: Ends) -> str:
+    known = np.isfinite(endings.clusters)
+    counts = Counter(endings.clusters[known].astype(int).tolist())
     linked = f"(tokens at most {math.degrees(ANGLE):g}° apart are linked)"
-    widest = number(float(np.nanmax(found.angle)))
+    widest = number(float(np.nanmax(endings.angle)))
     if run.many == 1:
         (count,) = counts
         return (
@@ -216,7 +216,7 @@ def _clusters(run: Shown, found: Ends) -> str:
             f"largest angle between two of them is {widest}°."
         )
     if len(counts) > _MOST_COUNTS:
-        spelt = f"{_typical(found.clusters[known])} clusters"
+        spelt = f"{_typical(endings.clusters[known])} clusters"
     else:
         spelt = ", ".join(
             f"{plural(count, 'cluster')} in {plural(many, 'system')}" for count, many in sorted(counts.items())
@@ -226,25 +226,28 @@ def _clusters(run: Shown, found: Ends) -> str:
     )
 
 
-def _lengths(run: Shown, found: Ends) -> list[str]:
+def _lengths(run: Shown, endings: Ends) -> list[str]:
     """Return how the norms changed, in free space."""
-    if run.on_surface or not found.finite.any():
+    if run.on_surface or not endings.finite.any():
         return []
     whose = "norm of the token" if run.tokens == 1 else "median norm of the tokens"
-    end, start = _typical(found.norm[found.finite]), _typical(found.norm_at_start[np.isfinite(found.norm_at_start)])
+    end, start = (
+        _typical(endings.norm[endings.finite]),
+        _typical(endings.norm_at_start[np.isfinite(endings.norm_at_start)]),
+    )
     largest = (
         ""
         if run.tokens == 1 and run.many == 1
-        else f"; the largest of all is {number(float(np.nanmax(found.largest_norm)))}"
+        else f"; the largest of all is {number(float(np.nanmax(endings.largest_norm)))}"
     )
     return [f"The {whose} is {end} at the end and was {start} at the start{largest}."]
 
 
-def _distances(run: Shown, found: Ends) -> list[str]:
-    known = np.isfinite(found.distance) & np.isfinite(found.distance_at_start)
+def _distances(run: Shown, endings: Ends) -> list[str]:
+    known = np.isfinite(endings.distance) & np.isfinite(endings.distance_at_start)
     if run.on_surface or not known.any():
         return []
-    end, start = _typical(found.distance[known]), _typical(found.distance_at_start[known])
+    end, start = _typical(endings.distance[known]), _typical(endings.distance_at_start[known])
     return [f"The largest distance between two tokens is {end} at the end and was {start} at the start."]
 
 

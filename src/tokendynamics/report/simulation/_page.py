@@ -85,20 +85,23 @@ def simulation_page(trajectory: Trajectory, account: Account | None = None) -> s
     if 0 in trajectory.tensor.shape:
         came = f"shape {tuple(trajectory.tensor.shape)}"
         raise ArgumentValueError(expected("trajectory", "at least one system, time, token and feature", came))
-    told = _of_trajectory(trajectory) if account is None else account
-    run = shown(trajectory, told.system)
-    found = ends(run)
+    account = _of_trajectory(trajectory) if account is None else account
+    run = shown(trajectory, account.system)
+    endings = ends(run)
     return render(
         "simulation.html.jinja",
-        title=f"{told.title}: where do the tokens go?",
-        sections=[*_sections(run, found, told.system), *_statements(told.certificates or ())],
+        title=f"{account.title}: where do the tokens go?",
+        sections=[*_sections(run, endings, account.system), *_statements(account.certificates or ())],
         conventions=_CONVENTIONS,
-        manifest={name: shortened(value) for name, value in told.manifest.items() if name not in _PER_SYSTEM},
-        files=told.files,
-        name=told.title,
+        manifest={name: shortened(value) for name, value in account.manifest.items() if name not in _PER_SYSTEM},
+        files=account.files,
+        name=account.title,
         shape=f"{_shape(run)}, from t = {number(float(run.times[0]))} to {number(run.horizon)}",
-        facts=_facts(run, told.manifest),
-        findings=[*findings(run, found, told.certificates), *(f"Warning: {each}." for each in told.warnings)],
+        facts=_facts(run, account.manifest),
+        findings=[
+            *findings(run, endings, account.certificates),
+            *(f"Warning: {warning}." for warning in account.warnings),
+        ],
     )
 
 

@@ -32,8 +32,8 @@ _CONSTANT = 1e-9
 def section(run: Shown) -> Section:
     """Return the section: a figure for each observable that is defined somewhere in the run."""
     one_time = len(run.times) < 2
-    found = [] if one_time else [*_of_pairs(run), *_of_lengths(run), *_of_energy(run)]
-    figures = tuple(_over_time(run, each) for each in found if np.isfinite(each.values).any())
+    measures = [] if one_time else [*_of_pairs(run), *_of_lengths(run), *_of_energy(run)]
+    figures = tuple(_over_time(run, measure) for measure in measures if np.isfinite(measure.values).any())
     single = "Only one time is stored, so there are no curves." if one_time else ""
     not_paired = run.tokens > 1 and not run.pairs_measured
     return Section(
@@ -88,7 +88,7 @@ def _of_pairs(run: Shown) -> list[Measure]:
     rows, names = run.tokens * run.dim, tuple(int(system) for system in run.systems)
     cosines = over_states(run.states, directed, observables.mean_pair_cosine, rows)
     consensus = over_states(run.states, directed, observables.consensus, rows)
-    found = [
+    measures = [
         Measure(
             "cosine", "Do the tokens turn one way?", "Mean cosine of two tokens",
             "The mean of cos(xᵢ, xⱼ) over all pairs of different tokens: 1 where all point one way, near 0 where their "
@@ -102,7 +102,7 @@ def _of_pairs(run: Shown) -> list[Measure]:
             consensus, "system", names,
         ),
     ]  # fmt: skip
-    return found + (_of_distances(run, directed, names) if run.pairs_measured else [])
+    return measures + (_of_distances(run, directed, names) if run.pairs_measured else [])
 
 
 def _of_distances(run: Shown, directed: np.ndarray, names: tuple[int, ...]) -> list[Measure]:
@@ -207,9 +207,9 @@ def _few(measure: Measure) -> bool:
 def _summary(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return lowest, median and highest of the lines at each time; NaN where undefined."""
     some = np.isfinite(values).any(axis=0)
-    found = np.full((3, values.shape[1]), np.nan)
-    found[:, some] = [f(values[:, some], axis=0) for f in (np.nanmin, np.nanmedian, np.nanmax)]
-    return found[0], found[1], found[2]
+    summary = np.full((3, values.shape[1]), np.nan)
+    summary[:, some] = [f(values[:, some], axis=0) for f in (np.nanmin, np.nanmedian, np.nanmax)]
+    return summary[0], summary[1], summary[2]
 
 
 def _curves(run: Shown, measure: Measure, drawn: np.ndarray) -> list[Curve]:
@@ -223,7 +223,7 @@ def _curves(run: Shown, measure: Measure, drawn: np.ndarray) -> list[Curve]:
             )
             for name, values, (colour, dash) in zip(measure.names, measure.values, LOOKS, strict=False)
         ]  # fmt: skip
-    low, middle, high = (each[drawn].tolist() for each in _summary(measure.values))
+    low, middle, high = (line[drawn].tolist() for line in _summary(measure.values))
     many = plural(len(measure.values), measure.lines)
     return [Curve(f"median of {many}", x, middle, BLUE, low, high, "lowest to highest", stepped=measure.whole)]
 
@@ -236,20 +236,20 @@ def _columns(run: Shown, measure: Measure, drawn: np.ndarray) -> list[Column]:
         return []
     between = np.sqrt(times[1:] * times[:-1]) if run.log_times else (times[1:] + times[:-1]) / 2
     edges = [float(times[0]), *between.tolist(), float(times[-1])]
-    said = []
+    columns = []
     for place, (left, right) in zip(drawn, pairwise(edges), strict=True):
         values = measure.values[:, place]
         known = values[np.isfinite(values)]
         when = f"t = {number(float(run.times[place]), 4)}: "
         if not _few(measure) and known.size:
-            low, middle, high = (number(float(each)) for each in (known.min(), np.median(known), known.max()))
+            low, middle, high = (number(float(value)) for value in (known.min(), np.median(known), known.max()))
             text = f"median {middle}, {low} to {high}"
         elif len(measure.values) == 1:
             text = number(float(values[0]))
         else:
             text = ", ".join(number(float(value)) for value in values) if known.size else "all had ended"
-        said.append((left, right, when + text))
-    return said
+        columns.append((left, right, when + text))
+    return columns
 
 
 def _described(measure: Measure) -> str:
@@ -287,5 +287,7 @@ def _over_time_table(run: Shown, measure: Measure) -> Table:
     counted = np.isfinite(measure.values).sum(axis=0)
     columns = ("Time", "Median", "Lowest", "Highest", f"{measure.lines.capitalize()}s that count")
     numbers = zip(run.times, middle, low, high, strict=True)
-    found = [cells([*(float(each) for each in row), int(many)]) for row, many in zip(numbers, counted, strict=True)]
-    return Table(f"{measure.axis} over time", columns, tuple(found))
+    table_rows = [
+        cells([*(float(value) for value in row), int(many)]) for row, many in zip(numbers, counted, strict=True)
+    ]
+    return Table(f"{measure.axis} over time", columns, tuple(table_rows))

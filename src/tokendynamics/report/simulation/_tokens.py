@@ -27,7 +27,7 @@ class _Seen:
 
     drawn: Paths
     times: np.ndarray
-    said: str
+    caption: str
 
     @property
     def over_time(self) -> bool:
@@ -50,21 +50,21 @@ def _paths_figure(run: Shown, system: int) -> Figure:
         return Figure(
             _IDENT, _QUESTION, f"Nothing is drawn: {whose.lower()} has fewer than two times that were reached."
         )
-    found = _paths(run, states, np.flatnonzero(reached))
-    if float(np.ptp(found.drawn.points[..., int(found.over_time) :], axis=0).max(initial=0.0)) == 0:
+    paths = _paths(run, states, np.flatnonzero(reached))
+    if float(np.ptp(paths.drawn.points[..., int(paths.over_time) :], axis=0).max(initial=0.0)) == 0:
         return Figure(_IDENT, _QUESTION, "Nothing is drawn: no token moves.")
-    many, (first, second) = len(found.drawn.tokens), found.drawn.names
+    many, (first, second) = len(paths.drawn.tokens), paths.drawn.names
     chosen = f"{many} of {run.tokens} tokens, evenly by number" if many < run.tokens else ""
     of = f"{whose}{f', {chosen}' if chosen else ''}. " if run.many > 1 or chosen else ""
     return Figure(
         _IDENT,
         _QUESTION,
-        f"{of}{found.said} Rings are starts, discs are ends"
-        + ("." if found.over_time else "; one unit is as long on both axes."),
-        found.drawn,
-        _paths_table(found),
+        f"{of}{paths.caption} Rings are starts, discs are ends"
+        + ("." if paths.over_time else "; one unit is as long on both axes."),
+        paths.drawn,
+        _paths_table(paths),
         title=f"{_QUESTION} Paths from start to end",
-        description=f"{plural(many, 'path')}: {first} and {second}. {_ends(found)}",
+        description=f"{plural(many, 'path')}: {first} and {second}. {_ends(paths)}",
     )
 
 
@@ -86,17 +86,17 @@ def _paths(run: Shown, states: np.ndarray, at: np.ndarray) -> _Seen:
     if _on_circle(run):
         angles = np.unwrap(np.arctan2(states[..., 1], states[..., 0]), axis=0)
         points = np.stack([np.broadcast_to(times[:, None], angles.shape), np.degrees(angles)], axis=-1)
-        said = "The angle of each token on the circle, without jumps: a full turn is 360° more."
-        return _Seen(Paths(tokens, points, ("time", "angle in degrees"), clock(run)), times, said)
-    said, states, unit = _to_scale(run, states)
+        caption = "The angle of each token on the circle, without jumps: a full turn is 360° more."
+        return _Seen(Paths(tokens, points, ("time", "angle in degrees"), clock(run)), times, caption)
+    caption, states, unit = _to_scale(run, states)
     view = choose_view(Recording(states, times, None if not run.on_surface else np.eye(run.dim)), None)
     if view.labels is None:
         axes = ("to the right", "upwards")
-        said += " Seen from one side without perspective, over the mean of all tokens; what is behind is drawn, too."
+        caption += " Seen from one side without perspective, over the mean of all tokens; what is behind is drawn, too."
     else:
         axes = view.labels
     circle = (run.space == "sphere" or unit) and run.dim == 3
-    return _Seen(Paths(tokens, view.place(states), axes, circle=circle), times, said.strip())
+    return _Seen(Paths(tokens, view.place(states), axes, circle=circle), times, caption.strip())
 
 
 def _on_circle(run: Shown) -> bool:
@@ -119,30 +119,30 @@ def _to_scale(run: Shown, states: np.ndarray) -> tuple[str, np.ndarray, bool]:
     )
 
 
-def _ends(found: _Seen) -> str:
+def _ends(paths: _Seen) -> str:
     """Say how far the tokens moved on the paper."""
-    moved = found.drawn.points[-1] - found.drawn.points[0]
-    if found.over_time:
-        low, high = number(float(moved[:, 1].min())), number(float(moved[:, 1].max()))
+    displacements = paths.drawn.points[-1] - paths.drawn.points[0]
+    if paths.over_time:
+        low, high = number(float(displacements[:, 1].min())), number(float(displacements[:, 1].max()))
         return f"From start to end the second changes by {low} to {high}."
-    far = np.linalg.norm(moved, axis=-1)
+    far = np.linalg.norm(displacements, axis=-1)
     return f"Start and end of a path are {number(float(far.min()))} to {number(float(far.max()))} apart."
 
 
-def _paths_table(found: _Seen) -> Table:
+def _paths_table(paths: _Seen) -> Table:
     """Return points of the paths: all, or evenly chosen times where there are many."""
-    steps = evenly(len(found.times), max(2, _TABLE_POINTS // len(found.drawn.tokens)))
+    steps = evenly(len(paths.times), max(2, _TABLE_POINTS // len(paths.drawn.tokens)))
     rows = [
         cells(
             [
-                float(found.times[step]),
+                float(paths.times[step]),
                 int(token) + 1,
-                *map(float, found.drawn.points[step, place][int(found.over_time) :]),
+                *map(float, paths.drawn.points[step, place][int(paths.over_time) :]),
             ]
         )
         for step in steps
-        for place, token in enumerate(found.drawn.tokens)
+        for place, token in enumerate(paths.drawn.tokens)
     ]
-    named = [capital(name) for name in found.drawn.names[int(found.over_time) :]]
-    some = "" if len(steps) == len(found.times) else f", at {len(steps)} of the {len(found.times)} times drawn"
+    named = [capital(name) for name in paths.drawn.names[int(paths.over_time) :]]
+    some = "" if len(steps) == len(paths.times) else f", at {len(steps)} of the {len(paths.times)} times drawn"
     return Table(f"Points of the paths{some}", ("Time", "Token", *named), tuple(rows))

@@ -105,8 +105,8 @@ def states_map(ident: str, question: str, states: xr.DataArray) -> Figure:
         states: Of the looks that are drawn, over step and layer.
     """
     grid = states.transpose("step", "layer")
-    found = [word for word in (*_COLOURS, MISSING) if bool((grid == word).any())]
-    keys = [Key(f"{_SIGNS.get(word, '')}  {word}".strip(), "box", _colour(word)) for word in found]
+    occurring = [word for word in (*_COLOURS, MISSING) if bool((grid == word).any())]
+    keys = [Key(f"{_SIGNS.get(word, '')}  {word}".strip(), "box", _colour(word)) for word in occurring]
     rows = [(*cells([int(step)]), *map(Cell, line)) for step, line in zip(grid.step.values, grid.values, strict=True)]
     return Figure(
         ident,
@@ -151,14 +151,14 @@ def _map(grid: xr.DataArray, colour: Callable[[Any], str], keys: Sequence[Key], 
 
 def _signs(grid: xr.DataArray) -> list[Sign]:
     """Return the sign of each state where it begins; one that continues after looks without numbers does not."""
-    found, edges = [], _edges(grid.step.values)
+    signs, edges = [], _edges(grid.step.values)
     for layer in grid.layer.values.tolist():
         former = ""
         for left, word in zip(edges[:-1].tolist(), grid.sel(layer=layer).values.tolist(), strict=True):
             if word in _COLOURS and word != former:
                 former, ink = word, INK if _COLOURS[word] in _PALE else PAPER
-                found.append(Sign(left, layer, _SIGNS[word], ink))
-    return found
+                signs.append(Sign(left, layer, _SIGNS[word], ink))
+    return signs
 
 
 def _columns(grid: xr.DataArray) -> list[Column]:
@@ -175,7 +175,7 @@ def _told(line: xr.DataArray) -> str:
         return _extremes(line)
     where = {word: np.flatnonzero(line.values == word) for word in (*_COLOURS, MISSING)}
     layers = line.layer.values
-    return "; ".join(f"{word} in layers {ranges(layers[found])}" for word, found in where.items() if len(found))
+    return "; ".join(f"{word} in layers {ranges(layers[places])}" for word, places in where.items() if len(places))
 
 
 def _extremes(values: xr.DataArray) -> str:
@@ -183,10 +183,10 @@ def _extremes(values: xr.DataArray) -> str:
     numbers, ends = values.values, []
     if not np.isfinite(numbers).any():
         return "undefined everywhere."
-    for word, found in (("lowest", np.nanargmin(numbers)), ("highest", np.nanargmax(numbers))):
-        *step, layer = np.unravel_index(found, numbers.shape)
+    for word, place in (("lowest", np.nanargmin(numbers)), ("highest", np.nanargmax(numbers))):
+        *step, layer = np.unravel_index(place, numbers.shape)
         at = f"after layer {values.layer.values[layer]}" + "".join(f" at step {values.step.values[n]}" for n in step)
-        ends.append(f"{word} {number(float(numbers.flat[found]))} {at}")
+        ends.append(f"{word} {number(float(numbers.flat[place]))} {at}")
     return " and ".join(ends) + "."
 
 

@@ -26,12 +26,12 @@ _REAL_PARTS = {"value_real_lowest": "lowest", "value_real_highest": "highest"}
 def losses(record: Record) -> Figure:
     """Draw the loss of the training and of the validation split."""
     training, together = _in_bins(*course(record.history, "loss"))
-    told = f", {together} of these together" if together > 1 else ""
+    binning = f", {together} of these together" if together > 1 else ""
     return over_steps(
         "loss",
         "Does the loss fall, on new data too?",
         "Loss (nats)",
-        f"Training: the mean over the steps since the last point{told}. Validation: the mean over the whole split.",
+        f"Training: the mean over the steps since the last point{binning}. Validation: the mean over the whole split.",
         [styled("training", 0, *training), _line("validation", 1, record.validation, "loss")],
     )
 
@@ -97,7 +97,7 @@ def layers(record: Record) -> tuple[Figure, ...]:
 
 
 def _through(state: Mapping[str, Sequence[Any]], measure: str) -> list[Curve]:
-    values = np.array([value(each) for each in state.get(measure, ())])
+    values = np.array([value(entry) for entry in state.get(measure, ())])
     return [styled("this network", 0, np.arange(len(values), dtype=np.float64), values)] if len(values) else []
 
 
@@ -201,9 +201,11 @@ def _experiment(record: Record) -> Table:
     rows = []
     for part, entry in record.experiment.as_json().items():
         entries = (
-            {f"{part}.{name}": each for name, each in entry.items()} if isinstance(entry, Mapping) else {part: entry}
+            {f"{part}.{name}": setting for name, setting in entry.items()}
+            if isinstance(entry, Mapping)
+            else {part: entry}
         )
-        rows += [cells([name, str(shortened(written(each))) or "none"]) for name, each in entries.items()]
+        rows += [cells([name, str(shortened(written(setting))) or "none"]) for name, setting in entries.items()]
     return Table("The experiment, as experiment.json has it", ("Entry", "Value"), tuple(rows))
 
 

@@ -107,8 +107,8 @@ def _mean_line(name: str, place: int, x: np.ndarray, values: np.ndarray, confide
     """Return mean and t-interval over seeds, (seed, x), at places where any seed has a value."""
     there = np.isfinite(values)
     at = np.flatnonzero(there.any(axis=0))
-    found = np.array([_interval(values[there[:, column], column], confidence) for column in at]).reshape(-1, 3)
-    return thinned(styled(printable(name), place, x[at], *found.T))
+    intervals = np.array([_interval(values[there[:, column], column], confidence) for column in at]).reshape(-1, 3)
+    return thinned(styled(printable(name), place, x[at], *intervals.T))
 
 
 def _interval(values: np.ndarray, confidence: float) -> tuple[float, float, float]:
@@ -122,8 +122,8 @@ def _interval(values: np.ndarray, confidence: float) -> tuple[float, float, floa
 
 def _median_line(name: str, place: int, x: np.ndarray, values: np.ndarray) -> Curve:
     at = np.flatnonzero(np.isfinite(values).any(axis=0))
-    found = [function(values[:, at], axis=0) for function in (np.nanmedian, np.nanmin, np.nanmax)]
-    return styled(printable(name), place, x[at], *found)
+    statistics = [function(values[:, at], axis=0) for function in (np.nanmedian, np.nanmin, np.nanmax)]
+    return styled(printable(name), place, x[at], *statistics)
 
 
 _TUNING_QUESTION = "Was every arm tuned well enough?"
@@ -196,10 +196,10 @@ def _tuning_table(result: StudyResult) -> Table:
         for rate in dataset["rate"].values.tolist():
             runs = dataset["tuning"].sel(arm=arm, rate=rate).values
             status = [str(word) for word in dataset["tuning_status"].sel(arm=arm, rate=rate).values]
-            each: list[Given] = [
+            outcomes: list[Given] = [
                 float(value) if np.isfinite(value) else word for value, word in zip(runs, status, strict=True)
             ]
-            rows.append(cells([arm, rate, float(runs.mean()), *each, "chosen" if rate == chosen else ""]))
+            rows.append(cells([arm, rate, float(runs.mean()), *outcomes, "chosen" if rate == chosen else ""]))
     columns = ("Arm", "Learning rate", "Mean", *(f"Seed {seed}" for seed in seeds), "Choice")
     return Table(f"{result.unit.capitalize()} on the validation split for each learning rate", columns, tuple(rows))
 
@@ -273,7 +273,13 @@ def _differences_table(result: StudyResult, pairs: Sequence[PairedComparison]) -
     """Put the measure of every arm and seed beside the differences."""
     by_seed = [dict(zip(pair.seeds, pair.differences, strict=True)) for pair in pairs]
     rows = [
-        cells([seed, *(values.get(seed) for values in result.values.values()), *(each.get(seed) for each in by_seed)])
+        cells(
+            [
+                seed,
+                *(values.get(seed) for values in result.values.values()),
+                *(differences.get(seed) for differences in by_seed),
+            ]
+        )
         for seed in result.seeds
     ]
     names = ("Seed", *result.values, *(f"{pair.arm} − {pair.reference}" for pair in pairs))
@@ -334,10 +340,10 @@ def claims_table(result: StudyResult) -> Table:
         result: What the study found.
     """
     rows = []
-    for found in result.claims:
-        pair, claim = found.comparison, claimed(found.claim, result.unit)
-        size = "none claimed" if found.claim.difference is None else found.p_size
-        rows.append(cells([claim, found.decision, pair.mean, pair.low, pair.high, found.p, size, pair.needed]))
+    for tested in result.claims:
+        pair, claim = tested.comparison, claimed(tested.claim, result.unit)
+        size = "none claimed" if tested.claim.difference is None else tested.p_size
+        rows.append(cells([claim, tested.decision, pair.mean, pair.low, pair.high, tested.p, size, pair.needed]))
     tests = result.claims[0].tests if result.claims else 1
     corrected = f" corrected for {tests} tests (Holm)" if tests > 1 else ""
     columns = (
