@@ -159,8 +159,12 @@ CASES: dict[str, tuple[list[list[float]], str]] = {
     ),
     "two passes": (
         [[0.9, 0.5, 0.2]],
-        "full: E goes from 0.9 to 0.2 in 2 passes; the half-life is undefined because too few passes are above "
-        "rounding.",
+        "full: E goes from 0.9 to 0.2 in 2 passes; the half-life is undefined because E is measured after too few "
+        "passes.",
+    ),
+    "two passes above rounding": (
+        [[0.9, 0.002, *[1e-17] * 8]],
+        "at pass 2; the half-life is undefined because too few passes are above rounding.",
     ),
     "one pass": ([[0.9, 0.5]], "full: E goes from 0.9 to 0.5 in 1 pass; the half-life is undefined"),
     "one direction from the start": ([[0.0] * 9], "E is already below 0.001 before the first pass."),

@@ -265,6 +265,14 @@ def test_a_position_is_a_source_only_beyond_what_all_tokens_bring_alike() -> Non
     assert summary_of(first).endswith("relative to the tokens' norm, 83 % of it comes from its first token.")
 
 
+def test_one_token_is_no_position_among_others() -> None:
+    alone = sources_of([[0.2], [0.3]])
+    assert summary_of(alone).endswith("all of it comes from the only token that attention reads.")
+    assert source_in_short(alone) == ""
+    apart = sources_of([[0.7, -0.1], [0.6, -0.1]])  # shares add up to 1, of which one position brings more
+    assert "adds more than the total" in summary_of(apart)
+
+
 def test_a_direction_that_no_head_writes_has_no_source() -> None:
     contribution = [[0.03, 0.0, 0.0], [0.03, 0.0, 0.0]]
     assert source_in_short(sources_of(contribution, component=0.9)) == ""

@@ -373,6 +373,10 @@ def test_where_nothing_rises_no_layer_is_named(measured: xr.Dataset) -> None:
         judge(None, with_end(measured, consensus_relative=0.04, width=0.05)).sentences[1].text
         == f"{none}(similarity at most 0.04)."
     )
+    higher_before = with_end(measured, consensus_relative=-0.04, line_excess=0.02, width=0.05)
+    higher_before.consensus_relative.loc[{"layer": [1, 2]}] = [[-0.03], [-0.01]]
+    assert judge(None, higher_before).worst.layer == 3  # by the line excess
+    assert judge(None, higher_before).sentences[1].text == f"{none}(similarity at most −0.01)."
     rising = judge(None, with_end(measured, consensus_relative=0.04, width=0.01)).sentences[1].text
     assert rising.startswith("Similarity peaks after the last layer (0.04)")
 

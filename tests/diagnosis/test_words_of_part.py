@@ -121,6 +121,7 @@ def test_a_layer_that_was_not_compared_is_no_layer_that_differs() -> None:
     known = np.array([True, False, True])
     assert where_differing([1, 3], known) == "in every compared layer"
     assert where_differing([3], known) == "among the compared layers only in layer 3"
+    assert where_differing([1], np.array([True])) == "in the only layer"
     assert where_differing([1, 3], np.array([True, True, True])) == "only in layers 1, 3"
 
 
@@ -173,3 +174,25 @@ def test_matrices_are_equal_where_all_are() -> None:
     changed.model.layers[0].mlp.up_proj.weight.data *= 1.25
     found = compared(whole, without_layer(changed, 3))
     assert "other blocks are mostly equal; at most they differ by 0.25 of their norm." in str(found)
+
+
+def test_two_networks_whose_states_are_undetermined_do_not_end_in_one_state() -> None:
+    texts, names = {"one": PROMPTS["one"]}, ["a", "b"]
+    found = td.compare(network("llama"), network("llama", 1), texts=texts, names=names, weights=False, heads=False)
+    assert found.sentences[0].text.startswith("b vs a: the end states of both are undetermined. The difference in ")
+
+
+def test_a_factor_is_named_only_where_it_gives_the_size_of_the_tensor() -> None:
+    generator = torch.Generator().manual_seed(1)
+    draws = [torch.randn(40, 40, generator=generator, dtype=torch.float64) for _ in range(2)]
+
+    def words(first: Tensor, second: Tensor) -> str:
+        blocks = [({"w": first}, {"w": second}), ({"w": first}, {"w": first})]
+        return tensors_finding(("a", "b"), block_differences(blocks)).text
+
+    assert "w in layer 1, by " in words(draws[0], draws[1])
+    assert "as large" not in words(draws[0], draws[1])  # as large as the first, whatever a regression's slope says
+    assert "as large" not in words(draws[0], 0.1 * draws[0] + draws[1])
+    assert "(0.3× as large)" in words(draws[0], 0.3 * draws[0])
+    assert "(0× as large)" in words(draws[0], 0 * draws[0])
+    assert "(multiplied by −2)" in words(draws[0], -2 * draws[0])

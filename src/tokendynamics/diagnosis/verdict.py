@@ -338,7 +338,7 @@ def _where(trace: xr.Dataset, states: tuple[State, ...], worst: Worst, further_c
     if worst.state == states[-1] == "spread" and not rises:
         text = (
             f"In no layer are the tokens of one {noun_in(trace)} significantly more similar than at the embedding "
-            f"(similarity at most {fixed(value)})."
+            f"(similarity at most {fixed(float(np.nanmax(values[1:])))})."
         )
         return Finding(text, "shares", numbers)
     causes = _causes(_steps(trace, worst))

@@ -23,6 +23,12 @@ MOST_NAMED = 6
 SCALE_ZERO = 1e-12
 """A scale this small is rounding: nothing is left."""
 SCALE_NAMED = 0.005
+
+SCALE_REST = 0.05
+"""Largest square of what a factor leaves, relative to that of the product, at which the size is that of the product."""
+
+SCALE_ROUNDING = 1e-6
+"""Square of a difference, relative to the matrix, that is rounding."""
 """Relative change of a product's scale from which it is named."""
 
 SMALL = 0.1
@@ -101,7 +107,9 @@ def end_finding(
     site = difference.sel(site="feed_forward").isel(layer=-1)
     gap, interval = float(site.consensus_relative), site.consensus_relative_interval.values
     states = verdicts[0].state, verdicts[1].state
-    if states[0] == states[1]:
+    if states[0] == states[1] == "undetermined":
+        text = "the end states of both are undetermined."
+    elif states[0] == states[1]:
         text = f"both end in the same state ({states[0]})."
     else:
         similarities = ["κ′ undefined" if np.isnan(end) else f"κ′ {fixed(end)}" for end in ends]
@@ -277,12 +285,19 @@ def _heads_standing_out(first: Difference, weights: xr.Dataset) -> str:
 def _scale(scale: float, difference: float) -> str:
     """Say by which factor a matrix was multiplied, where that is a good part of its difference; else nothing.
 
+    Nothing either where what the factor leaves is large beside the product, as between unrelated matrices.
+
     >>> _scale(0.5, 0.51), _scale(-6.7e-16, 1.0), _scale(0.62, 280.0), _scale(1.0, 0.3)
     (' (0.5× as large)', ' (0× as large)', '', '')
+    >>> _scale(0.02, 1.4), _scale(-2.0, 3.0)
+    ('', ' (multiplied by −2)')
     """
     if abs(scale - 1) < SCALE_NAMED or 10 * (scale - 1) ** 2 < difference**2:
         return ""
-    return f" ({number(0.0 if abs(scale) < SCALE_ZERO else scale)}× as large)"
+    if difference**2 - (scale - 1) ** 2 > SCALE_REST * scale**2 + SCALE_ROUNDING:
+        return ""
+    scale = 0.0 if abs(scale) < SCALE_ZERO else scale
+    return f" ({number(scale)}× as large)" if scale >= 0 else f" (multiplied by {number(scale)})"
 
 
 def _end(size: float) -> str:
@@ -372,9 +387,12 @@ def where_differing(layers: Sequence[int] | np.ndarray, compared: Bool[np.ndarra
     'only in layers 2–3'
     >>> where_differing([1, 3], np.array([True, False, True])), where_differing([1, 2], np.array([True, True]))
     ('in every compared layer', 'in every layer')
+    >>> where_differing([1], np.array([True]))
+    'in the only layer'
     """
-    if len(layers) == compared.sum() > 1:
-        return "in every layer" if compared.all() else "in every compared layer"
+    if len(layers) == compared.sum() and (len(layers) > 1 or len(compared) == 1):
+        every = "the only" if len(compared) == 1 else "every"
+        return f"in {every} layer" if compared.all() else f"in {every} compared layer"
     return f"{'' if compared.all() else 'among the compared layers '}only in {in_layers(layers)}"
 
 

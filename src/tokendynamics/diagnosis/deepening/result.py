@@ -129,6 +129,7 @@ def _of_consensus(row: xr.Dataset, resolution: float) -> str:
     half, reached = (
         DeclineEstimate(*map(float, row[f"median_{name}"].values)) for name in ("half_life", "collapse_pass")
     )
+    half_life = _half_life(half, rounded=bool((values[: last + 1] <= resolution).any()))
     if values[0] < COLLAPSED:
         return f"E is already below {COLLAPSED:g} before the first pass."
     first_below = seen_below(values)
@@ -137,11 +138,11 @@ def _of_consensus(row: xr.Dataset, resolution: float) -> str:
         later = f" It is {end} again after pass {count(last)}."
         later = _in_how_many(row, last) if values[last] < COLLAPSED else later
         falls = f"{name} falls from {start} to below {COLLAPSED:g} at pass {count(first_below)}"
-        return f"{falls}; {_half_life(half)}.{later}"
+        return f"{falls}; {half_life}.{later}"
     if values[last] <= resolution:
-        return f"E falls from {start} to {end}, which is within rounding; {_half_life(half)}."
+        return f"E falls from {start} to {end}, which is within rounding; {half_life}."
     if math.isnan(half.value):
-        return f"E goes from {start} to {end} in {plural(last, 'pass', 'passes')}; {_half_life(half)}."
+        return f"E goes from {start} to {end} in {plural(last, 'pass', 'passes')}; {half_life}."
     first = int(row.fit_first)
     if math.isinf(half.value):
         verb = "does not fall" if values[last] >= values[0] else "stops falling"
@@ -150,10 +151,10 @@ def _of_consensus(row: xr.Dataset, resolution: float) -> str:
     if math.isinf(half.high):
         return (
             f"E goes from {start} to {end} in {count(last)} passes. From pass {count(first)} on its fall is not "
-            f"significant: {_half_life(half)}."
+            f"significant: {half_life}."
         )
     return (
-        f"E falls from {start} to {end} in {count(last)} passes and has not reached {COLLAPSED:g}; {_half_life(half)}. "
+        f"E falls from {start} to {end} in {count(last)} passes and has not reached {COLLAPSED:g}; {half_life}. "
         f"At this rate it is reached at about pass {_passes(reached.value)} ({_between(reached)})."
     )
 
@@ -188,9 +189,16 @@ def known_until(values: np.ndarray) -> int:
     return int(undefined[0]) - 1 if len(undefined) else len(values) - 1
 
 
-def _half_life(half: DeclineEstimate) -> str:
+def _half_life(half: DeclineEstimate, *, rounded: bool) -> str:
+    """Write the half-life, or why there is none.
+
+    Args:
+        half: From the fit.
+        rounded: Whether values are within rounding, which the fit leaves out.
+    """
     if math.isnan(half.value):
-        return "the half-life is undefined because too few passes are above rounding"
+        why = "too few passes are above rounding" if rounded else "E is measured after too few passes"
+        return f"the half-life is undefined because {why}"
     if math.isinf(half.value):
         return "there is no half-life because E falls no further"
     if math.isinf(half.high):

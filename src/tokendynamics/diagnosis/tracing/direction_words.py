@@ -254,7 +254,9 @@ def summary_of(sources: xr.Dataset) -> str:
 
 def _sentence(source: Source, shared: str, first: str = "its first token") -> str:
     where = f"In layer {source.layer}, where heads add most to {shared} relative to the tokens' norm"
-    if not source.stands_out:
+    if round(source.even, 2) == 1:
+        return f"{where}, all of it comes from the only token that attention reads."
+    if not source.stands_out and round(source.share, 2) < 1:
         return f"{where}, no position contributes more than {percent(source.share)} of it."
     if not source.share <= 1:
         token = f"the token at position {source.position}"

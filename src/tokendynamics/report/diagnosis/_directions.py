@@ -64,7 +64,7 @@ def _amount_figure(directions: xr.Dataset) -> Figure:
     layers = directions.layer.values.tolist()
     common, of_text = amounts_of(directions)
     rows = directions.similarity.transpose("direction", "layer").values[1:]
-    low, high = np.nanmin(rows, axis=0), np.nanmax(rows, axis=0)
+    low, high = np.fmin.reduce(rows), np.fmax.reduce(rows)  # undefined where no prompt has a value
     count = len(rows)
 
     def text(place: int, layer: int) -> str:
