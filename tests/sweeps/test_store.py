@@ -15,6 +15,7 @@ from distributed import Client
 
 from sweeps.conftest import SMALL, files
 from tokendynamics.numerics.errors import ArgumentValueError, StorageError
+from tokendynamics.specification import SpecificationError
 from tokendynamics.sweeps import Plan, open_store, parse_plan, sweep
 from tokendynamics.sweeps import _cluster as cluster
 from tokendynamics.sweeps.systems import _store as module
@@ -198,6 +199,13 @@ def test_a_chunk_that_was_damaged_is_not_read(whole: Path, tmp_path: Path) -> No
     chunk.write_bytes(bytes([chunk.read_bytes()[0] ^ 1]) + chunk.read_bytes()[1:])
     with pytest.raises(ValueError, match="checksum"):
         open_store(store).consensus.load()
+
+
+def test_states_of_points_of_different_shapes_are_refused_with_both(client: Client, tmp_path: Path) -> None:
+    plan = parse_plan(SMALL.replace("seed = 7", "keep = 'states'\nseed = 7"), "small.toml")
+    message = r"got 2 tokens of dim \d at \d times from 0 to \d+ and 3 tokens of dim \d at \d times"
+    with pytest.raises(SpecificationError, match=message):
+        sweep(plan, tmp_path / "store.zarr", scheduler=client)
 
 
 def test_what_is_no_store_is_refused(tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ def known_until(values: np.ndarray) -> int:
 
 
 def _half_life(half: DeclineEstimate, *, rounded: bool) -> str:
-    """Write the half-life, or why there is none.
+    """Write the half-life, or why it is undefined.
 
     Args:
         half: From the fit.

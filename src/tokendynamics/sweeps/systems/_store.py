@@ -31,10 +31,11 @@ from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.durable import put_durably
 from tokendynamics.provenance.reading import read_json
 from tokendynamics.provenance.stores import check_arrays_3
-from tokendynamics.specification.build import build, build_times
+from tokendynamics.specification.build import build
 from tokendynamics.sweeps._store import differences, first_few, own_versions
 from tokendynamics.sweeps.systems._plan import POINT, Plan, parse_plan
 from tokendynamics.sweeps.systems.measures import ALWAYS, COMPLETE, MEASURES, MISSING, Measure
+from tokendynamics.words import plural
 
 _CHECKSUM, _SECTOR, _DESCRIPTION = 4, 4096, 8192
 """Bytes behind each chunk, the least that a file takes, and what an array's description and folders take."""
@@ -94,6 +95,10 @@ def _coordinate(dim: str, values: np.ndarray, keys: tuple[str, ...] = ()) -> Var
     return Variable((dim,), values.shape, values.shape, dtype, fill, {"keys": list(keys)} if keys else {}, values)
 
 
+def _shape_and_times(shape: tuple[int, int], times: list[float]) -> str:
+    return f"{plural(shape[0], 'token')} of dim {shape[1]} at {len(times)} times from {times[0]:g} to {times[-1]:g}"
+
+
 def _common(plan: Plan) -> tuple[tuple[int, int], np.ndarray]:
     """Return the shape (token, dim) and the times that all points share.
 
@@ -107,8 +112,8 @@ def _common(plan: Plan) -> tuple[tuple[int, int], np.ndarray]:
         came = (tuple(setup.start.shape[1:]), setup.times.tolist())
         if first is not None and came != first:
             key = "keep" if plan.table.keep else "over_time"
-            ends = f"got {file.tables.start} and {build_times(file)[-1]:g}"
-            raise file.error(("sweep", key), f"expected points of one shape and the same times, {ends}")
+            came_both = " and ".join(_shape_and_times(*one) for one in (first, came))
+            raise file.error(("sweep", key), f"expected points of one shape and the same times, got {came_both}")
         first = came
     if first is None:
         raise AssertionError
