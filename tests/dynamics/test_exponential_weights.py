@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
+from scipy.special import exp1
 from torch import Tensor
 
 import tokendynamics as td
@@ -146,3 +147,50 @@ def test_gradients_of_long_sequences_are_those_of_the_sums_written_out(causal: b
     weights = weights.tril() / torch.arange(1, 141).unsqueeze(-1) if causal else weights / 140
     slopes = [torch.autograd.grad((mixed**3).sum(), x)[0] for mixed in (attention.mix(x, 0.0), weights @ x)]
     torch.testing.assert_close(slopes[0], slopes[1], rtol=1e-12, atol=1e-14)
+
+
+def _alone(beta: float, **options: Any) -> td.Flow:
+    """One token, which moves by ``x' = e^{βx²} x``: ``exp1(βx²)/2`` later it is at infinity if β > 0."""
+    return td.Flow(td.Attention([[beta]], [[1.0]], weights="exponential", normalization="plain"), td.Free(), **options)
+
+
+@pytest.mark.parametrize("engine", ["batched", "compiled"])
+@pytest.mark.parametrize(("beta", "begin"), [(1.0, 1.0), (0.2, 2.0), (25.0, 0.3)])
+def test_in_free_space_tokens_reach_infinity_when_the_integral_says(engine: Engine, beta: float, begin: float) -> None:
+    pole = float(exp1(beta * begin**2)) / 2
+    for rtol in (1e-5, 1e-9):
+        run = td.simulate(_alone(beta), [[begin]], [0.0, pole / 2, 3.0], engine=engine, rtol=rtol, atol=rtol / 100)
+        assert str(run.status) == "diverged"
+        assert float(run.end_times) == pytest.approx(pole, rel=1e2 * rtol)
+
+
+def test_many_that_reach_infinity_are_judged_one_by_one() -> None:
+    starts = np.array([1.0, 0.5, 0.01, 2.0])[:, None, None]
+    run = td.simulate(_alone(1.0), starts, [0.0, 0.6], engine="batched", rtol=1e-8)
+    assert [str(status) for status in run.status] == ["diverged", "diverged", "reached the horizon", "diverged"]
+    poles = exp1(starts.ravel() ** 2) / 2
+    assert np.allclose(run.end_times[[0, 1, 3]], poles[[0, 1, 3]], rtol=1e-6)
+
+
+_QK = [[[-2.5, -11.5], [0.0, 4.5]], [[5.0, -2.5], [11.0, 9.5]], [[-1.0, -1.0], [5.0, -1.5]]]
+_OV = [[[0.2, 1.2], [1.2, -0.5]], [[-0.5, -0.5], [0.0, 0.1]], [[-0.4, 0.8], [0.0, 0.0]]]
+
+
+@pytest.mark.parametrize("rtol", [1e-5, 1e-8])
+def test_a_token_that_falls_to_a_point_of_rest_faster_than_the_time_resolves_does_not_diverge(rtol: float) -> None:
+    """It comes to rest at (2.112, −2.032): states stay bounded."""
+    flow = td.Flow(td.Attention(_QK, _OV, weights="exponential", causal=True), td.Free(), frozen=[0])
+    run = td.simulate(flow, [[-2.0, -1.4], [-0.7, 0.4]], [0.0, 0.76, 1.0], rtol=rtol, atol=1e-12, engine="batched")
+    assert str(run.status) == "step size underflow"
+    assert float(run.end_times) == pytest.approx(0.7615, abs=1e-4)
+    assert np.abs(run.states).max() < 2.1
+
+
+def test_the_stiff_engine_leaves_poles_of_exponential_weights_to_others() -> None:
+    """Its long steps may pass them, at states of a few units, and go on behind."""
+    wanted = "expected 'batched', 'compiled', .* for exponential weights in a space where tokens can grow without end"
+    with pytest.raises(ArgumentValueError, match=wanted):
+        td.simulate(_alone(1.0), [[1.0]], [0.0, 1.0], engine="stiff")
+    # Of itself a long run takes the stiff engine only where tokens are bounded.
+    assert td.simulate(_alone(-1.0), [[1.0]], [0.0, 1e5], max_steps=50).engine == "batched"
+    assert td.simulate(flow(), start(1), [0.0, 1e5]).engine == "stiff"

@@ -14,7 +14,7 @@ from tokendynamics.specification.build import build
 from tokendynamics.specification.draws import OfSystems
 from tokendynamics.sweeps import parse_plan, sweep
 from tokendynamics.sweeps.systems.measures import OUTCOMES
-from tokendynamics.sweeps.systems.running import _further
+from tokendynamics.sweeps.systems.running import _further, _measured
 
 FREE = """
 [attention]
@@ -185,3 +185,22 @@ def test_what_cannot_be_drawn_by_rejection_is_named() -> None:
         rejected(0, 1, 6)
     with pytest.raises(Exception, match="expected definite = 'positive' or 'negative' by rejection, got 'mixed'"):
         parse_plan(FREE.replace('"positive"', '"mixed"'), "mixed.toml").file((0,))
+
+
+def test_where_implicit_steps_are_refused_many_explicit_ones_follow() -> None:
+    """Of exponential weights in free space: before, the refusal of the one try was the end of all."""
+    text = SMALL.replace('kind = "sphere"', 'kind = "free"').replace(
+        "[attention]", '[attention]\nweights = "exponential"'
+    )
+    text = text.replace("rtol = 1e-4", "rtol = 1e-4\nmax_steps = 3").replace("uniform", "normal")
+    numbers = {}
+    for name, further in (("few", ""), ("many", "\nlast_steps = 500"), ("enough", None)):
+        steps = text.replace("max_steps = 3", "max_steps = 500") if further is None else text
+        plan = parse_plan(steps.replace("task = 2", f"task = 2{further or ''}"), "a")
+        setup = plan.setup(next(iter(plan.blocks(tuple(0 for _ in plan.tasks)))))
+        numbers[name] = _measured(plan, setup, "batched")
+    again = numbers["many"]["tries"] == 3
+    assert again.any()
+    assert (numbers["few"]["tries"] == 1).all()
+    np.testing.assert_array_equal(again, numbers["few"]["consensus"] != numbers["many"]["consensus"])
+    np.testing.assert_allclose(numbers["many"]["consensus"], numbers["enough"]["consensus"], rtol=1e-3)

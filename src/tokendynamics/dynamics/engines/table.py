@@ -106,6 +106,13 @@ def _refusal_of_layers(problem: Problem) -> str | None:
     return "the rescaled frame, in which layers have no map of their own" if problem.field.relative else None
 
 
+def _refusal_of_stiff(problem: Problem) -> str | None:
+    if problem.field.attention.weights == "exponential" and not problem.field.geometry.bounded:
+        # Tokens reach infinity in finite time, at sizes of a few units: a step of a multistep method may pass that.
+        return "exponential weights in a space where tokens can grow without end"
+    return _refusal_of_jumps(problem)
+
+
 def _refusal_of_sde(problem: Problem) -> str | None:
     if problem.field.relative:
         return "the rescaled frame, in which the noise of a token would grow"
@@ -162,6 +169,7 @@ ENGINES: dict[str, Engine] = {
         controls_error=True,
         differentiable=False,
         needs_jacobian=True,
+        refusal=_refusal_of_stiff,
     ),
     "hardmax": Engine("_hardmax", frozenset(), differentiable=False, refusal=_refusal_of_hardmax),
     "layers": Engine("_layers", frozenset({"tau", "residual"}), refusal=_refusal_of_layers),
@@ -391,6 +399,7 @@ def _suits_stiff(problem: Problem) -> bool:
         or tokens * dim > _LARGEST_STIFF
         or problem.wants_gradients
         or not problem.field.has_jacobian
+        or _refusal_of_stiff(problem) is not None
     ):
         return False
     # Every jump of a schedule starts a multistep method anew, at order one.

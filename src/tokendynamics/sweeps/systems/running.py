@@ -213,11 +213,12 @@ def _measured(plan: Plan, setup: Setup, engine: str) -> Arrays:
             again &= unsettled(setup, run)
         if not again.any():
             break
-        rows, setup = rows[again], selected(setup, torch.from_numpy(np.flatnonzero(again)))
+        left = selected(setup, torch.from_numpy(np.flatnonzero(again)))
         try:
-            run = simulate(setup.flow, setup.start, setup.times, events=setup.events, **options)
-        except TokenDynamicsError:  # A flow that the engine cannot run.
-            break
+            run = simulate(left.flow, left.start, left.times, events=left.events, **options)
+        except TokenDynamicsError:  # A flow that the engine cannot run: another try may be of another engine.
+            continue
+        rows, setup = rows[again], left
         better = _variables(plan, setup, run)
         better["right_hand_sides"] += values["right_hand_sides"][rows]
         better["tries"][:] = number
