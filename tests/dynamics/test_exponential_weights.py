@@ -164,6 +164,26 @@ def test_in_free_space_tokens_reach_infinity_when_the_integral_says(engine: Engi
         assert float(run.end_times) == pytest.approx(pole, rel=1e2 * rtol)
 
 
+@pytest.mark.parametrize(
+    "options", [{"engine": "fixed", "step": 0.01}, {"engine": "fixed", "step": 0.001, "method": "heun"}]
+)
+@pytest.mark.parametrize("begin", [1.0, 0.6])
+def test_steps_of_one_length_call_the_same_end_divergence(options: dict[str, Any], begin: float) -> None:
+    """The field overflows at states of a few units, which is by their size all the same."""
+    run = td.simulate(_alone(1.0), [[begin]], [0.0, 0.01, 3.0], **options)
+    assert str(run.status) == "diverged"
+    pole = float(exp1(begin**2)) / 2
+    assert pole <= float(run.end_times) <= pole + 0.05
+    layers = td.simulate(_alone(1.0), [[begin]], [0.0, 1.0, 300.0], engine="layers", tau=0.01)
+    assert str(layers.status) == "diverged"
+
+
+def test_a_field_of_exponential_weights_that_is_not_finite_at_any_size_did_not_diverge() -> None:
+    broken = td.Attention(lambda t: [[np.nan if t > 0.02 else -1.0]], [[1.0]], weights="exponential")
+    run = td.simulate(td.Flow(broken, td.Free()), [[1.0]], [0.0, 0.01, 3.0], engine="fixed", step=0.01)
+    assert str(run.status) == "not finite"
+
+
 def test_many_that_reach_infinity_are_judged_one_by_one() -> None:
     starts = np.array([1.0, 0.5, 0.01, 2.0])[:, None, None]
     run = td.simulate(_alone(1.0), starts, [0.0, 0.6], engine="batched", rtol=1e-8)

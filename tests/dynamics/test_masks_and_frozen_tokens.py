@@ -72,7 +72,8 @@ def test_the_lower_triangle_is_the_causal_mask(space: str, weights: Any) -> None
     parts["qk"] = 0.2 * parts["qk"]  # linear weights of free tokens are cubic, and run to infinity
     masked = td.Flow(td.Attention(**parts), SPACES[space])
     causal = td.Flow(td.Attention(parts["qk"], parts["ov"], causal=True, weights=weights), SPACES[space])
-    for engine in ("batched", "stiff"):
+    # The stiff engine refuses exponential weights of free tokens.
+    for engine in ("batched",) if (space, weights) == ("free", "exponential") else ("batched", "stiff"):
         runs = [td.simulate(flow, x, [0.0, 0.5], engine=engine, **TIGHT).tensor for flow in (masked, causal)]
         torch.testing.assert_close(*runs, rtol=1e-7, atol=1e-7)
     for residual in (0.0, 1.0):

@@ -216,6 +216,9 @@ def test_a_difference_of_the_final_norm_within_the_intervals_is_called_one() -> 
     clear = Series()
     clear.add(look(1, (0.1, 0.01, 0.0), half=0.02, after_norm=(0.1, 0.4, 0.0)))
     assert clear.findings[1] == "The final norm changes the state to drawing together (κ′ 0.01 → 0.40)."
+    near = Series()
+    near.add(look(1, (0.9971, 0.01, 0.0), half=1e-5, after_norm=(0.9996, 0.01, 0.0)))
+    assert near.findings[1].startswith("The final norm changes the state to one point (common share 0.997 → 1.000)")
 
 
 def test_files_of_before_the_final_norm_was_measured_still_open(tmp_path: Path) -> None:

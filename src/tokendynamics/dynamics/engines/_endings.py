@@ -34,35 +34,45 @@ def of_stuck(field: Field, y: Tensor, slope: Tensor, t: Tensor, finite: Tensor) 
         t: Times (system,), float64.
         finite: Whether the field was finite all over the last step tried, (system,).
     """
-    diverged = overflowing(field, y) | _at_its_pole(field, y, slope, t)
+    diverged = overflowing(field, y, t) | _at_its_pole(field, y, slope, t)
     if field.attention.weights == "exponential" and bool(diverged.any()):
         diverged = _leading_to_overflow(field, y, t, diverged)
     return {Status.DIVERGED: diverged, Status.NOT_FINITE: ~diverged & ~finite, Status.UNDERFLOW: ~diverged & finite}
 
 
-def of_broken(field: Field, tried: Sequence[tuple[Tensor, Tensor]]) -> dict[Status, Tensor]:
+def of_broken(field: Field, tried: Sequence[tuple[Tensor, Tensor]], t: float) -> dict[Status, Tensor]:
     """Say which systems of a state that is not finite ended how: the first slope that is not finite counts.
 
     Args:
         field: The vector field.
         tried: States (system, token, dim) in the order of evaluation, each with its slope.
+        t: The time at the end of the step.
     """
     # Where all slopes are finite it was their sum that overflowed.
     diverged = torch.full((len(tried[0][0]),), not field.geometry.bounded, device=tried[0][0].device)
     for state, slope in reversed(tried):
-        diverged = torch.where(_finite(slope), diverged, overflowing(field, state))
+        diverged = torch.where(_finite(slope), diverged, overflowing(field, state, t))
     return {Status.DIVERGED: diverged, Status.NOT_FINITE: ~diverged}
 
 
-def overflowing(field: Field, x: Tensor) -> Tensor:
+def overflowing(field: Field, x: Tensor, t: Tensor | float) -> Tensor:
     """Tell whether states (system, token, dim) are so large, or not finite, that the field may overflow by it.
 
-    It is at most cubic in x: below the fourth root of the largest number it is not x that makes it overflow.
+    It is at most cubic in x: below the fourth root of the largest number it is not x that makes it overflow. With
+    exponential weights it is x wherever the field is finite at a small multiple.
     """
     largest = x.detach().abs().amax(dim=(-2, -1))
     if field.geometry.bounded:
         return torch.zeros_like(largest, dtype=torch.bool)
-    return ~(largest < torch.finfo(x.dtype).max ** 0.25)
+    large = ~(largest < torch.finfo(x.dtype).max ** 0.25)
+    if field.attention.weights == "exponential":
+        small = x.detach() * (_SMALL / largest)[..., None, None]
+        large |= ~_finite(field.velocity(x.detach(), t)) & _finite(field.velocity(small, t))
+    return large
+
+
+_SMALL = 1e-3
+"""Size of a state at which exponentials of its products are near 1."""
 
 
 def _at_its_pole(field: Field, y: Tensor, slope: Tensor, t: Tensor) -> Tensor:
@@ -143,7 +153,7 @@ class Lockstep:
         """
         broken = self.alive & ~torch.isfinite(y.detach()).flatten(start_dim=1).all(dim=-1).cpu()
         if bool(broken.any()):
-            for status, which in of_broken(field, tried).items():
+            for status, which in of_broken(field, tried, t).items():
                 self._end(broken & which.cpu(), status)
         path = None if since is None or not self._sampled else _Cubic.of(field, self.y, y, tried[0][1], since, t)
         left, self.y = self.y, torch.where(self.alive.to(y.device)[:, None, None], y, self.y)
