@@ -180,14 +180,14 @@ def plain_layers(checkpoint: Checkpoint, several: Iterable[int] | None, tokens: 
         wanted = "layers with one mask, as one flow has"
         raise ArgumentValueError(expected("layers", wanted, "causal and full masks", "take the layers of one kind"))
     for layer in layers:
-        found = checkpoint.layout.layers[layer - 1].attention
-        if found is None:
+        attention = checkpoint.layout.layers[layer - 1].attention
+        if attention is None:
             continue  # reading it says why
-        came = besides_the_form(found)
-        if found.rotation is not None and found.rotation.frequencies is None:
+        came = besides_the_form(attention)
+        if attention.rotation is not None and attention.rotation.frequencies is None:
             came.append("rotations by place in an image")
-        if tokens is not None and found.window is not None and found.window < tokens:
-            came.append(f"windows of {plural(found.window, 'token')}, where there are {tokens}")
+        if tokens is not None and attention.window is not None and attention.window < tokens:
+            came.append(f"windows of {plural(attention.window, 'token')}, where there are {tokens}")
         if came:
             wanted = "layers whose attention is a softmax of a bilinear form"
             raise ArgumentValueError(expected("layers", wanted, f"layer {layer} with {', '.join(came)}"))

@@ -113,12 +113,12 @@ def audit_layer(
     if spectrum.invertible:
         whole = same_signs_as_contraction(whole, dense, spectrum.condition)
         del V, dense
-        found = classify(qk_inertia, inertia(whole), spectrum)
+        regime = classify(qk_inertia, inertia(whole), spectrum)
     elif singular == "pinv":
-        found = _with_pseudo_inverse(qk_inertia, inertia(whole @ torch.linalg.pinv(dense.mT)), spectrum)
+        regime = _with_pseudo_inverse(qk_inertia, inertia(whole @ torch.linalg.pinv(dense.mT)), spectrum)
     else:
-        found = classify(qk_inertia, None, spectrum)
-    return numbers | _regime_numbers(found)
+        regime = classify(qk_inertia, None, spectrum)
+    return numbers | _regime_numbers(regime)
 
 
 def _of_heads(weights: AttentionWeights, gain: Tensor | None, offsets: tuple[int, ...]) -> dict[str, Any]:
@@ -203,19 +203,19 @@ def _value_map(
 
 
 def _with_pseudo_inverse(qk_inertia: Inertia, a_inertia: Inertia, spectrum: ValueSpectrum) -> Regime:
-    found = classify(qk_inertia, a_inertia, spectrum)
+    regime = classify(qk_inertia, a_inertia, spectrum)
     note = f"; A from the pseudo-inverse, since the value map has rank {spectrum.rank}/{spectrum.dim}"
-    return replace(found, reason=found.reason + note)
+    return replace(regime, reason=regime.reason + note)
 
 
-def _regime_numbers(found: Regime) -> dict[str, Any]:
-    value = found.value
+def _regime_numbers(regime: Regime) -> dict[str, Any]:
+    value = regime.value
     every = {} if value.eigenvalues is None else {
         "V_eigenvalues_real": value.eigenvalues.real.numpy(), "V_eigenvalues_imag": value.eigenvalues.imag.numpy()
     }  # fmt: skip
     return every | {
-        "W_inertia": np.array(found.qk_inertia),
-        "A_inertia": np.full(3, np.nan) if found.a_inertia is None else np.array(found.a_inertia, dtype=float),
+        "W_inertia": np.array(regime.qk_inertia),
+        "A_inertia": np.full(3, np.nan) if regime.a_inertia is None else np.array(regime.a_inertia, dtype=float),
         "A_defined": value.invertible,
         "V_rank": value.rank,
         "V_near_zero": value.near_zero,
@@ -224,9 +224,9 @@ def _regime_numbers(found: Regime) -> dict[str, Any]:
         "V_max_real": value.max_real,
         "V_radius": value.radius,
         "V_route": value.route,
-        "regime": found.name,
-        "regime_reason": found.reason,
-        "regime_by_spectrum": found.by_spectrum,
+        "regime": regime.name,
+        "regime_reason": regime.reason,
+        "regime_by_spectrum": regime.by_spectrum,
     }
 
 
@@ -298,21 +298,24 @@ def audit(
     choices = (value, fold_norms, singular, rotary, spectra)
     with reporting(progress) as report:
         counted = tracked(chosen, report, "auditing the weights")
-        rows = [audit_layer(partial(ckpt.attention, each), *choices, **_kind(ckpt, each)) for each in counted]
+        rows = [audit_layer(partial(ckpt.attention, layer), *choices, **_kind(ckpt, layer)) for layer in counted]
     return _as_dataset(rows, chosen, rotary, _conventions(ckpt, chosen, value, fold_norms, singular))
 
 
 def _kind(ckpt: Checkpoint, layer: int) -> dict[str, bool]:
-    found = ckpt.layout.layers[layer - 1].attention
-    if found is None:  # reading its factors says why
+    attention = ckpt.layout.layers[layer - 1].attention
+    if attention is None:  # reading its factors says why
         return {"causal": False, "positions": False}
-    return {"causal": found.causal, "positions": found.rotation is not None or found.relative_bias or found.token_bias}
+    return {
+        "causal": attention.causal,
+        "positions": attention.rotation is not None or attention.relative_bias or attention.token_bias,
+    }
 
 
 def _offsets(ckpt: Checkpoint, offsets: Sequence[int]) -> tuple[int, ...]:
     given = tuple(whole_numbers(offsets, "offsets"))
     rotations = [layer.attention.rotation for layer in ckpt.layout.layers if layer.attention is not None]
-    return given if any(each is not None and each.frequencies is not None for each in rotations) else ()
+    return given if any(rotation is not None and rotation.frequencies is not None for rotation in rotations) else ()
 
 
 def _as_dataset(
@@ -352,7 +355,7 @@ def _conventions(
         "model": ckpt.name,
         "layout": json.dumps(ckpt.layout.plain()),
         "form": "; ".join(
-            dict.fromkeys(form_in_words(each.attention) for each in ckpt.layout.layers if each.attention)
+            dict.fromkeys(form_in_words(layer.attention) for layer in ckpt.layout.layers if layer.attention)
         ),
         "value_map": value,
         "fold_norms": folding_in_words(ckpt, layers, fold_norms),

@@ -83,7 +83,7 @@ def heads_of(weights: AttentionWeights) -> Iterator[Head]:
         query, key = with_gain(weights.query[head], gain), with_gain(weights.key[group], gain)
         value, output = with_gain(weights.value[group], gain), weights.output[head].double()
         if is_centred(weights):
-            query, key, value = (each - each.mean(dim=0, keepdim=True) for each in (query, key, value))
+            query, key, value = (factor - factor.mean(dim=0, keepdim=True) for factor in (query, key, value))
             output = output - output.mean(dim=1, keepdim=True)
         yield Head(query, key, value, output)
 

@@ -145,23 +145,23 @@ def contraction_hypotheses(
     }
 
 
-def statement_distances(found: dict[str, float], *, causal: bool) -> dict[str, float]:
+def statement_distances(hypothesis_distances: dict[str, float], *, causal: bool) -> dict[str, float]:
     """Return the distance of a layer from each statement: the root of the sum of squares over its hypotheses.
 
     Several heads that weigh alike are one head; `asymptotic-4.1` and `asymptotic-5.1` hold as well for heads that
     differ, if each has V_h = c_h I.
 
     Args:
-        found: Distances from the hypotheses by name.
+        hypothesis_distances: Distances from the hypotheses by name.
         causal: Whether attention is causal; a statement for another mask is NaN, as one on A under positions.
     """
     other = FULL_MASK if causal else CAUSAL_MASK
     distances = {}
     for name, asked in STATEMENTS.items():
-        each = {hypothesis: found[hypothesis] for hypothesis in asked}
+        terms = {hypothesis: hypothesis_distances[hypothesis] for hypothesis in asked}
         if name in PER_HEAD:
-            each["heads_alike"] = min(each["heads_alike"], found["ov_identity_per_head"])
-        distances[name] = nan if name in other else hypot(*each.values())
+            terms["heads_alike"] = min(terms["heads_alike"], hypothesis_distances["ov_identity_per_head"])
+        distances[name] = nan if name in other else hypot(*terms.values())
     return distances
 
 
@@ -188,8 +188,8 @@ def predicted_contraction(ov: Float64[Tensor, "dim dim"], kept: float, sums: Hea
     """
     kept_trace = sum(share * trace for share, trace in zip(sums.kept, sums.ov_traces, strict=True))
     shared = sums.directions + 2 * float(ov.trace()) + float(ov.square().sum())
-    own = sums.directions + 2 * kept_trace + kept
-    return log(max(shared, _SMALLEST)) - log(max(own, _SMALLEST))
+    individual = sums.directions + 2 * kept_trace + kept
+    return log(max(shared, _SMALLEST)) - log(max(individual, _SMALLEST))
 
 
 def numbers_of(weights: AttentionWeights, *, causal: bool, positions: bool) -> dict[str, np.ndarray]:
@@ -229,12 +229,12 @@ def numbers_from(
         causal: See `numbers_of`.
     """
     of_a = dict.fromkeys(ASKED_OF_A, nan) if qk is None else contraction_hypotheses(ov, qk, sums)
-    found = of_qk | ov_hypotheses(ov, sums) | of_a
-    distances = statement_distances(found, causal=causal)
-    applying = {name: round(each, 9) for name, each in distances.items() if not isnan(each)}
+    hypothesis_distances = of_qk | ov_hypotheses(ov, sums) | of_a
+    distances = statement_distances(hypothesis_distances, causal=causal)
+    applying = {name: round(distance, 9) for name, distance in distances.items() if not isnan(distance)}
     return {
         "ov_norm": np.array(spectral_norm(ov)),
-        "hypothesis_distance": np.array([found[name] for name in HYPOTHESES]),
+        "hypothesis_distance": np.array([hypothesis_distances[name] for name in HYPOTHESES]),
         "statement_distance": np.array(list(distances.values())),
         "nearest_statement": np.array(min(applying, key=applying.__getitem__)),
         "predicted_contraction": np.array(predicted_contraction(ov, kept, sums)),

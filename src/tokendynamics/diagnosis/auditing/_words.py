@@ -131,7 +131,7 @@ def rank_correlation(
     >>> correlation, round(p, 4)  # 2 of 120 orders
     (1.0, 0.0167)
     """
-    ranks = [rankdata(each) - (len(each) + 1) / 2 for each in (first, second)]
+    ranks = [rankdata(values) - (len(values) + 1) / 2 for values in (first, second)]
     scale = float(np.sqrt((ranks[0] ** 2).sum() * (ranks[1] ** 2).sum()))
     if scale == 0:
         return nan, nan
@@ -223,7 +223,10 @@ def theorems_in_words(audit: xr.Dataset) -> Finding:
         "nearest": audit.nearest_statement.values.tolist(),
         "distance": nearest.tolist(),
         "meeting": met,
-        **{each: audit.hypothesis_distance.sel(hypothesis=each).values.tolist() for each in _VALUE_HYPOTHESES},
+        **{
+            hypothesis: audit.hypothesis_distance.sel(hypothesis=hypothesis).values.tolist()
+            for hypothesis in _VALUE_HYPOTHESES
+        },
         "ov_norm": audit.ov_norm.values.tolist(),
     }
     if met == count:
@@ -233,7 +236,7 @@ def theorems_in_words(audit: xr.Dataset) -> Finding:
         return Finding(text, "weights", values)
     distances = audit.hypothesis_distance
     of_nearest = distances.sel(layer=audit.layer.values[audit.nearest_statement.values == name])
-    medians = {each: float(of_nearest.sel(hypothesis=each).median()) for each in STATEMENTS[name]}
+    medians = {hypothesis: float(of_nearest.sel(hypothesis=hypothesis).median()) for hypothesis in STATEMENTS[name]}
     farthest = max(medians, key=medians.__getitem__)
     reason = VIOLATED[farthest]
     low, high = fixed(nearest.min()), fixed(nearest.max())

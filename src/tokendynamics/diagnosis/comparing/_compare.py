@@ -162,8 +162,9 @@ def compare(
         ArgumentTypeError, ArgumentValueError: Fewer than two models, names or dtypes that do not fit; see also `trace`.
         MemoryLimitError: The states of all texts in all models do not fit.
 
-    >>> found = compare("random:distilgpt2", "random:distilgpt2:1", texts=[[5, 9], [12, 3, 4], [1, 2]], weights=False)
-    >>> str(found.first_difference), found.models
+    >>> models, texts = ("random:distilgpt2", "random:distilgpt2:1"), [[5, 9], [12, 3, 4], [1, 2]]
+    >>> comparison = compare(*models, texts=texts, weights=False)
+    >>> str(comparison.first_difference), comparison.models
     ('the embedding', ('random:distilgpt2:0', 'random:distilgpt2:1'))
     """
     started = datetime.now(UTC)
@@ -215,8 +216,10 @@ def _significant_gaps(differences: xr.Dataset) -> Float64[np.ndarray, " other"]:
     return np.where((low > 0) | (high < 0), end.consensus_relative.values, np.nan)
 
 
-def _parameters(ckpts: Sequence[Checkpoint], found: Together, truncate: bool, baseline: str | None) -> dict[str, Any]:
-    trace = found.traces[0]
+def _parameters(
+    ckpts: Sequence[Checkpoint], together: Together, truncate: bool, baseline: str | None
+) -> dict[str, Any]:
+    trace = together.traces[0]
     return {
         "models": [ckpt.name for ckpt in ckpts],
         "prompts": trace.prompt.values.tolist(),
@@ -251,17 +254,17 @@ def _loaded(
     count = max(len(models), len(dtypes))
     several = list(models) * count if len(models) == 1 else list(models)
     formats = list(dtypes) * count if len(dtypes) == 1 else list(dtypes)
-    found: list[Checkpoint] = []
+    ckpts: list[Checkpoint] = []
     for model, dtype in zip(several, formats, strict=True):
         if isinstance(model, Checkpoint):
-            found.append(model)
+            ckpts.append(model)
             continue
         # A live network has no tokenizer; next to a stored one it is usually a changed copy of that.
-        lent = next((each.tokenizer for each in found if each.tokenizer is not None), None)
+        lent = next((ckpt.tokenizer for ckpt in ckpts if ckpt.tokenizer is not None), None)
         tokenizer = lent if isinstance(model, nn.Module) else None
         options: dict[str, Any] = {"dtype": dtype, "device": device, "allow_pickle": allow_pickle, "progress": report}
-        found.append(as_checkpoint(model, "models", tokenizer=tokenizer, **options))
-    return found if seed is None else [*found, untrained_twin(found[0], seed)]
+        ckpts.append(as_checkpoint(model, "models", tokenizer=tokenizer, **options))
+    return ckpts if seed is None else [*ckpts, untrained_twin(ckpts[0], seed)]
 
 
 def _names(ckpts: Sequence[Checkpoint], names: Sequence[str] | None) -> tuple[str, ...]:
@@ -270,11 +273,12 @@ def _names(ckpts: Sequence[Checkpoint], names: Sequence[str] | None) -> tuple[st
         if len(names) != len(ckpts) or len(set(names)) < len(names):
             raise ArgumentValueError(expected("names", f"{len(ckpts)} different names", shown(list(names))))
         return tuple(names)
-    own = [ckpt.name for ckpt in ckpts]
+    ckpt_names = [ckpt.name for ckpt in ckpts]
     if len({ckpt.dtype for ckpt in ckpts}) > 1:
-        own = [f"{name} ({_dtype(ckpt)})" for name, ckpt in zip(own, ckpts, strict=True)]
+        ckpt_names = [f"{name} ({_dtype(ckpt)})" for name, ckpt in zip(ckpt_names, ckpts, strict=True)]
     return tuple(
-        name if own.count(name) == 1 else f"{name} [{own[: place + 1].count(name)}]" for place, name in enumerate(own)
+        name if ckpt_names.count(name) == 1 else f"{name} [{ckpt_names[: place + 1].count(name)}]"
+        for place, name in enumerate(ckpt_names)
     )
 
 
@@ -285,24 +289,24 @@ def _dtype(ckpt: Checkpoint) -> str:
 def _comparison(
     ckpts: Sequence[Checkpoint], names: tuple[str, ...], measured: Measured, record: dict[str, Any]
 ) -> Comparison:
-    found = measured.together
+    together = measured.together
     partings = tuple(_parting(ckpts[0], other, measured, place) for place, other in enumerate(ckpts[1:]))
     differences = measured.differences
-    verdicts = tuple(judge(None, trace) for trace in found.traces)
-    paired = {name: gaps for name, gaps in zip(names[1:], found.gaps, strict=True) if gaps is not None}
+    verdicts = tuple(judge(None, trace) for trace in together.traces)
+    paired = {name: gaps for name, gaps in zip(names[1:], together.gaps, strict=True) if gaps is not None}
     gaps = xr.concat(list(paired.values()), dim="other", join="outer") if paired else None
     weights, halved = measured.weights, measured.halved
     if weights is not None:
         weights = weights.drop_vars([f"head_{circuit}_scale_error" for circuit in CIRCUITS])
     effects = None if measured.heads is None else measured.heads.table
     labels = {"model": list(names), "other": list(names[1:])}
-    prompts = found.traces[0].prompt.values.tolist()
+    prompts = together.traces[0].prompt.values.tolist()
     return Comparison(
         models=names,
         descriptions=tuple(describe(ckpt) for ckpt in ckpts),
-        traces=tuple(found.traces),
+        traces=tuple(together.traces),
         verdicts=verdicts,
-        table=side_by_side(found.traces, names),
+        table=side_by_side(together.traces, names),
         difference=differences,
         gaps=None if gaps is None else gaps.assign_coords(other=list(paired)),
         partings=partings,

@@ -175,26 +175,26 @@ def parting_of(gaps: xr.Dataset, eps: float, behind: Collection[int] = ()) -> Pa
     >>> dims, zero = ("prompt", "layer", "component"), np.zeros((1, 3, 3))
     >>> table = {name: (dims, zero.copy()) for name in GAPS} | {"update_size": (dims, zero + 1)}
     >>> table["update_difference"][1][:, 2, 0] = 0.5
-    >>> found = parting_of(xr.Dataset(table, coords={"component": ["attention", "feed_forward", "final_norm"]}), 1e-7)
-    >>> found.kind, str(found.first)
+    >>> parting = parting_of(xr.Dataset(table, coords={"component": ["attention", "feed_forward", "final_norm"]}), 1e-7)
+    >>> parting.kind, str(parting.first)
     ('located', 'the attention of layer 2')
     """
     parts = _parts(gaps, eps)
-    moved = [each for each in parts if each.update > 0]
-    start = next((each for each in parts if each.layer == 0 and each.beyond), None)
-    causes = [part for part in moved if part.part != "feed-forward part" or part.layer not in behind]
+    differing = [part for part in parts if part.update > 0]
+    start = next((part for part in parts if part.layer == 0 and part.beyond), None)
+    causes = [part for part in differing if part.part != "feed-forward part" or part.layer not in behind]
     first = next((part for part in causes if part.layer > 0 and part.beyond and _stands_out(part, parts)), None)
-    if not moved:
+    if not differing:
         kind: Kind = "equal"
     elif first is not None:
         kind = "located"
     elif start is not None:
         kind = "from the start"
     else:
-        kind = "gradual" if any(each.beyond for each in parts) else "rounding"
-    largest = max((each for each in moved if each.layer > 0), key=lambda each: each.update, default=start)
+        kind = "gradual" if any(part.beyond for part in parts) else "rounding"
+    largest = max((part for part in differing if part.layer > 0), key=lambda part: part.update, default=start)
     resized = tuple(
-        each for each in parts if each.beyond and each.layer > 0 and not 1 / SIZE_CHANGED < each.size < SIZE_CHANGED
+        part for part in parts if part.beyond and part.layer > 0 and not 1 / SIZE_CHANGED < part.size < SIZE_CHANGED
     )
     after = _pooled(gaps, "state_difference")[:, gaps.component.values.tolist().index("feed_forward")]
     return Parting(
@@ -238,8 +238,8 @@ def _parts(gaps: xr.Dataset, eps: float) -> list[Difference]:
         with_attention = not np.isnan(update[layer, 0])  # where its sum is not known, the block is one part
         name: Part = "embedding" if layer == 0 else _NAMES[component, with_attention]
         rounding = eps * (1 + 1 / reach[layer, place]) if reach[layer, place] else np.inf
-        before, moved, times, own = (float(each[layer, place]) for each in (came, update, size, on_same))
-        parts.append(Difference(layer, name, before, moved, times, float(rounding), own))
+        before, change, times, on_same_inputs = (float(gap[layer, place]) for gap in (came, update, size, on_same))
+        parts.append(Difference(layer, name, before, change, times, float(rounding), on_same_inputs))
     beside = [_neighbours(part, parts) for part in parts]
     return [
         replace(part, beside=float(np.median(others)) if others else nan)
@@ -249,23 +249,23 @@ def _parts(gaps: xr.Dataset, eps: float) -> list[Difference]:
 
 def _neighbours(part: Difference, parts: list[Difference]) -> list[float]:
     """Return what the parts of its kind around it differ by on the same inputs; without any, those of its layer."""
-    known = [each for each in parts if each is not part and np.isfinite(each.own)]
-    alike = [each.own for each in known if each.part == part.part and abs(each.layer - part.layer) <= NEIGHBOURS]
-    return alike or [each.own for each in known if each.layer == part.layer]
+    known = [other for other in parts if other is not part and np.isfinite(other.own)]
+    alike = [other.own for other in known if other.part == part.part and abs(other.layer - part.layer) <= NEIGHBOURS]
+    return alike or [other.own for other in known if other.layer == part.layer]
 
 
 def _stands_out(part: Difference, parts: list[Difference]) -> bool:
-    before = [each for each in parts[: parts.index(part)] if each.layer > 0]
-    if part.exact and before and not any(each.beyond for each in before):
+    before = [other for other in parts[: parts.index(part)] if other.layer > 0]
+    if part.exact and before and not any(other.beyond for other in before):
         return True
     others = _neighbours(part, parts)
     if np.isfinite(part.own) and others:
         return bool(part.own >= max(outlying_from(others, TIMES_NEIGHBOURS), ROUNDINGS * part.rounding))
-    moved = [each for each in parts if each.update > 0 and each is not part]
+    differing = [other for other in parts if other.update > 0 and other is not part]
     if part.exact:  # its input says nothing: what others add to what came before them is what it is compared with
-        beside = [(max(each.update**2 - 4 * each.before**2, 0.0)) ** 0.5 for each in moved if each.layer > 0]
+        beside = [(max(other.update**2 - 4 * other.before**2, 0.0)) ** 0.5 for other in differing if other.layer > 0]
         return not beside or part.update >= JUMP * float(np.median(beside))
-    return part.excess >= JUMP * max(1.0, float(np.median([each.excess for each in moved])) if moved else 1.0)
+    return part.excess >= JUMP * max(1.0, float(np.median([other.excess for other in differing])) if differing else 1.0)
 
 
 def by_weights(parting: Parting, gaps: xr.Dataset, eps: float, places: Sequence[tuple[int, Part]]) -> Parting:

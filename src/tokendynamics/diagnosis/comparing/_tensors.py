@@ -106,7 +106,9 @@ def tensor_differences(ckpts: Sequence[Checkpoint], report: Progress) -> tuple[T
             continue
         try:
             layers = tracked(range(1, other.architecture.layers + 1), report, "comparing the stored tensors")
-            blocks = block_differences([(ckpts[0].block_tensors(each), other.block_tensors(each)) for each in layers])
+            blocks = block_differences(
+                [(ckpts[0].block_tensors(layer), other.block_tensors(layer)) for layer in layers]
+            )
             differences.append(replace(blocks, final_norm=_final_norm_differences(ckpts[0], other)))
         except CheckpointError as error:
             differences.append(_nothing(str(error)))
@@ -195,8 +197,8 @@ def standing_out(table: xr.Dataset) -> list[tuple[int, int]]:
     unlike = scales_standing_out(table) != 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of names in one layer alone: nothing to compare with
-        for layer, own in enumerate(differences):
-            unlike[layer] |= own >= outlying_from(np.delete(differences, layer, axis=0), TIMES_OTHERS)
+        for layer, of_layer in enumerate(differences):
+            unlike[layer] |= of_layer >= outlying_from(np.delete(differences, layer, axis=0), TIMES_OTHERS)
     return [(int(layer), int(place)) for layer, place in np.argwhere(unlike & (differences > STORED))]
 
 
@@ -213,14 +215,17 @@ def final_norm_stands_out(compared: TensorDifferences, norms: Sequence[str]) -> 
     depth, names = table.sizes["layer"], table.tensor.values.astype(str).tolist()
     for name in last.tensor.values:
         alike = [inner for inner in names if inner in {f"{norm}.{name}" for norm in norms}]
-        own, others = last.tensor_difference.sel(tensor=name).item(), table.tensor_difference.sel(tensor=alike).values
+        difference, others = (
+            last.tensor_difference.sel(tensor=name).item(),
+            table.tensor_difference.sel(tensor=alike).values,
+        )
         others = others[np.isfinite(others)]
-        if own <= STORED or not len(others):
+        if difference <= STORED or not len(others):
             continue
         row = last.sel(tensor=[name]).assign_coords(tensor=alike[:1], layer=[depth + 1])
         extended = xr.concat([table, row.reindex(tensor=names)], dim="layer")
         unlike = _unlike_scales(extended)[0][depth, names.index(alike[0])]
-        if unlike or own >= outlying_from(others, TIMES_OTHERS):
+        if unlike or difference >= outlying_from(others, TIMES_OTHERS):
             return True
     return False
 
@@ -248,8 +253,8 @@ def _unlike_scales(table: xr.Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarra
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # medians without a value, and errors of zero
         usual, noise = (
-            np.stack([_median(np.delete(each, layer, axis=0)) for layer in range(len(scales))])
-            for each in (scales, errors)
+            np.stack([_median(np.delete(values, layer, axis=0)) for layer in range(len(scales))])
+            for values in (scales, errors)
         )
         noise = np.where(differences > STORED, np.fmax(errors, noise).clip(_ROUNDING), np.nan)
         from_name = np.abs(scales - usual) / noise / with_median_of(np.isfinite(scales).sum(axis=0) - 1)
@@ -286,12 +291,12 @@ def block_differences(pairs: Sequence[tuple[dict[str, Tensor], dict[str, Tensor]
     Args:
         pairs: The tensors of each block of the first network and of the other one, by name; layers count from 1.
     """
-    names = list(dict.fromkeys(name for pair in pairs for each in pair for name in each))
+    names = list(dict.fromkeys(name for pair in pairs for tensors in pair for name in tensors))
     gaps, sizes, products, errors, excess = (np.full((len(pairs), len(names)), np.nan) for _ in range(5))
     vectors, codes, unmatched = [], [], dict[str, list[int]]()
     for layer, (one, two) in enumerate(pairs):
         for place, name in enumerate(names):
-            a, b = (None if (each := pair.get(name)) is None else each.detach().cpu() for pair in (one, two))
+            a, b = (None if (tensor := pair.get(name)) is None else tensor.detach().cpu() for pair in (one, two))
             if a is None and b is None:
                 continue
             if a is None or b is None or a.shape != b.shape:

@@ -65,8 +65,8 @@ def leading_subspace(apply: Apply, transposed: Apply, rows: int) -> Float64[Tens
         rows: Of M.
 
     >>> matrix = torch.diag(torch.arange(20.0, 0.0, -1.0, dtype=torch.float64))
-    >>> found = leading_subspace(lambda y: matrix @ y, lambda x: matrix.mT @ x, 20)
-    >>> found.shape, bool(found[:8].norm(dim=0).min() > 0.99)
+    >>> basis = leading_subspace(lambda y: matrix @ y, lambda x: matrix.mT @ x, 20)
+    >>> basis.shape, bool(basis[:8].norm(dim=0).min() > 0.99)
     (torch.Size([20, 8]), True)
     """
     count = max(1, min(LEADING, rows // 2))  # all directions together are the same in any two matrices
@@ -141,21 +141,24 @@ def weight_differences(ckpts: Sequence[Checkpoint], report: Progress) -> tuple[x
         for number, ckpt in enumerate(ckpts):
             if layer > depths[number]:
                 continue
-            if not any(each.layout.layers[layer - 1].attends for each in ckpts if layer <= each.architecture.layers):
+            if not any(
+                network.layout.layers[layer - 1].attends for network in ckpts if layer <= network.architecture.layers
+            ):
                 continue  # a layer without attention in all of them: there is nothing to compare
             try:
-                own = _circuits(ckpt.attention(layer))
+                circuits = _circuits(ckpt.attention(layer))
             except AttentionFactorsError as error:
                 unread[number].append(error.reason)
                 continue
-            first = own if number == 0 else first
+            first = circuits if number == 0 else first
             for name in CIRCUITS:
-                norms[name][number, layer - 1] = _norm(getattr(own, name))
+                norms[name][number, layer - 1] = _norm(getattr(circuits, name))
             if number > 0 and first is not None and not unlike[number]:
-                for name, values in _differences(first, own).items():
+                for name, values in _differences(first, circuits).items():
                     by_name[name][(number, layer - 1, slice(np.size(values)))[: by_name[name].ndim]] = values
     reasons = tuple(
-        why or "; ".join(dict.fromkeys(unread[0] + own)) for why, own in zip(unlike[1:], unread[1:], strict=True)
+        why or "; ".join(dict.fromkeys(unread[0] + problems))
+        for why, problems in zip(unlike[1:], unread[1:], strict=True)
     )
     variables = {f"{name}_norm": (("model", "layer"), values) for name, values in norms.items()}
     variables |= {name: (("other", "layer", "head")[: table.ndim], table[1:]) for name, table in by_name.items()}
@@ -163,12 +166,12 @@ def weight_differences(ckpts: Sequence[Checkpoint], report: Progress) -> tuple[x
 
 
 def _circuits(weights: AttentionWeights) -> _Circuits:
-    query, key, value = (each.double() for each in (weights.query, weights.key_per_head, weights.value_per_head))
+    query, key, value = (factor.double() for factor in (weights.query, weights.key_per_head, weights.value_per_head))
     if weights.norm_gain is not None:
         gain = weights.norm_gain.double()[:, None]
         query, key, value = gain * query, gain * key, gain * value
         if weights.norm_kind == "layer":  # what it reads has mean zero: a constant in a column does nothing
-            query, key, value = (each - each.mean(dim=-2, keepdim=True) for each in (query, key, value))
+            query, key, value = (factor - factor.mean(dim=-2, keepdim=True) for factor in (query, key, value))
     return _Circuits((weights.scale * query, key), (value, weights.output.double().mT))
 
 
@@ -246,12 +249,12 @@ def _matched(products: Sequence[tuple[Tensor, Tensor, Tensor]]) -> list[int]:
     The distance of two products is bounded. Otherwise one head of many times the norm would decide by its chance
     products with all others which of these go together.
     """
-    if all(float(_squared_distances(*each).diagonal().sum()) < _SURELY**2 for each in products):
+    if all(float(_squared_distances(*product).diagonal().sum()) < _SURELY**2 for product in products):
         return list(range(len(products[0][0])))
     from scipy.optimize import linear_sum_assignment
 
-    cost = sum(_bounded_distances(*each).numpy() for each in products)
-    return [int(each) for each in linear_sum_assignment(cost)[1]]
+    cost = sum(_bounded_distances(*product).numpy() for product in products)
+    return [int(head) for head in linear_sum_assignment(cost)[1]]
 
 
 def _inner_products(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
@@ -281,7 +284,7 @@ def _bounded_distances(inner: Tensor, squares: Tensor, others: Tensor) -> Float6
 
 def _leading(factors: tuple[Tensor, Tensor]) -> Float64[Tensor, "dim direction"]:
     """Return the leading left singular vectors of Σ_h left rightᵀ."""
-    left, right = (each.movedim(0, 1).flatten(1) for each in factors)
+    left, right = (factor.movedim(0, 1).flatten(1) for factor in factors)
     return leading_subspace(lambda y: left @ (right.mT @ y), lambda x: right @ (left.mT @ x), left.shape[0])
 
 
@@ -328,28 +331,32 @@ def feed_forward_differences(ckpts: Sequence[Checkpoint], report: Progress) -> F
     depths = [ckpt.architecture.layers for ckpt in ckpts]
     pairs = [_Pair(sizes_differ(ckpts[0], other, "widths", "depths")) for other in ckpts[1:]]
     norms = np.full((len(ckpts), max(depths)), np.nan)
-    found = np.full((2, len(pairs), max(depths)), np.nan)
+    differences = np.full((2, len(pairs), max(depths)), np.nan)
     for layer in tracked(range(1, max(depths) + 1), report, "comparing the feed-forward weights"):
         first: FeedForwardWeights | str = "it has no such layer"
         for number, ckpt in enumerate(ckpts):
             if layer > depths[number]:
                 continue
-            own = ckpt.feed_forward(layer)
-            first = own if number == 0 else first
-            if isinstance(own, FeedForwardWeights):
-                norms[number, layer - 1] = sum(_square(each) for each in own.matrices.values()) ** 0.5
+            feed_forward = ckpt.feed_forward(layer)
+            first = feed_forward if number == 0 else first
+            if isinstance(feed_forward, FeedForwardWeights):
+                norms[number, layer - 1] = sum(_square(matrix) for matrix in feed_forward.matrices.values()) ** 0.5
             if number == 0 or pairs[number - 1].why:
                 continue
             pair = pairs[number - 1]
-            both = [(which, each) for which, each in ((ckpts[0], first), (ckpt, own)) if isinstance(each, str)]
-            pair.problems += [f"layer {layer} of {which.name}: {each}" for which, each in both]
-            if isinstance(own, FeedForwardWeights) and isinstance(first, FeedForwardWeights):
-                found[:, number - 1, layer - 1] = _matrix_differences(first, own, pair)
+            both = [
+                (which, reason)
+                for which, reason in ((ckpts[0], first), (ckpt, feed_forward))
+                if isinstance(reason, str)
+            ]
+            pair.problems += [f"layer {layer} of {which.name}: {reason}" for which, reason in both]
+            if isinstance(feed_forward, FeedForwardWeights) and isinstance(first, FeedForwardWeights):
+                differences[:, number - 1, layer - 1] = _matrix_differences(first, feed_forward, pair)
     table = xr.Dataset(
         {
             "ff_norm": (("model", "layer"), norms),
-            "ff_difference": (("other", "layer"), found[0]),
-            "ff_angle": (("other", "layer"), found[1]),
+            "ff_difference": (("other", "layer"), differences[0]),
+            "ff_angle": (("other", "layer"), differences[1]),
         },
         coords={"layer": np.arange(1, max(depths) + 1)},
     )
@@ -363,17 +370,19 @@ def feed_forward_differences(ckpts: Sequence[Checkpoint], report: Progress) -> F
 
 def _matrix_differences(a: FeedForwardWeights, b: FeedForwardWeights, pair: _Pair) -> tuple[float, float]:
     """Return the relative difference and the angle of one layer; what has no partner is noted."""
-    names = [name for name, each in a.matrices.items() if name in b.matrices and b.matrices[name].shape == each.shape]
+    names = [
+        name for name, matrix in a.matrices.items() if name in b.matrices and b.matrices[name].shape == matrix.shape
+    ]
     pair.unmatched += [name for name in {**a.matrices, **b.matrices} if name not in names]
     if not names:
         return np.nan, np.nan
-    ones, twos = ({name: each.matrices[name] for name in names} for each in (a, b))
+    ones, twos = ({name: weights.matrices[name] for name in names} for weights in (a, b))
     if all(torch.equal(ones[name], twos[name]) for name in names):
         return 0.0, 0.0
     if len(names) == len(a.matrices) == len(b.matrices):
         twos = _in_order(ones, twos, a)
-    total = sum(_square(each) for each in ones.values())
-    gap = sum(_square(twos[name] - each) for name, each in ones.items())
+    total = sum(_square(matrix) for matrix in ones.values())
+    gap = sum(_square(twos[name] - matrix) for name, matrix in ones.items())
     difference = (gap / total) ** 0.5 if total else (np.inf if gap else 0.0)
     sines = [_sine(ones[name], twos[name], a.roles[name]) for name in names]
     return difference, degrees_of(sum(sines) / len(sines))
@@ -388,10 +397,12 @@ def _sine(one: Tensor, two: Tensor, role: str) -> float:
     if torch.equal(one, two):
         return 0.0
     if one.ndim == 3:  # experts side by side: their sizes are in order
-        one, two = (each.movedim(0, 1).flatten(1) for each in (one, two))
+        one, two = (matrix.movedim(0, 1).flatten(1) for matrix in (one, two))
     if role == "writes":  # the features of the state are rows, where it is known which they are
         one, two = one.mT, two.mT
-    spans = [leading_subspace(lambda y, m=each: m @ y, lambda x, m=each: m.mT @ x, len(each)) for each in (one, two)]
+    spans = [
+        leading_subspace(lambda y, m=matrix: m @ y, lambda x, m=matrix: m.mT @ x, len(matrix)) for matrix in (one, two)
+    ]
     return squared_sine(*spans)
 
 
@@ -403,7 +414,9 @@ def _in_order(ones: dict[str, Tensor], twos: dict[str, Tensor], a: FeedForwardWe
     (width,) = widths
     if any(matrix.shape[1] % width for name, matrix in ones.items() if a.roles[name] == "reads"):
         return twos
-    one, two = (torch.cat([_units(each[name], a.roles[name], width) for name in ones], dim=1) for each in (ones, twos))
+    one, two = (
+        torch.cat([_units(matrices[name], a.roles[name], width) for name in ones], dim=1) for matrices in (ones, twos)
+    )
     sizes = [torch.linalg.vector_norm(units, dim=1) for units in (one, two)]
     ranked = [size.sort().values for size in sizes]
     gaps = torch.linalg.vector_norm(one - two, dim=1)

@@ -84,21 +84,21 @@ def halved_parts(
         CheckpointError: A network does not run.
     """
     counted = torch.ones(len(given[0]), dtype=torch.bool) if different is None else torch.from_numpy(different)
-    found, unknown = [], []
-    for ckpt, own in zip(ckpts, given, strict=True):
+    by_model, unknown = [], []
+    for ckpt, texts in zip(ckpts, given, strict=True):
         why = why_without_loss(ckpt)
-        losses = None if why else _losses(ckpt, own, report)
+        losses = None if why else _losses(ckpt, texts, report)
         unknown.append(why or ("" if losses is not None else NO_HEAD))
         shapes = ((), (ckpt.architecture.layers, len(PARTS)))
-        found.append(losses or _Losses(*(torch.full((len(own), *rest), torch.nan).double() for rest in shapes)))
+        by_model.append(losses or _Losses(*(torch.full((len(texts), *rest), torch.nan).double() for rest in shapes)))
     depth, prompts = max(ckpt.architecture.layers for ckpt in ckpts), len(given[0])
     changes = np.full((len(ckpts), prompts, depth, len(PARTS)), np.nan)
-    for place, losses in enumerate(found):
+    for place, losses in enumerate(by_model):
         changes[place, :, : losses.change.shape[1]] = losses.change.numpy()
     grid = ("other", "layer", "part")
-    rows = [_difference(found[0], each, depth, counted & tokens_shared) for each in found[1:]]
+    rows = [_difference(by_model[0], other, depth, counted & tokens_shared) for other in by_model[1:]]
     variables = {
-        "loss": (("model", "prompt"), np.stack([losses.plain.numpy() for losses in found])),
+        "loss": (("model", "prompt"), np.stack([losses.plain.numpy() for losses in by_model])),
         "loss_change": (("model", "prompt", "layer", "part"), changes),
         **{
             name: ((*grid, "bound") if "_" in name else grid, np.stack([row[name] for row in rows]))
@@ -107,12 +107,12 @@ def halved_parts(
         "other_layer": (("other", "layer"), np.stack([row["other_layer"] for row in rows])),
     }
     coords = {"layer": np.arange(1, depth + 1), "part": list(PARTS), "bound": list(BOUNDS)}
-    unpaired = tuple(_why_unpaired(found[0], each, tokens_shared) for each in found[1:])
+    unpaired = tuple(_why_unpaired(by_model[0], other, tokens_shared) for other in by_model[1:])
     return HalvedParts(xr.Dataset(variables, coords=coords), tuple(unknown), unpaired)
 
 
 def _losses(ckpt: Checkpoint, given: Sequence[Prepared], report: Progress) -> _Losses | None:
-    packs = ckpt.packs([each.inputs for each in given])
+    packs = ckpt.packs([prompt.inputs for prompt in given])
     with ckpt.gated() as gated, torch.no_grad():
         exists = gated.exists
         plain = read_losses(gated, packs, torch.ones(exists.shape, dtype=torch.float64))
@@ -156,14 +156,14 @@ def _difference(first: _Losses, other: _Losses, depth: int, counted: Bool[Tensor
     known = max(1, int((~value.isnan()).sum()))
     # Bonferroni: one of many differs most in any case, so all intervals must hold at once.
     surely = 1 - (1 - CONFIDENCE) / known
-    found = {
+    variables = {
         "difference": value,
         "difference_interval": interval,
         "difference_surely": mean_with_interval(gaps, surely)[1],
     }
-    filled = {name: np.full((depth, *each.shape[1:]), np.nan) for name, each in found.items()}
-    for name, each in found.items():
-        filled[name][:layers] = each.numpy()
+    filled = {name: np.full((depth, *values.shape[1:]), np.nan) for name, values in variables.items()}
+    for name, values in variables.items():
+        filled[name][:layers] = values.numpy()
     return filled | {"other_layer": np.array(_nearest(first, other) + [0] * (depth - layers))}
 
 

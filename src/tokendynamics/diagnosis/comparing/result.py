@@ -105,8 +105,9 @@ class Comparison(StoredResult):
         files: Names of the data files saved beside the report.
 
     >>> from tokendynamics.diagnosis import compare
-    >>> found = compare("random:distilgpt2", "random:distilgpt2:1", texts=[[5, 9], [12, 3, 4], [1, 2]], weights=False)
-    >>> found.models, found.difference.sizes["layer"]
+    >>> models, texts = ("random:distilgpt2", "random:distilgpt2:1"), [[5, 9], [12, 3, 4], [1, 2]]
+    >>> comparison = compare(*models, texts=texts, weights=False)
+    >>> comparison.models, comparison.difference.sizes["layer"]
     (('random:distilgpt2:0', 'random:distilgpt2:1'), 7)
     """
 
@@ -211,11 +212,12 @@ def summary(comparison: Comparison) -> dict[str, Any]:
         "descriptions": plain(comparison.descriptions),
         "sentences": [plain(asdict(finding)) for finding in comparison.sentences],
         "verdicts": {
-            name: verdict_as_plain(each) for name, each in zip(comparison.models, comparison.verdicts, strict=True)
+            name: verdict_as_plain(verdict)
+            for name, verdict in zip(comparison.models, comparison.verdicts, strict=True)
         },
         "partings": {
-            name: None if each is None else plain(each.plain())
-            for name, each in zip(others, comparison.partings, strict=True)
+            name: None if parting is None else plain(parting.plain())
+            for name, parting in zip(others, comparison.partings, strict=True)
         },
         "tables": [name for name in TABLES if getattr(comparison, name) is not None],
         "table": _values(comparison.table),
@@ -255,7 +257,7 @@ def stored_comparison(folder: Path) -> dict[str, Any]:
             raise ArgumentValueError(expected("descriptions", f"one for each of {len(models)} models", came))
         fields: dict[str, Any] = {
             "models": models,
-            "descriptions": tuple(checked_model(each) for each in descriptions),
+            "descriptions": tuple(checked_model(description) for description in descriptions),
             "verdicts": tuple(verdict_of(summary["verdicts"][name]) for name in models),
             "partings": tuple(_parting(summary["partings"][name]) for name in models[1:]),
             "sentences": findings_of(summary["sentences"], FigureName),
@@ -270,13 +272,13 @@ def stored_comparison(folder: Path) -> dict[str, Any]:
 def _parting(values: Any) -> Parting | None:
     if values is None:
         return None
-    resized = (_difference(each) for each in values["resized"])
+    resized = (_difference(stored) for stored in values["resized"])
     return Parting(
         kind=one_of(Kind, values["kind"], "kind"),
         first=_difference(values["first"]),
         start=_difference(values["start"]),
         largest=_difference(values["largest"]),
-        resized=tuple(each for each in resized if each is not None),
+        resized=tuple(difference for difference in resized if difference is not None),
         early=_number(values["early"]),
         late=_number(values["late"]),
         missing=tuple(as_integer(layer, "missing") for layer in values.get("missing", ())),
@@ -290,7 +292,7 @@ def _difference(values: Any) -> Difference | None:
     # JSON has no infinity; one rounding of a part that adds nothing is infinitely much beside it, and never undefined.
     numbers["rounding"] = math.inf if math.isnan(numbers["rounding"]) else numbers["rounding"]
     numbers |= {name: _number(values.get(name)) for name in ("own", "beside")}  # absent before they were measured
-    norms = tuple(as_text(each, "norms") for each in values.get("norms", ()))  # likewise, as are heads
+    norms = tuple(as_text(norm, "norms") for norm in values.get("norms", ()))  # likewise, as are heads
     heads = tuple(as_integer(head, "heads") for head in values.get("heads", ()))
     part = one_of(Part, values["part"], "part")
     return Difference(as_integer(values["layer"], "layer"), part, **numbers, norms=norms, heads=heads)
@@ -301,19 +303,19 @@ def _number(value: Any) -> float:
 
 
 def _tables(folder: Path, listed: Any, models: tuple[str, ...]) -> dict[str, Any]:
-    unknown = next((each for each in listed if each not in TABLES), None)
+    unknown = next((name for name in listed if name not in TABLES), None)
     if unknown is not None or not set(_ALWAYS) <= set(listed):
         wanted = f"{' and '.join(_ALWAYS)}, and no others than this version has"
         raise ArgumentValueError(expected("tables", wanted, shown(listed)))
-    found: dict[str, Any] = dict.fromkeys(TABLES)
-    found |= {name: open_table(folder, name, _TABLE_DIMS[name], _WANTED, LABELS) for name in listed}
+    tables: dict[str, Any] = dict.fromkeys(TABLES)
+    tables |= {name: open_table(folder, name, _TABLE_DIMS[name], _WANTED, LABELS) for name in listed}
     for name, axis, wanted in (("table", "model", models), ("difference", "other", models[1:])):
-        if tuple(found[name][axis].values) != wanted:
-            raise ArgumentValueError(expected(f"{name} {axis}", shown(wanted), shown(tuple(found[name][axis].values))))
+        if tuple(tables[name][axis].values) != wanted:
+            raise ArgumentValueError(expected(f"{name} {axis}", shown(wanted), shown(tuple(tables[name][axis].values))))
     traces = [
         open_table(folder, f"trace-{number}", _TRACE_DIMS, _WANTED, LABELS) for number in range(1, len(models) + 1)
     ]
-    return found | {"traces": tuple(traces)}
+    return tables | {"traces": tuple(traces)}
 
 
 def _check_depths(fields: Mapping[str, Any]) -> None:
