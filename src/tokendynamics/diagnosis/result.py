@@ -153,8 +153,8 @@ class Diagnosis(StoredResult):
             ``summary``. Likewise.
 
     >>> from tokendynamics.diagnosis import diagnose
-    >>> found = diagnose("random:distilgpt2", "a short text", layers=[1])
-    >>> found.audit.sizes["head"], found.trace.sizes["layer"]
+    >>> diagnosis = diagnose("random:distilgpt2", "a short text", layers=[1])
+    >>> diagnosis.audit.sizes["head"], diagnosis.trace.sizes["layer"]
     (12, 7)
     """
 
@@ -317,12 +317,12 @@ def summary(diagnosis: Diagnosis) -> dict[str, Any]:
         values["levers"] = {
             name: getattr(levers, name) for name in ("answer", "text", "advice", "kappa", "where", "best")
         }
-        values["levers"] |= {"conventions": [asdict(each) for each in levers.conventions]}
+        values["levers"] |= {"conventions": [asdict(convention) for convention in levers.conventions]}
     if isinstance(deeper, Deeper):
         values["deeper"] = {"sentences": list(deeper.sentences), "refused": deeper.refused}
         values["deeper"] |= {
             "undecoded": deeper.undecoded,
-            "conventions": [asdict(each) for each in deeper.conventions],
+            "conventions": [asdict(convention) for convention in deeper.conventions],
         }
     if isinstance(diagnosis.baseline, xr.Dataset):
         values["baseline"] = plain(dict(diagnosis.baseline.attrs))
@@ -465,7 +465,7 @@ def _deeper(values: Any, table: xr.Dataset) -> Deeper:
             raise ArgumentValueError(expected(f"deeper {name}", f"axes {dims}", came))
     return Deeper(
         table,
-        tuple(as_text(each, "sentences") for each in values["sentences"]),
+        tuple(as_text(sentence, "sentences") for sentence in values["sentences"]),
         conventions_of(values["conventions"]),
         {as_text(name, "refused"): as_text(why, "refused") for name, why in values["refused"].items()},
         undecoded,

@@ -236,13 +236,13 @@ def _what(trace: xr.Dataset, state: State, final: State | None) -> Finding:
     site = trace.sel(site="feed_forward").isel(layer=-1)
     kappa, excess = float(site.consensus_relative), float(site.line_excess)
     common = float(site.shares.sel(share="common"))
-    noun, own = noun_in(trace), own_share(site)
+    noun, share_own = noun_in(trace), own_share(site)
     beyond = f"almost nothing (within-{noun} similarity {fixed(kappa)})"
     similarity = estimate(kappa, site.consensus_relative_interval, CONFIDENCE, at_most=1.0)
     after = f"Within-{noun} similarity after the last layer is {similarity}"
     cos2 = share(float(site.centred_cos2), site.centred_cos2_interval, CONFIDENCE)
     one_way = share(common, site.shares_interval.sel(share="common"), CONFIDENCE)
-    distinct = " but stay distinct" if own >= INDISTINCT or common < ANISOTROPIC else ""
+    distinct = " but stay distinct" if share_own >= INDISTINCT or common < ANISOTROPIC else ""
     texts = {
         "spread": f"The tokens stay spread. {after}, close to that of the embedding (0).",
         "drawing together": f"The tokens of each {noun} draw together{distinct}. {after}; 0 is the embedding's, 1 is "
@@ -253,9 +253,9 @@ def _what(trace: xr.Dataset, state: State, final: State | None) -> Finding:
         f"excess is {fixed(excess)} (variance of the cosines between centred tokens, relative to the embedding). The "
         f"mean square of these cosines is {cos2}, within-{noun} similarity {similarity}.",
         "one point": f"The tokens of all {noun}s end at one point: the common share of their directions is {one_way} "
-        f"after the last layer. {_left_to_a_token(own, noun)}.",
+        f"after the last layer. {_left_to_a_token(share_own, noun)}.",
         "anisotropic": f"Tokens of all {noun}s point one way: the common share of their directions is {one_way} after "
-        f"the last layer. {_left_to_a_token(own, noun)}. Beyond the common direction, tokens of one "
+        f"the last layer. {_left_to_a_token(share_own, noun)}. Beyond the common direction, tokens of one "
         f"{noun} share {'nothing measurable' if np.isnan(kappa) else beyond}.",
         "undetermined": _undetermined(trace),
     }
@@ -263,7 +263,11 @@ def _what(trace: xr.Dataset, state: State, final: State | None) -> Finding:
     values = {"consensus_relative": kappa, "line_excess": excess, "common": common, "consensus_within": within}
     further = (
         texts[state],
-        *([] if state in (*OF_ALL_TEXTS, "undetermined") or common < ANISOTROPIC else [_one_way(one_way, own, noun)]),
+        *(
+            []
+            if state in (*OF_ALL_TEXTS, "undetermined") or common < ANISOTROPIC
+            else [_one_way(one_way, share_own, noun)]
+        ),
         *_other_states(trace, state),
         *qualifications(trace, state),
         *_after_the_final_norm(trace, state, final),
@@ -282,11 +286,11 @@ def _after_the_final_norm(trace: xr.Dataset, state: State, final: State | None) 
     return [f"The final norm changes the state to {final} ({measure})."]
 
 
-def _one_way(common: str, own: float, noun: str) -> str:
+def _one_way(common: str, share_own: float, noun: str) -> str:
     """Say that all tokens share one direction, in a state that another measure decides."""
     return (
         f"Besides, tokens of all {noun}s point one way: the common share of their directions is {common}. "
-        f"{_left_to_a_token(own, noun)}."
+        f"{_left_to_a_token(share_own, noun)}."
     )
 
 
@@ -453,9 +457,9 @@ def verdict_as_plain(verdict: Verdict) -> dict[str, Any]:
 def verdict_of(values: Any) -> Verdict:
     """Return a stored verdict."""
     stored = values["worst"]
-    several = tuple(as_integer(each, "layer") for each in stored.get("layers", ()))  # absent before there were any
+    several = tuple(as_integer(layer, "layer") for layer in stored.get("layers", ()))  # absent before there were any
     worst = Worst(one_of(State, stored["state"]), as_integer(stored["layer"], "layer"), several)
-    layers = tuple(one_of(State, each) for each in values["layers"])
+    layers = tuple(one_of(State, state) for state in values["layers"])
     sentences, details = (findings_of(values[name], FigureName) for name in ("sentences", "details"))
     stored_final = values.get("final_norm")  # absent before there was one
     final = None if stored_final is None else one_of(State, stored_final)

@@ -233,11 +233,11 @@ def own_table() -> Path:
     return Path(platformdirs.user_data_dir("tokendynamics")) / "reference.json"
 
 
-def measured_networks(own: Path | None = None) -> tuple[MeasuredNetwork, ...]:
+def measured_networks(user_table: Path | None = None) -> tuple[MeasuredNetwork, ...]:
     """Return the rows of the table that ships with the package, then those of the user's own.
 
     Args:
-        own: The user's table, which must exist; None for `own_table`, which need not.
+        user_table: The user's table, which must exist; None for `own_table`, which need not.
 
     Raises:
         ArgumentValueError: The user's table is of another version, damaged, or no table.
@@ -247,9 +247,9 @@ def measured_networks(own: Path | None = None) -> tuple[MeasuredNetwork, ...]:
     """
     with as_file(files("tokendynamics.diagnosis").joinpath("measured_networks.json")) as path:
         shipped = _rows_in(path)
-    if own is None and not own_table().exists():
+    if user_table is None and not own_table().exists():
         return shipped
-    return (*shipped, *_rows_in(own or own_table()))
+    return (*shipped, *_rows_in(user_table or own_table()))
 
 
 def _rows_in(path: Path) -> tuple[MeasuredNetwork, ...]:
@@ -275,7 +275,9 @@ def _row(values: Any) -> MeasuredNetwork:
     fields |= {name: as_finite(values[name], name) for name in _NUMBERS}
     fields |= {name: as_choice(values[name], name, get_args(State)) for name in ("state", "worst_state")}
     low, high = (as_finite(end, "interval") for end in values["interval"])
-    fields["versions"] = {as_text(name, "versions"): as_text(each, name) for name, each in values["versions"].items()}
+    fields["versions"] = {
+        as_text(name, "versions"): as_text(version, name) for name, version in values["versions"].items()
+    }
     return MeasuredNetwork(**fields, interval=(low, high))
 
 
@@ -293,7 +295,7 @@ def measured_network(diagnosis: Diagnosis, texts: str, name: str | None = None) 
     model, end = diagnosis.model, _at_end(diagnosis.trace)
     if model.get("random_seed") is not None:
         raise ArgumentValueError(expected("folder", "a diagnosis of a trained network", f"untrained {model['name']}"))
-    low, high = (float(each) for each in end.consensus_relative_interval)
+    low, high = (float(bound) for bound in end.consensus_relative_interval)
     if isnan(low):
         came = f"{len(diagnosis.trace.prompt)}, without an interval"
         raise ArgumentValueError(expected("folder", "a diagnosis with an interval of κ′ over its texts", came))
@@ -313,7 +315,11 @@ def measured_network(diagnosis: Diagnosis, texts: str, name: str | None = None) 
         worst_state=diagnosis.verdict.worst.state,
         worst_layer=diagnosis.verdict.worst.layer,
         measured=str(diagnosis.manifest["started"])[:10],
-        versions={each: str(versions[each]) for each in ("tokendynamics", "torch", "transformers") if each in versions},
+        versions={
+            package: str(versions[package])
+            for package in ("tokendynamics", "torch", "transformers")
+            if package in versions
+        },
     )
 
 
@@ -339,4 +345,4 @@ def add_network(row: MeasuredNetwork, path: Path) -> None:
         ArgumentValueError: What is there is no table of this version.
     """
     rows = _rows_in(path) if path.exists() else ()
-    write_table(path, [*(each for each in rows if each.name != row.name), row])
+    write_table(path, [*(other for other in rows if other.name != row.name), row])

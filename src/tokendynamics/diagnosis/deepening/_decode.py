@@ -84,8 +84,8 @@ def decode(
     steps = pass_numbers(passes, "passes", 0, empty=False)
     chosen = as_choice(how, "how", ("positions", "generate"))
     count = as_count(new_tokens, "new_tokens")
-    own = ckpt.variant if variant is None else variant
-    repeated = pass_options(weights, feed_back, positions, own, None, seed)
+    changes = ckpt.variant if variant is None else variant
+    repeated = pass_options(weights, feed_back, positions, changes, None, seed)
     pack = one_prompt(ckpt, text, truncate, predicted=True)
     with reporting(progress) as report:
         if chosen == "positions":
@@ -116,7 +116,7 @@ def one_prompt(ckpt: Checkpoint, text: Any, truncate: bool, *, predicted: bool =
 def _at_positions(
     ckpt: Checkpoint, pack: Pack, steps: Sequence[int], how: PassOptions, report: Progress
 ) -> dict[int, tuple[Tensor, Tensor]]:
-    found: dict[int, tuple[Tensor, Tensor]] = {}
+    predictions: dict[int, tuple[Tensor, Tensor]] = {}
     last = max(steps)
     with RepeatedStack(ckpt, [pack], how) as stack:
         for number in range(last + 1):
@@ -125,9 +125,9 @@ def _at_positions(
                 stack.advance()
             if number in steps:
                 with ckpt.decoder(pack) as decoder:
-                    found[number] = likeliest(_logits(ckpt, pack, stack, decoder, number)[0])
+                    predictions[number] = likeliest(_logits(ckpt, pack, stack, decoder, number)[0])
         report(last + 1, last + 1, "decoding")
-    return {step: found[step] for step in steps}
+    return {step: predictions[step] for step in steps}
 
 
 def _logits(
@@ -151,7 +151,7 @@ def _logits(
 def _generated(
     ckpt: Checkpoint, pack: Pack, step: int, count: int, how: PassOptions
 ) -> tuple[Int[Tensor, " new"], Float[Tensor, " new"]]:
-    ids, own = pack.arguments["input_ids"], []
+    ids, generated = pack.arguments["input_ids"], []
     for _ in range(count):
         with ExitStack() as stack:
             longer = ckpt.one_pack([ids])
@@ -160,9 +160,9 @@ def _generated(
                 repeated.advance()
             decoder = stack.enter_context(ckpt.decoder(longer))
             best, entropy = likeliest(_logits(ckpt, longer, repeated, decoder, step)[0, -1:])
-        own.append((best, entropy))
+        generated.append((best, entropy))
         ids = torch.cat([ids, best[None].to(ids)], dim=1)
-    return torch.cat([best for best, _ in own]), torch.cat([entropy for _, entropy in own])
+    return torch.cat([best for best, _ in generated]), torch.cat([entropy for _, entropy in generated])
 
 
 def likeliest(logits: Float[Tensor, "token vocabulary"]) -> tuple[Int[Tensor, " token"], Float[Tensor, " token"]]:
@@ -178,15 +178,17 @@ def likeliest(logits: Float[Tensor, "token vocabulary"]) -> tuple[Int[Tensor, " 
 
 def _as_dataset(ckpt: Checkpoint, rows: dict[int, tuple[Tensor, Tensor]], how: str, options: PassOptions) -> xr.Dataset:
     ids, tokenizer = [best.tolist() for best, _ in rows.values()], ckpt.tokenizer
-    texts = [" ".join(map(str, each)) if tokenizer is None else str(tokenizer.decode(each)) for each in ids]
-    found = [repetition(each) for each in ids]
+    texts = [" ".join(map(str, tokens)) if tokenizer is None else str(tokenizer.decode(tokens)) for tokens in ids]
+    repetitions = [repetition(tokens) for tokens in ids]
     variables: dict[str, Any] = {
         "token_id": (("pass", "token"), np.array(ids)),
-        "token_text": (("pass", "token"), np.array([pieces_of(list(each), ckpt.tokenizer) for each in ids])),
+        "token_text": (("pass", "token"), np.array([pieces_of(list(tokens), ckpt.tokenizer) for tokens in ids])),
         "prediction_entropy": (("pass", "token"), np.array([entropy.numpy() for _, entropy in rows.values()])),
         "decoded": (("pass",), np.array(texts)),
     }
-    variables |= {name: (("pass",), np.array([getattr(each, name) for each in found])) for name in _MEASURES}
+    variables |= {
+        name: (("pass",), np.array([getattr(measures, name) for measures in repetitions])) for name in _MEASURES
+    }
     attrs = {"model": ckpt.name, "how": how, "weights": options.weights, "feed_back": options.feed_back}
     attrs |= {"positions": options.positions, "variant": options.variant.words}
     return xr.Dataset(variables, coords={"pass": list(rows), "token": np.arange(len(ids[0]))}, attrs=attrs)
@@ -240,7 +242,7 @@ def _lens_dataset(
     ckpt: Checkpoint, pack: Pack, ids: torch.Tensor, entropies: torch.Tensor, log_ps: list[torch.Tensor]
 ) -> xr.Dataset:
     last = log_ps[-1]
-    gaps = [torch.where(last.isneginf(), 0.0, last - each) for each in log_ps]  # a token that the head excludes
+    gaps = [torch.where(last.isneginf(), 0.0, last - log_p) for log_p in log_ps]  # a token that the head excludes
     divergence = torch.stack([(last.exp() * gap).sum(dim=-1) for gap in gaps])
     agrees = (ids == ids[-1]).numpy()
     grid = ("layer", "token")

@@ -74,8 +74,8 @@ def deeper(
         MemoryLimitError: More passes than can be stored.
 
     >>> from tokendynamics.pretrained import load
-    >>> found = deeper(load("random:distilgpt2"), "short", 2, weights="law", variants=("full", "attention-only"))
-    >>> found["consensus"].sizes["variant"], found.undecoded
+    >>> table = deeper(load("random:distilgpt2"), "short", 2, weights="law", variants=("full", "attention-only"))
+    >>> table["consensus"].sizes["variant"], table.undecoded
     (2, 'the language head was trained with other weights than those drawn')
     """
     prompts = named_prompts(texts, ckpt := as_checkpoint(ckpt))
@@ -114,7 +114,7 @@ def checked_deeper(n: int, variants: Sequence[str], weights: str, prompts: int, 
     """
     count = as_count(n, argument)
     pass_options(weights, "after_norm", "once", None, None, 0)
-    names = tuple(as_choice(each, "variants", VARIANTS) for each in variants)
+    names = tuple(as_choice(variant, "variants", VARIANTS) for variant in variants)
     if not names or len(set(names)) < len(names):
         raise ArgumentValueError(expected("variants", "different names, at least one", shown(list(names))))
     check_fits(8 * count * len(names) * (len(BY_PROMPT) * prompts + len(OVER_PROMPTS)), argument, "fewer passes")
@@ -169,8 +169,8 @@ def _named(report: Progress, name: str) -> Progress:
 
 def _side_by_side(runs: Mapping[str, xr.Dataset]) -> xr.Dataset:
     """Return the runs along a dim of variants, with the estimates from the median over prompts."""
-    own = {key: [str(run.attrs.get(key, "")) for run in runs.values()] for key in _OWN_TO_A_VARIANT}
-    shared = {key: value for key, value in next(iter(runs.values())).attrs.items() if key not in own}
+    per_variant = {key: [str(run.attrs.get(key, "")) for run in runs.values()] for key in _OWN_TO_A_VARIANT}
+    shared = {key: value for key, value in next(iter(runs.values())).attrs.items() if key not in per_variant}
     table = xr.concat(
         [run.drop_attrs(deep=False) for run in runs.values()],
         dim=xr.Variable("variant", list(runs)), data_vars="all", coords="minimal", compat="override", join="outer",
@@ -179,18 +179,20 @@ def _side_by_side(runs: Mapping[str, xr.Dataset]) -> xr.Dataset:
     declines = [decline_of(row, COLLAPSED, shared["resolution"]) for row in median.values.tolist()]
 
     def rows(estimates: list[DeclineEstimate]) -> tuple[tuple[str, ...], np.ndarray]:
-        values = np.array([[getattr(each, key) for key in ESTIMATES] for each in estimates])
+        values = np.array([[getattr(estimate, key) for key in ESTIMATES] for estimate in estimates])
         return ("variant", "estimate"), values
 
     table = table.assign(
         median_consensus=median.assign_attrs(description="E, median over prompts while all are finite"),
-        median_half_life=rows([each.half_life for each in declines]),
-        median_collapse_pass=rows([each.reached for each in declines]),
-        fit_first=("variant", [each.first for each in declines]),
-        fit_last=("variant", [each.last for each in declines]),
+        median_half_life=rows([decline.half_life for decline in declines]),
+        median_collapse_pass=rows([decline.reached for decline in declines]),
+        fit_first=("variant", [decline.first for decline in declines]),
+        fit_last=("variant", [decline.last for decline in declines]),
     )
     names = {"variant": "changed", "scale": "scale", "drawn_whole": "drawn_whole"}
-    return table.assign_coords({names[key]: ("variant", words) for key, words in own.items()}).assign_attrs(shared)
+    return table.assign_coords({names[key]: ("variant", words) for key, words in per_variant.items()}).assign_attrs(
+        shared
+    )
 
 
 @dataclass(frozen=True)
@@ -212,7 +214,7 @@ def _with_texts(table: xr.Dataset, asked: _Decoding, report: Progress) -> tuple[
     except (ArgumentTypeError, CheckpointError) as error:
         return table, str(error)
     both = ("variant", "decoded_pass")
-    texts, shares = (np.array(each) for each in zip(*rows, strict=True))
+    texts, shares = (np.array(column) for column in zip(*rows, strict=True))
     table = table.assign(decoded=(both, texts), distinct_1=(both, shares))
     return table.assign_coords(decoded_pass=asked.steps), ""
 

@@ -41,8 +41,8 @@ def measures_of_prompt(states: Float[Tensor, "token dim"], log_scale: float, ref
         log_scale: Logarithm of what the states were divided by.
         reference: The token that E is measured against.
 
-    >>> found = measures_of_prompt(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), 0.0, 0)
-    >>> found["consensus"], found["mean_pair_cosine"], found["log_norm"]
+    >>> measures = measures_of_prompt(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), 0.0, 0)
+    >>> measures["consensus"], measures["mean_pair_cosine"], measures["log_norm"]
     (0.5, 0.0, 0.0)
     """
     wide = states.double()
@@ -64,21 +64,23 @@ def measures_over_prompts(prompts: Sequence[Float[Tensor, "_ dim"]], dtype: torc
         prompts: States of the tokens that count.
         dtype: Of the network, whose rounding is the resolution.
     """
-    norms = [torch.linalg.vector_norm(each.double(), dim=-1) for each in prompts]
-    if len(prompts) < 2 or not all(bool((torch.isfinite(each) & (each > 0)).all()) for each in norms):
+    norms = [torch.linalg.vector_norm(states.double(), dim=-1) for states in prompts]
+    if len(prompts) < 2 or not all(
+        bool((torch.isfinite(prompt_norms) & (prompt_norms > 0)).all()) for prompt_norms in norms
+    ):
         return dict.fromkeys(OVER_PROMPTS, float("nan"))
-    directions = [unit_rows(each.double()) for each in prompts]
-    means = torch.stack([each.mean(dim=0) for each in directions])
+    directions = [unit_rows(states.double()) for states in prompts]
+    means = torch.stack([rows.mean(dim=0) for rows in directions])
     # 1 − Σ|u − ū|²/(n − 1), which does not cancel where all are nearly one; undefined for one token
-    spreads = [(each - each.mean(dim=0)).square().sum() / (len(each) - 1 or torch.nan) for each in directions]
+    spreads = [(rows - rows.mean(dim=0)).square().sum() / (len(rows) - 1 or torch.nan) for rows in directions]
     within = 1 - torch.stack(spreads)
     resolution = resolution_of(dtype)
-    found = shares_of_sums(within, gram_of_means(means), resolution)
+    shares = shares_of_sums(within, gram_of_means(means), resolution)
     squares = [
-        centred_cosines(each, center, resolution)[1]
-        for each, center in zip(directions, mean_of_others(means), strict=True)
+        centred_cosines(rows, center, resolution)[1]
+        for rows, center in zip(directions, mean_of_others(means), strict=True)
     ]
-    values = (found.common, found.prompt, found.own, found.kappa, torch.stack(squares).nanmean())
+    values = (shares.common, shares.prompt, shares.own, shares.kappa, torch.stack(squares).nanmean())
     return dict(zip(OVER_PROMPTS, map(float, values), strict=True))
 
 
@@ -111,7 +113,7 @@ def write_run(path: Path, run: PassRun) -> None:
     arrays = {
         "identity": np.frombuffer(run.identity.encode(), dtype=np.uint8),
         "by_prompt": np.array([[[row[name] for name in BY_PROMPT] for row in rows] for rows in run.rows]),
-        "over_prompts": np.array([[each[name] for name in OVER_PROMPTS] for each in run.over]),
+        "over_prompts": np.array([[measures[name] for name in OVER_PROMPTS] for measures in run.over]),
         # NumPy has no bfloat16, whose numbers are all numbers of float32.
         "states": (states.float() if states.dtype == torch.bfloat16 else states).numpy(),
         "log_scale": run.log_scale.numpy(),
@@ -137,8 +139,8 @@ def read_run(path: Path, identity: str) -> PassRun:
     fits = fits and arrays["log_scale"].shape == states.shape[:1]
     if not fits or by_prompt.shape[1:] != (len(states), len(BY_PROMPT)) or over.shape[1] != len(OVER_PROMPTS):
         raise ArgumentValueError(expected("store", "a file that passes wrote", f"{path}, whose arrays do not fit"))
-    rows = [[_named(row, BY_PROMPT) for row in each] for each in by_prompt]
-    shared = [_named(each, OVER_PROMPTS) for each in over]
+    rows = [[_named(row, BY_PROMPT) for row in of_pass] for of_pass in by_prompt]
+    shared = [_named(row, OVER_PROMPTS) for row in over]
     return PassRun(identity, rows, shared, torch.from_numpy(states), torch.from_numpy(arrays["log_scale"]).double())
 
 

@@ -113,8 +113,8 @@ def passes(
         MemoryLimitError: More passes than can be stored.
 
     >>> from tokendynamics.pretrained import load
-    >>> found = passes(load("random:distilgpt2"), "a short text", 2, weights="law")
-    >>> found.sizes["pass"], str(found.status.values[0])
+    >>> table = passes(load("random:distilgpt2"), "a short text", 2, weights="law")
+    >>> table.sizes["pass"], str(table.status.values[0])
     (3, 'all passes done')
     """
     prompts = named_prompts(text, ckpt := as_checkpoint(ckpt))
@@ -184,7 +184,7 @@ def pass_numbers(values: Sequence[int], argument: str, least: int, *, empty: boo
 def _packs(ckpt: Checkpoint, prompts: Mapping[str, Any], count: int, pad_to: int | None, truncate: bool) -> list[Pack]:
     check_fits(8 * count * (len(BY_PROMPT) * len(prompts) + len(OVER_PROMPTS)), "n", "fewer passes")
     given = [prepared(ckpt, item, truncate=truncate, argument=name) for name, item in prompts.items()]
-    return ckpt.fewest_packs([each.inputs for each in given], pad_to)
+    return ckpt.fewest_packs([prompt.inputs for prompt in given], pad_to)
 
 
 def _run(
@@ -197,7 +197,7 @@ def _run(
 ) -> xr.Dataset:
     attrs = _conventions(ckpt, how, asked.reference)
     target = None if asked.store is None else as_path(str(asked.store), "store")
-    texts = {name: in_words(each) for name, each in prompts.items()}
+    texts = {name: in_words(item) for name, item in prompts.items()}
     with reporting(progress) as report, RepeatedStack(ckpt, packs, how) as stack:
         if not -(tokens := min(stack.own_lengths)) <= asked.reference < tokens:
             wanted = f"a token of every prompt, from {-tokens} to {tokens - 1}"
@@ -215,17 +215,17 @@ def _declines(variables: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[st
     """Return the half-lives of E and of the own share, and the depth at which E is below the bound."""
     floor = attrs["resolution"]
     of_prompts = [decline_of(values, COLLAPSED, floor) for values in variables["consensus"][1].tolist()]
-    own = decline_of(variables["share_own"][1].tolist(), COLLAPSED, floor)
+    own_decline = decline_of(variables["share_own"][1].tolist(), COLLAPSED, floor)
     layers = attrs["layers"]
 
     def row(estimate: DeclineEstimate, factor: float = 1.0) -> list[float]:
         return [factor * getattr(estimate, name) for name in ESTIMATES]
 
     return {
-        "half_life": (("prompt", "estimate"), np.array([row(each.half_life) for each in of_prompts])),
-        "collapse_pass": (("prompt", "estimate"), np.array([row(each.reached) for each in of_prompts])),
-        "collapse_depth": (("prompt", "estimate"), np.array([row(each.reached, layers) for each in of_prompts])),
-        "own_half_life": (("estimate",), np.array(row(own.half_life))),
+        "half_life": (("prompt", "estimate"), np.array([row(decline.half_life) for decline in of_prompts])),
+        "collapse_pass": (("prompt", "estimate"), np.array([row(decline.reached) for decline in of_prompts])),
+        "collapse_depth": (("prompt", "estimate"), np.array([row(decline.reached, layers) for decline in of_prompts])),
+        "own_half_life": (("estimate",), np.array(row(own_decline.half_life))),
     }
 
 
@@ -248,7 +248,7 @@ def _started(stack: RepeatedStack, target: Path | None, identity: str, reference
 def _measured(stack: RepeatedStack, reference: int) -> tuple[list[dict[str, float]], dict[str, float]]:
     states = stack.prompts()
     scales = stack.log_scale.tolist()
-    rows = [measures_of_prompt(each, scale, reference) for each, scale in zip(states, scales, strict=True)]
+    rows = [measures_of_prompt(prompt, scale, reference) for prompt, scale in zip(states, scales, strict=True)]
     return rows, measures_over_prompts(states, stack.dtype)
 
 
@@ -319,7 +319,7 @@ def _as_dataset(run: PassRun, prompts: Mapping[str, Any], attrs: Mapping[str, An
         values = np.array([[row[name] for row in rows] for rows in run.rows]).T
         variables[name] = (("prompt", "pass"), values, {"description": _WORDS[name]})
     for name in OVER_PROMPTS:
-        values = np.array([each[name] for each in run.over])
+        values = np.array([measures[name] for measures in run.over])
         variables[name] = (("pass",), values, {"description": _WORDS[name]})
     done, low, lost = STATUSES
     ends = [

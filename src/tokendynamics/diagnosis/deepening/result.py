@@ -54,8 +54,8 @@ class Deeper(Readable):
         undecoded: The reason why there is no decoded text; empty if there is.
 
     >>> from tokendynamics.diagnosis import deeper
-    >>> found = deeper("random:distilgpt2", ["one fish", "two red birds"], 1)
-    >>> found.variants
+    >>> repeated = deeper("random:distilgpt2", ["one fish", "two red birds"], 1)
+    >>> repeated.variants
     ('full', 'no-ffn', 'no-norm', 'attention-only')
     """
 

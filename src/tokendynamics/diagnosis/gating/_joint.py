@@ -311,8 +311,10 @@ def _as_dataset(name: str, steps: Sequence[_Step], reported: int, where: int, ha
     }
     for key, field in (("kappa_change", "kappa"), ("gain", "gain"), ("loss_change", "cost")):
         estimates: list[EffectEstimate] = [getattr(step, field) for step in steps]
-        variables[key] = ("step", np.array([each.value for each in estimates], dtype=np.float64))
-        ends = np.array([(each.low, each.high) for each in estimates], dtype=np.float64).reshape(len(steps), 2)
+        variables[key] = ("step", np.array([estimate.value for estimate in estimates], dtype=np.float64))
+        ends = np.array([(estimate.low, estimate.high) for estimate in estimates], dtype=np.float64).reshape(
+            len(steps), 2
+        )
         variables[f"{key}_interval"] = (("step", "bound"), ends)
     coords = {"step": np.arange(1, len(steps) + 1), "bound": ["low", "high"]}
     attrs = {

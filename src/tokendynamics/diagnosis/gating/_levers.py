@@ -103,8 +103,8 @@ def levers(
 
     >>> from tokendynamics.pretrained import load
     >>> texts = ["one fish", "two red birds", "it rains again", "who goes there", "a long way home"]
-    >>> found = levers(load("random:distilgpt2"), texts, candidates=1)
-    >>> found.where, found.table.consensus_sensitivity.shape, round(found.kappa, 1)
+    >>> trials = levers(load("random:distilgpt2"), texts, candidates=1)
+    >>> trials.where, trials.table.consensus_sensitivity.shape, round(trials.kappa, 1)
     (6, (6, 2), 0.4)
     """
     ckpt = as_checkpoint(ckpt)
@@ -138,8 +138,8 @@ def try_parts(
         report: Told how far the work is.
         candidates: Number of parts that are tried.
     """
-    chosen = [(*each, alpha) for each in first.parts_to_try(len(PARTS), candidates) for alpha in ALPHAS]
-    tried = [trials.of(*each) for each in tracked(chosen, report, "trying candidates")]
+    chosen = [(*part, alpha) for part in first.parts_to_try(len(PARTS), candidates) for alpha in ALPHAS]
+    tried = [trials.of(*change) for change in tracked(chosen, report, "trying candidates")]
     tried = costs.charged(tried, lambda trial: f"layer {trial.layer} {PARTS[trial.part]}")
     first = replace(first, loss=np.full_like(first.loss, np.nan)) if costs.given else first
     return _answered(ckpt, first, trials, tried, halves, costs)
@@ -204,11 +204,11 @@ def _different_prompts(ckpt: Checkpoint, prompts: Mapping[str, Any], truncate: b
         wanted = f"at least {AT_LEAST} prompts (half of them propose candidates, the others verify them)"
         raise ArgumentValueError(expected("texts", wanted, len(prompts)))
     given = {name: prepared(ckpt, item, truncate=truncate, argument=name) for name, item in prompts.items()}
-    for place, (name, each) in enumerate(given.items()):
-        if each.tokens is not None and len(each.tokens) < 2:
-            raise ArgumentValueError(expected(name, "at least two tokens", len(each.tokens)))
+    for place, (name, prompt) in enumerate(given.items()):
+        if prompt.tokens is not None and len(prompt.tokens) < 2:
+            raise ArgumentValueError(expected(name, "at least two tokens", len(prompt.tokens)))
         for other in list(given)[:place]:
-            first, second = each.inputs, given[other].inputs
+            first, second = prompt.inputs, given[other].inputs
             if first.keys() == second.keys() and all(
                 torch.equal(torch.as_tensor(value), torch.as_tensor(second[key])) for key, value in first.items()
             ):
@@ -226,11 +226,11 @@ def _answer(
     Of several parts without which κ falls by most of it, the cause is one of the layer in which it rises.
     """
     much = relative.value >= MUCH
-    fair = [each for each in tried if each.defined and costs.allow(each.loss_change.value, much)]
-    best = min(fair, key=lambda each: each.kappa_change.value, default=None)
-    helping = [each for each in fair if each.lowers and -each.kappa_change.value >= SHARE * kappa.value]
+    fair = [trial for trial in tried if trial.defined and costs.allow(trial.loss_change.value, much)]
+    best = min(fair, key=lambda trial: trial.kappa_change.value, default=None)
+    helping = [trial for trial in fair if trial.lowers and -trial.kappa_change.value >= SHARE * kappa.value]
     if relative.value >= LITTLE and helping:
-        return "one part does it", min(helping, key=lambda each: (each.layer != rising, each.kappa_change.value))
+        return "one part does it", min(helping, key=lambda trial: (trial.layer != rising, trial.kappa_change.value))
     return ("all layers do it and no single part helps" if much else NOTHING), best
 
 
@@ -238,10 +238,10 @@ def _as_dataset(
     ckpt: Checkpoint, first: Sensitivities, tried: Sequence[Trial], halves: Halves, costs: Costs
 ) -> xr.Dataset:
     def column(name: str) -> np.ndarray:
-        return np.array([getattr(each, name).value for each in tried], dtype=np.float64)
+        return np.array([getattr(trial, name).value for trial in tried], dtype=np.float64)
 
     def bounds(name: str) -> np.ndarray:
-        ends = [(getattr(each, name).low, getattr(each, name).high) for each in tried]
+        ends = [(getattr(trial, name).low, getattr(trial, name).high) for trial in tried]
         return np.array(ends, dtype=np.float64).reshape(len(tried), 2)
 
     layers = len(first.kappa)
@@ -249,16 +249,16 @@ def _as_dataset(
         "consensus_sensitivity": (("layer", "component"), first.kappa),
         "loss_sensitivity": (("layer", "component"), first.loss),
         "consensus": ("depth", first.consensus),
-        "candidate_layer": ("candidate", np.array([each.layer for each in tried], dtype=np.int64)),
-        "candidate_part": ("candidate", np.array([PARTS[each.part] for each in tried], dtype=np.str_)),
-        "alpha": ("candidate", np.array([each.alpha for each in tried], dtype=np.float64)),
+        "candidate_layer": ("candidate", np.array([trial.layer for trial in tried], dtype=np.int64)),
+        "candidate_part": ("candidate", np.array([PARTS[trial.part] for trial in tried], dtype=np.str_)),
+        "alpha": ("candidate", np.array([trial.alpha for trial in tried], dtype=np.float64)),
         "kappa_change": ("candidate", column("kappa_change")),
         "kappa_interval": (("candidate", "bound"), bounds("kappa_change")),
         "loss_change": ("candidate", column("loss_change")),
         "loss_interval": (("candidate", "bound"), bounds("loss_change")),
         "found_on": ("finding", np.array(halves.finding, dtype=np.str_)),
         "measured_on": ("measuring", np.array(halves.measuring, dtype=np.str_)),
-        "verified": ("candidate", np.array([each.lowers for each in tried], dtype=np.bool_)),
+        "verified": ("candidate", np.array([trial.lowers for trial in tried], dtype=np.bool_)),
     }
     coords = {
         "layer": np.arange(1, layers + 1),

@@ -93,8 +93,8 @@ class Levers(Readable):
 
     >>> from tokendynamics.diagnosis import levers
     >>> texts = ["one fish", "two red birds", "it rains again", "who goes there", "a long way home"]
-    >>> found = levers("random:distilgpt2", texts, candidates=1)
-    >>> found.where, found.consensus_sensitivity.shape
+    >>> trials = levers("random:distilgpt2", texts, candidates=1)
+    >>> trials.where, trials.consensus_sensitivity.shape
     (6, (6, 2))
     """
 

@@ -93,12 +93,12 @@ def paired_differences(
     different = torch.from_numpy(traces[0].repeats.values < 0)
     depths = [trace.sizes["layer"] - 1 for trace in traces]
     rows = []
-    for trace, own, depth in zip(traces[1:], estimates[1:], depths[1:], strict=True):
+    for trace, other_estimates, depth in zip(traces[1:], estimates[1:], depths[1:], strict=True):
         where = nearest_layers(depths[0], depth)
         row = {}
         for name in MEASURES:
             dims = _DIMS.get(name, ("layer", "site"))
-            (value, left), (first, first_left) = own[name], estimates[0][name]
+            (value, left), (first, first_left) = other_estimates[name], estimates[0][name]
             if "layer" in dims:
                 value, left = value[where], left[:, where]
             gap, without = value - first, (left - first_left)[different]
@@ -171,8 +171,8 @@ def what_if(
         CheckpointError: A variant that the layout cannot express.
 
     >>> from tokendynamics.pretrained import load
-    >>> found = what_if(load("random:distilgpt2"), ["one text", "another"], {"attention": 0})
-    >>> float(abs(found.consensus_relative.sel(model="changed", site="feed_forward")).max().round(3)) < 0.2
+    >>> effect = what_if(load("random:distilgpt2"), ["one text", "another"], {"attention": 0})
+    >>> float(abs(effect.consensus_relative.sel(model="changed", site="feed_forward")).max().round(3)) < 0.2
     True
     """
     ckpt = as_checkpoint(ckpt)
@@ -186,10 +186,10 @@ def what_if(
     ckpts = [ckpt, ckpt.under(variant.after(ckpt.variant))]
     with reporting(progress) as report:
         together = run_together(ckpts, [prompts] * len(ckpts), sinks, sink_ratio, truncate, report)
-    losses = [losses_of_prompts(each, given) for each, given in zip(ckpts, together.given, strict=True)]
+    losses = [losses_of_prompts(network, given) for network, given in zip(ckpts, together.given, strict=True)]
     attrs = {"model": ckpt.name, "changes": variant.words, "no_loss": losses[0][1], "intervals": _INTERVALS}
     attrs["sinks"] = together.traces[0].attrs["sinks"]
-    return _as_dataset(together, [each for each, _ in losses]).assign_attrs(attrs)
+    return _as_dataset(together, [loss for loss, _ in losses]).assign_attrs(attrs)
 
 
 def _bases(project_out: object, ckpt: Checkpoint) -> dict[int, tuple[tuple[float, ...], ...]]:
@@ -212,26 +212,29 @@ def _bases(project_out: object, ckpt: Checkpoint) -> dict[int, tuple[tuple[float
     return bases
 
 
-def _as_dataset(found: Together, losses: list[Tensor]) -> xr.Dataset:
-    table = side_by_side(found.traces, MODELS)
-    paired = paired_differences(found.traces, found.estimates, MODELS[1:]).isel(other=0, drop=True)
+def _as_dataset(together: Together, losses: list[Tensor]) -> xr.Dataset:
+    table = side_by_side(together.traces, MODELS)
+    paired = paired_differences(together.traces, together.estimates, MODELS[1:]).isel(other=0, drop=True)
     names = {name: f"{name}_difference" for name in MEASURES}
     names |= {f"{name}_interval": f"{name}_difference_interval" for name in MEASURES}
-    different = torch.from_numpy(found.traces[0].repeats.values < 0)
+    different = torch.from_numpy(together.traces[0].repeats.values < 0)
     ranks = [
-        torch.from_numpy(trace.effective_rank_unit_rows.sel(sinks=_REMOVED).values)[different] for trace in found.traces
+        torch.from_numpy(trace.effective_rank_unit_rows.sel(sinks=_REMOVED).values)[different]
+        for trace in together.traces
     ]
-    rows = [each[different] for each in losses]
-    own = _both("effective_rank", ("layer", "site"), ranks) | _both("loss", (), rows)
+    rows = [loss[different] for loss in losses]
+    variables = _both("effective_rank", ("layer", "site"), ranks) | _both("loss", (), rows)
     coords = {"model": list(MODELS), "site": list(SITES), "bound": list(BOUNDS)}
-    return xr.merge([table, paired.rename(names), xr.Dataset(own, coords=coords)], compat="override", join="outer")
+    return xr.merge(
+        [table, paired.rename(names), xr.Dataset(variables, coords=coords)], compat="override", join="outer"
+    )
 
 
 def _both(name: str, dims: tuple[str, ...], values: Sequence[Tensor]) -> dict[str, Any]:
     """Return the mean over texts in both, and the mean difference with its interval."""
     gap, interval = mean_with_interval(values[1] - values[0])
     return {
-        name: (("model", *dims), np.stack([each.mean(dim=0).numpy() for each in values])),
+        name: (("model", *dims), np.stack([of_model.mean(dim=0).numpy() for of_model in values])),
         f"{name}_difference": (dims, gap.numpy()),
         f"{name}_difference_interval": ((*dims, "bound"), interval.numpy()),
     }

@@ -132,13 +132,13 @@ def sensitivities(
             sweeps.append(_sweep(gated, pack, gates, (ratio, sinks), prompts, room))
             room -= 0 if sweeps[-1].states is None else _bytes_of(sweeps[-1].states)
         dtype = gated.dtype
-        means, within = (torch.cat([getattr(each, name) for each in sweeps]) for name in ("means", "within"))
+        means, within = (torch.cat([getattr(sweep, name) for sweep in sweeps]) for name in ("means", "within"))
         consensus = kappa_of(means, within, dtype)
         where = reading_layer(consensus) if where is None else where
-        found = _kappa_gradient(gated, gates, sweeps, where, means[:, where], within[:, where])
-    losses = [each.loss_gradient for each in sweeps if each.loss_gradient is not None]
-    loss = torch.stack(losses).sum(dim=0) if len(losses) == len(sweeps) else torch.full_like(found, torch.nan)
-    kappa, loss = (torch.where(gated.exists, each, torch.nan).numpy() for each in (found, loss))
+        kappa_gradient = _kappa_gradient(gated, gates, sweeps, where, means[:, where], within[:, where])
+    losses = [sweep.loss_gradient for sweep in sweeps if sweep.loss_gradient is not None]
+    loss = torch.stack(losses).sum(dim=0) if len(losses) == len(sweeps) else torch.full_like(kappa_gradient, torch.nan)
+    kappa, loss = (torch.where(gated.exists, gradient, torch.nan).numpy() for gradient in (kappa_gradient, loss))
     return Sensitivities(kappa, loss, consensus.numpy(), where)
 
 
@@ -217,10 +217,10 @@ def next_token_losses(
     """
     scores, next_ids = at_least_single(logits[:, :-1]), ids[:, 1:].to(logits.device)
     flat = torch.nn.functional.cross_entropy(scores.flatten(0, 1), next_ids.flatten(), reduction="none")
-    each = flat.unflatten(0, next_ids.shape).double().cpu()
+    losses = flat.unflatten(0, next_ids.shape).double().cpu()
     predicted = torch.tensor(lengths).unsqueeze(-1) - 1
-    there = torch.arange(each.shape[-1]) < predicted
-    return (each * there).sum(dim=-1) / predicted.squeeze(-1)
+    there = torch.arange(losses.shape[-1]) < predicted
+    return (losses * there).sum(dim=-1) / predicted.squeeze(-1)
 
 
 def losses_of(passed: GatedPass, pack: Pack) -> Float64[Tensor, " prompt"] | None:
@@ -251,8 +251,8 @@ def _sweep(
     if losses is not None:
         gradient = _gradient(gated, losses.sum() / prompts, gates, keep=keep)
     counts = tokens_that_count(passed.states, lengths_of(passed, pack), *counting)
-    found = [sums_of(state.detach(), kept) for state, kept in zip(passed.states, counts, strict=True)]
-    means, within = (torch.stack(each, dim=1) for each in zip(*found, strict=True))
+    sums = [sums_of(state.detach(), kept) for state, kept in zip(passed.states, counts, strict=True)]
+    means, within = (torch.stack(by_layer, dim=1) for by_layer in zip(*sums, strict=True))
     return _Sweep(pack, counts, means, within, gradient, passed.states if keep else None)
 
 
@@ -270,10 +270,10 @@ def _kappa_gradient(
     by_mean, by_within = torch.autograd.grad(kappa_of(means, within, gated.dtype), (means, within))
     total = torch.zeros_like(gates, requires_grad=False)
     start = 0
-    for each in sweeps:
-        end = start + len(each.pack.places)
-        states = gated.run(each.pack, gates).states if each.states is None else each.states
-        own_mean, own_within = sums_of(states[where], each.counts[where])
+    for sweep in sweeps:
+        end = start + len(sweep.pack.places)
+        states = gated.run(sweep.pack, gates).states if sweep.states is None else sweep.states
+        own_mean, own_within = sums_of(states[where], sweep.counts[where])
         # A prompt of one token has no c_p, and its derivative is 0.
         linear = (by_mean[start:end] * own_mean).sum() + (by_within[start:end] * own_within).nansum()
         total += _gradient(gated, linear, gates, keep=False)

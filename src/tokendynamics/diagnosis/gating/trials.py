@@ -320,14 +320,14 @@ def jackknife_t(statistic: Callable[[Int[Tensor, " some"]], float], count: int) 
 
     >>> import torch
     >>> values = torch.tensor([1.0, 2.0, 3.0])
-    >>> found = jackknife_t(lambda prompts: float(values[prompts].mean()), 3)
-    >>> round(found.value, 3), round(found.high - found.value, 3)  # that of a mean is Student's
+    >>> estimate = jackknife_t(lambda prompts: float(values[prompts].mean()), 3)
+    >>> round(estimate.value, 3), round(estimate.high - estimate.value, 3)  # that of a mean is Student's
     (2.0, 2.484)
     """
     everything = torch.arange(count)
     whole = statistic(everything)
     left_out = [statistic(everything[everything != place]) for place in range(count)]
-    known, without = (torch.tensor(each, dtype=torch.float64) for each in (whole, left_out))
+    known, without = (torch.tensor(values, dtype=torch.float64) for values in (whole, left_out))
     low, high = jackknife_interval(known, without, CONFIDENCE).tolist()
     return EffectEstimate(whole, low, high)
 
@@ -353,16 +353,16 @@ def losses_of_prompts(ckpt: Checkpoint, given: Sequence[Prepared]) -> tuple[Floa
     if not why:
         with ckpt.gated() as gated, torch.no_grad():
             ones = torch.ones(gated.exists.shape, dtype=torch.float64)
-            found = read_losses(gated, ckpt.packs([each.inputs for each in given]), ones)
-        if found is not None:
-            return found, ""
+            losses = read_losses(gated, ckpt.packs([prompt.inputs for prompt in given]), ones)
+        if losses is not None:
+            return losses, ""
     nothing = torch.full((len(given),), torch.nan, dtype=torch.float64)
     return nothing, why or NO_HEAD
 
 
 def read_losses(gated: GatedNetwork, packs: Sequence[Pack], gates: Tensor) -> Float64[Tensor, " prompt"] | None:
     """Return the loss of every prompt in the order of the prompts; None without logits."""
-    found = torch.full((sum(len(pack.places) for pack in packs),), torch.nan, dtype=torch.float64)
+    by_prompt = torch.full((sum(len(pack.places) for pack in packs),), torch.nan, dtype=torch.float64)
     for pack in packs:
         passed = gated.run(pack, gates)
         if bool((gates == 1).all()):
@@ -370,5 +370,5 @@ def read_losses(gated: GatedNetwork, packs: Sequence[Pack], gates: Tensor) -> Fl
         losses = losses_of(passed, pack)
         if losses is None:
             return None
-        found[list(pack.places)] = losses
-    return found
+        by_prompt[list(pack.places)] = losses
+    return by_prompt

@@ -82,9 +82,11 @@ def attention_seen(
     _check_shows(ckpt)
     prompts = named_prompts(texts, ckpt)
     given = {name: prepared(ckpt, item, truncate=truncate, argument=name) for name, item in prompts.items()}
-    _check_fit(ckpt, {name: len(each.tokens or ()) for name, each in given.items()}, patterns)
+    _check_fit(ckpt, {name: len(prompt.tokens or ()) for name, prompt in given.items()}, patterns)
     with reporting(progress) as report:
-        rows = [_of_prompt(ckpt, each, patterns) for each in tracked(given.values(), report, "watching the attention")]
+        rows = [
+            _of_prompt(ckpt, prompt, patterns) for prompt in tracked(given.values(), report, "watching the attention")
+        ]
     return _as_dataset(ckpt, rows, list(prompts))
 
 
@@ -103,15 +105,15 @@ def _check_fit(ckpt: Checkpoint, tokens: Mapping[str, int], patterns: bool) -> N
     check_fits(attention_bytes(ckpt, tokens[longest], watched=True), longest, "shorten the prompt")
     if patterns:
         of_pair = 8 * ckpt.architecture.layers * ckpt.architecture.heads
-        each = sum(of_pair * count**2 for count in tokens.values())
+        needed = sum(of_pair * count**2 for count in tokens.values())
         together = 0 if len(tokens) == 1 else len(tokens) * of_pair * tokens[longest] ** 2
         what = f"the patterns of {longest if len(tokens) == 1 else f'{len(tokens)} prompts'}"
-        check_fits(each + together, what, "leave patterns=False, or pass fewer or shorter prompts")
+        check_fits(needed + together, what, "leave patterns=False, or pass fewer or shorter prompts")
 
 
 def _of_prompt(ckpt: Checkpoint, given: Prepared, patterns: bool) -> dict[str, Any]:
     facts = ckpt.architecture
-    found: list[dict[str, np.ndarray]] = []
+    measures: list[dict[str, np.ndarray]] = []
     not_finite: list[int] = []
     whole: list[np.ndarray] = []  # the patterns of all layers, made once the number of tokens is known
     attending = ckpt.layout.attending
@@ -124,8 +126,8 @@ def _of_prompt(ckpt: Checkpoint, given: Prepared, patterns: bool) -> dict[str, A
             if whole and whole[0].shape[2:] == shape[1:]:  # a layer before had fewer heads
                 larger[:, : whole[0].shape[1]] = whole[0]
             whole[:] = [larger]
-        fits = bool(whole) and whole[0].shape[2:] == shape[1:] and len(found) < len(attending)
-        layer = attending[len(found)] - 1 if fits else None
+        fits = bool(whole) and whole[0].shape[2:] == shape[1:] and len(measures) < len(attending)
+        layer = attending[len(measures)] - 1 if fits else None
         finite = True
         for rows, weights, shown in call.by_rows():
             some = weights[0].double().cpu()
@@ -134,32 +136,34 @@ def _of_prompt(ckpt: Checkpoint, given: Prepared, patterns: bool) -> dict[str, A
             if layer is not None:
                 whole[0][layer, : shape[0], rows] = some.numpy()
         if not finite:
-            not_finite.append(len(found) + 1)
-        found.append(sums.measures())
+            not_finite.append(len(measures) + 1)
+        measures.append(sums.measures())
 
     ckpt.watch_attention(given.inputs, watch)
     if not_finite:
         for states in ckpt.states_in_packs([given.inputs]):  # names the first layer whose states are not finite
             check_states(ckpt, states)
         check_finite_state(ckpt, torch.tensor(torch.nan), f"layer {not_finite[0]}", "attention weights")
-    if len(found) != len(attending):
-        came = f"{len(found)} attentions in {len(attending)} layers"
+    if len(measures) != len(attending):
+        came = f"{len(measures)} attentions in {len(attending)} layers"
         raise CheckpointError(expected(ckpt.name, "a network whose attention shows, once a layer", came))
-    tokens = given.labels(found[0]["received"].shape[-1])
-    counts = {each["received"].shape[-1] for each in found}
+    tokens = given.labels(measures[0]["received"].shape[-1])
+    counts = {of_layer["received"].shape[-1] for of_layer in measures}
     if len(counts) > 1:
         came = f"{', '.join(map(str, sorted(counts)))} tokens in different layers"
         raise CheckpointError(expected(ckpt.name, "an attention over the same tokens in every layer", came))
-    measured = {name: _by_layer([each[name] for each in found], attending, facts.layers) for name in found[0]}
+    measured = {
+        name: _by_layer([of_layer[name] for of_layer in measures], attending, facts.layers) for name in measures[0]
+    }
     return measured | {"tokens": tokens} | ({"pattern": whole[0]} if whole else {})
 
 
 def _by_layer(values: list[np.ndarray], attending: list[int], layers: int) -> np.ndarray:
     """Stack values by head of the layers with an attention; NaN in the others, and for heads that a layer has not."""
-    heads = max(len(each) for each in values)
+    heads = max(len(by_head) for by_head in values)
     whole = np.full((layers, heads, *values[0].shape[1:]), np.nan)
-    for layer, each in zip(attending, values, strict=True):
-        whole[layer - 1, : len(each)] = each
+    for layer, by_head in zip(attending, values, strict=True):
+        whole[layer - 1, : len(by_head)] = by_head
     return whole
 
 
@@ -180,8 +184,8 @@ def measures(
         seen: Which senders each receiver may see, (receiver, sender); None for all.
 
     >>> import torch
-    >>> found = measures(torch.tensor([[[1.0, 0.0], [0.25, 0.75]]], dtype=torch.float64))
-    >>> found["received"].tolist(), found["to_self"].tolist(), found["to_first"].tolist()
+    >>> summary = measures(torch.tensor([[[1.0, 0.0], [0.25, 0.75]]], dtype=torch.float64))
+    >>> summary["received"].tolist(), summary["to_self"].tolist(), summary["to_first"].tolist()
     ([[0.25, 0.0]], [0.875], [0.25])
     """
     heads, receivers, senders = weights.shape

@@ -108,7 +108,7 @@ def directions_of(
     given = inputs_of(ckpt, prompts, truncate)
     _check_different(given, noun_of(prompts))
     rows: dict[int, TextStates] = {}
-    for passed in ckpt.states_in_packs([each.inputs for each in given]):
+    for passed in ckpt.states_in_packs([prompt.inputs for prompt in given]):
         check_states(ckpt, passed)
         for number, place in enumerate(passed.places):
             rows[place] = _left_by(passed.of(number), given[place], sinks, sink_ratio)
@@ -129,7 +129,7 @@ def directions_of_traces(
     Raises:
         ArgumentValueError: Fewer than two different texts.
     """
-    first = {_key(each): place for place, each in reversed(list(enumerate(given)))}
+    first = {_key(prompt): place for place, prompt in reversed(list(enumerate(given)))}
     places = sorted(first.values())
     _check_different([given[place] for place in places], noun_of(prompts))
     names = list(prompts)
@@ -140,14 +140,14 @@ def directions_of_traces(
 
 
 def _shared_by(prompts: Mapping[str, Any], texts: list[TextStates]) -> SharedDirections:
-    means = torch.stack([torch.einsum("lt,ltd->ld", each.weights, each.after.double()) for each in texts])
+    means = torch.stack([torch.einsum("lt,ltd->ld", text.weights, text.after.double()) for text in texts])
     common = _unit(means.mean(dim=0))
     beyond = means - torch.linalg.vecdot(means, common).unsqueeze(-1) * common
     return SharedDirections(list(prompts), noun_of(prompts), texts, common, _unit(beyond), means)
 
 
 def _check_different(given: Sequence[Prepared], noun: str) -> None:
-    different = len({_key(each) for each in given})
+    different = len({_key(prompt) for prompt in given})
     if different < len(given) or len(given) < 2:
         wanted = f"at least two {noun}s, all different"
         raise ArgumentValueError(expected("texts", wanted, f"{len(given)}, of which {different} differ"))
@@ -236,7 +236,7 @@ def watch_texts(ckpt: Checkpoint, texts: Sequence[TextStates], acts: Sequence[Se
         def watch(call: AttentionCall, pack: Pack = pack, lengths: list[int] = lengths, shape: Any = shape) -> None:
             nonlocal calls
             calls += 1
-            tokens = {(len(each), each.shape[2]) for each in (call.query, call.key)}
+            tokens = {(len(tensor), tensor.shape[2]) for tensor in (call.query, call.key)}
             if calls > len(attending) or tokens != {shape}:
                 calls += len(attending)
                 return

@@ -67,8 +67,8 @@ def token_paths(
     check_states(ckpt, passed)
     states = passed.of(0).feed_forward.cpu().double()
     token_norms = torch.linalg.vector_norm(states, dim=-1)
-    found = find_sinks(token_norms, sink_ratio)
-    is_sink = found if isinstance(sinks, str) and sinks == "detect" else tokens_left_out(found, sinks)
+    massive = find_sinks(token_norms, sink_ratio)
+    is_sink = massive if isinstance(sinks, str) and sinks == "detect" else tokens_left_out(massive, sinks)
     position, explained = _principal_plane(torch.nn.functional.normalize(states, dim=-1), is_sink)
     variables = {
         "position": (("layer", "token", "axis"), position.numpy()),
@@ -155,19 +155,19 @@ def _grouped(
     states: Float64[Tensor, "layer token dim"], kept: Bool[Tensor, "layer token"], most: int
 ) -> dict[str, Any]:
     shape = states.shape[:2]
-    member, own = np.full(shape, -1), np.full(shape, np.nan)
+    member, silhouettes = np.full(shape, -1), np.full(shape, np.nan)
     count, best = np.zeros(shape[0], dtype=int), np.full(shape[0], np.nan)
     for row, (layer, some) in enumerate(zip(states, kept, strict=True)):
         if not bool(torch.isfinite(layer).all()):
             continue
         if int(some.sum()) < _FEWEST:
             raise ArgumentValueError(expected("text", "at least three tokens that count", int(some.sum())))
-        found = direction_clusters(layer[some], most)
-        member[row, some.numpy()], own[row, some.numpy()] = found.member, found.silhouettes
-        count[row], best[row] = found.count, found.silhouette
+        clusters = direction_clusters(layer[some], most)
+        member[row, some.numpy()], silhouettes[row, some.numpy()] = clusters.member, clusters.silhouettes
+        count[row], best[row] = clusters.count, clusters.silhouette
     return {
         "member": (("layer", "token"), member),
-        "token_silhouette": (("layer", "token"), own),
+        "token_silhouette": (("layer", "token"), silhouettes),
         "count": (("layer",), count),
         "silhouette": (("layer",), best),
     }

@@ -162,7 +162,7 @@ def _as_dataset(ckpt: Checkpoint, shared: SharedDirections, rows: Sequence[tuple
         tokens = contribution.shape[-1]
         whole[place, ..., :tokens] = contribution.numpy()
         labels[place, :tokens] = shared.texts[place].given.labels(tokens)
-    added = torch.stack([each for _, each in rows]).numpy()
+    added = torch.stack([added for _, added in rows]).numpy()
     total = added.sum(axis=0)
     by_position = np.nansum(whole, axis=0) / np.where(total > 0, total, np.nan)[..., None]
     component = torch.stack([torch.linalg.vecdot(shared.of(p), mean) for p, mean in enumerate(shared.means)])

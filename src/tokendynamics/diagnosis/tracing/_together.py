@@ -90,18 +90,18 @@ def run_together(
         ArgumentTypeError, ArgumentValueError: See `tokendynamics.trace`.
         MemoryLimitError: The states of all prompts in all networks are larger than the memory.
     """
-    prompts, given = several[0], [inputs_of(*each, truncate) for each in zip(ckpts, several, strict=True)]
+    prompts, given = several[0], [inputs_of(*pair, truncate) for pair in zip(ckpts, several, strict=True)]
     _check_given(ckpts, prompts, given)
-    found = Together(tokens_shared=_same_tokens(given), given=given)
+    together = Together(tokens_shared=_same_tokens(given), given=given)
     widths = [sizes_differ(ckpts[0], other, "widths") for other in ckpts[1:]]
-    found.unpaired = widths if found.tokens_shared else [_why_apart(given[0], rest) for rest in given[1:]]
+    together.unpaired = widths if together.tokens_shared else [_why_apart(given[0], rest) for rest in given[1:]]
     rows: list[dict[int, PromptTrace]] = [{} for _ in ckpts]
     gaps: list[dict[int, np.ndarray]] = [{} for _ in ckpts[1:]]
     report(0, len(prompts), _WORK)
-    for group, pack in _passes(ckpts, given, found.tokens_shared):
+    for group, pack in _passes(ckpts, given, together.tokens_shared):
         for model, states in group.items():
             check_states(ckpts[model], states)
-        _part_unequal(found, group)
+        _part_unequal(together, group)
         removed = _left_out_together(list(group.values()), sinks, ratio)
         for number, (model, states) in enumerate(group.items()):
             tokens = [
@@ -110,22 +110,23 @@ def run_together(
             measured = measure_pack(states, tokens, sinks, ratio, {}, removed[number])
             rows[model] |= dict(zip(states.places, measured, strict=True))
         for other, states in group.items():
-            if other > 0 and not found.unpaired[other - 1]:
+            if other > 0 and not together.unpaired[other - 1]:
                 lent = states_on_inputs_of(ckpts[0], ckpts[other], pack)
                 for number, place in enumerate(states.places):
                     both = group[0].of(number), states.of(number)
                     gaps[other - 1][place] = _all_gaps(both, lent, number, ~removed[other][number])
-        report(min(len(each) for each in rows), len(prompts), _WORK)
-    for ckpt, own, inputs, named in zip(ckpts, rows, given, several, strict=True):
+        report(min(len(traces) for traces in rows), len(prompts), _WORK)
+    for ckpt, traces, inputs, named in zip(ckpts, rows, given, several, strict=True):
         estimates: Estimates = {}
         attrs = conventions_of_trace(ckpt, named, sinks, ratio) | {"passes": passes_in_words(ckpt, True)}
         attrs |= token_conditions(ckpt.tokenizer, inputs)
-        found.traces.append(trace_dataset([own[place] for place in range(len(own))], named, attrs, estimates))
-        found.estimates.append(estimates)
-    found.gaps = [
-        None if why or not own else _as_gaps(own, list(prompts)) for own, why in zip(gaps, found.unpaired, strict=True)
+        together.traces.append(trace_dataset([traces[place] for place in range(len(traces))], named, attrs, estimates))
+        together.estimates.append(estimates)
+    together.gaps = [
+        None if why or not by_prompt else _as_gaps(by_prompt, list(prompts))
+        for by_prompt, why in zip(gaps, together.unpaired, strict=True)
     ]
-    return found
+    return together
 
 
 _WORK = "following the tokens"
@@ -139,12 +140,12 @@ def _all_gaps(
 ) -> np.ndarray:
     """Return `GAPS` and the differences on the same inputs of one prompt, its number in a pass, (layer, part, gap)."""
     gaps = gaps_between(*both, counted)
-    own = np.full(gaps.shape[:2], np.nan)
+    on_same_inputs = np.full(gaps.shape[:2], np.nan)
     if lent is not None:
         length = both[0].feed_forward.shape[1]
-        attention, feed_forward = (each[:, number, :length] for each in lent)
-        own = own_differences(both[0], attention, feed_forward, counted)
-    return np.concatenate([gaps, own[..., None]], axis=-1)
+        attention, feed_forward = (states[:, number, :length] for states in lent)
+        on_same_inputs = own_differences(both[0], attention, feed_forward, counted)
+    return np.concatenate([gaps, on_same_inputs[..., None]], axis=-1)
 
 
 def _check_given(ckpts: Sequence[Checkpoint], prompts: NamedPrompts, given: Sequence[Sequence[Prepared]]) -> None:
@@ -157,9 +158,9 @@ def _check_given(ckpts: Sequence[Checkpoint], prompts: NamedPrompts, given: Sequ
         advice = "pass whole texts: windows of their tokens hold different parts of a text"
         raise ArgumentValueError(expected("window", "None for models of different tokenizers", window, advice))
     needed = 0
-    for ckpt, own in zip(ckpts, given, strict=True):
+    for ckpt, inputs in zip(ckpts, given, strict=True):
         facts = ckpt.architecture
-        tokens = sum(len(each.tokens or ()) for each in own)
+        tokens = sum(len(prompt.tokens or ()) for prompt in inputs)
         needed += (2 * facts.layers + 1) * tokens * facts.dim * ckpt.dtype.itemsize
     check_fits(needed, "models", "use fewer or shorter prompts, or fewer models")
 
@@ -168,7 +169,7 @@ def _why_apart(first: Sequence[Prepared], other: Sequence[Prepared]) -> str:
     """Say why two networks are not given the same inputs: they read other tokens, or under other names."""
     for one, two in zip(first, other, strict=False):
         if one.inputs.keys() != two.inputs.keys():
-            named = " and ".join(", ".join(each.inputs) for each in (one, two))
+            named = " and ".join(", ".join(prompt.inputs) for prompt in (one, two))
             return f"their arguments have different names ({named})"
     return "their tokens differ"
 
@@ -185,7 +186,9 @@ def _same_inputs(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     if one.keys() != other.keys():
         several = [*one.values(), *other.values()]
         return (
-            len(one) == len(other) == 1 and all(isinstance(each, Tensor) for each in several) and torch.equal(*several)
+            len(one) == len(other) == 1
+            and all(isinstance(value, Tensor) for value in several)
+            and torch.equal(*several)
         )
     return all(torch.equal(value, other[name]) for name, value in one.items())
 
@@ -194,7 +197,7 @@ def _passes(
     ckpts: Sequence[Checkpoint], given: Sequence[Sequence[Prepared]], together: bool
 ) -> Iterator[tuple[dict[int, PackStates], Pack]]:
     """Yield the states of each pass by the number of the network, and its inputs; of one where tokens differ."""
-    inputs = [[each.inputs for each in own] for own in given]
+    inputs = [[prompt.inputs for prompt in network_prompts] for network_prompts in given]
     if not together:
         for number, ckpt in enumerate(ckpts):
             for states, pack in zip(ckpt.states_in_packs(inputs[number]), ckpt.packs(inputs[number]), strict=True):
@@ -202,8 +205,8 @@ def _passes(
         return
     # Company changes states by rounding: prompts share passes in all networks alike, or in none.
     deciding: set[Hashable] = set()
-    for ckpt, own in zip(ckpts, inputs, strict=True):
-        tokens = [each["input_ids"].shape[-1] if "input_ids" in each else 0 for each in own]
+    for ckpt, network_inputs in zip(ckpts, inputs, strict=True):
+        tokens = [arguments["input_ids"].shape[-1] if "input_ids" in arguments else 0 for arguments in network_inputs]
         classes = tuple(length_class(ckpt.config, count) for count in tokens)
         deciding.add((ckpt.packing, ckpt.device.type, ckpt.streamed, classes))
     packed = len(deciding) == 1
@@ -211,18 +214,21 @@ def _passes(
         for ckpt in ckpts:
             if not ckpt.streamed:
                 stack.enter_context(evaluating(ckpt.model))
-        several = [ckpt.states_in_packs(own, packed=packed) for ckpt, own in zip(ckpts, inputs, strict=True)]
+        several = [
+            ckpt.states_in_packs(network_inputs, packed=packed)
+            for ckpt, network_inputs in zip(ckpts, inputs, strict=True)
+        ]
         for *group, pack in zip(*several, ckpts[0].packs(inputs[0], packed=packed), strict=True):
             yield dict(enumerate(group)), pack
 
 
-def _part_unequal(found: Together, group: Mapping[int, PackStates]) -> None:
+def _part_unequal(together: Together, group: Mapping[int, PackStates]) -> None:
     """Say that states have no pairs where a network adds other tokens to an input (class, registers) than the first."""
     for other, states in group.items():
         if 0 in group and states.lengths != group[0].lengths:
             counts = f"{group[0].lengths[0]} and {states.lengths[0]}"
-            found.unpaired[other - 1] = f"they have different numbers of tokens for the same input ({counts})"
-            found.counts_shared = False
+            together.unpaired[other - 1] = f"they have different numbers of tokens for the same input ({counts})"
+            together.counts_shared = False
 
 
 def _left_out_together(
@@ -236,13 +242,13 @@ def _left_out_together(
     chosen = []
     for states in group:
         sizes = torch.linalg.vector_norm(states.feed_forward, dim=-1, dtype=torch.float64).cpu()
-        own = [sizes[:, number, :length] for number, length in enumerate(states.lengths)]
-        chosen.append([tokens_left_out(find_sinks(each, ratio), sinks) for each in own])
+        prompt_norms = [sizes[:, number, :length] for number, length in enumerate(states.lengths)]
+        chosen.append([tokens_left_out(find_sinks(token_norms, ratio), sinks) for token_norms in prompt_norms])
     depths = [len(states.feed_forward) - 1 for states in group]
     lengths = [states.lengths for states in group]
 
     def together(model: int, prompt: int) -> Bool[Tensor, "_ _"]:
-        alike = [other for other, own in enumerate(lengths) if own == lengths[model]]
+        alike = [other for other, counts in enumerate(lengths) if counts == lengths[model]]
         chosen_there = [chosen[other][prompt][nearest_layers(depths[model], depths[other])] for other in alike]
         return torch.stack(chosen_there).any(0)
 
@@ -271,32 +277,32 @@ def gaps_between(a: SiteStates, b: SiteStates, counted: Bool[Tensor, "layer toke
         no part. Where the state after attention is not known, the feed-forward part stands for the whole block.
     """
     depth = min(len(a.feed_forward), len(b.feed_forward))
-    found = np.full((depth, len(COMPONENTS), len(GAPS)), np.nan)
-    (xa, ya), (xb, yb) = ((each.feed_forward[:depth].cpu(), each.attention[:depth].cpu()) for each in (a, b))
-    found[0, 1] = _gap((torch.zeros_like(xa[0]), torch.zeros_like(xb[0])), (xa[0], xb[0]), counted[0])
+    gaps = np.full((depth, len(COMPONENTS), len(GAPS)), np.nan)
+    (xa, ya), (xb, yb) = ((states.feed_forward[:depth].cpu(), states.attention[:depth].cpu()) for states in (a, b))
+    gaps[0, 1] = _gap((torch.zeros_like(xa[0]), torch.zeros_like(xb[0])), (xa[0], xb[0]), counted[0])
     for layer in range(1, depth):
         before, middle, after = (xa[layer - 1], xb[layer - 1]), (ya[layer], yb[layer]), (xa[layer], xb[layer])
-        if not any(bool(each.isnan().any()) for each in middle):
-            found[layer, 0] = _gap(before, middle, counted[layer])
+        if not any(bool(state.isnan().any()) for state in middle):
+            gaps[layer, 0] = _gap(before, middle, counted[layer])
             before = middle
-        found[layer, 1] = _gap(before, after, counted[layer])
+        gaps[layer, 1] = _gap(before, after, counted[layer])
     last = (a.final_norm, b.final_norm)
     if len(a.feed_forward) == len(b.feed_forward) and last[0] is not None and last[1] is not None:
         normed = last[0].cpu(), last[1].cpu()
-        found[-1, 2] = _gap((torch.zeros_like(xa[-1]), torch.zeros_like(xb[-1])), normed, counted[-1])
-        found[-1, 2, 0] = _gap((xa[-1], xb[-1]), normed, counted[-1])[0]
-    return found
+        gaps[-1, 2] = _gap((torch.zeros_like(xa[-1]), torch.zeros_like(xb[-1])), normed, counted[-1])
+        gaps[-1, 2, 0] = _gap((xa[-1], xb[-1]), normed, counted[-1])[0]
+    return gaps
 
 
 def _gap(
     before: tuple[Tensor, Tensor], after: tuple[Tensor, Tensor], counted: Bool[Tensor, " token"]
 ) -> tuple[float, ...]:
     """Return the gaps of one part, given the states of both networks before it and after it."""
-    (xa, xb), (ya, yb) = ([each[counted].double() for each in pair] for pair in (before, after))
+    (xa, xb), (ya, yb) = ([states[counted].double() for states in pair] for pair in (before, after))
     if not len(xa):
         return (np.nan,) * len(GAPS)
     da, db = ya - xa, yb - xb
-    sizes = [float(torch.linalg.vector_norm(each)) for each in (xb - xa, xa, db - da, da, db, yb - ya, ya)]
+    sizes = [float(torch.linalg.vector_norm(vector)) for vector in (xb - xa, xa, db - da, da, db, yb - ya, ya)]
     came, state, gap, update, other, left, after_it = sizes
     # An update of zero is compared with the rounding of the stream, so that no quotient is infinite.
     least = max(update, state * torch.finfo(torch.float64).eps, torch.finfo(torch.float64).tiny)
@@ -331,25 +337,25 @@ def own_differences(
         Shape (layer, component), layers 0 … L: ‖Δ_b − Δ_a‖/‖Δ_a‖, NaN where there is no such part. The feed-forward
         part of a block whose attention differs reads another state for that alone.
     """
-    found = np.full((len(first.feed_forward), len(COMPONENTS)), np.nan)
-    for layer in range(1, len(found)):
+    differences = np.full((len(first.feed_forward), len(COMPONENTS)), np.nan)
+    for layer in range(1, len(differences)):
         use = counted[layer]
         if not bool(use.any()):
             continue
         before, middle, after = (
-            each[use].double().cpu()
-            for each in (first.feed_forward[layer - 1], first.attention[layer], first.feed_forward[layer])
+            states[use].double().cpu()
+            for states in (first.feed_forward[layer - 1], first.attention[layer], first.feed_forward[layer])
         )
-        own_middle, own_after = (each[layer - 1][use].double().cpu() for each in (attention, feed_forward))
+        own_middle, own_after = (states[layer - 1][use].double().cpu() for states in (attention, feed_forward))
         if bool(middle.isnan().any()) or bool(own_middle.isnan().any()):
-            found[layer, 1] = _relative(own_after - after, after - before, before)
+            differences[layer, 1] = _relative(own_after - after, after - before, before)
             continue
-        found[layer, 0] = _relative(own_middle - middle, middle - before, before)
-        found[layer, 1] = _relative((own_after - own_middle) - (after - middle), after - middle, middle)
-    return found
+        differences[layer, 0] = _relative(own_middle - middle, middle - before, before)
+        differences[layer, 1] = _relative((own_after - own_middle) - (after - middle), after - middle, middle)
+    return differences
 
 
 def _relative(gap: Tensor, update: Tensor, state: Tensor) -> float:
     """Return ‖gap‖/‖update‖; what adds nothing is compared with the rounding of what it is added to."""
-    size, scale, reach = (float(torch.linalg.vector_norm(each)) for each in (gap, update, state))
+    size, scale, reach = (float(torch.linalg.vector_norm(vector)) for vector in (gap, update, state))
     return size / max(scale, reach * torch.finfo(torch.float64).eps, torch.finfo(torch.float64).tiny)

@@ -92,7 +92,7 @@ def layer_states(trace: xr.Dataset) -> tuple[State, ...]:
     if int((trace.repeats < 0).sum()) < 2:
         return ("undetermined",) * (trace.sizes["layer"] - 1)
     common, kappa, excess = measures(trace)
-    return tuple(state_of(*each) for each in zip(common[1:], kappa[1:], excess[1:], strict=True))
+    return tuple(state_of(*values) for values in zip(common[1:], kappa[1:], excess[1:], strict=True))
 
 
 def final_norm_state(trace: xr.Dataset) -> State | None:
@@ -117,7 +117,7 @@ def worst_layer(trace: xr.Dataset, states: tuple[State, ...]) -> int:
         trace: From `tokendynamics.trace`.
         states: From `layer_states`.
     """
-    common, kappa, excess = (np.nan_to_num(each[1:], nan=-np.inf) for each in measures(trace))
+    common, kappa, excess = (np.nan_to_num(values[1:], nan=-np.inf) for values in measures(trace))
     one_way = common >= ANISOTROPIC
     far = [
         (SEVERITY["anisotropic"], common[place])
@@ -139,9 +139,9 @@ def states_within(trace: xr.Dataset, layer: int, site_name: str = "feed_forward"
     names = ("shares_interval", "consensus_relative_interval", "line_excess_interval")
     site = trace[[*names]].sel(site=site_name, share="common").isel(layer=layer)
     ends = [site[name].values for name in names]
-    if any(np.isnan(each).any() for each in ends):
+    if any(np.isnan(bounds).any() for bounds in ends):
         return ()
-    states = {state_of(*each) for each in np.stack(np.meshgrid(*ends), axis=-1).reshape(-1, 3)}
+    states = {state_of(*corner) for corner in np.stack(np.meshgrid(*ends), axis=-1).reshape(-1, 3)}
     return tuple(state for state in get_args(State) if state in states)
 
 
@@ -171,7 +171,7 @@ def deciding_measure(
     else:
         name, variable = ("line excess", "line_excess") if state == "rank collapse" else ("κ′", "consensus_relative")
         names, chosen = (variable, f"{variable}_interval"), {}
-    values, interval = (trace[each].sel({"site": site_name, **chosen}).values for each in names)
+    values, interval = (trace[variable].sel({"site": site_name, **chosen}).values for variable in names)
     return name, values, interval
 
 

@@ -157,7 +157,7 @@ def passes_in_words(ckpt: Checkpoint, packed: bool) -> str:
 def inputs_of(ckpt: Checkpoint, prompts: Mapping[str, Any], truncate: bool) -> list[Prepared]:
     """Return every prompt as arguments of a forward pass; what is wrong is found before the work begins."""
     given = [prepared(ckpt, item, truncate=truncate, argument=name) for name, item in prompts.items()]
-    check_trace_fits(ckpt, {name: len(each.tokens or ()) for name, each in zip(prompts, given, strict=True)})
+    check_trace_fits(ckpt, {name: len(prompt.tokens or ()) for name, prompt in zip(prompts, given, strict=True)})
     return given
 
 
@@ -170,7 +170,7 @@ def _measured(
     packed: bool,
 ) -> Iterator[tuple[int, PromptTrace]]:
     """Yield the measures of each prompt with its number, in the order of the passes."""
-    for states in ckpt.states_in_packs([each.inputs for each in given], packed=packed):
+    for states in ckpt.states_in_packs([prompt.inputs for prompt in given], packed=packed):
         check_states(ckpt, states)
         tokens = [given[place].labels(length) for place, length in zip(states.places, states.lengths, strict=True)]
         yield from zip(states.places, measure_pack(states, tokens, sinks, ratio, slower), strict=True)
@@ -236,7 +236,7 @@ def trace_dataset(
 
 def _derived(table: xr.Dataset) -> dict[str, xr.DataArray]:
     """Return what is computed of the other variables; a dataset aligns all that it holds with whatever is put in."""
-    moved, received = np.abs(table.component_change).sum("layer", skipna=False), table.attention_received
+    changes, received = np.abs(table.component_change).sum("layer", skipna=False), table.attention_received
     shares = {
         f"share_{name}{end}": table[f"shares{end}"].sel(share=name, drop=True)
         for name in SHARES
@@ -245,7 +245,7 @@ def _derived(table: xr.Dataset) -> dict[str, xr.DataArray]:
     return shares | {
         "attention_sink_mass": received.max("token"),
         "attention_sink_position": received.fillna(-1).argmax("token").where(received.notnull().any("token"), -1),
-        "component_share": moved / moved.sum("component", skipna=False).where(lambda total: total > 0),
+        "component_share": changes / changes.sum("component", skipna=False).where(lambda total: total > 0),
     }
 
 
@@ -345,11 +345,11 @@ def attention_bytes(ckpt: Checkpoint, tokens: int, *, watched: bool = False) -> 
     weights = heads * tokens**2 * max(4, ckpt.dtype.itemsize)  # 0 where neither layout nor configuration says it
     read = [layer.attention for layer in attending if layer.attention is not None]
     unseen = not fused and any(layer.attends and not layer.shows for layer in attending)
-    if unseen or any(each.explicit for each in read):
+    if unseen or any(attention.explicit for attention in read):
         return _ARRAYS_OF_PAIRS * weights
-    if any(each.relative_bias or each.token_bias for each in read):
+    if any(attention.relative_bias or attention.token_bias for attention in read):
         return 2 * weights
-    windows = fused and any(each.window is not None and each.window < tokens for each in read)
+    windows = fused and any(attention.window is not None and attention.window < tokens for attention in read)
     # PyTorch takes a boolean mask to the format of the weights.
     mask = tokens**2 * (1 + ckpt.dtype.itemsize) if windows else 0
     return min(weights, WHOLE_BYTES) + mask

@@ -127,7 +127,7 @@ def place_variables(rows: Sequence[PromptTrace]) -> dict[str, Any]:
         without[:, state] = (excess.nansum() - 2 * excess.nansum(dim=0)) / torch.where(pairs > 0, pairs, torch.nan)
         if state in blocks:
             layer = places.layers[state]
-            cosines[layer] = torch.stack([_cosine_at(directions, counts, each) for each in distances])
+            cosines[layer] = torch.stack([_cosine_at(directions, counts, distance) for distance in distances])
             pairs_at[layer] = _pairs_in_bins(directions, counts)
     interval = jackknife_interval(share, without, CONFIDENCE)
     return {
@@ -217,12 +217,12 @@ _DIMS = {
 }
 
 
-def _numbers(found: Shares) -> dict[str, Float64[Tensor, "*shape"]]:
+def _numbers(shares: Shares) -> dict[str, Float64[Tensor, "*shape"]]:
     """Return everything that follows from the shares, each with the axes of its variable last."""
-    kappa = found.kappa
+    kappa = shares.kappa
     change = _change_by_part(kappa)
     return {
-        "shares": torch.stack([found.common, found.prompt, found.own], dim=-1),
+        "shares": torch.stack([shares.common, shares.prompt, shares.own], dim=-1),
         "consensus_within": kappa,
         "consensus_relative": _relative(kappa, kappa[..., :1, _FEED_FORWARD, None]),
         "kappa_change": change,
@@ -249,16 +249,16 @@ def _centred_of(row: PromptTrace, center: Float64[Tensor, "layer site dim"], res
     pieces = [piece for part in row.states for piece in part.split(max(1, _PIECE_BYTES // (8 * part[0].numel())))]
     counts = [len(piece) for piece in pieces]
     if row.cosines is None:
-        sizes, centers, counted = (each.split(counts) for each in (row.sizes, by_state, row.counted))
-        found = [
+        sizes, centers, counted = (tensor.split(counts) for tensor in (row.sizes, by_state, row.counted))
+        centred = [
             torch.stack(_by_differences(*some, resolution), dim=-1).double()
             for some in zip(pieces, sizes, centers, counted, strict=True)
         ]
-        return row.places.grid(torch.cat(found))
+        return row.places.grid(torch.cat(centred))
     along = torch.cat(
         [
-            torch.linalg.vecdot(piece.double(), own.unsqueeze(-2))
-            for piece, own in zip(pieces, by_state.split(counts), strict=True)
+            torch.linalg.vecdot(piece.double(), piece_center.unsqueeze(-2))
+            for piece, piece_center in zip(pieces, by_state.split(counts), strict=True)
         ]
     )
     means = centred_cosines_of_gram(row.cosines, along / row.sizes, by_state, resolution, row.counted)

@@ -122,21 +122,23 @@ def measure_pack(
     gram = gram_of(*(part.flatten(0, 1) for part in parts))
     prompts, longest = states.feed_forward.shape[1:3]
     sizes = gram.size.reshape(-1, prompts, longest)
-    found = [
+    token_masks = [
         _tokens_that_count(sizes[:, number, :length], places, sinks, ratio, chosen)
         for number, (length, chosen) in enumerate(zip(states.lengths, left_out or [None] * prompts, strict=True))
     ]
-    keep = _masks(sizes.shape, states.lengths, [removed[places.layers] for _, removed in found])
+    keep = _masks(sizes.shape, states.lengths, [removed[places.layers] for _, removed in token_masks])
     refuse_zero_tokens(keep[0] & (sizes == 0), "states")
     mask = keep.flatten(1, 2)
-    values = summarize_gram(gram, mask) | {name: _one_by_one(gram, mask, each) for name, each in slower.items()}
+    values = summarize_gram(gram, mask) | {
+        name: _one_by_one(gram, mask, observable) for name, observable in slower.items()
+    }
     values = {name: numbers.unflatten(-1, (-1, prompts)) for name, numbers in values.items()}
     sums, cosines = gram.sums_of_directions(mask[1]).unflatten(0, (-1, prompts)), gram.cosines
     cosines = None if cosines is None else cosines.unflatten(0, (-1, prompts))
     traces = []
-    for number, (length, (sinks_found, removed)) in enumerate(zip(states.lengths, found, strict=True)):
-        own = None if cosines is None else cosines[:, number, :length, :length]
-        alone = Gram(tuple(part[:, number, :length] for part in parts), sizes[:, number, :length], own)
+    for number, (length, (sinks_found, removed)) in enumerate(zip(states.lengths, token_masks, strict=True)):
+        prompt_cosines = None if cosines is None else cosines[:, number, :length, :length]
+        alone = Gram(tuple(part[:, number, :length] for part in parts), sizes[:, number, :length], prompt_cosines)
         attention, after = (part[:, number, :length].cpu() for part in (states.attention[1:], states.feed_forward))
         counts = np.full(len(removed), length), (~removed).sum(dim=-1).numpy()
         traces.append(
@@ -150,7 +152,9 @@ def measure_pack(
                 update_ratio=update_ratios(attention, after, alone.size, ~removed, places),
                 states=alone.parts,
                 sizes=alone.size,
-                cosines=own if own is not None and _worth_keeping(own, parts[0]) else None,
+                cosines=prompt_cosines
+                if prompt_cosines is not None and _worth_keeping(prompt_cosines, parts[0])
+                else None,
                 counted=keep[1, :, number, :length],
                 places=places,
                 received=None if states.received is None else states.received[:, :, number, :length],
@@ -204,12 +208,12 @@ def _tokens_that_count(
     left_out: Bool[Tensor, "layer token"] | None,
 ) -> tuple[Bool[Tensor, "layer token"], Bool[Tensor, "layer token"]]:
     """Return the sinks of a prompt at each layer, and the tokens that are left out there, if others did not choose."""
-    found = find_sinks(sizes[places.of("feed_forward")], ratio)
-    return found, tokens_left_out(found, sinks) if left_out is None else left_out
+    massive = find_sinks(sizes[places.of("feed_forward")], ratio)
+    return massive, tokens_left_out(massive, sinks) if left_out is None else left_out
 
 
 def slower_observables(
-    extra: Sequence[str], cluster_angle: float, own: Mapping[str, Observable] | None = None
+    extra: Sequence[str], cluster_angle: float, custom: Mapping[str, Observable] | None = None
 ) -> dict[str, Observable]:
     """Return the observables that are computed state by state, by name.
 
@@ -230,7 +234,7 @@ def slower_observables(
         raise ArgumentValueError(expected("extra", f"among {', '.join(known)}", ", ".join(map(repr, unknown))))
     variables = {*known, *DESCRIPTIONS, *_COORDINATES}
     return {name: known[name] for name in extra} | read_observables(
-        own, variables | {f"{name}_interval" for name in variables}
+        custom, variables | {f"{name}_interval" for name in variables}
     )
 
 
@@ -272,9 +276,9 @@ class Sites:
     def after_attention(self, values: Float[Tensor, "state ..."]) -> Float[Tensor, "block ..."]:
         """Return values after the attention of each block, NaN where that is not defined."""
         places = self.of("attention")
-        found = values.new_full((max(self.layers), *values.shape[1:]), torch.nan)
-        found[[self.layers[place] - 1 for place in places]] = values[places]
-        return found
+        by_block = values.new_full((max(self.layers), *values.shape[1:]), torch.nan)
+        by_block[[self.layers[place] - 1 for place in places]] = values[places]
+        return by_block
 
     def grid(self, values: Tensor) -> np.ndarray:
         """Lay out (state, …) as (layer, site, …), NaN where a site does not exist."""
@@ -290,11 +294,11 @@ def sites_of(depth: int, *, with_final_norm: bool, blocks: Sequence[int] | None 
     return Sites(layers, [0] * len(attending) + [1] * depth + [2] * with_final_norm)
 
 
-def tokens_left_out(found: Bool[Tensor, "layer token"], sinks: str | Sequence[int]) -> Bool[Tensor, "layer token"]:
+def tokens_left_out(massive: Bool[Tensor, "layer token"], sinks: str | Sequence[int]) -> Bool[Tensor, "layer token"]:
     """Return the tokens that "removed" leaves out at each layer, given the sinks found there.
 
     Args:
-        found: Sinks by their norm.
+        massive: Sinks by their norm.
         sinks: "detect", or positions to leave out everywhere.
 
     Raises:
@@ -304,12 +308,12 @@ def tokens_left_out(found: Bool[Tensor, "layer token"], sinks: str | Sequence[in
     if isinstance(sinks, str):
         if sinks != "detect":
             raise ArgumentValueError(expected("sinks", "'detect' or a sequence of positions", repr(sinks)))
-        return tokens_to_remove(found)
+        return tokens_to_remove(massive)
     if not isinstance(sinks, Sequence) or isinstance(sinks, bytes):
         raise ArgumentTypeError(expected("sinks", "'detect' or a sequence of positions", shown(sinks)))
     sinks = [as_integer(position, f"sinks[{place}]") for place, position in enumerate(sinks)]
-    removed = torch.zeros_like(found)
-    tokens = found.shape[-1]
+    removed = torch.zeros_like(massive)
+    tokens = massive.shape[-1]
     wrong = [position for position in sinks if not 0 <= position < tokens]
     if wrong:
         raise ArgumentValueError(expected("sinks", f"positions from 0 to {tokens - 1}", wrong))
@@ -320,13 +324,13 @@ def tokens_left_out(found: Bool[Tensor, "layer token"], sinks: str | Sequence[in
 
 
 def _sink_numbers(
-    found: Bool[Tensor, "layer token"], token_norms: Float[Tensor, "layer token"]
+    massive: Bool[Tensor, "layer token"], token_norms: Float[Tensor, "layer token"]
 ) -> dict[str, np.ndarray]:
-    largest = torch.where(found, token_norms, -torch.inf).max(dim=-1)
-    any_sink = found.any(dim=-1)
-    share = torch.where(found, token_norms, 0.0).sum(dim=-1) / token_norms.sum(dim=-1)
+    largest = torch.where(massive, token_norms, -torch.inf).max(dim=-1)
+    any_sink = massive.any(dim=-1)
+    share = torch.where(massive, token_norms, 0.0).sum(dim=-1) / token_norms.sum(dim=-1)
     return {
-        "massive_count": found.sum(dim=-1).numpy(),
+        "massive_count": massive.sum(dim=-1).numpy(),
         "massive_norm": torch.where(any_sink, largest.values, torch.nan).numpy(),
         "massive_share": share.numpy(),
         "massive_position": torch.where(any_sink, largest.indices, -1).numpy(),
@@ -369,9 +373,9 @@ _SQUARES_FROM, _SQUARES_TO = 1e-15, 1e18
 
 def _sizes(states: Float[Tensor, "layer token dim"]) -> Float[Tensor, "layer token"]:
     """Return norms; in the states' own format, which is faster, where their squares are surely in its range."""
-    own = torch.linalg.vector_norm(states if states.itemsize > 2 else states.float(), dim=-1).double()
-    safe = bool(((own > _SQUARES_FROM) & (own < _SQUARES_TO)).all())
-    return own if safe else torch.linalg.vector_norm(states, dim=-1, dtype=torch.float64)
+    norms = torch.linalg.vector_norm(states if states.itemsize > 2 else states.float(), dim=-1).double()
+    safe = bool(((norms > _SQUARES_FROM) & (norms < _SQUARES_TO)).all())
+    return norms if safe else torch.linalg.vector_norm(states, dim=-1, dtype=torch.float64)
 
 
 def _mean_pair_cosine(gram: Gram, counted: Bool[Tensor, " token"]) -> Float[Tensor, " state"]:

@@ -150,7 +150,7 @@ def with_options(texts: Any, chat: bool, window: int | None, special_tokens: boo
 
 
 def _are_arguments(texts: Mapping[Any, Any], ckpt: Checkpoint | None) -> bool:
-    if not any(isinstance(each, Tensor | np.ndarray) and each.ndim > 1 for each in texts.values()):
+    if not any(isinstance(value, Tensor | np.ndarray) and value.ndim > 1 for value in texts.values()):
         return False
     return ckpt is None or set(texts) <= ckpt.argument_names
 
@@ -189,15 +189,19 @@ def token_conditions(tokenizer: Any | None, given: Sequence[Prepared]) -> dict[s
         tokenizer: The network's own.
         given: The prompts as arguments of the forward pass.
     """
-    ids = [each.inputs["input_ids"].flatten() for each in given if isinstance(each.inputs.get("input_ids"), Tensor)]
+    ids = [
+        prompt.inputs["input_ids"].flatten() for prompt in given if isinstance(prompt.inputs.get("input_ids"), Tensor)
+    ]
     if tokenizer is None or not ids:
         return {}
     special = set(getattr(tokenizer, "all_special_ids", None) or ())
     unknown, bos = getattr(tokenizer, "unk_token_id", None), getattr(tokenizer, "bos_token_id", None)
     others = (getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "eos", "pad", "sep", "cls", "mask"))
     unknown = None if unknown in others else unknown  # it doubles as another special token
-    counted = [number for each in ids for number in each.tolist() if number == unknown or number not in special]
-    doubled = sum(bos is not None and each[:2].tolist() == [bos, bos] for each in ids)
+    counted = [
+        number for prompt_ids in ids for number in prompt_ids.tolist() if number == unknown or number not in special
+    ]
+    doubled = sum(bos is not None and prompt_ids[:2].tolist() == [bos, bos] for prompt_ids in ids)
     share = counted.count(unknown) / len(counted) if counted and unknown is not None else 0.0
     return {"unknown_token_share": float(share), "doubled_bos": int(doubled)}
 
@@ -285,7 +289,7 @@ def repeated_texts(prompts: Mapping[str, Any]) -> tuple[RepeatedTexts, ...]:
     Raises:
         ArgumentTypeError: No mapping of names to prompts.
 
-    >>> [each.text for each in repeated_texts({"a": "A cat sat.", "b": "a cat\nsat.", "c": "A dog ran."})]
+    >>> [pair.text for pair in repeated_texts({"a": "A cat sat.", "b": "a cat\nsat.", "c": "A dog ran."})]
     ['prompts “a” and “b” are the same text and count as one observation']
     """
     if not isinstance(prompts, Mapping):
@@ -294,11 +298,11 @@ def repeated_texts(prompts: Mapping[str, Any]) -> tuple[RepeatedTexts, ...]:
     keys = [_BETWEEN + "".join(unit + _BETWEEN for unit in _units(item)) for item in prompts.values()]
     whole = [_BEGIN + key + _END for key in keys]
     everything, starts = "".join(whole), list(accumulate(map(len, whole), initial=0))[:-1]
-    found: dict[frozenset[int], RepeatedTexts] = {}
+    pairs: dict[frozenset[int], RepeatedTexts] = {}
     for place, key in enumerate(keys):
         for how, pattern in _patterns(key):
             others = (bisect_right(starts, where) - 1 for where in _occurrences(everything, pattern))
-            other = next((each for each in others if each != place), None)
+            other = next((candidate for candidate in others if candidate != place), None)
             if other is None:
                 continue
             pair = (place, other) if how == "contained" else (min(place, other), max(place, other))
@@ -306,9 +310,9 @@ def repeated_texts(prompts: Mapping[str, Any]) -> tuple[RepeatedTexts, ...]:
                 pair, how = (other, place), "contained"
             first, second = names[pair[0]], names[pair[1]]
             text = f"prompts “{first}” and “{second}” {_WORDS[how]}"
-            found.setdefault(frozenset(pair), RepeatedTexts((first, second), how, text))
+            pairs.setdefault(frozenset(pair), RepeatedTexts((first, second), how, text))
             break
-    return tuple(found.values())
+    return tuple(pairs.values())
 
 
 def _patterns(key: str) -> Iterator[tuple[Repetition, str]]:
@@ -337,14 +341,18 @@ def _units(item: Any) -> list[str]:
         # In a script without capitals a word is taken letter by letter: it may be many words.
         words = _UNIT.findall(folded)
         alone = [any(unicodedata.category(letter) == "Lo" for letter in word) for word in words]
-        return [part for word, each in zip(words, alone, strict=True) for part in (word if each else [word])]
+        return [part for word, by_letter in zip(words, alone, strict=True) for part in (word if by_letter else [word])]
     ids = item.get("input_ids") if isinstance(item, Mapping) and set(item) <= {"input_ids", "attention_mask"} else item
     numbers = _ids(ids)
     return [f"#{_digest(item)}"] if numbers is None else [f"#{number}" for number in numbers]
 
 
 def _ids(item: Any) -> list[int] | None:
-    if isinstance(item, Sequence) and not isinstance(item, str | bytes) and all(isinstance(each, int) for each in item):
+    if (
+        isinstance(item, Sequence)
+        and not isinstance(item, str | bytes)
+        and all(isinstance(token, int) for token in item)
+    ):
         return list(item)
     if not isinstance(item, Tensor | np.ndarray):
         return None

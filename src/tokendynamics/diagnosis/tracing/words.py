@@ -90,8 +90,8 @@ def own_share(site: xr.Dataset) -> float:
     Args:
         site: One layer and site of a trace.
     """
-    own, position = float(site.shares.sel(share="own")), _position(site)
-    return own - position if position >= PLACED else own
+    share_own, position = float(site.shares.sel(share="own")), _position(site)
+    return share_own - position if position >= PLACED else share_own
 
 
 def _position(site: xr.Dataset) -> float:
