@@ -43,12 +43,12 @@ def flow(beta: float) -> Flow:
 def measured_growth(beta: float, tokens: int) -> float:
     """Return the rate of the fastest mode of equidistant tokens, moved by a millionth along it."""
     rest = 2 * np.pi * np.arange(tokens) / tokens
-    moved = 1e-6 * np.sin(fastest(beta) * rest)
-    angles = torch.from_numpy(rest + moved)
+    displacement = 1e-6 * np.sin(fastest(beta) * rest)
+    angles = torch.from_numpy(rest + displacement)
     states = torch.stack([angles.cos(), angles.sin()], dim=-1)
     velocity = flow(beta).velocity(states, 0.0)
     turn = (states[:, 0] * velocity[:, 1] - states[:, 1] * velocity[:, 0]).numpy()
-    return float(turn @ moved / (moved @ moved))
+    return float(turn @ displacement / (displacement @ displacement))
 
 
 def plateau(angles: np.ndarray, beta: float) -> float:

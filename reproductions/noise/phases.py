@@ -54,8 +54,8 @@ def density(beta: float, mean: float, size: int = SIZE) -> tuple[np.ndarray, flo
 
         strength = _root(excess, 0.0, 1e4, 1e-14)
         after = law(strength, potential)
-        moved, now = float(np.abs(after - now).max()), after
-        if moved < _ENOUGH * now.max():
+        change, now = float(np.abs(after - now).max()), after
+        if change < _ENOUGH * now.max():
             break
     unscaled = kernel @ now
     return now, strength * beta / 2 / float(unscaled.max() - unscaled.min()) * math.exp(-beta)

@@ -48,7 +48,7 @@ def reproduce(*, systems: int = 40, seed: int = 5) -> Record:
     attention = Attention(BETA * identity, identity, normalization="plain")
     times = np.unique(np.concatenate([np.linspace(0.0, 4.0, 41), np.geomspace(0.1, 1000.0, 41)]))
     clocks = {"post": np.asarray, "ngpt": lambda t: ALPHA * t, "scaled": lambda t: np.sqrt(1 + t)}
-    ours: dict[str, float] = {}
+    slopes: dict[str, float] = {}
     logs: dict[str, np.ndarray] = {}
     bounds, low, high = [], [], []
     for name, space in SPACES.items():
@@ -57,13 +57,13 @@ def reproduce(*, systems: int = 40, seed: int = 5) -> Record:
         # What falls exponentially is fitted before it reaches rounding, a power of t over the last decade.
         first, last = np.searchsorted(times, (3.0, 4.0) if name in clocks else (100.0, 1000.0) - np.array(1e-9))
         passed = np.diff(clocks.get(name, np.log)(times[[first, last]]))[0]
-        ours[name] = float(np.median(logs[name][:, last] - logs[name][:, first]) / passed)
+        slopes[name] = float(np.median(logs[name][:, last] - logs[name][:, first]) / passed)
         variance, radius = (certify(run, [f"norms-4.3-{what}"])[0].conditions for what in ("variance", "radius"))
         bounds.append(variance[0].tolerance - float(variance[0].margin.min()))
         if space.has_radius:
             low.append(radius[0].tolerance - float(radius[0].margin.min()))
             high.append(radius[1].tolerance - float(radius[1].margin.min()))
-    quantities = PRINTED.quantities(ours | {"bounds": max(bounds), "low": max(low), "high": max(high)})
+    quantities = PRINTED.quantities(slopes | {"bounds": max(bounds), "low": max(low), "high": max(high)})
     sizes = {"systems": systems, "tokens": TOKENS, "dim": DIM, "spread": SPREAD, "beta": BETA}
     return PRINTED.record(quantities, {"logs": logs, "times": times}, seed=seed, switch=SWITCH, alpha=ALPHA, **sizes)
 
@@ -71,7 +71,7 @@ def reproduce(*, systems: int = 40, seed: int = 5) -> Record:
 def draw(record: Record) -> Figure:
     """Draw the variance relative to the start over time, the median over systems, on logarithmic axes."""
     logs = record.results["logs"]
-    fallen = np.stack([np.exp(np.median(each - each[:, :1], axis=0)) for each in logs.values()])
+    fallen = np.stack([np.exp(np.median(log_variance - log_variance[:, :1], axis=0)) for log_variance in logs.values()])
     figure = figures.over_time(
         record.results["times"],
         np.where(fallen > _SMALLEST, fallen, 0.0),

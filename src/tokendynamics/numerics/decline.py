@@ -56,8 +56,8 @@ def decline_of(values: Sequence[float], bound: float, floor: float) -> Decline:
         bound: What `reached` is about.
         floor: Values below it are rounding, and are left out.
 
-    >>> found = decline_of([0.5**(k / 4) for k in range(41)], bound=1e-4, floor=1e-12)
-    >>> round(found.half_life.value, 6), round(found.reached.value, 3)
+    >>> decline = decline_of([0.5**(k / 4) for k in range(41)], bound=1e-4, floor=1e-12)
+    >>> round(decline.half_life.value, 6), round(decline.reached.value, 3)
     (4.0, 53.151)
     """
     known = _known(values, floor)

@@ -29,8 +29,8 @@ class DirectionClusters:
         silhouette: Mean silhouette of the best division into two groups or more; NaN where all directions are one.
         silhouettes: Of each token, float64, shape (token,).
 
-    >>> found = direction_clusters([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
-    >>> found.count, found.member.tolist()
+    >>> clusters = direction_clusters([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
+    >>> clusters.count, clusters.member.tolist()
     (2, [0, 0, 1, 1])
     """
 

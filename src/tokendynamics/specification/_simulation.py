@@ -362,7 +362,8 @@ def check(spec: str | Path | SpecificationFile, *, threads: int | None = None) -
 
     >>> from tokendynamics.specification import parse
     >>> from tokendynamics.specification.examples import example_text
-    >>> [found.statement for found in check(parse(example_text("fig1"), "fig1.toml")) if found.applies]
+    >>> checks = check(parse(example_text("fig1"), "fig1.toml"))
+    >>> [statement_check.statement for statement_check in checks if statement_check.applies]
     ['asymptotic-3.1', 'asymptotic-3.2']
     """
     file = _file(spec)

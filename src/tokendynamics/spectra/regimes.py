@@ -72,8 +72,8 @@ class Regime:
         a_inertia: Inertia of A_sym, None where undefined.
         value: Spectrum of the value map.
 
-    >>> found = regime([[1.0, 0.0], [0.0, 1.0]], [[-1.0, 0.0], [0.0, -1.0]])
-    >>> found.name, found.qk_inertia
+    >>> flow_regime = regime([[1.0, 0.0], [0.0, 1.0]], [[-1.0, 0.0], [0.0, -1.0]])
+    >>> flow_regime.name, flow_regime.qk_inertia
     ('convergence', Inertia(positive=2, negative=0, zero=0))
     """
 

@@ -61,7 +61,8 @@ def check(
     >>> from tokendynamics.dynamics import Flow
     >>> from tokendynamics.spaces import Sphere
     >>> flow = Flow(Attention(torch.eye(2).double(), torch.eye(2).double(), causal=True), Sphere())
-    >>> [found.statement for found in check(flow, [[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]) if found.applies][:3]
+    >>> checks = check(flow, [[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]])
+    >>> [statement_check.statement for statement_check in checks if statement_check.applies][:3]
     ['asymptotic-remark-4.2', 'asymptotic-5.1', 'masking-4.1']
     """
     if not isinstance(flow, Flow):

@@ -85,7 +85,7 @@ class Hypothesis:
 
     >>> import tokendynamics as td
     >>> flow = td.Flow(td.Attention([[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 1.0]]), td.Sphere())
-    >>> check = {found.statement: found for found in td.check(flow, [[1.0, 0.0], [0.6, 0.8]])}["asymptotic-4.1"]
+    >>> check = {check.statement: check for check in td.check(flow, [[1.0, 0.0], [0.6, 0.8]])}["asymptotic-4.1"]
     >>> check.hypotheses[0].name, check.hypotheses[0].holds
     ('tokens on an ellipsoid', True)
     """
@@ -156,7 +156,7 @@ class Check:
 
     >>> import tokendynamics as td
     >>> flow = td.Flow(td.Attention([[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 1.0]]), td.Sphere())
-    >>> check = {found.statement: found for found in td.check(flow, [[1.0, 0.0], [0.6, 0.8]])}["asymptotic-4.1"]
+    >>> check = {check.statement: check for check in td.check(flow, [[1.0, 0.0], [0.6, 0.8]])}["asymptotic-4.1"]
     >>> check.applies, check.prediction.limit
     (True, 'consensus in the half space of the start')
     """
@@ -202,7 +202,7 @@ class Condition:
     >>> import tokendynamics as td
     >>> flow = td.Flow(td.Attention([[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 1.0]]), td.Sphere())
     >>> run = td.simulate(flow, [[1.0, 0.0], [0.6, 0.8]], [0.0, 1.0, 30.0])
-    >>> certificate = {found.statement: found for found in td.certify(run)}["asymptotic-4.1"]
+    >>> certificate = {certificate.statement: certificate for certificate in td.certify(run)}["asymptotic-4.1"]
     >>> [str(condition.outcome) for condition in certificate.conditions]
     ['holds', 'holds', 'holds']
     """
@@ -241,7 +241,7 @@ class Certificate:
     >>> import tokendynamics as td
     >>> flow = td.Flow(td.Attention([[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 1.0]]), td.Sphere())
     >>> run = td.simulate(flow, [[1.0, 0.0], [0.6, 0.8]], [0.0, 1.0, 30.0])
-    >>> certificate = {found.statement: found for found in td.certify(run)}["asymptotic-4.1"]
+    >>> certificate = {certificate.statement: certificate for certificate in td.certify(run)}["asymptotic-4.1"]
     >>> certificate.outcome, certificate.outcomes.shape
     ('holds', ())
     """

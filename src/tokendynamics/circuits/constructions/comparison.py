@@ -83,8 +83,8 @@ class TaskComparison(Result):
 
     >>> from tokendynamics.circuits import PairTask
     >>> from tokendynamics.circuits.constructions import solution_3
-    >>> found = compare(solution_3(PairTask([[1.0, -2.0], [3.0, 4.0]], positions=3)), [[1, 2, 1]])
-    >>> found.exact, found.wrong, len(found.answers)
+    >>> comparison = compare(solution_3(PairTask([[1.0, -2.0], [3.0, 4.0]], positions=3)), [[1, 2, 1]])
+    >>> comparison.exact, comparison.wrong, len(comparison.answers)
     (True, (), 1)
     """
 

@@ -145,8 +145,8 @@ class Evidence(Result):
     >>> from tokendynamics.circuits.constructions import solution_2
     >>> from tokendynamics.circuits.functionals import random_functional
     >>> task = PairTask(random_functional(4, seed=0), positions=6)
-    >>> found = evidence(solution_2(task), task, samples=200)
-    >>> found.verdict, len(found.instruments)
+    >>> measurement = evidence(solution_2(task), task, samples=200)
+    >>> measurement.verdict, len(measurement.instruments)
     ('attention', 5)
     """
 

@@ -25,7 +25,7 @@ class _Moments:
     variance: Tensor  # (…,): Σ_t p_t Var q(·, t)
     covariance: Tensor  # (…,): Σ_t p_t Cov(q_true, q)(·, t)
     others: Tensor  # (…, row, sender): v without its diagonal, rows 2..M
-    own: Tensor  # (…, row): v_ii
+    value_diagonal: Tensor  # (…, row): v_ii
     previous: Tensor  # (…, row): v_{i,i−1}
     error: Tensor  # (…, row, t): mean of Y_i less its prediction, given X_i = t
 
@@ -123,7 +123,7 @@ class CategoriesOnly:
         by_v = by_v + self._own[:, :, None] * at.diagonal[..., None, None, :]
         size = len(self.law)
         identity = torch.eye(size, dtype=torch.float64)
-        by_q = at.others.sum(-1)[..., None, None] * self.law[:, None] + at.own[..., None, None] * identity
+        by_q = at.others.sum(-1)[..., None, None] * self.law[:, None] + at.value_diagonal[..., None, None] * identity
         weight = (at.others**2).sum((-2, -1))[..., None, None]
         covariance = torch.diag(self.law) - torch.outer(self.law, self.law)
         within = 2 * self.law * (torch.einsum("...irt,...ist->...rst", by_q, by_q) + (weight * covariance)[..., None])
@@ -150,7 +150,7 @@ class CategoriesOnly:
         rows = 2 * (from_others - from_mean - from_diagonal)
         v_gradient = torch.cat([torch.zeros_like(rows[..., :1, :]), rows], -2)
         mean_force = (at.others.sum(-1, keepdim=True) * weighted).sum(-2)
-        own_force = (at.own[..., None] * weighted).sum(-2)
+        own_force = (at.value_diagonal[..., None] * weighted).sum(-2)
         weight = (at.others**2).sum((-2, -1))[..., None, None]
         fit = self._pairs * (weight * at.centred - at.previous.sum(-1)[..., None, None] * self._centred)
         q_gradient = 2 * (fit - self.law[:, None] * mean_force[..., None, :] - torch.diag_embed(own_force))
@@ -197,7 +197,7 @@ class CategoriesOnly:
             variance=(self._pairs * centred**2).sum((-2, -1)),
             covariance=(self._pairs * self._centred * centred).sum((-2, -1)),
             others=others,
-            own=value_diagonal,
+            value_diagonal=value_diagonal,
             previous=v.diagonal(offset=-1, dim1=-2, dim2=-1),
             error=self._mean - predicted,
         )

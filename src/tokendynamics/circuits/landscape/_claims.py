@@ -69,8 +69,8 @@ class LandscapeSurvey(Result):
         basins: Where random starts ended.
         marks: Reference losses by name; like every `loss`, summed over the tokens from the second on.
 
-    >>> found = survey("3.1", categories=2, positions=3, starts=2)
-    >>> found.section, len(found.basins.runs)
+    >>> section_survey = survey("3.1", categories=2, positions=3, starts=2)
+    >>> section_survey.section, len(section_survey.basins.runs)
     ('3.1', 2)
     """
 
@@ -166,10 +166,10 @@ def survey(
             a q_true or a mask outside 3.3, a q_true that is too large or without interaction, and what
             `find_basins` refuses.
 
-    >>> found = survey("3.1", categories=2, positions=3, starts=2)
-    >>> [(point.family, kind.kind) for point, kind in found.points][:2]
+    >>> section_survey = survey("3.1", categories=2, positions=3, starts=2)
+    >>> [(point.family, kind.kind) for point, kind in section_survey.points][:2]
     [('A', 'global minimum'), ('B', 'strict saddle')]
-    >>> found.claims[0][:41]
+    >>> section_survey.claims[0][:41]
     '“Only degenerate zeros” does not hold: fa'
     """
     if section not in get_args(Section):

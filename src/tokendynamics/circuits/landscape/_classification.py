@@ -45,8 +45,8 @@ def find_symmetries(landscape: Landscape, attention: ArrayLike, v: ArrayLike) ->
         v: One matrix.
 
     >>> from tokendynamics.circuits.landscape import PositionsOnly
-    >>> found = find_symmetries(PositionsOnly([0.5, 0.5], 2), [[0.0, 1.0], [0.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]])
-    >>> found.names
+    >>> symmetries = find_symmetries(PositionsOnly([0.5, 0.5], 2), [[0.0, 1.0], [0.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]])
+    >>> symmetries.names
     ('scaling q against v', 'constant on a column of q', 'entries without influence')
     """
     point = flatten(*one_point(landscape, attention, v))
@@ -248,8 +248,8 @@ class Classification:
     >>> from tokendynamics.circuits.landscape import PositionsOnly, positions_families
     >>> landscape = PositionsOnly([0.5, 0.3, 0.2], positions=3)
     >>> point = positions_families.zero_column_sums(landscape)
-    >>> found = classify(landscape, point.attention, point.v)
-    >>> found.kind, found.symmetries
+    >>> point_kind = classify(landscape, point.attention, point.v)
+    >>> point_kind.kind, point_kind.symmetries
     ('strict saddle', ('scaling q against v', 'constant on a column of q', 'entries without influence'))
     """
 

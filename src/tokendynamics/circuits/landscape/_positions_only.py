@@ -116,8 +116,8 @@ class PositionsOnly:
         )
         gradient = gradient - _behind_first(along_mean)[..., None, :]
         on_previous = (values.centred * values.residual(columns.mean_own)).matmul(self.law).sum(-1)[..., None]
-        on_previous = on_previous + (columns.mean_own[..., None] - columns.own) * energy
-        change = -on_previous - energy * columns.own
+        on_previous = on_previous + (columns.mean_own[..., None] - columns.from_previous) * energy
+        change = -on_previous - energy * columns.from_previous
         return 2.0 * (_behind_first(gradient[..., :, 1:]) + _above_diagonal(change))
 
     def _gradient_v(self, columns: _Columns, values: _Values) -> Tensor:
@@ -158,7 +158,7 @@ class _Columns:
 
     attention: Tensor
     sums: Tensor  # (…, M − 1): s_i
-    own: Tensor  # (…, M − 1): c_i, what the previous token sends
+    from_previous: Tensor  # (…, M − 1): c_i, what the previous token sends
     others: Tensor  # (…,): Σ_i Σ_{j≠i−1} q_ji²
     mean_sum: Tensor
     mean_own: Tensor

@@ -375,8 +375,8 @@ def find_basins(
             positive, or wrong starts.
 
     >>> from tokendynamics.circuits.landscape import PositionsOnly
-    >>> found = find_basins(PositionsOnly([0.5, 0.5], positions=3), 5, seed=0)
-    >>> sum(share.count for share in found.shares)
+    >>> basins = find_basins(PositionsOnly([0.5, 0.5], positions=3), 5, seed=0)
+    >>> sum(share.count for share in basins.shares)
     5
     """
     _check_arguments(landscape, method, budget, horizon, tolerance)

@@ -243,8 +243,8 @@ def stall(
         ArgumentValueError: A single category (v = 1 then has no loss, and nothing to leave), a negative depth, a
             horizon that is not positive, or a column outside 2..M.
 
-    >>> found = stall(SoftmaxPositions([0.5, 0.5], positions=2), 5.0)
-    >>> found.status, round(found.time / (float(np.exp(10.0)) / 4.0), 1)
+    >>> outcome = stall(SoftmaxPositions([0.5, 0.5], positions=2), 5.0)
+    >>> outcome.status, round(outcome.time / (float(np.exp(10.0)) / 4.0), 1)
     ('left', 1.0)
     """
     if landscape.categories < 2:

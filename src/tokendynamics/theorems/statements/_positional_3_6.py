@@ -64,7 +64,7 @@ def common_eigenspaces(matrices: np.ndarray, lowest: float = -np.inf) -> list[Ei
         Spaces, some possibly within others (a vector of LAPACK's beside the whole eigenspace).
 
     >>> turned = np.array([[[0.0, 1.0], [1.0, 0.0]], [[2.0, 1.0], [1.0, 2.0]]])
-    >>> [found.values.round(12).tolist() for found in common_eigenspaces(turned, lowest=0.0)]
+    >>> [space.values.round(12).tolist() for space in common_eigenspaces(turned, lowest=0.0)]
     [[1.0, 3.0]]
     """
     dim = matrices.shape[-1]
@@ -151,8 +151,9 @@ def expanding_directions(flow: Flow, placed: Tensor | None = None, time: float =
 
     >>> from tokendynamics.attention import Attention
     >>> from tokendynamics.spaces import Free
-    >>> found = expanding_directions(Flow(Attention([[0.0, 0.0], [0.0, 0.0]], [[2.0, 1.0], [0.0, -1.0]]), Free()))
-    >>> found.rates[found.valid].round(decimals=9).tolist(), found.normals[found.valid].abs().round(decimals=4).tolist()
+    >>> directions = expanding_directions(Flow(Attention([[0.0, 0.0], [0.0, 0.0]], [[2.0, 1.0], [0.0, -1.0]]), Free()))
+    >>> rates, normals = directions.rates[directions.valid], directions.normals[directions.valid]
+    >>> rates.round(decimals=9).tolist(), normals.abs().round(decimals=4).tolist()
     ([2.0], [[0.9487, 0.3162]])
     """
     spaces = expanding_spaces(flow, time)
