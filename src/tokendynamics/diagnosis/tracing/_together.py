@@ -123,8 +123,7 @@ def run_together(
         together.traces.append(trace_dataset([traces[place] for place in range(len(traces))], named, attrs, estimates))
         together.estimates.append(estimates)
     together.gaps = [
-        None if why or not by_prompt else _as_gaps(by_prompt, list(prompts))
-        for by_prompt, why in zip(gaps, together.unpaired, strict=True)
+        None if why or not gap else _as_gaps(gap, [*prompts]) for gap, why in zip(gaps, together.unpaired, strict=True)
     ]
     return together
 

@@ -129,16 +129,14 @@ def measure_pack(
     keep = _masks(sizes.shape, states.lengths, [removed[places.layers] for _, removed in token_masks])
     refuse_zero_tokens(keep[0] & (sizes == 0), "states")
     mask = keep.flatten(1, 2)
-    values = summarize_gram(gram, mask) | {
-        name: _one_by_one(gram, mask, observable) for name, observable in slower.items()
-    }
+    values = summarize_gram(gram, mask) | {name: _one_by_one(gram, mask, measure) for name, measure in slower.items()}
     values = {name: numbers.unflatten(-1, (-1, prompts)) for name, numbers in values.items()}
     sums, cosines = gram.sums_of_directions(mask[1]).unflatten(0, (-1, prompts)), gram.cosines
     cosines = None if cosines is None else cosines.unflatten(0, (-1, prompts))
     traces = []
     for number, (length, (sinks_found, removed)) in enumerate(zip(states.lengths, token_masks, strict=True)):
-        prompt_cosines = None if cosines is None else cosines[:, number, :length, :length]
-        alone = Gram(tuple(part[:, number, :length] for part in parts), sizes[:, number, :length], prompt_cosines)
+        pair_cosines = None if cosines is None else cosines[:, number, :length, :length]
+        alone = Gram(tuple(part[:, number, :length] for part in parts), sizes[:, number, :length], pair_cosines)
         attention, after = (part[:, number, :length].cpu() for part in (states.attention[1:], states.feed_forward))
         counts = np.full(len(removed), length), (~removed).sum(dim=-1).numpy()
         traces.append(
@@ -152,9 +150,7 @@ def measure_pack(
                 update_ratio=update_ratios(attention, after, alone.size, ~removed, places),
                 states=alone.parts,
                 sizes=alone.size,
-                cosines=prompt_cosines
-                if prompt_cosines is not None and _worth_keeping(prompt_cosines, parts[0])
-                else None,
+                cosines=pair_cosines if pair_cosines is not None and _worth_keeping(pair_cosines, parts[0]) else None,
                 counted=keep[1, :, number, :length],
                 places=places,
                 received=None if states.received is None else states.received[:, :, number, :length],
