@@ -42,7 +42,7 @@ def draw(page: Path, picture: Path, size: tuple[int, int] = SIZE) -> None:
         FileNotFoundError: There is no Chromium on the PATH.
         subprocess.SubprocessError: It failed.
     """
-    browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     if browser is None:
         raise FileNotFoundError(
             f"expected one of {', '.join(BROWSERS)} on the PATH, got none"
@@ -70,16 +70,16 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=None, help="PyTorch threads")
     threads = parser.parse_args().threads
     command = "tokendynamics diagnose smollm2"
-    found = td.diagnose(
+    diagnosis = td.diagnose(
         "smollm2",
         threads=threads,
         command=command,
         progress=lambda done, total, what: None,
     )
     with tempfile.TemporaryDirectory() as folder:
-        page = found.report(Path(folder) / "report.html")
+        page = diagnosis.report(Path(folder) / "report.html")
         draw(page, PICTURE)
-    words = words_of(found.verdict) | {
+    words = words_of(diagnosis.verdict) | {
         "picture": hashlib.sha256(PICTURE.read_bytes()).hexdigest()
     }
     WORDS.write_text(
