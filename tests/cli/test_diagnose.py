@@ -120,7 +120,12 @@ def test_prompts_come_from_files_and_standard_input(
     [
         (["diagnose"], 2, "Missing argument 'MODEL'"),
         (["diagnose", "MODEL", "--value", "Q"], 2, "'Q' is not one of 'V', 'VO'"),
-        (["diagnose", "MODEL", "--layers", "5-x"], 2, "expected numbers and ranges such as 1-10,30, got '5-x'"),
+        (
+            ["diagnose", "MODEL", "--layers", "5-x"],
+            2,
+            "expected numbers up to 10000 and ranges, the lower first, such as 1-10,30, got '5-x'",
+        ),
+        (["diagnose", "MODEL", "--layers", "1-1000000000000"], 2, "expected numbers up to 10000 and ranges"),
         (["diagnose", "MODEL", "--layers", "1-999999999"], 2, "expected layers up to 10000, got 999999999"),
         (["diagnose", "MODEL", "--layers", "3"], 2, "layers: expected a layer from 1 to 2, got 3"),
         (["diagnose", "MODEL", "--sinks", "first"], 2, "expected 'detect', 'none', or positions from 0 on such as 0,1"),

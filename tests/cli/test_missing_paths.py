@@ -8,8 +8,10 @@ import click
 import pytest
 
 from cli.refusals import assert_refused
+from command_line import call
 from tokendynamics.cli import commands
 from tokendynamics.cli._main import main
+from tokendynamics.specification.examples import example_text
 
 MISSING = "/no/such"
 MODEL = "random:distilgpt2"
@@ -102,3 +104,17 @@ def test_what_is_no_model_is_wrong_input(command: str, folder: Path, capsys: pyt
 
 def test_an_empty_name_is_not_the_current_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "got ''" in assert_refused(["inspect", ""], folder, capsys)
+
+
+@pytest.mark.parametrize("name", ["itself", "x" * 300], ids=["a link to itself", "a long name"])
+def test_a_folder_that_cannot_have_its_name_is_refused_before_the_run(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("itself").symlink_to("itself")
+    Path("flow.toml").write_text(example_text("minimal"))
+    assert call(["simulate", "flow.toml", "--out", name]) == 2
+    captured = capsys.readouterr()
+    assert "is a link to itself" in captured.err or "is longer than a name of a file can be" in captured.err
+    assert "Simulating" not in captured.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["flow.toml", "itself"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import tempfile
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import click
 from tokendynamics.cli._signature import Json, Option
 from tokendynamics.cli._terminal import echo
 from tokendynamics.cli._values import Folder, Number, Sinks, whole
+from tokendynamics.numerics.printable import shortened
 
 Half = Annotated[Literal["encoder", "decoder", "text", "vision"], Option()]
 OutFolder = Annotated[Path, Option(type=Folder())]
@@ -100,6 +102,12 @@ def check_writable(out: Path | None) -> None:
         click.BadParameter: Nothing can be written there.
     """
     target = (out or Path()).absolute()
+    try:
+        target.stat()
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENAMETOOLONG):
+            why = "is a link to itself" if error.errno == errno.ELOOP else "is longer than a name of a file can be"
+            raise click.BadParameter(f"{shortened(str(target), 100)} {why}", param_hint="--out") from None
     existing = next(path for path in (target, *target.parents) if path.exists())
     try:
         # Permissions are not reliable: some file systems refuse what their mode allows.

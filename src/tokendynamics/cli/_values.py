@@ -117,7 +117,8 @@ class Layers(click.ParamType):
             match = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", part)
             if match is None or (match[2] and int(match[2]) < int(match[1])):
                 came = shortened(repr(value), 100)
-                self.fail(f"expected numbers and ranges such as 1-10,30, got {came}", param, ctx)
+                numbers = f"numbers up to {_MOST_LAYERS} and ranges, the lower first, such as 1-10,30"
+                self.fail(f"expected {numbers}, got {came}", param, ctx)
             first, last = int(match[1]), int(match[2] or match[1])
             if last > _MOST_LAYERS:
                 self.fail(f"expected layers up to {_MOST_LAYERS}, got {last}", param, ctx)

@@ -94,6 +94,9 @@ def as_integer(value: Any, argument: str, at_least: int | None = None, at_most: 
 
     >>> as_integer(-3, "layer", at_least=-4, at_most=3)
     -3
+    >>> as_integer(2, "layer", at_least=1, at_most=1)
+    Traceback (most recent call last):
+    tokendynamics.numerics.errors.ArgumentValueError: layer: expected 1, the only value possible here, got 2
     """
     if isinstance(value, bool | np.bool_) or not isinstance(value, Integral):
         raise ArgumentTypeError(expected(argument, f"an integer{_bounds(at_least, at_most)}", shown(value)))
@@ -246,6 +249,8 @@ def _is_float(value: Tensor | np.ndarray) -> bool:
 def _bounds(at_least: int | None, at_most: int | None) -> str:
     if at_most is None:
         return "" if at_least is None else f" of at least {at_least}"
+    if at_least == at_most:
+        return f" of {at_least}, the only value possible here"
     return f" of at most {at_most}" if at_least is None else f" of {at_least} to {at_most}"
 
 

@@ -133,7 +133,9 @@ def as_layer(value: Any, count: int, argument: str = "layer") -> int:
     layer = as_integer(value, argument)
     if not 1 <= layer <= count:
         advice = "layers count from 1; 0 is the embedding"
-        raise ArgumentValueError(expected(argument, f"a layer from 1 to {count}", layer, advice))
+        raise ArgumentValueError(
+            expected(argument, f"a layer from 1 to {count}" if count > 1 else "layer 1, the only one", layer, advice)
+        )
     return layer
 
 

@@ -105,11 +105,12 @@ def _common(plan: Plan) -> tuple[tuple[int, int], np.ndarray]:
     Raises:
         SpecificationError: Points differ.
     """
-    first: tuple[Any, ...] | None = None
+    first: tuple[tuple[int, int], list[float]] | None = None
     for point, block in plan.samples():
         file = plan.file(point)
         setup = build(file, block)
-        came = (tuple(setup.start.shape[1:]), setup.times.tolist())
+        tokens, dim = setup.start.shape[1:]
+        came = ((tokens, dim), setup.times.tolist())
         if first is not None and came != first:
             key = "keep" if plan.table.keep else "over_time"
             came_both = " and ".join(_shape_and_times(*one) for one in (first, came))
