@@ -7,6 +7,7 @@ import pytest
 
 import tokendynamics as td
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
+from tokendynamics.spaces import Space
 
 SPHERE = td.Flow(td.Attention(np.eye(3), np.eye(3)), td.Sphere())
 
@@ -54,3 +55,10 @@ def test_a_certificate_says_when_rounding_carried_a_token_off_the_antipode():
     run = td.simulate(flow, start, np.linspace(0, 200, 401), rtol=1e-10, atol=1e-12)
     (found,) = td.certify(run, ["asymptotic-5.1"])
     assert any("antipode of token 1, which the exact flow may never leave" in one.text for one in found.conditions)
+
+
+@pytest.mark.parametrize(("size", "space"), [(1e300, td.Free()), (1.7e308, td.Sphere()), (1.7e308, td.Free())])
+def test_matrices_beyond_the_range_are_refused(size: float, space: Space) -> None:
+    flow = td.Flow(td.Attention(size * np.eye(3), 1e-300 * np.eye(3)), space)
+    with pytest.raises(ArgumentValueError, match="flow: expected matrices whose sums and products are finite"):
+        td.check(flow, np.eye(3))

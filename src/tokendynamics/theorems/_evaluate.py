@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from tokendynamics.attention.schedules.conversion import has_function
@@ -54,7 +55,8 @@ def check(
 
     Raises:
         ArgumentTypeError, ArgumentValueError: A start that is no real array, holds NaN, or has another dim; times
-            that do not increase, or none where a matrix is a callable; a name that is no statement.
+            that do not increase, or none where a matrix is a callable; a name that is no statement; matrices whose
+            sums or products are not finite.
 
     >>> import torch
     >>> from tokendynamics.attention import Attention
@@ -76,7 +78,12 @@ def check(
         advice = "the function is asked between the first and the last of them"
         raise ArgumentValueError(expected("times", wanted, "None", advice))
     start = as_start(flow, x0)
-    return [statement.check(flow, start, noise) for statement in chosen]
+    try:
+        return [statement.check(flow, start, noise) for statement in chosen]
+    except torch.linalg.LinAlgError:
+        matrices = "matrices whose sums and products are finite in float64, for the hypotheses to be measured"
+        advice = "scale qk or ov towards 1"
+        raise ArgumentValueError(expected("flow", matrices, "some that are too large or too small", advice)) from None
 
 
 def as_start(flow: Flow, x0: ArrayLike) -> Tensor:

@@ -209,13 +209,14 @@ def times_of_caps(tokens: int, beta: float, epsilon: float, alpha: float) -> tup
     λ is below both bounds: at half of the first, which is that T₁ < T₂, so that some time is left between them.
     """
     gamma = 1 - alpha - 8 * epsilon - math.log(2 * tokens**2 / epsilon) / beta
-    first = (1 - alpha) * beta + math.log((beta - 1) * epsilon / (beta**2 * tokens**2)) - 1
+    log_beta, log_less_one = math.log(beta), math.log(beta - 1)  # their powers may be beyond float64
+    first = (1 - alpha) * beta + log_less_one - 2 * log_beta + math.log(epsilon / tokens**2) - 1
     first += math.log(-math.expm1(-gamma * beta))
     second = 1 - alpha - math.log(2 * tokens**2 / (1 - 8 * epsilon)) / beta - 8 * epsilon
-    rate = math.exp(min(first - math.log(2), math.log(second * _STRICTLY)))
-    gathering = 1 + math.log(tokens * rate * beta**2 / (beta - 1))
+    log_rate = min(first - math.log(2), math.log(second * _STRICTLY))
+    gathering = 1 + math.log(tokens) + log_rate + 2 * log_beta - log_less_one
     begin = np.logaddexp(math.log(2 * tokens) + 8 * epsilon * beta, gathering)
-    return rate, (float(begin), math.log(epsilon / tokens) + (1 - alpha) * beta)
+    return math.exp(log_rate), (float(begin), math.log(epsilon / tokens) + (1 - alpha) * beta)
 
 
 def _caps_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
