@@ -280,6 +280,13 @@ def test_parts_to_try_are_those_of_derivatives_and_of_the_layer_that_rises() -> 
         [(1, 0), (1, 1), (2, 0)],
         [(1, 0), (1, 1), (3, 0), (2, 0)],
     ]
+    third = replace(first, consensus=np.array([0.1, 0.2, 0.2, 0.7]))
+    # Layer 3 rises and is the third by its derivative; of equal room it goes before the second.
+    assert [third.parts_to_try(2, count) for count in (1, 2, 3)] == [
+        [(1, 0)],
+        [(1, 0), (3, 0)],
+        [(1, 0), (3, 0), (3, 1)],
+    ]
     assert replace(first, where=1).rising_layer == 1
     falling = replace(first, consensus=np.array([0.7, 0.2, 0.1, 0.1]))
     assert (falling.rising_layer, falling.parts_to_try(2, 2)) == (None, [(1, 0), (1, 1)])

@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 import pytest
+import torch
 
 import tokendynamics as td
 from diagnosis.built_networks import prompts_of
@@ -27,10 +28,10 @@ PLANTED = [
 ]
 
 
-def planted(family: str, layer: int, head: int) -> Canvas:
+def planted(family: str, layer: int, head: int, gain: float = 40.0) -> Canvas:
     """All weights small but for one head, which brings every token the mean of its text, many times as large."""
     canvas = blank(Frame(family, dim=64, heads=HEADS, depth=DEPTH, seed=100 * layer + head))
-    average(canvas, layers=[layer], gain=40.0)
+    average(canvas, layers=[layer], gain=gain)
     block, width = canvas.blocks[layer - 1], canvas.frame.dim // HEADS
     of_head = slice(head * width, (head + 1) * width)
     kept = block.out.weight[:, of_head].clone()
@@ -64,3 +65,82 @@ def test_where_no_head_acts_none_is_named(family: str) -> None:
     effects = td.head_effects(ckpt, prompts, candidates=3)
     assert strongest_heads(effects) == ""
     assert "head" not in judge(None, td.trace(ckpt, prompts), causes=strongest_heads(effects)).lines[1][1]
+
+
+FLAT = [("gpt2", 5, 3), ("llama", 5, 0), ("bert", 2, 1)]
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize(("family", "layer", "head"), FLAT)
+def test_a_head_without_a_derivative_is_named(family: str, layer: int, head: int) -> None:
+    """It writes so far beyond the states that a little less of it changes no direction."""
+    network = planted(family, layer, head, gain=2e4).network
+    effects = td.head_effects(network, prompts_of("mixed", 100 * layer + head), candidates=2)
+    assert float(abs(effects.consensus_sensitivity).max()) < 1e-3
+    assert strongest_heads(effects).startswith(f"Of the heads removed one at a time, layer {layer} head {head} (+")
+    assert int(effects.consensus_effect.notnull().sum()) <= 2 + HEADS
+
+
+def undone(family: str, layer: int, head: int, back: int) -> Canvas:
+    """One head writes the mean of the text into the half of the features where words have nothing: a point per text.
+
+    The feed-forward part of a later layer makes the other half 300 times as large: what distinguishes words outgrows
+    what they share.
+    """
+    canvas = blank(Frame(family, dim=64, heads=HEADS, depth=DEPTH, seed=7))
+    half, width = canvas.frame.dim // 2, canvas.frame.dim // HEADS
+    canvas.words[:, half:] = 0.0
+    block, of_head = canvas.blocks[layer - 1], slice(head * width, (head + 1) * width)
+    block.value.weight[of_head] = torch.eye(canvas.frame.dim)[:width]
+    block.out.weight[:, of_head] = 60.0 * torch.eye(canvas.frame.dim)[:, half : half + width]
+    later = canvas.blocks[back - 1]
+    later.up.weight.copy_(torch.cat([torch.eye(64), -torch.eye(64)]))
+    lower = torch.diag((torch.arange(64) < half).float())
+    later.down.weight.copy_(300.0 * torch.cat([lower, -lower], dim=1))
+    return canvas
+
+
+def without_its_head(family: str) -> Canvas:
+    canvas, width = undone(family, 2, 1, 4), 64 // HEADS
+    canvas.blocks[1].out.weight[:, width : 2 * width] = 0.0
+    return canvas
+
+
+def as_read(prompts: list[list[int]], family: str) -> list[Any]:
+    return prompts if family != "own" else [{"idx": torch.tensor([ids])} for ids in prompts]
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("family", ["own", "bert"])
+def test_the_head_of_a_consensus_that_is_undone_is_named_by_its_effect_there(family: str) -> None:
+    def traced(canvas: Canvas) -> Any:
+        return td.trace(loaded(canvas), as_read(measuring, family))
+
+    def loaded(canvas: Canvas) -> Any:
+        if family != "own":
+            return td.load(canvas.network)
+        return td.load(canvas.network, inputs=lambda count: {"idx": torch.randint(8, 200, (count, 9))})
+
+    prompts = prompts_of("mixed", 7)
+    measuring = prompts[::2]
+    diagnosis = td.diagnose(loaded(undone(family, 2, 1, 4)), as_read(prompts, family), baseline=None, directions=False)
+    assert (diagnosis.verdict.worst.state, diagnosis.verdict.worst.layers) == ("consensus", (2, 3))
+    assert diagnosis.verdict.state != "consensus"
+    effects: Any = diagnosis.heads
+    assert effects.attrs["where"] in (2, 3)
+    states = [
+        traced(canvas).consensus_within.sel(site="feed_forward", layer=effects.attrs["where"])
+        for canvas in (undone(family, 2, 1, 4), without_its_head(family))
+    ]
+    assert float(effects.consensus_effect.sel(layer=2, head=1)) == pytest.approx(float(states[0] - states[1]), abs=1e-6)
+    why = dict(diagnosis.verdict.lines)["Why"]
+    assert "layer 2 head 1 (+" in why
+    assert "to similarity after layer" not in why
+
+
+def test_heads_read_after_another_layer_than_the_worst_one_say_so() -> None:
+    ckpt, prompts = measured("llama", 3, 2)
+    effects = td.head_effects(ckpt, prompts, candidates=2)
+    assert effects.attrs["where"] == DEPTH
+    assert strongest_heads(effects, (2, 3)).endswith(f"contributes most to similarity after layer {DEPTH}.")
+    assert strongest_heads(effects, (3, 4, DEPTH)).endswith("contributes most.")

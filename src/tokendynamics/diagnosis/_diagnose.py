@@ -26,7 +26,15 @@ from tokendynamics.diagnosis.tracing._directions import directions_of_traces
 from tokendynamics.diagnosis.tracing._one_prompt import token_paths
 from tokendynamics.diagnosis.tracing._source_tokens import directions_and_sources
 from tokendynamics.diagnosis.tracing.direction_words import directions_findings, source_in_short
-from tokendynamics.diagnosis.tracing.layer_states import ANISOTROPIC, CONSENSUS, LINE_EXCESS, ONE_POINT, SPREAD
+from tokendynamics.diagnosis.tracing.layer_states import (
+    ANISOTROPIC,
+    CONSENSUS,
+    LINE_EXCESS,
+    ONE_POINT,
+    SPREAD,
+    layer_states,
+    worst_layers,
+)
 from tokendynamics.diagnosis.tracing.measure import traced
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO, PromptTrace
 from tokendynamics.diagnosis.tracing.prompts import named_prompts, noun_in, tokens_in_words, with_options
@@ -206,12 +214,13 @@ def _judged(
     unmeasured = unmeasured_finding(parts["baseline"])
     of_heads = heads_findings(parts["heads"], parts["levers"], weights, noun_in(parts["trace"]))
     of_directions = directions_findings(parts["directions"], parts["sources"])
+    of_strongest = strongest_heads(parts["heads"], worst_layers(parts["trace"], layer_states(parts["trace"])))
     verdict = judge(
         weights,
         parts["trace"],
         reason_of(parts["audit"]),
         usual=yardstick_finding(parts["trace"], parts["baseline"], ckpt, measured_networks()),
-        causes=" ".join(filter(None, (strongest_heads(parts["heads"]), source_in_short(parts["sources"])))),
+        causes=" ".join(filter(None, (of_strongest, source_in_short(parts["sources"])))),
         further=(*(() if unmeasured is None else (unmeasured,)), *of_heads, *of_directions),
     )
     if isinstance(parts["levers"], Levers):

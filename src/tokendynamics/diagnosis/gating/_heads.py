@@ -12,7 +12,7 @@ import xarray as xr
 from tokendynamics.diagnosis.auditing._words import FEWEST, STRONG, SURE, p_value_in_words, rank_correlation
 from tokendynamics.diagnosis.gating._levers import halves_of, try_parts, with_effect
 from tokendynamics.diagnosis.gating._result import Halves, Levers
-from tokendynamics.diagnosis.gating.sensitivities import Sensitivities, sensitivities
+from tokendynamics.diagnosis.gating.sensitivities import Sensitivities, layer_of_heads, sensitivities
 from tokendynamics.diagnosis.gating.trials import CONFIDENCE, Costs, Loss, Trial, Trials
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
 from tokendynamics.numerics import CheckpointError
@@ -22,6 +22,7 @@ from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.edits.gates import GatedNetwork, HeadGates, PartAndHeadGates
 from tokendynamics.pretrained.edits.variant import PARTS
 from tokendynamics.pretrained.loading import Model, as_checkpoint
+from tokendynamics.pretrained.packs import Pack
 from tokendynamics.provenance.progress import Progress, reporting, tracked
 from tokendynamics.results import Refused
 from tokendynamics.words import Finding, count, estimate, fixed, indefinite, listing, percent, plural
@@ -65,12 +66,15 @@ def head_effects(
 
     A gate a = 1 multiplies the output of each head, which is what the output projection reads of it. The derivatives
     of consensus κ and of the loss by all gates come from one forward and two backward passes of every second text. The
-    heads of the largest |∂κ/∂a| are then removed one at a time (a = 0), on the other texts.
+    heads of the largest |∂κ/∂a| are then removed one at a time (a = 0), on the other texts. Where one layer makes at
+    least half of κ and the derivatives do not show it, all heads of that layer are removed as well. κ is read after the
+    last layer (the attribute ``where``), or where the tokens of each text are in consensus on the way and not there,
+    after the layer where they are most alike.
 
     Args:
         ckpt: Anything `tokendynamics.load` takes, or a checkpoint already loaded; a network in memory.
         texts: At least five different prompts of one kind, as `tokendynamics.trace` takes them.
-        candidates: Number of heads that are removed, the most promising first.
+        candidates: Number of heads that are removed, the most promising first, beside those of such a layer.
         loss: Function of the network that returns one number; see `tokendynamics.levers`.
         sinks: Which tokens are excluded; see `tokendynamics.trace`. Detection by norm uses the whole network.
         sink_ratio: Likewise.
@@ -100,6 +104,7 @@ def head_effects(
     with reporting(progress) as report, ckpt.gated() as gated:
         heads = _gates_of(gated, ckpt)
         first = sensitivities(heads, find, sink_ratio, report, sinks=sinks)
+        first = _where_alike(first, heads, find, (sinks, sink_ratio), report)
         trials = Trials(heads, measure, first.where, sink_ratio, sinks)
         return _removed(ckpt.name, first, trials, halves, costs, report, candidates)
 
@@ -140,8 +145,9 @@ def levers_and_heads(
             heads = _gates_of(gated, ckpt)
             both = sensitivities(PartAndHeadGates(gated), find, sink_ratio, report, sinks=sinks)
             first = _columns(both, slice(len(PARTS)))
-            trials = Trials(heads, measure, both.where, sink_ratio, sinks)
             of_heads = _columns(both, slice(len(PARTS), None))
+            of_heads = _where_alike(of_heads, heads, find, (sinks, sink_ratio), report)
+            trials = Trials(heads, measure, of_heads.where, sink_ratio, sinks)
             effects = _removed(ckpt.name, of_heads, trials, halves, costs, report)
         except CheckpointError as error:
             effects, first = Refused(str(error)), sensitivities(gated, find, sink_ratio, report, sinks=sinks)
@@ -149,6 +155,21 @@ def levers_and_heads(
         tried = try_parts(ckpt, first, trials, halves, costs, report)
     counting = {"sinks": sinks, "sink_ratio": sink_ratio, "truncate": truncate}
     return with_effect(tried, ckpt, prompts, halves, counting), effects
+
+
+def _where_alike(
+    first: Sensitivities,
+    heads: HeadGates,
+    find: Sequence[Pack],
+    counting: tuple[str | Sequence[int], float],
+    report: Progress,
+) -> Sensitivities:
+    """Return the derivatives at the layer where heads are judged; they are taken anew where that is another one."""
+    where = layer_of_heads(first.consensus, first.where)
+    if where == first.where:
+        return first
+    sinks, sink_ratio = counting
+    return sensitivities(heads, find, sink_ratio, report, where, sinks)
 
 
 def _columns(first: Sensitivities, chosen: slice) -> Sensitivities:
@@ -192,11 +213,12 @@ def heads_findings(
     return (_effects_in_words(effects, noun), *prediction)
 
 
-def strongest_heads(effects: xr.Dataset | Refused) -> str:
+def strongest_heads(effects: xr.Dataset | Refused, worst: Sequence[int] = ()) -> str:
     """Return the heads that raise similarity most, without symbols; empty where none does significantly.
 
     Args:
         effects: From `head_effects`, or why there are none.
+        worst: Layers that the words before are about; where similarity was read after another one, that is said.
     """
     if isinstance(effects, Refused):
         return ""
@@ -209,7 +231,9 @@ def strongest_heads(effects: xr.Dataset | Refused) -> str:
         for layer, head in raising[:_SHORT]
     ]
     verb = "contributes" if len(named) == 1 else "contribute"
-    return f"Of the heads removed one at a time, {listing(named)} {verb} most."
+    where = effects.attrs["where"]
+    elsewhere = f" to similarity after layer {where}" if worst and where not in worst else ""
+    return f"Of the heads removed one at a time, {listing(named)} {verb} most{elsewhere}."
 
 
 def _significant_heads(effects: xr.Dataset) -> np.ndarray:
@@ -296,10 +320,17 @@ def _gates_of(gated: GatedNetwork, ckpt: Checkpoint) -> HeadGates:
 
 
 def _strongest(first: Sensitivities, count: int) -> list[tuple[int, int]]:
-    """Return layer, from 1, and head of those that change κ most, to first order."""
+    """Return layer, from 1, and head of those that change κ most, to first order.
+
+    What a head writes far beyond the states has no derivative: where derivatives do not show what makes κ, all heads of
+    the layer that makes it follow.
+    """
     sizes = np.nan_to_num(np.abs(first.kappa), nan=-1.0)
     order = np.argsort(-sizes, axis=None, kind="stable")[: min(count, int((sizes >= 0).sum()))]
-    return [(int(place) // sizes.shape[1] + 1, int(place) % sizes.shape[1]) for place in order]
+    chosen = [(int(place) // sizes.shape[1] + 1, int(place) % sizes.shape[1]) for place in order]
+    layer = first.flat_layer
+    heads = [] if layer is None else np.flatnonzero(sizes[layer - 1] >= 0).tolist()
+    return [*chosen, *((layer, head) for head in heads if layer is not None and (layer, head) not in chosen)]
 
 
 def _as_dataset(

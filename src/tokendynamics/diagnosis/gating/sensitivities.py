@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
+from tokendynamics.diagnosis.tracing.layer_states import CONSENSUS
 from tokendynamics.diagnosis.tracing.prompt_trace import find_sinks, tokens_left_out
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
 from tokendynamics.numerics.errors import expected
@@ -35,6 +36,12 @@ from tokendynamics.provenance.progress import Progress, tracked
 LOWEST, HIGHEST = 0.05, 0.95
 """κ at the end is differentiated between these; nearer to 0 there is nothing to lower there, and nearer to 1 it is
 flat: whatever one gate does is lost in what the others do."""
+
+_RISE = 0.5
+"""Share of the rise of κ from which one layer makes most of it."""
+
+_FLAT = 0.1
+"""Share of the rise of κ in a layer below which the derivatives by its gates do not show what raises it."""
 
 _GRAPH = 24
 """States per token that a layer keeps for its backward pass: MiniLM 10, SmolLM2 14, GPT-2 20."""
@@ -84,9 +91,24 @@ class Sensitivities:
         rising = (
             [] if layer is None else [(layer, part) for part in range(parts) if not np.isnan(kappa[layer - 1, part])]
         )
-        further = [place for place in rising if place not in chosen]
-        kept = chosen[: max(count - len(further), min(count, 1))]
-        return [*kept, *further[: count - len(kept)]]
+        required = list(dict.fromkeys([*chosen[:1], *rising]))[:count]
+        others = [place for place in chosen if place not in required][: count - len(required)]
+        kept = [place for place in chosen if place in required or place in others]
+        return [*kept, *(place for place in required if place not in kept)]
+
+    @property
+    def flat_layer(self) -> int | None:
+        """The layer, from 1 on, that makes at least half of κ although the derivatives by its gates are near 0.
+
+        None where derivatives show what raises κ, or no layer makes so much of it.
+        """
+        layer = self.rising_layer
+        if layer is None:
+            return None
+        rise = float(self.consensus[layer] - self.consensus[layer - 1])
+        whole = float(self.consensus[self.where] - self.consensus[0])
+        seen = float(np.nansum(np.abs(self.kappa[layer - 1])))
+        return layer if rise >= max(_RISE * whole, LOWEST) and seen < _FLAT * rise else None
 
 
 @dataclass(frozen=True)
@@ -158,6 +180,22 @@ def reading_layer(consensus: Float64[Tensor, " depth"]) -> int:
         wanted = "prompts whose tokens point in more than one direction"
         raise ArgumentValueError(expected("texts", wanted, "one direction of all tokens at every layer, or no κ"))
     return 1 + int(torch.where(relative.isnan(), -torch.inf, relative).argmax())
+
+
+def layer_of_heads(consensus: Float64[np.ndarray, " depth"], where: int) -> int:
+    """Return the layer at which κ is read for heads: a consensus on the way that later layers undo, else `where`.
+
+    Args:
+        consensus: κ of the input of the first block and after each.
+        where: The layer at which κ is read for parts.
+
+    >>> layer_of_heads(np.array([0.0, 0.9, 0.3]), 2), layer_of_heads(np.array([0.0, 0.5, 0.3]), 2)
+    (1, 2)
+    """
+    known = torch.as_tensor(consensus)
+    relative = relative_kappa(known, known[:1].expand_as(known)).nan_to_num(nan=-torch.inf)
+    highest = 1 + int(relative[1:].argmax())
+    return highest if float(relative[highest]) >= CONSENSUS > float(relative[where]) else where
 
 
 def kappa_of(
