@@ -61,6 +61,7 @@ def test_every_line_is_a_prompt(content: str | bytes, prompts: dict[str, str]) -
         ("a.txt", '"a"\n{"text": "b"', "line 2 of a.txt is not a JSON string or object (Expecting ',' delimiter"),
         ("a.txt", '"a"\n[1]', "line 2 of a.txt is not a JSON string or object (it is an array), but line 1 is"),
         ("a.jsonl", '{"text": "a"', "line 1 of a.jsonl is not a JSON string or object (Expecting ',' delimiter at column 13)"),
+        ("a.jsonl", '{"text": "a", "text": "b"}', "line 1 of a.jsonl is not a JSON string or object (it has 'text' twice)"),
         ("a.jsonl", "null", "line 1 of a.jsonl is not a JSON string or object (it is null)"),
         ("a.JSONL", "plain", "line 1 of a.JSONL is not a JSON string or object"),
         ("a.txt", '"a"\n{"prompt": "b"}', 'line 2 of a.txt: expected a string or an object with "text", got one without it'),

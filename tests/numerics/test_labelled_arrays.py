@@ -10,7 +10,7 @@ import xarray as xr
 from tokendynamics import observables, spectra
 from tokendynamics.attention import Attention, Sinusoidal
 from tokendynamics.dynamics import Flow, simulate
-from tokendynamics.numerics.errors import ArgumentTypeError
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.spaces import Ellipsoid, Sphere
 
 RNG = np.random.default_rng(3)
@@ -77,3 +77,16 @@ def test_a_trajectory_reads_its_own_dataset():
     on = simulate(flow, last, run.dataset["time"] + 1.0)
     assert isinstance(on.states, np.ndarray)
     np.testing.assert_allclose(on.states[0], run.states[-1], atol=1e-15)
+
+
+@pytest.mark.parametrize("dims", [("feature", "token"), ("token", "feature", "time"), ("token", "time", "feature")])
+def test_states_whose_names_say_another_order_of_axes_are_refused(dims: tuple[str, ...]) -> None:
+    states = xr.DataArray(RNG.normal(size=(3,) * len(dims)), dims=dims)  # any order fits the shape
+    ordered = states.transpose(..., "token", "feature")
+    flow = Flow(Attention(MATRIX, MATRIX), Sphere())
+    for measure in (observables.consensus, observables.norms, observables.effective_rank, flow.velocity):
+        with pytest.raises(ArgumentValueError, match="expected the last axes to be token and feature"):
+            measure(states)
+        np.testing.assert_array_equal(measure(ordered), measure(ordered.values))
+    with pytest.raises(ArgumentValueError, match="x0: expected the last axes to be token and feature"):
+        simulate(flow, states, [0.0, 1.0])

@@ -135,7 +135,7 @@ def _as_json(lines: dict[int, str], wanted: Any) -> tuple[dict[int, Any], dict[i
     errors: dict[int, str] = {}
     for number, line in lines.items():
         try:
-            value = json.loads(line)
+            value = json.loads(line, object_pairs_hook=_once)
         except (ValueError, RecursionError) as error:
             errors[number] = _why_broken(error)
             continue
@@ -146,9 +146,29 @@ def _as_json(lines: dict[int, str], wanted: Any) -> tuple[dict[int, Any], dict[i
     return values, errors
 
 
+class _RepeatedKeyError(ValueError):
+    """A key that an object has twice: of two texts one would be lost."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON, unless a key is there twice.
+
+    Raises:
+        _RepeatedKeyError: It is.
+    """
+    entries: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in entries:
+            raise _RepeatedKeyError(shortened(repr(key), 100))
+        entries[key] = value
+    return entries
+
+
 def _why_broken(error: ValueError | RecursionError) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg} at column {error.colno}"
+    if isinstance(error, _RepeatedKeyError):
+        return f"it has {error} twice"
     return "nested too deeply" if isinstance(error, RecursionError) else "a number too long"
 
 

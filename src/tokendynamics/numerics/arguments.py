@@ -291,6 +291,7 @@ def without_labels(value: Any) -> Any:
 
 
 def _to_floating(value: ArrayLike, argument: str) -> Tensor:
+    _refuse_transposed(value, argument)
     value = without_labels(value)
     if isinstance(value, Tensor):
         tensor = plain_tensor(value, argument)
@@ -370,6 +371,14 @@ def refuse_masked(value: Any, argument: str) -> None:
         if not level:
             return
     raise ArgumentTypeError(expected(argument, f"lists nested at most {_DEEPEST} deep", "deeper ones"))
+
+
+def _refuse_transposed(value: Any, argument: str) -> None:
+    """Raise for an array of xarray whose names say that its last axes are not those of tokens and features."""
+    dims = getattr(value, "dims", ())
+    if isinstance(dims, tuple) and {"token", "feature"} <= {*dims} and dims[-2:] != ("token", "feature"):
+        advice = 'transpose it with .transpose(..., "token", "feature")'
+        raise ArgumentValueError(expected(argument, "the last axes to be token and feature", shown(dims), advice))
 
 
 def _from_lists(value: Any, argument: str) -> Tensor:

@@ -45,6 +45,7 @@ from tokendynamics.specification._tables import (
 from tokendynamics.specification.draws import Draws, OfSeeds, OfSystems
 from tokendynamics.specification.file import SpecificationFile
 from tokendynamics.specification.toml import KeyPath
+from tokendynamics.words import plural
 
 
 def build_times(file: SpecificationFile) -> np.ndarray:
@@ -336,7 +337,9 @@ def _check_size(file: SpecificationFile, dim: int) -> None:
     }
     total, installed = sum(needed.values()), installed_memory()
     if total > installed:
-        counts = f"{systems:.6g} systems × {tokens:.6g} tokens × {dim:.6g} features, {heads} heads, {points:.6g} times"
+        sizes = ((systems, "system"), (tokens, "token"), (dim, "feature"))
+        counts = " × ".join(f"{size:.6g} {noun}{'' if size == 1 else 's'}" for size, noun in sizes)
+        counts = f"{counts}, {plural(heads, 'head')}, {points:.6g} times"
         wanted = f"what fits into the {in_bytes(installed)} of memory of this machine"
         largest = max(needed, key=lambda path: needed[path])
         raise file.error(largest, f"expected {wanted}, got {counts}: {in_bytes(total)} needed at least")
