@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from command_line import call
+from tokendynamics.cli._train import _print
 from tokendynamics.training import PRESETS, Record
 
 TINY = {
@@ -173,3 +175,13 @@ def test_what_cannot_be_run_is_refused_in_one_line_and_leaves_nothing(
     assert said in err
     assert len(err.strip().splitlines()) == 1
     assert not Path("train-bytes-small").exists()
+
+
+@pytest.mark.parametrize(("steps", "words"), [(1, "finished after 1 step\n"), (1500, "finished after 1,500 steps\n")])
+def test_one_step_is_no_steps(steps: int, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    experiment = SimpleNamespace(name="bytes-small", model={})
+    record = SimpleNamespace(
+        experiment=experiment, status="finished", steps=steps, notes=[], measures={}, finished=True
+    )
+    _print(cast(Any, record), Path("run"), Path("run/report.html"))
+    assert words in capsys.readouterr().out

@@ -59,7 +59,7 @@ def reference_group(context: click.Context, user_table: Path | None, as_json: Js
     from dataclasses import asdict
 
     from tokendynamics.diagnosis.yardstick import measured_networks
-    from tokendynamics.words import listing
+    from tokendynamics.words import listing, plural
 
     rows = measured_networks(user_table)
     if as_json:
@@ -69,7 +69,7 @@ def reference_group(context: click.Context, user_table: Path | None, as_json: Js
     console.print(_networks_table(rows))
     for texts in dict.fromkeys((row.prompts, row.texts) for row in rows):
         names = [row.name for row in rows if (row.prompts, row.texts) == texts]
-        console.print(Text(f"{listing(names)}: {texts[0]} texts, {texts[1]}"))
+        console.print(Text(f"{listing(names)}: {plural(texts[0], 'text')}, {texts[1]}"))
 
 
 def _networks_table(rows: Sequence[MeasuredNetwork]) -> Table:

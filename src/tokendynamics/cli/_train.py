@@ -192,11 +192,13 @@ def _line(experiment: Experiment) -> str:
 
 
 def _print(record: Record, folder: Path, page: Path | str) -> None:
+    from tokendynamics.words import plural
+
     console = Console(highlight=False)
     model = record.experiment.model
     regime, remedy = model.get("regime", "baseline"), model.get("remedy", "none")
     title = f"{record.experiment.name}, regime {regime}" + (f", remedy {remedy}" if remedy != "none" else "")
-    console.print(Text(f"\n{title}: {record.status} after {record.steps:,} steps", style="bold"))
+    console.print(Text(f"\n{title}: {record.status} after {plural(record.steps, 'step')}", style="bold"))
     for note in record.notes:
         console.print(Text(f"• {note}"))
     if record.measures:

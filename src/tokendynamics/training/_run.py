@@ -25,7 +25,7 @@ from tokendynamics.training.experiment import Experiment, differences
 from tokendynamics.training.folder import CHECKPOINTS, EXPERIMENT, RECORD, checkpoints, held, read_experiment
 from tokendynamics.training.monitor._network import draws_kept
 from tokendynamics.training.record import FINISHED, NOT_FINITE, Record
-from tokendynamics.words import number
+from tokendynamics.words import number, plural
 
 if TYPE_CHECKING:
     from tokendynamics.training._training_run import TrainingRun
@@ -51,7 +51,7 @@ def likely_causes(experiment: Experiment, history: Course, validation: Course) -
     """
     recipe, causes = experiment.recipe, []
     losses = [loss for entry in history if (loss := entry["loss"]) is not None]
-    remedies = f"halve it, or use a warm-up longer than {recipe.warmup} steps"
+    remedies = f"halve it, or use a warm-up longer than {plural(recipe.warmup, 'step')}"
     too_high = f"the learning rate {recipe.learning_rate:g} is likely too high; {remedies}"
     if losses and losses[-1] > min(losses) + _ROSE:
         causes.append(f"the loss rose from {min(losses):.3g} to {losses[-1]:.3g} before: {too_high}")

@@ -17,7 +17,7 @@ from tokendynamics.report._registry import page_of
 from tokendynamics.report.training._lines import ATTENTION_ALONE, MEASURES, STATES, over_steps, through_layers
 from tokendynamics.training import Record
 from tokendynamics.training.record import answer, course, findings, in_words, measure_of, value
-from tokendynamics.words import Convention, count, number, written
+from tokendynamics.words import Convention, count, number, plural, written
 
 _CONDITIONS = {"query_condition": "Q", "contraction_condition": "A", "value_condition": "V"}
 _REAL_PARTS = {"value_real_lowest": "lowest", "value_real_highest": "highest"}
@@ -60,8 +60,8 @@ def learning_rate(record: Record) -> Figure:
         "learning-rate",
         "With which learning rate?",
         "Learning rate × 10³",
-        f"Of the weights; a regime's own parameters have multiples of it. A warm-up of {recipe.warmup:,} steps, then "
-        f"{recipe.schedule}.",
+        f"Of the weights; a regime's own parameters have multiples of it. A warm-up of "
+        f"{plural(recipe.warmup, 'step')}, then {recipe.schedule}.",
         [replace(rates, values=1000 * np.asarray(rates.values))],
     )
 
@@ -162,7 +162,7 @@ def _facts(record: Record) -> list[tuple[str, str]]:
     batch = f"{count(recipe.batch)}" + (f" × {recipe.accumulation}" if recipe.accumulation > 1 else "")
     training = (
         f"{count(record.steps)} of {count(recipe.steps)} steps of {batch} items, {recipe.optimizer}, learning rate "
-        f"{number(recipe.learning_rate)} ({recipe.schedule} after {count(recipe.warmup)} steps of warm-up), "
+        f"{number(recipe.learning_rate)} ({recipe.schedule} after {plural(recipe.warmup, 'step')} of warm-up), "
         f"{recipe.precision}"
     )
     return [
