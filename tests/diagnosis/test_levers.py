@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 import tokendynamics as td
-from diagnosis.built_networks import BUILT
+from diagnosis.built_networks import BUILT, prompts_of
+from diagnosis.built_transformer import Frame, blank
 from pretrained.families import network_of
 from tokendynamics.diagnosis import Levers
 from tokendynamics.diagnosis.gating import _levers
@@ -946,3 +947,27 @@ def test_a_common_direction_counts_beside_another_state() -> None:
         assert advice.startswith("No lever was tried for the common direction after layer 5.") == named
         causing = replace(levers, answer=ALL_LAYERS, advice="No single part helps, and all layers contribute.")
         assert ("does not measure the common direction" in advice_finding(causing, verdict).text) == named
+
+
+def test_levers_measured_on_other_texts_than_the_verdict_say_so() -> None:
+    """Words of even ids live in half of the features, and one attention collapses these alone: every second text."""
+    canvas = blank(Frame("bert", depth=4, seed=1))
+    half = canvas.frame.dim // 2
+    canvas.words[0::2, half:] = canvas.words[1::2, :half] = 0.0
+    block = canvas.blocks[2]
+    block.value.weight.copy_(torch.eye(2 * half))
+    block.out.weight[:half, :half] = 60.0 * torch.eye(half)
+    prompts = prompts_of("languages", 1)
+    mixed = [prompts[place] for place in (0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11)]
+    advice = [
+        dict(td.diagnose(canvas.network, texts, baseline=None, directions=False, heads=False).verdict.lines)[
+            "What to do"
+        ]
+        for texts in (prompts, mixed)
+    ]
+    assert all(
+        words.startswith("A single part causes most of the similarity: the attention of layer 3") for words in advice
+    )
+    unlike = " This was measured on 6 of 12 prompts, within which tokens are more alike than within the others."
+    assert advice[0].endswith(unlike)
+    assert "measured on" not in advice[1]

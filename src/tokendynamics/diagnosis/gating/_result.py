@@ -45,6 +45,9 @@ logarithm weighs changes far from one point and near it alike; layers built to d
 _NEARLY_ALL = 0.99
 """Share of κ beyond which more digits than its interval has would be needed to say that it is not all."""
 
+_UNLIKE = 0.1
+"""Difference of κ on the prompts that measure and on all of them from which the first screen says so."""
+
 _NAMED = 3
 """Prompts that are named before the rest is counted."""
 
@@ -438,7 +441,23 @@ def advice_finding(levers: Levers | Refused, verdict: Verdict) -> Finding:
         return Finding(nothing_tried(levers.reason), "levers", {})
     other = unmeasured_by_kappa(verdict) if levers.answer != "not tried for this state" else ""
     unmeasured = f" Similarity does not measure {other}, so nothing was tried for it." if other else ""
-    return Finding(f"{levers.advice}{unmeasured}", "levers", {"answer": levers.answer, "changes": levers.changes})
+    measured = _measured_on_others(levers, verdict)
+    return Finding(
+        f"{levers.advice}{measured}{unmeasured}", "levers", {"answer": levers.answer, "changes": levers.changes}
+    )
+
+
+def _measured_on_others(levers: Levers, verdict: Verdict) -> str:
+    """Say that the prompts on which levers were measured are unlike all of them, where the numbers show it."""
+    whole = next((what.values.get("consensus_within", np.nan) for what in verdict.sentences[:1]), np.nan)
+    if levers.best is None or levers.where != len(verdict.layers) or not abs(levers.kappa - whole) >= _UNLIKE:
+        return ""
+    measured, proposing = (levers.table.sizes[name] for name in ("measuring", "finding"))
+    more = "more" if levers.kappa > whole else "less"
+    return (
+        f" This was measured on {measured} of {measured + proposing} prompts, within which tokens are {more} alike "
+        "than within the others."
+    )
 
 
 def _scaled(trial: Trial) -> str:
