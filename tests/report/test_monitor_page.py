@@ -222,9 +222,21 @@ def test_curves_have_medians_and_ends_of_the_layers(monitor: Monitor, page: str)
         heads, *rows = saved(page, figure)
         low = [float(row[heads.index("after the last layer, low")]) for row in rows]
         np.testing.assert_allclose(low, table[f"{measure}_interval"].values[:, -1, 0], rtol=1e-9)
+        last = [float(row[heads.index("after the last layer")]) for row in rows]
+        np.testing.assert_allclose(last, table[measure].values[:, -1], rtol=1e-9)
         highest = [float(row[heads.index("highest of any layer")]) for row in rows]
         np.testing.assert_allclose(highest, table[measure].values[:, 1:].max(axis=1), rtol=1e-9)
         assert not any("final norm" in head for head in heads)  # this network has none
+
+
+def test_the_legend_of_states_has_those_that_occur() -> None:
+    content = figure_of(page_of(series_of(look(0, SPREAD, CONSENSUS), look(1, SPREAD, CONSENSUS))), "states-map")
+    legend = unescape(content[: content.index("<svg")]) + unescape(
+        content[content.index("<svg") :].partition("</svg>")[0]
+    )
+    assert "spread" in legend
+    assert "consensus" in legend
+    assert "one point" not in legend
 
 
 def test_curves_after_the_final_norm_are_those_of_the_dataset() -> None:

@@ -150,6 +150,8 @@ def test_the_state_after_the_final_norm_is_named_where_there_is_a_norm(network: 
     assert answer(monitor.series) == state.capitalize()
     reopened = Series.of_plain(monitor.series.plain())
     assert reopened.findings == monitor.series.findings
+    assert (monitor.summary(), monitor._repr_html_()) == (monitor.series.summary(), monitor.series._repr_html_())
+    assert repr(monitor) == f"<Monitor: {monitor.series.headline}>"
     assert ("final_norm_state" in monitor.dataset) == ("norm" in place)
 
 

@@ -25,6 +25,7 @@ from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained.network import half_of
 from tokendynamics.pretrained.other_libraries import in_short
 from tokendynamics.provenance.manifest import plain
+from tokendynamics.results.result import Readable
 from tokendynamics.training.monitor._network import (
     base_of,
     loggers,
@@ -51,7 +52,7 @@ _SENT = (
 _PARTS = ("attention", "feed_forward")
 
 
-class Monitor(TrainerCallback):
+class Monitor(Readable, TrainerCallback):
     """Measures the tokens of a few texts after every layer, again and again while a network is trained.
 
     In a Trainer of Hugging Face it is a callback, and its numbers go to the loggers that the Trainer has; in a custom
@@ -111,7 +112,7 @@ class Monitor(TrainerCallback):
             came = "one" if len(named) == 1 else f"{len(named)} copies of one"
             advice = "common directions need a comparison of different texts"
             raise ArgumentValueError(expected("texts", "at least two different texts", came, advice))
-        self._texts, self.every = named, as_count(every, "every")
+        self._prompts, self.every = named, as_count(every, "every")
         self._tokenizer, self._write, self._inputs = tokenizer, as_write(writer), inputs
         self._half = half
         self.series, self._calls = Series(), 0
@@ -142,6 +143,16 @@ class Monitor(TrainerCallback):
             ArgumentTypeError, ArgumentValueError: No network, or a step that is not later.
         """
         self._look(model, as_count(step, "step", at_least=self._next), self._tokenizer)
+
+    @property
+    def headline(self) -> str:
+        """The network, how often it was measured, and its state at the last measurement."""
+        return self.series.headline
+
+    @property
+    def findings(self) -> list[str]:
+        """The state at the last measurement, what changed, and measurements without numbers."""
+        return self.series.findings
 
     @property
     def status(self) -> str:
@@ -257,7 +268,7 @@ class Monitor(TrainerCallback):
     @property
     def _key(self) -> str:
         """Name of this monitor's part of a checkpoint: numbers of other texts are not gone on with."""
-        return f"tokendynamics.Monitor {hashlib.sha256(_written(self._texts).encode()).hexdigest()[:12]}"
+        return f"tokendynamics.Monitor {hashlib.sha256(_written(self._prompts).encode()).hexdigest()[:12]}"
 
     def _look(self, model: nn.Module, step: int, tokenizer: Any, send: Send = lambda numbers: None) -> None:
         """Measure and take it in, unless another process does, or this model cannot be read."""
@@ -288,7 +299,7 @@ class Monitor(TrainerCallback):
         name = type(whole).__name__
         if why := why_not_alone(model):
             raise CheckpointError(expected(name, "a network that one process has whole", why))
-        probe = Probe(network, name, self._texts, tokenizer, self._inputs)
+        probe = Probe(network, name, self._prompts, tokenizer, self._inputs)
         depth, former = probe.facts["layers"], self.series.facts.get("layers")
         if former not in (None, depth):
             raise ArgumentValueError(expected("model", f"{former} layers, as before", depth))

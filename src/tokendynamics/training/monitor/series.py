@@ -156,13 +156,13 @@ class Series(StoredResult):
 
     @property
     def headline(self) -> str:
-        """The network, how often it was looked at, and its state at the last look."""
-        model, looks = self.facts.get("model", "a network"), plural(len(self.looks), "look")
-        return f"{model}, {looks}: {answer(self)}"
+        """The network, how often it was measured, and its state at the last measurement."""
+        model, often = self.facts.get("model", "a network"), plural(len(self.looks), "measurement")
+        return f"{model}, {often}: {answer(self)}"
 
     @property
     def findings(self) -> list[str]:
-        """The state at the last look, what changed, and looks without numbers."""
+        """The state at the last measurement, what changed, and measurements without numbers."""
         return findings(self)
 
     @property
