@@ -80,7 +80,7 @@ def check(
     start = as_start(flow, x0)
     try:
         return [statement.check(flow, start, noise) for statement in chosen]
-    except torch.linalg.LinAlgError:
+    except torch.linalg.LinAlgError:  # pyright: ignore[reportPrivateImportUsage]
         matrices = "matrices whose sums and products are finite in float64, for the hypotheses to be measured"
         advice = "scale qk or ov towards 1"
         raise ArgumentValueError(expected("flow", matrices, "some that are too large or too small", advice)) from None
