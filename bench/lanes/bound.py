@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from numba import njit
 
-from tokendynamics.dynamics.engines.compiled.lanes import WIDTH, exp, floats, fma, load, room, sqrt, store
+from tokendynamics.dynamics.engines.compiled.lanes import WIDTH, exp, floats, fma, inlined, load, room, sqrt, store
 from tokendynamics.dynamics.engines.tableau import DOPRI5
 
 CHAINS = 8
@@ -29,10 +30,10 @@ def works() -> dict[str, Callable[[], float]]:
         return measured
 
     return {
-        "products": rate(_products),
-        "divisions": rate(_divisions),
-        "roots": rate(_roots),
-        "exponentials": rate(_exponentials),
+        "products": rate(_chained(_product)),
+        "divisions": rate(_chained(_division)),
+        "roots": rate(_chained(_root)),
+        "exponentials": rate(_chained(_exponential)),
     }
 
 
@@ -68,47 +69,42 @@ def _rate(work: Callable[[], object], results: int) -> float:
     return results / (time.process_time() - start)
 
 
-@njit(error_model="numpy")
-def _products(memory, times):
-    place = floats(memory)
-    factor, summand = load(place, 8), load(place, 9)
-    a, b, c, d = load(place, 0), load(place, 1), load(place, 2), load(place, 3)
-    e, f, g, h = load(place, 4), load(place, 5), load(place, 6), load(place, 7)
-    for _ in range(times):
-        a, b, c, d = fma(a, factor, summand), fma(b, factor, summand), fma(c, factor, summand), fma(d, factor, summand)
-        e, f, g, h = fma(e, factor, summand), fma(f, factor, summand), fma(g, factor, summand), fma(h, factor, summand)
-    store(place, 0, a + b + c + d + e + f + g + h)
+def _chained(step: Callable[..., Any]) -> Callable[[int, int], None]:
+    """Return a loop that takes a step in every chain, from the chain's value, a factor and a summand to the next."""
+
+    @njit(error_model="numpy")
+    def loop(memory, times):
+        place = floats(memory)
+        factor, summand = load(place, CHAINS), load(place, CHAINS + 1)
+        a, b, c, d = load(place, 0), load(place, 1), load(place, 2), load(place, 3)
+        e, f, g, h = load(place, 4), load(place, 5), load(place, 6), load(place, 7)
+        for _ in range(times):
+            a, b, c, d = (
+                step(a, factor, summand), step(b, factor, summand), step(c, factor, summand), step(d, factor, summand)
+            )  # fmt: skip
+            e, f, g, h = (
+                step(e, factor, summand), step(f, factor, summand), step(g, factor, summand), step(h, factor, summand)
+            )  # fmt: skip
+        store(place, 0, a + b + c + d + e + f + g + h)
+
+    return loop
 
 
-@njit(error_model="numpy")
-def _divisions(memory, times):
-    place = floats(memory)
-    number = load(place, 8)
-    a, b, c, d = load(place, 0), load(place, 1), load(place, 2), load(place, 3)
-    e, f, g, h = load(place, 4), load(place, 5), load(place, 6), load(place, 7)
-    for _ in range(times):
-        a, b, c, d = number / a, number / b, number / c, number / d
-        e, f, g, h = number / e, number / f, number / g, number / h
-    store(place, 0, a + b + c + d + e + f + g + h)
+@inlined
+def _product(x, factor, summand):
+    return fma(x, factor, summand)
 
 
-@njit(error_model="numpy")
-def _roots(memory, times):
-    place = floats(memory)
-    a, b, c, d = load(place, 0), load(place, 1), load(place, 2), load(place, 3)
-    e, f, g, h = load(place, 4), load(place, 5), load(place, 6), load(place, 7)
-    for _ in range(times):
-        a, b, c, d = sqrt(a), sqrt(b), sqrt(c), sqrt(d)
-        e, f, g, h = sqrt(e), sqrt(f), sqrt(g), sqrt(h)
-    store(place, 0, a + b + c + d + e + f + g + h)
+@inlined
+def _division(x, factor, summand):
+    return factor / x
 
 
-@njit(error_model="numpy")
-def _exponentials(memory, times):
-    place = floats(memory)
-    a, b, c, d = load(place, 0), load(place, 1), load(place, 2), load(place, 3)
-    e, f, g, h = load(place, 4), load(place, 5), load(place, 6), load(place, 7)
-    for _ in range(times):
-        a, b, c, d = exp(-a), exp(-b), exp(-c), exp(-d)
-        e, f, g, h = exp(-e), exp(-f), exp(-g), exp(-h)
-    store(place, 0, a + b + c + d + e + f + g + h)
+@inlined
+def _root(x, factor, summand):
+    return sqrt(x)
+
+
+@inlined
+def _exponential(x, factor, summand):
+    return exp(-x)

@@ -178,8 +178,10 @@ def test_matrices_are_equal_where_all_are() -> None:
 
 def test_two_networks_whose_states_are_undetermined_do_not_end_in_one_state() -> None:
     texts, names = {"one": PROMPTS["one"]}, ["a", "b"]
-    found = td.compare(network("llama"), network("llama", 1), texts=texts, names=names, weights=False, heads=False)
-    assert found.sentences[0].text.startswith("b vs a: the end states of both are undetermined. The difference in ")
+    comparison = td.compare(network("llama"), network("llama", 1), texts=texts, names=names, weights=False, heads=False)
+    assert comparison.sentences[0].text.startswith(
+        "b vs a: the end states of both are undetermined. The difference in "
+    )
 
 
 def test_a_factor_is_named_only_where_it_gives_the_size_of_the_tensor() -> None:
