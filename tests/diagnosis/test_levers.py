@@ -959,15 +959,20 @@ def test_levers_measured_on_other_texts_than_the_verdict_say_so() -> None:
     block.out.weight[:half, :half] = 60.0 * torch.eye(half)
     prompts = prompts_of("languages", 1)
     mixed = [prompts[place] for place in (0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11)]
-    advice = [
-        dict(td.diagnose(canvas.network, texts, baseline=None, directions=False, heads=False).verdict.lines)[
-            "What to do"
-        ]
-        for texts in (prompts, mixed)
+    diagnoses = [
+        td.diagnose(canvas.network, texts, baseline=None, directions=False, heads=False) for texts in (prompts, mixed)
     ]
+    advice = [dict(diagnosis.verdict.lines)["What to do"] for diagnosis in diagnoses]
     assert all(
         words.startswith("A single part causes most of the similarity: the attention of layer 3") for words in advice
     )
     unlike = " This was measured on 6 of 12 prompts, within which tokens are more alike than within the others."
     assert advice[0].endswith(unlike)
     assert "measured on" not in advice[1]
+    trials, verdict = diagnoses[1].levers, diagnoses[1].verdict
+    assert isinstance(trials, Levers)
+    whole = verdict.sentences[0].values["consensus_within"]
+    for beyond, sentence in ((0.11, unlike), (0.09, ""), (-0.09, ""), (-0.11, unlike.replace("more", "less"))):
+        finding = advice_finding(replace(trials, kappa=whole + beyond), verdict)
+        assert finding is not None
+        assert re.findall(r" This was measured on .*?others\.", finding.text) == ([sentence] if sentence else [])
