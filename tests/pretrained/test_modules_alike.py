@@ -94,8 +94,7 @@ def test_factors_are_those_of_the_numbered_modules_that_run(form: str) -> None:
 @pytest.mark.parametrize(
     ("form", "words"),
     [
-        ("two feed-forward parts", "no sum of its input, its attention and the output of one other module"),
-        ("mixed experts", "no sum of its input, its attention and the output of one other module"),
+        ("mixed experts", "no sum of its input and of outputs of its modules, each times a factor"),
         ("one norm twice", "what it adds comes from norm1, which runs 2 times in it"),
     ],
 )
@@ -111,6 +110,17 @@ def test_parts_that_one_module_does_not_give_have_no_gates(form: str, words: str
     assert ckpt.layout.layers[0].attention is not None
     with pytest.raises(CheckpointError, match=words):
         ckpt.under({"layer 1 attention": 0.5}).states(ids)
+
+
+def test_a_gate_acts_on_both_modules_of_a_feed_forward_part() -> None:
+    network, ckpt = _loaded("two feed-forward parts")
+    ids = torch.arange(6)
+    with ckpt.varied({"feed_forward": 0}):
+        varied = ckpt.states(ids).feed_forward
+    for block in network.blocks:
+        for parameter in (*block.mlp1[-1].parameters(), *block.mlp2[-1].parameters()):
+            parameter.data.zero_()
+    assert torch.equal(varied, ckpt.states(ids).feed_forward)
 
 
 def test_heads_that_two_modules_read_have_no_one_output_projection() -> None:

@@ -121,6 +121,12 @@ def notes_of(ckpt: Checkpoint) -> dict[str, str]:
     joining = [number for number, layer in enumerate(ckpt.layout.layers, 1) if layer.joins]
     if joining:
         notes.append(changed_between(joining))
+    ahead = [number for number, layer in enumerate(ckpt.layout.layers, 1) if layer.residual and layer.residual.ahead]
+    if ahead:
+        notes.append(
+            f"in {in_layers(ahead)} the feed-forward part, or half of it, acts before the attention, so what each of "
+            "them changes by itself is not measured"
+        )
     if ckpt.layout.decoder_alone:
         notes.append(_DECODER_ALONE)
     if outside := ckpt.layout.outside:

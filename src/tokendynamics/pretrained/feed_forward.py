@@ -117,11 +117,11 @@ def _of_the_attention(block: nn.Module, layout: BlockLayout) -> tuple[str, ...]:
     if attention is not None:
         kind = type(block.get_submodule(attention.module))
         names += [name for name, module in block.named_modules() if type(module) is kind]
-    others, beginnings = residual.feed_forward.split("."), []
+    others, beginnings = [name.split(".") for name in residual.feed_forward_modules], list[str]()
     for parts in (name.split(".") for name in names):
         # The shortest beginning that the feed-forward part does not have; none where the name is its own.
-        counts = range(1, len(parts) + 1)
-        beginnings += [".".join(parts[:count]) + "." for count in counts if parts[:count] != others[:count]][:1]
+        counts = (count for count in range(1, len(parts) + 1) if all(parts[:count] != of[:count] for of in others))
+        beginnings += [".".join(parts[:count]) + "." for count in counts][:1]
     return tuple(beginnings)
 
 
@@ -130,6 +130,8 @@ def _norm_before(block: nn.Module, layout: BlockLayout) -> tuple[str, Norm] | No
     residual, attention = layout.residual, layout.attention
     if residual is None or residual.kind != "added" or attention is None or attention.norm is None:
         return None
+    if residual.further or residual.ahead:
+        return None  # which of its modules reads which norm is not known
     name, does = attention.norm
     kind = type(block.get_submodule(name))
     used = {name, residual.attention_norm, residual.feed_forward_norm}

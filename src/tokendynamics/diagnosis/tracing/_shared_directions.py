@@ -187,17 +187,17 @@ def writing_factors(ckpt: Checkpoint, known: dict[int, Tensor]) -> dict[int, Ten
         known: From `output_factors`.
 
     Raises:
-        CheckpointError: In every layer a norm or a factor of each feature follows the heads.
+        CheckpointError: In every layer a norm or such a factor follows the heads, or the state is multiplied.
     """
     factors: dict[int, Tensor] = {}
     for number, layer in enumerate(ckpt.layout.layers, start=1):
         residual = layer.residual
-        adds = residual is not None and residual.kind == "added" and not residual.attention_norm
+        adds = residual is not None and residual.plain and not residual.attention_norm
         if number in known and residual is not None and adds and residual.attention_factor is not None:
             factors[number] = known[number] * residual.attention_factor
     if not factors:
         raise CheckpointError(
-            "a norm, or a factor that is learned or of each feature, follows the heads in every layer"
+            "a norm, or a factor that is learned, of each feature or of the state, follows the heads in every layer"
         )
     return factors
 

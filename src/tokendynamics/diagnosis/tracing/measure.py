@@ -291,11 +291,13 @@ def conventions_of_trace(
 def _sites_in_words(facts: Architecture, layout: Layout) -> str:
     having = [layer.residual is None or layer.residual.feed_forward is not None for layer in layout.layers]
     parts = "after the attention of each block"
-    if any(having):
+    if all(layer.residual is not None and layer.residual.ahead for layer in layout.layers):
+        parts = "after each block"
+    elif any(having):
         parts = "after the attention and after the feed-forward part of each block"
         parts += "" if all(having) and all(layer.attends for layer in layout.layers) else " that has one"
     if facts.norm_placement == "post":
-        return f"{parts}, {'each ' if any(having) else ''}with the norm behind it"
+        return f"{parts}, {'each ' if ' and ' in parts else ''}with the norm behind it"
     words = f"the residual state {parts}"
     return words + ("; the final norm apart, behind the last of them" if facts.has_final_norm else "")
 

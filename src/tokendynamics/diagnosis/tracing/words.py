@@ -256,20 +256,23 @@ def _updates(trace: xr.Dataset) -> Finding:
         return Finding(
             "Updates are not compared with neighbouring layers because there is only one layer.", "updates", {}
         )
-    words, values = [], {}
+    words, values, measured = [], {}, list[bool]()
     parts = parts_there(trace)
     # What the network itself adds before a layer is no update of the first part there.
     joins = np.isin(trace.layer.values[1:], joins_there(trace))
     for name, exists in parts.items():
         first = np.ones_like(joins) if name == "attention" else ~parts["attention"]
         sizes = np.where(exists & ~(joins & first), ratio.sel(component=name).values[1:], np.nan)
+        measured += np.isfinite(sizes[exists]).tolist()
         for layer in jumps(sizes):
             size, median = number(sizes[layer], 2), number(_of_neighbours(sizes, layer), 2)
             words.append(f"{part_of_layer(name, layer + 1)} ({size}; neighbouring layers {median})")
             values[f"{name} {layer + 1}"] = float(sizes[layer])
+    if not any(measured):
+        return Finding("Updates are not measured because no state shows between the parts of a layer.", "updates", {})
     if not words:
-        text = "No layer's update is unusually large relative to the residual stream."
-        return Finding(text, "updates", {})
+        whose = "No layer's update" if all(measured) else f"None of the {sum(measured)} updates that are measured"
+        return Finding(f"{whose} is unusually large relative to the residual stream.", "updates", {})
     return Finding(f"Unusually large updates relative to the residual stream: {listing(words)}.", "updates", values)
 
 

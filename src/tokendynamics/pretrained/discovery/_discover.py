@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, prod
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -180,23 +180,32 @@ def with_fixed_factors(
     with torch.no_grad(), as_before(network), apart(network), silenced():
         recorded = record(network, inputs(2))
         blocks = _blocks(network, recorded)
-    for place in numbers if len(blocks) == len(layers) else ():
-        layer, block = layers[place], blocks[place]
-        time = block.attentions[0][0] if block.attentions else None
-        other, _ = _residual(block.call, recorded, block.call.start if time is None else time, time)
-        if layer.residual is None:
-            continue
-        residual, attention = _with_known_factors(layer.residual, other), layer.attention
-        if attention is not None:
-            attention = replace(attention, after_output=attention.after_output or _factor_after(residual))
-        layers[place] = replace(layer, residual=residual, attention=attention)
+        for place in numbers if len(blocks) == len(layers) else ():
+            layer, block = layers[place], blocks[place]
+            time = block.attentions[0][0] if block.attentions else None
+            other, _ = _residual(block.call, recorded, block.call.start if time is None else time, time)
+            if layer.residual is None:
+                continue
+            residual, attention = _with_known_factors(layer.residual, other), layer.attention
+            if attention is not None:
+                attention = replace(attention, after_output=attention.after_output or _factor_after(residual))
+            layers[place] = replace(layer, residual=residual, attention=attention)
     return replace(discovery, layout=replace(discovery.layout, layers=tuple(layers)))
 
 
 def _has_factor(residual: Residual | None) -> bool:
     if residual is None:
         return False
-    return any(factor not in (None, 1.0) for factor in (residual.attention_factor, residual.feed_forward_factor))
+    return any(factor not in (None, 1.0) for factor in _factors_of(residual).values())
+
+
+def _factors_of(residual: Residual) -> dict[str, float | None]:
+    """Return every factor of a sum, by what it multiplies."""
+    factors = {name: getattr(residual, name) for name in _FACTORS}
+    return factors | dict(residual.further)
+
+
+_FACTORS = ("attention_factor", "feed_forward_factor", "attention_skip", "feed_forward_skip")
 
 
 def _factor_after(residual: Residual) -> AfterOutput:
@@ -207,15 +216,16 @@ def _factor_after(residual: Residual) -> AfterOutput:
 
 def _with_known_factors(residual: Residual, other: Residual | None) -> Residual:
     """Return a sum with None for each factor that is another one in a second pass with other weights."""
+    others = {} if other is None else _factors_of(other)
 
-    def known(name: Literal["attention_factor", "feed_forward_factor"]) -> float | None:
-        one, two = getattr(residual, name), None if other is None else getattr(other, name)
+    def known(name: str, one: float | None) -> float | None:
+        two = others.get(name)
         same = one is not None and two is not None and abs(one - two) <= _ROUNDING * abs(one)
         return one if same or one == 1.0 else None
 
-    return replace(
-        residual, attention_factor=known("attention_factor"), feed_forward_factor=known("feed_forward_factor")
-    )
+    factors: dict[str, Any] = {name: known(name, getattr(residual, name)) for name in _FACTORS}
+    further = tuple((name, known(name, factor)) for name, factor in residual.further)
+    return replace(residual, further=further, **factors)
 
 
 _ROUNDING = 1e-3

@@ -91,6 +91,39 @@ def takes_rows_apart(block: ModuleCall) -> bool:
     return inside and not _differ(*(output[1:] for output in rows))
 
 
+def acts_on(block: ModuleCall, source: str, target: str) -> bool | None:
+    """Tell whether the output of one module inside a block changes with that of another one.
+
+    Args:
+        block: Its call, which is repeated with other outputs of the first.
+        source: Name of the first module in the network.
+        target: Name of the other one.
+
+    Returns:
+        None where the block cannot be run by itself, or does not run one of them.
+    """
+    if block.x is None:
+        return None
+    prefix, given, changing = f"{block.name}." if block.name else "", list[Tensor](), list[bool]()
+
+    def change(states: Tensor) -> Tensor | None:
+        return states.roll(1, dims=-1) + states.std() if changing else None
+
+    with Hooks() as hooks:
+        try:
+            modules = [block.module.get_submodule(name.removeprefix(prefix)) for name in (source, target)]
+        except AttributeError:
+            return None
+        hooks.after(modules[0], change)
+        hooks.after(modules[1], lambda states: given.append(states.clone()))
+        usual = _outputs(block, [block.x])
+        changing.append(True)
+        outputs = None if usual is None else _outputs(block, [block.x])
+    if outputs is None or len(given) != 2 or given[0].shape != given[1].shape:
+        return None
+    return _differ(given[1], given[0])
+
+
 def keys_of_another_sequence(block: ModuleCall) -> bool:
     """Tell whether the keys of a block's attention stay as they are when its states are others.
 

@@ -201,6 +201,13 @@ class BlockLayout:
             return None, None
         return self.residual.attention if self.attends else None, self.residual.feed_forward
 
+    @property
+    def modules_of_parts(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The modules whose outputs a gate on each part multiplies: a feed-forward part may be of several."""
+        attention = self.parts[0]
+        several = () if self.residual is None else self.residual.feed_forward_modules
+        return () if attention is None else (attention,), several
+
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:

@@ -183,15 +183,20 @@ def _residual(residual: Residual) -> list[tuple[str, str]]:
             return f"a factor of each feature, or a learned one · {name}"
         return name if factor == 1.0 else f"{factor:.6g} · {name}"
 
-    attention = "" if residual.attention is None else part(residual.attention, residual.attention_factor)
-    if residual.feed_forward is None:
-        return [("sum", f"state + {attention}")]
-    if residual.attention is None:
-        return [("sum", f"state + {part(residual.feed_forward, residual.feed_forward_factor)}")]
-    feed_forward = part(residual.feed_forward, residual.feed_forward_factor)
-    if residual.kind == "norm after":
-        return [
-            ("sum", f"{residual.feed_forward_norm}({residual.attention_norm}(state + {attention}) + {feed_forward})")
-        ]
-    order = "both read the same state" if residual.parallel else "one after the other"
-    return [("sum", f"state + {attention} + {feed_forward}, {order}")]
+    skips = (residual.attention_skip, residual.feed_forward_skip)
+    state, later = (
+        "a learned factor · " if skip is None else "" if skip == 1.0 else f"{skip:.6g} · " for skip in skips
+    )
+    factors = [*residual.further, (residual.feed_forward or "", residual.feed_forward_factor)]
+    ahead = [part(name, factor) for name, factor in factors if name in residual.ahead]
+    behind = [part(name, factor) for name, factor in factors if name and name not in residual.ahead]
+    attention = [] if residual.attention is None else [part(residual.attention, residual.attention_factor)]
+    first = " + ".join([f"{state}state", *ahead, *attention])
+    if residual.kind == "norm after" and residual.attention_norm is not None:
+        first = f"{residual.attention_norm}({first})"
+    whole = " + ".join([f"{later}({first})" if later else first, *behind])
+    if residual.kind == "norm after" and residual.feed_forward_norm is not None:
+        whole = f"{residual.feed_forward_norm}({whole})"
+    if residual.kind == "norm after" or not attention or not ahead + behind:
+        return [("sum", whole)]
+    return [("sum", f"{whole}, {'both read the same state' if residual.parallel else 'one after the other'}")]

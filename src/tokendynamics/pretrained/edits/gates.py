@@ -111,8 +111,8 @@ class GatedNetwork(Hooks):
             self._intercept(block)
             self.before_block(block, layer.sites, partial(self._enter, name))
             of_module: dict[nn.Module, list[int]] = {}  # BEiT gives both parts by one module, one after the other
-            for part, module in enumerate(layer.parts):
-                if module is not None:
+            for part, names_of_part in enumerate(layer.modules_of_parts):
+                for module in names_of_part:
                     of_module.setdefault(block.get_submodule(module), []).append(part)
             for module, parts in of_module.items():
                 self.after(module, partial(self._gated, module, parts))

@@ -51,6 +51,8 @@ def why_not_scaled(layout: Layout, variant: Variant) -> str:
             return f"the logits of layer {number} are not a form of its states"
         if attention.after_heads:
             return f"{attention.after_heads[0]} acts on the outputs of the heads of layer {number}"
+        if attention.after_output == "a function":
+            return f"a function acts on the output of the attention of layer {number}"
     return ""
 
 

@@ -310,6 +310,8 @@ class StateWatch(Hooks):
             self.attention.append(torch.full_like(y, torch.nan))
 
     def _site(self, block: nn.Module, residual: Residual, in_place: bool) -> None:
+        if residual.after_attention is None:
+            return
         name, side = residual.after_attention
         module, known = block.get_submodule(name), residual.attention_factor
         if side == "sum" and known is None:

@@ -420,8 +420,8 @@ class VariedNetwork(Hooks):
         layers = zip(self._layout.blocks, self._layout.layers, gates.tolist(), strict=True)
         of_module: dict[nn.Module, list[float]] = {}
         for block, layer, of_layer in layers:
-            for module, gate in zip(layer.parts, of_layer, strict=True):
-                if module is not None:
+            for names, gate in zip(layer.modules_of_parts, of_layer, strict=True):
+                for module in names:
                     of_module.setdefault(self.network.get_submodule(f"{block}.{module}"), []).append(gate)
         for module, of_calls in of_module.items():
             if any(gate != 1 for gate in of_calls):
@@ -551,6 +551,9 @@ def _scale(
     residual = layout.residual
     if residual is None:
         raise CheckpointError(expected(where, "a block whose parts are found", layout.problem))
+    if part == "feed_forward" and residual.further:
+        came = f"{len(residual.feed_forward_modules)} ({', '.join(residual.feed_forward_modules)})"
+        raise CheckpointError(expected(where, "one module that writes to the residual stream", came))
     norm = residual.attention_norm if part == "attention" else residual.feed_forward_norm
     ending, above = residual.kind == "added" and norm is not None, 0.0
     module = block.get_submodule(norm if ending and norm is not None else _writer(block, layout, part, dim, where))

@@ -1,0 +1,293 @@
+"""Blocks that add their parts in other ways than x + f(x): states, gates and words against edits of the weights."""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import tokendynamics as td
+from tokendynamics.diagnosis.tracing.layer_states import layer_states
+from tokendynamics.diagnosis.tracing.words import detailed_findings
+from tokendynamics.numerics import CheckpointError
+from tokendynamics.pretrained.discovery.words import block_in_words
+
+DIM, HEADS, VOCABULARY = 16, 4, 40
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(DIM, DIM) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (part(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (self.q, self.k, self.v))
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.o(y.transpose(1, 2).flatten(2))
+
+
+class FeedForward(nn.Module):
+    def __init__(self, width: int = 24) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(DIM, width), nn.Linear(width, DIM)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(functional.gelu(self.up(x)))
+
+
+class Convolution(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.down = nn.Conv1d(DIM, DIM, 3, padding=1), nn.Linear(DIM, DIM)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.inner(x.mT).mT)
+
+
+class Block(nn.Module):
+    """One way of adding up; `middle` keeps the state after the attention, where there is one."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form, self.middle = form, torch.empty(0)
+        self.n0, self.n1, self.n2, self.n3 = (nn.LayerNorm(DIM) for _ in range(4))
+        self.attn, self.ff, self.ff0, self.conv = Attention(), FeedForward(), FeedForward(8), Convolution()
+        self.skips = nn.Parameter(torch.tensor([0.9, 1.1, 0.8, 1.2]))
+
+    def keep(self, x: Tensor) -> Tensor:
+        self.middle = x.detach().clone()
+        return x
+
+    def forward(self, x: Tensor) -> Tensor:
+        attn, ff, ff0, s = self.attn, self.ff, self.ff0, self.skips
+        match self.form:
+            case "deep norm":
+                x = self.keep(self.n1(1.7 * x + attn(x)))
+                return self.n2(1.7 * x + ff(x))
+            case "learned deep norm":
+                x = self.keep(self.n1(s[0] * x + attn(x)))
+                return self.n2(s[1] * x + ff(x))
+            case "halved":
+                x = self.keep((x + attn(self.n1(x))) * 0.5**0.5)
+                return (x + ff(self.n2(x))) * 0.5**0.5
+            case "learned":
+                x = self.keep(s[0] * x + s[1] * attn(self.n1(x)))
+                return s[2] * x + s[3] * ff(self.n2(x))
+            case "parallel, times 0.7":
+                n = self.n1(x)
+                return 0.7 * (x + attn(n) + ff(n))
+            case "attention alone":
+                return self.keep(0.8 * x + attn(self.n1(x)))
+            case "macaron":
+                x = x + 0.5 * ff0(self.n0(x))
+                x = x + attn(self.n1(x))
+                return x + 0.5 * ff(self.n2(x))
+            case "macaron with a norm":
+                x = x + 0.5 * ff0(self.n0(x))
+                x = x + attn(self.n1(x))
+                return self.n3(x + 0.5 * ff(self.n2(x)))
+            case "feed-forward first":
+                x = x + ff(self.n2(x))
+                return x + attn(self.n1(x))
+            case "feed-forward first, norms by functions":
+                x = x + ff(functional.layer_norm(x, (DIM,)))
+                return x + attn(functional.layer_norm(x, (DIM,)))
+            case "norms by functions":
+                x = self.keep(x + attn(functional.layer_norm(x, (DIM,))))
+                return x + ff(functional.layer_norm(x, (DIM,)))
+            case "parallel, feed-forward first":
+                n = functional.layer_norm(x, (DIM,))
+                m, a = ff(n), attn(n)
+                self.keep(x + a)
+                return x + a + m
+            case "shared expert":
+                x = self.keep(x + attn(self.n1(x)))
+                n = self.n2(x)
+                return x + ff(n) + 0.5 * ff0(n)
+            case "adapter behind":
+                x = self.keep(x + attn(self.n1(x)))
+                x = x + ff(self.n2(x))
+                return x + ff0(x)
+            case "conformer":
+                x = x + 0.5 * ff0(self.n0(x))
+                x = x + attn(self.n1(x))
+                x = x + self.conv(self.n3(x))
+                return x + 0.5 * ff(self.n2(x))
+            case "adapter of a part":
+                a = attn(self.n1(x))
+                x = x + a + self.conv.down(a)
+                return x + ff(self.n2(x))
+            case "macaron, norms by functions":
+                x = x + 0.5 * ff0(functional.layer_norm(x, (DIM,)))
+                x = x + attn(functional.layer_norm(x, (DIM,)))
+                return x + 0.5 * ff(functional.layer_norm(x, (DIM,)))
+            case "gated":
+                gate = self.conv.down(x).sigmoid()
+                x = (1 - gate) * x + gate * attn(self.n1(x))
+                return x + ff(self.n2(x))
+            case "from its norm":
+                x = self.n1(x)
+                x = x + attn(x)
+                return x + ff(self.n2(x))
+        raise ValueError(self.form)
+
+
+class Network(nn.Module):
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(VOCABULARY, DIM), nn.Embedding(32, DIM)
+        self.blocks, self.norm = nn.ModuleList([Block(form) for _ in range(3)]), nn.LayerNorm(DIM)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.words(ids) + self.places(torch.arange(ids.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        return self.norm(x)
+
+
+def network_of(form: str) -> Any:
+    torch.manual_seed(0)
+    network = Network(form).eval()
+    for parameter in network.parameters():
+        parameter.data += 0.15 * torch.randn_like(parameter)
+    return network
+
+
+@cache
+def read(form: str) -> tuple[Any, Any]:
+    """Return a network and its checkpoint, which no test changes."""
+    network = network_of(form)
+    return network, td.load(network, inputs=lambda count: {"ids": torch.randint(0, VOCABULARY, (count, 7))})
+
+
+IDS = torch.randint(0, VOCABULARY, (9,), generator=torch.Generator().manual_seed(1))
+
+FORMS = {
+    "deep norm": ("n2(1.7 · (n1(1.7 · state + attn)) + ff)", ("ff",)),
+    "learned deep norm": ("n2(a learned factor · (n1(a learned factor · state + attn)) + ff)", ("ff",)),
+    "halved": (
+        "0.707107 · (0.707107 · state + 0.707107 · attn) + 0.707107 · ff, one after the other",
+        ("ff",),
+    ),
+    "learned": (
+        "a learned factor · (a learned factor · state + a factor of each feature, or a learned one · attn) + a factor "
+        "of each feature, or a learned one · ff, one after the other",
+        ("ff",),
+    ),
+    "parallel, times 0.7": ("0.7 · state + 0.7 · attn + 0.7 · ff, both read the same state", ("ff",)),
+    "attention alone": ("0.8 · state + attn", ()),
+    "macaron": ("state + 0.5 · ff0 + attn + 0.5 · ff, one after the other", ("ff0", "ff")),
+    "macaron with a norm": ("n3(state + 0.5 · ff0 + attn + 0.5 · ff)", ("ff0", "ff")),
+    "feed-forward first": ("state + ff + attn, one after the other", ("ff",)),
+    "feed-forward first, norms by functions": ("state + ff + attn, one after the other", ("ff",)),
+    "norms by functions": ("state + attn + ff, one after the other", ("ff",)),
+    "parallel, feed-forward first": ("state + attn + ff, both read the same state", ("ff",)),
+    "shared expert": ("state + attn + ff + 0.5 · ff0, one after the other", ("ff", "ff0")),
+    "adapter behind": ("state + attn + ff + ff0, one after the other", ("ff", "ff0")),
+}
+"""How a sum is described, and the modules of its feed-forward part."""
+
+
+def states_of(network: Any) -> tuple[Tensor, Tensor]:
+    """Return the states before and after all blocks by hooks, and those that the blocks kept after their attention."""
+    states: list[Tensor] = []
+    hooks = [
+        block.register_forward_hook(lambda *given: states.append(given[2].detach().clone())) for block in network.blocks
+    ]
+    hooks.append(
+        network.blocks[0].register_forward_pre_hook(lambda *given: states.append(given[1][0].detach().clone()))
+    )
+    with torch.no_grad():
+        network(IDS[None])
+    for hook in hooks:
+        hook.remove()
+    return torch.cat(states), torch.stack([block.middle for block in network.blocks])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_states_and_sums_are_those_of_the_block(form: str) -> None:
+    network, ckpt = read(form)
+    states, middle = states_of(network)
+    found = ckpt.states(IDS)
+    assert torch.equal(found.feed_forward, states)
+    if middle.numel():
+        torch.testing.assert_close(found.attention[1:], middle[:, 0])
+    else:  # no state of the network is one after the attention alone
+        assert found.attention.isnan().all()
+    assert dict(block_in_words(ckpt.layout.layers[1]))["sum"] == FORMS[form][0]
+
+
+@pytest.mark.parametrize("gate", [0.5, 0.0, -1.3])
+@pytest.mark.parametrize(
+    ("form", "part"),
+    [(form, part) for form, (_, names) in FORMS.items() for part in ("attention", "feed_forward")[: 1 + len(names)]],
+)
+def test_a_gate_is_an_edit_of_the_weights(form: str, part: str, gate: float) -> None:
+    network, ckpt = read(form)
+    edited, writers = copy.deepcopy(network), ["attn.o"]
+    if part == "feed_forward":
+        writers = [f"{name}.down" for name in FORMS[form][1]]
+    for name in writers:
+        for parameter in edited.blocks[1].get_submodule(name).parameters():
+            parameter.data *= gate
+    wanted = states_of(edited)[0]
+    with ckpt.varied({f"layer 2 {part}": gate}):
+        varied = ckpt.states(IDS).feed_forward
+    assert float((varied - wanted).abs().max()) < 1e-6 * float(wanted.abs().max())
+    with ckpt.gated() as gated, torch.no_grad():
+        gates = torch.ones(gated.exists.shape, dtype=torch.float64)
+        gates[1, ["attention", "feed_forward"].index(part)] = gate
+        passed = gated.run(ckpt.one_pack([IDS]), gates)
+    assert float((torch.stack(passed.states)[:, 0] - wanted).abs().max()) < 1e-6 * float(wanted.abs().max())
+
+
+@pytest.mark.parametrize(
+    ("form", "words"),
+    [
+        ("conformer", "it adds the outputs of 4 modules (ff0, attn, conv, ff), of which conv may act on other tokens"),
+        ("adapter of a part", "conv.down acts on|is no sum of its input and of outputs of its modules"),
+        ("macaron, norms by functions", "ff0 acts on further parts of the sum, and no module reads the state after it"),
+        ("gated", "is no sum of its input and of outputs of its modules, each times a factor"),
+        ("from its norm", "is no sum of its input and of outputs of its modules, each times a factor"),
+    ],
+)
+def test_other_sums_have_no_gates(form: str, words: str) -> None:
+    network, ckpt = read(form)
+    assert torch.equal(ckpt.states(IDS).feed_forward, states_of(network)[0])
+    with pytest.raises(CheckpointError) as error:
+        ckpt.gated()
+    assert any(clause in str(error.value) for clause in words.split("|"))
+
+
+TEXTS = [torch.randint(0, VOCABULARY, (9,), generator=torch.Generator().manual_seed(seed)) for seed in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("form", "ahead", "measured"),
+    [
+        ("macaron", True, False),
+        ("feed-forward first", True, False),
+        ("conformer", False, False),
+        ("halved", False, True),
+    ],
+)
+def test_what_is_not_measured_between_the_parts_is_said(form: str, ahead: bool, measured: bool) -> None:
+    trace = td.trace(read(form)[1], TEXTS)
+    words = [finding.text for finding in detailed_findings(trace, layer_states(trace))]
+    assert ("Updates are not measured because no state shows between the parts of a layer." in words) != measured
+    note = "acts before the attention, so what each of them changes by itself is not measured"
+    assert (note in trace.attrs.get("notes", "")) == ahead
+    assert bool(trace.update_ratio.isel(layer=1, component=0).isnull().all()) != measured
+
+
+def test_what_heads_add_is_not_read_where_the_state_is_multiplied() -> None:
+    for form, there in (("halved", False), ("norms by functions", True)):
+        shared = td.shared_directions(read(form)[1], TEXTS)
+        words = "a norm, or a factor that is learned, of each feature or of the state, follows the heads in every layer"
+        assert shared.attrs["no_heads"] == ("" if there else words)
+        assert ("written_by_head" in shared) == there
