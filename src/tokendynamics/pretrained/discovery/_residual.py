@@ -623,7 +623,7 @@ def _check_streams(
         if read is None and any(acts_on(block, call.name, later.name) is not False for later, _ in parts[place + 1 :]):
             raise LayoutNotFoundError(
                 f"{inside.name(call)} acts on further parts of the sum, and no module reads the state after it: "
-                "gates on the parts cannot be told apart"
+                "gates cannot act on it alone"
             )
     return after
 
