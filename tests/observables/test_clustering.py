@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tokendynamics.numerics.errors import ArgumentValueError
-from tokendynamics.observables import _clusters, clusters
+from tokendynamics.observables import clusters, direction_clustering
 
 
 def circle(angles):
@@ -80,7 +80,7 @@ def test_blocks_of_rows_count_what_all_pairs_at_once_do(pairs, angle, monkeypatc
     random = np.random.default_rng(1)
     x = np.concatenate([random.standard_normal((5, 40, 2)), np.ones((1, 40, 2)), _chains(40)[0][None]])
     wanted = clusters(x, angle)
-    monkeypatch.setattr(_clusters, "_PAIRS", pairs)
+    monkeypatch.setattr(direction_clustering, "_PAIRS", pairs)
     assert clusters(x, angle).tolist() == wanted.tolist()
 
 
@@ -99,4 +99,4 @@ def test_many_tokens_are_counted_without_a_matrix_of_all_pairs():
     with Sizes():
         assert clusters(x, 1.1e-4) == arcs
         assert clusters(np.ones((2500, 2)), 0.0) == 1
-    assert largest <= _clusters._PAIRS < 2500**2 / 4
+    assert largest <= direction_clustering._PAIRS < 2500**2 / 4

@@ -20,10 +20,11 @@ from tokendynamics.numerics.arguments import (
     as_integer,
     as_not_negative,
     as_states,
+    first_index,
+    first_token,
     like,
 )
 from tokendynamics.numerics.errors import expected, shown
-from tokendynamics.numerics.places import first_index, first_token
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.spaces import Normalized, Space
 from tokendynamics.spaces.geometry import Geometry, geometry_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tokendynamics.numerics.arguments import first_system
 from tokendynamics.numerics.errors import ArgumentValueError, expected
-from tokendynamics.numerics.places import first_system
 
 NEAR_ZERO = 1e-3
 """|λ| below which `positional` (Table 7) calls an eigenvalue of the value map near zero. Absolute: it depends on

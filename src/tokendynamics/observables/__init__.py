@@ -8,20 +8,16 @@ in; results have the dtype of `x` (float32 stays float32, half precision comes b
 from __future__ import annotations
 
 from tokendynamics.observables._agreement import agreement_with_first, consensus, first_token_function, mean_pair_cosine
-from tokendynamics.observables._clusters import clusters
 from tokendynamics.observables._distances import diameter, norms, pairwise_distances
-from tokendynamics.observables._energies import interaction_energy, log_interaction_energy, log_potential, potential
-from tokendynamics.observables._half_space_functions import (
-    coordinate_along,
-    direction_deficit,
-    hemisphere_function,
-    wendel_probability,
-)
 from tokendynamics.observables._interactions import (
+    interaction_energy,
     interaction_sums,
     log_interaction,
+    log_interaction_energy,
     log_interaction_gradient,
     log_interaction_sums,
+    log_potential,
+    potential,
     riemannian_metric,
 )
 from tokendynamics.observables._quadratic import (
@@ -33,8 +29,15 @@ from tokendynamics.observables._quadratic import (
 )
 from tokendynamics.observables._rank import effective_rank, rank_one_distance, stable_rank
 from tokendynamics.observables._repetition import Repetition, repetition
-from tokendynamics.observables.direction_clustering import DirectionClusters, direction_clusters
-from tokendynamics.observables.half_space import Hemisphere, hemisphere
+from tokendynamics.observables.direction_clustering import DirectionClusters, clusters, direction_clusters
+from tokendynamics.observables.half_space import (
+    Hemisphere,
+    coordinate_along,
+    direction_deficit,
+    hemisphere,
+    hemisphere_function,
+    wendel_probability,
+)
 from tokendynamics.observables.share_decomposition import Shares, relative_kappa, shares
 
 __all__ = [

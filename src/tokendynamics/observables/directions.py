@@ -7,8 +7,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import first_system, first_token
 from tokendynamics.numerics.errors import expected
-from tokendynamics.numerics.places import first_system, first_token
 
 # Sums of squares of numbers in this range stay clear of both ends of float64.
 SMALLEST_SAFE, LARGEST_SAFE = 1e-140, 1e140

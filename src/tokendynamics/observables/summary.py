@@ -10,9 +10,8 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
-from tokendynamics.numerics.arguments import ArrayLike, as_states, check_finite
+from tokendynamics.numerics.arguments import ArrayLike, as_states, check_finite, first_system
 from tokendynamics.numerics.errors import expected
-from tokendynamics.numerics.places import first_system
 from tokendynamics.observables._distances import euclidean
 from tokendynamics.observables._rank import exp_entropy
 from tokendynamics.observables.directions import LARGEST_SAFE, SMALLEST_SAFE, lengths, refuse_zero_tokens

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from tokendynamics.numerics import CheckpointError
+from tokendynamics.numerics.arguments import first_index
 from tokendynamics.numerics.errors import expected
-from tokendynamics.numerics.places import first_index
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.pretrained.edits.language_head import base_of, empty_with_head
 from tokendynamics.pretrained.other_libraries import refusing, silenced

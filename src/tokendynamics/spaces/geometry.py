@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import first_token
 from tokendynamics.numerics.errors import expected
-from tokendynamics.numerics.places import first_token
 from tokendynamics.spaces.retraction import inner, normalized, refuse_zero, tangent_part
 from tokendynamics.spaces.space import Space
 

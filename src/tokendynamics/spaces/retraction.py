@@ -9,9 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.arguments import ArrayLike, as_square, as_states, like
+from tokendynamics.numerics.arguments import ArrayLike, as_square, as_states, first_token, like
 from tokendynamics.numerics.errors import expected
-from tokendynamics.numerics.places import first_token
 
 
 def inner(

@@ -7,14 +7,14 @@ from tokendynamics.theorems._closed_forms import (
     predict_gaussian_moments,
     predict_interaction_window,
     predict_long_context,
+    predict_noise_transition,
+    predict_position_correlation,
     predict_strong_centers,
     predict_two_clusters,
 )
 from tokendynamics.theorems._evaluate import certify, check
 from tokendynamics.theorems._families import Family
-from tokendynamics.theorems._noise_threshold import predict_noise_transition
 from tokendynamics.theorems._papers import PAPERS
-from tokendynamics.theorems._position_correlation import predict_position_correlation
 from tokendynamics.theorems._search import Counterexample, Search, search_counterexample
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.atlas import ATLAS

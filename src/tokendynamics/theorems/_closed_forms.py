@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from scipy.integrate import solve_ivp
-from scipy.special import betainc
+from scipy.optimize import brentq
+from scipy.special import betainc, exprel, gammaln, ive
 
 from tokendynamics.dynamics.options import read_times
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.arguments import ArrayLike, as_finite, as_square, as_tensor
+from tokendynamics.numerics.arguments import ArrayLike, as_finite, as_not_negative, as_square, as_tensor
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.theorems._hypotheses import LIMIT_AT_ZERO
 from tokendynamics.words import number
 
 _RTOL, _ATOL = 1e-12, 1e-14
@@ -417,3 +420,163 @@ def predict_strong_centers(tokens: int | None, dim: int, radius: ArrayLike) -> n
         return np.asarray(1 / share)
     share = np.maximum(share, _SMALLEST)  # of smaller caps ℓ are apart, in every digit
     return np.asarray(-np.expm1(tokens * np.log1p(-share)) / share)
+
+
+_LARGEST_BETA = 1e6
+"""β beyond which the series would take more than some million terms."""
+_FURTHER = 200
+
+
+def _log_series(parameter: float, beta: float) -> float:
+    """Return log ₀F₁(; parameter; β²/4).
+
+    With ``F(c) = ₀F₁(; c; β²/4) = Σ_k (β²/4)^k / (k! (c)_k)`` the Bessel function is
+    ``I_ν(β) = (β/2)^ν F(ν + 1) / Γ(ν + 1)``: what cancels or overflows is left out, and all terms are positive.
+    """
+    if beta == 0:
+        return 0.0
+    # The largest term is before β/2, and those after β fall faster than 4^−k.
+    k = np.arange(int(beta) + _FURTHER, dtype=np.float64)
+    terms = 2 * k * (math.log(beta) - math.log(2)) - gammaln(k + 1) - (gammaln(k + parameter) - gammaln(parameter))
+    largest = terms.max()
+    return float(largest + np.log(np.exp(terms - largest).sum()))
+
+
+class NoiseTransition(NamedTuple):
+    """Where tokens with noise gather; see `predict_noise_transition`.
+
+    Attributes:
+        coupling: K_#, 0 where it is below the smallest float.
+        log_coupling: log K_#, which falls like −β.
+        tricritical_beta: ``β_*``.
+    """
+
+    coupling: float
+    log_coupling: float
+    tricritical_beta: float
+
+
+@typed_arguments
+def predict_noise_transition(beta: float, dim: int) -> NoiseTransition:
+    """Return the coupling K_# from which on tokens with noise do not stay uniform on the sphere, and ``β_*``.
+
+    Infinitely many tokens move by ``dy = K (I − yyᵀ) mean_j(e^{β y·y_j} y_j) dt`` and a Brownian motion of generator
+    ½Δ. A small harmonic of degree k grows at the rate ``k (k + d − 2)/2 · (2Kλ_k/β − 1)``, λ_k being the Funk–Hecke
+    eigenvalues of e^{β y·y'}, of which that of degree 1 is the largest: the uniform law is linearly stable below
+
+        K_# = β^{d/2} / (2^{d/2} Γ(d/2) I_{d/2}(β)) = d / (2 ₀F₁(; d/2 + 1; β²/4)).
+
+    With noise of strength σ and ov = cI the coupling is K = ω c e^{−offset}/σ². ``β_*`` is the root of
+    ``I_{d/2+1}(β) / I_{d/2}(β) = 1/d``: for ``β ≤ β_*`` the uniform law is the only minimizer of the free energy up to
+    K_#, and order grows continuously from there; for ``β > β_*`` it is no minimizer at K_#, and order comes by a jump.
+
+    Source: `noise`, its abstract; K_# derived again as above.
+
+    Args:
+        beta: β from 0 to 10⁶, qk = βI.
+        dim: d ≥ 2.
+
+    Raises:
+        ArgumentValueError: Another β, or fewer than two dimensions.
+
+    >>> transition = predict_noise_transition(700.0, 3)
+    >>> round(transition.log_coupling, 5), round(transition.tricritical_beta, 5)
+    (-686.89641, 1.81615)
+    >>> predict_noise_transition(0.0, 2).coupling  # that of Kuramoto's model
+    1.0
+    """
+    if as_not_negative(beta, "beta") > _LARGEST_BETA:
+        raise ArgumentValueError(expected("beta", f"at most {_LARGEST_BETA:g}", repr(beta)))
+    if dim < 2:
+        raise ArgumentValueError(expected("dim", "at least 2", str(dim)))
+    log_coupling = math.log(dim / 2) - _log_series(dim / 2 + 1, beta)
+    return NoiseTransition(math.exp(log_coupling), log_coupling, _tricritical_beta(dim))
+
+
+@lru_cache
+def _tricritical_beta(dim: int) -> float:
+    def excess(beta: float) -> float:
+        ratio = _log_series(dim / 2 + 2, beta) - _log_series(dim / 2 + 1, beta)
+        return math.log(beta / (dim + 2)) + ratio + math.log(dim)
+
+    # I_{ν+1}/I_ν is below β/(2ν + 2), and above β/(2ν + 2 + β).
+    root: Any = brentq(excess, (dim + 2) / dim, (dim + 2) / (dim - 1), xtol=1e-15)
+    return float(root)
+
+
+@typed_arguments
+def predict_position_correlation(
+    times: ArrayLike, source: ArrayLike, position: ArrayLike = 1.0, *, beta: float, mode: int = 1, decay: float = 0.0
+) -> np.ndarray:
+    """Return ℓ times the correlation of a token of a long text with the start of an earlier one, on the circle.
+
+    Of ℓ tokens at independent uniform angles, under a causal mask with exponential weights, qk = βI and ov = I, token
+    i looks at token j with a further factor e^{−λ(i − j)/ℓ} over the sum of these factors. For σ₀ = j/ℓ below σ = i/ℓ
+
+        ℓ E cos n(θ_i(t) − θ_j(0)) → g(t) = k Σ_{m ≥ 1} (at)^m Y^{m − 1} / (m! (m − 1)!),   a = n² I_n(β)/β,
+        k = λ e^{−λ(σ − σ₀)} / (1 − e^{−λσ}),   Y = log((e^{λσ} − 1)/(e^{λσ₀} − 1)),
+
+    which is k √(at/Y) I₁(2√(atY)); for λ = 0, the mask alone, k = 1/σ and Y = log(σ/σ₀). It solves g' = a(k + ∫ k g).
+    First and last tokens of a text are kept best: at σ = 1, g has one minimum in σ₀ between them where λ > 0 and
+    at < min{3 − √3, 2(1 − e^{−λ})}. With ov = cI and a factor ω of the weights, ωct stands for t.
+
+    Source: `kinetic`, the proposition on the Volterra equation and the theorem on the U-shape. Its velocities are β
+    times those here, and so is its a.
+
+    Args:
+        times: t ≥ 0 since the start, any shape.
+        source: σ₀, above 0, of a shape that fits the others by broadcasting.
+        position: σ, from σ₀ to 1.
+        beta: β ≥ 0.
+        mode: n ≥ 1.
+        decay: λ ≥ 0.
+
+    Returns:
+        Of the broadcast shape, float64, to about 12 digits.
+
+    Raises:
+        ArgumentValueError: A time below 0, positions that are not 0 < σ₀ ≤ σ ≤ 1, a mode below 1, a negative β or λ,
+            or a correlation that overflows.
+
+    >>> predict_position_correlation(1.0, [0.01, 0.2, 1.0], beta=1.0, decay=2.0).round(4)
+    array([0.6843, 0.5074, 1.3072])
+    """
+    beta, decay = as_not_negative(beta, "beta"), as_not_negative(decay, "decay")
+    if mode < 1:
+        raise ArgumentValueError(expected("mode", "at least 1", str(mode)))
+    t, near, far = np.broadcast_arrays(*(np.asarray(value, dtype=np.float64) for value in (times, source, position)))
+    if not bool(np.all((t >= 0) & np.isfinite(t))):
+        raise ArgumentValueError(expected("times", "finite times of at least 0", f"the least is {t.min()}"))
+    if not bool(np.all((near > 0) & (near <= far) & (far <= 1))):
+        raise ArgumentValueError(
+            expected("source", "0 < source ≤ position ≤ 1", f"source down to {near.min()}, position up to {far.max()}")
+        )
+    kernel, distance = _kernel(near, far, decay)
+    strength = _mode_rate(mode, beta) * t
+    root = np.sqrt(strength * distance)
+    with np.errstate(over="ignore", invalid="ignore"):
+        bessel = np.where(root > 0, ive(1, 2 * root) * np.exp(2 * root) / np.where(root > 0, root, 1.0), 1.0)
+        correlation = kernel * strength * bessel
+    if not bool(np.isfinite(correlation).all()):
+        raise ArgumentValueError(expected("times", "times at which the correlation is finite in float64", str(t.max())))
+    return np.asarray(correlation)
+
+
+def _kernel(near: np.ndarray, far: np.ndarray, decay: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return k and Y, without the exponentials that overflow."""
+
+    def mass(position: np.ndarray) -> np.ndarray:
+        """Return (1 − e^{−λσ})/λ, which is σ for λ = 0."""
+        return position * exprel(-decay * position)
+
+    gap = decay * (far - near)
+    return np.asarray(np.exp(-gap) / mass(far)), np.asarray(gap + np.log(mass(far) / mass(near)))
+
+
+def _mode_rate(mode: int, beta: float) -> float:
+    """Return n² I_n(β)/β."""
+    if beta < LIMIT_AT_ZERO:
+        return 0.5 if mode == 1 else 0.0
+    if beta > _LARGEST:
+        raise ArgumentValueError(expected("beta", f"at most {_LARGEST:g}, beyond which weights overflow", repr(beta)))
+    return float(mode**2 * ive(mode, beta) * np.exp(beta) / beta)

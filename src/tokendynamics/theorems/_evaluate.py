@@ -17,7 +17,7 @@ from tokendynamics.numerics.arguments import ArrayLike
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.theorems._conditions import approximates_its_flow, flow_of_run
-from tokendynamics.theorems._horizon import over_horizon
+from tokendynamics.theorems._hypotheses import over_horizon
 from tokendynamics.theorems._statement import Statement, has_noise
 from tokendynamics.theorems.registry import KNOWN, named
 from tokendynamics.theorems.result import Certificate, Check

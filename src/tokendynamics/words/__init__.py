@@ -1,20 +1,25 @@
 """How numbers, intervals, lists and findings are written: one notation for terminal, pages and documents."""
 
 from tokendynamics.words._findings import Convention, Finding
-from tokendynamics.words._intervals import estimate, interval, is_share, percent_estimate, places_for, share
 from tokendynamics.words._manifest import duration, manifest_entries, moment, written
 from tokendynamics.words._numbers import (
     UNDEFINED,
     column,
     count,
+    estimate,
     exponential,
     factor,
     fixed,
+    interval,
+    is_share,
     multiple,
     number,
     number_of_log,
     percent,
+    percent_estimate,
+    places_for,
     power_of_ten,
+    share,
     signed,
 )
 from tokendynamics.words._phrases import in_layers, indefinite, listing, plural, ranges, sentence

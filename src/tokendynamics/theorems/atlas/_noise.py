@@ -11,8 +11,8 @@ from torch import Tensor
 
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.theorems import _hypotheses as measured
+from tokendynamics.theorems._closed_forms import predict_noise_transition
 from tokendynamics.theorems._conditions import flow_of_run, undecided
-from tokendynamics.theorems._noise_threshold import predict_noise_transition
 from tokendynamics.theorems._statement import Statement, has_noise
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.words import number

@@ -34,7 +34,7 @@ from tokendynamics.theorems._conditions import (
     tends_to_zero,
     undecided,
 )
-from tokendynamics.theorems._horizon import OnHorizon
+from tokendynamics.theorems._hypotheses import OnHorizon
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems.statements._asymptotic_5_1 import smallest_pull
