@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from bench.measure import Comparison, overhead, rounds_of
-from tokendynamics.modules.pairs import Pair, terms_attention
+from tokendynamics.modules.positions import Pair, terms_attention
 
 MOST = 1.1
 ROUNDS = 45

@@ -14,8 +14,7 @@ import torch
 
 from bench.measure import NOTHING_COMPARED, Comparison, alternate, overhead, rounds_of
 from tokendynamics.modules.language_model import LanguageModel, LanguageModelConfig
-from tokendynamics.modules.pairs import Pair
-from tokendynamics.modules.positions import ColumnsBeside, split
+from tokendynamics.modules.positions import ColumnsBeside, Pair, split
 
 REDUCED = ("4 layers of 64 on 16 × 128 bytes", {"hidden_size": 64, "num_hidden_layers": 4}, (16, 128), 1.25, 45)
 AT_SCALE = (

@@ -21,7 +21,7 @@ from tokendynamics.circuits.constructions.solutions import HAND_BUILT
 from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.learning import LearningRecord
 from tokendynamics.cli._main import main
-from tokendynamics.cli.circuits._solution import SOLUTIONS
+from tokendynamics.cli.circuits._options import SOLUTIONS
 
 Q = [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
 TINY = ("-N", "2", "-M", "3", "--batch", "20", "--steps", "4", "--inner", "5", "--seeds", "2", "--samples", "60")

@@ -276,7 +276,7 @@ def test_a_vision_network_reads_a_folder_of_pictures(
     from PIL import Image
 
     from tokendynamics.modules.vision import VisionConfig, VisionModel
-    from tokendynamics.training.tasks._digits import Digits
+    from tokendynamics.training.tasks._images import Digits
 
     monkeypatch.chdir(tmp_path)
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}

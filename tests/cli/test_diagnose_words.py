@@ -21,7 +21,7 @@ from report.reading import close, plain_spaces, saved
 from tokendynamics.cli._main import commands
 from tokendynamics.modules.language_model import LanguageModel, LanguageModelConfig, byte_tokenizer
 from tokendynamics.modules.vision import VisionConfig, VisionModel
-from tokendynamics.training.tasks._digits import Digits
+from tokendynamics.training.tasks._images import Digits
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 FEED_FORWARD = r"feed.forward|\bffn\b"

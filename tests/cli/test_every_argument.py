@@ -12,7 +12,7 @@ import pytest
 import tokendynamics as td
 from tokendynamics.cli._compare import compare_command, parse_dtypes
 from tokendynamics.cli._diagnose import diagnose_command
-from tokendynamics.cli._loading import Loading
+from tokendynamics.cli._options import Loading
 
 ABSENT: dict[str, dict[str, str]] = {
     "diagnose": {

@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 
 from command_line import call
-from tokendynamics.cli._limits import NOT_MET, Limits
+from tokendynamics.cli._options import NOT_MET, Limits
 from tokendynamics.diagnosis.tracing.layer_states import State
 from tokendynamics.diagnosis.verdict import Verdict, Worst
 

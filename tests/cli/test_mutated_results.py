@@ -18,7 +18,7 @@ from cli.mutations import check_refusal, mutations
 from pretrained.families import network_of
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits.learning import LearningRecord, learn
-from tokendynamics.cli.circuits._task_options import functional_of
+from tokendynamics.cli.circuits._options import functional_of
 from tokendynamics.numerics.errors import ArgumentValueError, TokenDynamicsError
 
 MATRIX = [[1.0, -2.0], [3.0, 4.0]]

@@ -10,34 +10,32 @@ import numpy as np
 import pytest
 from numba import njit
 
-from tokendynamics.dynamics.engines.compiled._rows import (
-    added,
-    chosen,
-    dot,
-    load_row,
-    matrix_times,
-    scaled,
-    store_row,
-    transpose_times,
-    zeros,
-)
 from tokendynamics.dynamics.engines.compiled.lanes import (
     WIDTH,
     absolute,
+    added,
     any_of,
     at_least,
     behind,
     broadcast,
+    chosen,
+    dot,
     exp,
     floats,
     fma,
     holds,
     load,
+    load_row,
+    matrix_times,
     room,
     rough_log,
+    scaled,
     select,
     sqrt,
     store,
+    store_row,
+    transpose_times,
+    zeros,
 )
 
 Array = np.ndarray

@@ -9,8 +9,7 @@ import pytest
 from numba import njit
 
 from tokendynamics.dynamics.engines.compiled._known import Compiler
-from tokendynamics.dynamics.engines.compiled._stage_sums import coarse_error_of, error_of, move_to_stage, move_within
-from tokendynamics.dynamics.engines.compiled._steps import Method
+from tokendynamics.dynamics.engines.compiled._steps import Method, coarse_error_of, error_of, move_to_stage, move_within
 from tokendynamics.dynamics.engines.compiled.lanes import WIDTH, behind, broadcast, floats, room, store
 from tokendynamics.dynamics.engines.tableau import TABLEAUS, Row
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tokendynamics.modules.pairs import Pair, angles
+from tokendynamics.modules.positions import Pair, angles
 
 SCALE = 0.3
 BASE = 50.0

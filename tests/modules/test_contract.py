@@ -31,7 +31,7 @@ from tokendynamics.modules.language_model import LanguageModel, LanguageModelCon
 from tokendynamics.modules.vision import VisionConfig, VisionModel
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.training._trainer import parameter_groups
-from tokendynamics.training.presets import preset
+from tokendynamics.training.experiment import preset
 
 FORMS = ("congruence", "solve")
 DERIVED = [name for name in REGIMES if name != "baseline"]

@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from modules.attention_formula import SCALE, by_the_formula, drawn
 from tokendynamics.modules import ConstrainedAttention, DecoupledRotary, NegativeDiagonal, Rotary
-from tokendynamics.modules.pairs import Pair, terms_attention
+from tokendynamics.modules.positions import Pair, terms_attention
 
 
 def test_the_fused_kernel_gets_all_of_one_width(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from tokendynamics.modules import REGIMES
 from tokendynamics.modules.block import DropPath
 from tokendynamics.modules.vision import Encoder, VisionConfig, VisionModel
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.training.tasks._digits import Digits
+from tokendynamics.training.tasks._images import Digits
 
 SMALL = {
     "image_size": 8, "patch_size": 2, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,

@@ -7,7 +7,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.training.tasks._digits import Digits
+from tokendynamics.training.tasks._images import Digits
 from tokendynamics.training.tasks._labelled_images import EpochOrder, held_out
 
 EVERY = load_digits()

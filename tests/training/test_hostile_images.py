@@ -18,8 +18,7 @@ from tokendynamics.diagnosis.tracing.prompts import named_prompts
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.pretrained import load
 from tokendynamics.pretrained.inputs import MOST_PIXELS, images_in, opened_image, prepared
-from tokendynamics.training.tasks._digits import Digits
-from tokendynamics.training.tasks._images import Images
+from tokendynamics.training.tasks._images import Digits, Images
 
 SMALL = {"image_size": 8, "validation_share": 0.5}
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tokendynamics.training import preset
-from tokendynamics.training.presets import PRESETS, PROCESSES, counted_otherwise
+from tokendynamics.training.experiment import PRESETS, PROCESSES, counted_otherwise
 from training.runs import run, small
 
 IMAGES = 1_281_167

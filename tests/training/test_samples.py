@@ -17,8 +17,7 @@ from tokendynamics.numerics.printable import printable
 from tokendynamics.training import Experiment, Samples, preset
 from tokendynamics.training.networks import network_of, task_of
 from tokendynamics.training.tasks import Task
-from tokendynamics.training.tasks._bytes import Bytes
-from tokendynamics.training.tasks._words import Words
+from tokendynamics.training.tasks._texts import Bytes, Words
 from training.monitored import language_model, trainer
 from training.runs import CONTEXT, MODEL, At, assert_same, interrupt, run, small
 

@@ -15,9 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
-from tokendynamics.training.tasks._bytes import Bytes
-from tokendynamics.training.tasks._texts import AdjoiningWindows, RandomWindows, text_splits
-from tokendynamics.training.tasks._words import Words
+from tokendynamics.training.tasks._texts import AdjoiningWindows, Bytes, RandomWindows, Words, text_splits
 from training.runs import text
 
 

@@ -11,9 +11,15 @@ from rich.table import Table
 from rich.text import Text
 
 from tokendynamics.cli._interrupted import PAGE, Kept, says_what_is_kept
-from tokendynamics.cli._limits import Limits
-from tokendynamics.cli._loading import ReadingOptions
-from tokendynamics.cli._options import Counting, OutFolder, Results, as_file_name, check_writable
+from tokendynamics.cli._options import (
+    Counting,
+    Limits,
+    OutFolder,
+    ReadingOptions,
+    Results,
+    as_file_name,
+    check_writable,
+)
 from tokendynamics.cli._prompts import Cutting, Prompts, named_prompts
 from tokendynamics.cli._signature import Option, Positive, command
 from tokendynamics.cli._terminal import Console, command_line, table

@@ -10,9 +10,7 @@ import click
 from click.core import ParameterSource
 
 from tokendynamics.cli._interrupted import PAGE, Kept, says_what_is_kept
-from tokendynamics.cli._limits import Limits
-from tokendynamics.cli._loading import Loading
-from tokendynamics.cli._options import Counting, OutFolder, Results, as_file_name, check_writable
+from tokendynamics.cli._options import Counting, Limits, Loading, OutFolder, Results, as_file_name, check_writable
 from tokendynamics.cli._prompts import Cutting, Prompts, named_prompts
 from tokendynamics.cli._signature import Option, Positive, command
 from tokendynamics.cli._terminal import command_line

@@ -183,7 +183,7 @@ def _samples(every: int | None, tokens: int | None) -> list[Any]:
 
 
 def _line(experiment: Experiment) -> str:
-    from tokendynamics.training.presets import PROCESSES
+    from tokendynamics.training.experiment import PROCESSES
 
     model, recipe, processes = experiment.model, experiment.recipe, PROCESSES.get(experiment.name, 1)
     size = f"{model['num_hidden_layers']} layers × {model['hidden_size']}"

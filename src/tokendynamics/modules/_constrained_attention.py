@@ -20,8 +20,16 @@ from torch.overrides import has_torch_function
 from tokendynamics.modules._arguments import check_heads, check_shares, check_sizes, check_spreads, placement
 from tokendynamics.modules._matrices import FreeMatrix, PlacedSpectrum, SignedMatrix, at_least_float32, without_autocast
 from tokendynamics.modules._regimes import Constraint, Regime, as_regime
-from tokendynamics.modules.pairs import Pair, joined, joined_attention, terms_attention
-from tokendynamics.modules.positions import ColumnsBeside, LogitTerm, Rotary, split
+from tokendynamics.modules.positions import (
+    ColumnsBeside,
+    LogitTerm,
+    Pair,
+    Rotary,
+    joined,
+    joined_attention,
+    split,
+    terms_attention,
+)
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.signatures import typed_arguments

@@ -3,11 +3,11 @@
 from . import tasks as tasks
 from ._run import train as train
 from ._samples import Samples as Samples
+from .experiment import PRESETS as PRESETS
 from .experiment import Experiment as Experiment
 from .experiment import Multipliers as Multipliers
 from .experiment import Recipe as Recipe
+from .experiment import preset as preset
 from .monitor._monitor import Monitor as Monitor
-from .presets import PRESETS as PRESETS
-from .presets import preset as preset
 from .record import Record as Record
 from .tasks import TASKS as TASKS

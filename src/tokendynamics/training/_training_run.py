@@ -26,7 +26,7 @@ from tokendynamics.provenance.whole import whole_file
 from tokendynamics.training._samples import Samples
 from tokendynamics.training._trainer import KEPT, NotFiniteError, RunTrainer, trainer_arguments
 from tokendynamics.training._weights import AveragedWeights, load_whole_state, whole_network, whole_state
-from tokendynamics.training.experiment import Experiment
+from tokendynamics.training.experiment import Experiment, counted_otherwise
 from tokendynamics.training.folder import (
     AVERAGED,
     CHECKPOINTS,
@@ -41,7 +41,6 @@ from tokendynamics.training.folder import (
     remove_older,
 )
 from tokendynamics.training.networks import network_of, task_of
-from tokendynamics.training.presets import counted_otherwise
 from tokendynamics.training.record import Record
 
 SEQUENCES, TOKENS = 8, 128

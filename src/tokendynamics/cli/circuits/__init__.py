@@ -9,7 +9,7 @@ from tokendynamics.cli.circuits._build import build_command
 from tokendynamics.cli.circuits._evidence import evidence_command
 from tokendynamics.cli.circuits._landscape import landscape_command
 from tokendynamics.cli.circuits._learn import learn_command
-from tokendynamics.cli.circuits._task_options import Group as _Group
+from tokendynamics.cli.circuits._options import Group as _Group
 
 __all__ = ["circuits_group"]
 

@@ -13,8 +13,7 @@ from tokendynamics.cli._interrupted import Kept, says_what_is_kept
 from tokendynamics.cli._signature import Option, command
 from tokendynamics.cli._terminal import Console, table
 from tokendynamics.cli.circuits._folder import Delivery, deliver, manifest_of, matrices_of, out
-from tokendynamics.cli.circuits._solution import SOLUTIONS, SolutionOptions
-from tokendynamics.cli.circuits._task_options import TaskOptions
+from tokendynamics.cli.circuits._options import SOLUTIONS, SolutionOptions, TaskOptions
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.words import number, plural

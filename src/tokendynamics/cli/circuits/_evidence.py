@@ -15,8 +15,7 @@ from tokendynamics.cli._signature import Option, Positive, command
 from tokendynamics.cli._terminal import echo
 from tokendynamics.cli._values import ShareType, whole
 from tokendynamics.cli.circuits._folder import Delivery, deliver, manifest_of, out
-from tokendynamics.cli.circuits._solution import SOLUTIONS, SolutionOptions
-from tokendynamics.cli.circuits._task_options import TaskOptions, flags_of, renamed
+from tokendynamics.cli.circuits._options import SOLUTIONS, SolutionOptions, TaskOptions, flags_of, renamed
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.words import plural

@@ -15,7 +15,7 @@ from tokendynamics.cli._interrupted import Kept, says_what_is_kept
 from tokendynamics.cli._signature import Option, Positive, command
 from tokendynamics.cli._terminal import Console, table
 from tokendynamics.cli.circuits._folder import Delivery, deliver, manifest_of, out
-from tokendynamics.cli.circuits._task_options import LAWS, functional_of, law_of
+from tokendynamics.cli.circuits._options import LAWS, functional_of, law_of
 from tokendynamics.words import count, listing, number, percent_estimate, plural
 
 if TYPE_CHECKING:

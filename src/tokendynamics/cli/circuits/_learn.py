@@ -16,7 +16,7 @@ from tokendynamics.cli._signature import Option, Positive, command
 from tokendynamics.cli._terminal import Console, echo, table
 from tokendynamics.cli._values import whole
 from tokendynamics.cli.circuits._folder import Delivery, deliver, manifest_of, out
-from tokendynamics.cli.circuits._task_options import TaskOptions
+from tokendynamics.cli.circuits._options import TaskOptions
 from tokendynamics.words import fixed, number
 
 if TYPE_CHECKING:

@@ -217,7 +217,13 @@ class EpochOrder:
         return int(self._order[place])
 
 
-def held_out(labels: Sequence[int] | np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+_SPLIT_SEED = 20_261_124
+"""Of which images are held out: the same for every run, so that no run trains on what another is tested on."""
+
+
+def held_out(
+    labels: Sequence[int] | np.ndarray, share: float, seed: int = _SPLIT_SEED
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbers of the items that are kept and of those that are held out, a share of every class.
 
     Of a class of two items or more at least one is held out and one kept; of a single item none is held out.

@@ -1,11 +1,14 @@
-"""Text in three splits, from what ships with Python, a folder of files or one large file, and windows of its tokens."""
+"""Text byte by byte or word by word: its three splits, and windows of its tokens."""
 
 from __future__ import annotations
 
+import io
+import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,10 +18,11 @@ from torch.utils.data import Dataset
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_path
 from tokendynamics.numerics.errors import expected
-from tokendynamics.training.tasks._task import Item
+from tokendynamics.training.tasks._task import Item, checked_options
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
+
 
 LAYOUT = (
     "a file of text such as enwik8 (split 90, 5 and 5 % in its own order), a folder with wiki.train.tokens, "
@@ -282,3 +286,148 @@ def check_length(splits: Mapping[str, np.ndarray], length: int, unit: str, data:
             wanted = f"at least {length} {unit} in each split: one context and the {unit[:-1]} after it"
             came = f"{len(tokens)} in the {name} split of {data}"
             raise ArgumentValueError(expected("data", wanted, came, "take more text, or a smaller context"))
+
+
+_BYTES_OPTIONS: dict[str, Any] = {"context": 128, "held_out": 0.05}
+
+
+class Bytes(TextTask):
+    """Foretelling the next byte: windows at random in training, side by side in evaluations.
+
+    Options: ``context``, the bytes that the network sees at most (a window has one more, to be foretold), and
+    ``held_out``, the share of each of the validation and the test split. The measure is bits per byte: the mean loss
+    over ln 2.
+
+    >>> task = Bytes.of("pydoc", {"context": 16}, seed=0, draws=4)
+    >>> task.training_batch([task.training[0], task.training[1]])["input_ids"].shape
+    torch.Size([2, 17])
+    """
+
+    measure = "bits_per_byte"
+
+    @classmethod
+    def of(cls, data: str, options: Mapping[str, Any], seed: int, draws: int) -> Bytes:
+        """Return the task on a text, see `text_splits`.
+
+        Raises:
+            ArgumentValueError: No text there, fewer bytes than one context, or an option that there is not.
+        """
+        given = checked_options(options, _BYTES_OPTIONS)
+        length, splits = given["context"] + 1, text_splits(data, given["held_out"])
+        check_length(splits._asdict(), length, "bytes", data)
+        training = RandomWindows(splits.training, length, seed=seed, draws=draws)
+        validation, test = (AdjoiningWindows(split, length) for split in splits[1:])
+        return cls(training, validation, test)
+
+    def fitted(self) -> dict[str, Any]:
+        """Return the vocabulary of 256 bytes, and the longest sequence."""
+        return {"vocab_size": 256, "max_position_embeddings": self.training.length}
+
+    def measures(self, loss: float, scores: Tensor | None) -> dict[str, float]:
+        """Return bits per byte."""
+        return {"bits_per_byte": loss / math.log(2)}
+
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        """Return the tokenizer of bytes."""
+        from tokendynamics.modules.language_model import byte_tokenizer
+
+        return byte_tokenizer()
+
+
+_WORDS_OPTIONS: dict[str, Any] = {"context": 150, "evaluation_context": 156, "held_out": 0.05, "least": 1}
+END, UNKNOWN = "<eos>", "<unk>"
+
+
+class Words(TextTask):
+    """Foretelling the next word; words are what stands between blanks, and every line ends with ``<eos>``.
+
+    The vocabulary is that of the training split, by falling frequency as an adaptive softmax wants it; other words are
+    ``<unk>``. Options: ``context``, the words that the network sees at most in training, ``evaluation_context``,
+    likewise in evaluations, ``held_out``, the share of each of the validation and the test split where the data have
+    none of their own, and ``least``, how often a word must occur to have a place of its own. The measure is the
+    perplexity, exp of the mean loss.
+
+    >>> task = Words.of("pydoc", {"context": 16}, seed=0, draws=4)
+    >>> task.vocabulary[0], task.training_batch([task.training[0]])["labels"].shape
+    ('<eos>', torch.Size([1, 17]))
+    """
+
+    measure = "perplexity"
+
+    def __init__(
+        self,
+        training: RandomWindows,
+        validation: AdjoiningWindows,
+        test: AdjoiningWindows,
+        vocabulary: Sequence[str],
+        longest: int,
+    ) -> None:
+        super().__init__(training, validation, test)
+        self.vocabulary, self._longest = vocabulary, longest
+
+    @classmethod
+    def of(cls, data: str, options: Mapping[str, Any], seed: int, draws: int) -> Words:
+        """Return the task on a text.
+
+        Raises:
+            ArgumentValueError: No text there, fewer words than one context, or an option that there is not.
+        """
+        given = checked_options(options, _WORDS_OPTIONS)
+        lines = {name: _Lines(split) for name, split in text_splits(data, given["held_out"])._asdict().items()}
+        vocabulary = _vocabulary(lines["training"], given["least"])
+        numbers = {word: number for number, word in enumerate(vocabulary)}
+        splits = {name: _encoded(part, numbers) for name, part in lines.items()}
+        context, evaluated = given["context"] + 1, given["evaluation_context"] + 1
+        check_length(splits, max(context, evaluated), "words", data)
+        training = RandomWindows(splits["training"], context, seed=seed, draws=draws)
+        validation, test = (AdjoiningWindows(splits[name], evaluated) for name in ("validation", "test"))
+        return cls(training, validation, test, vocabulary, max(context, evaluated))
+
+    def fitted(self) -> dict[str, Any]:
+        """Return the size of the vocabulary, and the longest sequence."""
+        return {"vocab_size": len(self.vocabulary), "max_position_embeddings": self._longest}
+
+    def measures(self, loss: float, scores: Tensor | None) -> dict[str, float]:
+        """Return the perplexity; infinite where it is beyond float64."""
+        return {"perplexity": math.exp(loss) if loss < 700 else math.inf}
+
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        """Return the tokenizer of these words."""
+        from tokendynamics.modules.language_model import word_tokenizer
+
+        return word_tokenizer({word: number for number, word in enumerate(self.vocabulary)})
+
+
+class _Lines:
+    """The lines of a text, decoded anew each time; they end where the tokenizer has them end."""
+
+    def __init__(self, content: np.ndarray) -> None:
+        self._content = content
+
+    def __iter__(self) -> Iterator[str]:
+        yield from io.TextIOWrapper(io.BytesIO(self._content.tobytes()), encoding="utf-8", errors="replace")
+
+
+def _vocabulary(lines: Iterable[str], least: int) -> list[str]:
+    """Return the words in the order of their numbers."""
+    from tokendynamics.modules.language_model import vocabulary_of
+
+    counts: Counter[str] = Counter()
+    for line in lines:
+        counts.update(line.split())
+        counts[END] += 1
+    rare = sum(count for count in counts.values() if count < least)
+    kept = Counter({word: count for word, count in counts.items() if count >= least})
+    kept[UNKNOWN] += rare
+    return list(vocabulary_of(kept))
+
+
+def _encoded(lines: Iterable[str], numbers: Mapping[str, int]) -> np.ndarray:
+    unknown = numbers[UNKNOWN]
+
+    def words() -> Iterator[int]:
+        for line in lines:
+            yield from (numbers.get(word, unknown) for word in line.split())
+            yield numbers[END]
+
+    return np.fromiter(words(), dtype=np.int32)

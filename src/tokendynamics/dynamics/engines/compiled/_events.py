@@ -22,19 +22,22 @@ from tokendynamics.dynamics.engines._crossings import (
 from tokendynamics.dynamics.engines.compiled._field import project, refine
 from tokendynamics.dynamics.engines.compiled._known import Known
 from tokendynamics.dynamics.engines.compiled._model import turn
-from tokendynamics.dynamics.engines.compiled._rows import added, dot, load_row, scaled
 from tokendynamics.dynamics.engines.compiled._steps import dense_state, velocity_at
 from tokendynamics.dynamics.engines.compiled.lanes import (
+    added,
     any_of,
     at_least,
     behind,
     broadcast,
+    dot,
     floats,
     fma,
     function,
     inlined,
     integers,
     load,
+    load_row,
+    scaled,
     select,
     sqrt,
     store,

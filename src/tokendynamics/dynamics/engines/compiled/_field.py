@@ -6,30 +6,28 @@ import math
 
 from tokendynamics.dynamics._field import SLOW
 from tokendynamics.dynamics.engines.compiled._model import EXPONENTIAL, LINEAR, SOFTMAX
-from tokendynamics.dynamics.engines.compiled._rows import (
-    added,
-    chosen,
-    dot,
-    load_row,
-    matrix_times,
-    scaled,
-    store_row,
-    transpose_times,
-    zeros,
-)
 from tokendynamics.dynamics.engines.compiled.lanes import (
     absolute,
+    added,
     any_of,
     at_least,
     broadcast,
+    chosen,
+    dot,
     exp,
     fma,
     function,
     inlined,
     load,
+    load_row,
+    matrix_times,
+    scaled,
     select,
     sqrt,
     store,
+    store_row,
+    transpose_times,
+    zeros,
 )
 
 _LARGEST = 700.0
