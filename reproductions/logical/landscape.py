@@ -26,9 +26,9 @@ from tokendynamics.circuits.landscape import (
     find_basins,
 )
 from tokendynamics.circuits.landscape.basins import Scale
-from tokendynamics.circuits.landscape.categories_families import mean_predictor, zero_loss, zero_row_sums
+from tokendynamics.circuits.landscape.categories_only import mean_predictor, zero_loss, zero_row_sums
 from tokendynamics.circuits.landscape.landscape import Landscape
-from tokendynamics.circuits.landscape.positions_families import families, loss_at_infinity, zero_column_sums
+from tokendynamics.circuits.landscape.positions_only import families, loss_at_infinity, zero_column_sums
 from tokendynamics.circuits.landscape.softmax_positions import Stall, stall
 from tokendynamics.numerics.seeding import generator
 from tokendynamics.provenance.progress import Progress, reporting, tracked

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from tokendynamics.circuits._task import category_law
-from tokendynamics.circuits.landscape._categories_only import CategoriesOnly
-from tokendynamics.circuits.landscape._positions_only import PositionsOnly
 from tokendynamics.circuits.landscape.basins import Ending, Objective, find_basins, flow, random_starts
+from tokendynamics.circuits.landscape.categories_only import CategoriesOnly
 from tokendynamics.circuits.landscape.landscape import Gradient, flatten
+from tokendynamics.circuits.landscape.positions_only import PositionsOnly
 from tokendynamics.circuits.landscape.softmax_positions import SoftmaxPositions
 from tokendynamics.numerics.arguments import ArrayLike
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError

@@ -13,9 +13,14 @@ from hypothesis import strategies as st
 from scipy.optimize import least_squares
 from torch import Tensor
 
-from tokendynamics.circuits.landscape._categories_only import CategoriesOnly
 from tokendynamics.circuits.landscape._classification import classify
-from tokendynamics.circuits.landscape.categories_families import mean_predictor, no_output, zero_loss, zero_row_sums
+from tokendynamics.circuits.landscape.categories_only import (
+    CategoriesOnly,
+    mean_predictor,
+    no_output,
+    zero_loss,
+    zero_row_sums,
+)
 from tokendynamics.circuits.landscape.landscape import StationaryPoint
 from tokendynamics.numerics.errors import ArgumentValueError
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tokendynamics.circuits.landscape._categories_only import CategoriesOnly
+from tokendynamics.circuits.landscape.categories_only import CategoriesOnly
 from tokendynamics.circuits.landscape.landscape import Landscape, LossAndGradient
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 

@@ -14,9 +14,9 @@ from tokendynamics.circuits.landscape._classification import (
     find_symmetries,
     scales_against,
 )
-from tokendynamics.circuits.landscape._positions_only import PositionsOnly
 from tokendynamics.circuits.landscape.landscape import Gradient, Landscape, checked_point
-from tokendynamics.circuits.landscape.positions_families import (
+from tokendynamics.circuits.landscape.positions_only import (
+    PositionsOnly,
     families,
     loss_at_infinity,
     mean_predictor,

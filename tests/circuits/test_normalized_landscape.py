@@ -10,10 +10,10 @@ import torch
 from circuits.landscape_cases import normal_point
 from circuits.normalized_landscape import NormalizedPositions
 from tokendynamics.circuits.landscape._classification import classify, continue_descent, find_symmetries
-from tokendynamics.circuits.landscape._positions_only import PositionsOnly
 from tokendynamics.circuits.landscape.basins import find_basins
 from tokendynamics.circuits.landscape.landscape import Landscape, flatten, unflatten
-from tokendynamics.circuits.landscape.positions_families import (
+from tokendynamics.circuits.landscape.positions_only import (
+    PositionsOnly,
     loss_at_infinity,
     no_attention,
     previous_token,

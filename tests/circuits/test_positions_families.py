@@ -13,9 +13,9 @@ from scipy.optimize import root
 
 from circuits.landscape_cases import laws, normal_point, slope_size
 from circuits.pair_cases import golden
-from tokendynamics.circuits.landscape._positions_only import PositionsOnly
 from tokendynamics.circuits.landscape.landscape import StationaryPoint, flatten, unflatten
-from tokendynamics.circuits.landscape.positions_families import (
+from tokendynamics.circuits.landscape.positions_only import (
+    PositionsOnly,
     families,
     loss_at_infinity,
     mean_predictor,

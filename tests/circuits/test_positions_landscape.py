@@ -16,8 +16,8 @@ from circuits.landscape_cases import (
 )
 from circuits.pair_cases import golden
 from tokendynamics.circuits._task import category_law
-from tokendynamics.circuits.landscape._positions_only import PositionsOnly
 from tokendynamics.circuits.landscape.landscape import Landscape, LossAndGradient, flatten, unflatten
+from tokendynamics.circuits.landscape.positions_only import PositionsOnly
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 
 

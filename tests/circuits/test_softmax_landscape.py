@@ -17,7 +17,7 @@ from circuits.landscape_cases import (
     normal_point,
 )
 from tokendynamics.circuits.landscape.landscape import flatten
-from tokendynamics.circuits.landscape.positions_families import previous_token
+from tokendynamics.circuits.landscape.positions_only import previous_token
 from tokendynamics.circuits.landscape.softmax_positions import SoftmaxPositions, stall
 from tokendynamics.numerics.errors import ArgumentValueError
 

@@ -10,8 +10,7 @@ import pytest
 from tokendynamics import figures
 from tokendynamics.figures._print import draw
 from tokendynamics.figures.axes import Axis, parameter
-from tokendynamics.figures.curves import Curve, Curves, Rule
-from tokendynamics.figures.lines import styled
+from tokendynamics.figures.curves import Curve, Curves, Rule, styled
 from tokendynamics.figures.matrix import Matrices, Panel, Side
 from tokendynamics.figures.outcomes import OutcomeCurves, OutcomeMap, Shares
 from tokendynamics.figures.palette import NEGATIVE, POSITIVE

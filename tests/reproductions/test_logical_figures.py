@@ -17,7 +17,7 @@ from reproductions.logical.learned import Size, learned, median_interval
 from reproductions.record import Record
 from tokendynamics.circuits.evidence import evidence
 from tokendynamics.circuits.functionals import random_functional
-from tokendynamics.circuits.landscape._categories_only import CategoriesOnly
+from tokendynamics.circuits.landscape.categories_only import CategoriesOnly
 
 TINY: dict[str, Any] = {"categories": 3, "positions": 5, "batch": 60, "steps": 5, "inner": 6, "seeds": 2}
 

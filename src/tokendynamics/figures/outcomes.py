@@ -12,7 +12,7 @@ import numpy as np
 from contourpy import contour_generator
 
 from tokendynamics.figures.axes import MOST_TICKS, Parameter
-from tokendynamics.figures.lines import LOOKS
+from tokendynamics.figures.curves import LOOKS
 from tokendynamics.figures.palette import GRID, ORANGE, PAPER, POSITIONS
 from tokendynamics.figures.svg import WIDE, Key, Specification, alt, inline, layered
 

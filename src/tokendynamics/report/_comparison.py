@@ -12,9 +12,8 @@ from tokendynamics.diagnosis import Comparison
 from tokendynamics.diagnosis.comparing.words import part_named
 from tokendynamics.diagnosis.network import PART_NAMES
 from tokendynamics.figures.axes import Axis
-from tokendynamics.figures.curves import Curve, Curves, drawable
+from tokendynamics.figures.curves import Curve, Curves, drawable, styled, table
 from tokendynamics.figures.figure import Figure, Section, Table, cells
-from tokendynamics.figures.lines import styled, table
 from tokendynamics.figures.maps import SignedMap, Tile
 from tokendynamics.report._page import render
 from tokendynamics.report._registry import page_of

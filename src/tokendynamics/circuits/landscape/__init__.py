@@ -1,14 +1,14 @@
 """Exact loss landscapes of attention that is to read pairs, their stationary points, and where descent ends.
 
-The stationary families have modules of their own: `positions_families` for 3.1, `categories_families` for 3.3.
+The families of stationary points are in `positions_only` for 3.1, in `categories_only` for 3.3.
 """
 
-from tokendynamics.circuits.landscape._categories_only import CategoriesOnly
 from tokendynamics.circuits.landscape._claims import LandscapeSurvey, survey
 from tokendynamics.circuits.landscape._classification import Classification, classify
-from tokendynamics.circuits.landscape._positions_only import PositionsOnly
 from tokendynamics.circuits.landscape.basins import Basins, find_basins
+from tokendynamics.circuits.landscape.categories_only import CategoriesOnly
 from tokendynamics.circuits.landscape.landscape import StationaryPoint
+from tokendynamics.circuits.landscape.positions_only import PositionsOnly
 from tokendynamics.circuits.landscape.softmax_positions import SoftmaxPositions
 
 __all__ = [

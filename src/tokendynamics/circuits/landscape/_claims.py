@@ -10,11 +10,10 @@ from torch import Tensor
 
 from tokendynamics.circuits._task import category_law
 from tokendynamics.circuits.functionals import random_functional
-from tokendynamics.circuits.landscape._categories_only import CategoriesOnly
 from tokendynamics.circuits.landscape._classification import Classification, classify
-from tokendynamics.circuits.landscape._positions_only import PositionsOnly
 from tokendynamics.circuits.landscape.basins import CONFIDENCE, Basins, Method, find_basins
-from tokendynamics.circuits.landscape.categories_families import (
+from tokendynamics.circuits.landscape.categories_only import (
+    CategoriesOnly,
     check_interaction,
     mean_predictor,
     no_output,
@@ -22,7 +21,7 @@ from tokendynamics.circuits.landscape.categories_families import (
     zero_row_sums,
 )
 from tokendynamics.circuits.landscape.landscape import Landscape, StationaryPoint, checked_positions
-from tokendynamics.circuits.landscape.positions_families import families, loss_at_infinity, towards_infinity
+from tokendynamics.circuits.landscape.positions_only import PositionsOnly, families, loss_at_infinity, towards_infinity
 from tokendynamics.circuits.landscape.softmax_positions import SoftmaxPositions, Stall, stall
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_square, as_tensor

@@ -245,9 +245,9 @@ class Classification:
         growth: The factor by which the norm grew when the descent was continued; 1.0 where it was not continued.
         limit: The loss that the continued descent ended with; the loss itself where it was not continued.
 
-    >>> from tokendynamics.circuits.landscape import PositionsOnly, positions_families
+    >>> from tokendynamics.circuits.landscape import PositionsOnly, positions_only
     >>> landscape = PositionsOnly([0.5, 0.3, 0.2], positions=3)
-    >>> point = positions_families.zero_column_sums(landscape)
+    >>> point = positions_only.zero_column_sums(landscape)
     >>> point_kind = classify(landscape, point.attention, point.v)
     >>> point_kind.kind, point_kind.symmetries
     ('strict saddle', ('scaling q against v', 'constant on a column of q', 'entries without influence'))
@@ -315,9 +315,9 @@ def classify(
     Raises:
         ArgumentTypeError, ArgumentValueError: No real floating-point numbers, a wrong shape, a NaN or infinity.
 
-    >>> from tokendynamics.circuits.landscape import PositionsOnly, positions_families
+    >>> from tokendynamics.circuits.landscape import PositionsOnly, positions_only
     >>> landscape = PositionsOnly([0.5, 0.3, 0.2], positions=3)
-    >>> point = positions_families.zero_column_sums(landscape)
+    >>> point = positions_only.zero_column_sums(landscape)
     >>> classify(landscape, point.attention, point.v).kind
     'strict saddle'
     """

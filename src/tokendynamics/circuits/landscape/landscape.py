@@ -90,8 +90,8 @@ class StationaryPoint:
         loss: The predicted loss, summed over the columns i = 2..M.
         loss_per_column: `loss` divided by M − 1.
 
-    >>> from tokendynamics.circuits.landscape import PositionsOnly, positions_families
-    >>> point = positions_families.zero_column_sums(PositionsOnly([0.5, 0.3, 0.2], positions=4))
+    >>> from tokendynamics.circuits.landscape import PositionsOnly, positions_only
+    >>> point = positions_only.zero_column_sums(PositionsOnly([0.5, 0.3, 0.2], positions=4))
     >>> point.attention.shape, point.v.shape
     (torch.Size([4, 4]), torch.Size([3, 3]))
     """

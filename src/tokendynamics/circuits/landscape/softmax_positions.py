@@ -29,8 +29,8 @@ import torch
 from scipy.integrate import solve_ivp
 from torch import Tensor
 
-from tokendynamics.circuits.landscape._positions_only import PositionsOnly
 from tokendynamics.circuits.landscape.landscape import Gradient, checked_point, flatten, unflatten
+from tokendynamics.circuits.landscape.positions_only import PositionsOnly
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_tensor
 from tokendynamics.numerics.errors import expected

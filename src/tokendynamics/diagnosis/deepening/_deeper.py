@@ -11,8 +11,15 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.diagnosis.deepening._decode import decode
-from tokendynamics.diagnosis.deepening._pass_run import BY_PROMPT, OVER_PROMPTS
-from tokendynamics.diagnosis.deepening.repeated_passes import COLLAPSED, ESTIMATES, pass_numbers, pass_options, passes
+from tokendynamics.diagnosis.deepening.repeated_passes import (
+    BY_PROMPT,
+    COLLAPSED,
+    ESTIMATES,
+    OVER_PROMPTS,
+    pass_numbers,
+    pass_options,
+    passes,
+)
 from tokendynamics.diagnosis.deepening.result import DECODED, Deeper, conventions_of, sentences_of
 from tokendynamics.diagnosis.tracing.prompts import named_prompts
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError

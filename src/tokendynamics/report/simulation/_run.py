@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tokendynamics.dynamics import Flow, Noise, Trajectory
 from tokendynamics.figures.axes import Axis, time_axis
-from tokendynamics.figures.lines import evenly
+from tokendynamics.figures.curves import evenly
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.observables import norms

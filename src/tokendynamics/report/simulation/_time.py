@@ -11,9 +11,8 @@ import torch
 
 from tokendynamics import observables
 from tokendynamics.figures.axes import Column
-from tokendynamics.figures.curves import Curve, Curves
+from tokendynamics.figures.curves import LOOKS, Curve, Curves
 from tokendynamics.figures.figure import Figure, Section, Table, cells
-from tokendynamics.figures.lines import LOOKS
 from tokendynamics.figures.palette import BLUE
 from tokendynamics.report.simulation._run import ANGLE, Shown, clock, over_states, with_directions
 from tokendynamics.words import number, plural

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tokendynamics.figures.curves import evenly
 from tokendynamics.figures.figure import Figure, Section, Table, cells
-from tokendynamics.figures.lines import evenly
 from tokendynamics.figures.paths import choose_view
 from tokendynamics.figures.planes import Paths, capital
 from tokendynamics.figures.recording import Recording

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tokendynamics.figures.axes import time_axis
-from tokendynamics.figures.curves import Curve, Curves, Panels, Rule
+from tokendynamics.figures.curves import Curve, Curves, Panels, Rule, columns, described, table
 from tokendynamics.figures.figure import Figure
-from tokendynamics.figures.lines import columns, described, table
 from tokendynamics.words import Convention
 
 _STEPS_HEIGHT = 260

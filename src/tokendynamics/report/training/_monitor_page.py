@@ -14,9 +14,8 @@ from tokendynamics.diagnosis.tracing.layer_states import ANISOTROPIC, CONSENSUS,
 from tokendynamics.diagnosis.tracing.prompt_shares import BOUNDS, CONFIDENCE
 from tokendynamics.diagnosis.tracing.words import ATTENTION_SINK
 from tokendynamics.figures.axes import Column
-from tokendynamics.figures.curves import Curve, Rule
+from tokendynamics.figures.curves import Curve, Rule, evenly, styled, thinned
 from tokendynamics.figures.figure import Cell, Figure, Section, Table, cells
-from tokendynamics.figures.lines import evenly, styled, thinned
 from tokendynamics.figures.maps import LayerMap, Sign
 from tokendynamics.figures.palette import COMMON, GRID, INK, NEGATIVE, OWN, PAPER, POSITIONS
 from tokendynamics.figures.svg import Key

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tokendynamics.figures.curves import Curve, Rule
+from tokendynamics.figures.curves import MOST_POINTS, Curve, Rule, styled, thinned
 from tokendynamics.figures.figure import Figure, Section, Table, cells
-from tokendynamics.figures.lines import MOST_POINTS, styled, thinned
 from tokendynamics.report._page import made, render, shortened
 from tokendynamics.report._registry import page_of
 from tokendynamics.report.training._lines import ATTENTION_ALONE, MEASURES, STATES, over_steps, through_layers

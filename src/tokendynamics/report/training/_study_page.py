@@ -9,9 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from tokendynamics.figures.axes import Axis
-from tokendynamics.figures.curves import Curve, Curves, Rule, curve_keys
+from tokendynamics.figures.curves import Curve, Curves, Rule, curve_keys, described, styled, thinned
 from tokendynamics.figures.figure import NO_MARKUP, Cell, Figure, Given, Section, Table, cells
-from tokendynamics.figures.lines import described, styled, thinned
 from tokendynamics.figures.palette import AXIS, BLUE, INK
 from tokendynamics.figures.rows import Difference, Differences
 from tokendynamics.figures.svg import Key
