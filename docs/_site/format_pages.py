@@ -17,8 +17,8 @@ from transformers import BertConfig, BertModel
 import tokendynamics as td
 from tokendynamics.diagnosis.texts import default_texts
 from tokendynamics.modules.language_model import byte_tokenizer
+from tokendynamics.specification.examples import example_text
 from tokendynamics.sweeps import parse_plan
-from tokendynamics.sweeps.examples import example_text
 
 PAGE = Path(__file__).parents[1] / "built" / "formats.md"
 
@@ -63,7 +63,7 @@ def _monitor(folder: Path) -> None:
 def _sweep(folder: Path) -> None:
     from distributed import Client
 
-    text = example_text("temperature").replace("draws = 200", "draws = 2").replace("points = 10", "points = 2")
+    text = example_text("temperature", "sweep").replace("draws = 200", "draws = 2").replace("points = 10", "points = 2")
     plan = parse_plan(
         text.replace("values = [2, 3, 4, 6, 8, 12, 16]", "values = [2, 4]"),
         "temperature.toml",

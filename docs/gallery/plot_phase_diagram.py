@@ -11,8 +11,8 @@ import tempfile
 from distributed import Client
 
 import tokendynamics as td
+from tokendynamics.specification.examples import example_text
 from tokendynamics.sweeps import fractions, parse_plan
-from tokendynamics.sweeps.examples import example_text
 
 changes = {
     "draws = 200": "draws = 12",
@@ -20,7 +20,7 @@ changes = {
     "[2, 3, 4, 6, 8, 12, 16]": "[2, 4, 8, 16]",
     '["outcome", "clusters", "consensus_signed"]': '["outcome"]',
 }
-text = example_text("temperature")
+text = example_text("temperature", "sweep")
 for old, new in changes.items():
     text = text.replace(old, new)
 plan = parse_plan(text, "temperature.toml")

@@ -79,11 +79,11 @@ assert certificates["asymptotic-4.1"].outcome == "holds"
 # clusters that last very long. The sweep runs 20 starts for each β and number of tokens, to time 20.
 
 from tokendynamics.figures import phase_diagram
+from tokendynamics.specification.examples import example_text
 from tokendynamics.sweeps import fractions, parse_plan
-from tokendynamics.sweeps.examples import example_text
 
 text = (
-    example_text("temperature")
+    example_text("temperature", "sweep")
     .replace("draws = 200", "draws = 20")
     .replace("points = 10", "points = 6")
 )

@@ -21,8 +21,8 @@ from tokendynamics.numerics import CheckpointError
 from tokendynamics.numerics.extras import require
 from tokendynamics.numerics.intervals import T_COVERAGE
 from tokendynamics.provenance.progress import Progress, reporting
+from tokendynamics.specification.examples import example_text
 from tokendynamics.sweeps.study import PairedComparison, StudyPlan, StudyResult, TestedClaim, parse_plan, study
-from tokendynamics.sweeps.study.examples import example_text
 from tokendynamics.sweeps.study.paired import compared
 from tokendynamics.sweeps.study.result import dataset_of
 from tokendynamics.training import train
@@ -124,7 +124,7 @@ _LITTLE = {"held_out": 0.01}
 
 def plan_of(example: str) -> StudyPlan:
     """Return the study that ``tokendynamics study --example NAME`` prints."""
-    return parse_plan(example_text(example), f"{example}.toml")
+    return parse_plan(example_text(example, "study"), f"{example}.toml")
 
 
 def studied(plan: StudyPlan, folder: Path, report: Progress) -> StudyResult:

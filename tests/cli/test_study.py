@@ -11,9 +11,9 @@ from distributed import Client
 from command_line import call
 from sweeps.conftest import client
 from sweeps.study.conftest import TWO_ARMS, Planted, planted
+from tokendynamics.specification.examples import example_names, example_text
 from tokendynamics.sweeps import _cluster
 from tokendynamics.sweeps.study import open_study
-from tokendynamics.sweeps.study.examples import example_names, example_text
 
 __all__ = ["client", "planted"]
 
@@ -66,9 +66,9 @@ def test_what_is_beside_the_runs_is_refused_before_anything_is_trained(
 
 def test_examples_are_listed_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert call(["study", "--example", "list"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == example_names()
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == example_names("study")
     assert call(["study", "--example", "table1"]) == 0
-    assert capsys.readouterr().out == example_text("table1")
+    assert capsys.readouterr().out == example_text("table1", "study")
     assert call(["study", "--example", "tabel1"]) == 2
     assert "did you mean 'table1'" in capsys.readouterr().err
 

@@ -12,8 +12,8 @@ import xarray as xr
 from command_line import call
 from report.reading import plain_spaces
 from sweeps.conftest import SMALL
+from tokendynamics.specification.examples import example_names, example_text
 from tokendynamics.sweeps import fractions, open_store, parse_plan
-from tokendynamics.sweeps.examples import example_names, example_text
 
 
 @pytest.fixture
@@ -60,18 +60,18 @@ def test_what_is_beside_the_store_is_refused_before_anything_runs(
 def test_examples_are_listed_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert call(["sweep", "--example", "list"]) == 0
     listed = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in listed] == example_names()
+    assert [line.split()[0] for line in listed] == example_names("sweep")
     assert call(["sweep", "--example", "temperature"]) == 0
-    assert capsys.readouterr().out == example_text("temperature")
+    assert capsys.readouterr().out == example_text("temperature", "sweep")
     assert call(["sweep", "--example", "temprature"]) == 2
     assert "did you mean 'temperature'" in capsys.readouterr().err
     assert call(["sweep"]) == 2
 
 
-@pytest.mark.parametrize("name", example_names())
+@pytest.mark.parametrize("name", example_names("sweep"))
 def test_every_example_is_a_sweep_whose_points_can_be_built(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tokendynamics.sweeps.systems._plan._SAMPLES", 20)
-    plan = parse_plan(example_text(name), f"{name}.toml")
+    plan = parse_plan(example_text(name, "sweep"), f"{name}.toml")
     plan.check()
     assert plan.systems >= 500
 

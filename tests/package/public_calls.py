@@ -25,10 +25,10 @@ from tokendynamics.modules.language_model import LanguageModelConfig, vocabulary
 from tokendynamics.modules.vision import VisionConfig
 from tokendynamics.observables.summary import summarize
 from tokendynamics.spaces import remark_5_1_projection
+from tokendynamics.specification.examples import example_text
 from tokendynamics.spectra.signs import compress
 from tokendynamics.spectra.value_map import value_spectrum_of_factors
 from tokendynamics.sweeps import fractions, open_store, parse_plan, report, sweep
-from tokendynamics.sweeps.examples import example_text
 
 Kind = Literal["array", "array or none", "number", "integer", "flag", "choice", "text", "ours", "any"]
 
@@ -436,7 +436,7 @@ PLOTS: dict[str, Call] = {
     ),
 }
 
-_FEW_POINTS = example_text("random").replace("points = 1000", "points = 3")
+_FEW_POINTS = example_text("random", "sweep").replace("points = 1000", "points = 3")
 
 SWEEPS: dict[str, Call] = {
     "fractions": _call(

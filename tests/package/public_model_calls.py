@@ -21,8 +21,7 @@ from tokendynamics.circuits._transformer import shift
 from tokendynamics.diagnosis import judge, prediction_against_trace, repeated_texts
 from tokendynamics.pretrained import remedy_coefficients, remedy_parameters, remove_remedy
 from tokendynamics.specification import check, parse, read, run
-from tokendynamics.specification.examples import example_text
-from tokendynamics.sweeps import examples as sweep_examples
+from tokendynamics.specification.examples import example_names, example_text
 from tokendynamics.sweeps import parse_plan, read_plan
 from tokendynamics.sweeps import study as studies
 from tokendynamics.training import Experiment, Recipe, Samples, preset, train
@@ -380,11 +379,9 @@ MODELS: dict[str, Callable[[], Call]] = {
     "check, specification": lambda: _call(
         check, spec=(parse(example_text("minimal"), "minimal.toml"), "any"), threads=(None, "any")
     ),
-    "example_text": lambda: _call(example_text, name=("minimal", "choice")),
-    "example_text of sweeps": lambda: _call(sweep_examples.example_text, name=("outcomes", "choice")),
-    "parse_plan": lambda: _call(
-        parse_plan, text=(sweep_examples.example_text("outcomes"), "text"), name=("a.toml", "text")
-    ),
+    "example_names": lambda: _call(example_names, kind=("sweep", "choice")),
+    "example_text": lambda: _call(example_text, name=("outcomes", "choice"), kind=("sweep", "choice")),
+    "parse_plan": lambda: _call(parse_plan, text=(example_text("outcomes", "sweep"), "text"), name=("a.toml", "text")),
     "read_plan": lambda: _call(read_plan, path=("nothing.toml", "any")),
     "parse_plan of studies": lambda: _call(studies.parse_plan, text=(STUDY, "text"), name=("a.toml", "text")),
     "read_plan of studies": lambda: _call(studies.read_plan, path=("nothing.toml", "any")),

@@ -91,11 +91,11 @@ def test_images_are_estimated_too(setting: str, tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_study_is_refused_before_its_runs_with_the_line() -> None:
+    from tokendynamics.specification.examples import example_text
     from tokendynamics.specification.section import SpecificationError
     from tokendynamics.sweeps.study import parse_plan
-    from tokendynamics.sweeps.study.examples import example_text
 
-    text = example_text("table1").replace('form = "solve"', f'num_hidden_layers = {HUGE}\nform = "solve"')
+    text = example_text("table1", "study").replace('form = "solve"', f'num_hidden_layers = {HUGE}\nform = "solve"')
     with pytest.raises(SpecificationError, match=r"table1\.toml.*needed at least"):
         parse_plan(text, "table1.toml").check()
 

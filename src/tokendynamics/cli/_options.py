@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import click
@@ -127,26 +126,28 @@ def check_writable(out: Path | None) -> None:
         raise click.BadParameter(message, param_hint="--out") from None
 
 
-def file_to_run(spec: Path | None, example: str | None, examples: ModuleType) -> Path | None:
+def file_to_run(spec: Path | None, example: str | None, kind: Literal["simulation", "sweep", "study"]) -> Path | None:
     """Return the file of a command, or print an example and return None.
 
     Args:
         spec: The file, if it was named.
         example: The name of an example, "list" for all names; None for none.
-        examples: Has `example_names` and `example_text`.
+        kind: What the file describes.
 
     Raises:
         click.UsageError: Neither or both were named.
     """
+    from tokendynamics.specification.examples import example_names, example_text
+
     if (spec is None) == (example is None):
         raise click.UsageError("expected either SPEC or --example NAME; --example list names the examples")
     if example == "list":
-        texts = {name: examples.example_text(name) for name in examples.example_names()}
+        texts = {name: example_text(name, kind) for name in example_names(kind)}
         titles = {name: text.splitlines()[0].removeprefix("title = ").strip('"# ') for name, text in texts.items()}
         width = max(map(len, titles))
         echo("\n".join(f"{name:<{width}}  {title}" for name, title in titles.items()))
     elif example is not None:
-        echo(examples.example_text(example), nl=False)
+        echo(example_text(example, kind), nl=False)
     return spec
 
 

@@ -57,9 +57,7 @@ def simulate_command(
         overwrite: Also replace files that no earlier run of this command wrote.
         as_json: Print the summary as JSON on standard output.
     """
-    from tokendynamics.specification import examples
-
-    path = file_to_run(spec, example, examples)
+    path = file_to_run(spec, example, "simulation")
     if path is None:
         return
     check_writable(out)

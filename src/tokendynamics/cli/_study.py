@@ -46,9 +46,7 @@ def study_command(
         example: Print a documented example instead of running; 'list' names them.
         out: Folder of the runs.  [default: study-SPEC]
     """
-    from tokendynamics.sweeps.study import examples
-
-    path = file_to_run(spec, example, examples)
+    path = file_to_run(spec, example, "study")
     if path is None:
         return
     check_writable(out)

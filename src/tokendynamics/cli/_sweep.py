@@ -46,9 +46,7 @@ def sweep_command(
         example: Print a documented example instead of running; 'list' names them.
         out: Folder of the Zarr store.  [default: sweep-SPEC.zarr]
     """
-    from tokendynamics.sweeps import examples
-
-    path = file_to_run(spec, example, examples)
+    path = file_to_run(spec, example, "sweep")
     if path is None:
         return
     check_writable(out)

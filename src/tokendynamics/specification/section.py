@@ -9,14 +9,12 @@ import math
 import re
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
-from importlib.resources import files
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import shown
 
 ANGLE_UNITS = {"rad": 1.0, "deg": math.pi / 180.0, "turn": 2.0 * math.pi}
 """Radians in one of each."""
@@ -48,25 +46,6 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
     near = get_close_matches(name.lower(), by_lower_case, n=1, cutoff=0.4)
     listed = f"valid: {', '.join(names)}"
     return f"did you mean {by_lower_case[near[0]]!r}? ({listed})" if near else listed
-
-
-def names_of_examples(package: str) -> list[str]:
-    """Return the names of the files that lie in a package as examples."""
-    return sorted(
-        entry.name.removesuffix(".toml") for entry in files(package).iterdir() if entry.name.endswith(".toml")
-    )
-
-
-def text_of_example(package: str, name: str) -> str:
-    """Return the text of an example that lies in a package.
-
-    Raises:
-        ArgumentValueError: No example of that name; the nearest one is printed.
-    """
-    names = names_of_examples(package)
-    if name not in names:
-        raise ArgumentValueError(f"example: unknown name {shown(name)}; {did_you_mean(name[:100], names)}")
-    return (files(package) / f"{name}.toml").read_text(encoding="utf-8")
 
 
 class TomlTable(BaseModel):

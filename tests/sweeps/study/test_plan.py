@@ -9,9 +9,9 @@ import pytest
 from sweeps.study.conftest import TUNED, TWO_ARMS
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.specification import SpecificationError
+from tokendynamics.specification.examples import example_names, example_text
 from tokendynamics.sweeps.study import Claim, parse_plan, read_plan, study
 from tokendynamics.sweeps.study._plan import BETTER
-from tokendynamics.sweeps.study.examples import example_names, example_text
 from tokendynamics.sweeps.study.words import about_plan
 from tokendynamics.training import PRESETS, TASKS
 
@@ -206,12 +206,12 @@ def test_files_are_read_and_other_things_refused(tmp_path: Path, unchecked: None
 def test_the_direction_of_every_task_s_measure_is_known() -> None:
     assert {task.measure for task in TASKS.values()} <= BETTER.keys()
     for name, lower in (("table1", True), ("table2", False)):
-        assert parse_plan(example_text(name), name).lower_is_better is lower
+        assert parse_plan(example_text(name, "study"), name).lower_is_better is lower
 
 
-@pytest.mark.parametrize("name", example_names())
+@pytest.mark.parametrize("name", example_names("study"))
 def test_every_example_is_a_study_whose_networks_can_be_made(name: str) -> None:
-    plan = parse_plan(example_text(name), f"{name}.toml")
+    plan = parse_plan(example_text(name, "study"), f"{name}.toml")
     plan.check()
     assert len(plan.seeds) >= 5
     assert plan.tables.tuning is not None
@@ -219,7 +219,7 @@ def test_every_example_is_a_study_whose_networks_can_be_made(name: str) -> None:
 
 
 def test_table_1_has_the_controls_that_tell_the_tie_from_the_signs() -> None:
-    plan = parse_plan(example_text("table1"), "table1.toml")
+    plan = parse_plan(example_text("table1", "study"), "table1.toml")
     regimes = [experiment.model["regime"] for experiment in plan.arms.values()]
     assert regimes == ["baseline", "tied", "w_only", "convergence", "intermediate", "divergence"]
     assert {experiment.model["form"] for experiment in plan.arms.values()} == {"solve"}

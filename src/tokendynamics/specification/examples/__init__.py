@@ -1,34 +1,58 @@
-"""Specifications that run as they are, as `tokendynamics simulate --example NAME` prints them."""
+"""Files that run as they are, as `tokendynamics simulate`, `sweep` and `study` print them with `--example NAME`."""
 
 from __future__ import annotations
 
+from importlib.resources import files
+from typing import Literal, TypeAlias, get_args
+
+from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.signatures import typed_arguments
-from tokendynamics.specification.section import names_of_examples, text_of_example
+from tokendynamics.specification.section import did_you_mean
 
 __all__ = ["example_names", "example_text"]
+
+_Kind: TypeAlias = Literal["simulation", "sweep", "study"]
 
 
 def __dir__() -> list[str]:
     return __all__
 
 
-def example_names() -> list[str]:
+@typed_arguments
+def example_names(kind: _Kind = "simulation") -> list[str]:
     """Return the names of the examples.
 
-    >>> "fig3" in example_names()
-    True
+    Args:
+        kind: What the files describe.
+
+    Raises:
+        ArgumentValueError: Another kind.
+
+    >>> example_names("sweep")
+    ['outcomes', 'random', 'temperature']
     """
-    return names_of_examples(__name__)
+    if kind not in get_args(_Kind):
+        raise ArgumentValueError(expected("kind", "'simulation', 'sweep' or 'study'", shown(kind)))
+    names = (entry.name for entry in files(__name__).joinpath(kind).iterdir())
+    return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
 
 
 @typed_arguments
-def example_text(name: str) -> str:
+def example_text(name: str, kind: _Kind = "simulation") -> str:
     """Return the text of an example.
 
+    Args:
+        name: One of `example_names`.
+        kind: What the file describes.
+
     Raises:
-        ArgumentValueError: No example of that name; the nearest one is printed.
+        ArgumentValueError: No example of that name, and the nearest one is printed; or another kind.
 
     >>> example_text("minimal").splitlines()[0]
     '# The least a file must say: attention, a space, a start and a horizon. Everything else has a default.'
     """
-    return text_of_example(__name__, name)
+    names = example_names(kind)
+    if name not in names:
+        raise ArgumentValueError(f"example: unknown name {shown(name)}; {did_you_mean(name[:100], names)}")
+    return files(__name__).joinpath(kind, f"{name}.toml").read_text(encoding="utf-8")

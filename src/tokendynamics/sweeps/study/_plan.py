@@ -106,8 +106,8 @@ class StudyPlan:
         tables: The tables of the file.
         arms: What each arm trains; its seed, and with tuning its learning rate, are still to be set.
 
-    >>> from tokendynamics.sweeps.study.examples import example_text
-    >>> plan = parse_plan(example_text("table1"), "table1.toml")
+    >>> from tokendynamics.specification.examples import example_text
+    >>> plan = parse_plan(example_text("table1", "study"), "table1.toml")
     >>> list(plan.arms), plan.lower_is_better
     (['baseline', 'tied', 'w_only', 'convergence', 'intermediate', 'divergence'], True)
     """
@@ -211,7 +211,7 @@ def read_plan(path: str | Path) -> StudyPlan:
         OSError: The file cannot be read.
 
     >>> from importlib.resources import files
-    >>> read_plan(str(files("tokendynamics.sweeps.study.examples") / "table1.toml")).measure
+    >>> read_plan(str(files("tokendynamics.specification.examples") / "study" / "table1.toml")).measure
     'bits_per_byte'
     """
     place = Path(path)
@@ -222,8 +222,8 @@ def read_plan(path: str | Path) -> StudyPlan:
 def parse_plan(text: str, name: str) -> StudyPlan:
     """Check the text of a study's file; see `read_plan`.
 
-    >>> from tokendynamics.sweeps.study.examples import example_text
-    >>> plan = parse_plan(example_text("table1"), "table1.toml")
+    >>> from tokendynamics.specification.examples import example_text
+    >>> plan = parse_plan(example_text("table1", "study"), "table1.toml")
     >>> plan.preset, plan.seeds
     ('bytes-small', (1, 2, 3, 4, 5))
     """

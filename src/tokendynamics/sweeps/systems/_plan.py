@@ -236,8 +236,8 @@ class Plan(Source):
         table: The table ``[sweep]``.
         axes: What varies.
 
-    >>> from tokendynamics.sweeps.examples import example_text
-    >>> plan = parse_plan(example_text("outcomes"), "outcomes.toml")
+    >>> from tokendynamics.specification.examples import example_text
+    >>> plan = parse_plan(example_text("outcomes", "sweep"), "outcomes.toml")
     >>> plan.systems, [axis.name for axis in plan.axes]
     (600, ['ov', 'dim'])
     """
@@ -392,7 +392,7 @@ def read_plan(path: str | Path) -> Plan:
         OSError: The file cannot be read.
 
     >>> from importlib.resources import files
-    >>> read_plan(str(files("tokendynamics.sweeps.examples") / "temperature.toml")).dims
+    >>> read_plan(str(files("tokendynamics.specification.examples") / "sweep" / "temperature.toml")).dims
     ('beta', 'tokens', 'draw')
     """
     place = Path(path)
@@ -403,8 +403,8 @@ def read_plan(path: str | Path) -> Plan:
 def parse_plan(text: str, name: str) -> Plan:
     """Check the text of a sweep's file; see `read_plan`.
 
-    >>> from tokendynamics.sweeps.examples import example_text
-    >>> plan = parse_plan(example_text("temperature"), "temperature.toml")
+    >>> from tokendynamics.specification.examples import example_text
+    >>> plan = parse_plan(example_text("temperature", "sweep"), "temperature.toml")
     >>> plan.dims, plan.shape
     (('beta', 'tokens', 'draw'), (10, 7, 200))
     """

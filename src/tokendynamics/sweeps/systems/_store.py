@@ -292,8 +292,8 @@ def open_store(store: str | Path, *, partial: bool = False) -> xr.Dataset:
     >>> from tempfile import mkdtemp
     >>> from distributed import Client
     >>> from tokendynamics.sweeps import parse_plan, sweep
-    >>> from tokendynamics.sweeps.examples import example_text
-    >>> plan = parse_plan(example_text("temperature").replace("draws = 200", "draws = 1"), "temperature.toml")
+    >>> from tokendynamics.specification.examples import example_text
+    >>> plan = parse_plan(example_text("temperature", "sweep").replace("draws = 200", "draws = 1"), "temperature.toml")
     >>> store = Path(mkdtemp(), "temperature.zarr")
     >>> with Client(processes=False, dashboard_address=None) as client:
     ...     _ = sweep(plan, store, client)
