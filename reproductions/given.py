@@ -17,8 +17,8 @@ from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.seeding import generator
 from tokendynamics.pretrained import Checkpoint
+from tokendynamics.pretrained.inputs import ids_of_any_length
 from tokendynamics.pretrained.sources.finding import WHEELS
-from tokendynamics.pretrained.texts import ids_of_any_length
 
 _WEIGHTS = ("config.json", "*.safetensors", "*.bin", "*.gguf")
 _RANDOM = "random:"

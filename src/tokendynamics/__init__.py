@@ -4,7 +4,7 @@ The public names are listed in `__init__.pyi` and imported on first use, so that
 """
 
 from tokendynamics._version import __version__ as __version__
-from tokendynamics.numerics.lazy_names import lazy_names as _lazy_names
+from tokendynamics.numerics.extras import lazy_names as _lazy_names
 
 _attribute, __dir__, __all__ = _lazy_names(__name__, __file__)
 __all__ += ["__version__", "plots"]

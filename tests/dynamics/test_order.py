@@ -15,9 +15,8 @@ from dynamics.reference import Gate, System, constant
 from tokendynamics.attention import Attention, Periodic
 from tokendynamics.dynamics import Flow, simulate
 from tokendynamics.dynamics.engines import _fixed as fixed
-from tokendynamics.dynamics.engines._stages import Coefficients, take_step
 from tokendynamics.dynamics.engines.problem import Problem
-from tokendynamics.dynamics.engines.tableau import TABLEAUS
+from tokendynamics.dynamics.engines.tableau import TABLEAUS, Coefficients, take_step
 from tokendynamics.spaces import Ellipsoid, Sphere
 
 # Many short steps: checking every call of every kernel would take most of the time.

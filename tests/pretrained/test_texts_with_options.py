@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 import tokendynamics as td
 from diagnosis.test_heads import network_of
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError
-from tokendynamics.pretrained.texts import windows_of
+from tokendynamics.pretrained.inputs import windows_of
 
 WORDS = [f"w{number}" for number in range(40)]
 TEMPLATE = """{{ bos_token }}{% for message in messages %}{% if message.role not in ["user", "assistant"] %}{{

@@ -25,8 +25,8 @@ from tokendynamics.diagnosis.gating._result import Levers
 from tokendynamics.diagnosis.gating._what_if import what_if
 from tokendynamics.diagnosis.result import Diagnosis
 from tokendynamics.diagnosis.tracing._attention_seen import attention_seen
+from tokendynamics.diagnosis.tracing._directions import shared_directions
 from tokendynamics.diagnosis.tracing._one_prompt import token_clusters, token_paths
-from tokendynamics.diagnosis.tracing._shared_directions import shared_directions
 from tokendynamics.diagnosis.tracing._source_tokens import source_tokens
 from tokendynamics.diagnosis.tracing.measure import trace
 from tokendynamics.diagnosis.tracing.prompts import repeated_texts

@@ -6,6 +6,6 @@ new figure, and returns the `matplotlib.figure.Figure`. Nothing is interpolated:
 Neither pyplot nor matplotlib's settings are touched.
 """
 
-from tokendynamics.numerics.lazy_names import lazy_names as _lazy_names
+from tokendynamics.numerics.extras import lazy_names as _lazy_names
 
 __getattr__, __dir__, __all__ = _lazy_names(__name__, __file__)

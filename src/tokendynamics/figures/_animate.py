@@ -16,8 +16,7 @@ from PIL import Image
 
 from tokendynamics.figures import style as style
 from tokendynamics.figures._scene import Scene
-from tokendynamics.figures.paths import choose_view
-from tokendynamics.figures.recording import Recording, Run, read_run
+from tokendynamics.figures.recording import Recording, Run, choose_view, read_run
 from tokendynamics.figures.style import SINGLE, check_pixels, known_suffix, panels, paper_style
 from tokendynamics.numerics import ArgumentValueError, TokenDynamicsError
 from tokendynamics.numerics.arguments import ArrayLike, as_positive

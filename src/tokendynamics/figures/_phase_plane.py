@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 
 from tokendynamics.figures import style as style
 from tokendynamics.figures._scene import Scene, rounded_size
-from tokendynamics.figures.paths import View
-from tokendynamics.figures.recording import Recording, Run, Simulated, is_rescaled, read_run, to_numpy
+from tokendynamics.figures.recording import Recording, Run, Simulated, View, is_rescaled, read_run, to_numpy
 from tokendynamics.figures.style import SINGLE, panel_for, paper_style
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike

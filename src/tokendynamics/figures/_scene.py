@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from tokendynamics.figures import style as style
-from tokendynamics.figures.paths import View, choose_view
-from tokendynamics.figures.recording import Recording, Run, read_run
+from tokendynamics.figures.recording import Recording, Run, View, choose_view, read_run
 from tokendynamics.figures.style import SINGLE, panel_for, paper_style
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.spaces import Space

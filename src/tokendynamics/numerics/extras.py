@@ -1,8 +1,12 @@
-"""Packages that only some uses need: one place says which extra brings them, and how it is installed."""
+"""What is imported only when it is needed: packages of extras, and the public names of a package by its stub."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.util import find_spec
+from typing import Any
+
+import lazy_loader
 
 from tokendynamics.numerics.errors import ArgumentValueError, TokenDynamicsError, expected
 
@@ -52,3 +56,20 @@ def require(
     if absent:
         advice = install(extra) + (f", or {otherwise}" if otherwise else "")
         raise error(expected(argument, f"the packages for {use}", f"no {' and no '.join(absent)}", advice))
+
+
+def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return `__getattr__`, `__dir__` and `__all__` of a package; an unknown name is refused with the known ones.
+
+    Args:
+        package: The `__name__` of the package.
+        file: Its `__file__`; the stub `__init__.pyi` is next to it.
+    """
+    attribute, _, names = lazy_loader.attach_stub(package, file)
+
+    def known_attribute(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {', '.join(names)}")
+        return attribute(name)
+
+    return known_attribute, lambda: names, names

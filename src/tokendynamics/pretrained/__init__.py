@@ -12,8 +12,8 @@ from tokendynamics.pretrained._checkpoint import Checkpoint
 from tokendynamics.pretrained._remedy import apply_remedy, remedy_coefficients, remedy_parameters, remove_remedy
 from tokendynamics.pretrained.architecture import Architecture
 from tokendynamics.pretrained.encoding import Encoding
+from tokendynamics.pretrained.inputs import Texts
 from tokendynamics.pretrained.loading import load
-from tokendynamics.pretrained.texts import Texts
 
 __all__ = [
     "Architecture", "AttentionWeights", "Checkpoint", "Encoding", "Texts", "apply_remedy", "load",

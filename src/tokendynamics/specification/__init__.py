@@ -4,6 +4,6 @@
 first use, so that examples and error messages do not wait for PyTorch; the examples are in `.examples`.
 """
 
-from tokendynamics.numerics.lazy_names import lazy_names
+from tokendynamics.numerics.extras import lazy_names
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -12,12 +12,12 @@ from tokendynamics.theorems._closed_forms import (
     predict_strong_centers,
     predict_two_clusters,
 )
-from tokendynamics.theorems._evaluate import certify, check
 from tokendynamics.theorems._families import Family
 from tokendynamics.theorems._papers import PAPERS
 from tokendynamics.theorems._search import Counterexample, Search, search_counterexample
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.atlas import ATLAS
+from tokendynamics.theorems.registry import certify, check
 from tokendynamics.theorems.result import Certificate, Check, Condition, Hypothesis, Prediction
 from tokendynamics.theorems.statements import STATEMENTS
 

@@ -3,6 +3,6 @@
 Names are imported on first use: the callbacks `Monitor` and `Samples` need transformers, which takes seconds.
 """
 
-from tokendynamics.numerics.lazy_names import lazy_names
+from tokendynamics.numerics.extras import lazy_names
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -1,7 +1,6 @@
 """How numbers, intervals, lists and findings are written: one notation for terminal, pages and documents."""
 
 from tokendynamics.words._findings import Convention, Finding
-from tokendynamics.words._manifest import duration, manifest_entries, moment, written
 from tokendynamics.words._numbers import (
     UNDEFINED,
     column,
@@ -22,7 +21,18 @@ from tokendynamics.words._numbers import (
     share,
     signed,
 )
-from tokendynamics.words._phrases import in_layers, indefinite, listing, plural, ranges, sentence
+from tokendynamics.words._phrases import (
+    duration,
+    in_layers,
+    indefinite,
+    listing,
+    manifest_entries,
+    moment,
+    plural,
+    ranges,
+    sentence,
+    written,
+)
 
 __all__ = [
     "UNDEFINED",

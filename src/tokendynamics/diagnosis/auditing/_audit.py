@@ -25,8 +25,18 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tokendynamics.attention import FactoredMatrix, ov_circuit, rotate
-from tokendynamics.diagnosis.auditing._head_sums import centred, gain_of, kept_square, sums_of, with_gain
-from tokendynamics.diagnosis.auditing._hypotheses import HYPOTHESES, STATEMENTS, numbers_from, numbers_of, qk_hypotheses
+from tokendynamics.diagnosis.auditing._hypotheses import (
+    HYPOTHESES,
+    STATEMENTS,
+    centred,
+    gain_of,
+    kept_square,
+    numbers_from,
+    numbers_of,
+    qk_hypotheses,
+    sums_of,
+    with_gain,
+)
 from tokendynamics.diagnosis.network import besides_the_form, notes_of
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import whole_numbers

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+import xarray as xr
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
@@ -19,15 +20,20 @@ from tokendynamics.diagnosis.tracing.measure import inputs_of
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO, PromptTrace, find_sinks, tokens_left_out
 from tokendynamics.diagnosis.tracing.prompts import named_prompts, noun_of
 from tokendynamics.numerics import ArgumentValueError, AttentionFactorsError, CheckpointError
+from tokendynamics.numerics.arguments import as_count
 from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.observables.directions import lengths
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.edits.states import SiteStates
+from tokendynamics.pretrained.edits.variant import PARTS
+from tokendynamics.pretrained.encoding import pieces_of
 from tokendynamics.pretrained.forward_arguments import Prepared
-from tokendynamics.pretrained.not_finite import check_states
+from tokendynamics.pretrained.loading import Model, as_checkpoint
+from tokendynamics.pretrained.not_finite import check_logits, check_states
 from tokendynamics.pretrained.packs import Pack
-from tokendynamics.provenance.progress import Progress
+from tokendynamics.provenance.progress import Progress, reporting
 
 _RESOLUTION = 1e-6
 """Length of a mean of unit rows below which its direction is rounding."""
@@ -255,3 +261,258 @@ def watch_texts(ckpt: Checkpoint, texts: Sequence[TextStates], acts: Sequence[Se
 def as_names(shared: SharedDirections) -> np.ndarray:
     """Return the names of the directions: "common", then those of the texts."""
     return np.array(["common", *shared.names])
+
+
+_DESCRIPTIONS = {
+    "vector": "unit vector: the mean unit row of all texts, or of one text beyond the common direction",
+    "similarity": "mean product of the components of different tokens along the direction: tokens of different texts "
+    "for the common one, of one text for its own",
+    "carried": "similarity over the whole that is shared: of share_common, or of what the tokens of the text share "
+    "beyond the common direction; above 1 where what they share along other directions is negative",
+    "written": "signed share of the mean component along the direction that a part of a layer adds; source 0 is the "
+    "embedding; adds up to 1 over source and component",
+    "written_by_head": "the part of it that each head adds; NaN where heads are not known or a norm follows them",
+    "written_besides_heads": "what the attention adds besides its heads, mostly the bias of the output projection",
+    "token_id": "vocabulary entries that final norm and language head read from the direction, the likeliest first; "
+    "-1 where none were read",
+    "token_text": "the same as text",
+}
+
+
+WORDS = 5
+"""Vocabulary entries of each direction."""
+
+
+@typed_arguments
+def shared_directions(
+    ckpt: Model,
+    texts: Any,
+    *,
+    words: int = WORDS,
+    sinks: str | Sequence[int] = "detect",
+    sink_ratio: float = SINK_RATIO,
+    truncate: bool = False,
+    progress: bool | Progress = False,
+) -> xr.Dataset:
+    """Find the directions that tokens share after each layer, and what writes them (`mathematics` 11, Directions).
+
+    With m_p the mean unit row of text p, the common direction is that of the mean of the m_p, and the direction of a
+    text that of m_p beyond the common one. A state is the embedding plus what every part added to it, so the mean
+    component of the tokens along a direction is a sum over parts, and over the heads of an attention.
+
+    Args:
+        ckpt: Anything `tokendynamics.load` takes, or a checkpoint already loaded.
+        texts: At least two different prompts, as `tokendynamics.trace` takes them.
+        words: Number of vocabulary entries for each direction.
+        sinks: Which tokens are excluded; see `tokendynamics.trace`, also for the next two.
+        sink_ratio: Likewise.
+        truncate: Likewise.
+        progress: True for a progress bar, or a function; see `progress`.
+
+    Returns:
+        Dataset with dims ``direction`` ("common", then the names of the texts), ``layer`` (0 … L), float64: ``vector``
+        (…, feature), ``similarity`` and ``carried`` (what the direction carries of what is shared), ``written``
+        (…, source, component): signed shares by layer and part that add up to 1; ``written_by_head`` (…, source, head)
+        and ``written_besides_heads`` (…, source), which add up to the attention's. With a language head ``token_id``
+        and ``token_text`` (…, rank). NaN where a direction is undefined.
+
+    Raises:
+        ArgumentTypeError, ArgumentValueError: Fewer than two different texts, or some that this network does not read.
+
+    >>> table = shared_directions("random:distilgpt2", ["one fish", "two red birds", "it rains again"])
+    >>> round(float(table.written.sel(direction="common", layer=6).sum()), 6)
+    1.0
+    """
+    ckpt = as_checkpoint(ckpt)
+    as_count(words, "words")
+    with reporting(progress) as report:
+        shared = directions_of(ckpt, texts, report, sinks=sinks, sink_ratio=sink_ratio, truncate=truncate)
+        heads, unknown = _heads(ckpt, shared, report)
+    return directions_table(ckpt, shared, heads, unknown, words).assign_attrs(sinks=str(sinks))
+
+
+def directions_table(
+    ckpt: Checkpoint,
+    shared: SharedDirections,
+    heads: Float64[Tensor, "text 2 layer source head"] | None,
+    unknown: str,
+    words: int,
+    read: slice = slice(None),
+) -> xr.Dataset:
+    """Return the dataset of `shared_directions`.
+
+    Args:
+        ckpt: The network.
+        shared: From `directions_of`.
+        heads: What each head adds along the directions of each text; None where that is not known.
+        unknown: Why not.
+        words: Number of vocabulary entries for each direction.
+        read: The layers whose directions are read.
+    """
+    variables: dict[str, Any] = {
+        "vector": (("direction", "layer", "feature"), torch.cat([shared.common[None], shared.of_text]).numpy()),
+        **_similarities(shared),
+        **_writers(shared, heads),
+    }
+    reading, unread = _reading(ckpt, shared, words, read)
+    depth = len(shared.common)
+    coords = {"direction": as_names(shared), "layer": np.arange(depth), "source": np.arange(depth)}
+    attrs = {"model": ckpt.name, "no_heads": unknown, "no_reading": unread, "prompt_noun": shared.noun}
+    table = xr.Dataset(variables | reading, coords=coords | {"component": list(PARTS)}, attrs=attrs)
+    for name in table.data_vars:
+        table[name].attrs["description"] = _DESCRIPTIONS[str(name)]
+    return table
+
+
+def _writers(shared: SharedDirections, heads: Float64[Tensor, "text 2 layer source head"] | None) -> dict[str, Any]:
+    """Return the variables about what writes the directions."""
+    totals = torch.stack([torch.einsum("kld,ld->kl", shared.of(p), mean) for p, mean in enumerate(shared.means)])
+    written = _shares(torch.stack([_written(shared.of(p), text) for p, text in enumerate(shared.texts)]), totals)
+    dims = ("direction", "layer", "source")
+    variables: dict[str, Any] = {"written": ((*dims, "component"), written)}
+    if heads is not None:
+        by_head = _shares(heads, totals)
+        rest = written[..., PARTS.index("attention")] - np.nansum(by_head, axis=-1)
+        rest[np.isnan(by_head).all(axis=-1)] = np.nan
+        variables |= {"written_by_head": ((*dims, "head"), by_head), "written_besides_heads": (dims, rest)}
+    return variables
+
+
+def _written(
+    directions: Float64[Tensor, "2 layer dim"], text: TextStates
+) -> Float64[Tensor, "2 layer source component"]:
+    """Return what each part adds to the mean component along the directions after each layer."""
+    after = text.after.double()
+    before = torch.cat([torch.zeros_like(after[:1]), after[:-1]])
+    middle = before.clone()
+    middle[1:] = torch.where(text.attention.isnan(), before[1:], text.attention)  # without one the block is one part
+    added = torch.stack([middle - before, after - middle], dim=1)  # (source, component, token, dim)
+    along = torch.einsum("sctd,kld->klsct", added, directions)
+    weighted = torch.einsum("klsct,lt->klsc", along, text.weights)
+    return torch.where(_before(len(after))[..., None], weighted, 0.0)
+
+
+def _before(depth: int) -> Tensor:
+    """Return, for each layer, which sources have written by then."""
+    return torch.arange(depth) <= torch.arange(depth)[:, None]
+
+
+def _heads(ckpt: Checkpoint, shared: SharedDirections, report: Progress) -> tuple[Tensor | None, str]:
+    """Return what each head adds, (text, 2, layer, source, head); or None, and why."""
+    try:
+        factors = writing_factors(ckpt, output_factors(ckpt))
+        added, acts = zip(
+            *(heads_of(text, shared.of(place), factors) for place, text in enumerate(shared.texts)), strict=True
+        )
+        watch_texts(ckpt, shared.texts, [[act] for act in acts], report)
+    except CheckpointError as error:
+        return None, str(error)
+    return torch.stack(added), ""
+
+
+def writing_factors(ckpt: Checkpoint, known: dict[int, Tensor]) -> dict[int, Tensor]:
+    """Return the output factors of the layers whose heads write to the residual stream itself, times their gain.
+
+    Args:
+        ckpt: The network.
+        known: From `output_factors`.
+
+    Raises:
+        CheckpointError: In every layer a norm or such a factor follows the heads, or the state is multiplied.
+    """
+    factors: dict[int, Tensor] = {}
+    for number, layer in enumerate(ckpt.layout.layers, start=1):
+        residual = layer.residual
+        adds = residual is not None and residual.plain and not residual.attention_norm
+        if number in known and residual is not None and adds and residual.attention_factor is not None:
+            factors[number] = known[number] * residual.attention_factor
+    if not factors:
+        raise CheckpointError(
+            "a norm, or a factor that is learned, of each feature or of the state, follows the heads in every layer"
+        )
+    return factors
+
+
+def heads_of(
+    text: TextStates, directions: Float64[Tensor, "2 layer dim"], factors: dict[int, Tensor]
+) -> tuple[Float64[Tensor, "2 layer source head"], Act]:
+    """Return what each head adds to the mean component along the directions after each layer, and what measures it.
+
+    Args:
+        text: What it left.
+        directions: The common one and its own.
+        factors: From `writing_factors`; NaN for other layers.
+    """
+    depth, count = len(text.after), max(len(factor) for factor in factors.values())
+    added = torch.full((2, depth, depth, count), torch.nan, dtype=torch.float64)
+
+    def act(layer: int, call: AttentionCall) -> None:
+        if layer in factors:
+            outputs = torch.einsum("thv,lt->lhv", call.output[0].double().cpu(), text.weights)
+            added_by_head = torch.einsum("lhv,hvd->lhd", outputs, factors[layer])
+            heads = torch.einsum("lhd,kld->klh", added_by_head, directions)
+            added[:, :, layer, : heads.shape[-1]] = torch.where(_before(depth)[:, layer, None], heads, 0.0)
+
+    return added, act
+
+
+def _shares(added: Float64[Tensor, "text 2 layer ..."], totals: Float64[Tensor, "text 2 layer"]) -> np.ndarray:
+    """Return the shares of what is added along the common direction, a mean over texts, and along that of each text."""
+    numbers = torch.cat([added[:, 0].mean(dim=0, keepdim=True), added[:, 1]])
+    whole = torch.cat([totals[:, 0].mean(dim=0, keepdim=True), totals[:, 1]])
+    return (numbers / whole.reshape(*whole.shape, *(1,) * (numbers.ndim - 2))).numpy()
+
+
+def _similarities(shared: SharedDirections) -> dict[str, Any]:
+    """Return the mean product along each direction over pairs of tokens, and its part of all that is shared."""
+    along = torch.linalg.vecdot(shared.means, shared.common)
+    values, wholes = [_over_texts(along.unsqueeze(-1))], [_over_texts(shared.means)]
+    for place, text in enumerate(shared.texts):
+        units, counts = text.units, (text.weights > 0).sum(dim=-1)
+        beyond = units - torch.linalg.vecdot(units, shared.common[:, None]).unsqueeze(-1) * shared.common[:, None]
+        along = torch.linalg.vecdot(units, shared.of_text[place][:, None])
+        values.append(_over_tokens(along.unsqueeze(-1), counts))
+        wholes.append(_over_tokens(beyond, counts))
+    similarity, whole = torch.stack(values), torch.stack(wholes)
+    dims = ("direction", "layer")
+    carried = torch.where(whole > 0, similarity / whole, torch.nan)
+    return {"similarity": (dims, similarity.numpy()), "carried": (dims, carried.numpy())}
+
+
+def _over_texts(x: Float64[Tensor, "text layer dim"]) -> Float64[Tensor, " layer"]:
+    """Return the mean product over pairs of different texts."""
+    pairs = len(x) * (len(x) - 1)
+    return (x.sum(dim=0).square().sum(dim=-1) - x.square().sum(dim=(0, -1))) / pairs
+
+
+def _over_tokens(x: Float64[Tensor, "layer token dim"], counts: Tensor) -> Float64[Tensor, " layer"]:
+    """Return the mean product over pairs of different tokens; zeros do not count."""
+    pairs = torch.where(counts > 1, counts * (counts - 1), torch.nan)
+    return (x.sum(dim=1).square().sum(dim=-1) - x.square().sum(dim=(1, 2))) / pairs
+
+
+def _reading(ckpt: Checkpoint, shared: SharedDirections, words: int, read: slice) -> tuple[dict[str, Any], str]:
+    """Return the vocabulary entries of each direction, read at the median norm of the states; or why there are none."""
+    norms = torch.cat([1 / (text.weights * (text.weights > 0).sum(dim=-1, keepdim=True)) for text in shared.texts], 1)
+    sizes = torch.stack([layer[layer.isfinite()].median() for layer in norms])
+    states = torch.cat([shared.common[None], shared.of_text]) * sizes[:, None]
+    flat = states[:, read].nan_to_num().flatten(0, 1)
+    try:
+        pack = ckpt.one_pack([shared.texts[0].given.inputs])
+        with ckpt.as_varied(), ckpt.decoder(pack) as decoder:
+            count, ids = shared.texts[0].after.shape[1], []
+            for some in flat.split(count):
+                filled = torch.cat([some, some[-1:].expand(count - len(some), -1)])
+                logits = decoder.logits(decoder.normed(filled[None].to(next(ckpt.model.parameters()))))[0]
+                check_logits(ckpt, logits, "the language head on shared directions")
+                ids.append(logits[: len(some)].float().topk(min(words, logits.shape[-1])).indices.cpu())
+    except CheckpointError as error:
+        return {}, str(error)
+    shown = torch.cat(ids)
+    token_ids = torch.full((*states.shape[:2], shown.shape[-1]), -1)
+    token_ids[:, read] = shown.unflatten(0, (len(states), -1))
+    token_ids[states.isnan().any(dim=-1)] = -1
+    rows, tokenizer = token_ids.flatten(0, 1).tolist(), ckpt.tokenizer
+    pieces = [pieces_of(row, tokenizer) if min(row) >= 0 else [""] * len(row) for row in rows]
+    dims = ("direction", "layer", "rank")
+    return {"token_id": (dims, token_ids.numpy()), "token_text": (dims, np.array(pieces).reshape(token_ids.shape))}, ""

@@ -12,14 +12,17 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from tokendynamics.diagnosis.tracing._directions import (
+    WORDS,
     Act,
     SharedDirections,
     TextStates,
     directions_of,
+    directions_table,
+    heads_of,
     output_factors,
     watch_texts,
+    writing_factors,
 )
-from tokendynamics.diagnosis.tracing._shared_directions import WORDS, directions_table, heads_of, writing_factors
 from tokendynamics.diagnosis.tracing.direction_words import summary_of
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
 from tokendynamics.numerics import CheckpointError

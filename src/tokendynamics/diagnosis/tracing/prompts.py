@@ -27,8 +27,7 @@ from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.forward_arguments import Prepared, are_token_ids
-from tokendynamics.pretrained.inputs import images_in, is_image, is_real
-from tokendynamics.pretrained.texts import Texts
+from tokendynamics.pretrained.inputs import Texts, images_in, is_image, is_real
 from tokendynamics.words import Finding, percent, plural
 
 MANY_UNKNOWN = 0.1

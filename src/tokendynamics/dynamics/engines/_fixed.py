@@ -11,8 +11,8 @@ from torch import Tensor
 from tokendynamics.dynamics._field import Field
 from tokendynamics.dynamics._noise import BrownianMotion
 from tokendynamics.dynamics.engines._endings import Lockstep
-from tokendynamics.dynamics.engines._stages import Coefficients
 from tokendynamics.dynamics.engines.problem import Outcome, Problem
+from tokendynamics.dynamics.engines.tableau import Coefficients
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 

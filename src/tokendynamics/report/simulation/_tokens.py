@@ -8,9 +8,8 @@ import numpy as np
 
 from tokendynamics.figures.curves import evenly
 from tokendynamics.figures.figure import Figure, Section, Table, cells
-from tokendynamics.figures.paths import choose_view
 from tokendynamics.figures.planes import Paths, capital
-from tokendynamics.figures.recording import Recording
+from tokendynamics.figures.recording import Recording, choose_view
 from tokendynamics.report.simulation._run import Shown, clock
 from tokendynamics.words import number, plural
 

@@ -20,9 +20,7 @@ from tokendynamics.dynamics._field import Field
 from tokendynamics.dynamics._status import Status
 from tokendynamics.dynamics.engines._endings import of_stuck
 from tokendynamics.dynamics.engines.compiled._events import ends_of
-from tokendynamics.dynamics.engines.compiled._integrate import Queue, integrate
-from tokendynamics.dynamics.engines.compiled._known import Known
-from tokendynamics.dynamics.engines.compiled._lane_traffic import (
+from tokendynamics.dynamics.engines.compiled._integrate import (
     ARRIVED,
     MET,
     RUN_CODE,
@@ -36,8 +34,11 @@ from tokendynamics.dynamics.engines.compiled._lane_traffic import (
     STUCK,
     Interval,
     LaneRun,
+    Queue,
+    integrate,
     room_of_scratch,
 )
+from tokendynamics.dynamics.engines.compiled._known import Known
 from tokendynamics.dynamics.engines.compiled._model import (
     ABSOLUTE,
     EXPONENTIAL,
