@@ -21,8 +21,9 @@ from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import as_count, as_finite, as_tensor, as_text
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.provenance.array_files import read_npz
 from tokendynamics.provenance.owned import digest
-from tokendynamics.provenance.reading import read_json, read_npz
+from tokendynamics.provenance.reading import read_json
 from tokendynamics.provenance.swap import NEW, locked, put_in_place, recover, staging
 from tokendynamics.provenance.whole import full_disk_as_storage_error, settle_results
 from tokendynamics.results import Result

@@ -193,7 +193,7 @@ def _read_csv(path: Path) -> Any:
 
 
 def _read_npy(path: Path) -> Any:
-    from tokendynamics.provenance.reading import read_npy
+    from tokendynamics.provenance.array_files import read_npy
 
     return read_npy(path, "--q-true")
 

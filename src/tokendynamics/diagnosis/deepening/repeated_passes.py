@@ -46,8 +46,8 @@ from tokendynamics.pretrained.edits.variant import Variant, VariantLike
 from tokendynamics.pretrained.inputs import prepared
 from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.pretrained.packs import Pack
+from tokendynamics.provenance.array_files import read_npz
 from tokendynamics.provenance.progress import Progress, reporting
-from tokendynamics.provenance.reading import read_npz
 from tokendynamics.provenance.whole import whole_file
 
 BY_PROMPT = ("consensus", "consensus_signed", "mean_pair_cosine", "log_norm")
