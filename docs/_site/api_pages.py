@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from sphinx.application import Sphinx
 
@@ -94,7 +94,22 @@ def _page(package: str, names: dict[str, Any], places: dict[int, str]) -> str:
             "autodata": ["   :no-value:"],
         }.get(kind, [])
         lines += [f".. {kind}:: {name}", *options, ""]
+    returned = {kind for _, value in described for kind in _results_of(value) if id(kind) not in places}
+    if returned:
+        lines += ["Returned by these", "-----------------", ""]
+    for kind in sorted(returned, key=lambda kind: kind.__name__):
+        lines += [f".. autoclass:: {kind.__module__}.{kind.__name__}", "   :members:", ""]
     return "\n".join(lines)
+
+
+def _results_of(value: Any) -> set[type]:
+    """Return the classes of ours that a function says it returns."""
+    try:
+        annotation = get_type_hints(value).get("return") if inspect.isfunction(value) else None
+    except NameError:  # a name that is imported for type checkers alone
+        return set()
+    kinds = (annotation, *get_args(annotation))
+    return {kind for kind in kinds if inspect.isclass(kind) and kind.__module__.startswith(ROOT)}
 
 
 def write_pages(app: Sphinx) -> None:

@@ -16,18 +16,10 @@ from reproductions.published import published
 from reproductions.record import Record, timed
 from tokendynamics import figures
 from tokendynamics.circuits.functionals import random_functional
-from tokendynamics.circuits.landscape import (
-    Basins,
-    CategoriesOnly,
-    PositionsOnly,
-    SoftmaxPositions,
-    StationaryPoint,
-    classify,
-    find_basins,
-)
-from tokendynamics.circuits.landscape.basins import Scale
+from tokendynamics.circuits.landscape import CategoriesOnly, PositionsOnly, SoftmaxPositions, classify, find_basins
+from tokendynamics.circuits.landscape.basins import Basins, Scale
 from tokendynamics.circuits.landscape.categories_only import mean_predictor, zero_loss, zero_row_sums
-from tokendynamics.circuits.landscape.landscape import Landscape
+from tokendynamics.circuits.landscape.landscape import Landscape, StationaryPoint
 from tokendynamics.circuits.landscape.positions_only import families, loss_at_infinity, zero_column_sums
 from tokendynamics.circuits.landscape.softmax_positions import Stall, stall
 from tokendynamics.numerics.seeding import generator

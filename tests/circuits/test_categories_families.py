@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from scipy.optimize import least_squares
 from torch import Tensor
 
-from tokendynamics.circuits.landscape._classification import classify
 from tokendynamics.circuits.landscape.categories_only import (
     CategoriesOnly,
     mean_predictor,
@@ -21,6 +20,7 @@ from tokendynamics.circuits.landscape.categories_only import (
     zero_loss,
     zero_row_sums,
 )
+from tokendynamics.circuits.landscape.classification import classify
 from tokendynamics.circuits.landscape.landscape import StationaryPoint
 from tokendynamics.numerics.errors import ArgumentValueError
 

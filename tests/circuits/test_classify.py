@@ -7,7 +7,7 @@ import torch
 
 from circuits.landscape_cases import normal_point
 from circuits.pair_cases import golden
-from tokendynamics.circuits.landscape._classification import (
+from tokendynamics.circuits.landscape.classification import (
     balanced,
     classify,
     continue_descent,

@@ -11,7 +11,7 @@ import torch
 
 from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.landscape import CategoriesOnly, PositionsOnly, SoftmaxPositions, survey
-from tokendynamics.circuits.landscape._claims import STARTS
+from tokendynamics.circuits.landscape.claims import STARTS
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.words import number
 

@@ -9,8 +9,8 @@ import torch
 
 from circuits.landscape_cases import normal_point
 from circuits.normalized_landscape import NormalizedPositions
-from tokendynamics.circuits.landscape._classification import classify, continue_descent, find_symmetries
 from tokendynamics.circuits.landscape.basins import find_basins
+from tokendynamics.circuits.landscape.classification import classify, continue_descent, find_symmetries
 from tokendynamics.circuits.landscape.landscape import Landscape, flatten, unflatten
 from tokendynamics.circuits.landscape.positions_only import (
     PositionsOnly,

@@ -14,7 +14,7 @@ import xarray as xr
 import tokendynamics as td
 from command_line import call
 from tokendynamics.cli._main import main
-from tokendynamics.diagnosis.texts import NAMES
+from tokendynamics.diagnosis.texts import default_texts
 
 TINY = {
     "model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 8, "n_positions": 256, "vocab_size": 300,
@@ -84,7 +84,7 @@ def test_json_goes_to_standard_output_alone(
     arguments = ["--json", "--out", "out", "--format", "netcdf", "--layers", "2", *FEW]
     assert call(["diagnose", model, *arguments]) == 0
     summary = json.loads(capsys.readouterr().out)
-    assert list(summary["prompts"]) == list(NAMES)
+    assert list(summary["prompts"]) == list(default_texts())
     assert len(summary["audit"]["regime"]) == 1
     assert xr.open_dataset(tmp_path / "out" / "audit.nc", engine="h5netcdf").layer.values.tolist() == [2]
 

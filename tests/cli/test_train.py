@@ -11,7 +11,8 @@ import pytest
 
 from command_line import call
 from tokendynamics.cli._train import _print
-from tokendynamics.training import PRESETS, Record
+from tokendynamics.training import Record
+from tokendynamics.training.experiment import PRESETS
 
 TINY = {
     "model.hidden_size": "16", "model.num_hidden_layers": "1", "model.num_attention_heads": "2",

@@ -13,10 +13,17 @@ import xarray as xr
 from scipy.stats import spearmanr
 
 from diagnosis.function_preserving import network_of
-from tokendynamics.diagnosis import audit, prediction_against_trace
+from tokendynamics.diagnosis import audit
 from tokendynamics.diagnosis.auditing import _hypotheses as measured
 from tokendynamics.diagnosis.auditing._hypotheses import HeadSums, centred
-from tokendynamics.diagnosis.auditing._words import IN_WORDS, MET, rank_correlation, theorems_in_words, weights_findings
+from tokendynamics.diagnosis.auditing._words import (
+    IN_WORDS,
+    MET,
+    prediction_against_trace,
+    rank_correlation,
+    theorems_in_words,
+    weights_findings,
+)
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.pretrained import AttentionWeights, load
 

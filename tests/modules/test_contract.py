@@ -26,7 +26,7 @@ from torch.nn.utils import parametrizations, parametrize, prune
 from transformers import Trainer, TrainingArguments
 from transformers.training_args import OptimizerNames
 
-from tokendynamics.modules import REGIMES, ConstrainedAttention, PlacedSpectrum, Regime, SignedMatrix, _matrices
+from tokendynamics.modules import REGIMES, ConstrainedAttention, PlacedSpectrum, Regime, SignedMatrix, matrices
 from tokendynamics.modules.language_model import LanguageModel, LanguageModelConfig
 from tokendynamics.modules.vision import VisionConfig, VisionModel
 from tokendynamics.numerics import ArgumentValueError
@@ -357,7 +357,7 @@ def test_the_gradient_is_that_of_finite_differences_where_the_floor_acts(
 ) -> None:
     matrix = nearly_singular(sign, torch.float64, 1e-3, dim=5)
     below = matrix().detach()
-    monkeypatch.setattr(_matrices, "MARGIN", 0.05 / torch.finfo(torch.float64).eps)
+    monkeypatch.setattr(matrices, "MARGIN", 0.05 / torch.finfo(torch.float64).eps)
     assert float((matrix().detach() - below).abs().max()) > 0.02
     leaves = [part.detach().clone().requires_grad_() for part in (matrix.lower, matrix.diagonal, matrix.skew)]
 
@@ -657,7 +657,7 @@ def test_the_gradient_of_a_spectrum_is_that_of_finite_differences_where_the_floo
     matrix = PlacedSpectrum(5, "negative", dtype=torch.float64)
     matrix.start(noise=0.5, generator=torch.Generator().manual_seed(0))
     before = matrix().detach()
-    monkeypatch.setattr(_matrices, "MARGIN", 0.05 / torch.finfo(torch.float64).eps)
+    monkeypatch.setattr(matrices, "MARGIN", 0.05 / torch.finfo(torch.float64).eps)
     assert float((matrix().detach() - before).abs().max()) > 0.02
     names, leaves = zip(*((name, part.detach().clone()) for name, part in matrix.named_parameters()), strict=True)
 

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokendynamics.modules import FreeMatrix, PlacedSpectrum, SignedMatrix
-from tokendynamics.modules._matrices import inverse_softplus, unit_lower_factors
+from tokendynamics.modules import PlacedSpectrum, SignedMatrix
+from tokendynamics.modules.matrices import FreeMatrix, inverse_softplus, unit_lower_factors
 from tokendynamics.numerics import ArgumentValueError
 
 

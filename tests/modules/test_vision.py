@@ -13,7 +13,8 @@ import tokendynamics as td
 from tokendynamics.cli._main import commands
 from tokendynamics.modules import REGIMES
 from tokendynamics.modules.block import DropPath
-from tokendynamics.modules.vision import Encoder, VisionConfig, VisionModel
+from tokendynamics.modules.vision import VisionConfig, VisionModel
+from tokendynamics.modules.vision._model import Encoder
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.training.tasks._images import Digits
 

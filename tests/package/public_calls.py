@@ -18,7 +18,7 @@ from tokendynamics.circuits import PairTask, constructions, evidence, functional
 from tokendynamics.circuits._task import category_law
 from tokendynamics.circuits._transformer import shift
 from tokendynamics.circuits.constructions.solutions import by_pair, pair_order
-from tokendynamics.circuits.landscape._classification import continue_descent, find_symmetries
+from tokendynamics.circuits.landscape.classification import continue_descent, find_symmetries
 from tokendynamics.circuits.landscape.softmax_positions import stall
 from tokendynamics.circuits.learning.model import design
 from tokendynamics.modules.language_model import LanguageModelConfig, vocabulary_of, word_tokenizer
@@ -117,7 +117,6 @@ _FACTORS: dict[str, tuple[Any, Kind]] = {"left": (X, "array"), "right": (X, "arr
 SPECTRA: dict[str, Call] = {
     "inertia": _call(spectra.inertia, matrix=_QK, tolerance=(0.1, "number")),
     "low_rank_eigenvalues": _call(spectra.low_rank_eigenvalues, **_FACTORS),
-    "low_rank_inertia": _call(spectra.low_rank_inertia, **_FACTORS, tolerance=(0.1, "number")),
     "product_eigenvalues": _call(spectra.product_eigenvalues, **_FACTORS),
     "regime": _call(spectra.regime, qk=_QK, ov=(OV, "array")),
     "value_spectrum": _call(spectra.value_spectrum, matrix=_QK),
@@ -507,9 +506,6 @@ MODULES: dict[str, Call] = {
     ),
     "SignedMatrix.start": _call(modules.SignedMatrix(2).start, **_START),
     "SignedMatrix.take": _call(modules.SignedMatrix(2).take, matrix=(_POSITIVE, "array")),
-    "FreeMatrix": _call(modules.FreeMatrix, dim=(2, "integer"), **_PLACE),
-    "FreeMatrix.start": _call(modules.FreeMatrix(2).start, **_START),
-    "FreeMatrix.take": _call(modules.FreeMatrix(2).take, matrix=(_POSITIVE, "array")),
     "PlacedSpectrum": _call(modules.PlacedSpectrum, dim=(2, "integer"), sign=("negative", "choice"), **_PLACE),
     "PlacedSpectrum.start": _call(modules.PlacedSpectrum(2, "negative").start, noise=(0.1, "number"), **_DRAWS),
     "LearnedPositions": _call(

@@ -18,7 +18,7 @@ from package.public_calls import Call, Kind, X, _call
 from tokendynamics import observables, report, spectra
 from tokendynamics.attention import from_asymptotic, from_logical, from_positional, ov_circuit, qk_circuit
 from tokendynamics.circuits._transformer import shift
-from tokendynamics.diagnosis import judge, prediction_against_trace, repeated_texts
+from tokendynamics.diagnosis import judge, repeated_texts
 from tokendynamics.pretrained import remedy_coefficients, remedy_parameters, remove_remedy
 from tokendynamics.specification import check, parse, read, run
 from tokendynamics.specification.examples import example_names, example_text
@@ -305,9 +305,6 @@ MODELS: dict[str, Callable[[], Call]] = {
     ),
     "judge": lambda: _call(
         judge, audit=(diagnosis().audit, "any"), trace=(diagnosis().trace, "ours"), refused=("", "text")
-    ),
-    "prediction_against_trace": lambda: _call(
-        prediction_against_trace, audit=(diagnosis().audit, "ours"), kappa_change=(np.ones(2), "any")
     ),
     "repeated_texts": lambda: _call(repeated_texts, prompts=(TEXTS, "any")),
     "Monitor": lambda: _call(

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from tokendynamics.modules.language_model import LanguageModel, LanguageModelConfig
-from tokendynamics.modules.vision import Encoder, VisionConfig, VisionModel
+from tokendynamics.modules.vision import VisionConfig, VisionModel
+from tokendynamics.modules.vision._model import Encoder
 from tokendynamics.pretrained import load
 from tokendynamics.pretrained.loading import untrained_twin
 from tokendynamics.pretrained.other_libraries import silenced

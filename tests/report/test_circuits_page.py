@@ -23,7 +23,7 @@ from tokendynamics.circuits.evidence import Evidence, evidence
 from tokendynamics.circuits.evidence.verdict import Verdict
 from tokendynamics.circuits.functionals import positive_functional, random_functional
 from tokendynamics.circuits.landscape import PositionsOnly, find_basins, survey
-from tokendynamics.circuits.landscape._claims import Section
+from tokendynamics.circuits.landscape.claims import Section
 from tokendynamics.circuits.learning import LearningRecord, learn
 from tokendynamics.figures.figure import Figure
 from tokendynamics.figures.matrix import Panel, Side, matrices

@@ -9,14 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokendynamics.numerics.errors import ArgumentValueError
-from tokendynamics.spectra import (
-    Inertia,
-    balance,
-    low_rank_eigenvalues,
-    low_rank_inertia,
-    product_eigenvalues,
-    value_spectrum,
-)
+from tokendynamics.spectra import Inertia, balance, low_rank_eigenvalues, product_eigenvalues, value_spectrum
+from tokendynamics.spectra.signs import low_rank_inertia
 from tokendynamics.spectra.value_map import value_spectrum_of_factors
 
 

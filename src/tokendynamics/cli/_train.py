@@ -121,7 +121,7 @@ def train_command(
         as_json: Print the summary as JSON on standard output.
     """
     from tokendynamics.cli._output import UNDRAWN, Output, attempted
-    from tokendynamics.training import PRESETS
+    from tokendynamics.training.experiment import PRESETS
 
     if preset == "list":
         echo("\n".join(_line(experiment) for experiment in PRESETS.values()))

@@ -10,7 +10,6 @@ from tokendynamics.diagnosis._diagnose import diagnose
 from tokendynamics.diagnosis._nearest_statements import NearStatement, nearest_statements
 from tokendynamics.diagnosis._network_flow import flow_of
 from tokendynamics.diagnosis.auditing._audit import audit
-from tokendynamics.diagnosis.auditing._words import prediction_against_trace
 from tokendynamics.diagnosis.comparing._compare import compare
 from tokendynamics.diagnosis.comparing.result import Comparison
 from tokendynamics.diagnosis.deepening._decode import decode, logit_lens
@@ -36,8 +35,8 @@ from tokendynamics.words import Convention, Finding
 __all__ = [
     "Comparison", "Convention", "Deeper", "Diagnosis", "Finding", "Levers", "NearStatement", "Verdict",
     "attention_seen", "audit", "compare", "decode", "deeper", "diagnose", "flow_of", "head_effects", "joint_levers",
-    "judge", "levers", "logit_lens", "nearest_statements", "passes", "prediction_against_trace", "remedies",
-    "repeated_texts", "shared_directions", "source_tokens", "token_clusters", "token_paths", "trace", "what_if",
+    "judge", "levers", "logit_lens", "nearest_statements", "passes", "remedies", "repeated_texts",
+    "shared_directions", "source_tokens", "token_clusters", "token_paths", "trace", "what_if",
 ]  # fmt: skip
 
 

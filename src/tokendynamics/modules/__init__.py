@@ -1,8 +1,8 @@
 """Trainable attention in a chosen regime."""
 
 from tokendynamics.modules._constrained_attention import ConstrainedAttention
-from tokendynamics.modules._matrices import FreeMatrix, PlacedSpectrum, SignedMatrix
 from tokendynamics.modules._regimes import REGIMES, Regime
+from tokendynamics.modules.matrices import PlacedSpectrum, SignedMatrix
 from tokendynamics.modules.positions import (
     DecoupledRotary,
     LearnedPositions,
@@ -12,8 +12,8 @@ from tokendynamics.modules.positions import (
 )
 
 __all__ = [
-    "REGIMES", "ConstrainedAttention", "DecoupledRotary", "FreeMatrix", "LearnedPositions", "NegativeDiagonal",
-    "PlacedSpectrum", "Regime", "Rotary", "SignedMatrix", "SinusoidalPositions",
+    "REGIMES", "ConstrainedAttention", "DecoupledRotary", "LearnedPositions", "NegativeDiagonal", "PlacedSpectrum",
+    "Regime", "Rotary", "SignedMatrix", "SinusoidalPositions",
 ]  # fmt: skip
 
 

@@ -18,8 +18,8 @@ from torch.nn.utils.weight_norm import WeightNorm
 from torch.overrides import has_torch_function
 
 from tokendynamics.modules._arguments import check_heads, check_shares, check_sizes, check_spreads, placement
-from tokendynamics.modules._matrices import FreeMatrix, PlacedSpectrum, SignedMatrix, at_least_float32, without_autocast
 from tokendynamics.modules._regimes import Constraint, Regime, as_regime
+from tokendynamics.modules.matrices import FreeMatrix, PlacedSpectrum, SignedMatrix, at_least_float32, without_autocast
 from tokendynamics.modules.positions import (
     ColumnsBeside,
     LogitTerm,

@@ -12,9 +12,9 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from tokendynamics.modules._arguments import check_choices, check_heads, check_sizes, check_spreads
 from tokendynamics.modules._constrained_attention import ConstrainedAttention, Form, Output, Scope, Start
-from tokendynamics.modules._matrices import SignedMatrix
 from tokendynamics.modules._regimes import REGIMES
 from tokendynamics.modules.block import NORMS
+from tokendynamics.modules.matrices import SignedMatrix
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from tokendynamics.modules._matrices import SIGNS, Half
+from tokendynamics.modules.matrices import SIGNS, Half
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_text
 from tokendynamics.numerics.errors import expected

@@ -28,10 +28,9 @@ from tokendynamics.observables._quadratic import (
     quadratic_form_rate_bound,
 )
 from tokendynamics.observables._rank import effective_rank, rank_one_distance, stable_rank
-from tokendynamics.observables._repetition import Repetition, repetition
-from tokendynamics.observables.direction_clustering import DirectionClusters, clusters, direction_clusters
+from tokendynamics.observables._repetition import repetition
+from tokendynamics.observables.direction_clustering import clusters, direction_clusters
 from tokendynamics.observables.half_space import (
-    Hemisphere,
     coordinate_along,
     direction_deficit,
     hemisphere,
@@ -41,14 +40,13 @@ from tokendynamics.observables.half_space import (
 from tokendynamics.observables.share_decomposition import Shares, relative_kappa, shares
 
 __all__ = [
-    "DirectionClusters", "Hemisphere", "Repetition", "Shares", "agreement_with_first", "clusters", "consensus",
-    "coordinate_along", "diameter", "direction_clusters", "direction_deficit", "effective_rank",
-    "first_token_function", "hemisphere", "hemisphere_function", "interaction_energy", "interaction_sums",
-    "log_interaction", "log_interaction_energy", "log_interaction_gradient", "log_interaction_sums",
-    "log_potential", "mean_pair_cosine", "norms", "pair_quadratic_form", "pair_quadratic_form_rate",
-    "pairwise_distances", "potential", "quadratic_form", "quadratic_form_rate", "quadratic_form_rate_bound",
-    "rank_one_distance", "relative_kappa", "repetition", "riemannian_metric", "shares", "stable_rank",
-    "wendel_probability",
+    "Shares", "agreement_with_first", "clusters", "consensus", "coordinate_along", "diameter", "direction_clusters",
+    "direction_deficit", "effective_rank", "first_token_function", "hemisphere", "hemisphere_function",
+    "interaction_energy", "interaction_sums", "log_interaction", "log_interaction_energy", "log_interaction_gradient",
+    "log_interaction_sums", "log_potential", "mean_pair_cosine", "norms", "pair_quadratic_form",
+    "pair_quadratic_form_rate", "pairwise_distances", "potential", "quadratic_form", "quadratic_form_rate",
+    "quadratic_form_rate_bound", "rank_one_distance", "relative_kappa", "repetition", "riemannian_metric", "shares",
+    "stable_rank", "wendel_probability",
 ]  # fmt: skip
 
 

@@ -11,13 +11,12 @@ from tokendynamics.pretrained._attention_weights import AttentionWeights
 from tokendynamics.pretrained._checkpoint import Checkpoint
 from tokendynamics.pretrained._remedy import apply_remedy, remedy_coefficients, remedy_parameters, remove_remedy
 from tokendynamics.pretrained.architecture import Architecture
-from tokendynamics.pretrained.encoding import Encoding
 from tokendynamics.pretrained.inputs import Texts
 from tokendynamics.pretrained.loading import load
 
 __all__ = [
-    "Architecture", "AttentionWeights", "Checkpoint", "Encoding", "Texts", "apply_remedy", "load",
-    "remedy_coefficients", "remedy_parameters", "remove_remedy",
+    "Architecture", "AttentionWeights", "Checkpoint", "Texts", "apply_remedy", "load", "remedy_coefficients",
+    "remedy_parameters", "remove_remedy",
 ]  # fmt: skip
 
 

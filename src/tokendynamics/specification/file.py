@@ -124,7 +124,7 @@ def read(path: str | Path) -> SpecificationFile:
         OSError: The file cannot be read.
 
     >>> from importlib.resources import files
-    >>> path = files("tokendynamics.specification.examples") / "minimal.toml"
+    >>> path = files("tokendynamics.specification.examples") / "simulation" / "minimal.toml"
     >>> read(str(path)).name
     'minimal.toml'
     """

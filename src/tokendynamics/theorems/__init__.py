@@ -14,7 +14,7 @@ from tokendynamics.theorems._closed_forms import (
 )
 from tokendynamics.theorems._families import Family
 from tokendynamics.theorems._papers import PAPERS
-from tokendynamics.theorems._search import Counterexample, Search, search_counterexample
+from tokendynamics.theorems._search import Search, search_counterexample
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.atlas import ATLAS
 from tokendynamics.theorems.registry import certify, check
@@ -22,8 +22,8 @@ from tokendynamics.theorems.result import Certificate, Check, Condition, Hypothe
 from tokendynamics.theorems.statements import STATEMENTS
 
 __all__ = [
-    "ATLAS", "PAPERS", "STATEMENTS", "Certificate", "Check", "Condition", "Counterexample", "Family", "Hypothesis",
-    "Prediction", "Search", "Statement", "certify", "check", "predict_equiangular", "predict_gaussian_moments",
+    "ATLAS", "PAPERS", "STATEMENTS", "Certificate", "Check", "Condition", "Family", "Hypothesis", "Prediction",
+    "Search", "Statement", "certify", "check", "predict_equiangular", "predict_gaussian_moments",
     "predict_interaction_window", "predict_long_context", "predict_noise_transition", "predict_position_correlation",
     "predict_strong_centers", "predict_two_clusters", "search_counterexample",
 ]  # fmt: skip

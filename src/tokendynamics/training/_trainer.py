@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-from tokendynamics.modules import ConstrainedAttention, FreeMatrix, LearnedPositions, NegativeDiagonal, SignedMatrix
+from tokendynamics.modules import ConstrainedAttention, LearnedPositions, NegativeDiagonal, SignedMatrix
+from tokendynamics.modules.matrices import FreeMatrix
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, TokenDynamicsError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.training._weights import AveragedWeights, whole_network

@@ -13,7 +13,8 @@ from tokendynamics.specification.examples import example_names, example_text
 from tokendynamics.sweeps.study import Claim, parse_plan, read_plan, study
 from tokendynamics.sweeps.study._plan import BETTER
 from tokendynamics.sweeps.study.words import about_plan
-from tokendynamics.training import PRESETS, TASKS
+from tokendynamics.training import TASKS
+from tokendynamics.training.experiment import PRESETS
 
 FULL = """
 [study]

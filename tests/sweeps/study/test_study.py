@@ -15,7 +15,7 @@ from sweeps.study.conftest import TUNED, TWO_ARMS, Planted, starts
 from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.sweeps._store import own_versions
 from tokendynamics.sweeps.study import StudyResult, open_study, parse_plan, study
-from tokendynamics.training import PRESETS
+from tokendynamics.training.experiment import PRESETS
 
 PLAN = parse_plan(TWO_ARMS, "two.toml")
 TUNED_PLAN = parse_plan(TUNED, "tuned.toml")

@@ -36,7 +36,7 @@ from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from tokendynamics.circuits.landscape._classification import Classification, classify, continue_descent
+from tokendynamics.circuits.landscape.classification import Classification, classify, continue_descent
 from tokendynamics.circuits.landscape.landscape import Gradient, Landscape, LossAndGradient, flatten, unflatten
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import as_number

@@ -19,7 +19,7 @@ from tokendynamics.numerics.errors import expected
 from tokendynamics.words import number, plural
 
 if TYPE_CHECKING:
-    from tokendynamics.circuits.constructions import TaskComparison
+    from tokendynamics.circuits.constructions.comparison import TaskComparison
     from tokendynamics.report.circuits.models import Meant
 
 _EPILOG = f"""

@@ -19,7 +19,7 @@ from tokendynamics.cli.circuits._options import LAWS, functional_of, law_of
 from tokendynamics.words import count, listing, number, percent_estimate, plural
 
 if TYPE_CHECKING:
-    from tokendynamics.circuits.landscape import LandscapeSurvey
+    from tokendynamics.circuits.landscape.claims import LandscapeSurvey
     from tokendynamics.cli._output import Output
 
 _FUNCTIONAL = "random:0"

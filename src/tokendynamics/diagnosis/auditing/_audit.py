@@ -52,7 +52,6 @@ from tokendynamics.provenance.progress import Progress, reporting, tracked
 from tokendynamics.spectra import (
     Inertia,
     Regime,
-    ValueSpectrum,
     balance,
     classify,
     inertia,
@@ -62,7 +61,7 @@ from tokendynamics.spectra import (
 )
 from tokendynamics.spectra.regimes import same_signs_as_contraction
 from tokendynamics.spectra.signs import compress, count_signs
-from tokendynamics.spectra.value_map import Wanted, value_spectrum_of_factors
+from tokendynamics.spectra.value_map import ValueSpectrum, Wanted, value_spectrum_of_factors
 from tokendynamics.words import listing, plural
 
 ValueMap = Literal["V", "VO"]

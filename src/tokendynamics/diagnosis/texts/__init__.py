@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-__all__ = ["NAMES", "default_texts", "five_texts"]
+__all__ = ["default_texts", "five_texts"]
 
 
 def __dir__() -> list[str]:
     return __all__
 
 
-NAMES = (
+_NAMES = (
     "prose", "code", "dialogue", "list", "german",  # the first five: `five_texts`
     "french", "spanish", "japanese", "russian", "mathematics", "poem", "news", "json", "email",
 )  # fmt: skip
@@ -24,7 +24,7 @@ def default_texts() -> dict[str, str]:
     (14, ['prose', 'code', 'dialogue', 'list', 'german', 'french'])
     """
     folder = files(__name__)
-    return {name: folder.joinpath(f"{name}.txt").read_text(encoding="utf-8").strip() for name in NAMES}
+    return {name: folder.joinpath(f"{name}.txt").read_text(encoding="utf-8").strip() for name in _NAMES}
 
 
 def five_texts() -> dict[str, str]:

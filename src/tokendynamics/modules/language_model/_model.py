@@ -17,7 +17,6 @@ from transformers.utils.generic import can_return_tuple
 
 from tokendynamics.modules._arguments import check_shares
 from tokendynamics.modules._constrained_attention import ConstrainedAttention
-from tokendynamics.modules._matrices import at_least_float32
 from tokendynamics.modules._network import (
     IGNORED,
     RegimeNetwork,
@@ -30,6 +29,7 @@ from tokendynamics.modules._network import (
     through_blocks,
 )
 from tokendynamics.modules.block import Block, drawn_apart
+from tokendynamics.modules.matrices import at_least_float32
 from tokendynamics.modules.positions import (
     DecoupledRotary,
     Kind,

@@ -6,8 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tokendynamics.circuits.landscape import Basins, Classification, LandscapeSurvey, StationaryPoint
-from tokendynamics.circuits.landscape.basins import CONFIDENCE, Share
+from tokendynamics.circuits.landscape.basins import CONFIDENCE, Basins, Share
+from tokendynamics.circuits.landscape.claims import LandscapeSurvey
+from tokendynamics.circuits.landscape.classification import Classification
+from tokendynamics.circuits.landscape.landscape import StationaryPoint
 from tokendynamics.figures.drawing import drawing
 from tokendynamics.figures.figure import Cell, Figure, Section, Table, cells
 from tokendynamics.figures.fits import LossesByRank

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from tokendynamics.circuits import OneLayerTransformer, PairTask
-from tokendynamics.circuits.constructions import TaskComparison
-from tokendynamics.circuits.constructions.comparison import Answer
+from tokendynamics.circuits.constructions.comparison import Answer, TaskComparison
 from tokendynamics.circuits.evidence import Evidence
 from tokendynamics.circuits.evidence import evidence as measure_evidence
 from tokendynamics.circuits.evidence.instrument import Estimate, Instrument

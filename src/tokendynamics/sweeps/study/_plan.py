@@ -21,7 +21,8 @@ from tokendynamics.specification.file import Source, parsed
 from tokendynamics.specification.section import TomlTable, did_you_mean
 from tokendynamics.specification.toml import KeyPath, read_text
 from tokendynamics.sweeps.study.paired import Claim
-from tokendynamics.training import PRESETS, TASKS, Experiment
+from tokendynamics.training import TASKS, Experiment
+from tokendynamics.training.experiment import PRESETS
 
 Seeds = Annotated[list[NonNegativeInt], Field(min_length=1)]
 Changes = Annotated[dict[str, Any], Field(default_factory=dict)]

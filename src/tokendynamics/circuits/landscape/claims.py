@@ -10,7 +10,6 @@ from torch import Tensor
 
 from tokendynamics.circuits._task import category_law
 from tokendynamics.circuits.functionals import random_functional
-from tokendynamics.circuits.landscape._classification import Classification, classify
 from tokendynamics.circuits.landscape.basins import CONFIDENCE, Basins, Method, find_basins
 from tokendynamics.circuits.landscape.categories_only import (
     CategoriesOnly,
@@ -20,6 +19,7 @@ from tokendynamics.circuits.landscape.categories_only import (
     zero_loss,
     zero_row_sums,
 )
+from tokendynamics.circuits.landscape.classification import Classification, classify
 from tokendynamics.circuits.landscape.landscape import Landscape, StationaryPoint, checked_positions
 from tokendynamics.circuits.landscape.positions_only import PositionsOnly, families, loss_at_infinity, towards_infinity
 from tokendynamics.circuits.landscape.softmax_positions import SoftmaxPositions, Stall, stall
