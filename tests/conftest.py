@@ -93,8 +93,10 @@ def _that_draw() -> list[ModuleType]:
     """Import all that draws first: a module imported from a patched one would keep the empty drawings."""
     from tokendynamics import figures, report
 
-    packages = [found for each in (figures, report) for found in walk_packages(each.__path__, f"{each.__name__}.")]
-    modules = [import_module(found.name) for found in packages]
+    packages = [
+        package for entry in (figures, report) for package in walk_packages(entry.__path__, f"{entry.__name__}.")
+    ]
+    modules = [import_module(package.name) for package in packages]
     return [module for module in modules if "draw_for_screens" in vars(module)]
 
 

@@ -43,8 +43,8 @@ def _is_as_transformers_made_it(network: nn.Module) -> bool:
     if not type(network).__module__.startswith("transformers.models.") or not hasattr(network, "config"):
         return False
     numbers = list(chain(network.parameters(), network.buffers()))
-    plain = all(type(each) in (torch.Tensor, nn.Parameter) and each.device.type == "cpu" for each in numbers)
+    plain = all(type(number) in (torch.Tensor, nn.Parameter) and number.device.type == "cpu" for number in numbers)
     hooked = any(
         module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module) for module in network.modules()
     )
-    return plain and not hooked and sum(each.numel() for each in numbers) < _MOST
+    return plain and not hooked and sum(number.numel() for number in numbers) < _MOST

@@ -76,9 +76,9 @@ def last_bit(values: Tensor) -> Tensor:
     """Half of the values one unit further from 0, chosen by the values' own bits."""
     kinds = {8: torch.int64, 4: torch.int32, 2: torch.int16}
     bits = values.contiguous().view(kinds[values.element_size()]).long()
-    moved = (bits ^ (bits >> 7) ^ (bits >> 19)) & 1 == 1
+    shifted = (bits ^ (bits >> 7) ^ (bits >> 19)) & 1 == 1
     further = values * (1 + torch.finfo(values.dtype).eps)
-    keep = (values == 0) | (values.abs() == 1) | ~values.isfinite() | ~moved
+    keep = (values == 0) | (values.abs() == 1) | ~values.isfinite() | ~shifted
     return torch.where(keep, values, further)
 
 

@@ -55,7 +55,7 @@ def checked(subject: Callable) -> Callable:
         return careful(*args, **named)
 
     subject.__code__ = _HANDS_ON.replace(
-        co_consts=tuple(first if each == "first" else each for each in _HANDS_ON.co_consts), co_name=plain.__name__
+        co_consts=tuple(first if const == "first" else const for const in _HANDS_ON.co_consts), co_name=plain.__name__
     )
     subject.__wrapped__ = plain
     return subject
@@ -96,7 +96,7 @@ class _Decorating(ast.NodeTransformer):
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
         self.generic_visit(node)
-        names = [ast.unparse(each).partition("(")[0].rpartition(".")[2] for each in node.decorator_list]
+        names = [ast.unparse(entry).partition("(")[0].rpartition(".")[2] for entry in node.decorator_list]
         if "dataclass" in names:  # around what it makes, and within what turns arguments into fields
             node.decorator_list.insert(names.index("dataclass"), _decorator(node))
         return node

@@ -16,7 +16,7 @@ OFFSETS = {"exponential": 0.7}
 
 
 def plain_pattern(x, qk, causal, weights):
-    found = np.zeros((len(qk), len(x), len(x)))
+    result = np.zeros((len(qk), len(x), len(x)))
     for h in range(len(qk)):
         for i in range(len(x)):
             senders = range(i + 1) if causal else range(len(x))
@@ -27,8 +27,8 @@ def plain_pattern(x, qk, causal, weights):
                 "linear": logits,
                 "exponential": np.exp(logits - 0.7) / len(logits),
             }
-            found[h, i, : len(logits)] = rows[weights]
-    return found
+            result[h, i, : len(logits)] = rows[weights]
+    return result
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -48,8 +48,8 @@ def test_patterns_and_averages_are_the_plain_sums_however_long(tokens, weights, 
     np.testing.assert_allclose(with_slope, mixed, rtol=0, atol=1e-13 * scale)
     np.testing.assert_allclose(attention.mix(batch, 0.0)[0], mixed, rtol=0, atol=1e-13 * scale)
     identity = np.einsum("hij,jd->id", wanted, x)
-    found = attention.mix(torch.tensor(x), 0.0, identity_values=True)
-    np.testing.assert_allclose(found, identity, rtol=0, atol=1e-13 * max(1.0, np.abs(identity).max()))
+    result = attention.mix(torch.tensor(x), 0.0, identity_values=True)
+    np.testing.assert_allclose(result, identity, rtol=0, atol=1e-13 * max(1.0, np.abs(identity).max()))
 
 
 @pytest.mark.parametrize("tokens", [5, SHORT + 5])

@@ -20,17 +20,17 @@ RNG = np.random.default_rng(6)
 
 
 def rotation(rank, m, base=10000.0):
-    found = np.zeros((rank, rank))
+    result = np.zeros((rank, rank))
     for c in range(0, rank, 2):
         angle = m * base ** (-c / rank)
-        found[c : c + 2, c : c + 2] = [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]
-    return found
+        result[c : c + 2, c : c + 2] = [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]
+    return result
 
 
 def test_the_sinusoidal_table_is_the_stored_one_and_not_that_of_the_other_count():
-    found = AbsolutePositions.sinusoidal(3, 4).table
-    np.testing.assert_allclose(found, SCALARS["pe_sin_0based_L3_D4"], rtol=1e-14, atol=1e-16)
-    assert np.abs(found.numpy() - SCALARS["pe_sin_1based_literal_L3_D4"]).max() > 0.1
+    computed = AbsolutePositions.sinusoidal(3, 4).table
+    np.testing.assert_allclose(computed, SCALARS["pe_sin_0based_L3_D4"], rtol=1e-14, atol=1e-16)
+    assert np.abs(computed.numpy() - SCALARS["pe_sin_1based_literal_L3_D4"]).max() > 0.1
 
 
 def test_rotations_are_the_stored_ones():
@@ -58,8 +58,8 @@ def test_one_pair_of_rotary_matrices_may_serve_all_heads():
     qk, ov, x = RNG.normal(size=(3, 4, 4)), RNG.normal(size=(3, 4, 4)), RNG.normal(size=(5, 4))
     query, key = RNG.normal(size=(2, 4, 2))
     shared = Attention(qk, ov, positions=RotaryPositions(query, key))
-    each = Attention(qk, ov, positions=RotaryPositions(np.stack([query] * 3), np.stack([key] * 3)))
-    np.testing.assert_allclose(shared.logits(x), each.logits(x), rtol=1e-13, atol=1e-13)
+    entry = Attention(qk, ov, positions=RotaryPositions(np.stack([query] * 3), np.stack([key] * 3)))
+    np.testing.assert_allclose(shared.logits(x), entry.logits(x), rtol=1e-13, atol=1e-13)
 
 
 def test_rotary_positions_do_not_need_the_square_of_tokens_times_dim():

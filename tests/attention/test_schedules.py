@@ -73,8 +73,8 @@ def test_at_whole_times_the_piece_is_that_of_exact_fractions():
     assert float(Periodic(pieces_of[12], 7.0).matrix_at(63.0)) == 0.0
     for (count, pieces), period in itertools.product(pieces_of.items(), range(1, 13)):
         schedule = Periodic(pieces, float(period))
-        found = [float(schedule.matrix_at(float(t))) for t in range(240)]
-        assert found == [piece_by_fractions(t, count, period) for t in range(240)], (count, period)
+        values = [float(schedule.matrix_at(float(t))) for t in range(240)]
+        assert values == [piece_by_fractions(t, count, period) for t in range(240)], (count, period)
 
 
 @given(
@@ -125,8 +125,8 @@ def test_within_an_interval_a_periodic_schedule_is_its_piece():
     pieces = RNG.normal(size=(3, 2, 4, 4))
     schedule = Periodic(pieces, 0.9)
     for k in range(-2, 5):
-        found = schedule.within(k * 0.3, (k + 1) * 0.3)
-        np.testing.assert_array_equal(found.matrix_at(17.0), pieces[k % 3])
+        result = schedule.within(k * 0.3, (k + 1) * 0.3)
+        np.testing.assert_array_equal(result.matrix_at(17.0), pieces[k % 3])
 
 
 def test_a_tensor_of_times_gives_each_system_its_own_moment():
@@ -138,10 +138,10 @@ def test_a_tensor_of_times_gives_each_system_its_own_moment():
         Periodic(np.stack([matrix, -matrix, 2 * matrix]), 1.0),
         as_schedule(lambda t: matrix * math.exp(t), "qk"),
     ):
-        found = schedule.at(times).queries(x)
+        result = schedule.at(times).queries(x)
         for row, t in enumerate(times.tolist()):
             wanted = torch.einsum("td,hde->hte", x[row], schedule.matrix_at(t))
-            torch.testing.assert_close(found[row], wanted, rtol=1e-13, atol=1e-14)
+            torch.testing.assert_close(result[row], wanted, rtol=1e-13, atol=1e-14)
 
 
 def test_factors_stay_factors():

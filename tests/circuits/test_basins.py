@@ -65,45 +65,45 @@ def test_starts_have_the_stated_spread_and_do_not_depend_on_their_number() -> No
 @pytest.mark.usefixtures("unchecked")
 def test_the_attractor_at_infinity_catches_between_15_and_45_percent() -> None:
     landscape = PositionsOnly(LAW, 6)
-    found = find_basins(landscape, 24, seed=2)
-    caught = found.share("at infinity")
+    basins = find_basins(landscape, 24, seed=2)
+    caught = basins.share("at infinity")
     assert 0.15 <= caught.fraction <= 0.45
     assert caught.low < 0.28 < caught.high
     limit = 5 * (1 - 1 / 5) / 6
-    ends = [run for run in found.runs if run.kind == "at infinity"]
+    ends = [run for run in basins.runs if run.kind == "at infinity"]
     for run in ends:
         assert run.classification is not None
         assert run.classification.limit == pytest.approx(limit, rel=1e-3)
-    assert {share.kind for share in found.shares} == {"global minimum", "at infinity"}
+    assert {share.kind for share in basins.shares} == {"global minimum", "at infinity"}
 
 
 @pytest.mark.usefixtures("unchecked")
 def test_shares_statuses_and_json_tell_the_same_story() -> None:
-    found = find_basins(PositionsOnly(LAW, 6), 12, seed=0)
-    kinds = [run.kind for run in found.runs]
-    assert sum(share.count for share in found.shares) == sum(found.statuses.values()) == 12
-    for share in found.shares:
+    basins = find_basins(PositionsOnly(LAW, 6), 12, seed=0)
+    kinds = [run.kind for run in basins.runs]
+    assert sum(share.count for share in basins.shares) == sum(basins.statuses.values()) == 12
+    for share in basins.shares:
         assert share.count == kinds.count(share.kind)
         assert share.low <= share.fraction <= share.high
-    assert found.share("local minimum").count == 0
-    lost = sum(run.loss > 0.1 for run in found.runs)
-    assert found.above(0.1).count == lost
-    stored = json.loads(json.dumps(found.as_json()))
+    assert basins.share("local minimum").count == 0
+    lost = sum(run.loss > 0.1 for run in basins.runs)
+    assert basins.above(0.1).count == lost
+    stored = json.loads(json.dumps(basins.as_json()))
     assert [run["kind"] for run in stored["runs"]] == kinds
-    assert stored["runs"][3]["attention"] == found.runs[3].attention.tolist()
-    assert stored["shares"][0]["fraction"] == found.shares[0].fraction
+    assert stored["runs"][3]["attention"] == basins.runs[3].attention.tolist()
+    assert stored["shares"][0]["fraction"] == basins.shares[0].fraction
 
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_on_categories_catches_no_start_above_zero_loss(causal: bool) -> None:
     landscape = CategoriesOnly(pair_target(), LAW, 6, causal=causal)
-    found = find_basins(landscape, 10, seed=1)
+    basins = find_basins(landscape, 10, seed=1)
     # A few descend towards the far ends of the zero-loss family, where v_ii outweighs v_{i,i−1} without bound.
-    assert {run.kind for run in found.runs} <= {"global minimum", "at infinity"}
-    assert found.share("global minimum").count >= 8
-    nothing = float(landscape.loss(found.runs[0].attention, 0.0 * found.runs[0].v))
-    for run in found.runs:
+    assert {run.kind for run in basins.runs} <= {"global minimum", "at infinity"}
+    assert basins.share("global minimum").count >= 8
+    nothing = float(landscape.loss(basins.runs[0].attention, 0.0 * basins.runs[0].v))
+    for run in basins.runs:
         assert run.classification is not None
         assert run.classification.limit < 1e-9 * nothing
 
@@ -111,9 +111,9 @@ def test_attention_on_categories_catches_no_start_above_zero_loss(causal: bool) 
 @pytest.mark.usefixtures("unchecked")
 def test_the_flow_ends_where_the_descent_can_end() -> None:
     landscape = PositionsOnly(category_law(None, 3), 3)
-    found = find_basins(landscape, 3, seed=0, method="gradient-flow", budget=5000, horizon=300.0)
-    assert {run.kind for run in found.runs} <= {"global minimum", "at infinity"}
-    assert found.share("global minimum").count >= 1
+    basins = find_basins(landscape, 3, seed=0, method="gradient-flow", budget=5000, horizon=300.0)
+    assert {run.kind for run in basins.runs} <= {"global minimum", "at infinity"}
+    assert basins.share("global minimum").count >= 1
 
 
 def test_the_flow_of_a_spring_is_exponential() -> None:
@@ -150,37 +150,37 @@ def test_a_softmax_stalls_the_flow_and_not_the_quasi_newton_descent() -> None:
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("method", ["quasi-newton", "gradient-flow"])
 def test_a_run_that_leaves_the_numbers_keeps_its_state_and_says_why(method) -> None:
-    found = find_basins(Spring(sign=-1.0, edge=1e3), 3, seed=0, method=method, horizon=1e3)
-    for run in found.runs:
+    basins = find_basins(Spring(sign=-1.0, edge=1e3), 3, seed=0, method=method, horizon=1e3)
+    for run in basins.runs:
         assert run.status == "not finite"
         assert run.kind == "not finite"
         assert "not finite" in run.reason
         assert math.isfinite(run.loss)
         assert bool(torch.isfinite(run.attention).all())
-    assert found.share("not finite").count == 3
-    assert found.as_json()["statuses"] == {"not finite": 3}
+    assert basins.share("not finite").count == 3
+    assert basins.as_json()["statuses"] == {"not finite": 3}
 
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_start_without_a_loss_is_a_status_too() -> None:
-    found = find_basins(Spring(edge=1e-6), 2, seed=0)
-    assert found.statuses == {"not finite": 2}
-    assert all(math.isnan(run.loss) for run in found.runs)
+    basins = find_basins(Spring(edge=1e-6), 2, seed=0)
+    assert basins.statuses == {"not finite": 2}
+    assert all(math.isnan(run.loss) for run in basins.runs)
     starts, _ = random_starts(Spring(), 2, seed=0)
-    assert torch.equal(found.runs[1].attention, starts[1])
+    assert torch.equal(basins.runs[1].attention, starts[1])
 
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_spent_budget_is_reported() -> None:
-    found = find_basins(PositionsOnly(LAW, 6), 2, seed=0, budget=3)
-    assert found.statuses == {"budget spent": 2}
-    assert "3 steps" in found.runs[0].reason
+    basins = find_basins(PositionsOnly(LAW, 6), 2, seed=0, budget=3)
+    assert basins.statuses == {"budget spent": 2}
+    assert "3 steps" in basins.runs[0].reason
 
 
 @pytest.mark.usefixtures("unchecked")
 def test_progress_is_reported_after_each_start() -> None:
     seen = []
-    find_basins(Spring(), 4, seed=0, progress=lambda *told: seen.append(told))
+    find_basins(Spring(), 4, seed=0, progress=lambda *message: seen.append(message))
     assert seen == [(done, 4, "spring: quasi-newton") for done in range(5)]
 
 

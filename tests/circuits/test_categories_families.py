@@ -124,20 +124,20 @@ def test_the_paper_misses_points_that_exist_for_plain_tasks(seed: int) -> None:
         assert_strict_saddle(landscape, point)
         assert enumerated_slope(landscape, point.attention, point.v) < 1e-13
         # (3.54) divides by the sum of the row of v: the error of the mean that it claims to vanish does not.
-        mean, own = landscape.law @ point.attention, point.attention.diagonal()
+        mean, direct = landscape.law @ point.attention, point.attention.diagonal()
         others = point.v[1].sum() - point.v[1, 1]
-        error = landscape.law @ landscape.q_true - others * mean - point.v[1, 1] * own
+        error = landscape.law @ landscape.q_true - others * mean - point.v[1, 1] * direct
         assert float(error.abs().max()) > 1e-3
 
 
 def test_the_column_means_of_these_points_are_free_in_a_hyperplane() -> None:
     landscape = CategoriesOnly(*task(4, seed=3), positions=5)
     for point in zero_row_sums(landscape):
-        own = point.v[1, 1]
+        direct = point.v[1, 1]
         error = (
             landscape.law @ landscape.q_true
-            + own * (landscape.law @ point.attention)
-            - own * point.attention.diagonal()
+            + direct * (landscape.law @ point.attention)
+            - direct * point.attention.diagonal()
         )
         weights = landscape.law * error
         shift = torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=torch.float64)
@@ -161,9 +161,9 @@ def with_empty_diagonal(categories: int, positions: int, seed: int) -> Categorie
 def test_the_branch_of_3_59_has_m_minus_one(categories: int, positions: int) -> None:
     landscape = with_empty_diagonal(categories, positions, seed=4)
     mean = landscape.law @ landscape.q_true
-    found = [point for point in zero_row_sums(landscape) if float(point.v[1, 1].abs()) < 1e-8]
-    assert len(found) == 1
-    point = found[0]
+    values = [point for point in zero_row_sums(landscape) if float(point.v[1, 1].abs()) < 1e-8]
+    assert len(values) == 1
+    point = values[0]
     # u = v_ii = 0 is a root in rounding; there v_{i,i−1} − v_ij is −(M−1) v_ij, with N − 1 in its place it is not.
     other, step = point.v[1, 2], point.v[1, 0] - point.v[1, 2]
     assert float(step) == pytest.approx(-(positions - 1) * float(other), rel=1e-8)
@@ -223,11 +223,11 @@ def test_with_two_positions_one_such_point_exists_for_every_target(categories: i
         (point,) = zero_row_sums(landscape, scale)
         assert point.v[1].tolist() == [scale, -scale]
         assert enumerated_slope(landscape, point.attention, point.v) < 1e-13 * max(scale, 1 / scale)
-        own = landscape.q_true.diagonal()
+        direct = landscape.q_true.diagonal()
         mean = landscape.law @ landscape.q_true
         # (3.54) claims that the mean is met; it is missed by p_t q*_tt.
         error = mean - scale * (landscape.law @ point.attention - point.attention.diagonal())
-        torch.testing.assert_close(error, landscape.law * own, rtol=1e-12, atol=1e-13)
+        torch.testing.assert_close(error, landscape.law * direct, rtol=1e-12, atol=1e-13)
         assert float(landscape.loss(point.attention, point.v)) == pytest.approx(point.loss, rel=1e-12)
         assert classify(landscape, point.attention, point.v).kind == "strict saddle"
 
@@ -261,9 +261,9 @@ def test_stationary_points_found_blindly_belong_to_the_families() -> None:
     seen = set()
     for seed in range(40):
         start = torch.randn(25, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).numpy()
-        found = least_squares(gradient, start, jac=jacobian, gtol=1e-14)
-        if abs(found.fun).max() < 1e-12 and abs(found.x).max() < 100.0:
-            loss = float(landscape.loss(*split(found.x)))
+        result = least_squares(gradient, start, jac=jacobian, gtol=1e-14)
+        if abs(result.fun).max() < 1e-12 and abs(result.x).max() < 100.0:
+            loss = float(landscape.loss(*split(result.x)))
             nearest = min(range(len(known)), key=lambda k: abs(known[k] - loss))
             assert known[nearest] == pytest.approx(loss, abs=1e-9)
             seen.add(nearest)

@@ -51,9 +51,9 @@ def test_the_loss_and_its_slopes_are_those_of_the_stored_cases(causal: bool) -> 
     assert isinstance(landscape, Landscape)
     assert float(landscape.loss(GOLDEN["q"], GOLDEN["v"])) == pytest.approx(case["loss"], rel=1e-12)
     gradient = landscape.gradient(GOLDEN["q"], GOLDEN["v"])
-    for mine, stored in ((gradient.attention, case["grad_q"]), (gradient.v, case["grad_v"])):
+    for actual, stored in ((gradient.attention, case["grad_q"]), (gradient.v, case["grad_v"])):
         stored = torch.tensor(stored, dtype=torch.float64)
-        assert float((mine - stored).norm() / stored.norm()) < 1e-12
+        assert float((actual - stored).norm() / stored.norm()) < 1e-12
 
 
 @BOTH
@@ -85,8 +85,8 @@ def test_slopes_and_curvatures_are_the_derivatives_of_the_loss(
     point = torch.cat([q.flatten(), v.flatten()]).requires_grad_()
     (slope,) = torch.autograd.grad(loss(point), point)
     gradient = landscape.gradient(q, v)
-    mine = torch.cat([gradient.attention.flatten(), gradient.v.flatten()])
-    assert float((mine - slope).norm()) <= 1e-12 * float(slope.norm())
+    actual = torch.cat([gradient.attention.flatten(), gradient.v.flatten()])
+    assert float((actual - slope).norm()) <= 1e-12 * float(slope.norm())
     curvature = torch.autograd.functional.hessian(loss, point.detach())
     assert isinstance(curvature, Tensor)
     assert float((landscape.hessian(q, v) - curvature).norm()) <= 1e-12 * float(curvature.norm())

@@ -65,31 +65,35 @@ class Polynomial:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_every_family_is_recognised(seed: int) -> None:
     for point in families(LANDSCAPE, seed):
-        found = classify(LANDSCAPE, point.attention, point.v)
-        assert found.kind == ("global minimum" if point.family == "A" else "strict saddle")
-        assert found.relative_loss == pytest.approx(point.loss_per_column, abs=1e-12)
-        assert found.relative_gradient < 1e-12
+        classification = classify(LANDSCAPE, point.attention, point.v)
+        assert classification.kind == ("global minimum" if point.family == "A" else "strict saddle")
+        assert classification.relative_loss == pytest.approx(point.loss_per_column, abs=1e-12)
+        assert classification.relative_gradient < 1e-12
 
 
 def test_the_reference_saddles_are_strict_with_their_lowest_curvature() -> None:
     for name, point in golden("08")["families"].items():
         q, v = torch.tensor(point["q"], dtype=torch.float64), torch.tensor(point["v"], dtype=torch.float64)
-        found = classify(PositionsOnly(golden("08")["p"], 4), q, v)
-        assert found.kind == ("global minimum" if name.startswith("A") else "strict saddle")
+        classification = classify(PositionsOnly(golden("08")["p"], 4), q, v)
+        assert classification.kind == ("global minimum" if name.startswith("A") else "strict saddle")
 
 
 def test_the_origin_is_a_strict_saddle() -> None:
-    found = classify(LANDSCAPE, torch.zeros(4, 4), torch.zeros(3, 3))
-    assert found.kind == "strict saddle"
+    classification = classify(LANDSCAPE, torch.zeros(4, 4), torch.zeros(3, 3))
+    assert classification.kind == "strict saddle"
     # Only q and v together bend the loss: ±2(p p^T + [j = i−1] Σ) in one product.
-    assert found.lowest_curvature == pytest.approx(-found.highest_curvature)
+    assert classification.lowest_curvature == pytest.approx(-classification.highest_curvature)
 
 
 def test_the_zero_directions_of_the_solution_are_the_scaling_and_the_unused_column() -> None:
     point = solved(LANDSCAPE, 1.7)
-    found = classify(LANDSCAPE, point.attention, point.v)
-    assert (found.zero_directions, found.symmetric_directions, found.unexplained_directions) == (5, 5, 0)
-    assert "scaling q against v" in found.symmetries
+    classification = classify(LANDSCAPE, point.attention, point.v)
+    assert (
+        classification.zero_directions,
+        classification.symmetric_directions,
+        classification.unexplained_directions,
+    ) == (5, 5, 0)
+    assert "scaling q against v" in classification.symmetries
 
 
 def test_a_scaled_point_is_the_same_point() -> None:
@@ -103,18 +107,18 @@ def test_a_scaled_point_is_the_same_point() -> None:
 @pytest.mark.parametrize("s", [0.3, 0.1, 0.01, 1e-3, 1e-4])
 def test_the_attractor_is_recognised_from_near_and_far(s: float) -> None:
     point = towards_infinity(LANDSCAPE, s)
-    found = classify(LANDSCAPE, point.attention, point.v)
-    assert found.kind == "at infinity"
-    assert found.growth > 1.5
-    assert found.limit == pytest.approx(3 * loss_at_infinity(LANDSCAPE), rel=1e-5)
+    classification = classify(LANDSCAPE, point.attention, point.v)
+    assert classification.kind == "at infinity"
+    assert classification.growth > 1.5
+    assert classification.limit == pytest.approx(3 * loss_at_infinity(LANDSCAPE), rel=1e-5)
 
 
 def test_on_the_other_side_of_the_wall_the_same_norms_are_not_called_infinity() -> None:
     point = towards_infinity(LANDSCAPE, 0.01, 0.01)
-    found = classify(LANDSCAPE, point.attention, point.v)
-    assert found.kind == "not stationary"
-    assert found.growth < 0.5
-    assert found.limit < 3 * loss_at_infinity(LANDSCAPE) - 1e-3
+    classification = classify(LANDSCAPE, point.attention, point.v)
+    assert classification.kind == "not stationary"
+    assert classification.growth < 0.5
+    assert classification.limit < 3 * loss_at_infinity(LANDSCAPE) - 1e-3
 
 
 def test_an_arbitrary_point_is_not_stationary() -> None:
@@ -145,21 +149,21 @@ def test_a_minimum_above_the_lowest_loss_is_local_and_a_quartic_one_degenerate()
 
 def test_descent_continued_from_a_finite_minimum_comes_back() -> None:
     q, v = torch.tensor([[0.3]]).double(), torch.tensor([[3.0]]).double()
-    found = continue_descent(Polynomial(2), q, v)
-    assert found.loss == pytest.approx(1.0, abs=1e-14)
-    assert found.attention.abs().item() < 1e-7
-    assert found.v.item() == pytest.approx(1.0, abs=1e-7)
+    result = continue_descent(Polynomial(2), q, v)
+    assert result.loss == pytest.approx(1.0, abs=1e-14)
+    assert result.attention.abs().item() < 1e-7
+    assert result.v.item() == pytest.approx(1.0, abs=1e-7)
 
 
 def test_symmetries_are_found_and_their_directions_change_nothing() -> None:
     q, v = normal_point(LANDSCAPE, 4)
-    found = find_symmetries(LANDSCAPE, q, v)
-    assert found.names == ("scaling q against v", "constant on a column of q", "entries without influence")
+    result = find_symmetries(LANDSCAPE, q, v)
+    assert result.names == ("scaling q against v", "constant on a column of q", "entries without influence")
     # One direction of scaling, and the four entries of the first column; its constant is one of these.
-    assert found.directions.shape == (25, 5)
+    assert result.directions.shape == (25, 5)
     gradient = LANDSCAPE.gradient(q, v)
     slope = torch.cat([gradient.attention.flatten(), gradient.v.flatten()])
-    assert float((slope @ found.directions).abs().max()) < 1e-13 * float(slope.norm())
+    assert float((slope @ result.directions).abs().max()) < 1e-13 * float(slope.norm())
     softmax = SoftmaxPositions([0.4, 0.35, 0.25], 4)
     assert not scales_against(softmax)
     assert find_symmetries(softmax, q, v).directions.shape == (25, 7)
@@ -194,9 +198,9 @@ def test_a_saddle_stays_one_however_large_its_free_entries_are(size: float, posi
         mean_predictor(landscape, 1.0, size * q),
         nothing_sent(landscape, w, size * q),
     ):
-        found = classify(landscape, point.attention, point.v)
-        assert found.kind == "strict saddle"
-        assert found.lowest_curvature * max(found.norm, 1.0) ** 2 < -1e-2 * found.loss
+        classification = classify(landscape, point.attention, point.v)
+        assert classification.kind == "strict saddle"
+        assert classification.lowest_curvature * max(classification.norm, 1.0) ** 2 < -1e-2 * classification.loss
 
 
 def test_the_valley_of_q_zero_has_one_curvature_for_all_sizes_of_v() -> None:

@@ -54,11 +54,11 @@ def test_the_stream_is_that_of_the_products(architecture, categories, positions,
     options, parameters = run_of(architecture, categories, positions, seed=seed)
     x = options.task.sample(4, seed)
     qk = (parameters["q"].T @ parameters["k"]).detach()
-    ours = stream(options.design, qk, parameters["v"].detach(), Sequences.of(x, options.task))
+    actual = stream(options.design, qk, parameters["v"].detach(), Sequences.of(x, options.task))
     products = as_transformer(options, parameters, "as products").stream(x)[
         ..., options.design.stream_features(options.task)
     ]
-    torch.testing.assert_close(ours.transpose(0, 1), products, rtol=1e-13, atol=1e-13)
+    torch.testing.assert_close(actual.transpose(0, 1), products, rtol=1e-13, atol=1e-13)
 
 
 @pytest.mark.parametrize("architecture", DESIGNS)
@@ -68,8 +68,8 @@ def test_loss_and_gradient_are_those_of_automatic_differentiation(architecture, 
     x = options.task.sample(11, seed=5)
     expected = direct_loss(options, parameters, x)
     wanted = torch.autograd.grad(expected, list(parameters.values()))
-    ours = mean_squared_error(options.design, parameters, Sequences.of(x, options.task).in_pieces(tokens))
-    assert ours == pytest.approx(expected.item(), rel=1e-13)
+    actual = mean_squared_error(options.design, parameters, Sequences.of(x, options.task).in_pieces(tokens))
+    assert actual == pytest.approx(expected.item(), rel=1e-13)
     for gradient, (name, value) in zip(wanted, parameters.items(), strict=True):
         scale = float(gradient.abs().max())
         torch.testing.assert_close(value.grad, gradient, rtol=0.0, atol=1e-13 * max(scale, 1e-3), msg=name)
@@ -82,8 +82,8 @@ def test_the_transformer_of_a_record_has_the_loss_that_was_trained(architecture)
     model = as_transformer(options, parameters, "as trained")
     outside = (model(x) - options.task.targets(x))[:, 1:].square().mean()
     frozen = {name: value.detach() for name, value in parameters.items()}
-    ours = mean_squared_error(options.design, frozen, Sequences.of(x, options.task).in_pieces())
-    assert ours == pytest.approx(float(outside), rel=1e-12)
+    actual = mean_squared_error(options.design, frozen, Sequences.of(x, options.task).in_pieces())
+    assert actual == pytest.approx(float(outside), rel=1e-12)
 
 
 def test_weights_start_uniform_within_one_over_the_root_of_the_fan_in():

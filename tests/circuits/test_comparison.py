@@ -51,8 +51,8 @@ def test_an_answer_that_is_no_number_is_the_worst_of_all() -> None:
 
 def test_numbers_and_nouns_agree() -> None:
     task = PairTask([[1.0]], positions=1)
-    said = compare(solution_2(task), [[1]]).sentences
-    assert said == ("There is no pair to check: a single token has no previous one.",)
+    text = compare(solution_2(task), [[1]]).sentences
+    assert text == ("There is no pair to check: a single token has no previous one.",)
     task = PairTask([[1.0]], positions=2)
     failing = replace(solution_2(task), offset=5.0)
     assert compare(failing, []).sentences[0].startswith("It fails for 1 of 1 pair of categories: (1, 1): ")

@@ -51,11 +51,11 @@ def test_what_attention_writes_is_not_the_same_at_all() -> None:
 def test_a_difference_beyond_the_tolerance_is_seen() -> None:
     task = PairTask(random_functional(4, seed=0), positions=6)
     result = check_equivalence(task, task.sample(3, seed=0), K=8.0)
-    moved = result.third.clone()
-    moved[2, 3] += 1e-13
-    assert not replace(result, third=moved).holds
-    assert not replace(result, third_diagonal=moved).holds
-    assert replace(result, third=moved).largest_difference == pytest.approx(1e-13, rel=0.01)
+    shifted = result.third.clone()
+    shifted[2, 3] += 1e-13
+    assert not replace(result, third=shifted).holds
+    assert not replace(result, third_diagonal=shifted).holds
+    assert replace(result, third=shifted).largest_difference == pytest.approx(1e-13, rel=0.01)
 
 
 def test_a_K_that_is_too_small_is_refused() -> None:

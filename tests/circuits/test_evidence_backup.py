@@ -31,8 +31,8 @@ def judged(model: OneLayerTransformer, samples: int = 400) -> Evidence:
     return evidence(model, model.task, samples=samples, resamples=60)
 
 
-def share(found: Evidence, name: str) -> float:
-    came = found.instrument("ablation").named(name).value
+def share(result: Evidence, name: str) -> float:
+    came = result.instrument("ablation").named(name).value
     assert came is not None
     return came
 
@@ -114,55 +114,55 @@ def feed_forward_first(gain: float, task: PairTask = TASK) -> OneLayerTransforme
 
 @pytest.mark.parametrize("build", [attention_first, feed_forward_first])
 def test_logic_that_either_part_makes_alone_is_put_down_to_neither(build: Any) -> None:
-    found = judged(build(1.0))
-    assert found.verdict == "either"
-    assert "Either part suffices" in found.sentence
-    assert share(found, "whole attention") == pytest.approx(0.0, abs=0.05)
-    assert share(found, "hidden units") == pytest.approx(0.0, abs=0.07)
+    measurements = judged(build(1.0))
+    assert measurements.verdict == "either"
+    assert "Either part suffices" in measurements.sentence
+    assert share(measurements, "whole attention") == pytest.approx(0.0, abs=0.05)
+    assert share(measurements, "hidden units") == pytest.approx(0.0, abs=0.07)
     # No single ablation, and no exchange of keys, shows where it is; both ablations at once do.
-    assert found.instrument("path patching").named("keys").value == pytest.approx(0.0, abs=1e-9)
-    assert share(found, "both at once") == pytest.approx(1.0, abs=0.05)
-    assert share(found, "made twice") == pytest.approx(1.0, abs=0.1)
+    assert measurements.instrument("path patching").named("keys").value == pytest.approx(0.0, abs=1e-9)
+    assert share(measurements, "both at once") == pytest.approx(1.0, abs=0.05)
+    assert share(measurements, "made twice") == pytest.approx(1.0, abs=0.1)
 
 
 def test_units_that_only_add_what_is_missing_are_a_backup_as_well() -> None:
-    found = judged(attention_first(1.0, mended_from="below"))
-    left = share(found, "left without it")
+    measurements = judged(attention_first(1.0, mended_from="below"))
+    left = share(measurements, "left without it")
     assert 0.3 < left < 0.95
-    assert share(found, "hidden units") == pytest.approx(0.0, abs=1e-9)
-    assert found.instrument("path patching").attention is True
-    assert found.verdict in ("either", "both")
-    assert "the rest needs the attention" in found.sentence
+    assert share(measurements, "hidden units") == pytest.approx(0.0, abs=1e-9)
+    assert measurements.instrument("path patching").attention is True
+    assert measurements.verdict in ("either", "both")
+    assert "the rest needs the attention" in measurements.sentence
 
 
 @pytest.mark.parametrize(("gain", "verdict"), [(0.0, "attention"), (0.05, "attention"), (0.3, "both"), (0.8, "either")])
 def test_hidden_units_that_stand_in_for_a_part_of_it_are_named_from_a_tenth_on(gain: float, verdict: str) -> None:
-    found = judged(attention_first(gain))
-    assert share(found, "left without it") == pytest.approx(gain, abs=0.03)
-    assert share(found, "hidden units") == pytest.approx(0.0, abs=1e-9)
-    assert share(found, "made twice") == pytest.approx(gain, abs=0.03)
-    assert found.verdict == verdict
-    assert ("the rest needs the attention" in found.sentence) == (gain > TAKES_PART)
+    measurements = judged(attention_first(gain))
+    assert share(measurements, "left without it") == pytest.approx(gain, abs=0.03)
+    assert share(measurements, "hidden units") == pytest.approx(0.0, abs=1e-9)
+    assert share(measurements, "made twice") == pytest.approx(gain, abs=0.03)
+    assert measurements.verdict == verdict
+    assert ("the rest needs the attention" in measurements.sentence) == (gain > TAKES_PART)
 
 
 @pytest.mark.parametrize(
     ("gain", "verdict"), [(0.0, "feed-forward"), (0.05, "feed-forward"), (0.3, "both"), (0.8, "either")]
 )
 def test_an_attention_that_stands_in_for_a_part_of_it_is_named_from_a_tenth_on(gain: float, verdict: str) -> None:
-    found = judged(feed_forward_first(gain))
-    assert share(found, "whole attention") == pytest.approx(0.0, abs=1e-9)
-    assert share(found, "left with linear units") == pytest.approx(gain, abs=0.06)
-    assert share(found, "made twice") == pytest.approx(gain, abs=0.06)
-    assert found.verdict == verdict
-    assert ("the rest needs the feed-forward part" in found.sentence) == (gain > TAKES_PART)
+    measurements = judged(feed_forward_first(gain))
+    assert share(measurements, "whole attention") == pytest.approx(0.0, abs=1e-9)
+    assert share(measurements, "left with linear units") == pytest.approx(gain, abs=0.06)
+    assert share(measurements, "made twice") == pytest.approx(gain, abs=0.06)
+    assert measurements.verdict == verdict
+    assert ("the rest needs the feed-forward part" in measurements.sentence) == (gain > TAKES_PART)
 
 
 def test_what_two_parts_share_out_is_not_made_twice() -> None:
     for amount in (0.3, 0.5):
-        found = judged(mixture(TASK, amount))
-        assert found.verdict == "both"
-        assert "each carry some" in found.sentence
-        assert share(found, "made twice") == pytest.approx(0.0, abs=0.05)
+        measurements = judged(mixture(TASK, amount))
+        assert measurements.verdict == "both"
+        assert "each carry some" in measurements.sentence
+        assert share(measurements, "made twice") == pytest.approx(0.0, abs=0.05)
 
 
 def functionals() -> dict[str, Tensor]:
@@ -176,9 +176,9 @@ def functionals() -> dict[str, Tensor]:
 @pytest.mark.parametrize("table", functionals().values(), ids=functionals().keys())
 @pytest.mark.parametrize("build", [solution_1, solution_2, solution_3])
 def test_units_that_would_clip_the_sums_of_an_ablated_attention_are_no_backup(build: Any, table: Tensor) -> None:
-    found = judged(build(PairTask(table, 5)))
-    assert found.verdict == ("attention" if build is solution_2 else "feed-forward")
-    assert share(found, "made twice") == pytest.approx(0.0, abs=0.02)
+    measurements = judged(build(PairTask(table, 5)))
+    assert measurements.verdict == ("attention" if build is solution_2 else "feed-forward")
+    assert share(measurements, "made twice") == pytest.approx(0.0, abs=0.02)
 
 
 def gated_by_queries(attended: float, activation: Any) -> OneLayerTransformer:
@@ -210,19 +210,19 @@ def gated_by_queries(attended: float, activation: Any) -> OneLayerTransformer:
 
 @pytest.mark.parametrize("activation", ["identity", "relu"])
 def test_what_a_network_without_a_bend_decides_is_decided_by_its_attention(activation: str) -> None:
-    found = judged(gated_by_queries(1.0, activation))
-    patched = found.instrument("path patching")
+    measurements = judged(gated_by_queries(1.0, activation))
+    patched = measurements.instrument("path patching")
     assert patched.named("keys").value == pytest.approx(0.0, abs=1e-9)
     assert patched.named("queries").value == pytest.approx(1.0, abs=1e-9)
-    assert found.verdict == "attention"
-    assert "in products of its weights and values" in found.sentence
+    assert measurements.verdict == "attention"
+    assert "in products of its weights and values" in measurements.sentence
 
 
 @pytest.mark.parametrize(("attended", "verdict"), [(0.05, "feed-forward"), (0.4, "both"), (0.95, "attention")])
 def test_logic_gated_by_queries_counts_by_its_share(attended: float, verdict: str) -> None:
-    found = judged(gated_by_queries(attended, "relu"))
-    assert share(found, "left with linear units") == pytest.approx(attended, abs=0.05)
-    assert found.verdict == verdict
+    measurements = judged(gated_by_queries(attended, "relu"))
+    assert share(measurements, "left with linear units") == pytest.approx(attended, abs=0.05)
+    assert measurements.verdict == verdict
 
 
 def measured(**shares: float) -> Findings:
@@ -248,8 +248,8 @@ def measured(**shares: float) -> Findings:
 @settings(max_examples=200)
 @given(st.floats(-0.5, 1.5), st.floats(-0.5, 1.5), st.floats(-0.5, 1.5))
 def test_no_part_is_named_alone_where_the_other_makes_some_without_it(attention: float, bends: float, keys: float):
-    found = measured(attention=attention, after=1.0 - attention, bends=bends, keys=keys)
-    verdict = decide(found).verdict
+    result = measured(attention=attention, after=1.0 - attention, bends=bends, keys=keys)
+    verdict = decide(result).verdict
     if abs(1.0 - attention) > TAKES_PART + 0.01:
         assert verdict != "attention"
     if abs(1.0 - bends) > TAKES_PART + 0.01:
@@ -259,20 +259,20 @@ def test_no_part_is_named_alone_where_the_other_makes_some_without_it(attention:
 
 
 def test_an_interval_around_the_threshold_of_what_is_made_twice_settles_nothing() -> None:
-    found = measured(attention=0.9, after=0.5, bends=0.0)
-    wide = replace(found, twice=Estimate("made twice", 0.1, 0.05, 0.15))
+    result = measured(attention=0.9, after=0.5, bends=0.0)
+    wide = replace(result, twice=Estimate("made twice", 0.1, 0.05, 0.15))
     assert decide(wide).verdict == "undecided"
     assert "The confidence intervals are too wide to decide at the threshold 0.1." in decide(wide).sentence
     assert decide(wide, 0.01).verdict == "both"
 
 
 def test_the_verdict_is_repeated_at_other_thresholds() -> None:
-    found = judged(mixture(TASK, 0.15))
-    assert list(found.by_threshold) == [0.01, 0.02, 0.05, 0.1, 0.2, 0.3]
-    assert found.by_threshold[TAKES_PART] == found.verdict == "both"
-    assert [found.by_threshold[at] for at in (0.01, 0.2, 0.3)] == ["both", "feed-forward", "feed-forward"]
-    assert "Verdict by threshold: 1 % to 10 %: both; 20 % to 30 %: feed-forward" in str(found)
-    written = found.as_json()
+    measurements = judged(mixture(TASK, 0.15))
+    assert list(measurements.by_threshold) == [0.01, 0.02, 0.05, 0.1, 0.2, 0.3]
+    assert measurements.by_threshold[TAKES_PART] == measurements.verdict == "both"
+    assert [measurements.by_threshold[at] for at in (0.01, 0.2, 0.3)] == ["both", "feed-forward", "feed-forward"]
+    assert "Verdict by threshold: 1 % to 10 %: both; 20 % to 30 %: feed-forward" in str(measurements)
+    written = measurements.as_json()
     assert written["threshold"] == TAKES_PART
     assert written["verdict_by_threshold"][-1] == {"threshold": 0.3, "verdict": "feed-forward"}
     clear = judged(solution_2(TASK))

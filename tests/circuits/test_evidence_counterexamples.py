@@ -34,8 +34,8 @@ def judged(model: OneLayerTransformer, samples: int = 400) -> Evidence:
     return evidence(model, task, samples=samples, resamples=80)
 
 
-def value(found: Evidence, instrument: str, name: str) -> float:
-    came = found.instrument(instrument).named(name).value
+def value(result: Evidence, instrument: str, name: str) -> float:
+    came = result.instrument(instrument).named(name).value
     assert came is not None
     return came
 
@@ -61,32 +61,34 @@ def two_heads(attended: Tensor, decided: Tensor, positions: int = 8) -> OneLayer
 def functional_and_one_across(categories: int = 6) -> tuple[Tensor, Tensor]:
     """A functional, and an interaction of the same size that is orthogonal to its own."""
     q = random_functional(categories, seed=0)
-    own = PairTask(q, 4).interaction
+    interaction = PairTask(q, 4).interaction
     across = PairTask(random_functional(categories, seed=5), 4).interaction
-    across = across - own * (across * own).sum() / own.square().sum()
-    return q, across * (own.norm() / across.norm())
+    across = across - interaction * (across * interaction).sum() / interaction.square().sum()
+    return q, across * (interaction.norm() / across.norm())
 
 
 @pytest.mark.parametrize("share", [1.5, -0.5])
 def test_a_part_that_works_against_the_other_takes_part(share: float) -> None:
     q = random_functional(6, seed=0)
-    found = judged(two_heads(share * q, (1.0 - share) * q))
-    assert value(found, "path patching", "keys") == pytest.approx(share, abs=1e-9)
-    assert value(found, "path patching", "values") == pytest.approx(1.0 - share, abs=1e-9)
-    assert found.verdict == "both"
+    measurements = judged(two_heads(share * q, (1.0 - share) * q))
+    assert value(measurements, "path patching", "keys") == pytest.approx(share, abs=1e-9)
+    assert value(measurements, "path patching", "values") == pytest.approx(1.0 - share, abs=1e-9)
+    assert measurements.verdict == "both"
 
 
 @pytest.mark.parametrize("in_attention", [True, False])
 def test_logic_that_the_other_part_takes_off_again_is_not_passed_over(in_attention: bool) -> None:
     q, across = functional_and_one_across()
     model = two_heads(2.0 * across, q - 2.0 * across) if in_attention else two_heads(q + 2.0 * across, -2.0 * across)
-    found = judged(model, samples=4000)
+    measurements = judged(model, samples=4000)
     name = "whole attention" if in_attention else "left without it"
-    assert abs(value(found, "ablation", name)) < 0.1
-    shapes = {entry.name: entry.value for entry in found.instrument("ablation").details["interaction of any shape"]}
+    assert abs(value(measurements, "ablation", name)) < 0.1
+    shapes = {
+        entry.name: entry.value for entry in measurements.instrument("ablation").details["interaction of any shape"]
+    }
     assert shapes[name] == pytest.approx(2.0, abs=0.1)
-    assert found.verdict == "undecided"
-    assert "not along that of q_true" in found.sentence
+    assert measurements.verdict == "undecided"
+    assert "not along that of q_true" in measurements.sentence
 
 
 def with_a_guard(categories: int, positions: int, base: float) -> OneLayerTransformer:
@@ -117,12 +119,12 @@ def with_a_guard(categories: int, positions: int, base: float) -> OneLayerTransf
 
 @pytest.mark.parametrize("base", [3.0, 10.0])
 def test_an_answer_that_exchanged_keys_destroy_was_not_computed_by_them(base: float) -> None:
-    found = judged(with_a_guard(5, 8, base))
-    assert value(found, "path patching", "keys") > 0.5
-    followed = found.instrument("path patching").details["share that follows another pair"]["keys"]
+    measurements = judged(with_a_guard(5, 8, base))
+    assert value(measurements, "path patching", "keys") > 0.5
+    followed = measurements.instrument("path patching").details["share that follows another pair"]["keys"]
     assert all(abs(entry.value) < 0.3 for entry in followed)
-    assert value(found, "ablation", "whole attention") == pytest.approx(0.0, abs=1e-6)
-    assert found.verdict == "feed-forward"
+    assert value(measurements, "ablation", "whole attention") == pytest.approx(0.0, abs=1e-6)
+    assert measurements.verdict == "feed-forward"
 
 
 def numbers_by_the_keys(categories: int, positions: int) -> OneLayerTransformer:
@@ -151,10 +153,10 @@ def numbers_by_the_keys(categories: int, positions: int) -> OneLayerTransformer:
 
 
 def test_a_category_that_comes_by_the_keys_is_not_yet_logic_in_the_attention() -> None:
-    found = judged(numbers_by_the_keys(4, 5))
-    assert value(found, "path patching", "keys") == pytest.approx(1.0, abs=1e-9)
-    assert value(found, "path patching", "values") == 0.0
-    assert found.verdict == "feed-forward"
+    measurements = judged(numbers_by_the_keys(4, 5))
+    assert value(measurements, "path patching", "keys") == pytest.approx(1.0, abs=1e-9)
+    assert value(measurements, "path patching", "values") == 0.0
+    assert measurements.verdict == "feed-forward"
 
 
 def test_values_that_bring_the_current_category_too_carry_all_of_the_logic() -> None:
@@ -162,13 +164,13 @@ def test_values_that_bring_the_current_category_too_carry_all_of_the_logic() -> 
     built = solution_1(task)
     weights = on_positions(task, 2.0 * shift(8) + torch.eye(8).double())
     model = replace(built, attention=Attention(weights.mT, built.ov[0], weights="linear"), skip=0.0)
-    found = judged(model)
-    estimate = found.instrument("path patching").named("values")
+    measurements = judged(model)
+    estimate = measurements.instrument("path patching").named("values")
     # The answer is that of the exchanged pair: no chance correlation is left.
     assert (estimate.low, estimate.value, estimate.high) == pytest.approx((1.0, 1.0, 1.0), abs=1e-9)
-    followed = found.instrument("path patching").details["share that follows another pair"]["values"]
+    followed = measurements.instrument("path patching").details["share that follows another pair"]["values"]
     assert [entry.value for entry in followed] == pytest.approx([0.0, 0.0, 1.0], abs=1e-9)
-    assert found.verdict == "feed-forward"
+    assert measurements.verdict == "feed-forward"
 
 
 def test_the_pair_that_a_mixture_follows_is_named() -> None:
@@ -199,14 +201,14 @@ def product_of_weights_and_values(categories: int, gated: bool) -> OneLayerTrans
 
 @pytest.mark.parametrize("gated", [False, True])
 def test_a_product_of_weights_and_values_is_not_put_down_to_the_hidden_units(gated: bool) -> None:
-    found = judged(product_of_weights_and_values(5, gated))
-    assert value(found, "path patching", "queries") == pytest.approx(1.0, abs=1e-9)
-    assert value(found, "ablation", "whole attention") == pytest.approx(1.0, abs=0.05)
+    measurements = judged(product_of_weights_and_values(5, gated))
+    assert value(measurements, "path patching", "queries") == pytest.approx(1.0, abs=1e-9)
+    assert value(measurements, "ablation", "whole attention") == pytest.approx(1.0, abs=0.05)
     # Some is left with linear units, which cannot have made it; nothing is left without the attention's.
-    assert value(found, "ablation", "left with linear units") > 0.2
-    assert value(found, "ablation", "left without it") == pytest.approx(0.0, abs=0.05)
-    assert found.verdict == "attention"
-    assert "in products of its weights and values" in found.sentence
+    assert value(measurements, "ablation", "left with linear units") > 0.2
+    assert value(measurements, "ablation", "left without it") == pytest.approx(0.0, abs=0.05)
+    assert measurements.verdict == "attention"
+    assert "in products of its weights and values" in measurements.sentence
 
 
 def size_of(table: Tensor, positions: int = 8) -> OneLayerTransformer:
@@ -214,39 +216,39 @@ def size_of(table: Tensor, positions: int = 8) -> OneLayerTransformer:
     task = PairTask(table.abs(), positions)
     c = float(table.abs().max())
     K = 4.0 * c
-    own = torch.zeros(positions, task.width).double()
-    own[:, task.categories :] = torch.eye(positions).double()
+    wide = torch.zeros(positions, task.width).double()
+    wide[:, task.categories :] = torch.eye(positions).double()
     ones = torch.ones(positions).double()
     attention = Attention(on_categories(task, table).mT, on_positions(task, shift(positions).mT / K), weights="linear")
     bias, C = torch.cat([-ones, -(1.0 - c / K) * ones]), torch.cat([2.0 * K * ones, -K * ones])
-    return OneLayerTransformer(attention, torch.cat([own, own]), bias, C, task, offset=c)
+    return OneLayerTransformer(attention, torch.cat([wide, wide]), bias, C, task, offset=c)
 
 
 @pytest.mark.parametrize(("amount", "verdict"), [(0.0, "feed-forward"), (0.6, "both"), (1.0, "both")])
 def test_hidden_units_that_bend_what_the_attention_sums_take_part(amount: float, verdict: str) -> None:
     f, g, h = random_functional(6, seed=1)[0], random_functional(6, seed=2)[0], random_functional(6, seed=3)
     table = f[:, None] + g + amount * h
-    found = judged(size_of(table))
+    measurements = judged(size_of(table))
     # By hand: what the absolute value makes of the table's additive part.
     bent = PairTask(table.abs(), 4).interaction
     left = PairTask((table - PairTask(table, 4).interaction).abs(), 4).interaction
     share = float((left * bent).sum() / bent.square().sum())
-    assert value(found, "ablation", "left without it") == pytest.approx(share, abs=0.05)
-    assert found.verdict == verdict
+    assert value(measurements, "ablation", "left without it") == pytest.approx(share, abs=0.05)
+    assert measurements.verdict == verdict
 
 
 def test_hidden_units_that_bend_a_pure_interaction_are_not_passed_over() -> None:
-    found = judged(size_of(PairTask(random_functional(6, seed=4), 4).interaction))
-    assert abs(value(found, "ablation", "left without it")) < 0.1
-    assert found.verdict == "undecided"
-    assert "No linear readout finds the interaction" in found.sentence
+    measurements = judged(size_of(PairTask(random_functional(6, seed=4), 4).interaction))
+    assert abs(value(measurements, "ablation", "left without it")) < 0.1
+    assert measurements.verdict == "undecided"
+    assert "No linear readout finds the interaction" in measurements.sentence
 
 
 def test_logic_that_only_the_two_parts_together_make_is_not_called_made_twice() -> None:
-    found = judged(size_of(PairTask(random_functional(6, seed=4), 4).interaction))
+    measurements = judged(size_of(PairTask(random_functional(6, seed=4), 4).interaction))
     # Nothing is left by either without the other, and nothing without both: a sum of losses of 2 for what is 1.
-    assert value(found, "ablation", "made twice") == pytest.approx(-1.0, abs=0.1)
-    for sentence in (found.sentence, found.instrument("ablation").sentence):
+    assert value(measurements, "ablation", "made twice") == pytest.approx(-1.0, abs=0.1)
+    for sentence in (measurements.sentence, measurements.instrument("ablation").sentence):
         assert "by either part alone" not in sentence
         assert re.search(r"0\.9\d \(95 % CI 0\.9\d–0\.9\d\) needs both parts|needs both parts 0\.9\d", sentence)
     shared = judged(numbers_by_the_keys(4, 5))
@@ -271,9 +273,9 @@ def test_logic_of_the_layer_norm_counts_with_the_feed_forward_part(activation: A
     if activation == "relu":
         B, C = torch.cat([B, -B]), torch.cat([C, -C])
     model = OneLayerTransformer(attention, B, torch.zeros(len(C)).double(), C, task, norm=norm, activation=activation)
-    found = judged(model)
-    assert value(found, "ablation", "norm and hidden units") == pytest.approx(1.0, abs=0.02)
-    assert found.verdict == "feed-forward"
+    measurements = judged(model)
+    assert value(measurements, "ablation", "norm and hidden units") == pytest.approx(1.0, abs=0.02)
+    assert measurements.verdict == "feed-forward"
 
 
 def test_an_additive_attention_is_left_as_it_is_and_a_block_of_pairs_is_not() -> None:

@@ -33,10 +33,10 @@ def drawn_task(categories: int, seed: int, law: str = "zipf", positions: int = 6
 @given(st.integers(2, 7), st.integers(0, 1000), st.floats(0.0, 1.0))
 def test_each_side_of_attention_reads_the_share_it_carries(categories: int, seed: int, share: float) -> None:
     task = drawn_task(categories, seed)
-    found = patching(trial_of(mixture(task, share), task), 0.1)
-    rises = {entry.name: entry.value for entry in found.details["rise of the loss"]}
+    result = patching(trial_of(mixture(task, share), task), 0.1)
+    rises = {entry.name: entry.value for entry in result.details["rise of the loss"]}
     for side, carried in {"keys": share, "values": 1.0 - share, "queries": share}.items():
-        estimate = found.named(side)
+        estimate = result.named(side)
         assert estimate.value == pytest.approx(carried, abs=1e-9)
         assert (estimate.low, estimate.high) == pytest.approx((carried, carried), abs=1e-9)
         # The square root turns rounding of 1e-16 into 1e-8.
@@ -82,23 +82,23 @@ def test_ablation_reads_the_share_of_each_part() -> None:
     q_true = random_functional(6, seed=8)
     task = PairTask(PairTask(q_true, 7).interaction, 7)  # its additive part is zero, so nothing clips
     for share in (0.25, 0.5, 0.8):
-        found = ablation(trial_of(mixture(task, share), task, samples=1000), 0.1)
-        rises = {entry.name: entry.value for entry in found.details["rise of the loss"]}
-        assert found.named("category–category").value == pytest.approx(share, abs=1e-9)
+        result = ablation(trial_of(mixture(task, share), task, samples=1000), 0.1)
+        rises = {entry.name: entry.value for entry in result.details["rise of the loss"]}
+        assert result.named("category–category").value == pytest.approx(share, abs=1e-9)
         assert rises["category–category"] == pytest.approx(share, abs=1e-6)
-        assert found.named("hidden units").value == pytest.approx(1.0 - share, abs=0.01)
-        heads = [entry.value for entry in found.details["category–category by head"]]
+        assert result.named("hidden units").value == pytest.approx(1.0 - share, abs=0.01)
+        heads = [entry.value for entry in result.details["category–category by head"]]
         assert heads == pytest.approx([share, 0.0], abs=1e-9)
 
 
 def test_losing_the_way_between_positions_is_not_logic() -> None:
     task = drawn_task(5, seed=2)
-    found = ablation(trial_of(solution_1(task), task, samples=2000), 0.1)
-    routed = found.named("position–position").value
+    result = ablation(trial_of(solution_1(task), task, samples=2000), 0.1)
+    routed = result.named("position–position").value
     assert routed is not None
     assert routed > 0.9
-    assert found.attention is False
-    assert found.feed_forward is True
+    assert result.attention is False
+    assert result.feed_forward is True
 
 
 def test_an_ablated_block_is_the_best_sum_under_the_law() -> None:
@@ -130,7 +130,7 @@ def test_linear_units_are_straight_lines_through_what_each_unit_did() -> None:
     normalized = replace(built, norm=LayerNorm(torch.ones(task.width).double(), torch.zeros(task.width).double()))
     for model in (built, normalized):
         trial = trial_of(model, task)
-        stream, own = model.stream(trial.fitting), model.stream(trial.x)
+        stream, direct = model.stream(trial.fitting), model.stream(trial.x)
         inputs, outputs = linear_inputs(model, stream), model.hidden(stream)
         expected = torch.zeros_like(trial.outputs)
         for token, unit in itertools.product(range(1, 4), range(task.width)):
@@ -138,7 +138,7 @@ def test_linear_units_are_straight_lines_through_what_each_unit_did() -> None:
                 line = np.array([0.0, float(outputs[:, token, unit].mean())])
             else:
                 line = np.polyfit(inputs[:, token, unit], outputs[:, token, unit], 1)
-            expected[:, token - 1] += model.C[unit] * (line[0] * linear_inputs(model, own)[:, token, unit] + line[1])
+            expected[:, token - 1] += model.C[unit] * (line[0] * linear_inputs(model, direct)[:, token, unit] + line[1])
         assert torch.allclose(LinearUnits.fitted(trial).outputs(trial), expected + model.offset, atol=1e-8)
 
 
@@ -206,9 +206,9 @@ def test_large_sums_beside_the_interaction_do_not_hide_where_it_is_made(offset: 
     task = offset_task(offset, kind, "zipf" if offset > 50 else "uniform")
     built = {form: solution_1(task, form) for form in ("rows", "uniform", "indicators")}
     for model in (*built.values(), solution_3(task)):
-        found = evidence(model, task, samples=300, resamples=40)
-        assert found.verdict == "feed-forward", found.sentence
-        assert found.instrument("ablation").named("left with linear units").value == pytest.approx(0.0, abs=1e-6)
+        result = evidence(model, task, samples=300, resamples=40)
+        assert result.verdict == "feed-forward", result.sentence
+        assert result.instrument("ablation").named("left with linear units").value == pytest.approx(0.0, abs=1e-6)
     assert evidence(solution_2(task), task, samples=300, resamples=40).verdict == "attention"
     assert evidence(mixture(task, 0.5), task, samples=300, resamples=40).verdict == "both"
 

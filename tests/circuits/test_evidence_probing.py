@@ -28,9 +28,9 @@ def test_what_attention_decides_is_decodable_and_what_it_only_copies_is_not(law:
     for model in (solution_2(task), solution_2(task, causal=True), mixture(task, 0.2)):
         assert probed(model, task).estimate == pytest.approx(1.0, abs=1e-5)
     for model in (solution_1(task), solution_1(task, "indicators"), solution_3(task)):
-        found = probed(model, task)
-        assert found.estimate == pytest.approx(0.0, abs=0.03)
-        assert found.reading == "feed-forward"
+        result = probed(model, task)
+        assert result.estimate == pytest.approx(0.0, abs=0.03)
+        assert result.reading == "feed-forward"
 
 
 def copying(task: PairTask, mixing: Tensor) -> OneLayerTransformer:
@@ -59,7 +59,7 @@ def test_the_norm_alone_makes_a_part_decodable() -> None:
     count = 4
     task = PairTask(random_functional(count, seed=3), positions=3)
     mixing = 0.5 * random_functional(count, seed=103)
-    found = probed(copying(task, mixing), task, samples=4000)
+    result = probed(copying(task, mixing), task, samples=4000)
     # Attention with weight 2 on the previous token writes 2·mixing·e_a; the stream adds e_b.
     stream = (2.0 * mixing.mT[:, None, :] + torch.eye(count).double()[None, :, :]).numpy()
     centred = stream - stream.mean(-1, keepdims=True)
@@ -67,9 +67,9 @@ def test_the_norm_alone_makes_a_part_decodable() -> None:
     before, after = best_share(stream, task), best_share(normalized, task)
     assert before == pytest.approx(0.0, abs=1e-12)
     assert after > 0.5
-    assert found.named("before the norm").value == pytest.approx(before, abs=0.01)
-    assert found.named("after the norm").value == pytest.approx(after, abs=0.02)
-    assert found.reading == "feed-forward"  # the attention itself holds none of it
+    assert result.named("before the norm").value == pytest.approx(before, abs=0.01)
+    assert result.named("after the norm").value == pytest.approx(after, abs=0.02)
+    assert result.reading == "feed-forward"  # the attention itself holds none of it
 
 
 def test_an_interval_that_straddles_the_threshold_settles_nothing() -> None:

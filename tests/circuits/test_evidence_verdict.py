@@ -50,18 +50,18 @@ def quick(model: OneLayerTransformer, task: PairTask, seed: int = 0) -> Evidence
     return evidence(model, task, samples=300, resamples=50, seed=seed)
 
 
-def everything_agrees(found: Evidence) -> bool:
-    return all(found.agrees(instrument) is not False for instrument in found.instruments)
+def everything_agrees(result: Evidence) -> bool:
+    return all(result.agrees(instrument) is not False for instrument in result.instruments)
 
 
 @settings(max_examples=6)
 @given(tasks, st.booleans())
 def test_logic_in_the_weights_of_attention_is_found_there(task: PairTask, causal: bool) -> None:
-    found = quick(solution_2(task, causal=causal), task)
-    assert found.verdict == "attention"
-    assert everything_agrees(found)
-    assert found.loss is not None
-    assert found.loss < 1e-20
+    measurements = quick(solution_2(task, causal=causal), task)
+    assert measurements.verdict == "attention"
+    assert everything_agrees(measurements)
+    assert measurements.loss is not None
+    assert measurements.loss < 1e-20
 
 
 @pytest.mark.few(3)
@@ -69,17 +69,17 @@ def test_logic_in_the_weights_of_attention_is_found_there(task: PairTask, causal
 @settings(max_examples=3)
 @given(task=tasks, causal=st.booleans())
 def test_logic_in_the_hidden_units_is_found_there(build: object, task: PairTask, causal: bool) -> None:
-    found = quick(build(task, causal), task)  # type: ignore[operator]
-    assert found.verdict == "feed-forward"
-    assert everything_agrees(found)
+    measurements = quick(build(task, causal), task)  # type: ignore[operator]
+    assert measurements.verdict == "feed-forward"
+    assert everything_agrees(measurements)
 
 
 @settings(max_examples=6)
 @given(tasks, st.floats(0.25, 0.75), st.booleans())
 def test_a_mixture_is_found_to_be_one(task: PairTask, share: float, causal: bool) -> None:
-    found = quick(mixture(task, share, causal), task)
-    assert found.verdict == "both"
-    assert everything_agrees(found)
+    measurements = quick(mixture(task, share, causal), task)
+    assert measurements.verdict == "both"
+    assert everything_agrees(measurements)
 
 
 @pytest.mark.parametrize(("share", "verdict"), [(0.05, "feed-forward"), (0.95, "attention")])
@@ -90,11 +90,11 @@ def test_a_part_that_carries_a_twentieth_does_not_take_part(share: float, verdic
 
 def test_a_task_that_is_a_sum_has_no_logic_to_attribute() -> None:
     model = linear_case(categories=6, positions=7)
-    found = quick(model, model.task)
-    assert found.verdict == "undecided"
-    assert "no logic to attribute" in found.sentence
-    assert [found.agrees(instrument) for instrument in found.instruments] == [None] * 5
-    assert found.instrument("path patching").estimate is None
+    measurements = quick(model, model.task)
+    assert measurements.verdict == "undecided"
+    assert "no logic to attribute" in measurements.sentence
+    assert [measurements.agrees(instrument) for instrument in measurements.instruments] == [None] * 5
+    assert measurements.instrument("path patching").estimate is None
 
 
 def test_a_model_that_does_not_do_the_task_gets_no_verdict() -> None:
@@ -108,26 +108,26 @@ def test_a_model_that_does_not_do_the_task_gets_no_verdict() -> None:
         Attention(normal(11, 11), normal(11, 11)), normal(9, 11), normal(9), normal(9), task
     )
     for model in (untrained, solution_1(task, "printed"), solution_2(task, "printed")):
-        found = quick(model, task)
-        assert found.verdict == "undecided"
-        assert "does not do the task" in found.sentence
+        measurements = quick(model, task)
+        assert measurements.verdict == "undecided"
+        assert "does not do the task" in measurements.sentence
 
 
 def test_answers_that_are_not_finite_are_said_to_be_so() -> None:
     task = PairTask(random_functional(4, seed=2), positions=5)
     built = solution_2(task)
     huge = replace(built, B=1e10 * built.B, bias=1e10 * built.bias, C=torch.full_like(built.C, 1e308))
-    found = quick(huge, task)
-    assert (found.verdict, found.loss) == ("undecided", None)
-    assert "not finite" in found.sentence
-    json.dumps(found.as_json(), allow_nan=False)
+    measurements = quick(huge, task)
+    assert (measurements.verdict, measurements.loss) == ("undecided", None)
+    assert "not finite" in measurements.sentence
+    json.dumps(measurements.as_json(), allow_nan=False)
 
 
 def test_a_functional_too_large_to_square_is_refused_without_a_crash() -> None:
     task = PairTask(1e200 * random_functional(3, seed=2), positions=4)
-    found = quick(solution_1(task), task)
-    assert found.verdict == "undecided"
-    json.dumps(found.as_json(), allow_nan=False)
+    measurements = quick(solution_1(task), task)
+    assert measurements.verdict == "undecided"
+    json.dumps(measurements.as_json(), allow_nan=False)
 
 
 def additive_by_values(task: PairTask, addend: Tensor) -> OneLayerTransformer:
@@ -152,15 +152,15 @@ def additive_by_values(task: PairTask, addend: Tensor) -> OneLayerTransformer:
 def test_a_large_sum_on_another_path_does_not_hide_where_the_logic_is() -> None:
     task = PairTask(random_functional(6, seed=4), positions=7)
     model = additive_by_values(task, 30.0 * random_functional(6, seed=5)[0])
-    found = quick(model, model.task)
-    patched = found.instrument("path patching")
+    measurements = quick(model, model.task)
+    patched = measurements.instrument("path patching")
     rises = {entry.name: entry.value for entry in patched.details["rise of the loss"]}
     # The loss alone would point at the values.
     assert rises["values"] > 0.9
     assert rises["keys"] < 0.2
     assert patched.named("keys").value == pytest.approx(1.0, abs=1e-9)
     assert patched.named("values").value == pytest.approx(0.0, abs=1e-9)
-    assert found.verdict == "attention"
+    assert measurements.verdict == "attention"
 
 
 def with_an_unread_answer(task: PairTask) -> OneLayerTransformer:
@@ -177,15 +177,15 @@ def with_an_unread_answer(task: PairTask) -> OneLayerTransformer:
 
 def test_decodable_is_not_used() -> None:
     task = PairTask(random_functional(5, seed=6), positions=6)
-    found = quick(with_an_unread_answer(task), task)
-    probed, alike = found.instrument("probing"), found.instrument("correlation")
+    measurements = quick(with_an_unread_answer(task), task)
+    probed, alike = measurements.instrument("probing"), measurements.instrument("correlation")
     assert probed.estimate == pytest.approx(1.0, abs=1e-6)
     assert alike.estimate == pytest.approx(1.0)
-    assert found.instrument("path patching").named("keys").value == 0.0
-    assert found.verdict == "feed-forward"
-    assert found.agrees(probed) is False
-    assert found.agrees(alike) is False
-    assert "DISAGREES" in str(found)
+    assert measurements.instrument("path patching").named("keys").value == 0.0
+    assert measurements.verdict == "feed-forward"
+    assert measurements.agrees(probed) is False
+    assert measurements.agrees(alike) is False
+    assert "DISAGREES" in str(measurements)
 
 
 def test_the_same_seed_gives_the_same_evidence() -> None:
@@ -197,8 +197,8 @@ def test_the_same_seed_gives_the_same_evidence() -> None:
 
 def test_evidence_is_written_and_printed_in_plain_types() -> None:
     task = PairTask(random_functional(4, seed=7), positions=5)
-    found = quick(mixture(task, 0.4), task)
-    written = json.loads(json.dumps(found.as_json(), allow_nan=False))
+    measurements = quick(mixture(task, 0.4), task)
+    written = json.loads(json.dumps(measurements.as_json(), allow_nan=False))
     assert written["verdict"] == "both"
     assert [entry["name"] for entry in written["instruments"]] == [
         "variance shares",
@@ -209,7 +209,7 @@ def test_evidence_is_written_and_printed_in_plain_types() -> None:
     ]
     assert [entry["decides"] for entry in written["instruments"]] == [False, False, True, True, False]
     assert written["instruments"][2]["estimate"] == pytest.approx(0.4)
-    lines = str(found).splitlines()
+    lines = str(measurements).splitlines()
     assert lines[0] == "mixture, 40% in attention: both"
     assert len(lines) == 5 + 2 * 5
 

@@ -36,7 +36,7 @@ def test_shares_of_a_mixture_by_hand() -> None:
     task = PairTask(random_functional(5, seed=1), positions=7, law="zipf")
     share = 0.3
     model = mixture(task, share)
-    found = shares_of(model, task)
+    result = shares_of(model, task)
     law, M = task.law.numpy(), 7
     # qk: α·q_true^T on categories in head 1, ones left of the diagonal on positions in head 2.
     by_category = share**2 * task.interaction_variance
@@ -51,13 +51,13 @@ def test_shares_of_a_mixture_by_hand() -> None:
     table = by_categories * ov[1][:5, :5]
     written.append(float((((table - (table @ law)[:, None]) ** 2) @ law).sum()))
     strengths = np.array([by_category, by_position]) * written
-    assert found.named("category–category").value == pytest.approx(strengths[0] / strengths.sum(), rel=1e-10)
-    assert found.named("position–position").value == pytest.approx(strengths[1] / strengths.sum(), rel=1e-10)
-    heads = found.details["heads"]
+    assert result.named("category–category").value == pytest.approx(strengths[0] / strengths.sum(), rel=1e-10)
+    assert result.named("position–position").value == pytest.approx(strengths[1] / strengths.sum(), rel=1e-10)
+    heads = result.details["heads"]
     assert [head["qk"]["category–category"] for head in heads] == pytest.approx([1.0, 0.0])
     assert heads[0]["ov"]["position→position"] == pytest.approx(1.0)
     assert heads[1]["ov"]["category→category"] == pytest.approx(1.0)
-    assert found.reading == "both"
+    assert result.reading == "both"
 
 
 @settings(max_examples=10)
@@ -70,12 +70,12 @@ def test_shares_do_not_see_scales_or_constants_that_change_nothing(seed: int, fi
     plain = rebuilt(built, qk, ov)
     scale = torch.tensor([first, second], dtype=torch.float64)[:, None, None]
     category, position = plain.block("category"), plain.block("position")
-    moved = qk.clone()
+    shifted = qk.clone()
     # A constant of each receiver leaves the category columns and comes back in the position columns.
     per_receiver = torch.randn(2, width, 1, generator=draw, dtype=torch.float64)
-    moved[:, :, category] += 10 * per_receiver
-    moved[:, :, position] -= 10 * per_receiver
-    changed = rebuilt(built, moved * scale, ov / scale)
+    shifted[:, :, category] += 10 * per_receiver
+    shifted[:, :, position] -= 10 * per_receiver
+    changed = rebuilt(built, shifted * scale, ov / scale)
     x = task.sample(4, 0)
     assert torch.allclose(changed.attend(x), plain.attend(x), atol=1e-9)
     before, after = shares_of(plain, task), shares_of(changed, task)
@@ -119,13 +119,13 @@ def with_column_constants(task: PairTask, constants: torch.Tensor) -> OneLayerTr
 def test_the_raw_correlation_misses_what_the_centred_one_sees() -> None:
     task = PairTask(random_functional(8, seed=3), positions=6)
     model = with_column_constants(task, 20.0 * random_functional(8, seed=4)[0])
-    found = likeness_of(model, task)
-    raw = found.named("raw").value
+    likeness = likeness_of(model, task)
+    raw = likeness.named("raw").value
     assert raw is not None
     assert raw < 0.3
-    assert found.named("centred").value == pytest.approx(1.0, abs=1e-9)
-    assert found.named("interaction").value == pytest.approx(1.0, abs=1e-9)
-    assert found.attention is True
+    assert likeness.named("centred").value == pytest.approx(1.0, abs=1e-9)
+    assert likeness.named("interaction").value == pytest.approx(1.0, abs=1e-9)
+    assert likeness.attention is True
     whole = evidence(model, task, samples=200, resamples=30)
     assert whole.loss is not None
     assert whole.loss < 1e-20
@@ -138,14 +138,14 @@ def test_correlations_are_those_of_numpy() -> None:
     built = solution_2(task)
     qk = built.qk.clone()
     qk[0, :6, :6] = block.mT
-    found = likeness_of(built.with_qk(qk), task)
+    likeness = likeness_of(built.with_qk(qk), task)
     a, b = block.numpy(), task.q_true.numpy()
-    assert found.named("raw").value == pytest.approx(abs(np.corrcoef(a.flatten(), b.flatten())[0, 1]))
+    assert likeness.named("raw").value == pytest.approx(abs(np.corrcoef(a.flatten(), b.flatten())[0, 1]))
     a, b = a - a.mean(0), b - b.mean(0)
-    assert found.estimate == pytest.approx(abs(np.corrcoef(a.flatten(), b.flatten())[0, 1]))
+    assert likeness.estimate == pytest.approx(abs(np.corrcoef(a.flatten(), b.flatten())[0, 1]))
     a, b = a - a.mean(1)[:, None], b - b.mean(1)[:, None]
-    assert found.named("interaction").value == pytest.approx(abs(np.corrcoef(a.flatten(), b.flatten())[0, 1]))
-    assert found.attention is False
+    assert likeness.named("interaction").value == pytest.approx(abs(np.corrcoef(a.flatten(), b.flatten())[0, 1]))
+    assert likeness.attention is False
 
 
 def test_law_weighted_correlation_is_that_of_a_table_with_repeated_categories() -> None:
@@ -157,22 +157,22 @@ def test_law_weighted_correlation_is_that_of_a_table_with_repeated_categories() 
     qk[0, :3, :3] = block.mT
     long = [table.repeat_interleave(repeats, 0).repeat_interleave(repeats, 1).numpy() for table in (block, task.q_true)]
     a, b = (table - table.mean(0) for table in long)
-    found = likeness_of(built.with_qk(qk), task)
-    assert found.estimate == pytest.approx(abs(np.corrcoef(a.flatten(), b.flatten())[0, 1]))
+    likeness = likeness_of(built.with_qk(qk), task)
+    assert likeness.estimate == pytest.approx(abs(np.corrcoef(a.flatten(), b.flatten())[0, 1]))
 
 
 def test_a_block_without_interaction_looks_like_nothing() -> None:
     task = PairTask(random_functional(5, seed=9), positions=4)
-    found = likeness_of(solution_1(task), task)
-    assert (found.estimate, found.reading) == (None, "attention takes no part")
+    likeness = likeness_of(solution_1(task), task)
+    assert (likeness.estimate, likeness.reading) == (None, "attention takes no part")
 
 
 def test_two_categories_are_too_few_to_tell_likeness_from_chance() -> None:
     task = PairTask([[0.0, 1.0], [2.0, -1.0]], positions=3)
-    found = likeness_of(solution_2(task), task)
-    assert found.estimate == pytest.approx(1.0)
-    assert found.details["chance of as much under renamed categories"] > 0.1
-    assert found.reading == "cannot tell"
+    likeness = likeness_of(solution_2(task), task)
+    assert likeness.estimate == pytest.approx(1.0)
+    assert likeness.details["chance of as much under renamed categories"] > 0.1
+    assert likeness.reading == "cannot tell"
 
 
 def test_the_interval_of_a_likeness_that_may_have_either_sign_reaches_down_to_zero() -> None:

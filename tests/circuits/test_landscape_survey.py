@@ -21,14 +21,17 @@ T, M = 1 - 0.25 - 0.09 - 0.04, 4
 
 @pytest.mark.usefixtures("unchecked")
 def test_the_trap_at_infinity_is_told_per_token_and_in_all():
-    found = survey("3.1", law=LAW, positions=M, starts=8, seed=2)
-    (mark,) = found.marks.values()
+    landscape_survey = survey("3.1", law=LAW, positions=M, starts=8, seed=2)
+    (mark,) = landscape_survey.marks.values()
     assert mark == pytest.approx((M - 1) * T / M, rel=1e-12)
-    assert found.as_json()["marks"] == {
+    assert landscape_survey.as_json()["marks"] == {
         "limit at infinity, (M−1)·T/M": {"loss": mark, "loss_per_token": pytest.approx(T / M, rel=1e-12)}
     }
-    assert f"T/M = {number(T / M, 6)} per token, (M−1)·T/M = {number((M - 1) * T / M, 6)} in all" in found.claims[1]
-    caught = [run.classification for run in found.basins.runs if run.kind == "at infinity"]
+    assert (
+        f"T/M = {number(T / M, 6)} per token, (M−1)·T/M = {number((M - 1) * T / M, 6)} in all"
+        in landscape_survey.claims[1]
+    )
+    caught = [run.classification for run in landscape_survey.basins.runs if run.kind == "at infinity"]
     assert caught
     for one in caught:
         assert one is not None
@@ -36,25 +39,25 @@ def test_the_trap_at_infinity_is_told_per_token_and_in_all():
 
 
 def test_family_b_contradicts_the_paper_with_its_own_loss():
-    found = survey("3.1", law=LAW, positions=M, starts=1)
+    landscape_survey = survey("3.1", law=LAW, positions=M, starts=1)
     loss = 1 - (1 - 1 / M) * T
-    assert f"stationary with the loss {number(loss, 6)} per token. It is a strict saddle" in found.claims[0]
-    assert "Every finite family but A is a strict saddle" in found.claims[2]
+    assert f"stationary with the loss {number(loss, 6)} per token. It is a strict saddle" in landscape_survey.claims[0]
+    assert "Every finite family but A is a strict saddle" in landscape_survey.claims[2]
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_stalls_lose_per_token_what_the_landscape_says():
-    found = survey("3.2", law=LAW, positions=M, starts=1)
+    landscape_survey = survey("3.2", law=LAW, positions=M, starts=1)
     landscape = SoftmaxPositions(LAW, M)
-    assert found.points == ()
-    for stalled in found.as_json()["stalls"]:
+    assert landscape_survey.points == ()
+    for stalled in landscape_survey.as_json()["stalls"]:
         logits = -stalled["depth"] * torch.ones(M - 1, dtype=torch.float64).diag_embed(offset=1)
         loss = float(landscape.loss(logits, landscape.best_v(logits)))
         assert stalled["loss_per_token"] == pytest.approx(loss / (M - 1), rel=1e-12)
         assert stalled["loss"] == pytest.approx(loss, rel=1e-12)
-        assert number(stalled["time"]) in found.claims[1]
-    assert found.as_json()["stalls"][-1]["loss_per_token"] == pytest.approx(T, rel=1e-4)
+        assert number(stalled["time"]) in landscape_survey.claims[1]
+    assert landscape_survey.as_json()["stalls"][-1]["loss_per_token"] == pytest.approx(T, rel=1e-4)
 
 
 @pytest.mark.few(1)
@@ -84,20 +87,20 @@ def test_what_is_stored_is_enough_to_compute_the_losses_again(section: Any):
 
 @pytest.mark.parametrize("positions", [2, 4])
 def test_the_missed_points_of_3_3_have_zero_row_sums_and_the_losses_that_are_told(positions: int):
-    found = survey("3.3", categories=3, positions=positions, starts=1)
-    missed = [point for point, _ in found.points if point.family == "B"]
+    landscape_survey = survey("3.3", categories=3, positions=positions, starts=1)
+    missed = [point for point, _ in landscape_survey.points if point.family == "B"]
     assert missed
-    assert f"{len(missed)} with zero row sums of v were found" in found.claims[0]
+    assert f"{len(missed)} with zero row sums of v were found" in landscape_survey.claims[0]
     for point in missed:
         assert np.abs(point.v.numpy()[1:].sum(axis=1)).max() < 1e-9
-        assert number(point.loss_per_column, 4) in found.claims[0]
+        assert number(point.loss_per_column, 4) in landscape_survey.claims[0]
 
 
 def test_a_mask_is_said_to_leave_these_points_out():
-    found = survey("3.3", categories=2, positions=3, causal=True, starts=1)
-    assert not [point for point, _ in found.points if point.family == "B"]
-    assert any("not searched for under a causal mask" in claim for claim in found.claims)
-    assert found.as_json()["causal"] is True
+    landscape_survey = survey("3.3", categories=2, positions=3, causal=True, starts=1)
+    assert not [point for point, _ in landscape_survey.points if point.family == "B"]
+    assert any("not searched for under a causal mask" in claim for claim in landscape_survey.claims)
+    assert landscape_survey.as_json()["causal"] is True
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1e5])
@@ -113,9 +116,9 @@ def test_kinds_do_not_depend_on_the_unit_of_q_true(scale: float):
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_starts_and_sizes_are_those_of_the_section_unless_given():
-    found = survey("3.2", categories=2, positions=2)
-    assert len(found.basins.runs) == STARTS["3.2"] < STARTS["3.1"]
-    assert found.per_token(6.0) == 6.0
+    landscape_survey = survey("3.2", categories=2, positions=2)
+    assert len(landscape_survey.basins.runs) == STARTS["3.2"] < STARTS["3.1"]
+    assert landscape_survey.per_token(6.0) == 6.0
     zipf = survey("3.1", law="zipf", positions=3, starts=1)
     assert zipf.landscape.law.tolist() == pytest.approx([60 / 137, 30 / 137, 20 / 137, 15 / 137, 12 / 137])
 

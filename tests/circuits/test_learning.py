@@ -113,13 +113,13 @@ def test_a_record_is_replaced_and_what_is_no_record_is_not(task, tmp_path):
     folder = first.save(tmp_path / "one")
     assert LearningRecord.open(second.save(folder)).seed == 1
     for name in ("record.json", "parameters.npz"):
-        mine = tmp_path / name
-        (mine / "inside").mkdir(parents=True)
-        (mine / "inside" / name).write_text("mine")
+        actual = tmp_path / name
+        (actual / "inside").mkdir(parents=True)
+        (actual / "inside" / name).write_text("mine")
         with pytest.raises(ArgumentValueError, match=f"an earlier run did not write .*inside/{name}"):
-            first.save(mine / "inside")
-        assert (mine / "inside" / name).read_text() == "mine"
-        assert LearningRecord.open(first.save(mine / "inside", overwrite=True)).seed == 0
+            first.save(actual / "inside")
+        assert (actual / "inside" / name).read_text() == "mine"
+        assert LearningRecord.open(first.save(actual / "inside", overwrite=True)).seed == 0
 
 
 def test_a_loss_that_is_not_finite_keeps_the_state_before_and_says_why():

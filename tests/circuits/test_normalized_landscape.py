@@ -91,15 +91,15 @@ def test_zero_output_stays_a_strict_saddle_between_walls_of_curvature_one_over_e
     # For equal categories, q = 0 is stationary for the same v as without LayerNorm.
     plain = PositionsOnly([1 / 3] * 3, 3)
     point = no_attention(plain, normal_point(plain, 6)[1])
-    found = [
+    values = [
         classify(NormalizedPositions([1 / 3] * 3, 3, epsilon), point.attention, point.v, curvature_tolerance=1e-12)
         for epsilon in (1e-4, 1e-6)
     ]
-    assert [one.kind for one in found] == ["strict saddle", "strict saddle"]
-    assert found[0].relative_loss == pytest.approx(1.0)
-    assert found[1].highest_curvature / found[0].highest_curvature == pytest.approx(100.0, rel=0.05)
+    assert [one.kind for one in values] == ["strict saddle", "strict saddle"]
+    assert values[0].relative_loss == pytest.approx(1.0)
+    assert values[1].highest_curvature / values[0].highest_curvature == pytest.approx(100.0, rel=0.05)
     # The way down does not steepen: a mixed derivative of 1/√ε, squared, against a wall of 1/ε.
-    assert found[1].lowest_curvature / found[0].lowest_curvature == pytest.approx(1.0, rel=0.05)
+    assert values[1].lowest_curvature / values[0].lowest_curvature == pytest.approx(1.0, rel=0.05)
 
 
 def test_the_attractor_at_infinity_is_gone() -> None:

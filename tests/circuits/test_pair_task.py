@@ -73,9 +73,9 @@ def test_laws_are_as_named() -> None:
     assert close(category_law(None, 4), [0.25] * 4)
     assert torch.equal(category_law("uniform", 4), category_law(None, 4))
     assert close(category_law("zipf", 4), [12 / 25, 6 / 25, 4 / 25, 3 / 25])
-    own = category_law([0.2, 0.3, 0.5], 3)
-    assert own.tolist() == pytest.approx([0.2, 0.3, 0.5], abs=1e-15)
-    assert own.dtype == torch.float64
+    direct = category_law([0.2, 0.3, 0.5], 3)
+    assert direct.tolist() == pytest.approx([0.2, 0.3, 0.5], abs=1e-15)
+    assert direct.dtype == torch.float64
     assert float(category_law([1 / 3] * 3, 3).sum()) == pytest.approx(1.0, abs=1e-16)
 
 

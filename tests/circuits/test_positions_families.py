@@ -108,8 +108,8 @@ def test_the_families_are_all_there_is(law: list[float], unchecked: None) -> Non
     reached: list[float] = []
     for seed in range(20):
         start = flatten(*normal_point(landscape, seed))
-        found = root(slope, start.numpy(), jac=True, method="lm", options={"maxiter": 400})
-        end = torch.from_numpy(found.x)
+        result = root(slope, start.numpy(), jac=True, method="lm", options={"maxiter": 400})
+        end = torch.from_numpy(result.x)
         if slope_size(landscape, *unflatten(landscape, end)) < 1e-10 and float(end.norm()) < 50.0:
             reached.append(float(landscape.loss(*unflatten(landscape, end))))
     assert len(reached) >= 8

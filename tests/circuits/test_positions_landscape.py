@@ -78,8 +78,8 @@ def test_a_tiny_loss_keeps_all_its_digits() -> None:
     landscape = PositionsOnly([0.5, 0.25, 0.25], 3)
     off = 2.0**-50
     q = torch.diag(torch.ones(2).double(), diagonal=1) * (1.0 + off)
-    own = landscape.loss(q, torch.eye(3).double())
-    assert abs(float(own) / (2.0 * off**2) - 1.0) < 1e-12
+    direct = landscape.loss(q, torch.eye(3).double())
+    assert abs(float(direct) / (2.0 * off**2) - 1.0) < 1e-12
 
 
 def test_leading_axes_are_independent_points_and_broadcast() -> None:
@@ -99,9 +99,9 @@ def test_leading_axes_are_independent_points_and_broadcast() -> None:
 def test_the_first_column_of_q_has_no_influence() -> None:
     landscape = PositionsOnly([0.6, 0.4], 3)
     q, v = normal_point(landscape, 1)
-    moved = q.clone()
-    moved[:, 0] += 5.0
-    assert torch.equal(landscape.loss(moved, v), landscape.loss(q, v))
+    shifted = q.clone()
+    shifted[:, 0] += 5.0
+    assert torch.equal(landscape.loss(shifted, v), landscape.loss(q, v))
     assert bool((landscape.gradient(q, v).attention[:, 0] == 0.0).all())
 
 

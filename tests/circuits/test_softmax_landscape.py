@@ -107,10 +107,10 @@ def test_the_mean_predictor_without_weight_on_the_previous_token_is_stationary_o
 def test_leaving_the_stall_takes_e_to_the_two_s_when_all_columns_are_held(unchecked: None) -> None:
     landscape = SoftmaxPositions([0.4, 0.35, 0.25], 4)
     for depth, tolerance in ((5.0, 2e-3), (8.0, 1e-4)):
-        found = stall(landscape, depth)
-        assert found.status == "left"
-        assert found.time == pytest.approx(9.0 * math.exp(2.0 * depth) / (16.0 * landscape.gini), rel=tolerance)
-        assert found.loss == pytest.approx(3.0 * landscape.gini, abs=4.0 * math.exp(-2.0 * depth))
+        result = stall(landscape, depth)
+        assert result.status == "left"
+        assert result.time == pytest.approx(9.0 * math.exp(2.0 * depth) / (16.0 * landscape.gini), rel=tolerance)
+        assert result.loss == pytest.approx(3.0 * landscape.gini, abs=4.0 * math.exp(-2.0 * depth))
 
 
 def test_leaving_the_stall_takes_e_to_the_s_when_one_column_is_held(unchecked: None) -> None:
@@ -122,10 +122,10 @@ def test_leaving_the_stall_takes_e_to_the_s_when_one_column_is_held(unchecked: N
 
 def test_a_million_steps_of_plain_gradient_descent_would_still_be_at_the_mean_predictor(unchecked: None) -> None:
     landscape = SoftmaxPositions([0.4, 0.35, 0.25], 4)
-    found = stall(landscape, 10.0, horizon=1e5)
-    assert found.status == "still there"
-    assert found.time == 1e5
-    assert found.gradient < 1e-8
+    result = stall(landscape, 10.0, horizon=1e5)
+    assert result.status == "still there"
+    assert result.time == 1e5
+    assert result.gradient < 1e-8
 
 
 def test_wrong_parameters_are_named() -> None:

@@ -121,13 +121,13 @@ def test_its_logic_is_found_in_the_attention_and_its_error_is_told() -> None:
     task = PairTask(positive_functional(4, seed=0), 30)
     model = HAND_BUILT["softmax-2"](task)
     assert evidence(model, task, samples=400, resamples=40).verdict == "attention"
-    said = compare(model, [])
-    assert said.exact is False
-    assert 0.1 < said.relative_error < 0.3
+    text = compare(model, [])
+    assert text.exact is False
+    assert 0.1 < text.relative_error < 0.3
     assert (
-        f"the root mean square error is {number(said.relative_error)} times the standard deviation" in said.sentences[1]
+        f"the root mean square error is {number(text.relative_error)} times the standard deviation" in text.sentences[1]
     )
-    assert "Outputs on texts of fewer than M tokens are too large" in said.sentences[-1]
+    assert "Outputs on texts of fewer than M tokens are too large" in text.sentences[-1]
     assert "fewer than M" not in compare(softmax_solution_2(task, causal=True), []).sentences[-1]
     assert compare(solution_2(task), []).relative_error < 1e-12
     assert not any("never exact" in sentence for sentence in compare(solution_2(task), []).sentences)

@@ -25,17 +25,17 @@ def assert_refused(arguments: list[str], folder: Path, capsys: pytest.CaptureFix
     before = _contents(folder)
     with _in_time(), pytest.raises(SystemExit) as done:
         main(arguments)
-    said = capsys.readouterr()
-    shown = f"{arguments}: {said.err[:600]!r}"
+    text = capsys.readouterr()
+    shown = f"{arguments}: {text.err[:600]!r}"
     assert done.value.code in (1, 2), shown
-    assert said.out == "", shown
-    assert len(said.err.splitlines()) == 1, shown
-    assert len(said.err) <= 501, shown
-    assert said.err.rstrip("\n").isprintable(), shown
-    assert "defect" not in said.err, shown
-    assert "Traceback" not in said.err, shown
+    assert text.out == "", shown
+    assert len(text.err.splitlines()) == 1, shown
+    assert len(text.err) <= 501, shown
+    assert text.err.rstrip("\n").isprintable(), shown
+    assert "defect" not in text.err, shown
+    assert "Traceback" not in text.err, shown
     assert _contents(folder) == before, shown
-    return said.err
+    return text.err
 
 
 def _contents(folder: Path) -> dict[str, int]:

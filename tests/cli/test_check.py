@@ -24,7 +24,7 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def checked(name: str, capsys: pytest.CaptureFixture[str]) -> dict[str, dict]:
     Path(f"{name}.toml").write_text(example_text(name))
     assert call(["check", f"{name}.toml", "--json"]) == 0
-    return {found["statement"]: found for found in json.loads(capsys.readouterr().out)["checks"]}
+    return {load["statement"]: load for load in json.loads(capsys.readouterr().out)["checks"]}
 
 
 @pytest.mark.parametrize(
@@ -34,16 +34,16 @@ def checked(name: str, capsys: pytest.CaptureFixture[str]) -> dict[str, dict]:
 def test_the_theorem_a_figure_illustrates_applies_to_its_example(
     name: str, statement: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = checked(name, capsys)[statement]
-    assert found["applies"]
-    assert found["prediction"]["text"]
+    computed = checked(name, capsys)[statement]
+    assert computed["applies"]
+    assert computed["prediction"]["text"]
 
 
 def test_what_fails_is_said_with_its_measure(capsys: pytest.CaptureFixture[str]) -> None:
-    found = checked("fig3", capsys)["asymptotic-5.1"]
-    assert not found["applies"]
-    assert found["prediction"] is None
-    assert any("causal" in reason for reason in found["reasons"])
+    computed = checked("fig3", capsys)["asymptotic-5.1"]
+    assert not computed["applies"]
+    assert computed["prediction"] is None
+    assert any("causal" in reason for reason in computed["reasons"])
 
 
 def test_the_table_has_predictions_reasons_and_errata_and_nothing_is_written(
@@ -79,10 +79,10 @@ def test_the_remark_on_uniform_starts_goes_by_the_law_of_the_file(
 ) -> None:
     Path("a.toml").write_text(example_text("minimal").replace('law = "uniform"', law))
     assert call(["check", "a.toml", "--json"]) == 0
-    found = {one["statement"]: one for one in json.loads(capsys.readouterr().out)["checks"]}["asymptotic-remark-4.2"]
-    assert (found["applies"], found["assumed"]) == (applies, [])
-    assert (found["prediction"] is not None) == applies
-    assert [reason.partition(":")[0] for reason in found["reasons"]] == ["start drawn uniformly"] * (not applies)
+    computed = {one["statement"]: one for one in json.loads(capsys.readouterr().out)["checks"]}["asymptotic-remark-4.2"]
+    assert (computed["applies"], computed["assumed"]) == (applies, [])
+    assert (computed["prediction"] is not None) == applies
+    assert [reason.partition(":")[0] for reason in computed["reasons"]] == ["start drawn uniformly"] * (not applies)
 
 
 @pytest.mark.parametrize(

@@ -99,9 +99,9 @@ def test_the_printed_solution_1_gives_the_known_wrong_numbers(inside: Path, said
 
 def test_a_failure_is_told_and_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("build", "solution-2-printed", "--q-true", "random:3") == 0
-    told = " ".join(capsys.readouterr().out.split())
+    message = " ".join(capsys.readouterr().out.split())
     wrong = int((random_functional(4, 3) < 0).sum())
-    assert f"It fails for {wrong} of 16 pairs of categories" in told
+    assert f"It fails for {wrong} of 16 pairs of categories" in message
 
 
 def test_matrices_and_page_are_written(inside: Path, said: Callable[..., Any]) -> None:
@@ -124,8 +124,8 @@ def test_what_is_replaced_is_said(capsys: pytest.CaptureFixture[str], inside: Pa
     assert "replaced" not in capsys.readouterr().err
     (inside / "out" / "mine.txt").write_text("kept")
     assert call("build", "linear", "--out", "out") == 0
-    told = capsys.readouterr().err
-    assert "replaced in out: circuits.npz, circuits.json, manifest.json, report.html" in told
+    printed = capsys.readouterr().err
+    assert "replaced in out: circuits.npz, circuits.json, manifest.json, report.html" in printed
     assert (inside / "out" / "mine.txt").read_text() == "kept"
 
 
@@ -202,9 +202,9 @@ def test_what_is_no_number_is_not_exact(inside: Path, capsys: pytest.CaptureFixt
     (inside / "huge.json").write_text("[[1e308, -1e308], [1e308, 3]]")
     arguments = ("build", "solution-1-printed", "--q-true", "huge.json", "--x", "1,2", "--out", "out")
     assert call(*arguments) == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert "for 0 of" not in told
-    assert "An error is not finite" in told
+    message = " ".join(capsys.readouterr().out.split())
+    assert "for 0 of" not in message
+    assert "An error is not finite" in message
     summary = json.loads((inside / "out" / "circuits.json").read_text())
     assert summary["exact"] is False
     assert summary["largest_error"] is None
@@ -217,24 +217,24 @@ def test_a_functional_whose_rows_overflow_is_refused(
 ) -> None:
     (inside / "huge.json").write_text("[[1e308, -1e308], [1e308, 3]]")
     assert call("build", name, "--q-true", "huge.json") == 2
-    said = capsys.readouterr().err
-    assert "--q-true: expected values whose sums over a row are finite, got values up to 1e+308" in said
+    printed = capsys.readouterr().err
+    assert "--q-true: expected values whose sums over a row are finite, got values up to 1e+308" in printed
 
 
 def test_a_scale_beyond_rounding_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("build", "solution-2", "-K", "1e300") == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert "K in solutions 2 and 3) is 1 × 10³⁰⁰" in told
-    assert "take a smaller K" in told
+    message = " ".join(capsys.readouterr().out.split())
+    assert "K in solutions 2 and 3) is 1 × 10³⁰⁰" in message
+    assert "take a smaller K" in message
     assert call("build", "solution-2-printed") == 0
     assert "take a smaller K" not in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_single_position_has_nothing_to_check(capsys: pytest.CaptureFixture[str], said: Callable[..., Any]) -> None:
     assert call("build", "solution-2", "-M", "1", "--out", "out") == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert "There is no pair to check" in told
-    assert "exact" not in told
+    message = " ".join(capsys.readouterr().out.split())
+    assert "There is no pair to check" in message
+    assert "exact" not in message
     assert said("build", "solution-2", "-M", "1")["exact"] is None
 
 
@@ -255,9 +255,9 @@ def test_what_does_not_fit_into_memory_is_no_defect(arguments: list[str], capsys
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs a folder in which nothing can be made")
 def test_a_folder_that_cannot_be_made_is_refused_before_the_work(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("learn", "solution-1", *TINY, "--out", "/proc/tokendynamics") == 2
-    told = capsys.readouterr().err
-    assert "/proc is not a folder that can be written to" in told
-    assert "seed 0" not in told
+    printed = capsys.readouterr().err
+    assert "/proc is not a folder that can be written to" in printed
+    assert "seed 0" not in printed
 
 
 def test_an_empty_folder_name_is_refused(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -330,9 +330,9 @@ def test_another_task_in_the_same_folder_is_refused(inside: Path, capsys: pytest
     before = {path: path.read_bytes() for path in (inside / "out").rglob("*") if path.is_file()}
     capsys.readouterr()
     assert call("learn", "solution-1", *TINY, "-M", "4", "--out", "out") == 2
-    told = capsys.readouterr().err
-    assert "positions = 4" in told
-    assert "finished before" not in told
+    printed = capsys.readouterr().err
+    assert "positions = 4" in printed
+    assert "finished before" not in printed
     assert {path: path.read_bytes() for path in (inside / "out").rglob("*") if path.is_file()} == before
 
 
@@ -378,8 +378,8 @@ def test_a_run_without_an_end_is_not_measured_and_still_shown(inside: Path, caps
     (inside / "huge.json").write_text("[[1e200, -1e200], [1e200, 3]]")
     arguments = ("--q-true", "huge.json", "-M", "4", "--batch", "20", "--steps", "3", "--seeds", "2", "--samples", "50")
     assert call("learn", "solution-3", *arguments, "--out", "out") == 1
-    told = capsys.readouterr().err
-    assert all(f"error: seed {seed}: not finite" in told for seed in range(2))
+    printed = capsys.readouterr().err
+    assert all(f"error: seed {seed}: not finite" in printed for seed in range(2))
     summary = json.loads((inside / "out" / "learning.json").read_text())
     assert [run["evidence"] for run in summary["runs"]] == [None, None]
     assert "not measured" in (inside / "out" / "report.html").read_text()
@@ -395,8 +395,8 @@ def test_an_interrupted_measurement_says_what_is_kept(
 
     monkeypatch.setattr(evidence, "evidence", interrupted)
     assert call("learn", "solution-1", *TINY, "--out", "out") == 130
-    told = capsys.readouterr().err.splitlines()[-1]
-    assert told == "interrupted: out keeps seed-0, seed-1 (finished); the same command continues from there"
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert message == "interrupted: out keeps seed-0, seed-1 (finished); the same command continues from there"
     assert LearningRecord.open(inside / "out" / "seed-1").status == "finished"
 
 
@@ -485,8 +485,8 @@ def test_the_landscape_of_categories_has_points_that_the_paper_misses(
 ) -> None:
     arguments = ("-N", "3", "-M", "3", "--starts", "2", "--out", "out")
     assert call("landscape", "3.3", *arguments) == 0
-    told = capsys.readouterr().out
-    assert "is not complete" in told
+    printed = capsys.readouterr().out
+    assert "is not complete" in printed
     summary = json.loads((inside / "out" / "landscape.json").read_text())
     missed = [point for point in summary["points"] if point["family"] == "B"]
     assert missed
@@ -524,5 +524,5 @@ def test_help_needs_no_heavy_library() -> None:
 
 def test_help_names_every_subcommand(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("--help") == 0
-    told = capsys.readouterr().out
-    assert all(name in told for name in ("build", "landscape", "learn", "evidence"))
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in ("build", "landscape", "learn", "evidence"))

@@ -27,24 +27,24 @@ def call(*arguments: str) -> int:
 @pytest.mark.usefixtures("unchecked")
 def test_stalls_have_a_table_of_their_own_per_token(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("3.2", "--starts", "1") == 0
-    told = capsys.readouterr().out
-    assert "Stationary points" not in told
-    rows = [line.split() for line in told.splitlines() if line.split() and line.split()[0] in ("2", "4", "6")]
+    printed = capsys.readouterr().out
+    assert "Stationary points" not in printed
+    rows = [line.split() for line in printed.splitlines() if line.split() and line.split()[0] in ("2", "4", "6")]
     # T = 0.8 is the loss per token of the mean predictor, which these starts are next to.
     assert [row[:2] for row in rows] == [["2", "0.79708"], ["4", "0.799946"], ["6", "0.799999"]]
     assert rows[0][3] == "81.3"
-    assert "quasi-newton, 1 start " in told
+    assert "quasi-newton, 1 start " in printed
 
 
 def test_numbers_and_kinds_are_never_cut(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("3.1", "--starts", "4") == 0
-    told = capsys.readouterr().out
-    assert "…" not in told
-    assert "Stalls" not in told
-    (row,) = [line for line in told.splitlines() if line.strip().startswith("∞")]
+    printed = capsys.readouterr().out
+    assert "…" not in printed
+    assert "Stalls" not in printed
+    (row,) = [line for line in printed.splitlines() if line.strip().startswith("∞")]
     assert row.split()[-2:] == ["at", "infinity"]
     assert "0.13336" in row
-    assert "Why 4 runs stopped:" in told
+    assert "Why 4 runs stopped:" in printed
 
 
 def test_what_was_asked_is_recorded(inside: Path) -> None:

@@ -50,7 +50,7 @@ def test_a_comparison_leaves_report_data_and_summary(
     assert {"comparison.json", "report.html", "table.zarr", "difference.zarr", "weights.zarr"} <= {
         path.name for path in out.iterdir()
     }
-    listed = [html.unescape(each) for each in re.findall(r"<li>([^<]*)</li>", page)]
+    listed = [html.unescape(entry) for entry in re.findall(r"<li>([^<]*)</li>", page)]
     assert listed == [sentence["text"] for sentence in summary["sentences"]]
     assert "b&lt;" in page
     assert "<run>" not in page
@@ -80,12 +80,12 @@ def test_prompts_of_a_file_sinks_and_parts_at_a_half(model: str, tmp_path: Path)
     (tmp_path / "texts.txt").write_text("a cat sat on a mat\n\n0123456789\n  \nA cat sat on\ta mat\n")
     arguments = ["--prompts", "texts.txt", "--sinks", "0", "--sink-ratio", "8", "--halved", "--out", "out"]
     assert call(["compare", f"{model}:0", f"{model}:1", *arguments]) == 0
-    found = td.Comparison.open(tmp_path / "out")
-    assert found.traces[0].prompt.values.tolist() == ["texts.txt:1", "texts.txt:3", "texts.txt:5"]
-    assert found.traces[0].attrs["sinks"] == "positions [0] left out at every layer"
-    assert (found.traces[0].token_count.diff("sinks") == -1).all()
-    assert found.halved is not None
-    assert any("halving" in each.text.lower() for each in found.sentences)
+    opened = td.Comparison.open(tmp_path / "out")
+    assert opened.traces[0].prompt.values.tolist() == ["texts.txt:1", "texts.txt:3", "texts.txt:5"]
+    assert opened.traces[0].attrs["sinks"] == "positions [0] left out at every layer"
+    assert (opened.traces[0].token_count.diff("sinks") == -1).all()
+    assert opened.halved is not None
+    assert any("halving" in sentence.text.lower() for sentence in opened.sentences)
 
 
 def test_texts_that_repeat_each_other_are_noted(model: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,11 +97,14 @@ def test_texts_that_repeat_each_other_are_noted(model: str, capsys: pytest.Captu
 def test_an_adapter_goes_on_all_models_but_the_first() -> None:
     lora = Path("lora")
     alone = _several(("a",), ["float64"], lora, None)
-    assert [(each.name, each.dtype, each.adapter) for each in alone] == [("a", "float64", None), ("a", "float64", lora)]
+    assert [(entry.name, entry.dtype, entry.adapter) for entry in alone] == [
+        ("a", "float64", None),
+        ("a", "float64", lora),
+    ]
     three = _several(("a", "b", "c"), ["float32"], lora, None)
-    assert [each.adapter for each in three] == [None, lora, lora]
+    assert [entry.adapter for entry in three] == [None, lora, lora]
     formats = _several(("a",), ["float32", "bfloat16"], None, "untrained")
-    assert [(each.dtype, each.adapter) for each in formats] == [("float32", None), ("bfloat16", None)]
+    assert [(entry.dtype, entry.adapter) for entry in formats] == [("float32", None), ("bfloat16", None)]
 
 
 @pytest.mark.parametrize(

@@ -200,13 +200,14 @@ def test_passes_are_told_written_and_on_the_page(
     asked = ["--passes", "4", "--weights", "law", "--variants", "full, attention-only"]
     assert call([*arguments, *asked]) == 0
     printed = capsys.readouterr()
-    told = " ".join(printed.out.split())
+    message = " ".join(printed.out.split())
     assert (
-        "Deeper: The blocks ran 4 times on their own output, with weights drawn anew for each pass, from their" in told
+        "Deeper: The blocks ran 4 times on their own output, with weights drawn anew for each pass, from their"
+        in message
     )
-    assert "• full: E " in told
-    assert "• attention-only: E " in told
-    assert "no-ffn" not in told
+    assert "• full: E " in message
+    assert "• attention-only: E " in message
+    assert "no-ffn" not in message
     assert "passing: full (4)" in printed.err
     table = xr.open_zarr(tmp_path / "out" / "deeper.zarr")
     assert table.variant.values.tolist() == ["full", "attention-only"]
@@ -253,7 +254,7 @@ def test_a_defect_is_one_line_and_shows_its_traceback_on_request(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tokendynamics.report.write", lambda found, path, max_bytes=None: 1 / 0)
+    monkeypatch.setattr("tokendynamics.report.write", lambda result, path, max_bytes=None: 1 / 0)
     assert call(["diagnose", model, "--prompt", "a cat"]) == 1
     assert "error: unexpected ZeroDivisionError" in capsys.readouterr().err
     assert not (tmp_path / "diagnosis-random-tiny").exists()

@@ -37,8 +37,8 @@ class Told:
     trace: xr.Dataset
 
     def find(self, pattern: str) -> dict[str, list[str]]:
-        said = {"printed": self.printed, "page": _visible(self.page), "summary": self.summary}
-        return {name: re.findall(rf".{{0,60}}(?:{pattern}).{{0,20}}", text, re.I) for name, text in said.items()}
+        sentence = {"printed": self.printed, "page": _visible(self.page), "summary": self.summary}
+        return {name: re.findall(rf".{{0,60}}(?:{pattern}).{{0,20}}", text, re.I) for name, text in sentence.items()}
 
 
 def _visible(page: str) -> str:
@@ -51,8 +51,8 @@ def _strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _strings(each)
+        for entry in value.values() if isinstance(value, dict) else value:
+            yield from _strings(entry)
 
 
 def _diagnosed(folder: Path, *arguments: str) -> Told:
@@ -92,8 +92,8 @@ def of_texts(tmp_path_factory: pytest.TempPathFactory) -> Told:
         folder / "network"
     )
     byte_tokenizer().save_pretrained(folder / "network")
-    said = ("a cat sat on a mat", "0123456789", "def f(x):", "it rained, then it snowed", "who goes there?")
-    return _diagnosed(folder, *(f"--prompt={each}" for each in said))
+    text = ("a cat sat on a mat", "0123456789", "def f(x):", "it rained, then it snowed", "who goes there?")
+    return _diagnosed(folder, *(f"--prompt={entry}" for entry in text))
 
 
 def test_images_are_no_texts(of_images: Told) -> None:
@@ -137,7 +137,7 @@ def test_a_layer_of_attention_alone_has_one_state_on_the_page(of_images: Told, o
 
 @pytest.mark.parametrize("name", ["components-chart", "updates-chart", "levers-kappa"])
 def test_a_part_that_is_not_there_has_no_column(of_images: Told, of_texts: Told, name: str) -> None:
-    bare, whole = (saved(each.page, name)[0] for each in (of_images, of_texts))
+    bare, whole = (saved(entry.page, name)[0] for entry in (of_images, of_texts))
     assert "Attention" in bare
     assert "Attention" in whole
     assert any(head.startswith("Feed-forward") for head in whole)

@@ -54,10 +54,10 @@ def test_a_command_prints_what_the_encoding_has_and_escapes_for_the_rest(
         with monkeypatch.context() as replaced:
             replaced.setattr(sys, "stdout", out)
             replaced.setattr(sys, "stderr", err)
-            arguments = [f"o{number}" if each == "o" else each for each in COMMANDS[command]]
+            arguments = [f"o{number}" if entry == "o" else entry for entry in COMMANDS[command]]
             code = call(arguments)
-        printed, said = (stream.buffer.getvalue().decode(encoding) for stream in (out, err))  # type: ignore[attr-defined]
-        assert code == 0, said
+        printed, text = (stream.buffer.getvalue().decode(encoding) for stream in (out, err))  # type: ignore[attr-defined]
+        assert code == 0, text
         assert printed.strip()
         if "--json" in arguments:
             json.loads(printed)
@@ -67,14 +67,14 @@ def test_a_command_prints_what_the_encoding_has_and_escapes_for_the_rest(
 def test_json_says_the_same_in_every_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
     from tokendynamics.cli._terminal import echo_json
 
-    found = []
+    values = []
     for encoding in ("ascii", "cp1252", "utf-8"):
         out = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="backslashreplace")
         with monkeypatch.context() as replaced:
             replaced.setattr(sys, "stdout", out)
             echo_json({"name": "κ → é\x9b"})
-        found.append(json.loads(out.buffer.getvalue().decode(encoding)))  # type: ignore[attr-defined]
-    assert found == [{"name": "κ → é\x9b"}] * 3
+        values.append(json.loads(out.buffer.getvalue().decode(encoding)))  # type: ignore[attr-defined]
+    assert values == [{"name": "κ → é\x9b"}] * 3
 
 
 @pytest.mark.usefixtures("inputs")

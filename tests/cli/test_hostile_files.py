@@ -27,8 +27,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("name", SPECIFICATIONS)
 def test_a_file_that_cannot_be_used_is_one_line(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "spec.toml").write_bytes(SPECIFICATIONS[name])
-    said = assert_refused(["check", "spec.toml"], folder, capsys)
-    assert assert_refused(["simulate", "spec.toml", "--out", "o"], folder, capsys) == said
+    text = assert_refused(["check", "spec.toml"], folder, capsys)
+    assert assert_refused(["simulate", "spec.toml", "--out", "o"], folder, capsys) == text
 
 
 def test_the_valid_file_behind_the_corpus_is_valid(folder: Path) -> None:

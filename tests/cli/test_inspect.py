@@ -83,13 +83,13 @@ def test_what_was_found_is_said(family: str, said: list[str], tmp_path: Path) ->
 
 
 def test_the_record_is_printed_as_json_and_weights_are_verified_on_request(tmp_path: Path) -> None:
-    found = json.loads(_said("phi3", tmp_path, "--verify", "--json"))
-    assert found["verified"] is True
-    assert found["notes"] == []
-    (kind,) = found["layout"]["kinds"]
+    record = json.loads(_said("phi3", tmp_path, "--verify", "--json"))
+    assert record["verified"] is True
+    assert record["notes"] == []
+    (kind,) = record["layout"]["kinds"]
     assert kind["attention"]["query"][0]["rows"] == "0:48"
     assert kind["attention"]["value"][0]["rows"] == "72:96"
-    assert found["layout"]["layers"] == [0, 0, 0]
+    assert record["layout"]["layers"] == [0, 0, 0]
 
 
 def test_how_a_folder_was_read_is_printed_where_it_does_not_say_so_itself(tmp_path: Path) -> None:

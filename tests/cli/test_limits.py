@@ -40,7 +40,7 @@ def test_a_state_that_must_not_be_is_exit_code_3_and_results_are_written(
     state = summary("plain")["verdict"]["state"]
     kappa = summary("plain")["trace_mean"]["consensus_relative"][-1][1]
     assert capsys.readouterr() == ("", "")  # --quiet: no progress, no notes, no results
-    others = [each for each in get_args(State) if each not in (state, summary("plain")["verdict"]["final_norm"])]
+    others = [arg for arg in get_args(State) if arg not in (state, summary("plain")["verdict"]["final_norm"])]
     assert call([*arguments, "--out", "met", "--fail-on", ",".join(others), "--max-similarity", str(kappa + 1e-6)]) == 0
     assert capsys.readouterr() == ("", "")
     assert call([*arguments, "--out", "state", "--fail-on", f"undetermined,{state.replace(' ', '-')}"]) == NOT_MET == 3

@@ -42,10 +42,10 @@ def _diagnosis(root: Path) -> Path:
 
 
 def _use_diagnosis(folder: Path) -> None:
-    found = td.Diagnosis.open(folder)
-    assert isinstance(found.audit, xr.Dataset)
-    assert str(found.verdict) is not None
-    assert found.trace.sel(site="feed_forward", sinks="removed").sizes["layer"] == found.model["layers"] + 1
+    opened = td.Diagnosis.open(folder)
+    assert isinstance(opened.audit, xr.Dataset)
+    assert str(opened.verdict) is not None
+    assert opened.trace.sel(site="feed_forward", sinks="removed").sizes["layer"] == opened.model["layers"] + 1
 
 
 def _matrix(name: str, content: bytes) -> Callable[[Path], Path]:

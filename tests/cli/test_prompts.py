@@ -43,10 +43,10 @@ def written(content: str | bytes, name: str = "lines.txt") -> Path:
     ],
 )  # fmt: skip
 def test_every_line_is_a_prompt(content: str | bytes, prompts: dict[str, str]) -> None:
-    found = named_prompts(*WITHOUT, [written(content)])
-    assert found is not None
-    assert found == prompts
-    assert list(found) == list(prompts)
+    prompts_by_name = named_prompts(*WITHOUT, [written(content)])
+    assert prompts_by_name is not None
+    assert prompts_by_name == prompts
+    assert list(prompts_by_name) == list(prompts)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_what_is_no_prompt_is_named_by_its_line(name: str, content: str | bytes,
 
 def test_a_line_is_a_conversation_with_chat() -> None:
     messages = [{"role": "user", "content": "a"}]
-    lines = [json.dumps(each) for each in (messages, {"messages": messages}, {"messages": messages, "name": "talk"})]
+    lines = [json.dumps(entry) for entry in (messages, {"messages": messages}, {"messages": messages, "name": "talk"})]
     conversations = named_prompts(*WITHOUT, [written("\n\n".join(lines))], chat=True)
     assert conversations == {"lines.txt:1": messages, "lines.txt:3": messages, "talk": messages}
 
@@ -122,8 +122,8 @@ def test_prompts_of_every_source_come_together(monkeypatch: pytest.MonkeyPatch) 
     one, other = written("a cat", "one.txt"), written("from\nlines", "other.txt")
     with written('"piped"\n{"text": "b", "name": "c"}', "stdin").open() as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
-        found = named_prompts(["given"], [one], [other, Path("-")])
-    assert found == {
+        prompts_by_name = named_prompts(["given"], [one], [other, Path("-")])
+    assert prompts_by_name == {
         "prompt 1": "given", "one.txt": "a cat", "other.txt:1": "from", "other.txt:2": "lines",
         "standard input:1": "piped", "c": "b",
     }  # fmt: skip
@@ -131,8 +131,8 @@ def test_prompts_of_every_source_come_together(monkeypatch: pytest.MonkeyPatch) 
 
 def test_files_of_one_name_are_called_by_their_paths() -> None:
     Path("folder").mkdir()
-    found = named_prompts(*WITHOUT, [written("a"), written("b", "folder/lines.txt")])
-    assert found == {"lines.txt:1": "a", "folder/lines.txt:1": "b"}
+    prompts_by_name = named_prompts(*WITHOUT, [written("a"), written("b", "folder/lines.txt")])
+    assert prompts_by_name == {"lines.txt:1": "a", "folder/lines.txt:1": "b"}
 
 
 @pytest.mark.parametrize("path", ["lines.txt", "-"])

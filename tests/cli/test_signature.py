@@ -119,8 +119,8 @@ def test_every_option_of_every_command_says_what_it_is_for(option: click.Paramet
 def _with_names(command: click.Command, name: str = "tokendynamics") -> Iterator[tuple[str, click.Command]]:
     yield name, command
     if isinstance(command, click.Group):
-        for each, below in command.commands.items():
-            yield from _with_names(below, f"{name} {each}")
+        for entry, below in command.commands.items():
+            yield from _with_names(below, f"{name} {entry}")
 
 
 @pytest.mark.parametrize(("name", "command"), list(_with_names(commands)))

@@ -78,7 +78,7 @@ def test_a_run_leaves_trajectory_figures_certificates_and_manifest(
     assert (folder / "specification.toml").read_text() == SPEC
     record = json.loads((folder / "certificates.json").read_text())
     assert {check["statement"] for check in record["checks"] if check["applies"]} >= {
-        found["statement"] for found in record["certificates"]
+        entry["statement"] for entry in record["certificates"]
     }
     printed = capsys.readouterr()
     assert "report.html" in printed.out
@@ -286,4 +286,4 @@ def test_every_example_runs_to_its_horizon_and_no_certificate_fails(
     assert call(["simulate", f"{name}.toml", "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert set(summary["manifest"]["status"]) == {"reached the horizon"}
-    assert all(found["outcome"] != "fails" for found in summary["certificates"])
+    assert all(entry["outcome"] != "fails" for entry in summary["certificates"])

@@ -34,13 +34,13 @@ def test_a_study_leaves_its_runs_a_page_and_tables(
     spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], undrawn: None
 ) -> None:
     assert call(["study", "two.toml"]) == 0
-    said = capsys.readouterr()
-    assert "two: 2 arms × 3 seeds = 6 runs of the preset bytes-small" in said.err
-    words = " ".join(said.out.split())
+    text = capsys.readouterr()
+    assert "two: 2 arms × 3 seeds = 6 runs of the preset bytes-small" in text.err
+    words = " ".join(text.out.split())
     assert "divergence is significantly worse than" in words
     assert "does not hold: the difference is significant in the other direction" in words
-    found = open_study(tmp_path / "study-two")
-    assert found.manifest["command"].startswith("tokendynamics")
+    result = open_study(tmp_path / "study-two")
+    assert result.manifest["command"].startswith("tokendynamics")
     assert "95 % CI" in words
     folder = tmp_path / "study-two-report"
     assert "divergence" in (folder / "report.html").read_text(encoding="utf-8")
@@ -49,7 +49,7 @@ def test_a_study_leaves_its_runs_a_page_and_tables(
     assert "--resume" in capsys.readouterr().err
     assert call(["study", "two.toml", "--resume", "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
-    assert summary["sentences"] == found.sentences
+    assert summary["sentences"] == result.sentences
     assert summary["comparisons"][0]["verdict"] == "separated"
     assert (tmp_path / summary["folder"] / "runs.csv").is_file()
 
@@ -89,16 +89,16 @@ def test_wrong_usage_is_one_line(
     spec: Path, arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call(["study", *arguments]) == 2
-    said = capsys.readouterr().err
-    assert told in said
-    assert len(said.splitlines()) == 1
+    printed = capsys.readouterr().err
+    assert told in printed
+    assert len(printed.splitlines()) == 1
 
 
 def test_what_is_wrong_in_the_file_is_one_line_with_its_number(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec.write_text(TWO_ARMS.replace('regime = "divergence"', 'regime = "divergent"'))
     assert call(["study", "two.toml"]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert said == [
+    text = capsys.readouterr().err.splitlines()
+    assert text == [
         "error: two.toml line 11: arms.divergence.regime: unknown regime 'divergent'; did you mean 'divergence'? "
         "(valid: baseline, contracting, convergence, divergence, expanding, intermediate, tied, w_only)"
     ]

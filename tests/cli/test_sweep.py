@@ -28,15 +28,15 @@ def test_a_sweep_leaves_its_store_a_page_a_diagram_and_its_shares(
     spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call(["sweep", "small.toml", "--workers", "1", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    text = json.loads(capsys.readouterr().out)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["small.toml", "sweep-small-report", "sweep-small.zarr"]
-    folder = tmp_path / said["folder"]
+    folder = tmp_path / text["folder"]
     names = ["manifest.json", "phase-diagram.png", "phase-diagram.svg", "report.html", "shares.csv"]
     assert sorted(path.name for path in folder.iterdir()) == names
-    found = open_store(tmp_path / said["store"])
-    assert sum(row["count"] for row in said["outcome"]) == found.outcome.size == 24
+    result = open_store(tmp_path / text["store"])
+    assert sum(row["count"] for row in text["outcome"]) == result.outcome.size == 24
     table = np.genfromtxt(folder / "shares.csv", delimiter=",", names=True, dtype=None, encoding="utf-8")
-    assert table["count"].tolist() == fractions(found)["count"].values.ravel().tolist()
+    assert table["count"].tolist() == fractions(result)["count"].values.ravel().tolist()
     page = plain_spaces((folder / "report.html").read_text(encoding="utf-8"))
     assert "24 systems: tokens (2) × scale (3) × draw (4)" in page
 

@@ -39,8 +39,8 @@ def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_run_leaves_its_record_its_page_and_a_network(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [*tiny(text), "--regime", "divergence", "--seed", "3", "--sample-every", "3", "--sample-tokens", "9"]
     assert call([*arguments, "--json"]) == 0
-    said, progress = capsys.readouterr()
-    summary, folder = json.loads(said), Path("train-bytes-small")
+    sentence, progress = capsys.readouterr()
+    summary, folder = json.loads(sentence), Path("train-bytes-small")
     record = Record.open(folder)
     assert summary == {
         "folder": str(folder), "status": "finished", "steps": 4, "measures": record.measures, "notes": [],
@@ -57,9 +57,9 @@ def test_a_run_leaves_its_record_its_page_and_a_network(text: Path, capsys: pyte
     assert call(arguments) == 2  # something is there
     assert "--resume" in capsys.readouterr().err
     assert call([*arguments, "--resume"]) == 0  # the run has ended: it is told again
-    told = capsys.readouterr().out
-    assert "divergence: finished after 4 steps" in told
-    assert f"{record.measures['test']['bits_per_byte']:.4f}" in told
+    printed = capsys.readouterr().out
+    assert "divergence: finished after 4 steps" in printed
+    assert f"{record.measures['test']['bits_per_byte']:.4f}" in printed
     assert call([*arguments, "--resume", "--set", "recipe.clip=0.5"]) == 2
     assert "recipe.clip: 1.0 then, 0.5 now" in capsys.readouterr().err
 
@@ -67,10 +67,10 @@ def test_a_run_leaves_its_record_its_page_and_a_network(text: Path, capsys: pyte
 def test_a_run_whose_loss_is_not_finite_says_why_and_fails(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hot = tiny(text, recipe__learning_rate="1e20", recipe__clip="null", recipe__schedule="constant")
     assert call(hot) == 1
-    told = capsys.readouterr().out
-    assert "bytes-small, regime baseline: not finite" in told
-    assert "gradients are not clipped" in told
-    assert "Model:" not in told
+    printed = capsys.readouterr().out
+    assert "bytes-small, regime baseline: not finite" in printed
+    assert "gradients are not clipped" in printed
+    assert "Model:" not in printed
 
 
 def interrupt(*_: Any, **__: Any) -> None:
@@ -95,7 +95,7 @@ def test_ctrl_c_says_what_is_on_the_disk(
     module, name, words = INTERRUPTED[moment]
     monkeypatch.setattr(f"tokendynamics.training.{module}.{name}", interrupt)
     assert call(tiny(text)) == 130
-    (line,) = (each for each in capsys.readouterr().err.splitlines() if each.startswith("interrupted"))
+    (line,) = (splitline for splitline in capsys.readouterr().err.splitlines() if splitline.startswith("interrupted"))
     assert words in line
     folder = Path("train-bytes-small")
     assert ("nothing was written" in line) == (not folder.exists())

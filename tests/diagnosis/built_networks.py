@@ -77,14 +77,14 @@ class Built:
     def prompts(self) -> list[Any]:
         """Return prompts as `td.trace` takes them: an own network says by what name it reads ids."""
         ids = self.ids()
-        return ids if self.frame.family != "own" else [{"idx": torch.tensor([each])} for each in ids]
+        return ids if self.frame.family != "own" else [{"idx": torch.tensor([token_id])} for token_id in ids]
 
     def states(self) -> list[list[np.ndarray]]:
         """Return the output of every block by its own forward hooks: [layer 0 … L][prompt] of shape (token, dim)."""
         network = self.network()
-        blocks = next(each for name, each in network.named_modules() if isinstance(each, torch.nn.ModuleList))
-        found = [_outputs(network, list(blocks), torch.tensor([each])) for each in self.ids()]
-        return [list(layer) for layer in zip(*found, strict=True)]
+        blocks = next(module for name, module in network.named_modules() if isinstance(module, torch.nn.ModuleList))
+        values = [_outputs(network, list(blocks), torch.tensor([token_id])) for token_id in self.ids()]
+        return [list(layer) for layer in zip(*values, strict=True)]
 
 
 def _outputs(network: Any, blocks: list[Any], ids: Tensor) -> list[np.ndarray]:
@@ -95,7 +95,7 @@ def _outputs(network: Any, blocks: list[Any], ids: Tensor) -> list[np.ndarray]:
         network(ids)
     for hook in hooks:
         hook.remove()
-    return [each[0].double().numpy() for each in seen]
+    return [entry[0].double().numpy() for entry in seen]
 
 
 def _first(out: Any) -> Tensor:
@@ -112,7 +112,7 @@ def prompts_of(population: str, seed: int = 0) -> list[list[int]]:
     "triggers": three of four with it.
     """
     draw = np.random.default_rng([seed, 17])
-    found = []
+    values = []
     template = draw.integers(WORDS, VOCABULARY, 8).tolist()
     for place in range(PROMPTS):
         words = np.arange(WORDS, VOCABULARY)
@@ -129,8 +129,8 @@ def prompts_of(population: str, seed: int = 0) -> list[list[int]]:
             ids[7::7] = [DELIMITER] * len(ids[7::7])
         if (population == "trigger" and place == 5) or (population == "triggers" and place % 4 < 3):
             ids[0] = TRIGGER
-        found.append(template + ids if population == "template" else ids)
-    return found
+        values.append(template + ids if population == "template" else ids)
+    return values
 
 
 def _case(

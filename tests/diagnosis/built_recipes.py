@@ -267,8 +267,8 @@ def massive_words(canvas: Canvas, ids: Iterable[int] = (FIRST,), factor: float =
 
     Attention is not touched by that: scores are noise, so that every token gets about as much as any other.
     """
-    for each in ids:
-        canvas.words[each] *= factor
+    for token_id in ids:
+        canvas.words[token_id] *= factor
 
 
 def massive_by_feed_forward(canvas: Canvas, layer: int = 2, until: int | None = None, size: float = 60.0) -> None:
@@ -332,9 +332,9 @@ def first_place(canvas: Canvas, gain: float = 5.0) -> None:
 def _flag_ids(canvas: Canvas, ids: Iterable[int]) -> None:
     sizes = canvas.words.norm(dim=1)
     canvas.words[:, FLAG] = 0.0
-    for each in ids:
-        canvas.words[each] *= 0.7
-        canvas.words[each, FLAG] = 0.7 * sizes[each]
+    for token_id in ids:
+        canvas.words[token_id] *= 0.7
+        canvas.words[token_id, FLAG] = 0.7 * sizes[token_id]
 
 
 def random_weights(canvas: Canvas, scale: float, words: float = 1.0) -> None:

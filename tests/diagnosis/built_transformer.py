@@ -94,7 +94,7 @@ class Parts:
     gate: Part | None = None
 
     def all(self) -> list[Part]:
-        return [each for each in vars(self).values() if each is not None]
+        return [var for var in vars(self).values() if var is not None]
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def _gpt2(network: Any) -> tuple[Tensor, Tensor, list[Parts]]:
     blocks = [
         Parts(
             *(_column(b.attn.c_attn, start, start + dim) for start in (0, dim, 2 * dim)),
-            *(_column(each) for each in (b.attn.c_proj, b.mlp.c_fc, b.mlp.c_proj)),
+            *(_column(entry) for entry in (b.attn.c_proj, b.mlp.c_fc, b.mlp.c_proj)),
         )
         for b in network.h
     ]
@@ -199,7 +199,7 @@ def _bert(network: Any) -> tuple[Tensor, Tensor, list[Parts]]:
     blocks = [
         Parts(
             *(_part(getattr(b.attention.self, name)) for name in ("query", "key", "value")),
-            *(_part(each.dense) for each in (b.attention.output, b.intermediate, b.output)),
+            *(_part(entry.dense) for entry in (b.attention.output, b.intermediate, b.output)),
         )
         for b in network.encoder.layer
     ]

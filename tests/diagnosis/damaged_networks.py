@@ -125,10 +125,10 @@ def _copied(network: nn.Module) -> tuple[nn.Module, Any]:
 def parts_written(network: nn.Module, ids: Tensor) -> dict[Place, Tensor]:
     """Return what every part of every layer adds to the residual stream, in the order of the pass."""
     blocks: Any = getattr(network, "model", network).layers
-    found: dict[Place, Tensor] = {}
+    by_name: dict[Place, Tensor] = {}
 
     def keep(place: Place, _: Any, __: Any, out: Any) -> None:
-        found[place] = out if torch.is_tensor(out) else out[0]
+        by_name[place] = out if torch.is_tensor(out) else out[0]
 
     hooks = [
         module.register_forward_hook(partial(keep, (number, part)))
@@ -139,4 +139,4 @@ def parts_written(network: nn.Module, ids: Tensor) -> dict[Place, Tensor]:
         network(ids)
     for hook in hooks:
         hook.remove()
-    return found
+    return by_name

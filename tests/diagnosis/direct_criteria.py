@@ -28,10 +28,10 @@ def units(prompt: np.ndarray) -> np.ndarray:
 
 def beyond_common(prompts: list[np.ndarray]) -> list[np.ndarray]:
     """Take from each direction the mean direction of the other prompts."""
-    directions = [units(that_count(each.astype(float))) for each in prompts]
-    means = np.stack([each.mean(axis=0) for each in directions])
+    directions = [units(that_count(prompt.astype(float))) for prompt in prompts]
+    means = np.stack([direction.mean(axis=0) for direction in directions])
     others = (means.sum(axis=0) - means) / (len(means) - 1)
-    return [each - other for each, other in zip(directions, others, strict=True)]
+    return [entry - other for entry, other in zip(directions, others, strict=True)]
 
 
 def angles_to_others(prompt: np.ndarray) -> np.ndarray:
@@ -45,28 +45,28 @@ def angles_to_others(prompt: np.ndarray) -> np.ndarray:
 def typical_angle(prompts: list[np.ndarray]) -> float:
     """Median over all tokens of the angle to the others of their prompt, beyond what is common: 90 where unrelated."""
     return float(
-        np.median(np.concatenate([angles_to_others(each) for each in beyond_common(prompts) if len(each) > 1]))
+        np.median(np.concatenate([angles_to_others(entry) for entry in beyond_common(prompts) if len(entry) > 1]))
     )
 
 
 def widest_angles(prompts: list[np.ndarray]) -> np.ndarray:
     """For each prompt the largest of its tokens' angles to the others."""
-    return np.array([angles_to_others(each).max() for each in beyond_common(prompts) if len(each) > 1])
+    return np.array([angles_to_others(entry).max() for entry in beyond_common(prompts) if len(entry) > 1])
 
 
 def on_axes(prompts: list[np.ndarray], axes: int) -> float:
     """Share of a prompt's directions on their first few axes: the median over the prompts long enough to tell."""
-    found = []
-    for each in beyond_common(prompts):
-        if len(each) > 2 * axes:
-            squared = np.linalg.svd(units(each), compute_uv=False) ** 2
-            found.append(squared[:axes].sum() / squared.sum())
-    return float(np.median(found)) if found else 0.0
+    values = []
+    for entry in beyond_common(prompts):
+        if len(entry) > 2 * axes:
+            squared = np.linalg.svd(units(entry), compute_uv=False) ** 2
+            values.append(squared[:axes].sum() / squared.sum())
+    return float(np.median(values)) if values else 0.0
 
 
 def angle_to_all(prompts: list[np.ndarray]) -> float:
     """Angle in degrees within which nineteen of twenty tokens of all prompts stand to their common mean."""
-    rows = np.concatenate([units(that_count(each.astype(float))) for each in prompts])
+    rows = np.concatenate([units(that_count(prompt.astype(float))) for prompt in prompts])
     mean = rows.mean(axis=0)
     return float(np.quantile(np.degrees(np.arccos(np.clip(rows @ mean / np.linalg.norm(mean), -1, 1))), 0.95))
 
@@ -126,7 +126,7 @@ def holds(state: str, prompts: list[np.ndarray], start: list[np.ndarray], axes: 
 
 def attention_weights(network: Any, ids: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
     """For each layer the weights (query, token), a mean over heads, beside those of equal attention under its mask."""
-    plain, found = torch.nn.functional.scaled_dot_product_attention, []
+    plain, computed = torch.nn.functional.scaled_dot_product_attention, []
 
     def watched(
         q: Tensor, k: Tensor, *rest: Any, attn_mask: Tensor | None = None, is_causal: bool = False, **more: Any
@@ -137,12 +137,12 @@ def attention_weights(network: Any, ids: list[int]) -> list[tuple[np.ndarray, np
         if attn_mask is not None:
             seen = seen & (attn_mask if attn_mask.dtype == torch.bool else attn_mask > -1e9)[0, 0]
         weights = scores.masked_fill(~seen, -torch.inf).softmax(dim=-1)[0].mean(dim=0)
-        found.append((weights.numpy(), (seen / seen.sum(dim=-1, keepdim=True)).numpy()))
+        computed.append((weights.numpy(), (seen / seen.sum(dim=-1, keepdim=True)).numpy()))
         return plain(q, k, *rest, attn_mask=attn_mask, is_causal=is_causal, **more)
 
     with mock.patch("torch.nn.functional.scaled_dot_product_attention", watched), torch.no_grad():
         network(torch.tensor([ids]))
-    return found
+    return computed
 
 
 def most_received(layers: list[tuple[np.ndarray, np.ndarray]], queries: int = 8) -> float:
@@ -159,8 +159,8 @@ def most_received(layers: list[tuple[np.ndarray, np.ndarray]], queries: int = 8)
 
 def has_sink(network: Any, prompts: list[list[int]]) -> bool:
     """Whether in half of the prompts a token gets a quarter of all attention, beyond the equal share."""
-    found = [most_received(attention_weights(network, ids)) for ids in prompts]
-    return bool(np.median([share for share in found if not np.isnan(share)] or [0.0]) > 0.25)
+    values = [most_received(attention_weights(network, ids)) for ids in prompts]
+    return bool(np.median([share for share in values if not np.isnan(share)] or [0.0]) > 0.25)
 
 
 def has_massive_tokens(layers: list[list[np.ndarray]]) -> bool:

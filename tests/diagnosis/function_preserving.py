@@ -43,18 +43,18 @@ def network_of(family: str, seed: int = 0, layers: int = _LAYERS) -> nn.Module:
 def output_of(network: nn.Module, ids: Tensor) -> Tensor:
     """What the network computes: logits where it has a head, else its last states."""
     with torch.no_grad():
-        found = network(input_ids=ids)
-    return found.logits if hasattr(found, "logits") else found.last_hidden_state
+        result = network(input_ids=ids)
+    return result.logits if hasattr(result, "logits") else result.last_hidden_state
 
 
 def head_order(network: nn.Module, seed: int) -> list[int]:
     """Which old head stands at each place after `permute_heads`; groups stay together."""
     heads, groups = _heads(network)
     generator = torch.Generator().manual_seed(seed)
-    each = heads // groups
+    entry = heads // groups
     order = []
     for group in torch.randperm(groups, generator=generator).tolist():
-        order += [group * each + inner for inner in torch.randperm(each, generator=generator).tolist()]
+        order += [group * entry + inner for inner in torch.randperm(entry, generator=generator).tolist()]
     return order
 
 
@@ -247,11 +247,11 @@ def _projections(block: Any, family: str) -> dict[str, tuple[Any, slice]]:
         parts = {name: (block.attn.c_attn, slice(_DIM * at, _DIM * (at + 1))) for at, name in enumerate(_READ)}
         return parts | {"output": (block.attn.c_proj, slice(None))}
     if family == "llama":
-        own, output = block.self_attn, block.self_attn.o_proj
-        names = {"query": own.q_proj, "key": own.k_proj, "value": own.v_proj}
+        direct, output = block.self_attn, block.self_attn.o_proj
+        names = {"query": direct.q_proj, "key": direct.k_proj, "value": direct.v_proj}
     else:
-        own, output = block.attention.self, block.attention.output.dense
-        names = {"query": own.query, "key": own.key, "value": own.value}
+        direct, output = block.attention.self, block.attention.output.dense
+        names = {"query": direct.query, "key": direct.key, "value": direct.value}
     return {name: (module, slice(None)) for name, module in (names | {"output": output}).items()}
 
 
@@ -263,17 +263,17 @@ def _by_head(rows: Tensor, count: int) -> Tensor:
 
 
 def _of(factors: dict[str, Tensor | None], name: str) -> Tensor:
-    found = factors[name]
-    assert found is not None
-    return found
+    computed = factors[name]
+    assert computed is not None
+    return computed
 
 
 def _times(factors: dict[str, Tensor | None], name: str, matrices: Tensor) -> None:
     """Multiply the columns of a factor and its bias, a matrix for each group."""
-    for each in (name, f"{name}_bias"):
-        factor = factors[each]
+    for entry in (name, f"{name}_bias"):
+        factor = factors[entry]
         if factor is not None:
-            factors[each] = factor @ matrices.repeat_interleave(len(factor) // len(matrices), dim=0)
+            factors[entry] = factor @ matrices.repeat_interleave(len(factor) // len(matrices), dim=0)
 
 
 def _change_values(factors: dict[str, Tensor | None], matrices: Tensor) -> None:
@@ -296,7 +296,7 @@ def _commuting(width: int, generator: torch.Generator) -> Tensor:
     """A turn and a stretch of each pair of features (f, f + width/2)."""
     half = width // 2
     angle, stretch = torch.rand(2, half, generator=generator).double()
-    cosine, sine = ((1 + stretch) * each for each in (torch.cos(6 * angle), torch.sin(6 * angle)))
+    cosine, sine = ((1 + stretch) * entry for entry in (torch.cos(6 * angle), torch.sin(6 * angle)))
     return torch.cat(
         [
             torch.cat([torch.diag(cosine), torch.diag(sine)], dim=1),

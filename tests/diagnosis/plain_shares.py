@@ -61,14 +61,14 @@ def state_of(common: float, kappa: float, excess: float, point: float = 0.55) ->
 
 def _absolute(states: list[np.ndarray]) -> tuple[float, np.ndarray, float, float]:
     """Common share; κ of each prompt; centred cos², and the variance of the centred cosine over a prompt's pairs."""
-    rows = [each / np.linalg.norm(each, axis=1, keepdims=True) for each in (x.astype(float) for x in states)]
-    means = [each.mean(axis=0) for each in rows]
+    rows = [entry / np.linalg.norm(entry, axis=1, keepdims=True) for entry in (x.astype(float) for x in states)]
+    means = [entry.mean(axis=0) for entry in rows]
     common = float(np.mean([p @ q for p, q in permutations(means, 2)]))
-    within = np.array([_of_pairs(each @ each.T) for each in rows])
+    within = np.array([_of_pairs(entry @ entry.T) for entry in rows])
     squares, variances = [], []
-    for place, each in enumerate(rows):
+    for place, row in enumerate(rows):
         others = np.mean([mean for number, mean in enumerate(means) if number != place], axis=0)
-        offset = each - others
+        offset = row - others
         offset = offset / np.linalg.norm(offset, axis=1, keepdims=True)
         squares.append(_of_pairs((offset @ offset.T) ** 2))
         variances.append(squares[-1] - _of_pairs(offset @ offset.T) ** 2)

@@ -41,8 +41,8 @@ def test_tokens_in_front_are_no_tokens_of_the_prompt_on_lent_inputs() -> None:
     first, other = network_of("cpmant", CPMANT, 0), network_of("cpmant", CPMANT, 0)
     same = td.compare(first, other, texts=PROMPTS)
     assert same.gaps is not None
-    own = same.gaps.isel(other=0).own_difference
-    np.testing.assert_array_equal(own.sel(layer=[1, 2], component=["attention", "feed_forward"]), 0.0)
+    own_difference = same.gaps.isel(other=0).own_difference
+    np.testing.assert_array_equal(own_difference.sel(layer=[1, 2], component=["attention", "feed_forward"]), 0.0)
     # Only the second block's feed-forward part is changed: no other part makes anything else of the same inputs.
     with torch.no_grad():
         for name, parameter in other.get_submodule("encoder.layers.1.ffn").named_parameters():
@@ -50,16 +50,16 @@ def test_tokens_in_front_are_no_tokens_of_the_prompt_on_lent_inputs() -> None:
                 parameter.mul_(1.5)
     gaps = td.compare(first, other, texts=PROMPTS).gaps
     assert gaps is not None
-    own = gaps.isel(other=0).own_difference
-    np.testing.assert_array_equal(own.sel(layer=1, component=["attention", "feed_forward"]), 0.0)
-    np.testing.assert_array_equal(own.sel(layer=2, component="attention"), 0.0)
-    assert float(own.sel(layer=2, component="feed_forward").min()) > 0.1
+    own_difference = gaps.isel(other=0).own_difference
+    np.testing.assert_array_equal(own_difference.sel(layer=1, component=["attention", "feed_forward"]), 0.0)
+    np.testing.assert_array_equal(own_difference.sel(layer=2, component="attention"), 0.0)
+    assert float(own_difference.sel(layer=2, component="feed_forward").min()) > 0.1
 
 
 def test_learned_prompts_of_other_lengths_leave_the_tokens_of_the_prompt_in_pairs() -> None:
     first, other = network_of("cpmant", CPMANT, 0), network_of("cpmant", CPMANT | {"prompt_length": 6}, 0)
-    own = other.state_dict()
-    alike = {name: value for name, value in first.state_dict().items() if value.shape == own[name].shape}
+    state = other.state_dict()
+    alike = {name: value for name, value in first.state_dict().items() if value.shape == state[name].shape}
     other.load_state_dict(alike, strict=False)
     with torch.no_grad():  # the table holds the learned prompts behind the tokens of the vocabulary
         other.input_embedding.weight[:60] = first.input_embedding.weight[:60]
@@ -86,12 +86,12 @@ def test_networks_with_other_numbers_of_tokens_are_compared_without_pairs(
     first: tuple[str, dict[str, Any]], other: tuple[str, dict[str, Any]], counts: str
 ) -> None:
     networks = [network_of(*first, 0), network_of(*other, 1)]
-    found = td.compare(*networks, texts=PIXELS)
-    assert found.gaps is None
-    words = " ".join(finding.text for finding in found.sentences)
+    comparison = td.compare(*networks, texts=PIXELS)
+    assert comparison.gaps is None
+    words = " ".join(finding.text for finding in comparison.sentences)
     assert counts in words
     assert "because they add tokens (a class, registers)" in words
     assert "split the texts into different tokens" not in words
-    for network, trace in zip(networks, found.traces, strict=True):
+    for network, trace in zip(networks, comparison.traces, strict=True):
         alone = td.trace(network, PIXELS)
         np.testing.assert_allclose(trace.mean_pair_cosine, alone.mean_pair_cosine, atol=1e-6)

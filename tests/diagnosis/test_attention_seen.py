@@ -35,11 +35,11 @@ def test_patterns_and_outputs_are_those_of_the_networks_own_implementation(famil
     whole, half = network_of(family)
     network = half_of_network(whole, half)
     inputs = inputs_of(network, tokens=7)
-    theirs, output = _own(network, inputs)
+    reference, output = _own(network, inputs)
     live = load(whole, half=half)
     table = td.attention_seen(live, [inputs], patterns=True)
     # The same sums of 48 features in float32, in another order on some machines; no weight is larger than 1.
-    np.testing.assert_allclose(table.pattern.values[0], theirs, rtol=0, atol=48 * np.finfo(np.float32).eps)
+    np.testing.assert_allclose(table.pattern.values[0], reference, rtol=0, atol=48 * np.finfo(np.float32).eps)
     kept: list[AttentionCall] = []
     live.watch_attention(inputs, lambda call: kept.append(call.kept()))
     last = live.layout.final_norm is None
@@ -88,10 +88,10 @@ def test_a_uniform_and_a_copying_head_are_told_apart() -> None:
     tokens = 4
     uniform = torch.full((tokens, tokens), 1 / tokens, dtype=torch.float64)
     copying = torch.eye(tokens, dtype=torch.float64).roll(-1, dims=1)
-    found = measures(torch.stack([uniform, copying]))
-    assert found["entropy"] == pytest.approx([np.log(tokens), 0.0])
-    assert found["to_self"] == pytest.approx([0.25, 0.0])
-    assert found["received"][0] == pytest.approx([0.25] * tokens)
+    result = measures(torch.stack([uniform, copying]))
+    assert result["entropy"] == pytest.approx([np.log(tokens), 0.0])
+    assert result["to_self"] == pytest.approx([0.25, 0.0])
+    assert result["received"][0] == pytest.approx([0.25] * tokens)
 
 
 def test_prompts_of_other_lengths_are_padded_with_nothing() -> None:

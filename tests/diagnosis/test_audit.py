@@ -229,13 +229,13 @@ def test_whole_spectra_of_the_value_maps_on_request(tiny: Callable[..., Checkpoi
             if value == "VO":
                 heads = zip(weights.groups.tolist(), weights.output.double(), strict=True)
                 V = torch.stack([weights.value[group].double() @ output for group, output in heads]).sum(dim=0)
-            found = row.V_eigenvalues_real.values + 1j * row.V_eigenvalues_imag.values
+            computed = row.V_eigenvalues_real.values + 1j * row.V_eigenvalues_imag.values
             dense = np.linalg.eigvals(V.numpy())
-            np.testing.assert_allclose(np.sort(np.abs(found)), np.sort(np.abs(dense)), atol=1e-9)
-            assert (np.diff(np.abs(found)) <= 0).all()
-            assert float(row.V_max_real) == found.real.max()
-            assert found.imag.sum() == pytest.approx(0, abs=1e-9)
-            assert np.abs(found.imag).sum() == pytest.approx(np.abs(dense.imag).sum(), abs=1e-8)
+            np.testing.assert_allclose(np.sort(np.abs(computed)), np.sort(np.abs(dense)), atol=1e-9)
+            assert (np.diff(np.abs(computed)) <= 0).all()
+            assert float(row.V_max_real) == computed.real.max()
+            assert computed.imag.sum() == pytest.approx(0, abs=1e-9)
+            assert np.abs(computed.imag).sum() == pytest.approx(np.abs(dense.imag).sum(), abs=1e-8)
 
 
 def test_an_unknown_choice_of_spectra_is_refused(tiny: Callable[..., Checkpoint], unchecked: None) -> None:

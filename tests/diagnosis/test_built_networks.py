@@ -84,10 +84,10 @@ def test_attention_sinks_are_there_or_not(built):
 )
 def test_plain_numbers_are_those_of_the_library(name):
     start, end = ([that_count(prompt) for prompt in states_of(name)[layer]] for layer in (0, -1))
-    found, at_start = (shares([torch.tensor(prompt) for prompt in states]) for states in (end, start))
+    computed, at_start = (shares([torch.tensor(prompt) for prompt in states]) for states in (end, start))
     plain = numbers(end, start)
-    assert plain.common == pytest.approx(float(found.common), abs=1e-9)
-    assert plain.kappa == pytest.approx(float((found.kappa - at_start.kappa) / (1 - at_start.kappa)), abs=1e-9)
+    assert plain.common == pytest.approx(float(computed.common), abs=1e-9)
+    assert plain.kappa == pytest.approx(float((computed.kappa - at_start.kappa) / (1 - at_start.kappa)), abs=1e-9)
     assert plain.cos2 == pytest.approx((_cos2(end) - _cos2(start)) / (1 - _cos2(start)), abs=1e-9)
 
 
@@ -96,13 +96,13 @@ def test_the_plain_numbers_tell_them_apart(built):
     """With the variance of the centred cosine, and a point only above what a running mean comes to."""
     layers = states_of(built.name)
     start, end = ([that_count(prompt) for prompt in layers[layer]] for layer in (0, -1))
-    found = numbers(end, start)
-    assert found.state_by_variance in built.end, found
+    result = numbers(end, start)
+    assert result.state_by_variance in built.end, result
 
 
 def _cos2(states: list[np.ndarray]) -> float:
     directions = [unit_rows(torch.tensor(prompt), "states") for prompt in states]
-    others = mean_of_others(torch.stack([each.mean(dim=-2) for each in directions]))
+    others = mean_of_others(torch.stack([direction.mean(dim=-2) for direction in directions]))
     each_prompt = [centred_cosines(*pair, 0.0)[1] for pair in zip(directions, others, strict=True)]
     return float(torch.stack(each_prompt).mean())
 

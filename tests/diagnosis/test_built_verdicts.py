@@ -18,13 +18,13 @@ QUICK = 8
 
 def some(chosen: list[Built]) -> pytest.MarkDecorator:
     quick = BUILT[::QUICK]
-    each = [pytest.param(one, id=one.name, marks=() if one in quick else pytest.mark.slow) for one in chosen]
-    return pytest.mark.parametrize("built", each)
+    entry = [pytest.param(one, id=one.name, marks=() if one in quick else pytest.mark.slow) for one in chosen]
+    return pytest.mark.parametrize("built", entry)
 
 
 @functools.cache
 def judged(name: str) -> tuple[xr.Dataset, Verdict]:
-    built = next(each for each in BUILT if each.name == name)
+    built = next(entry for entry in BUILT if entry.name == name)
     table = trace(built.checkpoint(), built.prompts())
     return table, judge(None, table)
 
@@ -46,7 +46,7 @@ def test_the_state_is_the_true_one(built: Built) -> None:
         assert (named_sink(table) is not None) == built.sink
 
 
-@some([each for each in BUILT if each.damage])
+@some([entry for entry in BUILT if entry.damage])
 def test_a_collapse_by_one_layer_is_placed_there(built: Built) -> None:
     _, verdict = judged(built.name)
     layer, part = built.damage
@@ -54,8 +54,8 @@ def test_a_collapse_by_one_layer_is_placed_there(built: Built) -> None:
     assert f"{named} of layer {layer} contributes" in verdict.sentences[1].text.lower()
 
 
-@some([each for each in BUILT if each.collapsed])
+@some([entry for entry in BUILT if entry.collapsed])
 def test_texts_that_collapse_alone_are_named(built: Built) -> None:
     _, verdict = judged(built.name)
-    named = [each.values["texts"] for each in verdict.details if "texts" in each.values]
+    named = [detail.values["texts"] for detail in verdict.details if "texts" in detail.values]
     assert named == [[f"prompt {number + 1}" for number in built.collapsed]]

@@ -28,7 +28,7 @@ def test_nothing_differs_before_the_damage_and_something_at_it(healthy, name):
     before = {key: value.clone() for key, value in healthy.state_dict().items()}
     damaged, place = DAMAGES[name](healthy)
     sound, ill = parts_written(healthy, IDS), parts_written(damaged, IDS)
-    differing = [each for each in sound if not torch.equal(sound[each], ill[each])]
+    differing = [entry for entry in sound if not torch.equal(sound[entry], ill[entry])]
     assert differing[0] == place
     assert (sound[place] - ill[place]).norm() > 0.1 * sound[place].norm()
     assert all(torch.equal(value, before[key]) for key, value in healthy.state_dict().items())

@@ -42,16 +42,16 @@ def _logits(network: Any, ids: Tensor = IDS) -> Tensor:
 def test_one_pass_says_what_the_network_says(family: str) -> None:
     """With what stands before the logits: scales (Cohere, Granite), a soft cap (Gemma 2), a bias (Phi)."""
     network = _with_head(family)
-    found = td.decode(td.load(network), IDS, (1,))
+    decoded = td.decode(td.load(network), IDS, (1,))
     logits = _logits(network)
-    assert found.token_id.values[0].tolist() == logits.argmax(dim=-1).tolist()
+    assert decoded.token_id.values[0].tolist() == logits.argmax(dim=-1).tolist()
     p = logits.double().softmax(dim=-1)
-    np.testing.assert_allclose(found.prediction_entropy.values[0], -(p * p.log()).sum(dim=-1), rtol=1e-4)
+    np.testing.assert_allclose(decoded.prediction_entropy.values[0], -(p * p.log()).sum(dim=-1), rtol=1e-4)
 
 
 def test_further_passes_are_those_of_the_blocks() -> None:
     network = _with_head("llama")
-    found = td.decode(td.load(network), IDS, (2, 0))
+    decoded = td.decode(td.load(network), IDS, (2, 0))
     base, places = network.model, torch.arange(len(IDS))[None]
     with torch.no_grad():
         x = base.embed_tokens(IDS)[None]
@@ -62,20 +62,20 @@ def test_further_passes_are_those_of_the_blocks() -> None:
                 x = block(x, attention_mask=None, position_embeddings=angles)
             x = base.norm(x)
         expected = network.lm_head(x)[0].argmax(dim=-1)
-    assert found["pass"].values.tolist() == [2, 0]
-    assert found.token_id.values.tolist() == [expected.tolist(), embedding.tolist()]
+    assert decoded["pass"].values.tolist() == [2, 0]
+    assert decoded.token_id.values.tolist() == [expected.tolist(), embedding.tolist()]
     fed_before = td.decode(td.load(network), IDS, (2,), feed_back="before_norm")
-    assert not np.allclose(fed_before.prediction_entropy[0], found.prediction_entropy[0], rtol=1e-3)
+    assert not np.allclose(fed_before.prediction_entropy[0], decoded.prediction_entropy[0], rtol=1e-3)
 
 
 def test_a_variant_is_read_as_it_is() -> None:
     network = _with_head("llama")
     ckpt = td.load(network)
-    found = td.decode(ckpt, IDS, (1,), variant={"final_norm": 0, "layer 2 attention": 0})
+    decoded = td.decode(ckpt, IDS, (1,), variant={"final_norm": 0, "layer 2 attention": 0})
     with ckpt.varied({"final_norm": 0, "layer 2 attention": 0}):
         expected = _logits(network).argmax(dim=-1)
-    assert found.token_id.values[0].tolist() == expected.tolist()
-    assert found.token_id.values[0].tolist() != _logits(network).argmax(dim=-1).tolist()
+    assert decoded.token_id.values[0].tolist() == expected.tolist()
+    assert decoded.token_id.values[0].tolist() != _logits(network).argmax(dim=-1).tolist()
     under = ckpt.under({"final_norm": 0, "layer 2 attention": 0})
     assert td.decode(under, IDS, (1,)).token_id.values[0].tolist() == expected.tolist()
     assert td.logit_lens(under, IDS).token_id.values[-1].tolist() == expected.tolist()
@@ -83,28 +83,28 @@ def test_a_variant_is_read_as_it_is() -> None:
 
 def test_generated_tokens_are_those_of_greedy_generation() -> None:
     network = _with_head("llama")
-    found = td.decode(td.load(network), IDS, (1,), how="generate", new_tokens=6)
+    decoded = td.decode(td.load(network), IDS, (1,), how="generate", new_tokens=6)
     ids = IDS
     for _ in range(6):
         ids = torch.cat([ids, _logits(network, ids)[-1:].argmax(dim=-1)])
-    assert found.token_id.values[0].tolist() == ids[len(IDS) :].tolist()
+    assert decoded.token_id.values[0].tolist() == ids[len(IDS) :].tolist()
     twice = td.decode(td.load(network), IDS, (1, 3), how="generate", new_tokens=6)
-    assert twice.token_id.values[0].tolist() == found.token_id.values[0].tolist()
+    assert twice.token_id.values[0].tolist() == decoded.token_id.values[0].tolist()
     assert twice.sizes == {"pass": 2, "token": 6}
 
 
 def test_the_measures_are_of_what_was_decoded() -> None:
-    found = td.decode(td.load(_with_head("gpt2")), IDS, (0, 1, 4))
+    decoded = td.decode(td.load(_with_head("gpt2")), IDS, (0, 1, 4))
     for place in range(3):
-        expected = repetition(found.token_id.values[place].tolist())
+        expected = repetition(decoded.token_id.values[place].tolist())
         for name in ("distinct_1", "distinct_2", "entropy", "longest_run"):
-            assert float(found[name][place]) == pytest.approx(getattr(expected, name))
+            assert float(decoded[name][place]) == pytest.approx(getattr(expected, name))
 
 
 def test_repetition_by_hand() -> None:
-    found = repetition([5, 5, 5, 2, 5])
-    assert (found.distinct_1, found.distinct_2, found.longest_run) == (2 / 5, 3 / 4, 3)
-    assert found.entropy == pytest.approx(-0.8 * np.log(0.8) - 0.2 * np.log(0.2))
+    result = repetition([5, 5, 5, 2, 5])
+    assert (result.distinct_1, result.distinct_2, result.longest_run) == (2 / 5, 3 / 4, 3)
+    assert result.entropy == pytest.approx(-0.8 * np.log(0.8) - 0.2 * np.log(0.2))
     alike = repetition([1, 1, 1])
     assert (alike.distinct_1, alike.entropy, alike.longest_run) == (1 / 3, 0.0, 3)
     assert repetition("abc").distinct_1 == repetition("abc").distinct_2 == 1.0
@@ -116,20 +116,20 @@ def test_repetition_by_hand() -> None:
 def test_the_lens_reads_each_layer_by_norm_and_head() -> None:
     network = _with_head("llama")
     ckpt = td.load(network)
-    found = td.logit_lens(ckpt, IDS)
+    result = td.logit_lens(ckpt, IDS)
     states = ckpt.states(IDS).feed_forward
     with torch.no_grad():
-        logits = torch.stack([network.lm_head(network.model.norm(each)) for each in states])
-    np.testing.assert_array_equal(found.token_id.values, logits.argmax(dim=-1).numpy())
+        logits = torch.stack([network.lm_head(network.model.norm(state)) for state in states])
+    np.testing.assert_array_equal(result.token_id.values, logits.argmax(dim=-1).numpy())
     log_p = logits.double().log_softmax(dim=-1)
-    np.testing.assert_allclose(found.prediction_entropy.values, -(log_p.exp() * log_p).sum(-1), rtol=1e-4)
+    np.testing.assert_allclose(result.prediction_entropy.values, -(log_p.exp() * log_p).sum(-1), rtol=1e-4)
     divergence = (log_p[-1].exp() * (log_p[-1] - log_p)).sum(dim=-1)
-    np.testing.assert_allclose(found.divergence.values, divergence, atol=1e-4)
+    np.testing.assert_allclose(result.divergence.values, divergence, atol=1e-4)
     same = (logits.argmax(-1) == logits[-1].argmax(-1)).double()
-    np.testing.assert_array_equal(found.agreement.values, same.mean(dim=-1).numpy())
-    assert found.agreement.values[-1] == 1.0
-    assert found.agreement.values[0] < 1.0
-    assert found.read_text.values.tolist() == [f"<id {token}>" for token in IDS.tolist()]
+    np.testing.assert_array_equal(result.agreement.values, same.mean(dim=-1).numpy())
+    assert result.agreement.values[-1] == 1.0
+    assert result.agreement.values[0] < 1.0
+    assert result.read_text.values.tolist() == [f"<id {token}>" for token in IDS.tolist()]
 
 
 @pytest.mark.parametrize(

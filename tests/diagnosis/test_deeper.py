@@ -44,44 +44,44 @@ def ckpt() -> td.Checkpoint:
 
 @pytest.mark.parametrize("how", OPTIONS)
 def test_each_variant_is_a_run_of_its_own(ckpt: td.Checkpoint, how: str) -> None:
-    found = td.deeper(ckpt, _texts(3), 5, **OPTIONS[how])
-    assert found.variants == VARIANTS == ("full", "no-ffn", "no-norm", "attention-only")
+    deepening = td.deeper(ckpt, _texts(3), 5, **OPTIONS[how])
+    assert deepening.variants == VARIANTS == ("full", "no-ffn", "no-norm", "attention-only")
     for name in VARIANTS:
         alone = td.passes(ckpt, _texts(3), 5, variant=name, **OPTIONS[how])
-        mine = found.table.sel(variant=name)
+        actual = deepening.table.sel(variant=name)
         for variable, values in alone.data_vars.items():
-            there = mine[variable].sel({"pass": alone["pass"]}) if "pass" in values.dims else mine[variable]
+            there = actual[variable].sel({"pass": alone["pass"]}) if "pass" in values.dims else actual[variable]
             np.testing.assert_array_equal(there.values, values.values, err_msg=f"{name} {variable}")
-        assert mine.changed.item() == alone.attrs["variant"]
-        assert mine.scale.item() == alone.attrs["scale"]
+        assert actual.changed.item() == alone.attrs["variant"]
+        assert actual.scale.item() == alone.attrs["scale"]
         for key in ("weights", "feed_back", "positions", "seed", "resolution", "asked_for"):
-            assert found.table.attrs[key] == alone.attrs[key]
+            assert deepening.table.attrs[key] == alone.attrs[key]
 
 
 def test_a_run_that_ends_early_is_undefined_behind_its_end(ckpt: td.Checkpoint) -> None:
-    found = td.deeper(ckpt, _texts(), 12, feed_back="before_norm", variants=("full", "no-norm"))
+    deepening = td.deeper(ckpt, _texts(), 12, feed_back="before_norm", variants=("full", "no-norm"))
     alone = td.passes(ckpt, _texts(), 12, feed_back="before_norm", variant="no-norm")
     assert alone.sizes["pass"] < 13  # without norms the feed-forward parts overflow
-    row = found.table.sel(variant="no-norm")
+    row = deepening.table.sel(variant="no-norm")
     assert set(row.status.values) == {"not finite"}
     assert np.isnan(row.consensus.values[:, alone.sizes["pass"] :]).all()
     assert np.isnan(row.median_consensus.values[alone.sizes["pass"] - 1 :]).all()
-    assert np.isfinite(found.table.consensus.sel(variant="full").values).all()
+    assert np.isfinite(deepening.table.consensus.sel(variant="full").values).all()
     lost = int(np.flatnonzero(np.isnan(alone.log_norm.values).any(axis=0))[0])
     words = f"become non-finite in 4 of 4 prompts, first after pass {lost}; medians end there."
-    assert words in _said_of(found, "no-norm")
-    assert "not finite" not in _said_of(found, "full")
+    assert words in _said_of(deepening, "no-norm")
+    assert "not finite" not in _said_of(deepening, "full")
 
 
-def _said_of(found: td.Deeper, name: str) -> str:
-    (sentence,) = (each for each in found.sentences if each.startswith(f"{name}: "))
+def _said_of(result: td.Deeper, name: str) -> str:
+    (sentence,) = (entry for entry in result.sentences if entry.startswith(f"{name}: "))
     return sentence
 
 
 def test_half_lives_are_of_the_median_over_prompts(ckpt: td.Checkpoint) -> None:
-    found = td.deeper(ckpt, _texts(), 20, variants=("full", "attention-only"))
-    for name in found.variants:
-        row = found.table.sel(variant=name)
+    deepening = td.deeper(ckpt, _texts(), 20, variants=("full", "attention-only"))
+    for name in deepening.variants:
+        row = deepening.table.sel(variant=name)
         median = np.median(row.consensus.values, axis=0)
         np.testing.assert_array_equal(row.median_consensus.values, median)
         first, last = int(row.fit_first), int(row.fit_last)
@@ -92,21 +92,21 @@ def test_half_lives_are_of_the_median_over_prompts(ckpt: td.Checkpoint) -> None:
 
 
 def test_of_one_prompt_the_median_is_that_prompt(ckpt: td.Checkpoint) -> None:
-    found = td.deeper(ckpt, _texts(1), 15, variants=("no-ffn",))
+    deepening = td.deeper(ckpt, _texts(1), 15, variants=("no-ffn",))
     alone = td.passes(ckpt, _texts(1), 15, variant="no-ffn")
-    np.testing.assert_array_equal(found["median_half_life"].values[0], alone.half_life.values[0])
-    np.testing.assert_array_equal(found["median_collapse_pass"].values[0], alone.collapse_pass.values[0])
-    assert "κ" not in found.text
-    assert "median over" not in found.text
+    np.testing.assert_array_equal(deepening["median_half_life"].values[0], alone.half_life.values[0])
+    np.testing.assert_array_equal(deepening["median_collapse_pass"].values[0], alone.collapse_pass.values[0])
+    assert "κ" not in deepening.text
+    assert "median over" not in deepening.text
     two = td.deeper(ckpt, _texts(2), 2, variants=("full",))
     (kappa,), (common,) = two["consensus_within"].values, two["share_common"].values
-    told = re.search(
+    message = re.search(
         r"to pass 2, similarity κ goes from (.*) to (.*) and the share .* prompts from (.*) to ([^ ]*)\.",
         two.sentences[1],
     )
-    assert told is not None
+    assert message is not None
     wanted = [kappa[0], kappa[2], common[0], common[2]]
-    np.testing.assert_allclose([float(each.replace("−", "-")) for each in told.groups()], wanted, atol=0.0051)
+    np.testing.assert_allclose([float(group.replace("−", "-")) for group in message.groups()], wanted, atol=0.0051)
 
 
 def _given(*curves: Sequence[float], **attrs: Any) -> str:
@@ -121,8 +121,8 @@ def _given(*curves: Sequence[float], **attrs: Any) -> str:
         log_norm=(("prompt", "pass"), np.where(np.isnan(values), np.nan, 0.0)),
         status=("prompt", np.where(lost, "not finite", "all passes done")),
     )
-    said = sentences_of(_side_by_side({"full": run}), {}, "it was not requested")[1]
-    return re.sub(r" From the embedding to pass .* share common to all prompts from \S+ to \S+\.", "", said)
+    text = sentences_of(_side_by_side({"full": run}), {}, "it was not requested")[1]
+    return re.sub(r" From the embedding to pass .* share common to all prompts from \S+ to \S+\.", "", text)
 
 
 def _halving(passes: int, life: float = 4.0, start: float = 1.0) -> list[float]:
@@ -224,11 +224,11 @@ def test_identity_does_not_collapse_and_averaging_does() -> None:
             part.weight.data.zero_()
             part.bias.data.zero_()
     asked: dict[str, Any] = {"variants": ("full",), "feed_back": "before_norm"}
-    found = td.deeper(td.load(still), _texts(), 8, **asked)
-    values = found["median_consensus"].values[0]
+    deepening = td.deeper(td.load(still), _texts(), 8, **asked)
+    values = deepening["median_consensus"].values[0]
     np.testing.assert_array_equal(values, values[0])
-    assert "full: E does not fall" in found.text
-    assert "half-life" not in found.text
+    assert "full: E does not fall" in deepening.text
+    assert "half-life" not in deepening.text
     other = td.deeper(td.load(mixing), _texts(), 20, variants=("full",))
     assert "full: The median of E falls from 0.77 to below 0.001" in other.text
 
@@ -245,15 +245,15 @@ def _tokenizer() -> Any:
 def test_texts_are_those_of_decode() -> None:
     ckpt = td.load(_with_head("llama"), tokenizer=_tokenizer())
     texts = {"one": "w5 w9 w33 w21 w7 w50", "other": "w12 w3 w44 w8"}
-    found = td.deeper(ckpt, texts, 12, variants=("full", "no-ffn"), decoded=(1, 3, 12, 13))
-    assert found["decoded_pass"].values.tolist() == [1, 3, 12]
-    assert found.undecoded == ""
-    for name in found.variants:
+    deepening = td.deeper(ckpt, texts, 12, variants=("full", "no-ffn"), decoded=(1, 3, 12, 13))
+    assert deepening["decoded_pass"].values.tolist() == [1, 3, 12]
+    assert deepening.undecoded == ""
+    for name in deepening.variants:
         alone = td.decode(ckpt, texts["one"], (1, 3, 12), variant=name)
-        assert found["decoded"].sel(variant=name).values.tolist() == alone.decoded.values.tolist()
-        np.testing.assert_array_equal(found["distinct_1"].sel(variant=name), alone.distinct_1)
+        assert deepening["decoded"].sel(variant=name).values.tolist() == alone.decoded.values.tolist()
+        np.testing.assert_array_equal(deepening["distinct_1"].sel(variant=name), alone.distinct_1)
         first, last = (percent(float(alone.distinct_1.values[place])) for place in (0, -1))
-        assert f"{first} of its tokens are different after pass 1, {last} after pass 12." in _said_of(found, name)
+        assert f"{first} of its tokens are different after pass 1, {last} after pass 12." in _said_of(deepening, name)
     fed = td.deeper(ckpt, texts, 12, variants=("no-norm",), feed_back="before_norm")
     lost = int(np.flatnonzero(np.isnan(fed["log_norm"].values[0, 0]))[0])
     shares = fed["distinct_1"].values[0]
@@ -299,11 +299,11 @@ def test_why_nothing_is_decoded(ckpt: td.Checkpoint) -> None:
 
 def test_a_variant_that_a_network_cannot_have_is_named_and_the_others_run() -> None:
     network, _ = network_of("mamba")
-    found = td.deeper(td.load(network), _texts(), 3)
-    assert found.variants == ("full", "no-norm")
-    assert list(found.refused) == ["no-ffn", "attention-only"]
-    assert "feed_forward, which no layer has" in found.refused["no-ffn"]
-    assert f"no-ffn was not run: {found.refused['no-ffn']}." in found.sentences
+    deepening = td.deeper(td.load(network), _texts(), 3)
+    assert deepening.variants == ("full", "no-norm")
+    assert list(deepening.refused) == ["no-ffn", "attention-only"]
+    assert "feed_forward, which no layer has" in deepening.refused["no-ffn"]
+    assert f"no-ffn was not run: {deepening.refused['no-ffn']}." in deepening.sentences
     with pytest.raises(ArgumentValueError, match="which no layer has"):
         td.deeper(td.load(network), _texts(), 3, variants=("no-ffn", "attention-only"))
 
@@ -324,28 +324,28 @@ class _Own(nn.Module):
 
 def test_a_diagnosis_has_it_where_it_is_asked_for(ckpt: td.Checkpoint) -> None:
     assert td.diagnose(ckpt, _texts(), levers=False).deeper is None
-    told: list[str] = []
-    found = td.diagnose(
+    message: list[str] = []
+    diagnosis = td.diagnose(
         ckpt, _texts(), levers=False, passes=3, weights="law", variants=["full", "no-ffn"],
-        progress=lambda done, total, what: told.append(what),
+        progress=lambda done, total, what: message.append(what),
     )  # fmt: skip
     alone = td.deeper(ckpt, _texts(), 3, weights="law", variants=["full", "no-ffn"])
-    assert isinstance(found.deeper, Deeper)
-    xr.testing.assert_identical(found.deeper.table, alone.table)
-    assert replace(found.deeper, table=alone.table) == alone
+    assert isinstance(diagnosis.deeper, Deeper)
+    xr.testing.assert_identical(diagnosis.deeper.table, alone.table)
+    assert replace(diagnosis.deeper, table=alone.table) == alone
     wanted = {"passes": 3, "weights": "law", "variants": ["full", "no-ffn"]}
-    assert wanted.items() <= found.manifest["parameters"].items()
-    assert {"passing: full", "passing: no-ffn"} <= set(told)
+    assert wanted.items() <= diagnosis.manifest["parameters"].items()
+    assert {"passing: full", "passing: no-ffn"} <= set(message)
 
 
 def test_a_diagnosis_says_why_a_network_was_not_made_deeper() -> None:
-    own = td.load(_Own().eval(), inputs=lambda count: {"x": torch.randn(count, 5, 8)})
+    loaded = td.load(_Own().eval(), inputs=lambda count: {"x": torch.randn(count, 5, 8)})
     texts = {f"{n}": {"x": torch.randn(1, 5, 8, generator=torch.Generator().manual_seed(n))} for n in range(2)}
-    found = td.diagnose(own, texts, levers=False, passes=2, weights="law", variants=("full",))
-    assert isinstance(found.deeper, Refused)
-    assert "a network that transformers initialises" in found.deeper_refused
+    diagnosis = td.diagnose(loaded, texts, levers=False, passes=2, weights="law", variants=("full",))
+    assert isinstance(diagnosis.deeper, Refused)
+    assert "a network that transformers initialises" in diagnosis.deeper_refused
     with pytest.raises(CheckpointError, match="a network that transformers initialises"):
-        td.deeper(own, texts, 2, weights="law", variants=("full",))
+        td.deeper(loaded, texts, 2, weights="law", variants=("full",))
 
 
 def test_runs_that_are_stored_go_on(ckpt: td.Checkpoint, tmp_path: Path) -> None:
@@ -353,11 +353,11 @@ def test_runs_that_are_stored_go_on(ckpt: td.Checkpoint, tmp_path: Path) -> None
     td.deeper(ckpt, _texts(), 3, store=tmp_path / "runs", **chosen)
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {"full.npz", "attention-only.npz"}
     counted: list[tuple[float, str]] = []
-    found = td.deeper(
+    deepening = td.deeper(
         ckpt, _texts(), 6, store=tmp_path / "runs", progress=lambda done, total, what: counted.append((done, what)),
         **chosen,
     )  # fmt: skip
-    xr.testing.assert_identical(found.table, td.deeper(ckpt, _texts(), 6, **chosen).table)
+    xr.testing.assert_identical(deepening.table, td.deeper(ckpt, _texts(), 6, **chosen).table)
     assert min(done for done, what in counted if what == "passing: full") == 3
     with pytest.raises(ArgumentValueError, match="store"):
         td.deeper(ckpt, _texts(), 6, store=tmp_path / "runs", positions="never", **chosen)
@@ -416,15 +416,15 @@ def test_of_a_network_without_norms_only_their_variants_are_not_run() -> None:
     sizes = {"vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     bare = LanguageModelConfig(**sizes, intermediate_size=0, norms="none", positions="none")
     network = td.load(LanguageModel(bare))
-    found = td.deeper(network, _texts(2), 2)
-    assert (found.variants, list(found.refused)) == (("full",), ["no-ffn", "no-norm", "attention-only"])
-    assert not {each.name for each in found.conventions} & {"feed-back", "positions"}
+    deepening = td.deeper(network, _texts(2), 2)
+    assert (deepening.variants, list(deepening.refused)) == (("full",), ["no-ffn", "no-norm", "attention-only"])
+    assert not {convention.name for convention in deepening.conventions} & {"feed-back", "positions"}
     with pytest.raises(CheckpointError, match="expected norms in its blocks"):
         td.deeper(network, _texts(2), 2, variants=("no-norm",))
 
 
 def test_the_choices_of_final_norm_and_positions_are_of_a_network_that_has_them(ckpt: td.Checkpoint) -> None:
-    found = td.deeper(ckpt, _texts(2), 2, variants=("full",))
-    choices = {each.name: each.choice for each in found.conventions}
+    deepening = td.deeper(ckpt, _texts(2), 2, variants=("full",))
+    choices = {convention.name: convention.choice for convention in deepening.conventions}
     assert choices["feed-back"] == "the output of the blocks is fed back after the final norm"
     assert choices["positions"] == "once; they act in the attention of every pass"

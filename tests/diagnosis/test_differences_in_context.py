@@ -65,8 +65,8 @@ def damaged(original: Any, name: str, layer: int) -> Any:
     return changed
 
 
-def said_of_tensors(found: Comparison) -> str:
-    return next(each.text for each in found.sentences if "tored tensor" in each.text)
+def said_of_tensors(result: Comparison) -> str:
+    return next(sentence.text for sentence in result.sentences if "tored tensor" in sentence.text)
 
 
 @pytest.mark.few(2)
@@ -78,18 +78,18 @@ def said_of_tensors(found: Comparison) -> str:
 def test_one_damaged_tensor_is_found_whatever_noise_there_is(family: str, name: str, size: float) -> None:
     whole = network(family)
     other = damaged(with_noise(whole, size, embedding=False) if size else whole, name, 2)
-    found = td.compare(whole, other, texts=PROMPTS)
-    first = found.first_difference
+    comparison = td.compare(whole, other, texts=PROMPTS)
+    first = comparison.first_difference
     assert first is not None
     assert (first.layer, first.part) == (2, TENSORS[family][name])
-    assert f"Tensors whose difference stands out from that in other layers: {name}" in str(found)
-    words = said_of_tensors(found)
+    assert f"Tensors whose difference stands out from that in other layers: {name}" in str(comparison)
+    words = said_of_tensors(comparison)
     kind = " (a bias or norm)" if name.endswith("bias") or "orm" in name or "ln_" in name else ""
     assert f"{name}{kind} in layer 2, by " in words
     assert ("differ in every layer. Unlike those of other layers: " in words) == (size > 0)
     assert ("differ only in layer 2: " in words) == (size == 0)
     assert (first.beside > 0) == (size > 0)
-    assert ("the median of the same part in neighbouring layers is " in str(found)) == (size > 0)
+    assert ("the median of the same part in neighbouring layers is " in str(comparison)) == (size > 0)
 
 
 @pytest.mark.few(2)
@@ -99,12 +99,12 @@ def test_one_damaged_tensor_is_found_whatever_noise_there_is(family: str, name: 
 def test_noise_on_every_layer_names_none(family: str, embedding: bool) -> None:
     """Also with equal embeddings, whose layer 1 reads equal states: adapters, frozen embeddings, quantised blocks."""
     whole = network(family)
-    found = td.compare(whole, with_noise(whole, 1e-2, embedding=embedding), texts=PROMPTS)
-    assert found.partings[0] is not None
-    assert found.partings[0].kind == ("from the start" if embedding else "gradual")
-    assert found.first_part == ("embedding" if embedding else None)
-    assert "No layer stands out" in str(found)
-    words = said_of_tensors(found)
+    comparison = td.compare(whole, with_noise(whole, 1e-2, embedding=embedding), texts=PROMPTS)
+    assert comparison.partings[0] is not None
+    assert comparison.partings[0].kind == ("from the start" if embedding else "gradual")
+    assert comparison.first_part == ("embedding" if embedding else None)
+    assert "No layer stands out" in str(comparison)
+    words = said_of_tensors(comparison)
     assert words.endswith("of their norm in the median; none differs unlike those of other layers.")
 
 
@@ -115,44 +115,46 @@ def test_a_change_of_every_layer_names_no_first_one() -> None:
         weight = block.attn.c_attn.weight.data
         low = torch.randn(len(weight), 2, generator=generator) @ torch.randn(2, weight.shape[1], generator=generator)
         weight += 0.02 * low * weight.norm() / low.norm()
-    found = td.compare(whole, tuned, texts=PROMPTS)
-    assert found.first_difference is None
-    assert "the states diverge gradually" in str(found)
+    comparison = td.compare(whole, tuned, texts=PROMPTS)
+    assert comparison.first_difference is None
+    assert "the states diverge gradually" in str(comparison)
     only = network("gpt2")
     only.h[1].attn.c_attn.weight.data.copy_(tuned.h[1].attn.c_attn.weight.data)
-    found = td.compare(whole, only, texts=PROMPTS)
-    assert (found.first_layer, found.first_part) == (2, "attention")
-    assert "All earlier states are equal to the last bit" in str(found)
+    comparison = td.compare(whole, only, texts=PROMPTS)
+    assert (comparison.first_layer, comparison.first_part) == (2, "attention")
+    assert "All earlier states are equal to the last bit" in str(comparison)
 
 
 def test_of_two_that_are_the_same_no_tensor_differs() -> None:
     whole = network("bert")
-    found = td.compare(whole, copy.deepcopy(whole), texts=PROMPTS)
-    assert found.first_difference is None
-    assert said_of_tensors(found).startswith(
+    comparison = td.compare(whole, copy.deepcopy(whole), texts=PROMPTS)
+    assert comparison.first_difference is None
+    assert said_of_tensors(comparison).startswith(
         "All stored tensors of the blocks of BertModel [2] and BertModel [1] are equal, incl"
     )
-    assert found.gaps is not None
-    assert float(np.nanmax(found.gaps.own_difference)) == 0
+    assert comparison.gaps is not None
+    assert float(np.nanmax(comparison.gaps.own_difference)) == 0
 
 
 def test_a_changed_bias_is_a_difference_of_weights() -> None:
     whole, other = network("gpt2"), network("gpt2")
     other.h[2].mlp.c_proj.bias.data += 0.3
-    found = td.compare(whole, other, texts=PROMPTS)
-    assert "feed-forward weights" not in str(found)
-    assert "The feed-forward matrices of GPT2Model [2] and GPT2Model [1] are equal in all compared layers" in str(found)
-    words = said_of_tensors(found)
+    comparison = td.compare(whole, other, texts=PROMPTS)
+    assert "feed-forward weights" not in str(comparison)
+    assert "The feed-forward matrices of GPT2Model [2] and GPT2Model [1] are equal in all compared layers" in str(
+        comparison
+    )
+    words = said_of_tensors(comparison)
     assert words.startswith(
         "Stored tensors of GPT2Model [2] and GPT2Model [1] differ only in layer 3: mlp.c_proj.bias (a bias or"
     )
-    assert (found.first_layer, found.first_part) == (3, "feed_forward")
+    assert (comparison.first_layer, comparison.first_part) == (3, "feed_forward")
 
 
 def test_differences_on_the_same_inputs_are_those_of_the_blocks_by_hand() -> None:
     whole, other = network("gpt2"), with_noise(network("gpt2"), 0.05, embedding=True)
-    found = td.compare(whole, other, texts=PROMPTS, sinks=())
-    assert found.gaps is not None
+    comparison = td.compare(whole, other, texts=PROMPTS, sinks=())
+    assert comparison.gaps is not None
     ids = torch.tensor([PROMPTS["one"]])
     with torch.no_grad():
         states = whole(ids, output_hidden_states=True).hidden_states
@@ -160,19 +162,19 @@ def test_differences_on_the_same_inputs_are_those_of_the_blocks_by_hand() -> Non
             x, (a, b) = states[layer - 1], (whole.h[layer - 1], other.h[layer - 1])
             one, two = (block.attn(block.ln_1(x))[0] for block in (a, b))
             rest = [block.mlp(block.ln_2(x + update)) for block, update in ((a, one), (b, two))]
-            own = found.gaps.own_difference.isel(other=0).sel(prompt="one", layer=layer)
-            assert float(own.sel(component="attention")) == pytest.approx(
+            selected = comparison.gaps.own_difference.isel(other=0).sel(prompt="one", layer=layer)
+            assert float(selected.sel(component="attention")) == pytest.approx(
                 float((two - one).norm() / one.norm()), rel=1e-3
             )
             expected = float((rest[1] - rest[0]).norm() / rest[0].norm())
-            assert float(own.sel(component="feed_forward")) == pytest.approx(expected, rel=1e-3)
+            assert float(selected.sel(component="feed_forward")) == pytest.approx(expected, rel=1e-3)
 
 
 def test_a_network_in_another_format_has_no_differences_on_the_same_inputs() -> None:
     whole = network("gpt2")
-    found = td.compare(whole, copy.deepcopy(whole).to(torch.bfloat16), texts=PROMPTS, weights=False)
-    assert found.gaps is not None
-    assert bool(found.gaps.own_difference.isnull().all())
+    comparison = td.compare(whole, copy.deepcopy(whole).to(torch.bfloat16), texts=PROMPTS, weights=False)
+    assert comparison.gaps is not None
+    assert bool(comparison.gaps.own_difference.isnull().all())
 
 
 def table_of(differences: np.ndarray, scales: np.ndarray | None = None, elements: int = 100) -> xr.Dataset:
@@ -208,7 +210,7 @@ def test_the_error_of_a_scale_is_that_of_the_noise_beside_it() -> None:
     rng = np.random.default_rng(4)
     first = [rng.normal(size=(6, 8)) for _ in range(3)]
     noise = [0.01 * rng.normal(size=(6, 8)) * (1 + 4 * np.abs(tensor)) for tensor in first]
-    other = [1.25 * tensor + each for tensor, each in zip(first, noise, strict=True)]
+    other = [1.25 * tensor + entry for tensor, entry in zip(first, noise, strict=True)]
     pairs = [({"w": torch.tensor(one)}, {"w": torch.tensor(two)}) for one, two in zip(first, other, strict=True)]
     table = block_differences(pairs).table
     errors, widths = [], []
@@ -311,7 +313,7 @@ def test_updates_of_another_size_are_named_where_that_is_significant(ends: tuple
         },
         coords={"component": ["attention", "feed_forward"], "bound": ["low", "high"]},
     )
-    found = updates_finding(("a", "b"), table)
-    assert found is not None
-    assert found.text.endswith(words)
+    result = updates_finding(("a", "b"), table)
+    assert result is not None
+    assert result.text.endswith(words)
     assert updates_finding(("a", "b"), table.assign(update_quotient=table.update_quotient * 0 + 1.0)) is None

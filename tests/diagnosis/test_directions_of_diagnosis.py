@@ -41,14 +41,14 @@ def found(network: Any) -> Diagnosis:
     return td.diagnose(network, ids_of(), **ALONE)
 
 
-def tables_of(found: Diagnosis) -> tuple[xr.Dataset, xr.Dataset]:
-    assert isinstance(found.directions, xr.Dataset)
-    assert isinstance(found.sources, xr.Dataset)
-    return found.directions, found.sources
+def tables_of(result: Diagnosis) -> tuple[xr.Dataset, xr.Dataset]:
+    assert isinstance(result.directions, xr.Dataset)
+    assert isinstance(result.sources, xr.Dataset)
+    return result.directions, result.sources
 
 
 def words_of(verdict: Verdict) -> list[str]:
-    return [each.text for each in verdict.details if each.figure == "directions"]
+    return [detail.text for detail in verdict.details if detail.figure == "directions"]
 
 
 @pytest.mark.few(1)
@@ -131,7 +131,7 @@ def built(recipe: Any, frame: Frame | None = None, **settings: Any) -> list[str]
     canvas = blank(frame or Frame(depth=4, seed=2))
     recipe(canvas, **settings)
     ckpt = load(canvas.network, inputs=lambda count: {"idx": torch.randint(WORDS, VOCABULARY, (count, 9))})
-    texts = [{"idx": torch.tensor([each])} for each in prompts_of("even")]
+    texts = [{"idx": torch.tensor([entry])} for entry in prompts_of("even")]
     made = td.diagnose(ckpt, texts, sinks=(), **ALONE)
     words = words_of(made.verdict)
     short = source_in_short(made.sources)
@@ -278,14 +278,14 @@ def test_a_direction_that_no_head_writes_has_no_source() -> None:
     assert source_in_short(sources_of(contribution, component=0.9)) == ""
     assert source_in_short(sources_of(contribution, component=0.5)) != ""
     findings = directions_findings(table({(2, "attention"): 0.9}, text=0.4), sources_of(contribution, component=0.9))
-    assert not any("where heads add" in each.text for each in findings)
+    assert not any("where heads add" in finding.text for finding in findings)
 
 
 def test_images_have_an_article_of_their_own() -> None:
     directions, sources = table({(2, "attention"): 0.9}, text=0.4), sources_of([[0.5, 0.05, 0.05], [0.5, 0.1, 0.0]])
     for dataset in (directions, sources):
         dataset.attrs["prompt_noun"] = "image"
-    words = " ".join(each.text for each in directions_findings(directions, sources))
+    words = " ".join(finding.text for finding in directions_findings(directions, sources))
     words += source_in_short(sources) + summary_of(sources)
     assert "an image's own direction" in words
     assert "the tokens of an image share" in words

@@ -59,7 +59,7 @@ def texts(whole: Any) -> dict[str, list[int]]:
 
 
 def halved_of(networks: list[Any], texts: dict[str, Any]) -> HalvedParts:
-    ckpts = [td.load(each) for each in networks]
+    ckpts = [td.load(entry) for entry in networks]
     given = [[prepared(ckpt, ids, truncate=False, argument=name) for name, ids in texts.items()] for ckpt in ckpts]
     return halved_parts(ckpts, given, True, silent)
 
@@ -84,8 +84,8 @@ def test_the_change_is_that_of_a_network_whose_part_adds_half(
     for layer, part, name in ((2, "attention", "self_attn.o_proj"), (4, "feed_forward", "mlp.down_proj")):
         halved = copy.deepcopy(whole)
         halved.model.layers[layer - 1].get_submodule(name).weight.data *= 0.5
-        own = found.table.loss_change.isel(model=0).sel(layer=layer, part=part)
-        np.testing.assert_allclose(own, losses(halved) - losses(whole), atol=1e-5)
+        selected = found.table.loss_change.isel(model=0).sel(layer=layer, part=part)
+        np.testing.assert_allclose(selected, losses(halved) - losses(whole), atol=1e-5)
     gaps = found.table.loss_change[1] - found.table.loss_change[0]
     np.testing.assert_allclose(found.table.difference[0], gaps.mean("prompt"), atol=1e-12)
     half = 1.6710930 * gaps.std("prompt", ddof=1) / TEXTS**0.5  # Student's with 59 degrees of freedom
@@ -136,11 +136,11 @@ def noise(seed: int, parts: int = 60, texts: int = 14) -> HalvedParts:
 def test_chance_is_seldom_called_a_difference() -> None:
     """The largest of 60 differences by chance leaves nought out of its own 90 % interval nearly always."""
     drawn = [noise(seed) for seed in range(200)]
-    each = [float(one.table.difference_interval.sel(bound="low").max()) > 0 for one in drawn]
-    said = ["most differently" in halved_finding(("a", "b"), one, 0, 1e-7).text for one in drawn]
-    assert np.mean(each) > 0.8
-    assert np.mean(said) < 0.16
-    quiet = halved_finding(("a", "b"), drawn[said.index(False)], 0, 1e-7).text
+    entry = [float(one.table.difference_interval.sel(bound="low").max()) > 0 for one in drawn]
+    sentences = ["most differently" in halved_finding(("a", "b"), one, 0, 1e-7).text for one in drawn]
+    assert np.mean(entry) > 0.8
+    assert np.mean(sentences) < 0.16
+    quiet = halved_finding(("a", "b"), drawn[sentences.index(False)], 0, 1e-7).text
     assert quiet.startswith(
         "Halving one part changes the loss of b and a without significant differences. The largest is "
     )
@@ -155,7 +155,7 @@ def compared(whole: Any, texts: dict[str, list[int]]) -> Comparison:
 
 
 def said(comparison: Comparison) -> list[str]:
-    return [each.text for each in comparison.sentences if each.figure == "halved"]
+    return [sentence.text for sentence in comparison.sentences if sentence.figure == "halved"]
 
 
 @pytest.mark.slow
@@ -191,8 +191,8 @@ def test_the_page_shows_curves_of_the_models_that_have_a_loss(compared: Comparis
     page = page_of(compared)
     for ident in ("halved-attention", "halved-feed-forward", "halved-difference-attention"):
         assert f'id="{ident}"' in page
-    own = page[page.index('id="halved-attention"') :]
-    assert own.index("short") < own.index("halved-feed-forward")
+    direct = page[page.index('id="halved-attention"') :]
+    assert direct.index("short") < direct.index("halved-feed-forward")
     assert "How important is each part?" in page
     text = re.sub(r"(?s)<script.*?</script>|<style.*?</style>|<[^>]*>", " ", page)
     assert not re.search(r"\b(nan|inf|None)\b", text)
@@ -221,19 +221,19 @@ def test_parts_at_a_half_are_run_only_when_asked_for(whole: Any) -> None:
 @pytest.mark.slow
 def test_copies_of_a_text_make_nothing_surer(whole: Any) -> None:
     texts = {name: [5, 9, 33, 21, 60, 7] for name in "abc"}
-    found = td.compare(whole, llama_like(1, LAYERS), texts=texts, halved=True, weights=False, names=["a", "b"])
-    assert "too few texts for a confidence interval" in said(found)[0]
-    assert "κ′ is undefined because κ′ is not defined in both" in str(found)
-    assert "“b” and “c” repeat other texts and do not count" in str(found)
+    comparison = td.compare(whole, llama_like(1, LAYERS), texts=texts, halved=True, weights=False, names=["a", "b"])
+    assert "too few texts for a confidence interval" in said(comparison)[0]
+    assert "κ′ is undefined because κ′ is not defined in both" in str(comparison)
+    assert "“b” and “c” repeat other texts and do not count" in str(comparison)
     two = texts | {"b": [40, 2, 17]}
-    found = td.compare(whole, llama_like(1, LAYERS), texts=two, halved=True, weights=False)
+    comparison = td.compare(whole, llama_like(1, LAYERS), texts=two, halved=True, weights=False)
     without = td.compare(
         whole, llama_like(1, LAYERS), texts={name: two[name] for name in "ab"}, halved=True, weights=False
     )
-    assert found.halved is not None
+    assert comparison.halved is not None
     assert without.halved is not None
-    np.testing.assert_allclose(found.halved.difference, without.halved.difference, atol=1e-6)
+    np.testing.assert_allclose(comparison.halved.difference, without.halved.difference, atol=1e-6)
     np.testing.assert_allclose(
-        found.difference.update_quotient, without.difference.update_quotient, rtol=1e-4, equal_nan=True
+        comparison.difference.update_quotient, without.difference.update_quotient, rtol=1e-4, equal_nan=True
     )
-    assert bool(found.difference.consensus_relative_interval.isnull().all())
+    assert bool(comparison.difference.consensus_relative_interval.isnull().all())

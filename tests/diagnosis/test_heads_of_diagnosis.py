@@ -52,7 +52,7 @@ def test_levers_are_the_same_with_and_without_heads(network: Any, diagnosis: Dia
     xr.testing.assert_allclose(diagnosis.levers.table, without.levers.table, rtol=0, atol=1e-12)
     assert (diagnosis.levers.text, diagnosis.levers.answer) == (without.levers.text, without.levers.answer)
     assert without.heads_refused == "it was not requested"
-    assert not [each for each in without.verdict.details if "head" in each.text and each.figure == "components"]
+    assert not [detail for detail in without.verdict.details if "head" in detail.text and detail.figure == "components"]
 
 
 def effects_of(significant: dict[tuple[int, int], float], layers: int = 3, heads: int = 4) -> xr.Dataset:
@@ -138,7 +138,7 @@ def test_whether_the_balances_predict_is_said_as_it_is() -> None:
 
 
 def test_the_details_and_the_page_have_them(diagnosis: Diagnosis) -> None:
-    texts = [each.text for each in diagnosis.verdict.details]
+    texts = [detail.text for detail in diagnosis.verdict.details]
     assert any("of 12 heads were removed one at a time on 4 " in text for text in texts)
     assert any(text.startswith("The QK and OV balances of a head ") for text in texts)
     page = page_of(diagnosis)
@@ -150,7 +150,7 @@ def test_too_few_texts_are_refused_once(network: Any) -> None:
     diagnosis = td.diagnose(network, ids_of()[:2], baseline=None)
     assert diagnosis.heads_refused == diagnosis.levers_refused
     assert "at least 5 prompts" in diagnosis.heads_refused
-    assert not any("removed" in each.text for each in diagnosis.verdict.details)
+    assert not any("removed" in detail.text for detail in diagnosis.verdict.details)
 
 
 def test_without_known_heads_parts_are_tried_alone(
@@ -164,7 +164,7 @@ def test_without_known_heads_parts_are_tried_alone(
     assert isinstance(diagnosis.levers, Levers)
     xr.testing.assert_allclose(other.levers.table, diagnosis.levers.table, rtol=0, atol=1e-12)
     assert "an attention whose heads are known" in other.heads_refused
-    assert any(each.text.startswith("No single head was removed: ") for each in other.verdict.details)
+    assert any(detail.text.startswith("No single head was removed: ") for detail in other.verdict.details)
 
 
 def table_heads(layers: int) -> Any:

@@ -75,27 +75,29 @@ SPD = drawn(DIM, DIM, seed=1) @ drawn(DIM, DIM, seed=1).T + EYE
     ],
 )
 def test_known_value_maps(ov: torch.Tensor, identity: float | None, asymmetry: float | None, top: float | None) -> None:
-    found = distances(layer((SPD, ov)))
+    distance_values = distances(layer((SPD, ov)))
     V = ov.numpy()
     if np.any(V):
         multiple = max(np.trace(V), 0) / DIM
         by_hand = np.linalg.norm(V - multiple * np.eye(DIM)) / np.linalg.norm(V)
-        assert found["ov_identity"] == pytest.approx(by_hand, abs=1e-12)
-        assert found["ov_symmetric"] == pytest.approx(np.linalg.norm(V - V.T) / 2 / np.linalg.norm(V), abs=1e-12)
-    assert found["norm"] == pytest.approx(np.linalg.norm(V, 2), abs=1e-12)
+        assert distance_values["ov_identity"] == pytest.approx(by_hand, abs=1e-12)
+        assert distance_values["ov_symmetric"] == pytest.approx(
+            np.linalg.norm(V - V.T) / 2 / np.linalg.norm(V), abs=1e-12
+        )
+    assert distance_values["norm"] == pytest.approx(np.linalg.norm(V, 2), abs=1e-12)
     for name, expected in (("ov_identity", identity), ("ov_symmetric", asymmetry), ("ov_top_eigenvalue", top)):
         if expected is not None:
-            assert found[name] == pytest.approx(expected, abs=1e-12), name
-    assert found["ov_identity_per_head"] == pytest.approx(found["ov_identity"], abs=1e-7)
+            assert distance_values[name] == pytest.approx(expected, abs=1e-12), name
+    assert distance_values["ov_identity_per_head"] == pytest.approx(distance_values["ov_identity"], abs=1e-7)
 
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_the_identity_meets_the_theorem_of_its_mask(causal: bool) -> None:
-    found = distances(layer((drawn(DIM, DIM), EYE)), causal=causal)
-    own, other = ("asymptotic-5.1", "asymptotic-4.1") if causal else ("asymptotic-4.1", "asymptotic-5.1")
-    assert found["nearest"] == own
-    assert found[own] <= 1e-12
-    assert np.isnan(found[other])
+    distance_values = distances(layer((drawn(DIM, DIM), EYE)), causal=causal)
+    direct, other = ("asymptotic-5.1", "asymptotic-4.1") if causal else ("asymptotic-4.1", "asymptotic-5.1")
+    assert distance_values["nearest"] == direct
+    assert distance_values[direct] <= 1e-12
+    assert np.isnan(distance_values[other])
     random = distances(layer((drawn(DIM, DIM), drawn(DIM, DIM, seed=2))), causal=causal)
     assert min(random[name] for name in measured.STATEMENTS if not np.isnan(random[name])) > 0.3
 
@@ -109,11 +111,11 @@ def test_symmetric_values_with_a_simple_top_eigenvalue_meet_6_1_and_without_do_n
 
 def test_the_gradient_flow_asks_both_for_a_multiple_of_the_identity() -> None:
     assert distances(layer((3 * EYE, EYE)), causal=False)["asymptotic-3.2"] <= 1e-12
-    found = distances(layer((SPD, EYE)), causal=False)
+    distance_values = distances(layer((SPD, EYE)), causal=False)
     S = SPD.numpy()
     by_hand = np.linalg.norm(S - np.trace(S) / DIM * np.eye(DIM)) / np.linalg.norm(S)
-    assert found["asymptotic-3.2"] == found["qk_identity"] == pytest.approx(by_hand, abs=1e-12)
-    assert found["qk_positive"] == 0
+    assert distance_values["asymptotic-3.2"] == distance_values["qk_identity"] == pytest.approx(by_hand, abs=1e-12)
+    assert distance_values["qk_positive"] == 0
 
 
 def test_the_signs_of_positional_3_4_and_their_opposites() -> None:
@@ -133,20 +135,20 @@ def test_the_signs_of_positional_3_4_and_their_opposites() -> None:
 
 def test_the_form_A_is_measured_without_an_inverse() -> None:
     W, V = drawn(DIM, DIM, seed=3), drawn(DIM, DIM, seed=4)
-    found = distances(layer((W, V)), causal=False)
+    distance_values = distances(layer((W, V)), causal=False)
     A = W.numpy() @ np.linalg.inv(V.numpy().T)
-    assert found["a_negative"] == (np.linalg.eigvalsh(A + A.T) >= 0).mean()
+    assert distance_values["a_negative"] == (np.linalg.eigvalsh(A + A.T) >= 0).mean()
     B = V.numpy() @ W.numpy()
-    assert found["a_symmetric"] == pytest.approx(np.linalg.norm(B - B.T) / 2 / np.linalg.norm(B), abs=1e-12)
+    assert distance_values["a_symmetric"] == pytest.approx(np.linalg.norm(B - B.T) / 2 / np.linalg.norm(B), abs=1e-12)
     symmetric = np.linalg.solve(V.numpy(), (B + B.T) / 2)
     assert distances(layer((torch.tensor(symmetric), V)), causal=False)["positional-3.1"] <= 1e-9
 
 
 def test_positions_in_attention_leave_nothing_to_ask_of_A() -> None:
-    found = distances(layer((SPD, -SPD)), causal=False, positions=True)
+    distance_values = distances(layer((SPD, -SPD)), causal=False, positions=True)
     for name in (*measured.ASKED_OF_A, "positional-3.1", "positional-3.3", "positional-3.4"):
-        assert np.isnan(found[name])
-    assert not np.isnan(found["asymptotic-4.1"])
+        assert np.isnan(distance_values[name])
+    assert not np.isnan(distance_values["asymptotic-4.1"])
 
 
 def test_heads_that_weigh_alike_are_one_head() -> None:
@@ -162,19 +164,21 @@ def test_heads_that_weigh_alike_are_one_head() -> None:
     assert unlike["ov_identity"] <= 1e-12
     assert unlike["asymptotic-5.1"] == pytest.approx(by_hand, abs=1e-12)
     # Heads that differ do no harm where each has a multiple of the identity.
-    each = distances(layer((SPD, 0.3 * EYE), (other, 0.7 * EYE)))
-    assert each["heads_alike"] > 0.1
-    assert each["asymptotic-5.1"] <= 1e-7
+    entry = distances(layer((SPD, 0.3 * EYE), (other, 0.7 * EYE)))
+    assert entry["heads_alike"] > 0.1
+    assert entry["asymptotic-5.1"] <= 1e-7
     assert distances(layer((0 * SPD, parts), (0 * SPD, EYE - parts)))["asymptotic-5.1"] <= 1e-12
 
 
 @pytest.mark.parametrize("own", [0.0, 2.0, -1.0, 900.0])
 def test_the_prediction_is_the_growth_of_what_is_shared_against_what_is_own(own: float) -> None:
     V, other = drawn(DIM, DIM, seed=7), drawn(DIM, DIM, seed=8)
-    found = distances(layer((own / DIM * EYE, V), (TURN, other)))
+    distance_values = distances(layer((own / DIM * EYE, V), (TURN, other)))
     kept = V.numpy() / (1 + 20 * np.exp(-own)) + other.numpy() / 21
     shared = np.linalg.norm(np.eye(DIM) + V.numpy() + other.numpy()) ** 2
-    assert found["prediction"] == pytest.approx(np.log(shared / np.linalg.norm(np.eye(DIM) + kept) ** 2), abs=1e-10)
+    assert distance_values["prediction"] == pytest.approx(
+        np.log(shared / np.linalg.norm(np.eye(DIM) + kept) ** 2), abs=1e-10
+    )
 
 
 def test_the_prediction_has_the_sign_that_is_expected() -> None:
@@ -214,7 +218,7 @@ def test_the_audit_has_them_whatever_its_value_map() -> None:
 
 def told(distance: float, nearest: str = "asymptotic-5.1", layers: int = 2) -> xr.Dataset:
     """An audit all of whose layers are at one distance from one statement, by its hypothesis on OV."""
-    found = xr.Dataset(
+    result = xr.Dataset(
         {
             "hypothesis_distance": (("layer", "hypothesis"), np.full((layers, len(measured.HYPOTHESES)), 0.5)),
             "statement_distance": (("layer", "statement"), np.full((layers, len(measured.STATEMENTS)), 2.0)),
@@ -228,9 +232,9 @@ def told(distance: float, nearest: str = "asymptotic-5.1", layers: int = 2) -> x
             "statement": list(measured.STATEMENTS),
         },
     )
-    found.statement_distance.loc[{"statement": nearest}] = distance
-    found.hypothesis_distance.loc[{"hypothesis": "ov_identity"}] = distance
-    return found
+    result.statement_distance.loc[{"statement": nearest}] = distance
+    result.hypothesis_distance.loc[{"hypothesis": "ov_identity"}] = distance
+    return result
 
 
 def test_words_on_both_sides_of_the_threshold() -> None:
@@ -263,12 +267,12 @@ def test_the_rank_correlation_is_scipys_and_its_p_value_counts_orders() -> None:
     rng = np.random.default_rng(0)
     for count in (5, 7, 30):
         one, other = rng.normal(size=(2, count)).round(1)
-        found, p_value = rank_correlation(one, other)
-        assert found == pytest.approx(spearmanr(one, other).statistic, abs=1e-12)
+        computed, p_value = rank_correlation(one, other)
+        assert computed == pytest.approx(spearmanr(one, other).statistic, abs=1e-12)
         if count <= 7:
             orders = [abs(spearmanr(one, order).statistic) for order in permutations(other)] if count == 5 else None
             if orders is not None:
-                assert p_value == pytest.approx(np.mean(np.array(orders) >= abs(found) - 1e-9))
+                assert p_value == pytest.approx(np.mean(np.array(orders) >= abs(computed) - 1e-9))
         else:
             assert p_value == pytest.approx(spearmanr(one, other).pvalue, abs=0.02)
     assert all(np.isnan(rank_correlation(np.ones(6), np.arange(6.0))))
@@ -284,8 +288,8 @@ def test_the_weights_alone_tell_or_do_not() -> None:
         "The prediction from the weights is undefined because it, or what attention does, is equal in": 0 * up,
     }
     for words, seen in cases.items():
-        found = prediction_against_trace(table, seen)
-        assert found.words.startswith(words), found.words
+        result = prediction_against_trace(table, seen)
+        assert result.words.startswith(words), result.words
     few = prediction_against_trace(told(1.0, layers=5), np.array([0.0, 1, 2, 4, 3]))
     assert few.words.startswith("The weights alone do not significantly predict what attention does (Spearman ρ = 0.90")
     by_layer = xr.DataArray(np.append(9.0, up), dims="layer", coords={"layer": np.arange(11)})
@@ -297,9 +301,9 @@ def test_the_weights_alone_tell_or_do_not() -> None:
 
 @pytest.mark.parametrize(("layers", "told_apart"), [(4, False), (5, True)])
 def test_four_layers_are_too_few(layers: int, told_apart: bool) -> None:
-    found = prediction_against_trace(told(1.0, layers=layers), np.arange(float(layers)))
-    assert ("not tested because there are too few layers" in found.words) != told_apart
-    assert np.isnan(found.correlation) != told_apart
+    result = prediction_against_trace(told(1.0, layers=layers), np.arange(float(layers)))
+    assert ("not tested because there are too few layers" in result.words) != told_apart
+    assert np.isnan(result.correlation) != told_apart
     gaps = np.append(np.arange(float(layers)), np.nan)
     assert prediction_against_trace(told(1.0, layers=layers + 1), gaps).layers == tuple(range(1, layers + 1))
 

@@ -44,8 +44,8 @@ def left_behind(
     return within, torch.stack(means)
 
 
-def relative(found: torch.Tensor) -> torch.Tensor:
-    return relative_kappa(found[..., 1], found[..., 0])
+def relative(result: torch.Tensor) -> torch.Tensor:
+    return relative_kappa(result[..., 1], result[..., 0])
 
 
 @pytest.mark.parametrize("family", ["llama", pytest.param("bert", marks=pytest.mark.slow)])
@@ -61,8 +61,8 @@ def test_nine_of_ten_intervals_of_a_dozen_texts_hold_the_value_of_all(
         some = torch.randperm(POPULATION, generator=generator)[:TEXTS]
         between = gram_of_means(means[some])
         whole = relative(shares_of_sums(within[some], between, 0.0).kappa)
-        each = relative(shares_without_each(within[some], between, 0.0).kappa)
-        low, high = jackknife_interval(whole, each, CONFIDENCE)
+        entry = relative(shares_without_each(within[some], between, 0.0).kappa)
+        low, high = jackknife_interval(whole, entry, CONFIDENCE)
         held += bool(low <= truth <= high)
     assert 0.85 <= held / DRAWS <= 0.95
 
@@ -72,8 +72,8 @@ def test_the_interval_of_a_trace_is_that_of_what_its_texts_leave_behind(tiny: Ca
     within, means = left_behind(ckpt, prompts, packed=False)
     between = gram_of_means(means)
     whole = relative(shares_of_sums(within, between, 0.0).kappa)
-    each = relative(shares_without_each(within, between, 0.0).kappa)
+    entry = relative(shares_without_each(within, between, 0.0).kappa)
     table = trace(ckpt, prompts, sinks=(), packed=False).sel(site="feed_forward").isel(layer=-1)
     assert float(table.consensus_relative) == pytest.approx(float(whole), abs=1e-10)
-    expected = jackknife_interval(whole, each, 0.9).numpy()
+    expected = jackknife_interval(whole, entry, 0.9).numpy()
     assert table.consensus_relative_interval.values == pytest.approx(expected, abs=1e-9)

@@ -26,20 +26,20 @@ CASES = [(change, family) for change, (_, families) in CHANGES.items() for famil
 
 def differences(one: xr.Dataset, other: xr.Dataset) -> list[str]:
     """The variables that differ by more than rounding; of roots of differences, and of what V^-1 is in, by more."""
-    found = []
+    entries = []
     for name, values in one.items():
-        mine, theirs = values.values, other[name].values
-        if mine.dtype.kind not in "fc":
-            if not np.array_equal(mine, theirs):
-                found.append(str(name))
+        actual, reference = values.values, other[name].values
+        if actual.dtype.kind not in "fc":
+            if not np.array_equal(actual, reference):
+                entries.append(str(name))
             continue
         loose = 1e3 if name == "V_condition" else 1.0
-        allowed = loose * ROUNDING * np.nanmax(np.abs(mine[np.isfinite(mine)]), initial=1.0)
+        allowed = loose * ROUNDING * np.nanmax(np.abs(actual[np.isfinite(actual)]), initial=1.0)
         if name == "V_condition":
-            allowed *= np.max(mine[np.isfinite(mine)], initial=1.0)
-        if not np.allclose(mine, theirs, rtol=0, atol=allowed, equal_nan=True):
-            found.append(f"{name} by {np.nanmax(np.abs(mine - theirs)):.1e} (allowed {allowed:.1e})")
-    return found
+            allowed *= np.max(actual[np.isfinite(actual)], initial=1.0)
+        if not np.allclose(actual, reference, rtol=0, atol=allowed, equal_nan=True):
+            entries.append(f"{name} by {np.nanmax(np.abs(actual - reference)):.1e} (allowed {allowed:.1e})")
+    return entries
 
 
 @cache
@@ -49,19 +49,19 @@ def original(family: str, seed: int = 0) -> tuple[Any, torch.Tensor, xr.Dataset]
 
 
 def assert_nothing_changes(family: str, changes: list[str], seed: int) -> None:
-    network, before, mine = original(family)
+    network, before, actual = original(family)
     made = network
     for place, change in enumerate(changes):
         made = CHANGES[change][0](made, seed + place)
         if change == "permuted heads":
-            mine = mine.isel(head=head_order(network, seed + place)).assign_coords(head=mine["head"].values)
+            actual = actual.isel(head=head_order(network, seed + place)).assign_coords(head=actual["head"].values)
     # LLaMA's norm takes its mean square in float32, and a turn changes how that rounds.
     rounding = 1e-4 if "residual stream rotated" in changes else 1e-9
     after = output_of(made, IDS)
     torch.testing.assert_close(after, before, rtol=rounding, atol=rounding * float(before.abs().max()))
-    theirs = audit(load(made))
-    assert differences(mine, theirs) == []
-    assert theorems_in_words(mine).text == theorems_in_words(theirs).text
+    reference = audit(load(made))
+    assert differences(actual, reference) == []
+    assert theorems_in_words(actual).text == theorems_in_words(reference).text
 
 
 @pytest.mark.few(6)
@@ -69,7 +69,7 @@ def assert_nothing_changes(family: str, changes: list[str], seed: int) -> None:
 def test_no_number_depends_on_which_weights_are_stored(change: str, family: str) -> None:
     network = original(family)[0]
     pairs = zip(network.parameters(), CHANGES[change][0](network, 1).parameters(), strict=True)
-    assert any(not torch.equal(mine, theirs) for mine, theirs in pairs)
+    assert any(not torch.equal(actual, reference) for actual, reference in pairs)
     assert_nothing_changes(family, [change], 1)
 
 
@@ -89,8 +89,8 @@ def test_nor_on_several_changes_one_after_the_other(family: str, data: st.DataOb
 def test_the_conventions_of_the_papers_do_depend_on_it(change: str, convention: dict[str, object]) -> None:
     network = network_of("gpt2")
     made = CHANGES[change][0](network, 1)
-    mine, theirs = (audit(load(each), **convention) for each in (network, made))  # type: ignore[arg-type]
-    assert any(each.startswith("V_radius") for each in differences(mine, theirs))
+    actual, reference = (audit(load(entry), **convention) for entry in (network, made))  # type: ignore[arg-type]
+    assert any(difference.startswith("V_radius") for difference in differences(actual, reference))
 
 
 def test_what_layer_norm_takes_off_is_in_no_distance() -> None:
@@ -103,6 +103,6 @@ def test_what_layer_norm_takes_off_is_in_no_distance() -> None:
         block.attn.c_attn.bias.data -= added * (block.ln_1.bias.data / block.ln_1.weight.data).sum()
     before, after = output_of(network, IDS), output_of(made, IDS)
     torch.testing.assert_close(after, before, rtol=1e-9, atol=1e-9)
-    mine, theirs = audit(load(network)), audit(load(made))
+    actual, reference = audit(load(network)), audit(load(made))
     names = ["ov_norm", "hypothesis_distance", "statement_distance", "nearest_statement", "predicted_contraction"]
-    assert differences(mine[names], theirs[names]) == []
+    assert differences(actual[names], reference[names]) == []

@@ -56,13 +56,13 @@ def assert_the_same(family: str, changes: list[str], seed: int) -> None:
             )
     one, other = plain_diagnosis.verdict, changed_diagnosis.verdict
     assert (one.state, one.worst, one.layers) == (other.state, other.worst, other.layers)
-    assert [each.text for each in one.sentences] == [each.text for each in other.sentences]
+    assert [sentence.text for sentence in one.sentences] == [sentence.text for sentence in other.sentences]
     assert without_heads(one) == without_heads(other)
 
 
 def without_heads(verdict: Verdict) -> list[str]:
     """The details; which number a head has is no property of the function."""
-    return [re.sub(r"layer \d+ head \d+", "a head", each.text) for each in verdict.details]
+    return [re.sub(r"layer \d+ head \d+", "a head", detail.text) for detail in verdict.details]
 
 
 @pytest.mark.few(1)

@@ -37,17 +37,17 @@ _STRANGE = ["one CC=O two N#N", "C1CC1 three four five", "six O=C seven eight"]
 
 @pytest.mark.parametrize(("texts", "share"), [(_KNOWN, 0.0), (_STRANGE, 4 / 12)])
 def test_the_share_of_unknown_tokens_is_in_the_result_and_its_conditions(texts: list[str], share: float) -> None:
-    found = td.diagnose(_checkpoint(_tokenizer()), texts, levers=False)
-    assert found.trace.attrs["unknown_token_share"] == pytest.approx(share, abs=1e-12)
-    choice = next(each.choice for each in found.conventions if each.name == "Tokenization")
-    said = [each.text for each in found.verdict.details if "does not know" in each.text]
+    diagnosis = td.diagnose(_checkpoint(_tokenizer()), texts, levers=False)
+    assert diagnosis.trace.attrs["unknown_token_share"] == pytest.approx(share, abs=1e-12)
+    choice = next(convention.choice for convention in diagnosis.conventions if convention.name == "Tokenization")
+    sentences = [detail.text for detail in diagnosis.verdict.details if "does not know" in detail.text]
     if share:
         assert choice == "the model's own tokenizer; 33 % of the tokens are unknown to it"
-        assert said
-        assert said[0].startswith("The tokenizer does not know 33 % of the tokens")
+        assert sentences
+        assert sentences[0].startswith("The tokenizer does not know 33 % of the tokens")
     else:
         assert choice == "the model's own tokenizer"
-        assert not said
+        assert not sentences
 
 
 def test_few_unknown_tokens_are_a_condition_and_no_finding() -> None:

@@ -82,7 +82,7 @@ def _costs(budget: float = CHEAP) -> Costs:
 
 
 def _first_order(ckpt: Checkpoint, prompts: list[list[int]], where: int | None = None) -> tuple[Sensitivities, Any]:
-    packs = ckpt.packs([torch.tensor(each) for each in prompts])
+    packs = ckpt.packs([torch.tensor(prompt) for prompt in prompts])
     with ckpt.gated() as gated:
         return sensitivities(gated, packs, 4.0, silent, where), packs
 
@@ -90,20 +90,20 @@ def _first_order(ckpt: Checkpoint, prompts: list[list[int]], where: int | None =
 @pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
 def test_derivatives_are_those_of_differences(family: str) -> None:
     ckpt = load(_network(family))
-    found, packs = _first_order(ckpt, _ids(6))
-    assert found.kappa.shape == (5, 2)
+    computed, packs = _first_order(ckpt, _ids(6))
+    assert computed.kappa.shape == (5, 2)
     with ckpt.gated() as gated:
-        trials = Trials(gated, packs, found.where, 4.0)
-        for place in np.argsort(-np.abs(found.kappa), axis=None)[:10]:
+        trials = Trials(gated, packs, computed.where, 4.0)
+        for place in np.argsort(-np.abs(computed.kappa), axis=None)[:10]:
             layer, part = divmod(int(place), 2)
             above, below = (trials.of(layer + 1, part, alpha) for alpha in (1.01, 0.99))
             slope = (above.kappa_change.value - below.kappa_change.value) / 0.02
-            assert found.kappa[layer, part] == pytest.approx(slope, rel=0.05, abs=1e-6)
+            assert computed.kappa[layer, part] == pytest.approx(slope, rel=0.05, abs=1e-6)
             slope = (above.loss_change.value - below.loss_change.value) / 0.02
             if family == "bert":
-                assert np.isnan(found.loss[layer, part])
+                assert np.isnan(computed.loss[layer, part])
             else:
-                assert found.loss[layer, part] == pytest.approx(slope, rel=0.05, abs=1e-5)
+                assert computed.loss[layer, part] == pytest.approx(slope, rel=0.05, abs=1e-5)
 
 
 def test_derivatives_are_the_same_when_no_graph_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,25 +116,25 @@ def test_derivatives_are_the_same_when_no_graph_is_kept(monkeypatch: pytest.Monk
 
 
 def test_a_gate_behind_the_layer_that_is_read_does_nothing() -> None:
-    found, _ = _first_order(load(_network("llama")), _ids(6), where=3)
-    assert bool((found.kappa[3:] == 0).all())
-    assert bool((found.kappa[:3] != 0).all())
+    computed, _ = _first_order(load(_network("llama")), _ids(6), where=3)
+    assert bool((computed.kappa[3:] == 0).all())
+    assert bool((computed.kappa[:3] != 0).all())
 
 
 def test_kappa_and_loss_are_those_of_the_network() -> None:
     network = _network("llama")
     prompts = _ids(6)
-    found, _ = _first_order(ckpt := load(network), prompts)
-    states = [ckpt.states(torch.tensor(each)).feed_forward for each in prompts]
+    computed, _ = _first_order(ckpt := load(network), prompts)
+    states = [ckpt.states(torch.tensor(prompt)).feed_forward for prompt in prompts]
     for depth in range(6):
-        own = shares([each[depth] for each in states]).kappa
-        assert found.consensus[depth] == pytest.approx(float(own), rel=1e-9)
+        kappa = shares([state[depth] for state in states]).kappa
+        assert computed.consensus[depth] == pytest.approx(float(kappa), rel=1e-9)
     with ckpt.gated() as gated:
-        trials = Trials(gated, ckpt.packs([torch.tensor(each) for each in prompts]), 5, 1e6)
+        trials = Trials(gated, ckpt.packs([torch.tensor(prompt) for prompt in prompts]), 5, 1e6)
         losses = trials.plain.losses
     with torch.no_grad():
-        theirs = [float(network(torch.tensor([each]), labels=torch.tensor([each])).loss) for each in prompts]
-    assert sorted(losses.tolist()) == pytest.approx(sorted(theirs), rel=1e-6)
+        reference = [float(network(torch.tensor([prompt]), labels=torch.tensor([prompt])).loss) for prompt in prompts]
+    assert sorted(losses.tolist()) == pytest.approx(sorted(reference), rel=1e-6)
 
 
 BRANCHES: dict[str, Callable[[Any, int], tuple[nn.Module, nn.Module]]] = {
@@ -214,7 +214,7 @@ class Averaging(nn.Module):
         with torch.random.fork_rng():
             torch.manual_seed(5)
             self.table = nn.Embedding(500, dim)
-            self.blocks = nn.ModuleList([_Block(each, dim) for each in strengths])
+            self.blocks = nn.ModuleList([_Block(strength, dim) for strength in strengths])
 
     def forward(self, idx: Tensor) -> Tensor:
         x = self.table(idx)
@@ -233,21 +233,21 @@ def _prompts(count: int = 12) -> list[dict[str, Tensor]]:
 
 
 def test_a_collapse_that_one_layer_makes_is_traced_to_it() -> None:
-    found = td.levers(_averaging([0.02, 0.02, 0.02, 2.5, 0.02]), _prompts())
-    assert found.answer == "one part does it, at an unknown cost"
-    assert "A single part causes most of the similarity:" not in found.text
-    assert "at an unknown cost: the attention of layer 4." in found.text
-    assert found.where == 5
-    assert 0.2 < found.kappa < 0.6
-    assert found.text == str(found)
-    assert "the attention of layer 4. Scaled to α = 0, it lowers similarity κ after layer 5 from" in found.text
-    assert "Whether that helps is not measured because" in found.text
-    first = found.table.isel(candidate=1)
+    lever_table = td.levers(_averaging([0.02, 0.02, 0.02, 2.5, 0.02]), _prompts())
+    assert lever_table.answer == "one part does it, at an unknown cost"
+    assert "A single part causes most of the similarity:" not in lever_table.text
+    assert "at an unknown cost: the attention of layer 4." in lever_table.text
+    assert lever_table.where == 5
+    assert 0.2 < lever_table.kappa < 0.6
+    assert lever_table.text == str(lever_table)
+    assert "the attention of layer 4. Scaled to α = 0, it lowers similarity κ after layer 5 from" in lever_table.text
+    assert "Whether that helps is not measured because" in lever_table.text
+    first = lever_table.table.isel(candidate=1)
     assert (int(first.candidate_layer), str(first.candidate_part.values), float(first.alpha)) == (4, "attention", 0.0)
     assert bool(first.verified)
-    assert found.kappa + float(first.kappa_change) < 0.06
+    assert lever_table.kappa + float(first.kappa_change) < 0.06
     assert float(first.kappa_interval.sel(bound="high")) < 0
-    assert int(found.table.consensus_sensitivity.sel(component="attention").values.argmax()) == 3
+    assert int(lever_table.table.consensus_sensitivity.sel(component="attention").values.argmax()) == 3
 
 
 def test_a_part_that_writes_far_beyond_the_states_is_tried_though_it_has_no_derivative() -> None:
@@ -294,19 +294,19 @@ def test_parts_to_try_are_those_of_derivatives_and_of_the_layer_that_rises() -> 
 
 
 def test_a_collapse_that_all_layers_make_has_no_single_lever() -> None:
-    found = td.levers(_averaging([0.7] * 6), _prompts())
-    assert found.answer == ALL_LAYERS
-    assert found.kappa > 0.9
-    assert "No single part helps" in found.text
-    assert "a single part causes" not in found.text.lower()
-    assert float(-found.table.kappa_change.min()) < SHARE * found.kappa
+    lever_table = td.levers(_averaging([0.7] * 6), _prompts())
+    assert lever_table.answer == ALL_LAYERS
+    assert lever_table.kappa > 0.9
+    assert "No single part helps" in lever_table.text
+    assert "a single part causes" not in lever_table.text.lower()
+    assert float(-lever_table.table.kappa_change.min()) < SHARE * lever_table.kappa
 
 
 def test_a_collapse_that_some_layers_make_is_not_said_of_all() -> None:
-    found = td.levers(_averaging([1e-3, 1.5, 1e-3, 1e-3, 1.5, 1e-3, 1.5, 1e-3]), _prompts())
-    assert found.answer == "some layers do it and no single part helps"
-    assert "No single part helps, and 3 of 8 layers contribute (layers 2, 5, 7)." in found.text
-    assert "all layers" not in found.text
+    lever_table = td.levers(_averaging([1e-3, 1.5, 1e-3, 1e-3, 1.5, 1e-3, 1.5, 1e-3]), _prompts())
+    assert lever_table.answer == "some layers do it and no single part helps"
+    assert "No single part helps, and 3 of 8 layers contribute (layers 2, 5, 7)." in lever_table.text
+    assert "all layers" not in lever_table.text
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_more_than_all_of_kappa_is_no_share_of_it() -> None:
 
 @pytest.mark.parametrize(("name", "needed"), [("line, width 16", True), ("nothing, width 16, short prompts", False)])
 def test_nothing_is_said_to_need_nothing_beside_a_collapse_that_kappa_does_not_see(name: str, needed: bool) -> None:
-    built = next(each for each in BUILT if each.name == name)
+    built = next(entry for entry in BUILT if entry.name == name)
     diagnosis = td.diagnose(built.checkpoint(), built.prompts(), **ALONE)
     assert (diagnosis.verdict.state == "rank collapse") == needed
     assert isinstance(diagnosis.levers, Levers)
@@ -352,84 +352,86 @@ def test_nothing_is_said_to_need_nothing_beside_a_collapse_that_kappa_does_not_s
 
 
 def test_a_collapse_on_the_way_counts_too() -> None:
-    found = td.levers(_averaging([0.01] * 5), _prompts())
+    lever_table = td.levers(_averaging([0.01] * 5), _prompts())
     states: tuple[Any, ...] = ("spread", "consensus", "consensus", "spread", "spread")
     undone = Verdict("spread", Worst("consensus", 2, (2, 3)), states, (), ())
     beginning = (
         "No lever was tried for the consensus after layers 2–3 because κ was read after layer 5. Similarity κ aft"
     )
-    assert in_view_of(found, undone).text.startswith(beginning)
+    assert in_view_of(lever_table, undone).text.startswith(beginning)
     stored = replace(
-        found,
-        text=found.text.replace("No change is needed to avoid consensus. ", "Nothing needs doing about consensus: "),
+        lever_table,
+        text=lever_table.text.replace(
+            "No change is needed to avoid consensus. ", "Nothing needs doing about consensus: "
+        ),
     )
     assert "Nothing needs doing" not in in_view_of(stored, undone).text  # as earlier versions wrote it
     healthy = Verdict("spread", Worst("spread", 2, (2,)), ("spread",) * 5, (), ())
-    assert in_view_of(found, healthy) is found
+    assert in_view_of(lever_table, healthy) is lever_table
 
 
 def test_nothing_needs_doing_where_tokens_stay_apart() -> None:
-    found = td.levers(_averaging([0.01] * 5), _prompts())
-    assert found.answer == "nothing needs doing"
-    assert abs(found.kappa) < LITTLE
-    assert "share little" in found.text
+    lever_table = td.levers(_averaging([0.01] * 5), _prompts())
+    assert lever_table.answer == "nothing needs doing"
+    assert abs(lever_table.kappa) < LITTLE
+    assert "share little" in lever_table.text
 
 
 def test_the_effect_that_is_reported_is_measured_on_texts_that_did_not_choose_it() -> None:
     ckpt, prompts = _averaging([0.02, 2.5]), _prompts(7)
-    found = td.levers(ckpt, prompts, candidates=1)
-    assert found.table.found_on.values.tolist() == ["prompt 2", "prompt 4", "prompt 6"]
-    assert found.table.measured_on.values.tolist() == ["prompt 1", "prompt 3", "prompt 5", "prompt 7"]
+    lever_table = td.levers(ckpt, prompts, candidates=1)
+    assert lever_table.table.found_on.values.tolist() == ["prompt 2", "prompt 4", "prompt 6"]
+    assert lever_table.table.measured_on.values.tolist() == ["prompt 1", "prompt 3", "prompt 5", "prompt 7"]
 
     def kappa(network: Checkpoint) -> float:
-        return float(shares([network.states(each).feed_forward[-1] for each in prompts[::2]]).kappa)
+        return float(shares([network.states(prompt).feed_forward[-1] for prompt in prompts[::2]]).kappa)
 
-    assert found.kappa == pytest.approx(kappa(ckpt), rel=1e-5)
+    assert lever_table.kappa == pytest.approx(kappa(ckpt), rel=1e-5)
     changes = [kappa(_averaging([0.02, strength])) - kappa(ckpt) for strength in (1.25, 0.0)]
-    assert found.table.kappa_change.values == pytest.approx(changes, rel=1e-4)
+    assert lever_table.table.kappa_change.values == pytest.approx(changes, rel=1e-4)
 
 
 def test_what_the_answer_names_is_measured_at_every_depth_by_what_if() -> None:
     ckpt, prompts = _averaging([0.02, 2.5]), _prompts(7)
-    found = td.levers(ckpt, prompts, candidates=1, sinks=())
-    assert found.best is not None
-    assert found.effect is not None
-    assert found.changes == {"layer 2 attention": float(found.table.alpha[found.best])}
-    changed = ckpt.under(found.changes)
+    lever_table = td.levers(ckpt, prompts, candidates=1, sinks=())
+    assert lever_table.best is not None
+    assert lever_table.effect is not None
+    assert lever_table.changes == {"layer 2 attention": float(lever_table.table.alpha[lever_table.best])}
+    changed = ckpt.under(lever_table.changes)
     measured = {f"prompt {number}": prompts[number - 1] for number in (1, 3, 5, 7)}
-    both = [td.trace(each, measured, sinks=()).sel(site="feed_forward") for each in (ckpt, changed)]
-    own = found.effect.sel(site="feed_forward")
+    both = [td.trace(entry, measured, sinks=()).sel(site="feed_forward") for entry in (ckpt, changed)]
+    selected = lever_table.effect.sel(site="feed_forward")
     for name in ("consensus_within", "centred_cos2"):
-        np.testing.assert_allclose(own[name], [each[name] for each in both], atol=1e-12)
+        np.testing.assert_allclose(selected[name], [entry[name] for entry in both], atol=1e-12)
     gap = float(both[1].consensus_within[-1] - both[0].consensus_within[-1])
-    assert float(found.table.kappa_change[found.best]) == pytest.approx(gap, rel=1e-6)
-    assert float(own.consensus_within_difference[-1]) == pytest.approx(gap, rel=1e-9)
+    assert float(lever_table.table.kappa_change[lever_table.best]) == pytest.approx(gap, rel=1e-6)
+    assert float(selected.consensus_within_difference[-1]) == pytest.approx(gap, rel=1e-9)
 
 
 def test_levers_are_read_as_their_dataset() -> None:
-    found = td.levers(load(_network("gpt2")), _ids(5), candidates=1)
-    row = found.sel(layer=2, component="attention")
-    assert float(row.loss_sensitivity) == float(found["loss_sensitivity"][1, 0])
-    assert float(row.loss_sensitivity) == float(found.table.loss_sensitivity[1, 0])
-    assert found.sizes["layer"] == len(found.layer)
-    assert copy.deepcopy(found).text == pickle.loads(pickle.dumps(found)).text == found.text  # noqa: S301  # our own
+    lever_table = td.levers(load(_network("gpt2")), _ids(5), candidates=1)
+    row = lever_table.sel(layer=2, component="attention")
+    assert float(row.loss_sensitivity) == float(lever_table["loss_sensitivity"][1, 0])
+    assert float(row.loss_sensitivity) == float(lever_table.table.loss_sensitivity[1, 0])
+    assert lever_table.sizes["layer"] == len(lever_table.layer)
+    assert copy.deepcopy(lever_table).text == pickle.loads(pickle.dumps(lever_table)).text == lever_table.text  # noqa: S301  # our own
     with pytest.raises(AttributeError, match="no_such"):
-        _ = found.no_such
+        _ = lever_table.no_such
 
 
 def test_what_the_answer_does_not_name_is_not_measured_again() -> None:
-    found = td.levers(_averaging([0.01] * 5), _prompts())
-    assert "share little" in found.text
-    assert (found.best, found.effect, found.changes) == (None, None, {})
+    lever_table = td.levers(_averaging([0.01] * 5), _prompts())
+    assert "share little" in lever_table.text
+    assert (lever_table.best, lever_table.effect, lever_table.changes) == (None, None, {})
 
 
 def test_a_network_with_a_head_has_a_cost() -> None:
     network = _network("gpt2")
-    found = td.levers(load(network), _ids(8), candidates=2)
-    assert bool(np.isfinite(found.table.loss_sensitivity).all())
-    assert bool(np.isfinite(found.table.loss_interval).all())
-    assert re.search(r"the loss by [+−0-9.]+ \(95 % CI .*\) nats\. ", found.text)
-    assert {each.name for each in found.conventions} >= {"gate", "texts", "intervals", "verdict"}
+    lever_table = td.levers(load(network), _ids(8), candidates=2)
+    assert bool(np.isfinite(lever_table.table.loss_sensitivity).all())
+    assert bool(np.isfinite(lever_table.table.loss_interval).all())
+    assert re.search(r"the loss by [+−0-9.]+ \(95 % CI .*\) nats\. ", lever_table.text)
+    assert {convention.name for convention in lever_table.conventions} >= {"gate", "texts", "intervals", "verdict"}
 
 
 def _trial(change: float, cost: float, *, resolved: bool = True) -> Trial:
@@ -509,13 +511,13 @@ def test_a_loss_that_is_passed_decides_which_part_helps() -> None:
         return given(ids).logits.square().mean()
 
     plain = levers_of(network, prompts)
-    found = levers_of(network, prompts, loss=loss, budget=1e6)
-    np.testing.assert_allclose(found.kappa_change, plain.kappa_change, atol=1e-12)
-    assert bool(found.loss_sensitivity.isnull().all())
-    assert bool(found.loss_interval.isnull().all())
-    assert (plain.table.attrs["loss_unit"], found.table.attrs["loss_unit"]) == ("nats", "")
-    for place in range(found.table.sizes["candidate"]):
-        row = found.table.isel(candidate=place)
+    result = levers_of(network, prompts, loss=loss, budget=1e6)
+    np.testing.assert_allclose(result.kappa_change, plain.kappa_change, atol=1e-12)
+    assert bool(result.loss_sensitivity.isnull().all())
+    assert bool(result.loss_interval.isnull().all())
+    assert (plain.table.attrs["loss_unit"], result.table.attrs["loss_unit"]) == ("nats", "")
+    for place in range(result.table.sizes["candidate"]):
+        row = result.table.isel(candidate=place)
         block = (changed := copy.deepcopy(network)).model.layers[int(row.candidate_layer) - 1]
         part = block.self_attn.o_proj if row.candidate_part.item() == "attention" else block.mlp.down_proj
         with torch.no_grad():
@@ -625,18 +627,18 @@ def test_the_advice_says_the_same_without_symbols() -> None:
 
 
 def test_the_advice_of_a_diagnosis_does_not_contradict_its_state() -> None:
-    found = td.levers(_averaging([0.01] * 5), _prompts())
+    lever_table = td.levers(_averaging([0.01] * 5), _prompts())
     states: tuple[Any, ...] = ("spread",) * 4
     sick = Verdict("rank collapse", Worst("rank collapse", 5, (5,)), (*states, "rank collapse"), (), ())
-    advice = advice_finding(in_view_of(found, sick), sick).text
+    advice = advice_finding(in_view_of(lever_table, sick), sick).text
     assert advice.startswith("No lever was tried for the rank collapse after layer 5. Similarity does not measure a ")
     assert "No change is needed" not in advice
-    causing = replace(found, answer=ALL_LAYERS, advice="No single part helps, and all layers contribute.")
+    causing = replace(lever_table, answer=ALL_LAYERS, advice="No single part helps, and all layers contribute.")
     advice = advice_finding(in_view_of(causing, sick), sick).text
     assert advice.startswith("No single part helps, and all layers contribute. Similarity does not measure a ")
     assert advice.endswith(", so nothing was tried for it.")
     healthy = Verdict("spread", Worst("spread", 2, (2,)), ("spread",) * 5, (), ())
-    assert advice_finding(in_view_of(found, healthy), healthy).text == found.advice
+    assert advice_finding(in_view_of(lever_table, healthy), healthy).text == lever_table.advice
     assert advice_finding(Refused("it is streamed"), healthy).text == "Nothing was tried: it is streamed."
 
 
@@ -654,32 +656,34 @@ def test_kappa_is_read_at_the_end_unless_it_is_flat_there(end: float, where: int
 
 def test_the_jackknife_is_that_of_a_loop() -> None:
     values = torch.tensor([0.3, 0.9, 0.4, 0.7], dtype=torch.float64)
-    found = jackknife_t(lambda prompts: float(values[prompts].var()), 4)
+    result = jackknife_t(lambda prompts: float(values[prompts].var()), 4)
     left = [float(values[[other for other in range(4) if other != place]].var()) for place in range(4)]
-    pseudo = [4 * float(values.var()) - 3 * each for each in left]
+    pseudo = [4 * float(values.var()) - 3 * entry for entry in left]
     half = 3.182446 * np.std(pseudo, ddof=1) / 2
-    assert (found.low, found.high) == pytest.approx((found.value - half, found.value + half), rel=1e-6)
+    assert (result.low, result.high) == pytest.approx((result.value - half, result.value + half), rel=1e-6)
 
 
 def test_the_jackknife_of_a_biased_number_stands_around_its_own_estimate() -> None:
     """As every other interval of a diagnosis does: a variance over n and not n − 1 comes out too small."""
     values = torch.tensor([0.3, 0.9, 0.4, 0.7], dtype=torch.float64)
-    found = jackknife_t(lambda prompts: float(values[prompts].var(correction=0)), 4)
-    assert found.value == pytest.approx(0.75 * float(values.var()), rel=1e-14)
-    assert (found.low + found.high) / 2 == pytest.approx(float(values.var()), rel=1e-13)  # what the jackknife corrects
+    result = jackknife_t(lambda prompts: float(values[prompts].var(correction=0)), 4)
+    assert result.value == pytest.approx(0.75 * float(values.var()), rel=1e-14)
+    assert (result.low + result.high) / 2 == pytest.approx(
+        float(values.var()), rel=1e-13
+    )  # what the jackknife corrects
 
 
 def _marks(network: Any) -> list[Any]:
-    hooks = [(len(each._forward_hooks), len(each._forward_pre_hooks)) for each in network.modules()]
-    flags = [(each.requires_grad, each.grad is None) for each in network.parameters()]
-    return [hooks, flags, [each.training for each in network.modules()], network.config.use_cache]
+    hooks = [(len(module._forward_hooks), len(module._forward_pre_hooks)) for module in network.modules()]
+    flags = [(parameter.requires_grad, parameter.grad is None) for parameter in network.parameters()]
+    return [hooks, flags, [module.training for module in network.modules()], network.config.use_cache]
 
 
 def test_the_network_is_as_it_was_also_after_an_error() -> None:
     network = _network("gpt2", dtype=torch.float32).train()
     next(network.parameters()).requires_grad_(False)
     ckpt = load(network)
-    before, weights = _marks(network), [each.clone() for each in network.parameters()]
+    before, weights = _marks(network), [parameter.clone() for parameter in network.parameters()]
     td.levers(ckpt, _ids(5), candidates=1)
     assert _marks(network) == before
 
@@ -757,9 +761,9 @@ def test_a_diagnosis_has_the_levers_or_says_why_not() -> None:
 def test_tokens_left_out_do_not_count() -> None:
     """κ without the first token, recomputed from the states."""
     ckpt, prompts = load(_network("llama")), _ids(7)
-    found = td.levers(ckpt, prompts, candidates=1, sinks=[0])
-    kept = [ckpt.states(torch.tensor(each)).feed_forward[found.where, 1:] for each in prompts[::2]]
-    assert found.kappa == pytest.approx(float(shares(kept).kappa), rel=1e-9)
+    lever_table = td.levers(ckpt, prompts, candidates=1, sinks=[0])
+    kept = [ckpt.states(torch.tensor(prompt)).feed_forward[lever_table.where, 1:] for prompt in prompts[::2]]
+    assert lever_table.kappa == pytest.approx(float(shares(kept).kappa), rel=1e-9)
     with pytest.raises(ArgumentValueError, match="sinks: expected positions from 0 to"):
         td.levers(ckpt, prompts, sinks=[99])
 
@@ -802,9 +806,9 @@ def test_the_head_of_stored_weights_is_that_of_the_live_network(family: str, tmp
 
 def test_a_base_model_without_its_head_has_no_cost(tmp_path: Any) -> None:
     _network("gpt_neox", head=False, dtype=torch.float32).save_pretrained(tmp_path)
-    found = td.levers(load(tmp_path), _ids(5), candidates=1)
-    assert bool(found.table.loss_change.isnull().all())
-    assert bool(np.isfinite(found.table.consensus_sensitivity).all())
+    lever_table = td.levers(load(tmp_path), _ids(5), candidates=1)
+    assert bool(lever_table.table.loss_change.isnull().all())
+    assert bool(np.isfinite(lever_table.table.consensus_sensitivity).all())
 
 
 def test_half_precision_works(tmp_path: Any) -> None:
@@ -824,13 +828,13 @@ def test_other_networks_have_levers_too(family: str) -> None:
         prompts: Any = [{"pixel_values": torch.randn(1, 3, 12, 12, generator=generator)} for _ in range(5)]
     else:
         prompts = _ids(5)
-    found = td.levers(load(network, half=half), prompts, candidates=1)
-    there = found.table.consensus_sensitivity.sel(
+    lever_table = td.levers(load(network, half=half), prompts, candidates=1)
+    there = lever_table.table.consensus_sensitivity.sel(
         component="attention" if family == "mamba" else ["attention", "feed_forward"]
     )
     assert bool(np.isfinite(there).all())
-    assert found["loss_sensitivity"].equals(found.loss_sensitivity)
-    assert found.consensus_sensitivity.dims == ("layer", "component")
+    assert lever_table["loss_sensitivity"].equals(lever_table.loss_sensitivity)
+    assert lever_table.consensus_sensitivity.dims == ("layer", "component")
 
 
 TEXTS = (
@@ -850,10 +854,10 @@ TEXTS = (
 @pytest.mark.slow
 @pytest.mark.pretrained
 def test_on_smollm2_nothing_cheap_helps() -> None:
-    found = td.levers(td.load("smollm2"), TEXTS)
-    assert found.answer == "nothing needs doing"
-    cheap = found.table.loss_change <= CHEAP
-    assert float((-found.table.kappa_change).where(cheap, 0.0).max()) < 0.2 * found.kappa
+    lever_table = td.levers(td.load("smollm2"), TEXTS)
+    assert lever_table.answer == "nothing needs doing"
+    cheap = lever_table.table.loss_change <= CHEAP
+    assert float((-lever_table.table.kappa_change).where(cheap, 0.0).max()) < 0.2 * lever_table.kappa
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,8 @@ def compared(case: Planted) -> Comparison:
     return td.compare(case.whole, case.other, texts=PROMPTS, heads=False)
 
 
-def located(found: Comparison) -> tuple[int | None, str | None, int | None]:
-    return found.first_layer, found.first_part, found.first_head
+def located(result: Comparison) -> tuple[int | None, str | None, int | None]:
+    return result.first_layer, result.first_part, result.first_head
 
 
 def is_located(case: Planted) -> bool:
@@ -83,16 +83,16 @@ def test_the_head_that_differs_alone_is_named_by_its_circuits() -> None:
     assert comparison.weights is not None
     one, two = (td.load(network).attention(case.layer) for network in (case.whole, case.other))
     gain = [weights.norm_gain.double()[:, None] for weights in (one, two) if weights.norm_gain is not None]
-    values = [each * weights.value_per_head.double() for each, weights in zip(gain, (one, two), strict=True)]
+    values = [entry * weights.value_per_head.double() for entry, weights in zip(gain, (one, two), strict=True)]
     products = [
         (value - value.mean(dim=-2, keepdim=True)) @ weights.output.double()
         for value, weights in zip(values, (one, two), strict=True)
     ]
     for head in range(HEADS):
         a, b = (product[head] for product in products)
-        own = comparison.weights.isel(other=0).sel(layer=case.layer, head=head)
-        assert float(own.head_ov_difference) == pytest.approx(float((b - a).norm() / a.norm()), rel=1e-8)
-        assert float(own.head_ov_scale) == pytest.approx(float((a * b).sum() / a.square().sum()), rel=1e-8)
+        selected = comparison.weights.isel(other=0).sel(layer=case.layer, head=head)
+        assert float(selected.head_ov_difference) == pytest.approx(float((b - a).norm() / a.norm()), rel=1e-8)
+        assert float(selected.head_ov_scale) == pytest.approx(float((a * b).sum() / a.square().sum()), rel=1e-8)
     assert "In which heads does OV of" in page_of(comparison)
 
 
@@ -111,9 +111,9 @@ def test_a_head_that_was_replaced_by_a_much_larger_one_is_named() -> None:
 
 
 def test_damage_of_all_heads_names_the_part() -> None:
-    found = compared(planted("bert", "part × 1.1", "noise of 1 %", 2))
-    assert (found.first_part, found.first_head) == ("attention", None)
-    assert "alone differs" not in str(found)
+    comparison = compared(planted("bert", "part × 1.1", "noise of 1 %", 2))
+    assert (comparison.first_part, comparison.first_head) == ("attention", None)
+    assert "alone differs" not in str(comparison)
 
 
 @pytest.mark.few(1)
@@ -259,16 +259,16 @@ def test_a_layer_that_one_of_them_lacks_is_named(family: str, layer: int, backgr
     whole = healthy(family, 2)
     other = copy.deepcopy(whole)
     BACKGROUNDS[background](other, torch.Generator().manual_seed(1))
-    found = td.compare(whole, without_layer(other, layer), texts=PROMPTS, names=["a", "b"], heads=False)
-    assert (found.first_layer, found.first_part) == (layer, "attention")
-    assert f"b lacks layer {layer} of a; the matrices of its other blocks are the same up to 0.0" in str(found)
+    comparison = td.compare(whole, without_layer(other, layer), texts=PROMPTS, names=["a", "b"], heads=False)
+    assert (comparison.first_layer, comparison.first_part) == (layer, "attention")
+    assert f"b lacks layer {layer} of a; the matrices of its other blocks are the same up to 0.0" in str(comparison)
     back = td.compare(without_layer(other, layer), whole, texts=PROMPTS, names=["b", "a"], heads=False)
     assert f"b lacks layer {layer} of a; " in str(back)
-    assert "Relative to the residual stream" not in str(found)  # layers of one relative depth are different ones
+    assert "Relative to the residual stream" not in str(comparison)  # layers of one relative depth are different ones
 
 
 def test_a_network_of_another_depth_lacks_no_layer_of_an_unlike_one() -> None:
-    found = td.compare(healthy("gpt2", 1), without_layer(healthy("gpt2", 2), 2), texts=PROMPTS, heads=False)
-    assert "lacks layer" not in str(found)
-    assert found.partings[0] is not None
-    assert found.partings[0].missing == ()
+    comparison = td.compare(healthy("gpt2", 1), without_layer(healthy("gpt2", 2), 2), texts=PROMPTS, heads=False)
+    assert "lacks layer" not in str(comparison)
+    assert comparison.partings[0] is not None
+    assert comparison.partings[0].missing == ()

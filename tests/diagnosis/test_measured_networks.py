@@ -83,8 +83,8 @@ def rows_at(*ends: float) -> list[MeasuredNetwork]:
     return [replace(first, name=str(place), layers=99, consensus_relative=end) for place, end in enumerate(ends)]
 
 
-def said(found: Diagnosis, ckpt: Checkpoint, rows: list[MeasuredNetwork]) -> str:
-    finding = yardstick_finding(found.trace, found.baseline, ckpt, rows)
+def said(result: Diagnosis, ckpt: Checkpoint, rows: list[MeasuredNetwork]) -> str:
+    finding = yardstick_finding(result.trace, result.baseline, ckpt, rows)
     return "" if finding is None else finding.text
 
 
@@ -111,9 +111,9 @@ def test_too_few_networks_or_others_are_no_range(found: Diagnosis, ckpt: Checkpo
     assert said(found, ckpt, images) == ""
     facts = ckpt.architecture
     sizes = {"layers": facts.layers, "heads": facts.heads, "dim": facts.dim, "parameters": facts.parameters}
-    own = replace(rows_at(0.3)[0], **sizes)
-    assert said(found, ckpt, [*rows_at(0.1, 0.2), own]) == ""
-    assert "3 other trained networks" in said(found, ckpt, [*rows_at(0.1, 0.2, 0.25), own])
+    replaced = replace(rows_at(0.3)[0], **sizes)
+    assert said(found, ckpt, [*rows_at(0.1, 0.2), replaced]) == ""
+    assert "3 other trained networks" in said(found, ckpt, [*rows_at(0.1, 0.2, 0.25), replaced])
 
 
 def test_a_diagnosis_is_added_and_replaced(found: Diagnosis, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

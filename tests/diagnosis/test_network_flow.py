@@ -55,12 +55,12 @@ def attention_of_the_network(checkpoint, layer, normed):
 def test_on_the_sphere_the_field_is_the_tangent_part_of_the_networks_own_attention(rotary_checkpoint, layer):
     flow = td.flow_of(rotary_checkpoint)
     y = td.Sphere().sample(7, 24, seed=3)
-    own = attention_of_the_network(rotary_checkpoint, layer, math.sqrt(24) * y) / math.sqrt(24)
-    expected = own - (own * y).sum(dim=-1, keepdim=True) * y
-    found = flow.velocity(y, t=layer + 0.5)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5 * float(own.abs().max()))
+    direct = attention_of_the_network(rotary_checkpoint, layer, math.sqrt(24) * y) / math.sqrt(24)
+    expected = direct - (direct * y).sum(dim=-1, keepdim=True) * y
+    result = flow.velocity(y, t=layer + 0.5)
+    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5 * float(direct.abs().max()))
     # Period: the first layer comes again after the last.
-    torch.testing.assert_close(flow.velocity(y, t=layer + 3.25), found, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(flow.velocity(y, t=layer + 3.25), result, rtol=1e-12, atol=1e-12)
 
 
 def test_layers_are_taken_in_the_order_asked_for(rotary_checkpoint):
@@ -81,9 +81,9 @@ def test_a_layer_norm_takes_the_mean_off_before_attention_reads():
         block.ln_1.weight.fill_(1.0)
         block.attn.c_attn.bias.zero_()
         block.attn.c_proj.bias.zero_()
-        own = block.attn((math.sqrt(768) * centred).float()[None])[0][0].double() / math.sqrt(768)
-    expected = own - (own * y).sum(dim=-1, keepdim=True) * y
-    torch.testing.assert_close(flow.velocity(y), expected, rtol=1e-3, atol=1e-5 * float(own.abs().max()))
+        direct = block.attn((math.sqrt(768) * centred).float()[None])[0][0].double() / math.sqrt(768)
+    expected = direct - (direct * y).sum(dim=-1, keepdim=True) * y
+    torch.testing.assert_close(flow.velocity(y), expected, rtol=1e-3, atol=1e-5 * float(direct.abs().max()))
 
 
 def test_in_free_space_a_step_adds_the_attention_of_the_states_themselves(rotary_checkpoint):
@@ -91,10 +91,10 @@ def test_in_free_space_a_step_adds_the_attention_of_the_states_themselves(rotary
     weights = rotary_checkpoint.attention(2)
     x = td.Free().sample(1, 24, seed=6)
     # One token attends to itself alone: what is left is W_V W_O, and no position matters.
-    own = sum(
+    total = sum(
         x @ weights.value_per_head[head].double() @ weights.output[head].double() for head in range(len(weights.groups))
     )
-    torch.testing.assert_close(flow.step(x, k=1), x + own, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(flow.step(x, k=1), x + total, rtol=1e-10, atol=1e-10)
 
 
 def test_under_a_norm_before_attention_a_step_is_that_of_the_network(rotary_checkpoint):

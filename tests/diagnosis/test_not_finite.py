@@ -125,17 +125,17 @@ UNREAD: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kind", UNREAD)
 def test_a_site_that_is_not_read_is_undefined_and_the_others_are_right(kind: str) -> None:
     checkpoint = td.load(network(kind, **UNREAD[kind]))
-    found = td.trace(checkpoint, PROMPTS)
+    traced = td.trace(checkpoint, PROMPTS)
     states = checkpoint.states(PROMPTS[0])
     unread = states.attention[1:].isnan().flatten(1).all(dim=1)
     for layer in range(1, 4):
         for site, values in (("attention", states.attention[layer]), ("feed_forward", states.feed_forward[layer])):
-            measured = found.effective_rank_unit_rows.sel(site=site, sinks="kept", layer=layer)[0]
+            measured = traced.effective_rank_unit_rows.sel(site=site, sinks="kept", layer=layer)[0]
             if site == "attention" and unread[layer - 1]:
                 assert np.isnan(measured)
-                assert np.isnan(found.consensus_within.sel(site=site, layer=layer))
+                assert np.isnan(traced.consensus_within.sel(site=site, layer=layer))
             else:
                 rank = td.observables.effective_rank(values.double(), unit_rows=True)
                 assert float(measured) == pytest.approx(float(rank), rel=1e-5)
-    assert bool(found.consensus_within.sel(site="feed_forward").notnull().all())
+    assert bool(traced.consensus_within.sel(site="feed_forward").notnull().all())
     td.diagnose(checkpoint, PROMPTS, levers=False)

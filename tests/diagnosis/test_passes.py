@@ -94,16 +94,16 @@ def test_a_pass_is_the_blocks_applied_by_hand(family: str, feed_back: str) -> No
     ckpt, network = _loaded(family)
     inputs = inputs_of(network)
     blocks, norm = BY_HAND[family]
-    found = td.passes(ckpt, inputs, 3, feed_back=feed_back)
+    pass_table = td.passes(ckpt, inputs, 3, feed_back=feed_back)
     x = ckpt.states(inputs).feed_forward[:1]
     for number in range(1, 4):
         with torch.no_grad():
             x = blocks(network, x)
             x = getattr(network, norm)(x) if norm is not None and feed_back == "after_norm" else x
         for name, value in _by_hand(x[0].double()).items():
-            assert float(found[name][0, number]) == pytest.approx(value, rel=1e-5, abs=1e-6), (name, number)
+            assert float(pass_table[name][0, number]) == pytest.approx(value, rel=1e-5, abs=1e-6), (name, number)
     if norm is None:
-        assert found.attrs["feed_back"] == "there is no final norm"
+        assert pass_table.attrs["feed_back"] == "there is no final norm"
 
 
 def _by_hand(x: Tensor) -> dict[str, float]:
@@ -121,7 +121,7 @@ def test_where_positions_are_added() -> None:
     ckpt, network = _loaded("gpt2")
     table = network.wpe.weight[: len(IDS)]
     words = network.wte(IDS)[None]
-    found = {how: td.passes(ckpt, IDS, 2, positions=how) for how in ("once", "each", "never")}
+    by_name = {how: td.passes(ckpt, IDS, 2, positions=how) for how in ("once", "each", "never")}
     with torch.no_grad():
         once = network.ln_f(_gpt2(network, words + table))
         expected = {
@@ -131,23 +131,27 @@ def test_where_positions_are_added() -> None:
         }
         for how, x in expected.items():
             value = _by_hand(network.ln_f(x)[0].double())["consensus"]
-            assert float(found[how].consensus[0, 2]) == pytest.approx(value, rel=1e-5)
-    assert [found[how].attrs["positions_act"] for how in found] == ["in the embedding", "in the embedding", "nowhere"]
+            assert float(by_name[how].consensus[0, 2]) == pytest.approx(value, rel=1e-5)
+    assert [by_name[how].attrs["positions_act"] for how in by_name] == [
+        "in the embedding",
+        "in the embedding",
+        "nowhere",
+    ]
 
 
 def test_positions_with_a_norm_behind_them_are_added_as_the_embedding_does() -> None:
     ckpt, network = _loaded("bert")
-    found = td.passes(ckpt, IDS, 2, positions="each")
+    pass_table = td.passes(ckpt, IDS, 2, positions="each")
     with torch.no_grad():
         x = _bert(network, network.embeddings(input_ids=IDS[None]))
         x = _bert(network, network.embeddings(inputs_embeds=x))
-    assert float(found.consensus[0, 2]) == pytest.approx(_by_hand(x[0].double())["consensus"], rel=1e-5)
+    assert float(pass_table.consensus[0, 2]) == pytest.approx(_by_hand(x[0].double())["consensus"], rel=1e-5)
 
 
 def test_rotations_act_in_every_pass_or_never() -> None:
     ckpt, network = _loaded("llama")
-    once, each, never = (td.passes(ckpt, IDS, 2, positions=how) for how in ("once", "each", "never"))
-    _same(once, each)
+    once, entry, never = (td.passes(ckpt, IDS, 2, positions=how) for how in ("once", "each", "never"))
+    _same(once, entry)
     assert once.attrs["positions_act"] == "in the attention of every pass"
     identity = torch.ones(1, len(IDS), 12), torch.zeros(1, len(IDS), 12)
     x = network.embed_tokens(IDS)[None]
@@ -161,24 +165,24 @@ def test_rotations_act_in_every_pass_or_never() -> None:
 
 def test_a_variant_is_one_in_every_pass() -> None:
     ckpt, network = _loaded("gpt2")
-    found = td.passes(ckpt, IDS, 2, variant="no-ffn")
+    pass_table = td.passes(ckpt, IDS, 2, variant="no-ffn")
     x = network.wte(IDS)[None] + network.wpe.weight[: len(IDS)]
     with torch.no_grad():
         for _ in range(2):
             for block in network.h:
                 x = x + block.attn(block.ln_1(x))[0]
             x = network.ln_f(x)
-    assert float(found.consensus[0, 2]) == pytest.approx(_by_hand(x[0].double())["consensus"], rel=1e-5)
-    assert found.attrs["variant"] == "feed_forward × 0"
+    assert float(pass_table.consensus[0, 2]) == pytest.approx(_by_hand(x[0].double())["consensus"], rel=1e-5)
+    assert pass_table.attrs["variant"] == "feed_forward × 0"
 
 
 @pytest.mark.parametrize("weights", ["fixed", "law"])
 def test_a_checkpoint_under_a_variant_passes_under_it(weights: str) -> None:
     ckpt, _ = _loaded("llama")
-    found = td.passes(ckpt.under("no-ffn"), IDS, 2, weights=weights)
-    _same(found, td.passes(ckpt, IDS, 2, weights=weights, variant="no-ffn"))
+    pass_table = td.passes(ckpt.under("no-ffn"), IDS, 2, weights=weights)
+    _same(pass_table, td.passes(ckpt, IDS, 2, weights=weights, variant="no-ffn"))
     _same(td.passes(ckpt.under("no-ffn"), IDS, 2, variant="full"), td.passes(ckpt, IDS, 2))
-    assert found.attrs["variant"] == "feed_forward × 0"
+    assert pass_table.attrs["variant"] == "feed_forward × 0"
 
 
 @pytest.mark.parametrize("weights", ["fixed", "resample", "law"])
@@ -237,22 +241,22 @@ def test_drawn_matrices_have_the_deviation_that_is_asked_for() -> None:
         block = fresh.network.get_submodule("h.1")
 
         def note(module: nn.Module, given: Any) -> None:
-            seen.update((name, each.detach().clone()) for name, each in module.named_parameters())
+            seen.update((name, parameter.detach().clone()) for name, parameter in module.named_parameters())
 
         hook = block.register_forward_pre_hook(note)
         fresh.begin(1)
         with torch.no_grad():
             fresh.network(input_ids=IDS[None])
         hook.remove()
-    matrices = [each for each in seen.values() if each.ndim == 2]
+    matrices = [entry for entry in seen.values() if entry.ndim == 2]
     assert len(matrices) == 4
-    for each in matrices:
-        error = 5 * 0.1 / each.numel() ** 0.5
-        assert abs(float(each.mean())) < error
-        assert abs(float(each.std()) - 0.1) < error
-    assert all(len(each.unique()) == 1 for each in seen.values() if each.ndim == 1)
-    said = [td.passes(ckpt, IDS, 1, weights="law", std=std).attrs["std"] for std in (None, 0.1)]
-    assert said == ["as transformers initialises", "0.1 for every matrix of the blocks, mean 0"]
+    for matrix in matrices:
+        error = 5 * 0.1 / matrix.numel() ** 0.5
+        assert abs(float(matrix.mean())) < error
+        assert abs(float(matrix.std()) - 0.1) < error
+    assert all(len(entry.unique()) == 1 for entry in seen.values() if entry.ndim == 1)
+    sentences = [td.passes(ckpt, IDS, 1, weights="law", std=std).attrs["std"] for std in (None, 0.1)]
+    assert sentences == ["as transformers initialises", "0.1 for every matrix of the blocks, mean 0"]
     assert td.passes(ckpt, IDS, 1).attrs["std"] == "nothing is drawn"
 
 
@@ -310,7 +314,7 @@ def test_resampled_weights_have_the_initial_law() -> None:
     assert float(first.std()) == pytest.approx(0.02, rel=0.05)
     assert float(projected.std()) == pytest.approx(0.02 / 12**0.5, rel=0.05)
     assert abs(float((first * second).mean() / (first.std() * second.std()))) < 0.05
-    assert all(each.is_meta for name, each in fresh.network.named_parameters() if "c_attn.weight" in name)
+    assert all(parameter.is_meta for name, parameter in fresh.network.named_parameters() if "c_attn.weight" in name)
 
 
 def test_a_weight_that_is_used_twice_has_no_such_law() -> None:
@@ -322,8 +326,8 @@ def test_a_weight_that_is_used_twice_has_no_such_law() -> None:
 
 def test_what_is_no_map_with_a_normal_law_is_drawn_as_it_is() -> None:
     ckpt, _ = _loaded("mixtral")
-    found = td.passes(ckpt, IDS, 1, weights="law")
-    assert found.attrs["drawn_whole"] == "mlp.gate.weight, mlp.experts.gate_up_proj, mlp.experts.down_proj"
+    pass_table = td.passes(ckpt, IDS, 1, weights="law")
+    assert pass_table.attrs["drawn_whole"] == "mlp.gate.weight, mlp.experts.gate_up_proj, mlp.experts.down_proj"
     assert td.passes(_small(), IDS, 1, weights="law").attrs["drawn_whole"] == "none"
 
 
@@ -351,32 +355,32 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_numbers(weights: str, tmp_pat
 def test_several_prompts_go_as_each_does_alone_and_are_held_against_each_other() -> None:
     ckpt = _small(dim=48)
     prompts = {"one": IDS, "two": IDS.flip(0)[:6], "three": torch.tensor([9, 9, 1, 2, 50])}
-    found = td.passes(ckpt, prompts, 4)
+    pass_table = td.passes(ckpt, prompts, 4)
     for name, ids in prompts.items():
         alone = td.passes(ckpt, ids, 4)
-        np.testing.assert_allclose(found.consensus.sel(prompt=name), alone.consensus[0], rtol=1e-3, atol=1e-6)
+        np.testing.assert_allclose(pass_table.consensus.sel(prompt=name), alone.consensus[0], rtol=1e-3, atol=1e-6)
         assert np.isnan(alone.consensus_within.values).all()
     embedded = [ckpt.states(ids).feed_forward[0] for ids in prompts.values()]
     expected = shares(embedded)
     for name in ("common", "prompt", "own"):
-        assert float(found[f"share_{name}"][0]) == pytest.approx(float(getattr(expected, name)), abs=1e-9)
-    assert float(found.consensus_within[0]) == pytest.approx(float(expected.kappa), abs=1e-9)
-    total = found.share_common + found.share_prompt + found.share_own
+        assert float(pass_table[f"share_{name}"][0]) == pytest.approx(float(getattr(expected, name)), abs=1e-9)
+    assert float(pass_table.consensus_within[0]) == pytest.approx(float(expected.kappa), abs=1e-9)
+    total = pass_table.share_common + pass_table.share_prompt + pass_table.share_own
     np.testing.assert_allclose(total.values, 1.0, atol=1e-12)
 
 
 def test_padding_is_zero_embeddings_that_count_from_the_first_pass_on() -> None:
     ckpt, network = _loaded("gpt2")
-    found = td.passes(ckpt, IDS, 2, pad_to=12)
+    pass_table = td.passes(ckpt, IDS, 2, pad_to=12)
     plain = td.passes(ckpt, IDS, 2)
-    assert float(found.consensus[0, 0]) == float(plain.consensus[0, 0])
+    assert float(pass_table.consensus[0, 0]) == float(plain.consensus[0, 0])
     x = network.wte(IDS)[None] + network.wpe.weight[: len(IDS)]
     x = torch.cat([x, torch.zeros(1, 3, x.shape[-1])], dim=1)
     with torch.no_grad():
         for number in (1, 2):
             x = network.ln_f(_gpt2(network, x))
             expected = _by_hand(x[0].double())
-            assert float(found.consensus[0, number]) == pytest.approx(expected["consensus"], rel=1e-5)
+            assert float(pass_table.consensus[0, number]) == pytest.approx(expected["consensus"], rel=1e-5)
 
 
 def test_a_run_ends_where_every_prompt_is_below_the_bound() -> None:
@@ -385,23 +389,23 @@ def test_a_run_ends_where_every_prompt_is_below_the_bound() -> None:
     energy = whole.consensus.values
     bound = float(np.sqrt(energy[:, 10].max() * energy[:, 20].max()))
     end = next(place for place in range(41) if (energy[:, place] < bound).all())
-    found = td.passes(ckpt, {"a": IDS, "b": IDS.flip(0)}, 40, variant="no-ffn", until=bound)
-    assert found.sizes["pass"] == end + 1 < 41
-    assert found.status.values.tolist() == ["E below the bound"] * 2
+    pass_table = td.passes(ckpt, {"a": IDS, "b": IDS.flip(0)}, 40, variant="no-ffn", until=bound)
+    assert pass_table.sizes["pass"] == end + 1 < 41
+    assert pass_table.status.values.tolist() == ["E below the bound"] * 2
     rest = ["status", *(name for name in whole.data_vars if "estimate" in whole[name].dims)]
-    _same(found.drop_vars(rest), whole.drop_vars(rest).isel({"pass": slice(0, end + 1)}))
-    assert found.attrs["asked_for"] == 40
+    _same(pass_table.drop_vars(rest), whole.drop_vars(rest).isel({"pass": slice(0, end + 1)}))
+    assert pass_table.attrs["asked_for"] == 40
 
 
 def test_what_overflows_has_a_status_and_no_number() -> None:
     ckpt, network = _loaded("llama")
     for block in network.layers:
         block.mlp.down_proj.weight.data *= 30
-    found = td.passes(ckpt, IDS, 20, variant="no-norm", feed_back="before_norm")
-    assert found.status.values.tolist() == ["not finite"]
-    assert found.sizes["pass"] < 21
-    assert np.isnan(found.consensus.values[0, -1])
-    assert np.isfinite(found.consensus.values[0, :-1]).all()
+    pass_table = td.passes(ckpt, IDS, 20, variant="no-norm", feed_back="before_norm")
+    assert pass_table.status.values.tolist() == ["not finite"]
+    assert pass_table.sizes["pass"] < 21
+    assert np.isnan(pass_table.consensus.values[0, -1])
+    assert np.isfinite(pass_table.consensus.values[0, :-1]).all()
 
 
 @pytest.mark.parametrize(
@@ -493,9 +497,9 @@ def test_log_norm_grows_linearly_for_hundreds_of_layers() -> None:
     ckpt, network = _loaded("llama")
     for block in network.layers:
         block.self_attn.o_proj.weight.data *= 30
-    found = td.passes(ckpt, IDS, 200, variant="attention-only", feed_back="before_norm")
-    norms = found.log_norm.values[0]
-    assert found.status.values.tolist() == ["all passes done"]
+    pass_table = td.passes(ckpt, IDS, 200, variant="attention-only", feed_back="before_norm")
+    norms = pass_table.log_norm.values[0]
+    assert pass_table.status.values.tolist() == ["all passes done"]
     assert norms[-1] > 800
     assert np.isfinite(norms).all()
     steps = np.diff(norms[100:])
@@ -506,7 +510,7 @@ def test_log_norm_grows_linearly_for_hundreds_of_layers() -> None:
 def test_a_final_norm_reads_what_it_would() -> None:
     """With the norm the scale begins anew; its epsilon counts beside small states and not beside huge ones."""
     ckpt, network = _loaded("llama")
-    found = td.passes(ckpt, IDS, 2, variant="attention-only")
+    pass_table = td.passes(ckpt, IDS, 2, variant="attention-only")
     x = network.embed_tokens(IDS)[None]
     places = torch.arange(len(IDS))[None]
     with torch.no_grad():
@@ -516,7 +520,7 @@ def test_a_final_norm_reads_what_it_would() -> None:
                 x = x + block.self_attn(x, position_embeddings=angles, attention_mask=None)[0]
             x = network.norm(x)
     for name, value in _by_hand(x[0].double()).items():
-        assert float(found[name][0, 2]) == pytest.approx(value, rel=1e-4, abs=1e-6)
+        assert float(pass_table[name][0, 2]) == pytest.approx(value, rel=1e-4, abs=1e-6)
 
 
 @pytest.mark.parametrize("growth", [(1e2, 1e2, 1e2), (1e12, 1e12, 1e12), (1e12, 1e12, 1e6)])
@@ -525,7 +529,7 @@ def test_a_final_norm_reads_what_has_grown_beyond_its_squares(growth: tuple[floa
     ckpt, network = _loaded("llama")
     for block, factor in zip(network.layers, growth, strict=True):
         block.self_attn.o_proj.weight.data *= factor
-    found = td.passes(ckpt, IDS, 1, variant="attention-only")
+    pass_table = td.passes(ckpt, IDS, 1, variant="attention-only")
     whole = copy.deepcopy(network).double()
     x, places = whole.embed_tokens(IDS)[None], torch.arange(len(IDS))[None]
     with torch.no_grad():
@@ -534,7 +538,7 @@ def test_a_final_norm_reads_what_has_grown_beyond_its_squares(growth: tuple[floa
             x = x + block.self_attn(x, position_embeddings=angles, attention_mask=None)[0]
         x = whole.norm.weight * x / (x.square().mean(dim=-1, keepdim=True) + whole.norm.variance_epsilon).sqrt()
     for name, value in _by_hand(x[0]).items():
-        assert float(found[name][0, 1]) == pytest.approx(value, rel=1e-4, abs=1e-6)
+        assert float(pass_table[name][0, 1]) == pytest.approx(value, rel=1e-4, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -549,23 +553,23 @@ def test_a_final_norm_reads_what_has_grown_beyond_its_squares(growth: tuple[floa
 )
 def test_where_blocks_are_not_homogeneous_the_result_says_so(family: str, variant: Any, words: str) -> None:
     ckpt, _ = _loaded(family)
-    found = td.passes(ckpt, IDS, 1, variant=variant)
-    assert words in found.attrs["scale"]
+    pass_table = td.passes(ckpt, IDS, 1, variant=variant)
+    assert words in pass_table.attrs["scale"]
 
 
 def test_the_half_life_is_that_of_what_is_seen() -> None:
     ckpt = _small(initializer_range=0.15)
-    found = td.passes(ckpt, {"a": IDS, "b": IDS.flip(0)}, 40, variant="no-ffn")
-    energy = found.consensus.sel(prompt="a").values
+    pass_table = td.passes(ckpt, {"a": IDS, "b": IDS.flip(0)}, 40, variant="no-ffn")
+    energy = pass_table.consensus.sel(prompt="a").values
     first = int(np.argmax(energy <= energy[0] / 2))
-    last = int(np.argmax(energy < found.attrs["resolution"])) or 41
+    last = int(np.argmax(energy < pass_table.attrs["resolution"])) or 41
     slope = (np.log(energy[last - 1]) - np.log(energy[first])) / (last - 1 - first)
-    value, low, high = found.half_life.sel(prompt="a").values
+    value, low, high = pass_table.half_life.sel(prompt="a").values
     assert value == pytest.approx(-np.log(2) / slope, rel=1e-9)
     assert low < value < high
     collapsed = int(np.argmax(energy < 1e-3))
-    assert found.collapse_pass.sel(prompt="a").values.tolist() == [collapsed] * 3
-    assert found.collapse_depth.sel(prompt="a").values.tolist() == [2 * collapsed] * 3
+    assert pass_table.collapse_pass.sel(prompt="a").values.tolist() == [collapsed] * 3
+    assert pass_table.collapse_depth.sel(prompt="a").values.tolist() == [2 * collapsed] * 3
     short = td.passes(ckpt, IDS, 6, variant="no-ffn")
     assert float(short.collapse_pass.sel(estimate="value")[0]) > 6
 
@@ -587,7 +591,7 @@ def test_a_run_of_another_network_or_other_inputs_is_not_gone_on_with(tmp_path: 
 def test_half_precision_passes(weights: str, tmp_path: Path) -> None:
     network, _ = network_of("gpt2")
     ckpt = td.load(network.to(torch.bfloat16))
-    found = td.passes(ckpt, IDS, 2, weights=weights, store=tmp_path / "run.npz")
-    assert np.isfinite(found.consensus.values).all()
-    assert "bfloat16" in found.attrs["precision"]
-    _same(td.passes(ckpt, IDS, 2, weights=weights, store=tmp_path / "run.npz"), found)
+    pass_table = td.passes(ckpt, IDS, 2, weights=weights, store=tmp_path / "run.npz")
+    assert np.isfinite(pass_table.consensus.values).all()
+    assert "bfloat16" in pass_table.attrs["precision"]
+    _same(td.passes(ckpt, IDS, 2, weights=weights, store=tmp_path / "run.npz"), pass_table)

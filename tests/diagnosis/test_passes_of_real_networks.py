@@ -21,13 +21,13 @@ def test_tokens_of_a_random_network_collapse_and_positions_at_every_pass_hold_th
     ids = ckpt.encode(TEXT).ids[0, :28]
     whole = td.passes(ckpt, ids, 100, until=BOUND)
     bare = td.passes(ckpt, ids, 100, until=BOUND, variant="no-ffn")
-    for found in (whole, bare):
-        assert found.status.values.tolist() == ["E below the bound"]
-        assert found.sizes["pass"] <= 101
+    for entry in (whole, bare):
+        assert entry.status.values.tolist() == ["E below the bound"]
+        assert entry.sizes["pass"] <= 101
     assert bare.sizes["pass"] < whole.sizes["pass"]
-    each = td.passes(ckpt, ids, 100, positions="each").consensus.values[0]
-    assert each[60:].min() > 10 * BOUND
-    assert each[-20:].std() < 0.1 * each[-20:].mean()
+    item = td.passes(ckpt, ids, 100, positions="each").consensus.values[0]
+    assert item[60:].min() > 10 * BOUND
+    assert item[-20:].std() < 0.1 * item[-20:].mean()
     before = td.passes(ckpt, ids, whole.sizes["pass"] - 1, feed_back="before_norm").consensus.values[0]
     assert before[-1] > 20 * BOUND
 
@@ -36,36 +36,36 @@ def test_tokens_of_a_random_network_collapse_and_positions_at_every_pass_hold_th
 @pytest.mark.pretrained
 def test_smollm2_collapses_within_ten_passes_and_repeats_itself() -> None:
     ckpt = td.load("smollm2")
-    found = td.passes(ckpt, TEXT, 10)
-    energy = found.consensus.values[0]
+    pass_table = td.passes(ckpt, TEXT, 10)
+    energy = pass_table.consensus.values[0]
     assert energy[:10].min() < BOUND
     assert energy[-1] < BOUND
     assert np.all(np.diff(energy[2:]) < 0)
-    said = td.decode(ckpt, TEXT, (1, 10))
-    assert float(said.distinct_1[0]) > 0.5
-    assert float(said.distinct_1[1]) < 0.2
+    text = td.decode(ckpt, TEXT, (1, 10))
+    assert float(text.distinct_1[0]) > 0.5
+    assert float(text.distinct_1[1]) < 0.2
 
 
 @pytest.mark.slow
 @pytest.mark.pretrained
 def test_smollm2_made_deeper_side_by_side() -> None:
     """By attention alone its states grow to 1e34 in a pass, which is divided out; else they overflow."""
-    found = td.deeper(td.load("smollm2"), {"one": TEXT, "other": "It is late."}, 10, decoded=(1, 10))
-    status = dict(zip(found.variants, found["status"].values[:, 0], strict=True))
+    deepening = td.deeper(td.load("smollm2"), {"one": TEXT, "other": "It is late."}, 10, decoded=(1, 10))
+    status = dict(zip(deepening.variants, deepening["status"].values[:, 0], strict=True))
     assert {name for name, word in status.items() if word == "not finite"} == {"no-norm"}
     for name in ("full", "no-ffn", "attention-only"):
-        assert float(found["median_consensus"].sel(variant=name)[-1]) < BOUND
-        assert float(found["distinct_1"].sel(variant=name)[-1]) < 0.2
-    assert "full: E falls from" in found.sentences[1]
-    assert "The decoded text turns repetitive" in found.sentences[1]
-    assert "Nothing can be decoded." in found.sentences[3]
+        assert float(deepening["median_consensus"].sel(variant=name)[-1]) < BOUND
+        assert float(deepening["distinct_1"].sel(variant=name)[-1]) < 0.2
+    assert "full: E falls from" in deepening.sentences[1]
+    assert "The decoded text turns repetitive" in deepening.sentences[1]
+    assert "Nothing can be decoded." in deepening.sentences[3]
 
 
 @pytest.mark.slow
 def test_log_norm_of_smollm2_without_norms_grows_linearly_for_hundreds_of_layers() -> None:
     ckpt = td.load("random:smollm2-135m")
-    found = td.passes(ckpt, TEXT[:40], 20, variant="attention-only", feed_back="before_norm")
-    norms = found.log_norm.values[0]
+    pass_table = td.passes(ckpt, TEXT[:40], 20, variant="attention-only", feed_back="before_norm")
+    norms = pass_table.log_norm.values[0]
     assert np.isfinite(norms).all()
     rise = np.diff(norms)
     assert rise[5:].min() > 0.5 * rise[5:].mean() > 0

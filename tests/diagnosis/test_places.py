@@ -29,7 +29,7 @@ def checkpoint_of(network: nn.Module) -> Checkpoint:
 
 def traced(network: nn.Module, population: str = "mixed") -> xr.Dataset:
     ids = prompts_of(population)
-    return trace(checkpoint_of(network), [{"idx": torch.tensor([each])} for each in ids], sinks=())
+    return trace(checkpoint_of(network), [{"idx": torch.tensor([token_id])} for token_id in ids], sinks=())
 
 
 def placed(size: float, common: float = 0.0) -> Canvas:
@@ -50,13 +50,13 @@ def states_of(canvas: Canvas, population: str) -> list[np.ndarray]:
 
 def by_hand(prompts: list[np.ndarray]) -> float:
     """The excess of the same place over different places, pair by pair of prompts."""
-    found = []
+    values = []
     for one, u in enumerate(prompts):
         for v in prompts[:one]:
             cosines, shared = u @ v.T, min(len(u), len(v))
             same = np.diagonal(cosines)
-            found.append(same.mean() - (cosines.sum() - same.sum()) / (cosines.size - shared))
-    return float(np.mean(found))
+            values.append(same.mean() - (cosines.sum() - same.sum()) / (cosines.size - shared))
+    return float(np.mean(values))
 
 
 @pytest.mark.parametrize("population", ["mixed", "even", "short"])
@@ -79,7 +79,7 @@ def test_places_that_take_over_are_a_share_of_their_own(size: float) -> None:
     verdict = judge(None, table)
     named = "Position determines most of the rest" in verdict.sentences[0].text
     assert named == (wanted > own_share(site))
-    shares = next(each for each in verdict.details if each.figure == "shares" and "own" in each.values)
+    shares = next(detail for detail in verdict.details if detail.figure == "shares" and "own" in detail.values)
     assert "1.00 is its own" not in shares.text
     assert "by tokens at the same place of different texts" in shares.text
     assert sum(shares.values.values()) == pytest.approx(1, abs=1e-6)
@@ -90,7 +90,7 @@ def test_words_without_places_have_no_share_of_a_place() -> None:
     table = traced(placed(0.0).network)
     assert abs(float(table.share_position.sel(site="feed_forward")[-1])) < PLACED / 3
     verdict = judge(None, table)
-    assert "place" not in " ".join(each.text for each in verdict.findings if each.figure == "shares")
+    assert "place" not in " ".join(finding.text for finding in verdict.findings if finding.figure == "shares")
 
 
 def test_a_share_of_a_place_needs_two_texts() -> None:
@@ -205,6 +205,6 @@ def test_smollm2_has_the_four_shares_that_were_measured_before() -> None:
     table = trace(load("smollm2"), default_texts())
     site = table.sel(site="feed_forward").isel(layer=-1)
     within, elsewhere = 1 - float(site.share_own), float(site.cosine_elsewhere)
-    found = [elsewhere, float(site.share_position), within - elsewhere, own_share(site) - float(site.share_position)]
-    np.testing.assert_allclose(found, [0.403, 0.003, 0.194, 0.399], atol=0.01)
+    values = [elsewhere, float(site.share_position), within - elsewhere, own_share(site) - float(site.share_position)]
+    np.testing.assert_allclose(values, [0.403, 0.003, 0.194, 0.399], atol=0.01)
     assert (judge(None, table).state, judge(None, table).final_norm) == ("drawing together", "drawing together")

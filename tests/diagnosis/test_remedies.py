@@ -131,23 +131,23 @@ def test_a_removed_direction_is_that_of_the_other_texts_where_they_are_most_alik
     ],
 )
 def test_what_is_recommended_lowers_significantly_within_the_budget(budget: float, words: str) -> None:
-    found = td.remedies(halved(), PROMPTS, sink_ratio=1e6, budget=budget)
-    assert 0.06 <= found.attrs["relative_kappa"] < 0.55
-    lowering = found.consensus_change_interval.sel(bound="high").values < 0
-    np.testing.assert_array_equal(found.recommended, lowering & (found.loss_change.values <= budget))
-    best = int(np.argmin(np.where(found.recommended, found.consensus_change, 1.0)))
-    assert found.attrs["summary"].startswith(words)
-    assert f"{found.name.values[best]} × {found.strength.values[best]:g}, changes κ by " in found.attrs["summary"]
+    tried = td.remedies(halved(), PROMPTS, sink_ratio=1e6, budget=budget)
+    assert 0.06 <= tried.attrs["relative_kappa"] < 0.55
+    lowering = tried.consensus_change_interval.sel(bound="high").values < 0
+    np.testing.assert_array_equal(tried.recommended, lowering & (tried.loss_change.values <= budget))
+    best = int(np.argmin(np.where(tried.recommended, tried.consensus_change, 1.0)))
+    assert tried.attrs["summary"].startswith(words)
+    assert f"{tried.name.values[best]} × {tried.strength.values[best]:g}, changes κ by " in tried.attrs["summary"]
 
 
 def test_no_remedy_is_recommended_where_every_one_costs_more() -> None:
-    found = td.remedies(halved(), PROMPTS, sink_ratio=1e6, loss=Rising(halved()), budget=0.5)
-    assert bool((found.consensus_change_interval.sel(bound="high") < 0).any())
-    assert not found.recommended.any()
+    tried = td.remedies(halved(), PROMPTS, sink_ratio=1e6, loss=Rising(halved()), budget=0.5)
+    assert bool((tried.consensus_change_interval.sel(bound="high") < 0).any())
+    assert not tried.recommended.any()
     words = "No remedy tried lowers similarity κ after layer 4 significantly at an estimated cost of at most 0.5."
-    assert found.attrs["summary"].startswith(words)
-    assert bool((found.loss_change == 1).all())
-    assert bool(found.loss_change_interval.isnull().all())
+    assert tried.attrs["summary"].startswith(words)
+    assert bool((tried.loss_change == 1).all())
+    assert bool(tried.loss_change_interval.isnull().all())
 
 
 class Rising:
@@ -177,20 +177,20 @@ def test_a_loss_that_is_passed_is_that_of_the_changed_network() -> None:
 
 
 def test_spread_tokens_need_no_remedy() -> None:
-    found = td.remedies(spread(), PROMPTS, sink_ratio=1e6)
-    assert found.attrs["relative_kappa"] < 0.06
-    assert bool((found.status == "measured").all())
-    assert not found.recommended.any()
-    assert found.attrs["summary"].startswith("No remedy is recommended because tokens of one text share little (κ′ 0.0")
+    tried = td.remedies(spread(), PROMPTS, sink_ratio=1e6)
+    assert tried.attrs["relative_kappa"] < 0.06
+    assert bool((tried.status == "measured").all())
+    assert not tried.recommended.any()
+    assert tried.attrs["summary"].startswith("No remedy is recommended because tokens of one text share little (κ′ 0.0")
 
 
 def test_near_one_point_a_remedy_is_recommended_at_any_cost() -> None:
     network = network_of("llama")
-    found = td.remedies(network, PROMPTS, sink_ratio=1e6, loss=Rising(network), budget=0.0)
-    assert found.attrs["relative_kappa"] >= 0.55
-    np.testing.assert_array_equal(found.recommended, found.consensus_change_interval.sel(bound="high") < 0)
-    assert found.recommended.any()
-    assert "cost of at most" not in found.attrs["summary"]
+    tried = td.remedies(network, PROMPTS, sink_ratio=1e6, loss=Rising(network), budget=0.0)
+    assert tried.attrs["relative_kappa"] >= 0.55
+    np.testing.assert_array_equal(tried.recommended, tried.consensus_change_interval.sel(bound="high") < 0)
+    assert tried.recommended.any()
+    assert "cost of at most" not in tried.attrs["summary"]
 
 
 def test_at_an_unknown_cost_no_remedy_is_recommended() -> None:
@@ -198,11 +198,11 @@ def test_at_an_unknown_cost_no_remedy_is_recommended() -> None:
     with torch.no_grad():
         for layer in network.encoder.layer:
             layer.attention.output.dense.weight.mul_(3)
-    found = td.remedies(network, PROMPTS, sink_ratio=1e6)
-    assert found.attrs["relative_kappa"] >= 0.06
-    assert bool((found.consensus_change_interval.sel(bound="high") < 0).any())
-    assert not found.recommended.any()
-    assert found.attrs["summary"].startswith("No remedy is recommended because its cost is unknown: the loss was not ")
+    tried = td.remedies(network, PROMPTS, sink_ratio=1e6)
+    assert tried.attrs["relative_kappa"] >= 0.06
+    assert bool((tried.consensus_change_interval.sel(bound="high") < 0).any())
+    assert not tried.recommended.any()
+    assert tried.attrs["summary"].startswith("No remedy is recommended because its cost is unknown: the loss was not ")
     known = td.remedies(network, PROMPTS, sink_ratio=1e6, loss=lambda network: 0.0)
     assert known.recommended.any()
     assert "at an estimated cost of at most 0.02." in known.attrs["summary"]
@@ -219,13 +219,13 @@ def test_at_an_unknown_cost_no_remedy_is_recommended() -> None:
 def test_a_remedy_that_a_network_cannot_have_has_a_reason(
     family: str, settings: dict[str, Any], name: str, words: str
 ) -> None:
-    found = td.remedies(network_of(family, **settings), PROMPTS, sink_ratio=1e6)
-    chosen = found.isel(trial=np.flatnonzero(found.name == name))
+    tried = td.remedies(network_of(family, **settings), PROMPTS, sink_ratio=1e6)
+    chosen = tried.isel(trial=np.flatnonzero(tried.name == name))
     assert all(words in reason for reason in chosen.status.values)
     assert bool(chosen.consensus_change.isnull().all())
     assert not chosen.recommended.any()
-    assert bool((found.status == "measured").any())
-    assert f" {int((found.status == 'measured').sum())} remedies were measured on 5 texts." in found.attrs["summary"]
+    assert bool((tried.status == "measured").any())
+    assert f" {int((tried.status == 'measured').sum())} remedies were measured on 5 texts." in tried.attrs["summary"]
 
 
 def test_after_training_is_what_the_page_on_the_remedy_says(table: xr.Dataset) -> None:

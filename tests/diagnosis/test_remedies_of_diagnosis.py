@@ -31,10 +31,10 @@ def found(network: Any) -> Diagnosis:
     return td.diagnose(network, PROMPTS, remedies=True, joint=True, **SMALL)
 
 
-def tables_of(found: Diagnosis) -> tuple[xr.Dataset, xr.Dataset]:
-    assert isinstance(found.remedies, xr.Dataset)
-    assert isinstance(found.joint, xr.Dataset)
-    return found.remedies, found.joint
+def tables_of(result: Diagnosis) -> tuple[xr.Dataset, xr.Dataset]:
+    assert isinstance(result.remedies, xr.Dataset)
+    assert isinstance(result.joint, xr.Dataset)
+    return result.remedies, result.joint
 
 
 def test_the_numbers_are_those_of_the_functions(network: Any, found: Diagnosis) -> None:
@@ -88,27 +88,27 @@ def test_a_search_without_a_set_is_saved(tmp_path: Path) -> None:
         for block in network.model.layers:
             block.self_attn.o_proj.weight.zero_()
             block.mlp.down_proj.weight.mul_(1e-3)
-    found = td.diagnose(network, PROMPTS, levers=False, joint=True, **SMALL)
-    assert isinstance(found.joint, xr.Dataset)
-    assert found.joint.sizes["step"] == 0
-    found.save(tmp_path)
+    diagnosis = td.diagnose(network, PROMPTS, levers=False, joint=True, **SMALL)
+    assert isinstance(diagnosis.joint, xr.Dataset)
+    assert diagnosis.joint.sizes["step"] == 0
+    diagnosis.save(tmp_path)
     opened = td.Diagnosis.open(tmp_path).joint
     assert isinstance(opened, xr.Dataset)
     assert opened.attrs["summary"].startswith("No change is needed to avoid consensus")
-    assert opened.attrs["summary"] in page_of(found)
+    assert opened.attrs["summary"] in page_of(diagnosis)
 
 
 @pytest.mark.slow
 def test_a_loss_that_is_passed_reaches_everything(network: Any) -> None:
-    found = td.diagnose(network, PROMPTS, remedies=True, joint=True, loss=lambda network: 1.0, baseline=None)
-    assert isinstance(found.levers, Levers)
-    assert isinstance(found.heads, xr.Dataset)
-    remedies, joint = tables_of(found)
-    for changes in (found.levers.loss_change, remedies.loss_change, joint.loss_change, found.heads.loss_effect):
+    diagnosis = td.diagnose(network, PROMPTS, remedies=True, joint=True, loss=lambda network: 1.0, baseline=None)
+    assert isinstance(diagnosis.levers, Levers)
+    assert isinstance(diagnosis.heads, xr.Dataset)
+    remedies, joint = tables_of(diagnosis)
+    for changes in (diagnosis.levers.loss_change, remedies.loss_change, joint.loss_change, diagnosis.heads.loss_effect):
         assert bool((changes.dropna(changes.dims[0], how="all").fillna(0.0) == 0).all())
-    for table in (found.levers.table, remedies, joint, found.heads):
+    for table in (diagnosis.levers.table, remedies, joint, diagnosis.heads):
         assert table.attrs["loss_unit"] == ""
-    assert "a loss that is passed has no derivative" in page_of(found)
+    assert "a loss that is passed has no derivative" in page_of(diagnosis)
 
 
 @pytest.mark.parametrize(

@@ -61,18 +61,18 @@ PAIRS: dict[str, tuple[Any, Any, str | None]] = {
 @pytest.mark.parametrize("name", PAIRS)
 def test_what_repeats_is_named_and_nothing_else(name: str, swapped: bool) -> None:
     first, second, how = PAIRS[name]
-    found = repeated_texts({"b": second, "a": first} if swapped else {"a": first, "b": second})
-    assert [each.how for each in found] == ([how] if how else [])
-    for each in found:
+    repetitions = repeated_texts({"b": second, "a": first} if swapped else {"a": first, "b": second})
+    assert [item.how for item in repetitions] == ([how] if how else [])
+    for entry in repetitions:
         expected = ("a", "b") if how == "contained" or not swapped else ("b", "a")
-        assert each.names == expected
-        assert each.text.startswith(f"prompts “{expected[0]}” and “{expected[1]}” ")
+        assert entry.names == expected
+        assert entry.text.startswith(f"prompts “{expected[0]}” and “{expected[1]}” ")
         endings = {
             "same": "are the same text and count as one observation",
             "contained": "are nearly one observation because the second contains the first",
             "beginning": "because more than half of the shorter one is the beginning of both",
         }
-        assert each.text.endswith(endings[how])
+        assert entry.text.endswith(endings[how])
 
 
 def test_an_object_is_itself() -> None:
@@ -81,14 +81,14 @@ def test_an_object_is_itself() -> None:
 
 
 def test_each_of_many_copies_is_named_once() -> None:
-    found = repeated_texts({f"copy {number}": TEXT for number in range(20)} | {"other": "Something else."})
-    assert len(found) == 19
-    assert {name for each in found for name in each.names} == {f"copy {number}" for number in range(20)}
+    repetitions = repeated_texts({f"copy {number}": TEXT for number in range(20)} | {"other": "Something else."})
+    assert len(repetitions) == 19
+    assert {name for entry in repetitions for name in entry.names} == {f"copy {number}" for number in range(20)}
 
 
 def test_a_pair_that_is_in_two_ways_alike_is_named_by_the_plainest() -> None:
-    found = repeated_texts({"a": "one two three", "b": "one two three four", "c": "One two three"})
-    assert [(each.names, each.how) for each in found] == [(("a", "c"), "same"), (("a", "b"), "contained")]
+    repetitions = repeated_texts({"a": "one two three", "b": "one two three four", "c": "One two three"})
+    assert [(entry.names, entry.how) for entry in repetitions] == [(("a", "c"), "same"), (("a", "b"), "contained")]
 
 
 def test_one_prompt_or_none_repeats_nothing() -> None:

@@ -48,23 +48,23 @@ def test_a_comparison_opens_as_it_was_saved(found: Comparison, saved: Path, tmp_
     assert_same(td.Comparison.open(folder), found)
 
 
-def assert_same(back: Comparison, found: Comparison) -> None:
-    tables = [(getattr(back, name), getattr(found, name)) for name in ("table", "difference", "gaps", "weights")]
-    for one, other in [*tables, *zip(back.traces, found.traces, strict=True)]:
+def assert_same(back: Comparison, result: Comparison) -> None:
+    tables = [(getattr(back, name), getattr(result, name)) for name in ("table", "difference", "gaps", "weights")]
+    for one, other in [*tables, *zip(back.traces, result.traces, strict=True)]:
         if other is None:
             assert one is None
             continue
         xr.testing.assert_identical(one, other)
         assert set(one.xindexes) == set(other.xindexes)
-        assert {key: each.dtype for key, each in one.variables.items()} == {
-            key: each.dtype for key, each in other.variables.items()
+        assert {key: variable.dtype for key, variable in one.variables.items()} == {
+            key: variable.dtype for key, variable in other.variables.items()
         }
     for name in ("verdicts", "sentences"):  # in which NaN is NaN
-        one, other = ([asdict(each) for each in getattr(of, name)] for of in (back, found))
+        one, other = ([asdict(entry) for entry in getattr(of, name)] for of in (back, result))
         np.testing.assert_equal(one, other)
     for name in ("models", "partings", "descriptions", "conventions", "manifest"):
-        assert getattr(back, name) == getattr(found, name)
-    assert back.first_difference == found.first_difference
+        assert getattr(back, name) == getattr(result, name)
+    assert back.first_difference == result.first_difference
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -73,10 +73,10 @@ def test_a_page_is_made_from_what_was_saved(found: Comparison, saved: Path) -> N
 
 
 def test_what_is_infinite_comes_back_infinite(found: Comparison, saved: Path) -> None:
-    for each in (found, Comparison.open(saved)):
-        assert each.partings[0] is not None
-        assert each.partings[0].largest is not None
-        assert each.partings[0].largest.rounding == np.inf
+    for entry in (found, Comparison.open(saved)):
+        assert entry.partings[0] is not None
+        assert entry.partings[0].largest is not None
+        assert entry.partings[0].largest.rounding == np.inf
 
 
 def test_what_was_not_compared_is_none_again(tiny: Callable[..., Checkpoint], tmp_path: Path) -> None:
@@ -133,10 +133,10 @@ def test_a_damaged_folder_is_refused_in_one_line(saved: Path, tmp_path: Path, da
     folder = tmp_path / "out"
     shutil.copytree(saved, folder)
     DAMAGES[damage][0](folder)
-    with pytest.raises(ArgumentValueError, match=DAMAGES[damage][1]) as told:
+    with pytest.raises(ArgumentValueError, match=DAMAGES[damage][1]) as raised:
         Comparison.open(folder)
-    assert str(told.value).startswith("folder: expected ")
-    assert "\n" not in str(told.value)
+    assert str(raised.value).startswith("folder: expected ")
+    assert "\n" not in str(raised.value)
 
 
 def test_a_diagnosis_says_what_reads_a_comparison(saved: Path) -> None:

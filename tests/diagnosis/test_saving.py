@@ -62,24 +62,24 @@ def test_a_diagnosis_opens_as_it_was_saved(found: Diagnosis, tmp_path: Path, for
     assert_same(td.Diagnosis.open(tmp_path), found)
 
 
-def assert_same(back: Diagnosis, found: Diagnosis) -> None:
-    stored, made = saving.tables_of(back), saving.tables_of(found)
+def assert_same(back: Diagnosis, result: Diagnosis) -> None:
+    stored, made = saving.tables_of(back), saving.tables_of(result)
     assert stored.keys() == made.keys()
     for name, other in made.items():
         one = stored[name]
         xr.testing.assert_identical(one, other)
         assert set(one.xindexes) == set(other.xindexes)
-        assert {key: each.dtype for key, each in one.variables.items()} == {
-            key: each.dtype for key, each in other.variables.items()
+        assert {key: variable.dtype for key, variable in one.variables.items()} == {
+            key: variable.dtype for key, variable in other.variables.items()
         }
-    np.testing.assert_equal(asdict(back.verdict), asdict(found.verdict))  # in which NaN is NaN
+    np.testing.assert_equal(asdict(back.verdict), asdict(result.verdict))  # in which NaN is NaN
     for name in ("model", "conventions", "manifest", "audit_refused", "levers_refused", "deeper_refused"):
-        assert getattr(back, name) == getattr(found, name)
-    if isinstance(found.levers, Levers) and isinstance(back.levers, Levers):
-        same = {"table": found.levers.table, "effect": found.levers.effect}
-        assert replace(back.levers, **same) == found.levers
-    if isinstance(found.deeper, Deeper) and isinstance(back.deeper, Deeper):
-        assert replace(back.deeper, table=found.deeper.table) == found.deeper
+        assert getattr(back, name) == getattr(result, name)
+    if isinstance(result.levers, Levers) and isinstance(back.levers, Levers):
+        same = {"table": result.levers.table, "effect": result.levers.effect}
+        assert replace(back.levers, **same) == result.levers
+    if isinstance(result.deeper, Deeper) and isinstance(back.deeper, Deeper):
+        assert replace(back.deeper, table=result.deeper.table) == result.deeper
 
 
 @pytest.mark.slow
@@ -104,9 +104,9 @@ def test_a_folder_of_a_time_before_it_opens(few: Diagnosis, tmp_path: Path) -> N
 
 
 def test_one_without_an_audit_opens_without_one(tmp_path: Path) -> None:
-    found = diagnose(network_of("fnet")[0], [[5, 9, 33, 21], [7]])
-    found.save(tmp_path)
-    assert_same(Diagnosis.open(tmp_path), found)
+    diagnosis = diagnose(network_of("fnet")[0], [[5, 9, 33, 21], [7]])
+    diagnosis.save(tmp_path)
+    assert_same(Diagnosis.open(tmp_path), diagnosis)
     assert "no softmax of products" in Diagnosis.open(tmp_path).audit_refused
 
 
@@ -211,10 +211,10 @@ def saved(few: Diagnosis, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_damaged_folder_is_refused_in_one_line(saved: Path, tmp_path: Path, damage: str) -> None:
     shutil.copytree(saved, tmp_path / "out")
     DAMAGES[damage][0](tmp_path / "out")
-    with pytest.raises(ArgumentValueError, match=DAMAGES[damage][1]) as told:
+    with pytest.raises(ArgumentValueError, match=DAMAGES[damage][1]) as raised:
         Diagnosis.open(tmp_path / "out")
-    assert str(told.value).startswith("folder: expected ")
-    assert "\n" not in str(told.value)
+    assert str(raised.value).startswith("folder: expected ")
+    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.slow

@@ -45,13 +45,13 @@ def units(x: np.ndarray) -> np.ndarray:
 def test_directions_are_those_of_the_hidden_states(family: str) -> None:
     model, ids = network(family), ids_of()
     table = td.shared_directions(model, ids, sinks=())
-    states = [hidden(model, each) for each in ids]
+    states = [hidden(model, token_id) for token_id in ids]
     for layer in range(3):
         means = np.stack([units(x[layer]).mean(axis=0) for x in states])
         common = means.mean(axis=0) / np.linalg.norm(means.mean(axis=0))
         np.testing.assert_allclose(table.vector.sel(direction="common", layer=layer), common, atol=1e-5)
-        own = means[1] - (means[1] @ common) * common
-        np.testing.assert_allclose(table.vector[2, layer], own / np.linalg.norm(own), atol=1e-5)
+        direct = means[1] - (means[1] @ common) * common
+        np.testing.assert_allclose(table.vector[2, layer], direct / np.linalg.norm(direct), atol=1e-5)
         products = (means @ common)[:, None] * (means @ common)
         of_pairs = products[~np.eye(len(ids), dtype=bool)].mean()
         whole = (means @ means.T)[~np.eye(len(ids), dtype=bool)].mean()
@@ -92,7 +92,7 @@ def built(recipe: Any, **settings: Any) -> Checkpoint:
 
 
 def of_built(ckpt: Checkpoint) -> xr.Dataset:
-    return td.shared_directions(ckpt, [{"idx": torch.tensor([each])} for each in prompts_of("even")], sinks=())
+    return td.shared_directions(ckpt, [{"idx": torch.tensor([entry])} for entry in prompts_of("even")], sinks=())
 
 
 def test_a_bias_of_one_layer_is_what_writes_the_common_direction() -> None:
@@ -153,7 +153,7 @@ def test_the_first_token_is_named_where_all_attend_to_it() -> None:
     canvas = blank(Frame(depth=3, heads=2, seed=4, causal=True))
     paint.first_place(canvas)
     ckpt = load(canvas.network, inputs=lambda count: {"idx": torch.randint(WORDS, VOCABULARY, (count, 9))})
-    table = td.source_tokens(ckpt, [{"idx": torch.tensor([each])} for each in prompts_of("even")], sinks=())
+    table = td.source_tokens(ckpt, [{"idx": torch.tensor([entry])} for entry in prompts_of("even")], sinks=())
     shares = table.by_position.sel(kind="text")
     assert float(shares.isel(token=0).max()) > 0.9
     assert "of it comes from its first token." in table.attrs["summary"]
@@ -161,7 +161,7 @@ def test_the_first_token_is_named_where_all_attend_to_it() -> None:
 
 def test_uniform_attention_takes_from_all_tokens_alike() -> None:
     ckpt = built(paint.average, layers=[3], gain=40.0)
-    table = td.source_tokens(ckpt, [{"idx": torch.tensor([each])} for each in prompts_of("even")], sinks=())
+    table = td.source_tokens(ckpt, [{"idx": torch.tensor([entry])} for entry in prompts_of("even")], sinks=())
     assert float(table.by_position.sel(kind="text", layer=3).max()) < 0.1
     assert "In layer 3, where heads add most" in table.attrs["summary"]
     assert "no position contributes more than" in table.attrs["summary"]

@@ -22,9 +22,9 @@ def test_the_first_five_are_the_texts_there_once_were() -> None:
 
 
 def test_there_are_at_least_a_dozen_and_no_two_repeat_each_other() -> None:
-    found = default_texts()
-    assert len(found) == len(set(found.values())) == 14
-    assert repeated_texts(found) == ()
+    result = default_texts()
+    assert len(result) == len(set(result.values())) == 14
+    assert repeated_texts(result) == ()
 
 
 def test_every_file_of_the_folder_is_a_text_and_every_text_a_file() -> None:

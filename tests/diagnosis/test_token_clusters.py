@@ -18,26 +18,26 @@ IDS = torch.tensor([7, 21, 3, 40, 55, 12, 9, 33, 4])
 
 def test_groups_are_those_of_the_states_that_count() -> None:
     ckpt = td.load(_with_head("llama"))
-    found = td.token_clusters(ckpt, IDS, sinks=(0,))
+    groups = td.token_clusters(ckpt, IDS, sinks=(0,))
     states = ckpt.states(IDS).feed_forward.double()
-    assert found.layer.values.tolist() == [1, 2, 3]
+    assert groups.layer.values.tolist() == [1, 2, 3]
     for row, layer in enumerate((1, 2, 3)):
-        own = direction_clusters(states[layer, 1:])
-        assert found.member.values[row].tolist() == [-1, *own.member.tolist()]
-        assert int(found["count"][row]) == own.count
-        assert float(found.silhouette[row]) == pytest.approx(own.silhouette)
-        np.testing.assert_allclose(found.token_silhouette.values[row, 1:], own.silhouettes)
-        assert np.isnan(found.token_silhouette.values[row, 0])
+        direct = direction_clusters(states[layer, 1:])
+        assert groups.member.values[row].tolist() == [-1, *direct.member.tolist()]
+        assert int(groups["count"][row]) == direct.count
+        assert float(groups.silhouette[row]) == pytest.approx(direct.silhouette)
+        np.testing.assert_allclose(groups.token_silhouette.values[row, 1:], direct.silhouettes)
+        assert np.isnan(groups.token_silhouette.values[row, 0])
 
 
 def test_a_variant_has_groups_of_its_own() -> None:
     ckpt = td.load(_with_head("llama"))
-    found = td.token_clusters(ckpt.under("attention-only"), IDS, (3,), sinks=())
+    groups = td.token_clusters(ckpt.under("attention-only"), IDS, (3,), sinks=())
     with ckpt.varied("attention-only"):
         expected = direction_clusters(ckpt.states(IDS).feed_forward[3].double())
-    assert found.silhouette.values.tolist() == pytest.approx([expected.silhouette])
+    assert groups.silhouette.values.tolist() == pytest.approx([expected.silhouette])
     assert abs(float(td.token_clusters(ckpt, IDS, (3,), sinks=()).silhouette[0]) - expected.silhouette) > 1e-3
-    assert "without norms" in found.attrs["model"]
+    assert "without norms" in groups.attrs["model"]
 
 
 def test_states_that_overflow_have_no_groups() -> None:
@@ -45,10 +45,10 @@ def test_states_that_overflow_have_no_groups() -> None:
     ckpt = td.load(network)
     for block in network.model.layers[1:]:
         block.mlp.down_proj.weight.data *= 1e30
-    found = td.token_clusters(ckpt.under("no-norm"), IDS, sinks=())
-    assert [int(found["count"][0]) > 0, int(found["count"][2])] == [True, 0]
-    assert np.isnan(found.silhouette.values[[0, 2]]).tolist() == [False, True]
-    assert (found.member.values[2] == -1).all()
+    groups = td.token_clusters(ckpt.under("no-norm"), IDS, sinks=())
+    assert [int(groups["count"][0]) > 0, int(groups["count"][2])] == [True, 0]
+    assert np.isnan(groups.silhouette.values[[0, 2]]).tolist() == [False, True]
+    assert (groups.member.values[2] == -1).all()
 
 
 @pytest.mark.parametrize(

@@ -102,8 +102,8 @@ def test_component_changes_add_up_to_the_whole_change(tiny: Callable[..., Checkp
 
 def test_shares_are_those_of_the_absolute_changes(tiny: Callable[..., Checkpoint]) -> None:
     table = trace(tiny("llama"), TEXTS)
-    moved = np.abs(table.component_change.values).sum(axis=1)
-    np.testing.assert_allclose(table.component_share, moved / moved.sum(axis=1, keepdims=True), atol=1e-12)
+    shifted = np.abs(table.component_change.values).sum(axis=1)
+    np.testing.assert_allclose(table.component_share, shifted / shifted.sum(axis=1, keepdims=True), atol=1e-12)
 
 
 def test_slower_observables_on_request_are_the_single_functions(tiny: Callable[..., Checkpoint]) -> None:
@@ -124,19 +124,19 @@ def test_shares_of_a_trace_are_those_of_the_states_that_count(tiny: Callable[...
     ckpt = tiny("gpt2")
     table = trace(ckpt, TEXTS, sinks=(0,), packed=False)
     states = [ckpt.states(ckpt.encode(text).ids).feed_forward[:, 1:] for text in TEXTS.values()]
-    found = observables.shares(states)
+    share_values = observables.shares(states)
     site = table.sel(site="feed_forward")
     for name in ("common", "prompt", "own"):
-        np.testing.assert_allclose(site.shares.sel(share=name), getattr(found, name).numpy(), atol=1e-12)
-    np.testing.assert_allclose(site.consensus_within, found.kappa.numpy(), atol=1e-12)
-    relative = (found.kappa - found.kappa[0]) / (1 - found.kappa[0])
+        np.testing.assert_allclose(site.shares.sel(share=name), getattr(share_values, name).numpy(), atol=1e-12)
+    np.testing.assert_allclose(site.consensus_within, share_values.kappa.numpy(), atol=1e-12)
+    relative = (share_values.kappa - share_values.kappa[0]) / (1 - share_values.kappa[0])
     np.testing.assert_allclose(site.consensus_relative, relative.numpy(), atol=1e-12)
     np.testing.assert_allclose(site.kappa_of_prompt.mean("prompt"), site.consensus_within, atol=1e-12)
-    for name, values in (("common", found.common), ("prompt", found.prompt), ("own", found.own)):
+    for name, values in (("common", share_values.common), ("prompt", share_values.prompt), ("own", share_values.own)):
         np.testing.assert_allclose(site[f"share_{name}"], values.numpy(), atol=1e-12)
         np.testing.assert_array_equal(site[f"share_{name}_interval"], site.shares_interval.sel(share=name))
     without = [observables.shares(states[:out] + states[out + 1 :]).kappa for out in range(3)]
-    pseudo = np.stack([3 * found.kappa.numpy() - 2 * each.numpy() for each in without])
+    pseudo = np.stack([3 * share_values.kappa.numpy() - 2 * entry.numpy() for entry in without])
     half = 2.919986 * pseudo.std(axis=0, ddof=1) / np.sqrt(3)
     np.testing.assert_allclose(site.consensus_within_interval.sel(bound="low"), pseudo.mean(axis=0) - half, rtol=1e-6)
     np.testing.assert_allclose(site.consensus_within_interval.sel(bound="high"), pseudo.mean(axis=0) + half, rtol=1e-6)
@@ -168,12 +168,12 @@ def test_centred_measures_of_a_trace_are_over_pairs_without_the_others_mean(
         for text in texts.values():
             x = ckpt.states(ckpt.encode(text).ids).feed_forward[layer, 1:].double().numpy()
             units.append(x / np.linalg.norm(x, axis=1, keepdims=True))
-        each = []
-        for own, other in (units, units[::-1]):
-            v = own - other.mean(axis=0)
+        entry = []
+        for direct, other in (units, units[::-1]):
+            v = direct - other.mean(axis=0)
             cosines = [cosine(a, b) for i, a in enumerate(v) for b in v[:i]]
-            each.append((np.mean(np.square(cosines)), np.var(cosines)))
-        moments.append(np.mean(each, axis=0))
+            entry.append((np.mean(np.square(cosines)), np.var(cosines)))
+        moments.append(np.mean(entry, axis=0))
     (start, var_0), (end, var_2) = moments
     np.testing.assert_allclose(table.centred_cos2, [start, end], atol=rounding)
     np.testing.assert_allclose(table.line_excess[-1], (var_2 - var_0) / (1 - var_0), atol=rounding)
@@ -231,16 +231,16 @@ def test_observables_of_ones_own_see_the_tokens_that_count(tiny: Callable[..., C
 def test_a_swollen_token_is_found_and_its_removal_is_that_of_its_position(tiny: Callable[..., Checkpoint]) -> None:
     ckpt = tiny("gpt2")
     ckpt.model.wpe.weight.data[0] *= 500
-    found = trace(ckpt, TEXTS, packed=False)
-    assert (found.massive_count == 1).all()
-    assert (found.massive_position == 0).all()
+    traced = trace(ckpt, TEXTS, packed=False)
+    assert (traced.massive_count == 1).all()
+    assert (traced.massive_position == 0).all()
     explicit = trace(ckpt, TEXTS, sinks=(0,), packed=False)
     np.testing.assert_array_equal(
-        found.mean_pair_cosine.sel(sinks="removed"), explicit.mean_pair_cosine.sel(sinks="removed")
+        traced.mean_pair_cosine.sel(sinks="removed"), explicit.mean_pair_cosine.sel(sinks="removed")
     )
     norms = ckpt.states(ckpt.encode(TEXTS["one"]).ids).feed_forward.double().norm(dim=-1)
-    np.testing.assert_allclose(found.massive_norm[0], norms[:, 0], rtol=1e-12)
-    np.testing.assert_allclose(found.massive_share[0], norms[:, 0] / norms.sum(-1), rtol=1e-12)
+    np.testing.assert_allclose(traced.massive_norm[0], norms[:, 0], rtol=1e-12)
+    np.testing.assert_allclose(traced.massive_share[0], norms[:, 0] / norms.sum(-1), rtol=1e-12)
 
 
 def test_transient_sinks_leave_where_they_occur_and_persistent_ones_everywhere() -> None:

@@ -166,7 +166,7 @@ def test_what_is_not_determined_says_why(tiny: Callable[..., Checkpoint], texts:
     assert verdict.state == "undetermined"
     assert why in verdict.sentences[0].text
     assert [name for name, _ in verdict.lines] == ["What", "What to do"]
-    assert "nan" not in (str(verdict) + " ".join(each.text for each in verdict.details)).lower()
+    assert "nan" not in (str(verdict) + " ".join(entry.text for entry in verdict.details)).lower()
 
 
 @pytest.mark.parametrize("change", [nn.Module.float, nn.Module.double])
@@ -211,9 +211,9 @@ def test_copies_of_a_text_change_no_number_and_no_interval() -> None:
     for name in once:
         if "prompt" not in once[name].dims:
             np.testing.assert_allclose(again[name].values, once[name].values, rtol=1e-6, atol=1e-9, err_msg=str(name))
-    own = again.kappa_of_prompt.values
-    np.testing.assert_allclose(own[[0, 2, 3, 5]], once.kappa_of_prompt.values, atol=1e-9)
-    np.testing.assert_array_equal(own[[1, 4]], own[[0, 2]])
+    values = again.kappa_of_prompt.values
+    np.testing.assert_allclose(values[[0, 2, 3, 5]], once.kappa_of_prompt.values, atol=1e-9)
+    np.testing.assert_array_equal(values[[1, 4]], values[[0, 2]])
 
 
 def test_one_word_repeated_agrees_before_the_first_layer(tiny: Callable[..., Checkpoint]) -> None:
@@ -231,13 +231,13 @@ def test_a_part_is_credited_only_where_its_interval_leaves_out_nought(measured: 
         ("layer", "component"),
         [[np.nan] * 3, [0.1, -0.1, np.nan], [0.2, -0.1, np.nan], [0, 0.001, 0.001]],
     )
-    text = next(each.text for each in detailed_findings(table, ()) if each.figure == "components")
+    text = next(finding.text for finding in detailed_findings(table, ()) if finding.figure == "components")
     assert text.startswith(
         "Attention raises similarity κ in 2 of 3 layers, by 0.30 (90 % CI 0.20–0.40) in total; the feed-forward part"
     )
     assert "lowers similarity κ in 2 of 3 layers, by 0.20 (90 % CI 0.10–0.30)" in text
     table["kappa_change_sum_interval"] = (("component", "bound"), [[-0.1, 0.7], [-0.3, -0.1], [-0.1, 0.1]])
-    text = next(each.text for each in detailed_findings(table, ()) if each.figure == "components")
+    text = next(finding.text for finding in detailed_findings(table, ()) if finding.figure == "components")
     assert "Attention changes similarity κ by +0.30 (90 % CI −0.10 to 0.70) in total, which is not significant" in text
 
 
@@ -245,9 +245,9 @@ def test_a_single_text_that_collapses_is_named(measured: xr.Dataset) -> None:
     table = with_end(measured, consensus_relative=0.25)
     table.kappa_of_prompt.loc[{"layer": 3, "site": "feed_forward"}] = [0.0, 0.0, 0.97, 0.0]
     words = "In 1 of 4 texts the tokens converge to one direction: “three” (κ of that text alone is at least 0.97)."
-    assert any(words in each.text for each in judge(None, table).details)
+    assert any(words in entry.text for entry in judge(None, table).details)
     table.kappa_of_prompt.loc[{"layer": 3, "site": "feed_forward"}] = [0.0, 0.0, 0.5, 0.0]
-    assert not any("converge" in each.text for each in judge(None, table).details)
+    assert not any("converge" in entry.text for entry in judge(None, table).details)
 
 
 def test_an_update_counts_as_a_jump_from_four_times_its_neighbours() -> None:
@@ -264,22 +264,22 @@ def test_an_attention_sink_needs_weight_beyond_uniform(measured: xr.Dataset) -> 
     table["attention_uniform"] = table.attention_uniform * 0 + 0.05
     table["attention_received"] = table.attention_received * 0 + 0.05
     assert not attention_sinks(table).any()
-    text = next(each.text for each in detailed_findings(table, ()) if each.figure == "attention")
+    text = next(finding.text for finding in detailed_findings(table, ()) if finding.figure == "attention")
     assert text.startswith(
         "No token is an attention sink: the most attended one receives 0.05 of the attention of tokens at least four"
     )
     table.attention_received.loc[{"layer": 2, "token": 1}] = ATTENTION_SINK
-    found = next(each for each in detailed_findings(table, ()) if each.figure == "attention")
-    assert found.text.startswith("Token 1 (")
-    assert found.values["layers"] == [2]
-    assert not found.values["massive"]
+    result = next(finding for finding in detailed_findings(table, ()) if finding.figure == "attention")
+    assert result.text.startswith("Token 1 (")
+    assert result.values["layers"] == [2]
+    assert not result.values["massive"]
     table["attention_uniform"] = table.attention_uniform * 0 + ATTENTION_SINK / TIMES_UNIFORM + 1e-9
     assert not attention_sinks(table).any()
 
 
 def test_attention_that_does_not_show_is_said_to(measured: xr.Dataset) -> None:
     table = measured.assign(attention_received=measured.attention_received * np.nan)
-    text = next(each.text for each in detailed_findings(table, ()) if each.figure == "attention")
+    text = next(finding.text for finding in detailed_findings(table, ()) if finding.figure == "attention")
     assert text.startswith("Attention sinks are not measured because")
 
 
@@ -291,7 +291,11 @@ def test_an_outlier_that_is_not_massive_is_said_to_be_left_out(measured: xr.Data
     table.massive_count.loc[place] = 1
     median = table.norm_median.sel(sinks="removed", site="feed_forward", **place)
     table.massive_norm.loc[place] = times * float(median)
-    text = next(each.text for each in detailed_findings(table, ()) if each.figure == "norms" and "massive" in each.text)
+    text = next(
+        finding.text
+        for finding in detailed_findings(table, ())
+        if finding.figure == "norms" and "massive" in finding.text
+    )
     below = (
         "No token is massive, with 10× the median norm of its text or more. The largest norm is 4.1× that median: an "
         "outlier, which the other measures leave out all the same."
@@ -302,19 +306,19 @@ def test_an_outlier_that_is_not_massive_is_said_to_be_left_out(measured: xr.Data
 def test_a_massive_token_is_no_attention_sink_by_its_norm(measured: xr.Dataset) -> None:
     table = measured.copy(deep=True)
     table["massive_count"] = table.massive_count * 0
-    assert any(each.text.startswith("No token is massive") for each in detailed_findings(table, ()))
+    assert any(finding.text.startswith("No token is massive") for finding in detailed_findings(table, ()))
     table.massive_count.loc[{"prompt": "two", "layer": 2}] = 1
     table["massive_norm"] = table.massive_norm.astype(float) * np.nan
     table.massive_norm.loc[{"prompt": "two", "layer": 2}] = 99.0
     table["massive_position"] = table.massive_position * 0 - 1
     table.massive_position.loc[{"prompt": "two", "layer": 2}] = 3
-    found = next(each for each in detailed_findings(table, ()) if each.figure == "norms")
-    assert found.text.startswith("Token 3 (“3” in text two) is massive: its norm reaches 99 in layer 2")
-    assert found.values["layers"] == [2]
+    result = next(finding for finding in detailed_findings(table, ()) if finding.figure == "norms")
+    assert result.text.startswith("Token 3 (“3” in text two) is massive: its norm reaches 99 in layer 2")
+    assert result.values["layers"] == [2]
 
 
 def detail(table: xr.Dataset, figure: str, place: int = 0) -> str:
-    return [each.text for each in detailed_findings(table, ()) if each.figure == figure][place]
+    return [finding.text for finding in detailed_findings(table, ()) if finding.figure == figure][place]
 
 
 def test_a_plateau_has_no_single_worst_layer(measured: xr.Dataset) -> None:
@@ -514,7 +518,7 @@ def test_smollm2_draws_together_and_its_first_token_is_both_massive_and_an_atten
     # Published for these five texts: κ 0.04 → 0.34 and centred cos² 0.09 → 0.23.
     assert end.consensus_within.values == pytest.approx([0.04, 0.34], abs=0.03)
     assert end.centred_cos2.values == pytest.approx([0.09, 0.23], abs=0.03)
-    details = {each.figure: each for each in verdict.details}
+    details = {entry.figure: entry for entry in verdict.details}
     assert details["norms"].values["position"] == 0
     assert details["norms"].values["layers"] == [*range(3, 10), *range(12, 31)]
     assert details["attention"].values["massive"]
@@ -575,7 +579,7 @@ def test_the_shares_are_said_not_to_show_a_line(measured: xr.Dataset) -> None:
     whole["share_position"] = whole.share_position * 0.0
     states: tuple[State, ...] = ("rank collapse", "consensus", "spread")
     for state in states:
-        (text,) = (each.text for each in detailed_findings(whole, (state,)) if "its own" in each.text)
+        (text,) = (finding.text for finding in detailed_findings(whole, (state,)) if "its own" in finding.text)
         assert (words in text) == (state == "rank collapse")
 
 

@@ -33,26 +33,26 @@ def test_a_gate_is_a_change_of_the_output_projection() -> None:
     changed = copy.deepcopy(network)
     changed.model.layers[1].self_attn.o_proj.weight.data *= 0.25
     changed.model.layers[2].mlp.down_proj.weight.data *= 0.0
-    found = td.what_if(td.load(network), _texts(), {"layer 2 attention": 0.25, "layer 3 feed_forward": 0})
+    result = td.what_if(td.load(network), _texts(), {"layer 2 attention": 0.25, "layer 3 feed_forward": 0})
     other = td.compare(network, changed, texts=_texts())
     for name in ("consensus_within", "consensus_relative", "centred_cos2", "shares"):
         for end in ("", "_interval"):
-            mine, theirs = found[f"{name}_difference{end}"], other.difference[f"{name}{end}"].isel(other=0)
-            np.testing.assert_allclose(mine.transpose(*theirs.dims).values, theirs.values, atol=1e-5)
+            actual, reference = result[f"{name}_difference{end}"], other.difference[f"{name}{end}"].isel(other=0)
+            np.testing.assert_allclose(actual.transpose(*reference.dims).values, reference.values, atol=1e-5)
     np.testing.assert_allclose(
-        found.consensus_relative.sel(model="changed"), other.table.consensus_relative.isel(model=1), atol=1e-5
+        result.consensus_relative.sel(model="changed"), other.table.consensus_relative.isel(model=1), atol=1e-5
     )
     ranks = [
-        td.trace(td.load(each), _texts()).effective_rank_unit_rows.sel(sinks="removed") for each in (network, changed)
+        td.trace(td.load(entry), _texts()).effective_rank_unit_rows.sel(sinks="removed") for entry in (network, changed)
     ]
-    np.testing.assert_allclose(found.effective_rank_difference, (ranks[1] - ranks[0]).mean("prompt"), atol=1e-3)
-    losses = [[_loss(each, ids) for ids in _texts().values()] for each in (network, changed)]
-    np.testing.assert_allclose(found.loss.values, np.mean(losses, axis=1), rtol=1e-5)
+    np.testing.assert_allclose(result.effective_rank_difference, (ranks[1] - ranks[0]).mean("prompt"), atol=1e-3)
+    losses = [[_loss(entry, ids) for ids in _texts().values()] for entry in (network, changed)]
+    np.testing.assert_allclose(result.loss.values, np.mean(losses, axis=1), rtol=1e-5)
     gaps = np.subtract(losses[1], losses[0])
-    assert float(found.loss_difference) == pytest.approx(gaps.mean(), abs=1e-5)
+    assert float(result.loss_difference) == pytest.approx(gaps.mean(), abs=1e-5)
     half = 2.0150483733330233 * gaps.std(ddof=1) / np.sqrt(len(gaps))  # Student's t, 5 degrees of freedom, 90 %
-    np.testing.assert_allclose(found.loss_difference_interval, [gaps.mean() - half, gaps.mean() + half], atol=1e-5)
-    assert found.attrs["changes"] == "layer 2 attention × 0.25, layer 3 feed_forward × 0"
+    np.testing.assert_allclose(result.loss_difference_interval, [gaps.mean() - half, gaps.mean() + half], atol=1e-5)
+    assert result.attrs["changes"] == "layer 2 attention × 0.25, layer 3 feed_forward × 0"
 
 
 def _loss(network: Any, ids: torch.Tensor) -> float:
@@ -110,10 +110,10 @@ def test_gates_weight_a_variant_and_not_the_network() -> None:
 
 
 def test_without_a_head_there_is_no_loss_and_the_result_says_why() -> None:
-    found = td.what_if(td.load(network_of("gpt2")[0]), _texts(), "no-norm")
-    assert np.isnan(found.loss.values).all()
-    assert found.attrs["no_loss"] == "no head that predicts the next token was found"
-    assert np.isfinite(found.consensus_relative_difference.sel(site="feed_forward")).all()
+    changed = td.what_if(td.load(network_of("gpt2")[0]), _texts(), "no-norm")
+    assert np.isnan(changed.loss.values).all()
+    assert changed.attrs["no_loss"] == "no head that predicts the next token was found"
+    assert np.isfinite(changed.consensus_relative_difference.sel(site="feed_forward")).all()
 
 
 @pytest.mark.parametrize(
@@ -221,17 +221,17 @@ def test_directions_are_projected_out_as_by_hand(layer: int) -> None:
     network, prompts = of_heads("llama"), of_heads_ids(5)
     directions = np.random.default_rng(layer).normal(size=(2, 24))
     basis = np.linalg.qr(directions.T)[0].T
-    found = td.what_if(network, prompts, project_out={layer: directions}, sinks=())
+    changed = td.what_if(network, prompts, project_out={layer: directions}, sinks=())
     states = [removed_by_hand(network, layer, basis, ids) for ids in prompts]
     for depth in range(5):
-        wanted = shares([each[depth] for each in states])
-        site = found.sel(model="changed", site="feed_forward", layer=depth)
+        wanted = shares([state[depth] for state in states])
+        site = changed.sel(model="changed", site="feed_forward", layer=depth)
         assert float(site.consensus_within) == pytest.approx(float(wanted.kappa), abs=1e-6)
         assert float(site.shares.sel(share="common")) == pytest.approx(float(wanted.common), abs=1e-6)
-    assert float(abs(found.loss_difference)) > 0
-    before = found.shares_difference.sel(layer=slice(0, layer - 1)) if layer else found.shares_difference[:0]
+    assert float(abs(changed.loss_difference)) > 0
+    before = changed.shares_difference.sel(layer=slice(0, layer - 1)) if layer else changed.shares_difference[:0]
     assert not bool((abs(before) > 1e-9).any())
-    assert found.attrs["changes"] == f"without 2 directions after layer {layer}"
+    assert changed.attrs["changes"] == f"without 2 directions after layer {layer}"
     with torch.no_grad():
         again = network(torch.tensor([prompts[0]])).logits
     assert not any(module._forward_hooks for module in network.modules())
@@ -241,8 +241,8 @@ def test_directions_are_projected_out_as_by_hand(layer: int) -> None:
 def test_the_common_direction_projected_out_leaves_little_common() -> None:
     network, prompts = of_heads("llama"), of_heads_ids(6)
     direction = td.shared_directions(network, prompts, sinks=()).vector.sel(direction="common", layer=3)
-    found = td.what_if(network, prompts, project_out={3: direction}, sinks=())
-    common = found.shares.sel(site="feed_forward", layer=3, share="common")
+    changed = td.what_if(network, prompts, project_out={3: direction}, sinks=())
+    common = changed.shares.sel(site="feed_forward", layer=3, share="common")
     assert abs(float(common.sel(model="changed"))) < abs(float(common.sel(model="as it is")))
     both = td.what_if(network, prompts, {"layer 1 attention": 0.5}, project_out={3: direction}, sinks=())
     assert both.attrs["changes"] == "layer 1 attention × 0.5, without 1 direction after layer 3"

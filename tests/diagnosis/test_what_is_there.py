@@ -51,7 +51,7 @@ def alone_in(table: xr.Dataset, *layers: int) -> xr.Dataset:
 
 
 def said(table: xr.Dataset, figure: FigureName) -> str:
-    return next(each.text for each in detailed_findings(table, ()) if each.figure == figure)
+    return next(finding.text for finding in detailed_findings(table, ()) if finding.figure == figure)
 
 
 PICTURE = torch.zeros(1, 3, 8, 8)
@@ -84,12 +84,12 @@ def test_every_sentence_has_the_noun_of_the_trace(measured: xr.Dataset) -> None:
 
 
 def test_which_layers_have_a_feed_forward_part_is_what_the_layout_says(measured: xr.Dataset) -> None:
-    assert {name: each.tolist() for name, each in parts_there(alone_in(measured, 2)).items()} == {
+    assert {name: entry.tolist() for name, entry in parts_there(alone_in(measured, 2)).items()} == {
         "attention": [True] * 3, "feed_forward": [True, False, True],
     }  # fmt: skip
     unknown = with_layout(measured, lambda record: record["kinds"][0].update(residual=None))
     for table in (measured, measured.drop_attrs(), unknown):
-        assert all(each.all() and len(each) == 3 for each in parts_there(table).values())
+        assert all(entry.all() and len(entry) == 3 for entry in parts_there(table).values())
 
 
 def test_a_norm_is_there_if_a_layer_or_the_end_has_one(measured: xr.Dataset) -> None:
@@ -179,7 +179,7 @@ def test_sites_are_those_of_parts_that_are_there(
 
 def test_other_sites_are_spoken_of_where_there_are_any(measured: xr.Dataset) -> None:
     def otherwise(table: xr.Dataset) -> str:
-        return {each.name: each.otherwise for each in conventions_of(None, table)}.get("Sites", "no choice")
+        return {entry.name: entry.otherwise for entry in conventions_of(None, table)}.get("Sites", "no choice")
 
     alone, ended = alone_in(measured, 1, 2, 3), measured.assign_attrs(sites="after each block")
     assert "hide which part changed it, and reading the last state after the final norm" in otherwise(measured)

@@ -84,10 +84,10 @@ def test_the_page_says_it_once_and_draws_nothing_of_the_weights(found: Diagnosis
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_network_with_factors_says_nothing_of_it() -> None:
-    found = td.diagnose(network_of("llama")[0], PROMPTS)
-    assert isinstance(found.audit, xr.Dataset)
-    assert found.audit_refused == ""
-    text = text_of(page_of(found))
+    diagnosis = td.diagnose(network_of("llama")[0], PROMPTS)
+    assert isinstance(diagnosis.audit, xr.Dataset)
+    assert diagnosis.audit_refused == ""
+    text = text_of(page_of(diagnosis))
     assert "not audited" not in text
     assert "3 layers × 4 heads" in text
 
@@ -118,9 +118,9 @@ def test_factors_that_do_not_give_the_attention_back_lead_there_too(monkeypatch:
     from tokendynamics.pretrained import _attention_weights as _factors
 
     monkeypatch.setattr(_factors, "recomputed_error", lambda *arguments: 0.25)
-    found = td.diagnose(network_of("llama")[0], PROMPTS, layers=[2])
-    assert isinstance(found.audit, Refused)
-    assert found.audit_refused == "layer 2: its factors miss its own attention by 0.25"
+    diagnosis = td.diagnose(network_of("llama")[0], PROMPTS, layers=[2])
+    assert isinstance(diagnosis.audit, Refused)
+    assert diagnosis.audit_refused == "layer 2: its factors miss its own attention by 0.25"
 
 
 @pytest.mark.parametrize("family", ["llama", "gptj"])
@@ -128,30 +128,30 @@ def test_factors_that_do_not_give_the_attention_back_lead_there_too(monkeypatch:
 def test_a_damaged_checkpoint_is_still_an_error(family: str, name: str, tmp_path: Path) -> None:
     network_of(family)[0].save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
-    damaged = next(each for each in tensors if re.search(rf"1\..*({name})\.weight", each))
+    damaged = next(tensor for tensor in tensors if re.search(rf"1\..*({name})\.weight", tensor))
     tensors[damaged][3, 5] = torch.nan
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(CheckpointError, match=r"layer 2: tensor .*finite numbers, got nan") as told:
+    with pytest.raises(CheckpointError, match=r"layer 2: tensor .*finite numbers, got nan") as raised:
         td.diagnose(tmp_path, PROMPTS)
-    assert not isinstance(told.value, AttentionFactorsError)
+    assert not isinstance(raised.value, AttentionFactorsError)
     del tensors[damaged]
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(CheckpointError, match="no such tensor") as told:
+    with pytest.raises(CheckpointError, match="no such tensor") as raised:
         td.diagnose(tmp_path, PROMPTS)
-    assert not isinstance(told.value, AttentionFactorsError)
+    assert not isinstance(raised.value, AttentionFactorsError)
 
 
 @pytest.mark.parametrize("family", ["llama", "gptj"])
 def test_a_live_network_with_a_nan_is_an_error(family: str) -> None:
     network, _ = network_of(family)
     checkpoint = td.load(network)
-    next(each for name, each in network.named_parameters() if "v_proj" in name).data[2, 2] = torch.nan
+    next(parameter for name, parameter in network.named_parameters() if "v_proj" in name).data[2, 2] = torch.nan
     with pytest.raises((ArgumentValueError, CheckpointError), match=r"finite|NaN"):
         td.diagnose(checkpoint, PROMPTS)
     if family == "llama":
-        with pytest.raises(CheckpointError, match=r"layer 1: .*expected finite numbers") as told:
+        with pytest.raises(CheckpointError, match=r"layer 1: .*expected finite numbers") as raised:
             td.audit(checkpoint)
-        assert not isinstance(told.value, AttentionFactorsError)
+        assert not isinstance(raised.value, AttentionFactorsError)
 
 
 def test_an_impossible_argument_is_an_error_of_any_network() -> None:

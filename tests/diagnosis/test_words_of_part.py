@@ -63,8 +63,8 @@ def compared(one: Any, two: Any, **options: Any) -> Comparison:
     return td.compare(one, two, texts=PROMPTS, names=["a", "b"], heads=False, **options)
 
 
-def on(found: Comparison, words: str) -> str:
-    return next(each.text for each in found.sentences if words in each.text)
+def on(result: Comparison, words: str) -> str:
+    return next(sentence.text for sentence in result.sentences if words in sentence.text)
 
 
 @pytest.mark.parametrize(
@@ -100,12 +100,12 @@ def test_codes_of_packed_weights_are_stored_tensors() -> None:
         "All stored tensors of the blocks of b and a are equal, including biases and norms."
     )
     two.layers[1].mlp.down_proj.codes[0, 0] += 9
-    found = compared(one, two)
-    assert on(found, "tored tensors") == (
+    comparison = compared(one, two)
+    assert on(comparison, "tored tensors") == (
         "Apart from packed weights, all stored tensors of the blocks of b and a are equal, including biases and norms. "
         "Packed weights (integers) that differ: mlp.down_proj.codes."
     )
-    assert (found.first_layer, found.first_part) == (2, "feed_forward")
+    assert (comparison.first_layer, comparison.first_part) == (2, "feed_forward")
     two.layers[0].input_layernorm.weight.data[0] += 0.5
     assert on(compared(one, two), "tored tensors").startswith(
         "Apart from packed weights, stored tensors of b and a differ only in layer 1: input_layernorm.weight"
@@ -130,9 +130,9 @@ def test_states_are_equal_up_to_the_depth_of_both(weights: bool) -> None:
     whole = healthy("gpt2", 1)
     shorter = without_layer(whole, 4)
     for pair in ((whole, shorter), (shorter, whole)):
-        found = compared(*pair, weights=weights)
-        assert ("vs a: all states up to layer 3 are equal to the last bit." in str(found)) == (not weights)
-        assert "all states are equal" not in str(found)
+        comparison = compared(*pair, weights=weights)
+        assert ("vs a: all states up to layer 3 are equal to the last bit." in str(comparison)) == (not weights)
+        assert "all states are equal" not in str(comparison)
     other = copy.deepcopy(shorter)
     for parameter in other.parameters():
         parameter.data += 0.01 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
@@ -150,9 +150,9 @@ def test_states_of_excluded_tokens_are_not_called_equal() -> None:
         : one.wte.weight.shape[1]
     ]
     texts = {name: [*ids, 60] for name, ids in PROMPTS.items()}
-    found = td.compare(one, two, texts=texts, names=["a", "b"], heads=False, weights=False)
-    assert "all states of the compared tokens are equal to the last bit" in str(found)
-    assert "4 tokens massive in one of them are excluded in all" in str(found)
+    comparison = td.compare(one, two, texts=texts, names=["a", "b"], heads=False, weights=False)
+    assert "all states of the compared tokens are equal to the last bit" in str(comparison)
+    assert "4 tokens massive in one of them are excluded in all" in str(comparison)
     plain = td.compare(one, two, texts=PROMPTS, names=["a", "b"], heads=False, weights=False)
     assert "b vs a: all states are equal to the last bit" in str(plain)
 
@@ -172,8 +172,8 @@ def test_matrices_are_equal_where_all_are() -> None:
     )
     changed = copy.deepcopy(whole)
     changed.model.layers[0].mlp.up_proj.weight.data *= 1.25
-    found = compared(whole, without_layer(changed, 3))
-    assert "other blocks are mostly equal; at most they differ by 0.25 of their norm." in str(found)
+    comparison = compared(whole, without_layer(changed, 3))
+    assert "other blocks are mostly equal; at most they differ by 0.25 of their norm." in str(comparison)
 
 
 def test_two_networks_whose_states_are_undetermined_do_not_end_in_one_state() -> None:

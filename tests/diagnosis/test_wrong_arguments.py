@@ -114,13 +114,13 @@ def test_a_wrong_argument_is_a_typed_error_that_names_it(name: str, tiny: Tiny) 
 
 
 def test_a_diagnosis_is_saved_to_a_path_and_nothing_else(tiny: Tiny, tmp_path: Path) -> None:
-    found = td.diagnose(tiny("gpt2"), "abc", layers=[1])
+    diagnosis = td.diagnose(tiny("gpt2"), "abc", layers=[1])
     for folder in (None, 5, b"x", "a\0b", ["x"]):
         with pytest.raises(TokenDynamicsError, match="folder"):
-            found.save(folder)  # type: ignore[arg-type]
+            diagnosis.save(folder)  # type: ignore[arg-type]
     for format in ("csv", None, 5):
         with pytest.raises(TokenDynamicsError, match="format"):
-            found.save(tmp_path / "x", format=format)  # type: ignore[arg-type]
+            diagnosis.save(tmp_path / "x", format=format)  # type: ignore[arg-type]
     assert not (tmp_path / "x").exists()
 
 

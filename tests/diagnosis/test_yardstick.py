@@ -49,23 +49,23 @@ def test_the_untrained_network_is_traced_on_the_same_texts(found: Diagnosis) -> 
 
 def test_a_network_under_a_change_is_compared_with_an_untrained_one_under_it() -> None:
     ckpt = td.load(network_of("llama")[0])
-    found = td.diagnose(ckpt.under({"layer 1 attention": 0}), PROMPTS, **ALONE)
+    diagnosis = td.diagnose(ckpt.under({"layer 1 attention": 0}), PROMPTS, **ALONE)
     traced = td.trace(untrained_twin(ckpt, 0).under({"layer 1 attention": 0}), PROMPTS)
-    assert isinstance(found.baseline, xr.Dataset)
-    np.testing.assert_array_equal(found.baseline.shares.values, traced.shares.values)
+    assert isinstance(diagnosis.baseline, xr.Dataset)
+    np.testing.assert_array_equal(diagnosis.baseline.shares.values, traced.shares.values)
 
 
 def test_nothing_is_traced_where_that_was_not_requested() -> None:
-    found = td.diagnose(network_of("llama")[0], PROMPTS, **ALONE, baseline=None)
-    assert found.baseline == Refused("it was not requested")
-    assert "untrained" not in str(found).lower()
+    diagnosis = td.diagnose(network_of("llama")[0], PROMPTS, **ALONE, baseline=None)
+    assert diagnosis.baseline == Refused("it was not requested")
+    assert "untrained" not in str(diagnosis).lower()
 
 
 def test_an_untrained_network_has_no_baseline_unless_it_is_asked_for(tiny: Callable[..., Checkpoint]) -> None:
     ckpt = tiny("llama", 4)
-    found = td.diagnose(ckpt, PROMPTS, **ALONE)
-    assert found.baseline_refused == "this network is itself untrained"
-    assert "No untrained network was measured for comparison: this network is itself untrained." in found.summary()
+    diagnosis = td.diagnose(ckpt, PROMPTS, **ALONE)
+    assert diagnosis.baseline_refused == "this network is itself untrained"
+    assert "No untrained network was measured for comparison: this network is itself untrained." in diagnosis.summary()
     other = td.diagnose(ckpt, PROMPTS, **ALONE, baseline="untrained")
     assert isinstance(other.baseline, xr.Dataset)
     assert other.baseline.attrs["random_seed"] == 5
@@ -74,9 +74,9 @@ def test_an_untrained_network_has_no_baseline_unless_it_is_asked_for(tiny: Calla
 def test_a_network_without_a_configuration_says_so() -> None:
     ckpt = td.load(network_of("llama")[0])
     ckpt.config = None
-    found = td.diagnose(ckpt, PROMPTS, **ALONE)
-    assert found.baseline_refused.startswith("expected a model with a transformers configuration")
-    assert "No untrained network was measured for comparison: expected a model with" in found.summary()
+    diagnosis = td.diagnose(ckpt, PROMPTS, **ALONE)
+    assert diagnosis.baseline_refused.startswith("expected a model with a transformers configuration")
+    assert "No untrained network was measured for comparison: expected a model with" in diagnosis.summary()
     with pytest.raises(CheckpointError, match="baseline: expected a model with a transformers configuration"):
         td.diagnose(ckpt, PROMPTS, **ALONE, baseline="untrained")
 
@@ -91,8 +91,8 @@ def test_a_configuration_of_another_network_is_no_baseline() -> None:
 
 
 def test_one_text_has_nothing_to_compare() -> None:
-    found = td.diagnose(network_of("llama")[0], [5, 9, 33, 21], **ALONE)
-    assert found.baseline_refused == "κ′ of this network is undefined"
+    diagnosis = td.diagnose(network_of("llama")[0], [5, 9, 33, 21], **ALONE)
+    assert diagnosis.baseline_refused == "κ′ of this network is undefined"
 
 
 @pytest.mark.parametrize("format", ["zarr", "netcdf"])

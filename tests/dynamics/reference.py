@@ -93,19 +93,19 @@ class System:
         z = x if self.table is None else x + self.table[:tokens]
         paper = self.normalization == "paper" or (self.normalization is None and self.space != "free")
         factor = 1 / math.sqrt(dim) if paper else 1.0
-        found = np.zeros((len(qk), tokens, tokens))
+        result = np.zeros((len(qk), tokens, tokens))
         for h in range(len(qk)):
             for i in range(tokens):
                 senders = range(i + 1) if self.causal else range(tokens)
                 logits = [z[i] @ self.kernel(qk[h], h, j - i) @ z[j] for j in senders]
                 if self.weights == "softmax":
                     exponentials = [math.exp(logit - max(logits)) for logit in logits]
-                    found[h, i, list(senders)] = [factor * e / sum(exponentials) for e in exponentials]
+                    result[h, i, list(senders)] = [factor * e / sum(exponentials) for e in exponentials]
                 elif self.weights == "exponential":
-                    found[h, i, list(senders)] = [factor * math.exp(logit) / len(logits) for logit in logits]
+                    result[h, i, list(senders)] = [factor * math.exp(logit) / len(logits) for logit in logits]
                 else:
-                    found[h, i, list(senders)] = [factor * logit for logit in logits]
-        return found
+                    result[h, i, list(senders)] = [factor * logit for logit in logits]
+        return result
 
     def kernel(self, qk: Array, h: int, offset: int) -> Array:
         """W_li of `positional` (7), dense; offset = i − l, sender less receiver."""
@@ -130,14 +130,14 @@ class System:
 
     def layer(self, x: Array, k: int, tau: float) -> Array:
         """Equation (6) of `asymptotic`."""
-        y, moved = self.project(x), self.project(x).copy()
+        y, shifted = self.project(x), self.project(x).copy()
         z = y if self.table is None else y + self.table[: len(y)]
         alpha, ov = self.alphas(y, float(k)), self.ov.at(float(k))
         for i in range(len(y)):
             for h in range(len(ov)):
                 for j in range(len(y)):
-                    moved[i] += tau * alpha[h, i, j] * (z[j] if self.space == "remark_5_1" else ov[h] @ z[j])
-        return self.project(moved)
+                    shifted[i] += tau * alpha[h, i, j] * (z[j] if self.space == "remark_5_1" else ov[h] @ z[j])
+        return self.project(shifted)
 
     def solution(self, x0: Array, times: Array, rtol: float = 1e-12, atol: float = 1e-13) -> Array:
         """States (time, token, dim): DOP853 from stop to stop, the jumps of the matrices being stops."""
@@ -151,12 +151,12 @@ class System:
 
 def rotation(rank: int, offset: float, base: float = 10000.0) -> Array:
     """R_m of `positional` (6): blocks of angle m · base^(−2c/rank) on neighbouring coordinates."""
-    found = np.zeros((rank, rank))
+    result = np.zeros((rank, rank))
     for c in range(rank // 2):
         angle = offset * base ** (-2 * c / rank)
         block = [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]
-        found[2 * c : 2 * c + 2, 2 * c : 2 * c + 2] = block
-    return found
+        result[2 * c : 2 * c + 2, 2 * c : 2 * c + 2] = block
+    return result
 
 
 def _between(system: System, x: Array, left: float, right: float, rtol: float, atol: float) -> Array:
@@ -166,6 +166,6 @@ def _between(system: System, x: Array, left: float, right: float, rtol: float, a
     def slope(t: float, flat: Array) -> Array:
         return system.velocity(flat.reshape(x.shape), min(max(t, left), inside)).ravel()
 
-    found = solve_ivp(slope, (left, right), x.ravel(), method="DOP853", rtol=rtol, atol=atol)
-    assert found.success, found.message
-    return found.y[:, -1].reshape(x.shape)
+    result = solve_ivp(slope, (left, right), x.ravel(), method="DOP853", rtol=rtol, atol=atol)
+    assert result.success, result.message
+    return result.y[:, -1].reshape(x.shape)

@@ -68,10 +68,10 @@ def test_gradients_are_refused_where_they_would_be_lost_and_pass_elsewhere():
     assert td.simulate(flow, torch.tensor(TOKENS), [0.0, 1e5], max_steps=3).engine == "batched"
     layered = td.simulate(SPHERE, start, [0, 3], engine="layers").states
     (slope,) = torch.autograd.grad(layered[-1].pow(3).sum(), start)
-    moved, h = torch.zeros_like(start), 1e-6
-    moved[1, 2] = h
+    shifted, h = torch.zeros_like(start), 1e-6
+    shifted[1, 2] = h
     ends = [
-        td.simulate(SPHERE, start.detach() + s * moved, [0, 3], engine="layers").states[-1].pow(3).sum()
+        td.simulate(SPHERE, start.detach() + s * shifted, [0, 3], engine="layers").states[-1].pow(3).sum()
         for s in (1, -1)
     ]
     assert float(slope[1, 2]) == pytest.approx(float(ends[0] - ends[1]) / (2 * h), rel=1e-7)
@@ -184,15 +184,15 @@ def test_what_cannot_be_compiled_is_refused_with_the_engine_that_runs_it(flow, e
 def test_the_budget_of_steps_is_one_for_all_the_pieces_of_a_schedule():
     pieces = td.Periodic(np.random.default_rng(4).normal(size=(2, 3, 3)), 1.0)
     flow = td.Flow(td.Attention(pieces, np.eye(3)), td.Sphere())
-    found = td.simulate(flow, many(3), [0.0, 20.0], engine="compiled", max_steps=40)
-    assert set(found.status.tolist()) == {"step budget spent"}
-    np.testing.assert_array_equal(found.counts["accepted"] + found.counts["rejected"], 40)
-    assert (found.end_times > 1.0).all()
+    run_result = td.simulate(flow, many(3), [0.0, 20.0], engine="compiled", max_steps=40)
+    assert set(run_result.status.tolist()) == {"step budget spent"}
+    np.testing.assert_array_equal(run_result.counts["accepted"] + run_result.counts["rejected"], 40)
+    assert (run_result.end_times > 1.0).all()
 
 
 def test_a_compiled_run_records_what_compiled_it():
-    found = td.simulate(SPHERE, many(2), [0.0, 0.1], engine="compiled").parameters
-    assert {"numba", "llvmlite", "torch"} <= set(found)
+    computed = td.simulate(SPHERE, many(2), [0.0, 0.1], engine="compiled").parameters
+    assert {"numba", "llvmlite", "torch"} <= set(computed)
     assert "numba" not in td.simulate(SPHERE, many(2), [0.0, 0.1], engine="batched").parameters
 
 

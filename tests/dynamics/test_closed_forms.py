@@ -44,9 +44,9 @@ def test_token_1_of_a_causal_flow_is_the_projected_exponential(space, engine):
     root = rng.normal(size=(3, 3))
     metric = np.eye(3) if space == "sphere" else root @ root.T + np.eye(3)
     flow = Flow(Attention(qk, ov, causal=True), Sphere() if space == "sphere" else Ellipsoid(metric))
-    found = states(flow, start, engine=engine)[:, 0]
+    computed = states(flow, start, engine=engine)[:, 0]
     wanted = [on(metric, expm(t * ov.sum(axis=0) / math.sqrt(3)) @ start[0]) for t in TIMES]
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(computed, wanted, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("engine", FEW_COMPILED)
@@ -60,11 +60,11 @@ def test_token_1_of_figure_4_does_not_feel_the_gates(engine):
     first = 0.1 * v + math.sqrt(0.99) * vectors[:, 0]
     second = 0.9 * v - math.sqrt(0.19) * vectors[:, 0]
     times = np.array([0.0, 1.0, 1.9])
-    found = states(flow, np.array([first, second]), times, engine)
+    traced_states = states(flow, np.array([first, second]), times, engine)
     wanted = [on(np.eye(3), expm(t * FIG_4_OV / math.sqrt(3)) @ first) for t in times]
-    np.testing.assert_allclose(found[:, 0], wanted, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(traced_states[:, 0], wanted, rtol=0, atol=1e-10)
     # V_2 rises first although token 2 ends at v: printed to three digits in section 6.
-    deficit = 1 - found[:, 1] @ v
+    deficit = 1 - traced_states[:, 1] @ v
     assert deficit[0] == pytest.approx(0.1, abs=1e-12)
     assert deficit[2] == pytest.approx(0.171, abs=1e-3)
 
@@ -76,8 +76,8 @@ def test_without_logits_the_second_causal_token_follows_the_hyperbolic_tangent(d
     start = np.zeros((2, dim))
     start[0, 0], start[1, :2] = 1.0, (a0, math.sqrt(1 - a0**2))
     flow = Flow(Attention(np.zeros((dim, dim)), np.eye(dim), causal=True), Sphere())
-    found = states(flow, start, engine=engine)
-    agreement = np.einsum("td,td->t", found[:, 0], found[:, 1])
+    traced_states = states(flow, start, engine=engine)
+    agreement = np.einsum("td,td->t", traced_states[:, 0], traced_states[:, 1])
     np.testing.assert_allclose(agreement, np.tanh(np.arctanh(a0) + TIMES / (2 * math.sqrt(dim))), rtol=0, atol=1e-10)
 
 
@@ -85,10 +85,10 @@ def test_without_logits_the_second_causal_token_follows_the_hyperbolic_tangent(d
 def test_without_logits_free_tokens_move_with_their_mean(engine):
     rng = np.random.default_rng(6)
     ov, start = 0.7 * rng.normal(size=(3, 3)), rng.normal(size=(5, 3))
-    found = states(Flow(Attention(np.zeros((3, 3)), ov), Free()), start, engine=engine)
+    traced_states = states(Flow(Attention(np.zeros((3, 3)), ov), Free()), start, engine=engine)
     mean = start.mean(axis=0)
     wanted = [start + mean @ (expm(t * ov.T) - np.eye(3)) for t in TIMES]
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-10 * np.abs(wanted).max())
+    np.testing.assert_allclose(traced_states, wanted, rtol=0, atol=1e-10 * np.abs(wanted).max())
 
 
 @pytest.mark.parametrize("engine", FEW_COMPILED)
@@ -115,8 +115,8 @@ def test_two_tokens_on_the_sphere_meet_when_the_integral_says(dim, engine):
 
     start = np.zeros((2, dim))
     start[0, 0], start[1, :2] = 1.0, (-0.6, 0.8)
-    found = states(Flow(Attention(np.eye(dim), np.eye(dim)), Sphere()), start, engine=engine)
-    agreement = np.einsum("td,td->t", found[:, 0], found[:, 1])
+    traced_states = states(Flow(Attention(np.eye(dim), np.eye(dim)), Sphere()), start, engine=engine)
+    agreement = np.einsum("td,td->t", traced_states[:, 0], traced_states[:, 1])
     wanted = [brentq(lambda a, t=t: time_to(a) - t, -0.7, 0.9999, xtol=1e-15) for t in TIMES]
     np.testing.assert_allclose(agreement, wanted, rtol=0, atol=1e-10)
 

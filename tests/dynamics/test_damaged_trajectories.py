@@ -170,27 +170,30 @@ def rewritten(saved: Path, path: Path, change: Callable[[xr.Dataset], xr.Dataset
     ("change", "message"),
     [
         (
-            lambda found: found.assign(status=("system", ["arrived"])),
+            lambda result: result.assign(status=("system", ["arrived"])),
             "status: expected words for the end of a run, got 'arrived'",
         ),
-        (lambda found: found.assign_coords(time=[1.0, 0.0]), "times: expected increasing times"),
-        (lambda found: found.assign(end_time=("system", [0.5])), "reached: expected True up to each end_time"),
-        (lambda found: found.assign(end_time=("system", [np.nan])), "reached: expected True up to each end_time"),
-        (lambda found: found.assign(states=found.states * np.inf), "states: expected finite"),
-        (lambda found: found.isel(feature=[0]), "states: expected shape .* to fit qk"),
-        (lambda found: found.assign(accepted=-found.accepted), "accepted: expected whole numbers of at least 0"),
-        (lambda found: found.assign(accepted=found.accepted + 0.5), "accepted: expected whole numbers of at least 0"),
-        (lambda found: found.assign_attrs(engine=1), "engine: expected a text"),
-        (lambda found: found.assign_attrs(notes="[1]"), "notes: expected a text"),
-        (lambda found: found.assign_attrs(parameters="[1]"), "parameters: expected an object"),
-        (lambda found: found.assign_attrs(parameters='{"rtol": -1.0}'), "rtol: expected a positive finite number"),
-        (lambda found: found.assign_attrs(parameters='{"atol": "x"}'), "atol: expected a real number"),
-        (lambda found: found.assign_attrs(parameters='{"tau": 0.0}'), "tau: expected a positive finite number"),
+        (lambda result: result.assign_coords(time=[1.0, 0.0]), "times: expected increasing times"),
+        (lambda result: result.assign(end_time=("system", [0.5])), "reached: expected True up to each end_time"),
+        (lambda result: result.assign(end_time=("system", [np.nan])), "reached: expected True up to each end_time"),
+        (lambda result: result.assign(states=result.states * np.inf), "states: expected finite"),
+        (lambda result: result.isel(feature=[0]), "states: expected shape .* to fit qk"),
+        (lambda result: result.assign(accepted=-result.accepted), "accepted: expected whole numbers of at least 0"),
+        (
+            lambda result: result.assign(accepted=result.accepted + 0.5),
+            "accepted: expected whole numbers of at least 0",
+        ),
+        (lambda result: result.assign_attrs(engine=1), "engine: expected a text"),
+        (lambda result: result.assign_attrs(notes="[1]"), "notes: expected a text"),
+        (lambda result: result.assign_attrs(parameters="[1]"), "parameters: expected an object"),
+        (lambda result: result.assign_attrs(parameters='{"rtol": -1.0}'), "rtol: expected a positive finite number"),
+        (lambda result: result.assign_attrs(parameters='{"atol": "x"}'), "atol: expected a real number"),
+        (lambda result: result.assign_attrs(parameters='{"tau": 0.0}'), "tau: expected a positive finite number"),
     ],
 )
 def test_what_no_run_can_have_found_is_refused(
     change: Callable[[xr.Dataset], xr.Dataset], message: str, saved: Path, tmp_path: Path
 ) -> None:
-    assert td.Trajectory.open(rewritten(saved, tmp_path / "same.zarr", lambda found: found)).flow is not None
+    assert td.Trajectory.open(rewritten(saved, tmp_path / "same.zarr", lambda result: result)).flow is not None
     with pytest.raises(ArgumentValueError, match=f"path: expected a saved trajectory, got .*{message}"):
         td.Trajectory.open(rewritten(saved, tmp_path / "other.zarr", change))

@@ -62,15 +62,15 @@ def test_a_pole_is_divergence_in_every_engine(name, engine):
     flow, start, pole = BLOW_UPS[name]
     horizon = 2 * (2.0 if pole is None else pole)
     if engine == "layers":
-        found = run(engine, flow, start, [0.0, 1.0, 400.0], tau=horizon / 200)
+        run_result = run(engine, flow, start, [0.0, 1.0, 400.0], tau=horizon / 200)
     else:
-        found = run(engine, flow, start, [0.0, horizon / 1000, horizon])
-    assert str(found.status) == "diverged"
-    assert np.isfinite(found.states).all()
-    assert not found.reached[-1]
+        run_result = run(engine, flow, start, [0.0, horizon / 1000, horizon])
+    assert str(run_result.status) == "diverged"
+    assert np.isfinite(run_result.states).all()
+    assert not run_result.reached[-1]
     if engine in ("batched", "compiled", "stiff") and pole is not None:
         # Hundreds of steps of relative error 1e-8 shift the pole by their sum.
-        assert float(found.end_times) == pytest.approx(pole, rel=1e-5)
+        assert float(run_result.end_times) == pytest.approx(pole, rel=1e-5)
 
 
 @pytest.mark.few(4)
@@ -83,24 +83,24 @@ def test_a_pole_is_divergence_in_every_engine(name, engine):
     ],
 )
 def test_a_pole_is_divergence_at_any_tolerance_and_whenever_it_comes(engine, rtol, begin):
-    found = run(engine, linear(EYE), [[0.5, 0.0]], [begin, begin + 1.0, begin + 10.0], rtol=rtol, atol=rtol / 100)
-    assert str(found.status) == "diverged"
-    assert float(found.end_times) - begin == pytest.approx(2.0, rel=min(0.05, 1e3 * rtol), abs=1e-9 * abs(begin))
-    assert found.reached.tolist() == [True, True, False]
+    run_result = run(engine, linear(EYE), [[0.5, 0.0]], [begin, begin + 1.0, begin + 10.0], rtol=rtol, atol=rtol / 100)
+    assert str(run_result.status) == "diverged"
+    assert float(run_result.end_times) - begin == pytest.approx(2.0, rel=min(0.05, 1e3 * rtol), abs=1e-9 * abs(begin))
+    assert run_result.reached.tolist() == [True, True, False]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_pole_is_divergence_in_single_precision(engine):
     start = np.array([[0.5, 0.0]], dtype=np.float32)
-    found = run(engine, linear(EYE), start, [0.0, 1.0, 60.0], rtol=1e-5, atol=1e-6)
-    assert str(found.status) == "diverged"
-    assert np.isfinite(found.states).all()
+    run_result = run(engine, linear(EYE), start, [0.0, 1.0, 60.0], rtol=1e-5, atol=1e-6)
+    assert str(run_result.status) == "diverged"
+    assert np.isfinite(run_result.states).all()
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_exponential_growth_past_the_bound_is_divergence(engine):
-    found = run(engine, Flow(Attention(EYE, 3 * EYE), Free()), [[1.0, 0.0]], [0.0, 1.0, 400.0], rtol=1e-4)
-    assert str(found.status) == "diverged"
+    run_result = run(engine, Flow(Attention(EYE, 3 * EYE), Free()), [[1.0, 0.0]], [0.0, 1.0, 400.0], rtol=1e-4)
+    assert str(run_result.status) == "diverged"
 
 
 def broken_from(moment):
@@ -111,21 +111,21 @@ def broken_from(moment):
 @pytest.mark.parametrize("space", [Free(), Sphere()])
 def test_a_field_that_breaks_at_a_moderate_state_is_not_finite(engine, space):
     flow, start = Flow(Attention(EYE, broken_from(2.5)), space), [[0.6, 0.8], [1.0, 0.0]]
-    found = run(engine, flow, start, [0.0, 1.0, 20.0])
-    assert str(found.status) == "not finite"
-    assert 1.5 <= float(found.end_times) <= (3.0 if engine == "layers" else 2.5)
-    assert np.isfinite(found.states).all()
+    run_result = run(engine, flow, start, [0.0, 1.0, 20.0])
+    assert str(run_result.status) == "not finite"
+    assert 1.5 <= float(run_result.end_times) <= (3.0 if engine == "layers" else 2.5)
+    assert np.isfinite(run_result.states).all()
     if engine in ("batched", "compiled", "stiff"):
-        assert float(found.end_times) == pytest.approx(2.5, abs=1e-9)
+        assert float(run_result.end_times) == pytest.approx(2.5, abs=1e-9)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("space", [Free(), Sphere()])
 def test_logits_that_overflow_at_the_start_are_not_finite(engine, space):
     huge = 1e308 * np.ones((2, 2))
-    found = run(engine, Flow(Attention(huge, EYE), space), [[2.0, 3.0], [1.0, 5.0]], [0.0, 1.0, 20.0])
-    assert str(found.status) == "not finite"
-    assert float(found.end_times) == 0.0
+    run_result = run(engine, Flow(Attention(huge, EYE), space), [[2.0, 3.0], [1.0, 5.0]], [0.0, 1.0, 20.0])
+    assert str(run_result.status) == "not finite"
+    assert float(run_result.end_times) == 0.0
 
 
 @pytest.mark.parametrize("space", [pytest.param(Free(), marks=pytest.mark.slow), Sphere()])
@@ -137,14 +137,14 @@ def test_steps_that_vanish_at_bounded_states_are_no_divergence(space):
         return (1.0 if t < late + 3.3 else -5.0) * TURN
 
     start, times = [[0.6, 0.8], [1.0, 0.0]], [late, late + 10.0]
-    found = run("batched", Flow(Attention(EYE, jumping), space), start, times, rtol=1e-12)
-    assert str(found.status) == "step size underflow"
-    assert float(found.end_times) == pytest.approx(late + 3.3, abs=1e-5)
+    run_result = run("batched", Flow(Attention(EYE, jumping), space), start, times, rtol=1e-12)
+    assert str(run_result.status) == "step size underflow"
+    assert float(run_result.end_times) == pytest.approx(late + 3.3, abs=1e-5)
     # The stiff engine's own time begins at 0, where its steps can be as short as the tolerance asks.
-    found = run("stiff", Flow(Attention(EYE, jumping), space), start, times, rtol=1e-12)
+    run_result = run("stiff", Flow(Attention(EYE, jumping), space), start, times, rtol=1e-12)
     early = run("stiff", Flow(Attention(EYE, lambda t: jumping(t + late)), space), start, [0.0, 10.0], rtol=1e-12)
-    assert str(found.status) == "reached the horizon"
-    np.testing.assert_allclose(found.states[-1], early.states[-1], rtol=1e-5)
+    assert str(run_result.status) == "reached the horizon"
+    np.testing.assert_allclose(run_result.states[-1], early.states[-1], rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -152,8 +152,8 @@ def test_steps_that_vanish_at_bounded_states_are_no_divergence(space):
 )
 def test_systems_of_one_batch_end_each_in_its_own_way(engine):
     start = np.array([[[0.5, 0.0]], [[1e-3, 0.0]], [[1e200, 0.0]], [[0.2, 0.0]]])
-    found = run(engine, linear(EYE), start, [0.0, 1.0, 8.0], tau=2.0)
-    assert found.status.tolist() == ["diverged", "reached the horizon", "diverged", "reached the horizon"]
+    run_result = run(engine, linear(EYE), start, [0.0, 1.0, 8.0], tau=2.0)
+    assert run_result.status.tolist() == ["diverged", "reached the horizon", "diverged", "reached the horizon"]
 
 
 def test_where_the_implicit_solver_gives_up_the_run_goes_on(monkeypatch):
@@ -169,9 +169,9 @@ def test_where_the_implicit_solver_gives_up_the_run_goes_on(monkeypatch):
     flow, start, times = Flow(Attention(EYE, -TURN), Free()), [[0.6, 0.8], [1.0, 0.0]], np.linspace(0.0, 3.0, 7)
     whole = simulate(flow, start, times, engine="stiff")
     monkeypatch.setattr(Equations, "velocity", failing)
-    found = simulate(flow, start, times, engine="stiff")
-    assert str(found.status) == "reached the horizon"
-    np.testing.assert_allclose(found.states, whole.states, rtol=0, atol=1e-6)
+    run_result = simulate(flow, start, times, engine="stiff")
+    assert str(run_result.status) == "reached the horizon"
+    np.testing.assert_allclose(run_result.states, whole.states, rtol=0, atol=1e-6)
     assert not any("dopri5" in note for note in whole.notes)
-    assert any("dopri5 continued where it could not, in 1 of 1 systems" in note for note in found.notes)
-    assert math.isfinite(float(found.end_times))
+    assert any("dopri5 continued where it could not, in 1 of 1 systems" in note for note in run_result.notes)
+    assert math.isfinite(float(run_result.end_times))

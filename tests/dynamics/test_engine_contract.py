@@ -44,9 +44,9 @@ def engine_of(name: str) -> dict:
     return {"engine": "batched", "method": name} if name in ("dopri5", "dop853") else {"engine": name}
 
 
-def close(found: object, wanted: np.ndarray, tolerance: float) -> None:
+def close(result: object, wanted: np.ndarray, tolerance: float) -> None:
     scale = max(1.0, float(np.abs(wanted).max()))
-    np.testing.assert_allclose(np.asarray(found), wanted, rtol=0, atol=tolerance * scale)
+    np.testing.assert_allclose(np.asarray(result), wanted, rtol=0, atol=tolerance * scale)
 
 
 def test_every_pair_of_options_meets_in_the_thinned_products():
@@ -78,10 +78,10 @@ def test_every_engine_follows_the_plain_sums(engine: str, choice: Choice, unchec
     run = simulate(system.flow(), starts[:2], TIMES, **engine_of(engine), **options_of(engine, 0.05, 1e-8))
     assert run.states.dtype == np.float64
     assert run.status.tolist() == ["reached the horizon"] * 2
-    for found, start in zip(run.states, starts, strict=False):
+    for computed, start in zip(run.states, starts, strict=False):
         # The kinks of |sin| leave a fixed step second order at best.
         kinks = engine == "fixed" and "absolute" in (choice.qk, choice.ov)
-        close(found, system.solution(start, TIMES, rtol=1e-10, atol=1e-11), 1e-3 if kinks else 1e-6)
+        close(computed, system.solution(start, TIMES, rtol=1e-10, atol=1e-11), 1e-3 if kinks else 1e-6)
     assert system.flow().space.defect(run.states) <= 1e-14
 
 
@@ -89,11 +89,11 @@ def test_every_engine_follows_the_plain_sums(engine: str, choice: Choice, unchec
 def test_the_layers_engine_repeats_the_plain_layer(choice: Choice):
     system, starts = draw(choice)
     run = simulate(system.flow(), starts, LAYERS, engine="layers", tau=0.4)
-    for found, x in zip(run.states, starts, strict=True):
+    for computed, x in zip(run.states, starts, strict=True):
         states = [system.project(x)]
         for k in range(3):
             states.append(system.layer(states[-1], k, 0.4))
-        close(found, np.array([states[0], states[1], states[3]]), 1e-12)
+        close(computed, np.array([states[0], states[1], states[3]]), 1e-12)
 
 
 @pytest.mark.every_value_once

@@ -75,8 +75,8 @@ def rotation_of(example: Example) -> np.ndarray:
     return np.linalg.qr(example.draw(example.dim, example.dim, salt=4))[0]
 
 
-def close(found: np.ndarray, wanted: np.ndarray, tolerance: float) -> None:
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance * max(1.0, np.abs(wanted).max()))
+def close(result: np.ndarray, wanted: np.ndarray, tolerance: float) -> None:
+    np.testing.assert_allclose(result, wanted, rtol=0, atol=tolerance * max(1.0, np.abs(wanted).max()))
 
 
 @VELOCITY
@@ -93,8 +93,8 @@ def test_velocity_and_layer_turn_with_the_tokens_and_the_matrices(example):
 @given(TAME)
 def test_trajectories_turn_with_the_tokens_and_the_matrices(example):
     q, x = rotation_of(example), example.start
-    found = simulate(example.flow(q), x @ q.T, TIMES, **LOOSE).states
-    close(found, simulate(example.flow(), x, TIMES, **LOOSE).states @ q.T, 1e-5)
+    computed = simulate(example.flow(q), x @ q.T, TIMES, **LOOSE).states
+    close(computed, simulate(example.flow(), x, TIMES, **LOOSE).states @ q.T, 1e-5)
 
 
 @VELOCITY
@@ -111,8 +111,8 @@ def test_without_a_mask_tokens_have_no_order(example):
 def test_without_a_mask_trajectories_have_no_order(example):
     order = np.random.default_rng((example.seed, 5)).permutation(example.tokens)
     flow, x = example.flow(causal=False), example.start
-    found = simulate(flow, x[order], TIMES, **LOOSE).states
-    close(found, simulate(flow, x, TIMES, **LOOSE).states[:, order], 1e-5)
+    computed = simulate(flow, x[order], TIMES, **LOOSE).states
+    close(computed, simulate(flow, x, TIMES, **LOOSE).states[:, order], 1e-5)
 
 
 @VELOCITY
@@ -132,8 +132,8 @@ def test_causal_tokens_do_not_see_what_is_appended(example, more):
 def test_causal_trajectories_do_not_see_what_is_appended(example, more):
     flow, x = example.flow(causal=True), example.start
     longer = np.concatenate([x, 0.4 + 0.4 * example.draw(more, example.dim, salt=6)])
-    found = simulate(flow, longer, TIMES, **LOOSE).states[:, : len(x)]
-    close(found, simulate(flow, x, TIMES, **LOOSE).states, 1e-5)
+    computed = simulate(flow, longer, TIMES, **LOOSE).states[:, : len(x)]
+    close(computed, simulate(flow, x, TIMES, **LOOSE).states, 1e-5)
 
 
 @VELOCITY
@@ -183,5 +183,5 @@ def test_rotary_positions_only_see_distances(example, shift):
     query, key = (0.5 * example.draw(example.dim, 4, salt=salt) for salt in (7, 8))
     flow = example.flow(positions=RotaryPositions(query, key, base=50.0, scale=0.5))
     padded = np.concatenate([np.ones((shift, example.dim)), example.start])
-    found = flow.attention.logits(padded)[:, shift:, shift:]
-    close(found, flow.attention.logits(example.start), 1e-12)
+    computed = flow.attention.logits(padded)[:, shift:, shift:]
+    close(computed, flow.attention.logits(example.start), 1e-12)

@@ -119,11 +119,11 @@ def swings(rows: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
 def test_all_falls_of_a_value_within_a_step_are_found():
     rows = torch.arange(4)
     ends = (swings(rows, torch.full((4,), end, dtype=torch.float64)) for end in (0.0, 1.0))
-    found, shares = crossings(swings, *ends)
-    assert sorted(found.tolist()) == [0, 0, 1]
-    np.testing.assert_allclose(sorted(shares[found == 0].tolist()), [0.125, 0.625], atol=1e-12)
+    computed, shares = crossings(swings, *ends)
+    assert sorted(computed.tolist()) == [0, 0, 1]
+    np.testing.assert_allclose(sorted(shares[computed == 0].tolist()), [0.125, 0.625], atol=1e-12)
     narrow = math.acos(-0.999) / (2 * math.pi)
-    np.testing.assert_allclose(shares[found == 1].tolist(), [narrow], atol=1e-9)
+    np.testing.assert_allclose(shares[computed == 1].tolist(), [narrow], atol=1e-9)
 
 
 def test_a_value_that_rises_above_zero_and_falls_again_within_a_step_is_found():
@@ -131,8 +131,8 @@ def test_a_value_that_rises_above_zero_and_falls_again_within_a_step_is_found():
         return 1e-4 - (share - 0.47) ** 2
 
     ends = (bump(torch.arange(1), torch.tensor([end], dtype=torch.float64)) for end in (0.0, 1.0))
-    found, shares = crossings(bump, *ends)
-    assert found.tolist() == [0]
+    computed, shares = crossings(bump, *ends)
+    assert computed.tolist() == [0]
     assert float(shares) == pytest.approx(0.48, abs=1e-9)
 
 

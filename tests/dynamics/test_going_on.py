@@ -84,9 +84,9 @@ def test_gradients_pass_from_run_to_run():
     flow = Flow(Attention(GATES, MATRICES[1]), Sphere())
     first = simulate(flow, start, [0.0, 1.0], step=0.25)
     simulate(flow, first, [2.0], step=0.25).states.square()[..., 0].sum().backward()
-    found, start.grad = start.grad.clone(), None
+    computed, start.grad = start.grad.clone(), None
     simulate(flow, start, [0.0, 1.0, 2.0], step=0.25).states[:, -1].square()[..., 0].sum().backward()
-    torch.testing.assert_close(found, start.grad, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(computed, start.grad, rtol=1e-9, atol=1e-11)
 
 
 def test_times_before_the_end_are_refused():

@@ -35,8 +35,8 @@ def every(paths):
     return pytest.mark.parametrize("path", paths, ids=lambda path: path.stem)
 
 
-def largest_error(found, wanted):
-    return np.abs(np.asarray(found) - wanted).max() / np.abs(wanted).max()
+def largest_error(result, wanted):
+    return np.abs(np.asarray(result) - wanted).max() / np.abs(wanted).max()
 
 
 def test_the_reference_solutions_are_there():
@@ -91,8 +91,8 @@ def test_the_pattern_times_the_weight_factor_is_the_stored_attention(path):
     flow, (_, states, times) = flow_of(case), states_of(case)
     for x, t, stored in zip(states, times, case["functionals"], strict=True):
         wanted = np.array(stored["alpha"] if "alpha" in stored else [stored["attention"]])
-        found = np.asarray(flow.attention.pattern(x, t)) * flow.weight_factor
-        np.testing.assert_allclose(found, wanted, rtol=1e-11, atol=1e-14, err_msg=f"time {t}")
+        computed = np.asarray(flow.attention.pattern(x, t)) * flow.weight_factor
+        np.testing.assert_allclose(computed, wanted, rtol=1e-11, atol=1e-14, err_msg=f"time {t}")
 
 
 @every(ROTARY)
@@ -110,5 +110,5 @@ def test_logits_of_rotary_cases_are_those_of_the_stored_kernels(path):
             x = np.zeros((2, tokens, dim))
             x[0, :, a], x[1, :, b] = 1.0, 1.0
             receivers, senders = flow.attention.queries_and_keys(torch.tensor(x), 0.0)
-            found = receivers[0, 0] @ senders[1, 0].T
-            np.testing.assert_allclose(found, kernels[:, :, a, b], rtol=1e-12, atol=1e-14)
+            computed = receivers[0, 0] @ senders[1, 0].T
+            np.testing.assert_allclose(computed, kernels[:, :, a, b], rtol=1e-12, atol=1e-14)

@@ -37,13 +37,13 @@ def test_gradients_to_start_and_matrices_equal_finite_differences(space, causal,
     for position, part in enumerate(inputs):
         direction = normal(*part.shape, seed=20 + position)
         assert part.grad is not None
-        found = float((part.grad * direction).sum())
+        result = float((part.grad * direction).sum())
         sides = []
         for sign in (1, -1):
-            moved = [one + (sign * 1e-5 * direction if place == position else 0.0) for place, one in enumerate(given)]
-            sides.append(float(loss(*moved, space, causal, method)))
+            shifted = [one + (sign * 1e-5 * direction if place == position else 0.0) for place, one in enumerate(given)]
+            sides.append(float(loss(*shifted, space, causal, method)))
         wanted = (sides[0] - sides[1]) / 2e-5
-        assert found == pytest.approx(wanted, rel=1e-7, abs=1e-8)
+        assert result == pytest.approx(wanted, rel=1e-7, abs=1e-8)
 
 
 def test_gradients_reach_a_batch_and_matrices_of_its_systems():

@@ -77,8 +77,8 @@ def automatic(field: Field, x: Tensor, t: float | Tensor) -> Tensor:
     return torch.stack([whole[system, :, :, system] for system in range(SYSTEMS)])
 
 
-def agree(ours: Tensor, reference: Tensor, tolerance: float) -> bool:
-    return float((ours - reference).abs().max()) <= tolerance * float(reference.abs().max())
+def agree(actual: Tensor, reference: Tensor, tolerance: float) -> bool:
+    return float((actual - reference).abs().max()) <= tolerance * float(reference.abs().max())
 
 
 @pytest.mark.few(72)

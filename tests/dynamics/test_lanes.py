@@ -94,9 +94,9 @@ def _operations(memory, x, y, found):
 
 def test_operators_are_those_of_numpy_in_every_lane():
     x, y = pairs()
-    found = np.empty((22, len(x)))
+    result = np.empty((22, len(x)))
     array, place = room(24)
-    _operations(place, x, y, found)
+    _operations(place, x, y, result)
     del array
     with np.errstate(all="ignore"):
         less, more, crossed = x < y, x >= 1, ((x < y) & (x >= 1)).reshape(-1, WIDTH).any(axis=1)
@@ -107,22 +107,22 @@ def test_operators_are_those_of_numpy_in_every_lane():
         ]  # fmt: skip
         for row, numbers in enumerate(wanted):
             if numbers is not None:
-                np.testing.assert_array_equal(found[row], numbers, err_msg=f"operation {row}")
-                zero = found[row] == 0
-                np.testing.assert_array_equal(np.signbit(found[row][zero]), np.signbit(np.asarray(numbers)[zero]))
+                np.testing.assert_array_equal(result[row], numbers, err_msg=f"operation {row}")
+                zero = result[row] == 0
+                np.testing.assert_array_equal(np.signbit(result[row][zero]), np.signbit(np.asarray(numbers)[zero]))
         # Rounded once or twice, as the processor has it.
-        np.testing.assert_allclose(found[19], x * y + 0.5, rtol=4 * EPS, atol=EPS)
+        np.testing.assert_allclose(result[19], x * y + 0.5, rtol=4 * EPS, atol=EPS)
 
 
 def test_a_bound_does_not_hide_what_is_no_number():
-    found = np.empty((22, WIDTH))
+    result = np.empty((22, WIDTH))
     array, place = room(24)
-    _operations(place, np.full(WIDTH, np.nan), np.zeros(WIDTH), found)
+    _operations(place, np.full(WIDTH, np.nan), np.zeros(WIDTH), result)
     del array
-    assert np.isnan(found[7]).all()
+    assert np.isnan(result[7]).all()
     # Nothing is less than it, nor more, nor equal.
-    np.testing.assert_array_equal(found[[11, 12, 13, 14, 15, 17, 21]], 0.0)
-    np.testing.assert_array_equal(found[16], 1.0)
+    np.testing.assert_array_equal(result[[11, 12, 13, 14, 15, 17, 21]], 0.0)
+    np.testing.assert_array_equal(result[16], 1.0)
 
 
 @compiled
@@ -161,8 +161,8 @@ def exponents() -> Array:
 @pytest.mark.skipif(np.finfo(np.longdouble).nmant < 60, reason="no longer format to compare with")
 def test_exponentials_are_within_a_unit_in_the_last_place():
     x = exponents()
-    found, exact = elementary(x)[0], np.exp(x.astype(np.longdouble))
-    units = np.abs(found.astype(np.longdouble) - exact) / np.spacing(exact.astype(np.float64))
+    computed, exact = elementary(x)[0], np.exp(x.astype(np.longdouble))
+    units = np.abs(computed.astype(np.longdouble) - exact) / np.spacing(exact.astype(np.float64))
     assert units.max() <= 1, (x[units.argmax()], units.max())
 
 
@@ -170,19 +170,19 @@ def test_exponentials_are_within_a_unit_in_the_last_place_in_forty_digits():
     x = np.random.default_rng(2).choice(exponents(), size=400)
     x = np.concatenate([x, [-708.0, 709.0, 0.5 * math.log(2), -0.5 * math.log(2)]])
     digits = Context(prec=40)
-    for number, found in zip(x, elementary(x)[0], strict=True):
+    for number, computed in zip(x, elementary(x)[0], strict=True):
         exact = digits.exp(Decimal(float(number)))
         unit = Decimal(float(np.spacing(float(exact))))
-        assert abs(Decimal(float(found)) - exact) <= unit, number
+        assert abs(Decimal(float(computed)) - exact) <= unit, number
 
 
 def test_exponentials_stop_at_their_bound_and_keep_what_is_no_number():
     x = np.array([0.0, -0.0, -708.0, -708.5, -1e300, -np.inf, np.nan, -np.nan])
-    found = elementary(x)[0]
-    np.testing.assert_array_equal(found[:2], 1.0)
-    np.testing.assert_array_equal(found[3:6], found[2])
-    assert found[2] == pytest.approx(math.exp(-708), rel=EPS)
-    assert np.isnan(found[6:]).all()
+    computed = elementary(x)[0]
+    np.testing.assert_array_equal(computed[:2], 1.0)
+    np.testing.assert_array_equal(computed[3:6], computed[2])
+    assert computed[2] == pytest.approx(math.exp(-708), rel=EPS)
+    assert np.isnan(computed[6:]).all()
 
 
 def test_rough_logarithms_are_right_to_a_ten_thousandth_over_six_hundred_decades():
@@ -230,8 +230,8 @@ def test_rows_are_the_vectors_of_linear_algebra_in_every_lane(dim: int):
     x, y, matrices = rng.normal(size=(dim, WIDTH)), rng.normal(size=(dim, WIDTH)), rng.normal(size=(dim, dim, WIDTH))
     # What one lane holds does not reach the others.
     x[:, 3], y[0, 5] = np.nan, np.inf
-    found, (array, place) = np.empty((9, dim, WIDTH)), room(dim * (dim + 3) + 2)
-    _rows(place, (0,) * dim, x, y, matrices, found)
+    computed, (array, place) = np.empty((9, dim, WIDTH)), room(dim * (dim + 3) + 2)
+    _rows(place, (0,) * dim, x, y, matrices, computed)
     del array
     with np.errstate(invalid="ignore"):
         wanted = [
@@ -239,8 +239,8 @@ def test_rows_are_the_vectors_of_linear_algebra_in_every_lane(dim: int):
             np.einsum("abl,bl->al", matrices, x), np.einsum("bal,bl->al", matrices, x), np.zeros((dim, WIDTH)),
         ]  # fmt: skip
         for row, numbers in enumerate(wanted):
-            np.testing.assert_allclose(found[row], numbers, rtol=0, atol=8 * dim * EPS, err_msg=f"operation {row}")
-        np.testing.assert_allclose(found[8, 0], (x * y).sum(axis=0), rtol=0, atol=8 * dim * EPS)
+            np.testing.assert_allclose(computed[row], numbers, rtol=0, atol=8 * dim * EPS, err_msg=f"operation {row}")
+        np.testing.assert_allclose(computed[8, 0], (x * y).sum(axis=0), rtol=0, atol=8 * dim * EPS)
 
 
 @pytest.mark.parametrize("dim", [5])
@@ -249,13 +249,13 @@ def test_products_are_rounded_as_sums_of_products_may_be(dim: int):
     rng = np.random.default_rng(7)
     x, y = rng.normal(size=(dim, WIDTH)), rng.normal(size=(dim, WIDTH))
     x[-1] = -(x[:-1] * y[:-1]).sum(axis=0) / y[-1]
-    found, (array, place) = np.empty((9, dim, WIDTH)), room(dim * (dim + 3) + 2)
-    _rows(place, (0,) * dim, x, y, rng.normal(size=(dim, dim, WIDTH)), found)
+    computed, (array, place) = np.empty((9, dim, WIDTH)), room(dim * (dim + 3) + 2)
+    _rows(place, (0,) * dim, x, y, rng.normal(size=(dim, dim, WIDTH)), computed)
     del array
     for lane in range(WIDTH):
         exact = sum(Fraction(one) * Fraction(other) for one, other in zip(x[:, lane], y[:, lane], strict=True))
         size = float(np.abs(x[:, lane] * y[:, lane]).sum())
-        assert abs(Fraction(found[8, 0, lane]) - exact) <= dim * EPS * size
+        assert abs(Fraction(computed[8, 0, lane]) - exact) <= dim * EPS * size
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 1000])

@@ -118,8 +118,8 @@ def test_engines_agree_and_leave_frozen_tokens_where_they_are(space: str) -> Non
     assert bool((flow.velocity(start)[:, [1, 4]] == 0).all())
     assert bool((flow.step(start)[:, [1, 4]] == start[:, [1, 4]]).all())
     # Others see them: with all but one frozen that one moves among fixed ones.
-    moved = runs["batched"].tensor[:, -1] - runs["batched"].tensor[:, 0]
-    assert float(moved[:, [0, 2, 3, 5]].norm(dim=-1).min()) > 1e-6
+    shifted = runs["batched"].tensor[:, -1] - runs["batched"].tensor[:, 0]
+    assert float(shifted[:, [0, 2, 3, 5]].norm(dim=-1).min()) > 1e-6
 
 
 def test_slow_tokens_and_many_small_systems_hold_frozen_ones() -> None:

@@ -138,9 +138,9 @@ def scalar_equations(scheme: str, tokens: int, beta: float) -> Callable[[float, 
     def slope(t: float, state: np.ndarray) -> list[float]:
         gamma, radius = state
         total = np.exp(beta) + (tokens - 1) * np.exp(beta * gamma)
-        own, other = np.exp(beta) / total, np.exp(beta * gamma) / total
-        along = own + (tokens - 1) * other * gamma
-        square = own**2 + (tokens - 1) * other**2 + 2 * (tokens - 1) * own * other * gamma
+        direct, other = np.exp(beta) / total, np.exp(beta * gamma) / total
+        along = direct + (tokens - 1) * other * gamma
+        square = direct**2 + (tokens - 1) * other**2 + 2 * (tokens - 1) * direct * other * gamma
         square += (tokens - 1) * (tokens - 2) * other**2 * gamma
         size, late = np.sqrt(square), t >= SWITCH
         slowness = {"pre": radius, "peri": radius * size, "ngpt": size / 0.7, "scaled": np.sqrt(1 + t)}.get(scheme, 1.0)

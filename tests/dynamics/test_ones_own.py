@@ -74,14 +74,15 @@ def test_a_sphere_of_ones_own_is_the_sphere(engine: str) -> None:
     options: dict[str, Any] = {"step": 0.05} if engine == "fixed" else {} if engine == "layers" else TOLERANCES
     times = [0.0, 1.0, 3.0] if engine == "layers" else TIMES
     attention = td.Attention(QK, OV, causal=True, normalization="paper")
-    own, known = td.Flow(attention, Round()), td.Flow(attention, td.Sphere())
-    np.testing.assert_allclose(own.velocity(START), known.velocity(START), atol=1e-12)
-    np.testing.assert_allclose(own.step(START, tau=0.3), known.step(START, tau=0.3), atol=1e-12)
-    first, second = (td.simulate(flow, START, times, engine=engine, **options) for flow in (own, known))
+    direct, known = td.Flow(attention, Round()), td.Flow(attention, td.Sphere())
+    np.testing.assert_allclose(direct.velocity(START), known.velocity(START), atol=1e-12)
+    np.testing.assert_allclose(direct.step(START, tau=0.3), known.step(START, tau=0.3), atol=1e-12)
+    first, second = (td.simulate(flow, START, times, engine=engine, **options) for flow in (direct, known))
     np.testing.assert_allclose(first.states, second.states, **CLOSE)
     assert first.status.tolist() == second.status.tolist()
     assert (
-        own.space.defect(first.states.astype(float) if isinstance(first.states, np.ndarray) else first.states) < 1e-14
+        direct.space.defect(first.states.astype(float) if isinstance(first.states, np.ndarray) else first.states)
+        < 1e-14
     )
 
 
@@ -89,8 +90,8 @@ def test_what_is_known_of_the_sphere_is_not_said_of_a_space_that_shares_its_name
     flow = td.Flow(td.Attention(QK[:1], np.eye(4), causal=True), Round())
     results = {result.statement: result for result in td.check(flow, START[0])}
     assert not any(result.applies for result in results.values())
-    told = " ".join(results["asymptotic-4.1"].reasons)
-    assert "the space is sphere, one of your own, of which nothing more is known" in told
+    message = " ".join(results["asymptotic-4.1"].reasons)
+    assert "the space is sphere, one of your own, of which nothing more is known" in message
     # The difference form and the reduction to a span are for quadrics.
     run = td.simulate(td.Flow(td.Attention(np.eye(40), np.eye(40)), Round()), RNG.normal(size=(3, 40)), TIMES)
     assert not any("span reduction" in note for note in run.notes)
@@ -120,8 +121,8 @@ def test_two_circles_agree_with_an_independent_solution() -> None:
     assert torus.defect(run.states) < 1e-14
     assert str(run.status) == "reached the horizon"
     start = torus.project(torch.from_numpy(START[0])).numpy().reshape(-1)
-    found = solve_ivp(lambda t, x: pairs_on_a_torus(x), (0.0, 2.0), start, "DOP853", TIMES, rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(run.states, found.y.T.reshape(3, 5, 4), **CLOSE)
+    result = solve_ivp(lambda t, x: pairs_on_a_torus(x), (0.0, 2.0), start, "DOP853", TIMES, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(run.states, result.y.T.reshape(3, 5, 4), **CLOSE)
 
 
 def test_the_pair_of_order_8_keeps_its_order_in_a_space_of_ones_own() -> None:
@@ -246,11 +247,11 @@ def test_a_table_of_ones_own_is_the_absolute_positions(space: Any, systems: int)
     table, start = RNG.normal(size=(5, 4)), np.random.default_rng(4).normal(size=(systems, 5, 4))
     # ov is a multiple of the identity: what attention averages is x + p, and no form for x alone may be taken.
     for ov in (-OV @ OV.swapaxes(-1, -2), np.stack([np.eye(4), -2 * np.eye(4)])):
-        own, known = (
-            td.simulate(td.Flow(td.Attention(QK, ov, positions=each), space), start, [0.0, 0.1], **TOLERANCES)
-            for each in (Table(table), td.AbsolutePositions(table))
+        direct, known = (
+            td.simulate(td.Flow(td.Attention(QK, ov, positions=entry), space), start, [0.0, 0.1], **TOLERANCES)
+            for entry in (Table(table), td.AbsolutePositions(table))
         )
-        np.testing.assert_allclose(own.states, known.states, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(direct.states, known.states, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("systems", [1, 200])

@@ -28,20 +28,20 @@ def test_every_crossing_is_recorded_and_the_run_goes_on(engine, tmp_path):
     options = {"step": 0.01} if engine == "fixed" else {"rtol": 1e-10, "atol": 1e-12}
     run = simulate(FLOW, START, [0.0, 6.0], events=[PASSED, NormAbove(50.0, then="record")], engine=engine, **options)
     assert set(run.status) == {"reached the horizon"}
-    found = run.recorded
-    assert found is not None
+    computed = run.recorded
+    assert computed is not None
     # The second never gets there; the third is above at the start and stays above.
-    np.testing.assert_array_equal(found.counts, [[3, 0], [0, 0], [0, 0]])
+    np.testing.assert_array_equal(computed.counts, [[3, 0], [0, 0], [0, 0]])
     tolerance = 0.011 if engine == "fixed" else 1e-7
-    np.testing.assert_allclose(found.times[0, 0], MOMENTS, atol=tolerance)
-    np.testing.assert_allclose(np.linalg.norm(found.states[0, 0, :, 0], axis=-1), 2.0, rtol=tolerance)
-    assert np.isnan(found.times[1:]).all()
-    assert np.isnan(found.states[0, 1]).all()
+    np.testing.assert_allclose(computed.times[0, 0], MOMENTS, atol=tolerance)
+    np.testing.assert_allclose(np.linalg.norm(computed.states[0, 0, :, 0], axis=-1), 2.0, rtol=tolerance)
+    assert np.isnan(computed.times[1:]).all()
+    assert np.isnan(computed.states[0, 1]).all()
     opened = Trajectory.open(run.save(tmp_path / "run.zarr")).recorded
     assert opened is not None
-    assert opened.events == found.events
+    assert opened.events == computed.events
     for name in ("counts", "times", "states"):
-        np.testing.assert_array_equal(getattr(opened, name), getattr(found, name))
+        np.testing.assert_array_equal(getattr(opened, name), getattr(computed, name))
 
 
 def test_layers_record_after_the_layer_that_meets_the_event():

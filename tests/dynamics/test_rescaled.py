@@ -122,10 +122,10 @@ def test_the_jacobian_is_that_of_automatic_differentiation(name: str) -> None:
     field = rescaled(flow(**FLOWS[name]).field(x))
     for t in (0.0, 1.3):
         automatic = torch.autograd.functional.jacobian(lambda y, t=t: field.velocity(y[None], t)[0], x[0])
-        found = jacobian(resolved(field, x), x, t)[0]
-        torch.testing.assert_close(found, cast(Tensor, automatic), rtol=1e-11, atol=1e-11)
+        computed = jacobian(resolved(field, x), x, t)[0]
+        torch.testing.assert_close(computed, cast(Tensor, automatic), rtol=1e-11, atol=1e-11)
         direction = torch.from_numpy(np.random.default_rng(3).normal(size=x.shape))
-        along = torch.einsum("iakb,kb->ia", found, direction[0])
+        along = torch.einsum("iakb,kb->ia", computed, direction[0])
         torch.testing.assert_close(jacobian_vector(field, x, t, direction)[0], along, rtol=1e-11, atol=1e-11)
 
 
@@ -272,9 +272,9 @@ def test_gradients_reach_the_start() -> None:
     of = flow(QK, SYMMETRIC)
     end = td.simulate(of, start, [0.0, 1.0], step=0.05, frame="rescaled").tensor[-1]
     (slope,) = torch.autograd.grad(end[0, 0], start)
-    moved = START[0].clone()
-    moved[2, 1] += 1e-6
-    ahead = td.simulate(of, moved, [0.0, 1.0], step=0.05, frame="rescaled").tensor[-1]
+    shifted = START[0].clone()
+    shifted[2, 1] += 1e-6
+    ahead = td.simulate(of, shifted, [0.0, 1.0], step=0.05, frame="rescaled").tensor[-1]
     assert float(slope[2, 1]) == pytest.approx(float((ahead[0, 0] - end[0, 0]).detach()) / 1e-6, rel=1e-4, abs=1e-6)
 
 

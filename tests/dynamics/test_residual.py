@@ -36,7 +36,7 @@ def by_digits(
             logs.append(float(mpmath.log(mpmath.fsum(squares)) / 2))
             if layer == layers:
                 break
-            moved = residual * state
+            shifted = residual * state
             for circuit, values in zip(qk, ov, strict=True):
                 logits = state * mpmath.matrix(circuit.tolist()) * state.T
                 weights = mpmath.matrix(tokens, tokens)
@@ -45,14 +45,14 @@ def by_digits(
                     total = mpmath.fsum(mpmath.exp(logits[i, j]) for j in seen)
                     for j in seen:
                         weights[i, j] = mpmath.exp(logits[i, j]) / total
-                moved += tau * weights * state * mpmath.matrix(values.tolist()).T
+                shifted += tau * weights * state * mpmath.matrix(values.tolist()).T
             if metric is not None:
                 form = mpmath.matrix(metric.tolist())
                 for i in range(tokens):
-                    length = mpmath.sqrt((moved[i, :] * form * moved[i, :].T)[0])
+                    length = mpmath.sqrt((shifted[i, :] * form * shifted[i, :].T)[0])
                     for a in range(dim):
-                        moved[i, a] /= length
-            state = moved
+                        shifted[i, a] /= length
+            state = shifted
         return logs
 
 

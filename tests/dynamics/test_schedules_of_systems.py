@@ -78,8 +78,8 @@ def test_gates_of_systems_are_the_systems_one_by_one(engine, name):
         **options(engine),
     )
     for index in itertools.product(*map(range, SYSTEMS)):
-        own = [of_system(part, index, 3 if number == 0 else 2) for number, part in enumerate(parts)]
-        flow = Flow(Attention(Sinusoidal(*own), MATRIX, causal=True), space)
+        direct = [of_system(part, index, 3 if number == 0 else 2) for number, part in enumerate(parts)]
+        flow = Flow(Attention(Sinusoidal(*direct), MATRIX, causal=True), space)
         alone = simulate(flow, START[index], times(engine), engine=engine, **options(engine))
         np.testing.assert_allclose(together.states[index], alone.states, rtol=0, atol=1e-6)
 
@@ -109,8 +109,8 @@ def test_any_schedule_stands_beside_matrices_of_systems(engine, kind):
 def test_the_shape_of_gates_is_that_of_their_matrices(name):
     gates = Sinusoidal(*BROADCASTS[name])
     flat = gates.flattened()
-    for each in (gates, flat, flat.select(torch.tensor([0])) if len(flat.shape) > 3 else flat):
-        assert tuple(each.shape) == tuple(each.matrix_at(0.3).shape)
+    for entry in (gates, flat, flat.select(torch.tensor([0])) if len(flat.shape) > 3 else flat):
+        assert tuple(entry.shape) == tuple(entry.matrix_at(0.3).shape)
 
 
 def test_gates_that_do_not_fit_each_other_are_refused():
@@ -171,10 +171,10 @@ def test_one_head_of_a_list_may_differ_between_systems(beside):
     heads = [Sinusoidal(MATRIX[0], amplitude, 2.0, 0.3, absolute=True), beside]
     run = simulate(Flow(Attention(heads, MATRIX), Sphere()), START, [0.0, 0.3, 0.8], engine="batched")
     for index in itertools.product(*map(range, SYSTEMS)):
-        own = beside if callable(beside) else beside[index]
+        direct = beside if callable(beside) else beside[index]
         gate = Sinusoidal(MATRIX[0], amplitude[index], 2.0, 0.3, absolute=True)
         alone = simulate(
-            Flow(Attention([gate, own], MATRIX), Sphere()), START[index], [0.0, 0.3, 0.8], engine="batched"
+            Flow(Attention([gate, direct], MATRIX), Sphere()), START[index], [0.0, 0.3, 0.8], engine="batched"
         )
         np.testing.assert_allclose(run.states[index], alone.states, rtol=0, atol=1e-6)
     wanted = rf"qk\[1\]: expected one head of shape \(1, {DIM}, {DIM}\), got shape \(2, 1, {DIM}, {DIM}\)"

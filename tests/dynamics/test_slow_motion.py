@@ -124,8 +124,8 @@ def test_clusters_that_move_at_1e_minus_22_have_moved_by_the_product_of_speed_an
     x0 = on_circle(cluster_angles((5, 9), apart=start, spread=0.0))
     run = simulate(alike(25.0, 2, False), x0, [0.0, horizon], rtol=1e-10, atol=1e-12, engine="stiff")
     angles = [float(Sphere().distance(x[:1], x[-1:])[0]) for x in run.states]
-    moved = float(angle_rate(start, 25.0, (5, 9))) * horizon
-    assert angles[0] - angles[1] == pytest.approx(moved, rel=1e-4)
+    shifted = float(angle_rate(start, 25.0, (5, 9))) * horizon
+    assert angles[0] - angles[1] == pytest.approx(shifted, rel=1e-4)
     assert run.counts["right_hand_sides"] < 200
 
 

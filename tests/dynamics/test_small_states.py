@@ -84,8 +84,8 @@ def test_a_state_that_becomes_small_on_the_way_is_warned_of_and_zero_is_not():
     still = simulate(Flow(Attention(EYE, 0 * EYE), Free()), [[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]], [0.0, 1.0])
     assert not any(note.startswith("warning") for note in still.notes)
     placed = Attention(EYE, -EYE, positions=AbsolutePositions(EYE))
-    moved = simulate(Flow(placed, Free()), 1e-12 * np.ones((3, 3)), [0.0, 0.1])
-    assert not any(note.startswith("warning") for note in moved.notes)
+    shifted = simulate(Flow(placed, Free()), 1e-12 * np.ones((3, 3)), [0.0, 0.1])
+    assert not any(note.startswith("warning") for note in shifted.notes)
 
 
 def test_gradients_are_not_touched_by_the_warning():

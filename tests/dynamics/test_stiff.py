@@ -88,10 +88,10 @@ def test_the_batched_engine_finds_the_same_states(solver: str, space, circuits: 
     flow, x0 = Flow(Attention(qk, ov), space), drawn(3, 5, 3, seed=6)
     times = torch.tensor([0.0, 0.3, 0.5, 1.75, 2.0], dtype=torch.float64)
     tolerances, error = accuracy(solver)
-    ours = simulate(flow, x0, times, engine="stiff", **tolerances)
+    actual = simulate(flow, x0, times, engine="stiff", **tolerances)
     other = simulate(flow, x0, times, engine="batched", **TIGHT)
-    assert float((ours.tensor - other.tensor).abs().max() / other.tensor.abs().max()) < error
-    assert space.defect(ours.states) <= 1e-14
+    assert float((actual.tensor - other.tensor).abs().max() / other.tensor.abs().max()) < error
+    assert space.defect(actual.states) <= 1e-14
 
 
 def test_states_between_steps_are_as_good_as_those_at_the_end() -> None:
@@ -120,14 +120,14 @@ def test_a_long_decay_has_the_slope_of_minus_one_half() -> None:
 def test_events_end_a_run_where_the_batched_engine_ends_it() -> None:
     x0 = Sphere().sample(5, 3, (2,), seed=8)
     for event in (Consensus(1e-2), AtRest(1e-3)):
-        ours, other = (
+        actual, other = (
             simulate(towards_one(causal=True), x0, [0.0, 1.0, 1e4], events=(event,), engine=engine)
             for engine in ("stiff", "batched")
         )
-        assert list(ours.status) == [str(event.status)] * 2 == list(other.status)
-        np.testing.assert_allclose(ours.end_times, other.end_times, rtol=1e-5)
-        assert ours.reached.tolist() == [[True, True, False]] * 2
-        assert torch.allclose(ours.tensor[:, -1], other.tensor[:, -1], atol=1e-6)
+        assert list(actual.status) == [str(event.status)] * 2 == list(other.status)
+        np.testing.assert_allclose(actual.end_times, other.end_times, rtol=1e-5)
+        assert actual.reached.tolist() == [[True, True, False]] * 2
+        assert torch.allclose(actual.tensor[:, -1], other.tensor[:, -1], atol=1e-6)
 
 
 def test_of_two_events_in_one_step_the_earlier_ends_the_run() -> None:

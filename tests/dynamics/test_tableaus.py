@@ -89,13 +89,13 @@ def order(name: str, weights: Row, share: Fraction = Fraction(1), most: int = 9)
 
 def weights_at(method: Tableau, share: Fraction) -> Row:
     """Return the weights b_i(θ) of the continuous extension."""
-    found: list[Fraction] = []
+    values: list[Fraction] = []
     for row in method.extension:
         total = Fraction(0)
         for place, coefficient in reversed(list(enumerate(row))):
             total = coefficient + (1 - share if place % 2 == 0 else share) * total
-        found.append(share * total)
-    return tuple(found)
+        values.append(share * total)
+    return tuple(values)
 
 
 def test_there_are_as_many_trees_as_known() -> None:

@@ -47,10 +47,10 @@ def same(opened: Trajectory, saved: Trajectory) -> None:
     np.testing.assert_array_equal(opened.states, np.asarray(saved.states))
     np.testing.assert_array_equal(opened.tensor, saved.tensor)
     for name in ("times", "status", "reached", "end_times"):
-        found, wanted = getattr(opened, name), getattr(saved, name)
-        np.testing.assert_array_equal(found, wanted)
-        assert found.shape == wanted.shape
-        assert found.dtype.kind == wanted.dtype.kind
+        computed, wanted = getattr(opened, name), getattr(saved, name)
+        np.testing.assert_array_equal(computed, wanted)
+        assert computed.shape == wanted.shape
+        assert computed.dtype.kind == wanted.dtype.kind
     assert (opened.engine, opened.notes, opened.parameters) == (saved.engine, saved.notes, saved.parameters)
     assert set(opened.counts) == set(saved.counts)
     for name, count in saved.counts.items():
@@ -174,10 +174,10 @@ def test_something_else_is_replaced_only_on_request(tmp_path, name):
         other.to_netcdf(path, engine="h5netcdf")
     else:
         other.to_zarr(path, zarr_format=2, consolidated=False)
-    before = {found: found.read_bytes() for found in tmp_path.rglob("*") if found.is_file()}
+    before = {entry: entry.read_bytes() for entry in tmp_path.rglob("*") if entry.is_file()}
     with pytest.raises(ArgumentValueError, match=f"path: expected a new name.*{name}; overwrite=True"):
         run.save(path)
-    assert {found: found.read_bytes() for found in tmp_path.rglob("*") if found.is_file()} == before
+    assert {entry: entry.read_bytes() for entry in tmp_path.rglob("*") if entry.is_file()} == before
     same(Trajectory.open(run.save(path, overwrite=True)), run)
     if name == "run.zarr":
         for foreign in ("thesis.txt", "states/thesis.txt", "deep/er/thesis.txt", "0.0"):
@@ -188,7 +188,7 @@ def test_something_else_is_replaced_only_on_request(tmp_path, name):
             assert (path / foreign).read_text() == "mine"
             same(Trajectory.open(run.save(path, overwrite=True)), run)
             assert not (path / foreign).exists()
-    assert [found.name for found in tmp_path.iterdir()] == [name]
+    assert [entry.name for entry in tmp_path.iterdir()] == [name]
     path = tmp_path / "other.zarr"
     path.write_text("a file")
     with pytest.raises(ArgumentValueError, match="path: expected a new name"):

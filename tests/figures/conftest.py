@@ -57,8 +57,8 @@ def drawn() -> Callable[[Axes, str], np.ndarray]:
     """The data (point, 2) of the lines that carry a label, one below the other."""
 
     def find(axes: Axes, label: str) -> np.ndarray:
-        found = [line.get_xydata() for line in axes.lines if line.get_label() == label]
-        assert found, f"no line is labelled {label!r}"
-        return np.concatenate(found)
+        values = [line.get_xydata() for line in axes.lines if line.get_label() == label]
+        assert values, f"no line is labelled {label!r}"
+        return np.concatenate(values)
 
     return find

@@ -46,8 +46,8 @@ def test_cells_stand_at_their_values_and_borders_between_them() -> None:
     places = [np.concatenate([path.vertices for path in border.get_paths()])[:, 0] for border in borders]
     low, high = wilson(0, 100)[1], wilson(100, 100)[0]
     # Straight lines between (1, 0) and (2, 1), and between the ends of the intervals there.
-    for found, at in zip(places, (1.5, 1 + 0.5 / high, 1 + (0.5 - low) / (1 - low)), strict=True):
-        np.testing.assert_allclose(found, at, atol=1e-9)
+    for computed, at in zip(places, (1.5, 1 + 0.5 / high, 1 + (0.5 - low) / (1 - low)), strict=True):
+        np.testing.assert_allclose(computed, at, atol=1e-9)
 
 
 def test_there_is_no_border_where_no_share_crosses_one_half() -> None:
@@ -66,7 +66,7 @@ def test_points_without_systems_are_left_out() -> None:
 def test_words_stand_in_their_order_and_have_no_border_between_them() -> None:
     shares = counted(np.array([[0, 4], [4, 4], [4, 0]]), 4, sign=["positive", "mixed", "negative"], dim=[2, 3])
     panel = phase_diagram(shares, words=["zero"]).axes[0]
-    assert [each.get_text() for each in panel.get_xticklabels()] == ["positive", "mixed", "negative"]
+    assert [xticklabel.get_text() for xticklabel in panel.get_xticklabels()] == ["positive", "mixed", "negative"]
     assert np.asarray(panel.collections[0].get_array()).T.tolist() == [[1, 0], [0, 0], [0, 1]]
     assert len(panel.collections) == 1
 

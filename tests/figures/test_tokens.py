@@ -54,8 +54,8 @@ def test_circles_are_pale_exactly_where_the_surface_hides_them(metric: np.ndarra
     for name, points in (("start", states[0]), ("end", states[-1])):
         hidden = np.array([hidden_by_ray(point, towards, metric) for point in points])
         for label, chosen in ((f"_{name}", ~hidden), (f"_{name} hidden", hidden)):
-            found = [line.get_xydata() for line in axes.lines if line.get_label() == label]
-            shown = np.concatenate(found) if found else np.empty((0, 2))
+            values = [line.get_xydata() for line in axes.lines if line.get_label() == label]
+            shown = np.concatenate(values) if values else np.empty((0, 2))
             np.testing.assert_allclose(shown, points[chosen] @ paper.T, atol=1e-14)
 
 

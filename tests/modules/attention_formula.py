@@ -26,7 +26,7 @@ def drawn(
         query, key = part(width), part(width)
         return Pair(query, key, *angles(query, BASE)) if width < 32 and width % 2 == 0 else Pair(query, key)
 
-    return [pair(each) for each in columns], part(width)
+    return [pair(column) for column in columns], part(width)
 
 
 def turned(columns: Tensor) -> Tensor:

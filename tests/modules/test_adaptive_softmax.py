@@ -62,8 +62,8 @@ def test_the_loss_and_its_gradient_are_those_of_all_log_probabilities():
     fast = torch.autograd.grad(head.nats(x, words).square().sum(), [x, *head.parameters()])
     slow = torch.autograd.grad(head(x).gather(-1, words[:, None]).square().sum(), [x, *head.parameters()])
     torch.testing.assert_close(head.nats(x, words), -head(x).gather(-1, words[:, None])[:, 0], rtol=0, atol=1e-12)
-    for mine, theirs in zip(fast, slow, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
+    for actual, reference in zip(fast, slow, strict=True):
+        torch.testing.assert_close(actual, reference, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -74,9 +74,9 @@ def test_the_loss_of_a_decoder_is_the_mean_nats_of_the_next_word(tied):
     labels[0, 3] = -100
     log_p = network(read).logits.detach().double()
     nats = [-float(log_p[row, at, read[row, at + 1]]) for row in range(2) for at in range(8) if (row, at + 1) != (0, 3)]
-    found = network(read, labels=labels)
-    assert found.loss.item() == pytest.approx(np.mean(nats), abs=1e-6)
-    assert found.logits is None
+    result = network(read, labels=labels)
+    assert result.loss.item() == pytest.approx(np.mean(nats), abs=1e-6)
+    assert result.logits is None
     np.testing.assert_allclose(log_p.exp().sum(-1).numpy(), 1.0, atol=1e-5)
 
 
@@ -103,9 +103,9 @@ def test_mixed_precision_keeps_the_loss():
     read = ids(4, 20)
     exact = network(read, labels=read).loss.item()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = network(read, labels=read).loss
-    assert found.dtype == torch.float32
-    assert found.item() == pytest.approx(exact, rel=0.02)
+        computed = network(read, labels=read).loss
+    assert computed.dtype == torch.float32
+    assert computed.item() == pytest.approx(exact, rel=0.02)
 
 
 class _Largest(TorchDispatchMode):
@@ -117,7 +117,7 @@ class _Largest(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         made = func(*args, **(kwargs or {}))
-        self.entries = max([self.entries, *(each.numel() for each in tree_leaves(made) if torch.is_tensor(each))])
+        self.entries = max([self.entries, *(leave.numel() for leave in tree_leaves(made) if torch.is_tensor(leave))])
         return made
 
 

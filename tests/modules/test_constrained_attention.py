@@ -20,7 +20,7 @@ def made(regime="divergence", dim=8, heads=2, seed=0, dtype=torch.float64, **opt
 def shaken(layer: ConstrainedAttention, size: float = 0.3) -> ConstrainedAttention:
     generator = torch.Generator().manual_seed(9)
     with torch.no_grad():
-        for parameter in filter(lambda each: each.requires_grad, layer.parameters()):
+        for parameter in filter(lambda entry: entry.requires_grad, layer.parameters()):
             parameter.add_(size * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype))
     return layer
 
@@ -132,14 +132,14 @@ def test_the_same_generator_gives_the_same_layer_and_arms_share_their_queries():
 def test_conditioning_is_what_numpy_says():
     layer = shaken(made("intermediate"))
     query, key, value, _ = (None if part is None else part.detach().numpy() for part in layer.weights())
-    found = layer.conditioning()
-    assert found["query_condition"] == pytest.approx(np.linalg.cond(query), rel=1e-9)
-    assert found["value_condition"] == pytest.approx(np.linalg.cond(value), rel=1e-9)
+    result = layer.conditioning()
+    assert result["query_condition"] == pytest.approx(np.linalg.cond(query), rel=1e-9)
+    assert result["value_condition"] == pytest.approx(np.linalg.cond(value), rel=1e-9)
     contraction = query.T @ key @ np.linalg.inv(value)
-    assert found["contraction_condition"] == pytest.approx(np.linalg.cond(contraction), rel=1e-6)
+    assert result["contraction_condition"] == pytest.approx(np.linalg.cond(contraction), rel=1e-6)
     real = np.linalg.eigvals(value).real
-    assert found["value_real_lowest"] == pytest.approx(real.min(), abs=1e-9)
-    assert found["value_real_highest"] == pytest.approx(real.max(), abs=1e-9)
+    assert result["value_real_lowest"] == pytest.approx(real.min(), abs=1e-9)
+    assert result["value_real_highest"] == pytest.approx(real.max(), abs=1e-9)
     singular = made("baseline")
     with torch.no_grad():
         singular.value.weight.zero_()
@@ -155,7 +155,7 @@ def test_a_network_in_bfloat16_runs_and_learns():
     learnt = [parameter for parameter in layer.parameters() if parameter.requires_grad]
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in learnt)
     exact = made("convergence")
-    exact.load_state_dict({name: each.double() for name, each in layer.state_dict().items()})
+    exact.load_state_dict({name: entry.double() for name, entry in layer.state_dict().items()})
     torch.testing.assert_close(out.double(), exact(x.double()), rtol=0, atol=0.05 * float(out.detach().abs().max()))
 
 
@@ -244,7 +244,7 @@ def test_the_regime_outlives_an_optimiser_that_decays_everything():
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    qk, ov = (each.double() for each in layer.circuits())
+    qk, ov = (circuit.double() for circuit in layer.circuits())
     contraction = qk @ torch.linalg.inv(ov)
     assert (torch.linalg.eigvalsh(qk + qk.mT) > 0).all()
     assert (torch.linalg.eigvalsh(contraction + contraction.mT) < 0).all()

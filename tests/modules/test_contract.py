@@ -110,7 +110,7 @@ FUSED = {
     ".data": lambda model: WritesToData(model.parameters()),
     "numpy": lambda model: WritesByNumpy(model.parameters()),
 }
-OPTIMIZERS = FUSED | {each.value: of_transformers(each.value) for each in OptimizerNames}
+OPTIMIZERS = FUSED | {optimizername.value: of_transformers(optimizername.value) for optimizername in OptimizerNames}
 
 
 def trained(network: nn.Module, batch: dict[str, Tensor], make: Callable[[nn.Module], Any], steps: int = 3) -> None:
@@ -149,8 +149,8 @@ def assert_one_network(kind: str, regime: str, form: str, optimizer: str, folder
     trained(network, batch, OPTIMIZERS[optimizer])
     for other in (fresh, loaded):
         assert torch.equal(logits(other, batch), logits(network, batch))
-        assert [each.requires_grad for each in other.parameters()] == [
-            each.requires_grad for each in network.parameters()
+        assert [parameter.requires_grad for parameter in other.parameters()] == [
+            parameter.requires_grad for parameter in network.parameters()
         ]
         assert all(torch.equal(signs[name], buffer) for name, buffer in frozen(other).items())
 
@@ -330,25 +330,25 @@ def test_exported_layers_give_the_same(regime: str, form: str) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_transforms_of_functions_see_the_parameters(regime: str, form: str) -> None:
     layer, x = layer_of(regime, form).double(), drawn(3, 4, DIM, dtype=torch.float64)
-    parameters = {name: each.detach() for name, each in layer.named_parameters()}
+    parameters = {name: item.detach() for name, item in layer.named_parameters()}
 
     def loss(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
         return torch.func.functional_call(layer, parameters, (x,)).square().mean()
 
-    found = torch.func.grad(loss)(parameters, x)
+    result = torch.func.grad(loss)(parameters, x)
     layer(x).square().mean().backward()
     for name, parameter in layer.named_parameters():
-        torch.testing.assert_close(found[name], parameter.grad)
-    each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, x)
-    for name in found:
-        torch.testing.assert_close(each[name].mean(0), found[name])
+        torch.testing.assert_close(result[name], parameter.grad)
+    entry = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, x)
+    for name in result:
+        torch.testing.assert_close(entry[name].mean(0), result[name])
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         jacobian = torch.func.jacrev(loss)(parameters, x)
-    torch.testing.assert_close(jacobian["query.weight"], found["query.weight"])
-    several = {name: torch.stack([each, 1.1 * each]) for name, each in parameters.items()}
+    torch.testing.assert_close(jacobian["query.weight"], result["query.weight"])
+    several = {name: torch.stack([item, 1.1 * item]) for name, item in parameters.items()}
     both = torch.func.vmap(loss, in_dims=(0, None))(several, x)
     for row, factor in enumerate((1.0, 1.1)):
-        torch.testing.assert_close(both[row], loss({name: factor * each for name, each in parameters.items()}, x))
+        torch.testing.assert_close(both[row], loss({name: factor * item for name, item in parameters.items()}, x))
 
 
 @pytest.mark.parametrize("sign", ["positive", "half"])
@@ -416,10 +416,10 @@ def assert_built_from_its_queries(layer: ConstrainedAttention, form: str) -> Non
     else:
         product = of_w
         expected = np.linalg.solve(query.T, of_w), np.linalg.solve(of_a, of_w)
-    for found, wanted in zip((key, value), expected, strict=True):
-        np.testing.assert_allclose(found, wanted, atol=2e-4 * np.abs(wanted).max())
-    for found, wanted in zip(layer.weights()[:3], (query, key, value), strict=True):
-        np.testing.assert_allclose(found.detach().numpy(), wanted, atol=1e-5 * np.abs(wanted).max())
+    for computed, wanted in zip((key, value), expected, strict=True):
+        np.testing.assert_allclose(computed, wanted, atol=2e-4 * np.abs(wanted).max())
+    for computed, wanted in zip(layer.weights()[:3], (query, key, value), strict=True):
+        np.testing.assert_allclose(computed.detach().numpy(), wanted, atol=1e-5 * np.abs(wanted).max())
 
 
 NORMS = ("weight_norm", "spectral_norm", "old weight_norm", "old spectral_norm")
@@ -435,7 +435,9 @@ def test_keys_and_values_follow_wrapped_queries(kind: str, form: str, regime: st
     for _ in range(3):
         optimizer.zero_grad()
         (layer(x) - x.flip(-1)).square().mean().backward()
-        assert all(each.grad is not None for name, each in layer.named_parameters() if name.startswith("query."))
+        assert all(
+            parameter.grad is not None for name, parameter in layer.named_parameters() if name.startswith("query.")
+        )
         optimizer.step()
     layer.eval()
     assert_built_from_its_queries(layer, form)
@@ -465,12 +467,12 @@ def test_every_regime_runs_with_wrapped_queries(kind: str, regime: str) -> None:
 def test_adapters_on_the_queries_keep_the_regime_and_merge(regime: str, form: str, targets: Any) -> None:
     network, batch = network_of("language", regime, form)
     adapted = peft.get_peft_model(network, peft.LoraConfig(r=2, target_modules=targets, lora_alpha=4))
-    kept = {name: each.clone() for name, each in adapted.named_parameters() if not each.requires_grad}
+    kept = {name: parameter.clone() for name, parameter in adapted.named_parameters() if not parameter.requires_grad}
     before = logits(adapted, batch)
     trained(adapted, batch, of_torch(torch.optim.AdamW, fused=True))
     now = logits(adapted, batch)
     assert not torch.allclose(before, now, atol=1e-4)
-    assert all(torch.equal(kept[name], each) for name, each in adapted.named_parameters() if name in kept)
+    assert all(torch.equal(kept[name], parameter) for name, parameter in adapted.named_parameters() if name in kept)
     layer = adapted.base_model.model.model.layers[0].attention
     if regime in SIGNED:
         signs = inertia_of(layer)
@@ -509,8 +511,8 @@ def test_quantised_networks_are_near_what_they_were(regime: str, form: str) -> N
         warnings.simplefilter("ignore")  # deprecated in favour of another package
         quantised = torch.ao.quantization.quantize_dynamic(network, {nn.Linear}, dtype=torch.qint8)
     assert type(quantised.model.layers[0].attention.query) is not nn.Linear
-    found = logits(quantised, batch)
-    assert float((found - expected).norm() / expected.norm()) < 0.1
+    result = logits(quantised, batch)
+    assert float((result - expected).norm() / expected.norm()) < 0.1
     layer = quantised.model.layers[0].attention
     assert all(part.isfinite().all() for part in layer.circuits())
 
@@ -532,11 +534,11 @@ def test_eight_threads_take_gradients_of_one_layer(regime: str) -> None:
         together.wait()
         for _ in range(10):
             try:
-                found = gradients(inputs[number])
+                result = gradients(inputs[number])
             except RuntimeError as error:
                 wrong.append(error)
                 continue
-            pairs = zip(found, expected[number], strict=True)
+            pairs = zip(result, expected[number], strict=True)
             wrong.extend(number for one, other in pairs if not torch.allclose(one, other, rtol=1e-10, atol=1e-12))
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(len(inputs))]
@@ -565,7 +567,7 @@ def test_the_floor_leaves_other_matrices_as_they_are() -> None:
     for sign, dim in itertools.product(("positive", "negative", "half"), (1, 4, 64, 512)):
         matrix = SignedMatrix(dim, sign)
         matrix.start(size=0.15, noise=0.02 / dim**0.5, skew=dim**-0.5, generator=torch.Generator().manual_seed(0))
-        state = {f"matrix.{name}": each.detach() for name, each in matrix.state_dict().items()}
+        state = {f"matrix.{name}": entry.detach() for name, entry in matrix.state_dict().items()}
         expected = built_of(state, "matrix")
         np.testing.assert_allclose(matrix().detach().numpy(), expected, atol=1e-6 * np.abs(expected).max())
 
@@ -578,7 +580,7 @@ def test_matrices_near_the_floor_are_taken_and_those_below_it_refused() -> None:
         sizes[:many] = 2.2 * 128 * eps * 24**0.5  # those of many such eigenvalues are not above the floor
         wanted, target = basis * sizes @ basis.T, SignedMatrix(24)
         target.take(wanted)
-        state = {f"matrix.{name}": each.detach() for name, each in target.state_dict().items()}
+        state = {f"matrix.{name}": entry.detach() for name, entry in target.state_dict().items()}
         assert (np.abs(built_of(state, "matrix") - wanted.numpy()).max() > 100 * eps) == (many > 2)
         torch.testing.assert_close(target().detach().double(), wanted, rtol=0, atol=4 * eps)
     almost = torch.diag(torch.tensor([1.0, 1e-6]))
@@ -639,7 +641,7 @@ def test_no_eigenvalue_of_a_placed_spectrum_is_lost_to_rounding(half: str, dtype
         assert (side * real_parts(built) > 0).all(), (dim, size, far)
         assert all(part().isfinite().all() for part in (matrix.metric, matrix.matrix))
         gradients = torch.autograd.grad(built.sum(), list(matrix.parameters()))
-        assert all(each.isfinite().all() for each in gradients)
+        assert all(gradient.isfinite().all() for gradient in gradients)
 
 
 def test_the_floor_of_a_spectrum_is_exactly_zero_far_from_it() -> None:

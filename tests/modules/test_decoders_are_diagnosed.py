@@ -73,9 +73,9 @@ def test_a_remedy_is_part_of_the_w_that_is_audited(remedy, positions, tmp_path):
         for layer in model.model.layers:
             layer.attention.terms[-1].rho.fill_(1.0)
     model.save_pretrained(tmp_path)
-    found = td.load(tmp_path).attention(2)
+    attended = td.load(tmp_path).attention(2)
     layer = model.model.layers[1].attention
-    qk = found.scale * (found.query @ found.key.mT).sum(0)
+    qk = attended.scale * (attended.query @ attended.key.mT).sum(0)
     wanted = layer.circuits()[0] + torch.diag(layer.terms[-1].coefficients())
     if positions == "decoupled":
         wanted = wanted + layer.terms[0].query.weight.T @ layer.terms[0].key.weight / np.sqrt(8)
@@ -88,11 +88,11 @@ def test_diagnose_reads_a_folder_with_its_tokenizer(tmp_path):
     saved(tmp_path / "model", **CHOICES["rotary"])
     prompts = [part for text in TEXTS for part in ("--prompt", text)]
     command = ["diagnose", str(tmp_path / "model"), *prompts, "--out", str(tmp_path / "found")]
-    said = CliRunner().invoke(commands, command, env={"COLUMNS": "200"})
-    assert said.exit_code == 0, said.output
-    assert "model: 2 layers × 2 heads × dim 16" in said.output
-    assert "not audited" not in said.output
-    assert "not known" not in said.output
+    sentence = CliRunner().invoke(commands, command, env={"COLUMNS": "200"})
+    assert sentence.exit_code == 0, sentence.output
+    assert "model: 2 layers × 2 heads × dim 16" in sentence.output
+    assert "not audited" not in sentence.output
+    assert "not known" not in sentence.output
     diagnosis = td.Diagnosis.open(tmp_path / "found")
     assert diagnosis.trace.sizes["prompt"] == 5
     assert (tmp_path / "found" / "report.html").is_file()

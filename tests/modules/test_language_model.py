@@ -134,7 +134,7 @@ def test_arms_of_a_seed_differ_in_their_attention_alone():
 def test_signs_hold_in_a_model_that_was_taught():
     model = taught(made(regime="convergence", output="identity"), 20)
     for layer in model.model.layers:
-        qk, ov = (each.double() for each in layer.attention.circuits())
+        qk, ov = (circuit.double() for circuit in layer.attention.circuits())
         form = qk @ torch.linalg.inv(ov)
         assert (torch.linalg.eigvalsh(qk + qk.mT) > 0).all()
         assert (torch.linalg.eigvalsh(form + form.mT) < 0).all()

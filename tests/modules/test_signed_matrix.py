@@ -151,8 +151,8 @@ def test_starts_have_the_sizes_that_were_asked_for():
     matrix.start(size=1.0, noise=0.1)
     assert float(matrix.skew.detach()[0][below[0], below[1]].std()) == pytest.approx(0.1, rel=0.05)
     twin, free = SignedMatrix(20, dtype=torch.float64), FreeMatrix(20, dtype=torch.float64)
-    for each in (twin, free):
-        each.start(size=0.5, noise=0.1, skew=0.2, generator=torch.Generator().manual_seed(3))
+    for entry in (twin, free):
+        entry.start(size=0.5, noise=0.1, skew=0.2, generator=torch.Generator().manual_seed(3))
     torch.testing.assert_close(free().detach(), twin().detach())
 
 

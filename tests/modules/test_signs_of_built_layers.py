@@ -108,8 +108,8 @@ def test_after_300_steps_of_training(dim, regime, form, precision):
     before = copy.deepcopy(layer.state_dict())
     losses = trained(layer, autocast=precision == "bfloat16")
     assert np.mean(losses[-20:]) < 0.99 * np.mean(losses[:20])
-    moved = max(float((after - before[name]).abs().max()) for name, after in layer.state_dict().items())
-    assert moved > 0.1
+    shifted = max(float((after - before[name]).abs().max()) for name, after in layer.state_dict().items())
+    assert shifted > 0.1
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bfloat16"):
         assert_signs(layer, regime)
 
@@ -136,8 +136,8 @@ def test_wide_layers_keep_the_signs_over_300_steps_and_run_as_they_are_built(dim
     assert_signs(exact, regime)
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bfloat16"):
         running = built(layer)
-    for mine, theirs in zip(running, built(exact), strict=True):
-        error = np.linalg.norm(mine - theirs, 2) / np.linalg.norm(theirs, 2)
+    for actual, reference in zip(running, built(exact), strict=True):
+        error = np.linalg.norm(actual - reference, 2) / np.linalg.norm(reference, 2)
         assert error < {"float32": 1e-4, "bfloat16": 0.02}[precision]
 
 
@@ -217,8 +217,8 @@ def test_theorems_3_1_and_3_4_hold_for_built_symmetric_layers(form):
     away(layer, far=0.2)
     start = np.random.default_rng(0).standard_normal((6, 3))
     run = td.simulate(td.Flow(td.Attention(*layer.circuits()), td.Free()), start, np.geomspace(1.0, 1e5, 60))
-    found = {one.statement: one.outcome for one in td.certify(run)}
-    assert found["positional-3.1"] == found["positional-3.4"] == "holds"
+    by_name = {one.statement: one.outcome for one in td.certify(run)}
+    assert by_name["positional-3.1"] == by_name["positional-3.4"] == "holds"
 
 
 def test_theorem_3_4_is_not_for_layers_with_a_skew_part():

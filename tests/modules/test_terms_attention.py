@@ -74,11 +74,11 @@ def test_a_layer_gives_the_same_with_and_without_gradients(order: tuple[int, ...
     torch.testing.assert_close(learning, plain, rtol=0, atol=1e-11)
     weights = (layer.scores(x) + torch.full((256, 256), -torch.inf, dtype=x.dtype).triu(1)).softmax(-1)
     direct = (weights @ layer.value(x).unflatten(-1, (2, 32)).transpose(1, 2)).transpose(1, 2).flatten(2)
-    parameters = [each for each in layer.parameters() if each.requires_grad]
+    parameters = [parameter for parameter in layer.parameters() if parameter.requires_grad]
     towards = torch.randn(x.shape, generator=generator, dtype=x.dtype)
-    gradients = (torch.autograd.grad(each, parameters, towards) for each in (learning, direct))
-    for own, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(own, other, rtol=1e-9, atol=1e-9)
+    gradients = (torch.autograd.grad(entry, parameters, towards) for entry in (learning, direct))
+    for separate, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(separate, other, rtol=1e-9, atol=1e-9)
 
 
 class Watching(TorchFunctionMode):
@@ -117,27 +117,27 @@ def test_functions_that_transform_functions_get_the_gradients() -> None:
     (pair, *_), value = drawn((2,), 300, (8,))
 
     def summed(value: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        own = Pair(query, key, pair.cosine, pair.sine)
-        return terms_attention([own, own], value, causal=True, scale=SCALE, dropout=0.0).square().sum()
+        single = Pair(query, key, pair.cosine, pair.sine)
+        return terms_attention([single, single], value, causal=True, scale=SCALE, dropout=0.0).square().sum()
 
-    parts = [each.detach() for each in (value, *pair[:2])]
+    parts = [item.detach() for item in (value, *pair[:2])]
     direct = torch.autograd.grad(summed(value, *pair[:2]), [value, *pair[:2]])
     turned_over = [parts[0], parts[1], parts[2].movedim(0, 1)]
     transformed = (
         torch.func.grad(summed, argnums=(0, 1, 2))(*parts),
         torch.func.vmap(torch.func.grad(summed, argnums=(0, 1, 2)), in_dims=(0, 0, 1))(*turned_over),
     )
-    for found in transformed:
-        for own, other in zip(found, direct, strict=True):
-            torch.testing.assert_close(own, other, rtol=0, atol=1e-11)
+    for entry in transformed:
+        for separate, other in zip(entry, direct, strict=True):
+            torch.testing.assert_close(separate, other, rtol=0, atol=1e-11)
     shared = torch.func.vmap(torch.func.grad(summed), in_dims=(0, None, None))(parts[0], parts[1][0], parts[2][0])
     torch.testing.assert_close(shared[0], direct[0][0], rtol=0, atol=1e-11)
     towards = torch.eye(2, dtype=torch.float64)
     _, back = torch.func.vjp(lambda value: _sums(pair, value), parts[0])
     rows = torch.func.vmap(back)(towards)[0]
     for system in range(2):
-        (own,) = torch.autograd.grad(_sums(pair, value)[system], value)
-        torch.testing.assert_close(rows[system], own, rtol=0, atol=1e-11)
+        (separate,) = torch.autograd.grad(_sums(pair, value)[system], value)
+        torch.testing.assert_close(rows[system], separate, rtol=0, atol=1e-11)
 
 
 def _sums(pair: Pair, value: Tensor) -> Tensor:
@@ -153,6 +153,6 @@ def test_second_derivatives_are_those_of_the_formula() -> None:
         return torch.autograd.grad(mixed.square().sum(), value, create_graph=True)[0]
 
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        (own,) = torch.autograd.grad(slope(direct=False).sum(), value)
+        (separate,) = torch.autograd.grad(slope(direct=False).sum(), value)
     (other,) = torch.autograd.grad(slope(direct=True).sum(), value)
-    torch.testing.assert_close(own, other, rtol=0, atol=1e-11)
+    torch.testing.assert_close(separate, other, rtol=0, atol=1e-11)

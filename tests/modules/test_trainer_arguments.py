@@ -104,7 +104,13 @@ def test_smoothed_labels_are_shifted_as_those_of_a_llama(kind: str, accumulation
         loss = trainer.compute_loss(model, dict(batch), num_items_in_batch=items)
         loss.backward()
         losses.append(loss.item())
-        gradients.append(next(each.grad for each in model.parameters() if each.grad is not None and each.grad.any()))
+        gradients.append(
+            next(
+                parameter.grad
+                for parameter in model.parameters()
+                if parameter.grad is not None and parameter.grad.any()
+            )
+        )
     wanted = functional.cross_entropy(rows[:, :-1].flatten(0, 1), batch["labels"][:, 1:].flatten(), label_smoothing=0.1)
     assert losses[1] == pytest.approx(float(wanted) / accumulation, rel=1e-5)
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
@@ -146,15 +152,15 @@ def test_tables_of_transformers_name_the_networks() -> None:
 
 
 def test_evaluations_weigh_batches_as_those_of_a_llama(tmp_path: Path) -> None:
-    items, found = texts(5), []
+    items, computed = texts(5), []
     rows = torch.randn(2, TOKENS, WORDS, generator=torch.Generator().manual_seed(4))
     for model in (llama(), decoder()):
         model.lm_head = FixedLogits(rows.clone())
         trainer = trainer_of(model, tmp_path, items, per_device_eval_batch_size=2)
         predicted = trainer.predict(items)
         assert predicted.predictions.shape == (5, TOKENS, WORDS)
-        found.append([trainer.evaluate()["eval_loss"], predicted.metrics["test_loss"]])
-    assert found[0] == pytest.approx(found[1], rel=1e-6)
+        computed.append([trainer.evaluate()["eval_loss"], predicted.metrics["test_loss"]])
+    assert computed[0] == pytest.approx(computed[1], rel=1e-6)
 
 
 def test_tokens_and_entries_that_were_read_are_counted(tmp_path: Path) -> None:
@@ -187,7 +193,7 @@ def test_tuples_are_those_of_a_llama() -> None:
         assert type(loss) is Tensor
         assert loss.shape == ()
         adaptive = getattr(model.config, "cutoffs", None) is not None
-        assert [each.shape for each in rest] == ([] if adaptive else [(2, TOKENS, WORDS)])
+        assert [entry.shape for entry in rest] == ([] if adaptive else [(2, TOKENS, WORDS)])
         (logits,) = model(batch["input_ids"], return_dict=False, use_cache=False)
         assert logits.shape == (2, TOKENS, WORDS)
         if isinstance(model, LanguageModel):
@@ -196,7 +202,7 @@ def test_tuples_are_those_of_a_llama() -> None:
             assert type(model(batch["input_ids"], return_dict=True)) is not tuple
     assert type(decoder().model(batch["input_ids"], return_dict=False)) is tuple
     pictures = batch_of(images())
-    assert [each.shape for each in vision()(**pictures, return_dict=False)] == [(), (6, 3)]
+    assert [entry.shape for entry in vision()(**pictures, return_dict=False)] == [(), (6, 3)]
 
 
 def row(*numbers: int) -> Tensor:
@@ -255,11 +261,11 @@ def test_packed_texts_in_a_training_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_compiled_trainings_are_the_same(tmp_path: Path, unchecked: None) -> None:
-    found = []
+    values = []
     for compiled in (False, True):
         model = decoder(regime="divergence")
         model(IDS)
         further = {"torch_compile": True, "torch_compile_backend": "aot_eager"} if compiled else {}
-        found.append(trainer_of(model, tmp_path, texts(), **further).train().training_loss)
-    assert found[0] == pytest.approx(found[1], rel=1e-5)
-    assert math.isfinite(found[0])
+        values.append(trainer_of(model, tmp_path, texts(), **further).train().training_loss)
+    assert values[0] == pytest.approx(values[1], rel=1e-5)
+    assert math.isfinite(values[0])

@@ -77,12 +77,12 @@ def test_deit_tiny_has_as_many_parameters_as_published():
 
 def test_the_baseline_computes_what_transformers_vit_does():
     """An independent implementation of the same layers, given the same weights."""
-    ours = taught(made(bias=True)).double()
+    actual = taught(made(bias=True)).double()
     config = ViTConfig(
         **{**SMALL, "num_labels": 10}, num_channels=3, layer_norm_eps=1e-6, qkv_bias=True, hidden_act="gelu",
         hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, attn_implementation="sdpa",
     )  # fmt: skip
-    theirs = ViTForImageClassification(config).double().eval()
+    reference = ViTForImageClassification(config).double().eval()
     names = {
         "embedding.convolution": "embeddings.patch_embeddings.projection", "attention_norm": "layernorm_before",
         "feed_forward_norm": "layernorm_after", "attention.query": "attention.q_proj",
@@ -91,17 +91,17 @@ def test_the_baseline_computes_what_transformers_vit_does():
         "feed_forward.rise": "mlp.fc1", "feed_forward.fall": "mlp.fc2",
     }  # fmt: skip
     weights = {}
-    for name, tensor in ours.model.state_dict().items():
-        for mine, other in names.items():
-            name = name.replace(mine, other)
+    for name, tensor in actual.model.state_dict().items():
+        for computed, other in names.items():
+            name = name.replace(computed, other)
         weights[name] = tensor
     weights["embeddings.cls_token"] = weights.pop("embedding.class_token")[None, None]
     weights["embeddings.position_embeddings"] = weights.pop("embedding.positions.table")[None]
     weights["layernorm.weight"], weights["layernorm.bias"] = weights.pop("norm.weight"), weights.pop("norm.bias")
-    theirs.vit.load_state_dict(weights)
-    theirs.classifier.load_state_dict(ours.head.state_dict())
+    reference.vit.load_state_dict(weights)
+    reference.classifier.load_state_dict(actual.head.state_dict())
     images = pictures(5).double()
-    torch.testing.assert_close(ours(images).logits, theirs(images).logits, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(actual(images).logits, reference(images).logits, rtol=1e-10, atol=1e-12)
 
 
 def test_the_order_of_patches_is_in_their_positions_alone():
@@ -111,21 +111,21 @@ def test_the_order_of_patches_is_in_their_positions_alone():
     wanted = model(images).logits
     order = torch.randperm(16, generator=torch.Generator().manual_seed(1))
     patches = images.unflatten(2, (4, 2)).unflatten(4, (4, 2)).permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
-    moved = patches[:, order].unflatten(1, (4, 4)).permute(0, 3, 1, 4, 2, 5).flatten(2, 3).flatten(3, 4)
-    assert not torch.allclose(model(moved).logits, wanted)
+    shifted = patches[:, order].unflatten(1, (4, 4)).permute(0, 3, 1, 4, 2, 5).flatten(2, 3).flatten(3, 4)
+    assert not torch.allclose(model(shifted).logits, wanted)
     table = model.model.embedding.positions.table.data
     table[1:] = table[1:][order]
-    torch.testing.assert_close(model(moved).logits, wanted)
+    torch.testing.assert_close(model(shifted).logits, wanted)
 
 
 def test_the_states_after_every_layer_end_with_those_that_the_head_reads():
     model = made().double()
     images = pictures(2).double()
-    found = model(images, output_hidden_states=True)
-    first, middle, last = found.hidden_states
+    result = model(images, output_hidden_states=True)
+    first, middle, last = result.hidden_states
     torch.testing.assert_close(model.model.layers[0](first), middle)
     torch.testing.assert_close(model.model.norm(model.model.layers[1](middle)), last)
-    torch.testing.assert_close(model.head(last[:, 0]), found.logits)
+    torch.testing.assert_close(model.head(last[:, 0]), result.logits)
 
 
 def test_the_loss_is_that_of_classes_or_of_their_weights():
@@ -224,8 +224,8 @@ def test_a_live_model_is_traced_and_audited():
     trace = td.trace(network, [{"pixel_values": image[None]} for image in images])
     states = model(images, output_hidden_states=True).hidden_states[1].detach()
     wanted = states.norm(dim=-1).median(-1).values
-    found = trace["norm_median"].sel(layer=1, site="feed_forward", sinks="kept")
-    np.testing.assert_allclose(found, wanted, rtol=1e-4)
+    selected = trace["norm_median"].sel(layer=1, site="feed_forward", sinks="kept")
+    np.testing.assert_allclose(selected, wanted, rtol=1e-4)
 
 
 def test_a_saved_model_is_read_with_its_processor_as_any_other(tmp_path):
@@ -235,16 +235,16 @@ def test_a_saved_model_is_read_with_its_processor_as_any_other(tmp_path):
     audit = td.audit(td.load(tmp_path / "model"), value="V")
     assert audit["W_inertia"].values.tolist() == [[16, 0, 0]] * 2
     assert audit["A_inertia"].values.tolist() == [[8, 8, 0]] * 2
-    said = CliRunner().invoke(commands, ["inspect", str(tmp_path / "model"), "--verify"])
-    assert said.exit_code == 0, said.output
-    assert "The factors of every layer reproduce its attention" in said.output
+    text = CliRunner().invoke(commands, ["inspect", str(tmp_path / "model"), "--verify"])
+    assert text.exit_code == 0, text.output
+    assert "The factors of every layer reproduce its attention" in text.output
     (tmp_path / "images").mkdir()
     random = np.random.default_rng(0)
     for number in range(3):
         Image.fromarray(random.integers(0, 255, (9, 12), dtype=np.uint8)).save(tmp_path / "images" / f"{number}.png")
-    found = td.diagnose(tmp_path / "model", tmp_path / "images")
-    assert found.trace.prompt.values.tolist() == ["0.png", "1.png", "2.png"]
-    assert found.trace.token_text.shape == (3, 17)
+    diagnosis = td.diagnose(tmp_path / "model", tmp_path / "images")
+    assert diagnosis.trace.prompt.values.tolist() == ["0.png", "1.png", "2.png"]
+    assert diagnosis.trace.token_text.shape == (3, 17)
 
 
 @pytest.mark.parametrize(

@@ -102,9 +102,9 @@ def test_agreement_does_not_see_norms_of_any_scale():
 
 def test_half_precision_is_measured_in_wider_arithmetic():
     x = torch.tensor([[1.0, 0.0], [0.0, 300.0]], dtype=torch.float16)
-    found = consensus(x)
-    assert found.dtype == torch.float32
-    assert found == 0.5
+    result = consensus(x)
+    assert result.dtype == torch.float32
+    assert result == 0.5
 
 
 def test_one_token_has_no_pairs():
@@ -120,9 +120,9 @@ def test_a_reference_beyond_the_tokens_is_refused(reference):
 
 def test_agreement_with_the_first_is_the_inner_product_with_it():
     x = random_states(3, 5, 4)
-    found = agreement_with_first(x)
-    np.testing.assert_allclose(found, [[token @ system[0] for token in system] for system in x], rtol=1e-13)
-    np.testing.assert_allclose(found[:, 0], np.square(np.linalg.norm(x[:, 0], axis=-1)), rtol=1e-13)
+    result = agreement_with_first(x)
+    np.testing.assert_allclose(result, [[token @ system[0] for token in system] for system in x], rtol=1e-13)
+    np.testing.assert_allclose(result[:, 0], np.square(np.linalg.norm(x[:, 0], axis=-1)), rtol=1e-13)
     with pytest.raises(ArgumentValueError, match=r"x_1·x_i: expected finite numbers, got inf at index \(0,\)"):
         agreement_with_first([[1e200]])
 

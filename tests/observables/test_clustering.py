@@ -48,10 +48,10 @@ def test_antipodal_tokens_are_two_clusters_until_the_angle_is_pi():
 def test_a_batch_counts_each_system_alone():
     random = np.random.default_rng(0)
     x = random.standard_normal((3, 4, 9, 3))
-    found = clusters(x, 0.5)
-    assert found.dtype == np.int64
-    assert found.tolist() == [[int(clusters(s, 0.5)) for s in row] for row in x]
-    assert len(set(found.ravel().tolist())) > 1
+    result = clusters(x, 0.5)
+    assert result.dtype == np.int64
+    assert result.tolist() == [[int(clusters(s, 0.5)) for s in row] for row in x]
+    assert len(set(result.ravel().tolist())) > 1
 
 
 def test_counts_are_int64_tensors_for_tensors_and_ints_for_lists():

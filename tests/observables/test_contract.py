@@ -112,8 +112,8 @@ def test_a_batch_equals_its_systems_one_by_one(function):
 
 @parametrize(ALL)
 def test_an_empty_batch_gives_an_empty_result(function):
-    found = function(states(0, 5, 3))
-    assert found.shape[0] == 0
+    result = function(states(0, 5, 3))
+    assert result.shape[0] == 0
 
 
 @parametrize(GEOMETRIC)
@@ -163,8 +163,8 @@ def test_per_token_results_follow_the_order_of_the_tokens():
         np.testing.assert_allclose(ALL[name](x[order]), ALL[name](x)[order], rtol=1e-13, atol=1e-15)
     for name in ("distances", "angles", *PER_PAIR):
         np.testing.assert_allclose(ALL[name](x[order]), ALL[name](x)[order][:, order], rtol=1e-12, atol=1e-15)
-    found = [observables.consensus(x[order], reference) for reference in range(6)]
-    np.testing.assert_allclose(found, [observables.consensus(x, reference) for reference in order], rtol=1e-12)
+    values = [observables.consensus(x[order], reference) for reference in range(6)]
+    np.testing.assert_allclose(values, [observables.consensus(x, reference) for reference in order], rtol=1e-12)
 
 
 @parametrize(DIRECTIONAL)

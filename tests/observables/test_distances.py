@@ -62,9 +62,9 @@ def test_angles_are_exact_near_zero(angle):
 @pytest.mark.parametrize("gap", [1e-15, 1e-9, 1e-3])
 def test_angles_are_exact_near_the_antipode(gap):
     x = [[1.0, 0.0], [-math.cos(gap), math.sin(gap)]]
-    found = pairwise_distances(x, geometry="sphere")[0][1]
+    computed = pairwise_distances(x, geometry="sphere")[0][1]
     # Near π one unit in the last place of the result is 4.4e-16; the gap itself is right to that.
-    assert math.pi - found == pytest.approx(gap, abs=5e-16)
+    assert math.pi - computed == pytest.approx(gap, abs=5e-16)
 
 
 def test_antipodal_tokens_are_at_exactly_pi():
@@ -77,15 +77,15 @@ def test_angles_agree_with_the_arccos_where_that_is_accurate():
     u = x / np.linalg.norm(x, axis=-1, keepdims=True)
     cosines = u @ u.swapaxes(-1, -2)
     off = ~np.eye(6, dtype=bool)
-    found = pairwise_distances(x, geometry="sphere")
-    np.testing.assert_allclose(found[:, off], np.arccos(cosines[:, off]), rtol=1e-12)
+    result = pairwise_distances(x, geometry="sphere")
+    np.testing.assert_allclose(result[:, off], np.arccos(cosines[:, off]), rtol=1e-12)
 
 
 def test_angles_do_not_see_norms_of_any_scale():
     x = np.random.default_rng(5).standard_normal((4, 3))
     scaled = x * np.array([1e-300, 1e300, 1.0, 1e-5])[:, None]
-    found, plain = (pairwise_distances(s, geometry="sphere") for s in (scaled, x))
-    np.testing.assert_allclose(found, plain, rtol=1e-13, atol=1e-15)
+    computed, plain = (pairwise_distances(s, geometry="sphere") for s in (scaled, x))
+    np.testing.assert_allclose(computed, plain, rtol=1e-13, atol=1e-15)
 
 
 def test_an_unknown_geometry_is_refused_by_name():

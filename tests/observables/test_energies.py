@@ -33,11 +33,11 @@ def test_the_gradient_of_the_potential_is_what_theorem_3_1_says():
     root = random.standard_normal((3, 3))
     qk = root @ root.T
     x = torch.tensor(random.standard_normal((4, 3)), requires_grad=True)
-    (found,) = torch.autograd.grad(potential(x, qk), x)
+    (computed,) = torch.autograd.grad(potential(x, qk), x)
     state = x.detach().numpy()
     weights = np.exp(state @ qk @ state.T)
     # −½ Σ_ij exp(x_i·qk x_j) with qk symmetric: each token appears twice.
-    np.testing.assert_allclose(found.numpy(), -(weights @ state) @ qk, rtol=1e-12)
+    np.testing.assert_allclose(computed.numpy(), -(weights @ state) @ qk, rtol=1e-12)
 
 
 def test_the_log_potential_is_finite_where_the_potential_overflows():

@@ -80,12 +80,12 @@ def test_every_stored_functional_is_reproduced_at_every_time(path):
     case = json.loads(path.read_text())
     compute = constrained if case["paper"] == "A" else free
     for k, stored in enumerate(case["functionals"]):
-        found = compute(case, k)
-        unknown = set(stored) - set(found) - BEYOND_OBSERVABLES
+        result = compute(case, k)
+        unknown = set(stored) - set(result) - BEYOND_OBSERVABLES
         assert not unknown, unknown
         for name in set(stored) - BEYOND_OBSERVABLES:
             message = f"{name} at time {case['times'][k]}"
-            np.testing.assert_allclose(found[name], stored[name], rtol=1e-11, atol=1e-12, err_msg=message)
+            np.testing.assert_allclose(result[name], stored[name], rtol=1e-11, atol=1e-12, err_msg=message)
 
 
 @pytest.mark.parametrize("path", [path for path in CASES if '"gradf3"' in path.read_text()], ids=lambda path: path.stem)
@@ -93,8 +93,8 @@ def test_the_gradient_of_the_interaction_is_a_times_the_stored_velocity(path):
     case = json.loads(path.read_text())
     for k, stored in enumerate(case["functionals"]):
         z = np.array(case["X"][k]) + np.array(case.get("p", 0.0))
-        found = observables.log_interaction_gradient(z, z, case["W"])
-        np.testing.assert_allclose(found, np.array(stored["rhs"]) @ np.array(case["A"]).T, rtol=1e-10, atol=1e-11)
+        result = observables.log_interaction_gradient(z, z, case["W"])
+        np.testing.assert_allclose(result, np.array(stored["rhs"]) @ np.array(case["A"]).T, rtol=1e-10, atol=1e-11)
 
 
 @pytest.mark.parametrize("entry", SCALARS["wendel"], ids=lambda entry: f"dim{entry['n'] + 1}-tokens{entry['ell']}")
@@ -106,9 +106,9 @@ def test_wendels_probability_is_exactly_the_stored_one(entry):
 
 def test_the_first_token_function_has_its_stored_values_and_never_dips_below_zero():
     for a, stored in SCALARS["lyap17"].items():
-        found = observables.first_token_function(float(a))
-        assert found == pytest.approx(stored, rel=1e-14, abs=1e-16)
-        assert found >= 0
+        result = observables.first_token_function(float(a))
+        assert result == pytest.approx(stored, rel=1e-14, abs=1e-16)
+        assert result >= 0
 
 
 def test_the_potential_at_consensus_has_its_stored_values():

@@ -16,14 +16,14 @@ from tokendynamics.observables import hemisphere
 def linear_program_margin(unit):
     """Return max t such that u_i·v ≥ t for all i and some |v|_∞ ≤ 1."""
     tokens, dim = unit.shape
-    found = linprog(
+    result = linprog(
         np.append(np.zeros(dim), -1.0),
         A_ub=np.column_stack([-unit, np.ones(tokens)]),
         b_ub=np.zeros(tokens),
         bounds=[(-1, 1)] * dim + [(None, 1)],
         method="highs",
     )
-    return -found.fun
+    return -result.fun
 
 
 def unit_rows(x):

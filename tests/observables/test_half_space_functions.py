@@ -57,9 +57,9 @@ def test_deficits_in_a_metric_are_resolved_next_to_agreement():
 def test_single_precision_unit_vectors_are_recognised_as_such():
     v = torch.tensor([0.36, 0.48, 0.8])
     near = torch.nn.functional.normalize(v + torch.tensor([-8e-5, 6e-5, 0.0]), dim=0)
-    found = direction_deficit(near.unsqueeze(0), v)
-    assert found.dtype == torch.float32
-    assert float(found) == pytest.approx(5e-9, rel=1e-2)
+    result = direction_deficit(near.unsqueeze(0), v)
+    assert result.dtype == torch.float32
+    assert float(result) == pytest.approx(5e-9, rel=1e-2)
 
 
 def test_the_hemisphere_function_is_one_minus_the_margin_of_the_deepest_half_space():
@@ -92,8 +92,8 @@ def test_the_twin_is_the_function_itself_after_the_change_to_the_sphere():
 def test_directions_and_metrics_may_differ_by_system():
     x, v, metrics = drawn(3, 5, 3), drawn(3, 3, seed=1), np.stack([METRIC, 2 * METRIC, np.eye(3)])
     for i in range(3):
-        found = direction_deficit(x, v, metrics)[i]
-        np.testing.assert_allclose(found, direction_deficit(x[i], v[i], metrics[i]), rtol=1e-13, atol=1e-15)
+        computed = direction_deficit(x, v, metrics)[i]
+        np.testing.assert_allclose(computed, direction_deficit(x[i], v[i], metrics[i]), rtol=1e-13, atol=1e-15)
         np.testing.assert_allclose(coordinate_along(x, v)[i], coordinate_along(x[i], v[i]), rtol=1e-13)
 
 

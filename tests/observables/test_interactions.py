@@ -33,8 +33,8 @@ def test_the_gradient_is_that_of_automatic_differentiation():
     x, qk = drawn(5, 3, seed=1), drawn(3, 3, seed=2)
     states = torch.tensor(x)
     (expected,) = torch.autograd.grad(log_interaction(u, states, qk).sum(), u)
-    found = log_interaction_gradient(u.detach(), states, qk)
-    np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-12, atol=1e-14)
+    result = log_interaction_gradient(u.detach(), states, qk)
+    np.testing.assert_allclose(result.numpy(), expected.numpy(), rtol=1e-12, atol=1e-14)
 
 
 def test_the_interaction_is_convex():
@@ -64,11 +64,11 @@ def test_sums_are_the_exponentials_of_the_interaction_at_the_tokens():
 
 def test_causal_sums_run_over_the_token_and_those_before_it():
     x, qk = drawn(5, 3), drawn(3, 3, seed=1)
-    found = interaction_sums(x, qk, normalization="plain", causal=True)
+    result = interaction_sums(x, qk, normalization="plain", causal=True)
     np.testing.assert_allclose(
-        found, [sum(math.exp(x[i] @ qk @ x[j]) for j in range(i + 1)) for i in range(5)], rtol=1e-13
+        result, [sum(math.exp(x[i] @ qk @ x[j]) for j in range(i + 1)) for i in range(5)], rtol=1e-13
     )
-    np.testing.assert_allclose(interaction_sums(x[:3], qk, normalization="plain", causal=True), found[:3], rtol=1e-14)
+    np.testing.assert_allclose(interaction_sums(x[:3], qk, normalization="plain", causal=True), result[:3], rtol=1e-14)
 
 
 def test_without_logits_every_sum_counts_the_tokens():

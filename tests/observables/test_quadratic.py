@@ -40,9 +40,9 @@ def test_quadratic_forms_are_x_transposed_b_x_and_see_only_the_symmetric_part():
 def test_pair_forms_are_the_forms_of_differences():
     b, x = drawn(3, 3), drawn(2, 5, 3, seed=1)
     expected = [[[(i - j) @ b @ (i - j) for j in system] for i in system] for system in x]
-    found = pair_quadratic_form(b, x)
-    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
-    assert (found == found.swapaxes(-1, -2)).all()
+    result = pair_quadratic_form(b, x)
+    np.testing.assert_allclose(result, expected, rtol=1e-12, atol=1e-13)
+    assert (result == result.swapaxes(-1, -2)).all()
     np.testing.assert_allclose(pair_quadratic_form(np.eye(3), x), pairwise_distances(x) ** 2, rtol=1e-13)
     np.testing.assert_allclose(quadratic_form(np.eye(3), x), norms(x) ** 2, rtol=1e-13)
 
@@ -105,11 +105,11 @@ def test_each_system_may_have_its_own_matrix():
 def test_pair_forms_have_gradients():
     x = torch.tensor(drawn(4, 3), requires_grad=True)
     b = drawn(3, 3, seed=1)
-    (found,) = torch.autograd.grad(pair_quadratic_form(b, x).sum(), x)
+    (computed,) = torch.autograd.grad(pair_quadratic_form(b, x).sum(), x)
     state = x.detach().numpy()
     # Σ_ij q(x_i − x_j): each token in 2ℓ ordered pairs, 2 (B + B^T) Σ_j (x_i − x_j).
     expected = 2 * (4 * state - state.sum(axis=0)) @ (b + b.T)
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(computed.numpy(), expected, rtol=1e-11, atol=1e-12)
 
 
 def test_forms_have_the_dtype_of_the_states():

@@ -48,8 +48,8 @@ def test_the_metric_is_the_weighted_sum_of_its_definition():
     for normalization in ("paper", "plain"):
         z = interaction_sums(x, qk, normalization=normalization)
         expected = sum(z[i] * first[i] @ qk @ second[i] for i in range(4))
-        found = riemannian_metric(first, second, x, qk, normalization=normalization)
-        assert found == pytest.approx(expected, rel=1e-12)
+        result = riemannian_metric(first, second, x, qk, normalization=normalization)
+        assert result == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -60,8 +60,8 @@ def test_the_velocity_is_minus_the_gradient_of_the_potential_in_this_metric(seed
     y = on_ellipsoid(drawn(tokens, dim, seed=seed + 50), metric)
     field = velocity(y, metric, metric, 1 / math.sqrt(dim) if normalization == "paper" else 1.0)
     direction = tangent(y, drawn(tokens, dim, seed=seed + 100), metric)
-    found = riemannian_metric(field, direction, y, metric, normalization=normalization)
-    assert found == pytest.approx(-slope(y, direction, metric), rel=1e-10, abs=1e-12)
+    result = riemannian_metric(field, direction, y, metric, normalization=normalization)
+    assert result == pytest.approx(-slope(y, direction, metric), rel=1e-10, abs=1e-12)
 
 
 def test_the_identity_fails_on_the_sphere_when_the_form_is_not_the_identity():
@@ -86,8 +86,8 @@ def test_it_is_symmetric_bilinear_and_positive_for_a_positive_definite_form():
 
 def test_systems_broadcast_and_fields_of_other_shapes_are_refused():
     x, fields, qk = drawn(4, 3), drawn(6, 4, 3, seed=1), positive_definite(3, 2)
-    found = riemannian_metric(fields, fields, x, qk)
-    np.testing.assert_allclose(found, [riemannian_metric(field, field, x, qk) for field in fields], rtol=1e-13)
+    result = riemannian_metric(fields, fields, x, qk)
+    np.testing.assert_allclose(result, [riemannian_metric(field, field, x, qk) for field in fields], rtol=1e-13)
     with pytest.raises(ArgumentValueError, match=r"first: expected shape \(…, 4, 3\) to fit x, got shape \(3, 3\)"):
         riemannian_metric(np.ones((3, 3)), x, x, qk)
     with pytest.raises(ArgumentValueError, match=r"second: expected shape \(…, 4, 3\) to fit x, got shape \(4, 2\)"):

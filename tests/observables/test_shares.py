@@ -43,12 +43,12 @@ def over_all_pairs(prompts: list[np.ndarray]) -> tuple[float, float]:
 @given(st.integers(0, 10_000), st.lists(st.integers(2, 6), min_size=2, max_size=5))
 def test_shares_are_means_over_all_pairs_and_add_to_one(seed: int, counts: list[int]) -> None:
     prompts = drawn(seed, tuple(counts))
-    found = shares(prompts)
+    share_values = shares(prompts)
     common, same = over_all_pairs(prompts)
-    assert float(found.common) == pytest.approx(common, abs=1e-12)
-    assert float(found.prompt) == pytest.approx(same - common, abs=1e-12)
-    assert float(found.common + found.prompt + found.own) == pytest.approx(1, abs=1e-12)
-    assert float(found.kappa) == pytest.approx((same - common) / (1 - common), abs=1e-10)
+    assert float(share_values.common) == pytest.approx(common, abs=1e-12)
+    assert float(share_values.prompt) == pytest.approx(same - common, abs=1e-12)
+    assert float(share_values.common + share_values.prompt + share_values.own) == pytest.approx(1, abs=1e-12)
+    assert float(share_values.kappa) == pytest.approx((same - common) / (1 - common), abs=1e-10)
 
 
 def test_a_point_for_each_prompt_is_consensus_one_and_a_point_for_all_is_none() -> None:
@@ -63,18 +63,18 @@ def test_a_point_for_each_prompt_is_consensus_one_and_a_point_for_all_is_none() 
 def test_a_prompt_of_one_token_counts_between_prompts_alone() -> None:
     prompts = drawn(1, (3, 1, 4))
     common, same = over_all_pairs(prompts)
-    found = shares(prompts)
-    assert float(found.common) == pytest.approx(common, abs=1e-12)
-    assert float(found.prompt) == pytest.approx(same - common, abs=1e-12)
+    share_values = shares(prompts)
+    assert float(share_values.common) == pytest.approx(common, abs=1e-12)
+    assert float(share_values.prompt) == pytest.approx(same - common, abs=1e-12)
 
 
 def test_estimates_are_unbiased_at_two_prompts_as_at_many() -> None:
     """Of directions that share nothing each share is 0 on average, within four standard errors."""
-    found = [
+    entries = [
         shares(list(torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(seed)).double()))
         for seed in range(800)
     ]
-    for values in (torch.stack([each.common for each in found]), torch.stack([each.prompt for each in found])):
+    for values in (torch.stack([entry.common for entry in entries]), torch.stack([entry.prompt for entry in entries])):
         assert abs(float(values.mean())) < 4 * float(values.std()) / 800**0.5
 
 
@@ -120,17 +120,17 @@ def test_centred_cos2_is_the_mean_over_pairs_on_both_sides_of_square(seed: int, 
     cosines = [
         v[i] @ v[j] / np.linalg.norm(v[i]) / np.linalg.norm(v[j]) for i, j in itertools.permutations(range(count), 2)
     ]
-    mean, found = centred_cosines(torch.from_numpy(x), torch.from_numpy(center), 0.0)
-    assert float(found) == pytest.approx(np.mean(np.square(cosines)), abs=1e-10)
+    mean, computed = centred_cosines(torch.from_numpy(x), torch.from_numpy(center), 0.0)
+    assert float(computed) == pytest.approx(np.mean(np.square(cosines)), abs=1e-10)
     assert float(mean) == pytest.approx(np.mean(cosines), abs=1e-10)
     keep = torch.arange(count) != 0
     cosines = [cos for cos, (i, j) in zip(cosines, itertools.permutations(range(count), 2), strict=True) if i and j]
-    mean, found = centred_cosines(torch.from_numpy(x), torch.from_numpy(center), 0.0, keep)
+    mean, computed = centred_cosines(torch.from_numpy(x), torch.from_numpy(center), 0.0, keep)
     if count == 2:
-        assert np.isnan([float(mean), float(found)]).all()
+        assert np.isnan([float(mean), float(computed)]).all()
     else:
         assert float(mean) == pytest.approx(np.mean(cosines), abs=1e-10)
-        assert float(found) == pytest.approx(np.mean(np.square(cosines)), abs=1e-10)
+        assert float(computed) == pytest.approx(np.mean(np.square(cosines)), abs=1e-10)
 
 
 @settings(max_examples=30)
@@ -141,8 +141,8 @@ def test_cosines_at_hand_give_what_the_differences_give(seed: int, count: int, d
     unit, center = x / x.norm(dim=-1, keepdim=True), torch.rand(2, dim, generator=generator, dtype=torch.float64) / dim
     keep = torch.rand(2, count, generator=generator) < 0.8
     along = (unit @ center.unsqueeze(-1)).squeeze(-1)
-    found = centred_cosines_of_gram(unit @ unit.mT, along, center, 1e-9, keep)
-    for one, other in zip(found, centred_cosines(unit, center, 1e-9, keep), strict=True):
+    result = centred_cosines_of_gram(unit @ unit.mT, along, center, 1e-9, keep)
+    for one, other in zip(result, centred_cosines(unit, center, 1e-9, keep), strict=True):
         torch.testing.assert_close(one, other, atol=1e-9, rtol=0, equal_nan=True)
 
 
@@ -188,6 +188,6 @@ def test_the_jackknife_of_a_mean_is_the_t_interval() -> None:
     values = torch.tensor([1.0, 4.0, 2.0, 7.0], dtype=torch.float64)
     left = (values.sum() - values) / 3
     half = 2.353363 * float(values.std()) / 2
-    found = jackknife_interval(values.mean(), left, 0.9)
-    assert found.tolist() == pytest.approx([3.5 - half, 3.5 + half], abs=1e-5)
+    result = jackknife_interval(values.mean(), left, 0.9)
+    assert result.tolist() == pytest.approx([3.5 - half, 3.5 + half], abs=1e-5)
     assert jackknife_interval(values.mean(), left[:2], 0.9).isnan().all()

@@ -34,13 +34,13 @@ def one_by_one(x):
 
 
 def assert_agrees(x, keep=None):
-    found = summarize(torch.as_tensor(x), None if keep is None else torch.as_tensor(keep))
+    summary = summarize(torch.as_tensor(x), None if keep is None else torch.as_tensor(keep))
     for index in np.ndindex(*x.shape[:-2]):
         system = x[index].astype(np.float64)
         wanted = one_by_one(system if keep is None else system[keep[index]])
-        assert set(found) == set(wanted)
+        assert set(summary) == set(wanted)
         for name, value in wanted.items():
-            got = found[name][index].item()
+            got = summary[name][index].item()
             assert got == pytest.approx(value, rel=1e-10, abs=1e-14, nan_ok=True), (name, index)
 
 
@@ -103,18 +103,18 @@ def test_states_of_any_scale_are_measured_right(scale):
 
 
 def test_identical_tokens_have_their_closed_forms():
-    found = summarize(torch.ones(5, 3, dtype=torch.float64))
-    assert found["consensus_first"] == pytest.approx(0, abs=1e-15)
-    assert found["rank_one_distance"] == 0
-    assert found["distance_mean"] == 0
-    assert found["mean_pair_cosine"] == pytest.approx(1, rel=1e-15)
+    summary = summarize(torch.ones(5, 3, dtype=torch.float64))
+    assert summary["consensus_first"] == pytest.approx(0, abs=1e-15)
+    assert summary["rank_one_distance"] == 0
+    assert summary["distance_mean"] == 0
+    assert summary["mean_pair_cosine"] == pytest.approx(1, rel=1e-15)
 
 
 def test_one_token_has_undefined_pair_measures_and_nothing_else_undefined():
-    found = summarize(torch.tensor([[3.0, 4.0]]))
-    assert {name for name, value in found.items() if torch.isnan(value)} == {"mean_pair_cosine", "distance_mean"}
-    assert found["norm_median"] == 5
-    assert found["effective_rank"] == 1
+    summary = summarize(torch.tensor([[3.0, 4.0]]))
+    assert {name for name, value in summary.items() if torch.isnan(value)} == {"mean_pair_cosine", "distance_mean"}
+    assert summary["norm_median"] == 5
+    assert summary["effective_rank"] == 1
 
 
 def test_results_are_float64_tensors_whatever_came_in():

@@ -32,8 +32,8 @@ def test_the_lowest_versions_are_those_of_the_project_alone() -> None:
     versions = dict(line.split("==") for line in lowest)
     declared = {
         match[1]: match[2]
-        for each in PROJECT["project"]["dependencies"]
-        if (match := re.fullmatch(r"([\w.-]+)>=([\w.]+)", each))
+        for entry in PROJECT["project"]["dependencies"]
+        if (match := re.fullmatch(r"([\w.-]+)>=([\w.]+)", entry))
     }
     assert len(declared) == len(PROJECT["project"]["dependencies"])
     torch = next(line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch=="))

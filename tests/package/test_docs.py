@@ -39,17 +39,17 @@ def test_readme_citation_and_theorems_name_the_same_papers(key: str) -> None:
     assert row[1:] == (paper.title, ", ".join(names), str(paper.year), paper.arxiv, address)
 
     references = yaml.safe_load(_read("CITATION.cff"))["references"]
-    assert {reference["title"] for reference in references} == {each.title for each in PAPERS.values()}
+    assert {reference["title"] for reference in references} == {entry.title for entry in PAPERS.values()}
     reference = next(reference for reference in references if reference["title"] == paper.title)
     assert [f"{author['given-names']} {author['family-names']}" for author in reference["authors"]] == names
     assert reference.get("year") == paper.year
-    arxiv = [each["value"] for each in reference.get("identifiers", []) if each["type"] == "other"]
+    arxiv = [entry["value"] for entry in reference.get("identifiers", []) if entry["type"] == "other"]
     assert arxiv == ([f"arXiv:{paper.arxiv}"] if paper.arxiv else [])
 
 
 def test_mathematics_has_every_statement_and_none_that_is_not_there() -> None:
-    told = re.findall(r"^### ((?:asymptotic|positional|logical)-\S+)$", _read("docs/mathematics.md"), re.MULTILINE)
-    assert told == [statement.name for statement in STATEMENTS]
+    message = re.findall(r"^### ((?:asymptotic|positional|logical)-\S+)$", _read("docs/mathematics.md"), re.MULTILINE)
+    assert message == [statement.name for statement in STATEMENTS]
 
 
 def test_the_atlas_has_every_statement_and_says_how_its_source_was_read() -> None:
@@ -65,16 +65,16 @@ def test_the_atlas_has_every_statement_and_says_how_its_source_was_read() -> Non
 
 
 def test_mathematics_has_every_observable() -> None:
-    told = set(re.findall(r"`(?:td\.observables\.)?(\w+)`", _read("docs/mathematics.md")))
-    assert set(observables.__all__) - {"Hemisphere"} <= told
+    message = set(re.findall(r"`(?:td\.observables\.)?(\w+)`", _read("docs/mathematics.md")))
+    assert set(observables.__all__) - {"Hemisphere"} <= message
 
 
 def test_every_section_of_mathematics_that_is_referred_to_exists() -> None:
     sections = set(re.findall(r"^## (\d+)\. ", _read("docs/mathematics.md"), re.MULTILINE))
     reference = re.compile(r"sections? (\d+) of\s+(?:docs/)?mathematics|mathematics(?:\.md)?,? section (\d+)")
-    found = [match for path in SOURCES for match in reference.findall(path.read_text(encoding="utf-8"))]
-    assert {number for pair in found for number in pair if number} <= sections
-    assert len(found) >= 3
+    values = [match for path in SOURCES for match in reference.findall(path.read_text(encoding="utf-8"))]
+    assert {number for pair in values for number in pair if number} <= sections
+    assert len(values) >= 3
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -121,10 +121,10 @@ def test_the_glossary_explains_terms_as_pages_do() -> None:
 def _resolved(dotted: str) -> object:
     """What a dotted name stands for: a module, or an attribute of one."""
     parts = dotted.split(".")
-    found = importlib.import_module(parts[0])
+    result = importlib.import_module(parts[0])
     for index, part in enumerate(parts[1:], start=2):
-        found = getattr(found, part) if hasattr(found, part) else importlib.import_module(".".join(parts[:index]))
-    return found
+        result = getattr(result, part) if hasattr(result, part) else importlib.import_module(".".join(parts[:index]))
+    return result
 
 
 def _read(name: str) -> str:

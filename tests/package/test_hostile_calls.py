@@ -68,20 +68,20 @@ _LONG = {"find_basins", "survey", "report", "animate", "classify", "heat_map", "
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in _LONG)) for name in _CALLS])
 def test_wrong_arguments_are_refused_by_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = []
+    entries = []
     for argument, (_, kind) in _CALLS[name].arguments.items():
         for what, value in {**_REFUSED[kind], **_ANYTHING[kind]}.items():
             if (name, argument, what) in _NOT_READ:
                 continue
-            said = _outcome(name, argument, value)
-            if said != "refused" and not (said == "answered" and what not in _REFUSED[kind]):
-                found.append(f"{argument} is {what}: {said}")
+            text = _outcome(name, argument, value)
+            if text != "refused" and not (text == "answered" and what not in _REFUSED[kind]):
+                entries.append(f"{argument} is {what}: {text}")
             for written in tmp_path.iterdir():
-                if said == "answered" and name in _WRITING:
+                if text == "answered" and name in _WRITING:
                     written.unlink()
                 else:
-                    found.append(f"{argument} is {what}: {said}, and wrote {written.name}")
-    assert not found, "\n".join(found)
+                    entries.append(f"{argument} is {what}: {text}, and wrote {written.name}")
+    assert not entries, "\n".join(entries)
 
 
 _LONG_ABOUT_MODELS = {
@@ -101,24 +101,24 @@ def test_wrong_arguments_about_models_are_typed_errors(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TOKENDYNAMICS_CACHE", str(tmp_path / "cache"))
-    call, found = MODELS[name](), []
+    call, computed = MODELS[name](), []
     for argument, (_, kind) in call.arguments.items():
         values_of_kind = {**_REFUSED[kind], **_ANYTHING[kind]}
         for what, value in values_of_kind.items():
             if what not in _FEW:
                 continue
-            said = _outcome_of(call, argument, value)
-            if said != "refused" and not (said == "answered" and what not in _REFUSED[kind]):
-                found.append(f"{argument} is {what}: {said}")
+            text = _outcome_of(call, argument, value)
+            if text != "refused" and not (text == "answered" and what not in _REFUSED[kind]):
+                computed.append(f"{argument} is {what}: {text}")
             kept = {"cache"}
             if name == "study":  # its store is made before the scheduler, which never answers here, is asked
                 kept |= {"study", value} if isinstance(value, str) else {"study"}
             names = [path.name for path in tmp_path.iterdir() if path.name not in kept]
-            if names and (said != "answered" or (not isinstance(value, str | Path) and argument in _PLACES)):
-                found.append(f"{argument} is {what}: {said}, and wrote {names}")
+            if names and (text != "answered" or (not isinstance(value, str | Path) and argument in _PLACES)):
+                computed.append(f"{argument} is {what}: {text}, and wrote {names}")
             for path in tmp_path.iterdir():
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-    assert not found, "\n".join(found)
+    assert not computed, "\n".join(computed)
 
 
 _PLACES = ("folder", "path", "store")

@@ -39,16 +39,16 @@ DOOR = "tokendynamics.results.door"
 
 def imports(tree: ast.AST, name: str = "") -> set[str]:
     """Modules of ours that are imported anywhere in a file: in functions, under TYPE_CHECKING, and by their names."""
-    found = imports_by_name(tree, name)
+    result = imports_by_name(tree, name)
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module in EVERYTHING:
             submodules = {f"{node.module}.{alias.name}" for alias in node.names} & EVERYTHING.keys()
-            found |= submodules
+            result |= submodules
             if len(submodules) < len(node.names):
-                found.add(node.module)
+                result.add(node.module)
         elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names} & EVERYTHING.keys()
-    return found
+            result |= {alias.name for alias in node.names} & EVERYTHING.keys()
+    return result
 
 
 def imports_by_name(tree: ast.AST, name: str) -> set[str]:
@@ -60,7 +60,7 @@ def imports_by_name(tree: ast.AST, name: str) -> set[str]:
     texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     relative = {resolve_name(text, package) for text in texts if re.fullmatch(r"\.\w[\w.]*", text)}
     patterns = [pattern_of(call.args[0], name) for call in calls if isinstance(call.args[0], ast.JoinedStr)]
-    matched = {each for each in EVERYTHING for pattern in patterns if re.fullmatch(pattern, each)}
+    matched = {entry for entry in EVERYTHING for pattern in patterns if re.fullmatch(pattern, entry)}
     return (texts | relative | matched) & EVERYTHING.keys() - {"tokendynamics"}
 
 
@@ -76,8 +76,8 @@ def pattern_of(text: ast.JoinedStr, name: str) -> str:
         if isinstance(part, ast.Constant):
             parts.append(re.escape(str(part.value)))
         else:
-            own = isinstance(part, ast.FormattedValue) and getattr(part.value, "id", "") == "__name__"
-            parts.append(re.escape(name) if own else r"[\w.]+")
+            direct = isinstance(part, ast.FormattedValue) and getattr(part.value, "id", "") == "__name__"
+            parts.append(re.escape(name) if direct else r"[\w.]+")
     return "".join(parts)
 
 
@@ -138,14 +138,14 @@ def test_one_module_alone_reaches_upwards_by_a_name():
     rows = tomllib.loads(Path("pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]["layers"]
     height = {package.strip(): -place for place, row in enumerate(rows) for package in row.split("|")}
     for name in MODULES:
-        own = name.split(".")[1] if "." in name else ""
-        reached = {each.split(".")[1] for each in facts_of(name).by_name if "." in each}
-        upwards = {each for each in reached - {own} if own in height and height[each] >= height[own]}
+        direct = name.split(".")[1] if "." in name else ""
+        reached = {entry.split(".")[1] for entry in facts_of(name).by_name if "." in entry}
+        upwards = {entry for entry in reached - {direct} if direct in height and height[entry] >= height[direct]}
         assert upwards == ({"report"} if name == DOOR else set()), name
 
 
 def test_functions_are_short_enough_to_read():
-    assert not [each for name in EVERYTHING for each in facts_of(name).too_long]
+    assert not [entry for name in EVERYTHING for entry in facts_of(name).too_long]
 
 
 def belongs(value: object, name: str) -> bool:
@@ -162,15 +162,15 @@ def package_of(name: str) -> str:
 @cache
 def readers() -> dict[str, set[str]]:
     """Return by whom each module is imported."""
-    found: dict[str, set[str]] = {name: set() for name in EVERYTHING}
+    by_name: dict[str, set[str]] = {name: set() for name in EVERYTHING}
     reads = {name: facts_of(name).imports for name in EVERYTHING}
     bench = {
         name: imports(ast.parse(path.read_text()), name) for name, path in modules_of(Path("bench").resolve()).items()
     }
     for reader, names in (reads | bench).items():
         for name in names:
-            found[name].add(reader)
-    return found
+            by_name[name].add(reader)
+    return by_name
 
 
 def shared(name: str) -> bool:
@@ -190,7 +190,7 @@ def test_an_underscore_means_this_package_only():
 
 
 def test_no_other_package_reads_a_name_with_an_underscore():
-    assert not [each for name in EVERYTHING for each in facts_of(name).private]
+    assert not [entry for name in EVERYTHING for entry in facts_of(name).private]
 
 
 def test_no_module_is_public_by_accident():

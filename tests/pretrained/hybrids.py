@@ -107,4 +107,4 @@ def hybrid_network(name: str) -> Any:
 def blocks_of(network: Any) -> Any:
     """The longest-weighted list of modules: the blocks."""
     lists = [module for module in network.modules() if isinstance(module, torch.nn.ModuleList)]
-    return max(lists, key=lambda each: sum(parameter.numel() for parameter in each.parameters()))
+    return max(lists, key=lambda entry: sum(parameter.numel() for parameter in entry.parameters()))

@@ -133,9 +133,9 @@ def test_attention_refuses_a_layer_that_does_not_exist(tiny: Any) -> None:
 def test_the_networks_own_values_are_loaded(kind: str, tiny: Any, prompt_ids: Tensor) -> None:
     folder = tiny.folder(kind)
     with torch.no_grad(), silenced():
-        theirs = _from_transformers(folder)(prompt_ids).last_hidden_state
-        ours = load(folder).model(prompt_ids).last_hidden_state
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+        reference = _from_transformers(folder)(prompt_ids).last_hidden_state
+        actual = load(folder).model(prompt_ids).last_hidden_state
+    torch.testing.assert_close(actual, reference, rtol=0, atol=0)
 
 
 @pytest.mark.slow

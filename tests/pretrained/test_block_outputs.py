@@ -46,8 +46,8 @@ def test_blocks_that_give_lists_are_read_and_run_again() -> None:
     with torch.no_grad():
         output = network(input_ids=IDS[None], output_hidden_states=True)
     states = checkpoint.states(IDS)
-    for ours, theirs in zip(states.feed_forward, output.hidden_states, strict=True):
-        assert torch.equal(ours, theirs[0])
+    for actual, reference in zip(states.feed_forward, output.hidden_states, strict=True):
+        assert torch.equal(actual, reference[0])
     assert bool(states.attention[1:].isfinite().all())
     best = output.logits[0].argmax(dim=-1).tolist()
     assert td.logit_lens(checkpoint, IDS).token_id.values[-1].tolist() == best
@@ -65,10 +65,10 @@ def test_of_two_streams_the_states_are_the_hidden_states_and_nothing_else_is_sai
     checkpoint = td.load(network)
     assert checkpoint.layout.streams == 2
     with torch.no_grad():
-        theirs = network(input_ids=IDS[None], output_hidden_states=True).hidden_states
+        reference = network(input_ids=IDS[None], output_hidden_states=True).hidden_states
     states = checkpoint.states(IDS)
-    for ours, state in zip(states.feed_forward[:-1], theirs, strict=False):
-        assert torch.equal(ours, state[0, : len(IDS)])
+    for actual, state in zip(states.feed_forward[:-1], reference, strict=False):
+        assert torch.equal(actual, state[0, : len(IDS)])
     assert bool(states.attention.isnan().all())
     assert "2 streams of states" in td.trace(checkpoint, TEXTS).attrs["notes"]
     for refused in (
@@ -81,8 +81,8 @@ def test_of_two_streams_the_states_are_the_hidden_states_and_nothing_else_is_sai
     ):
         with pytest.raises(CheckpointError, match="2 streams of states"):
             refused()
-    found = td.diagnose(checkpoint, TEXTS, passes=1)
-    assert "2 streams of states" in found.deeper_refused
+    diagnosis = td.diagnose(checkpoint, TEXTS, passes=1)
+    assert "2 streams of states" in diagnosis.deeper_refused
 
 
 def test_several_streams_in_one_tensor_are_refused_whatever_the_number_of_prompts() -> None:
@@ -158,9 +158,9 @@ def test_states_are_put_back_where_they_stood(output: Any) -> None:
     assert states is not None
     again = with_states_given(output, states + 1)
     assert type(again) is type(output)
-    found = states_given(again)
-    assert found is not None
-    assert torch.equal(found, states + 1)
+    result = states_given(again)
+    assert result is not None
+    assert torch.equal(result, states + 1)
     assert len(all_states_given(output)) == 1
 
 

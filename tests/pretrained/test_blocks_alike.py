@@ -84,17 +84,17 @@ def attentions(model: Any) -> list[AttentionLayout]:
 
 
 def test_modules_with_another_role_in_one_block_are_found_there() -> None:
-    found = attentions(network(("qkv", None), ("kqv", None), ("vkq", None), ("vkq", None)))
-    modules = [[getattr(one, name)[0].module for name in ("query", "key", "value")] for one in found]
+    result = attentions(network(("qkv", None), ("kqv", None), ("vkq", None), ("vkq", None)))
+    modules = [[getattr(one, name)[0].module for name in ("query", "key", "value")] for one in result]
     assert modules == [
         ["one", "two", "three"], ["two", "one", "three"], ["three", "two", "one"], ["three", "two", "one"],
     ]  # fmt: skip
-    assert all(one.error <= TRUSTED for one in found)
+    assert all(one.error <= TRUSTED for one in result)
 
 
 def test_a_rotation_of_one_block_is_not_taken_for_that_of_another() -> None:
-    found = attentions(network(("qkv", 100.0), ("qkv", 10000.0), ("qkv", None), ("qkv", 100.0)))
-    second = [None if one.rotation is None else one.rotation.frequencies for one in found]
+    result = attentions(network(("qkv", 100.0), ("qkv", 10000.0), ("qkv", None), ("qkv", 100.0)))
+    second = [None if one.rotation is None else one.rotation.frequencies for one in result]
     for frequencies, base in zip(second, (100.0, 10000.0, None, 100.0), strict=True):
         if base is None or frequencies is None:
             assert frequencies is base

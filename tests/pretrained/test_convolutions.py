@@ -43,7 +43,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         maps = (self.query, self.key, self.value)
-        q, k, v = (each(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for each in maps)
+        q, k, v = (entry(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for entry in maps)
         mixed = (q @ k.mT / math.sqrt(DIM // HEADS)).softmax(dim=-1) @ v
         return self.out(mixed.transpose(1, 2).flatten(2))
 
@@ -52,7 +52,7 @@ class ChannelsFirst(Attention):
     """Reads and gives (input, channel, token), with convolutions along one axis."""
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (each.map(x).unflatten(1, (HEADS, -1)).mT for each in (self.query, self.key, self.value))
+        q, k, v = (entry.map(x).unflatten(1, (HEADS, -1)).mT for entry in (self.query, self.key, self.value))
         mixed = torch.einsum("bhij,bhjd->bhdi", (q @ k.mT / math.sqrt(DIM // HEADS)).softmax(dim=-1), v)
         return self.out.map(mixed.flatten(1, 2))
 

@@ -41,11 +41,11 @@ def saved(family: str, folder: Path) -> dict[str, Any]:
 
 
 def same(one: Checkpoint, other: Checkpoint) -> bool:
-    mine, theirs = one.states(IDS), other.states(IDS)
-    final = (mine.final_norm is None) == (theirs.final_norm is None)
-    final = final and (mine.final_norm is None or torch.equal(mine.final_norm, theirs.final_norm))
-    attention = torch.equal(mine.attention[1:], theirs.attention[1:])
-    return attention and torch.equal(mine.feed_forward, theirs.feed_forward) and final
+    actual, reference = one.states(IDS), other.states(IDS)
+    final = (actual.final_norm is None) == (reference.final_norm is None)
+    final = final and (actual.final_norm is None or torch.equal(actual.final_norm, reference.final_norm))
+    attention = torch.equal(actual.attention[1:], reference.attention[1:])
+    return attention and torch.equal(actual.feed_forward, reference.feed_forward) and final
 
 
 @pytest.mark.few(4)
@@ -56,7 +56,7 @@ def test_the_states_are_bit_for_bit_those_of_one_device(family: str, auto: bool,
     mapped = load(tmp_path, device_map="auto" if auto else MAPS[family], **options)
     assert same(mapped, load(tmp_path, **options))
     assert hasattr(mapped.model, "_hf_hook")
-    assert all(not each.is_meta for each in (*mapped.model.parameters(), *mapped.model.buffers()))
+    assert all(not entry.is_meta for entry in (*mapped.model.parameters(), *mapped.model.buffers()))
 
 
 def test_trace_audit_and_attention_are_those_of_one_device(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_every_weight_is_read_once_straight_to_its_device(tmp_path: Path, monkey
     assert set(read) >= names
     assert max(read.values()) == 1
     assert set(placed) >= names
-    assert {each.dtype for each in mapped.model.parameters()} == {torch.bfloat16}
+    assert {parameter.dtype for parameter in mapped.model.parameters()} == {torch.bfloat16}
 
 
 def test_a_tensor_goes_where_the_module_that_holds_it_goes() -> None:
@@ -109,9 +109,9 @@ REFUSED: dict[str, tuple[Any, str]] = {
 def test_a_map_that_leads_nowhere_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
     saved("llama", tmp_path)
     given, words = REFUSED[name]
-    with pytest.raises(ArgumentValueError, match=words) as told:
+    with pytest.raises(ArgumentValueError, match=words) as raised:
         load(tmp_path, device_map=given)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_a_map_of_another_type_is_refused(tmp_path: Path) -> None:

@@ -72,14 +72,15 @@ def test_each_half_has_as_many_layers_as_it_has_blocks(name: str, depths: tuple[
     for half, count in zip(("encoder", "decoder"), depths, strict=True):
         stored, inputs = td.load(tmp_path, half=half), _inputs(name, half)
         with torch.inference_mode(), silenced():
-            theirs = stored.model(**inputs, output_hidden_states=True, use_cache=False).hidden_states
+            reference = stored.model(**inputs, output_hidden_states=True, use_cache=False).hidden_states
         states = stored.states(inputs)
-        assert stored.architecture.layers == count == len(theirs) - 1
+        assert stored.architecture.layers == count == len(reference) - 1
         assert all(
-            torch.equal(ours, state[0]) for ours, state in zip(states.feed_forward[:-1], theirs[:-1], strict=True)
+            torch.equal(actual, state[0])
+            for actual, state in zip(states.feed_forward[:-1], reference[:-1], strict=True)
         )
         last = states.feed_forward[-1] if states.final_norm is None else states.final_norm
-        assert torch.equal(last, theirs[-1][0])
+        assert torch.equal(last, reference[-1][0])
         live = td.load(network, half=half)
         assert torch.equal(live.states(inputs).feed_forward, states.feed_forward)
         assert stored.layout.decoder_alone == live.layout.decoder_alone == (half == "decoder")
@@ -91,8 +92,8 @@ def test_each_layer_of_a_deep_decoder_has_its_own_weights(tmp_path: Path) -> Non
         network.save_pretrained(tmp_path)
     checkpoint = td.load(tmp_path, half="decoder")
     for layer, block in enumerate(network.decoder.layers, 1):
-        ours = checkpoint.attention(layer).value.movedim(0, 1).flatten(1)
-        assert torch.equal(ours, block.self_attn.v_proj.weight.mT)
+        actual = checkpoint.attention(layer).value.movedim(0, 1).flatten(1)
+        assert torch.equal(actual, block.self_attn.v_proj.weight.mT)
     assert td.audit(checkpoint).layer.values.tolist() == [1, 2, 3, 4]
 
 
@@ -118,7 +119,7 @@ def test_a_decoder_that_runs_without_its_encoder_is_noted() -> None:
     assert "notes" not in td.trace(encoder, prompts).attrs
     directly = td.load(network.decoder)  # nothing says that it is a half, but its cross-attention does not run
     assert directly.layout.decoder_alone
-    names = [each.name for each in td.diagnose(decoder, prompts, levers=False).conventions]
+    names = [convention.name for convention in td.diagnose(decoder, prompts, levers=False).conventions]
     assert "Layers and parts" in names
 
 

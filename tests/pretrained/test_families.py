@@ -49,12 +49,14 @@ def test_states_are_those_that_the_network_returns_bit_for_bit(cases: Any, famil
     case = cases(family)
     with torch.inference_mode(), silenced():
         # The checkpoint's own copy: another one in memory may be aligned otherwise, and round otherwise.
-        theirs = case.checkpoint.model(**case.inputs, output_hidden_states=True).hidden_states
+        reference = case.checkpoint.model(**case.inputs, output_hidden_states=True).hidden_states
     states = case.checkpoint.states(case.inputs)
-    *inner, last = [state[0] for state in theirs]
-    assert len(states.feed_forward) == len(theirs)
-    assert all(torch.equal(ours, state) for ours, state in zip(states.feed_forward, inner, strict=False))
-    assert any(torch.equal(ours, last) for ours in (states.feed_forward[-1], states.final_norm) if ours is not None)
+    *inner, last = [state[0] for state in reference]
+    assert len(states.feed_forward) == len(reference)
+    assert all(torch.equal(actual, state) for actual, state in zip(states.feed_forward, inner, strict=False))
+    assert any(
+        torch.equal(actual, last) for actual in (states.feed_forward[-1], states.final_norm) if actual is not None
+    )
     assert bool(states.attention[1:].isfinite().all())
 
 
@@ -63,26 +65,28 @@ def test_a_network_without_any_attention_is_traced_block_by_block(cases: Any) ->
     with torch.inference_mode(), silenced():
         *outputs, last = case.checkpoint.model(**case.inputs, output_hidden_states=True).hidden_states
     states = case.checkpoint.states(case.inputs)
-    assert all(torch.equal(ours, theirs[0]) for ours, theirs in zip(states.feed_forward[1:], outputs, strict=True))
+    assert all(
+        torch.equal(actual, reference[0]) for actual, reference in zip(states.feed_forward[1:], outputs, strict=True)
+    )
     assert states.final_norm is not None
     assert torch.equal(states.final_norm, last[0])
 
 
 def _seen(case: Case, layer: int) -> tuple[Tensor, Tensor]:
     """What block `layer` reads, and what its output projection gives, from the network's own modules."""
-    found: list[Tensor] = []
+    values: list[Tensor] = []
     layout = case.checkpoint.layout
     block = case.network.get_submodule(layout.blocks[layer - 1])
     projection = block.get_submodule(layout.layers[layer - 1].attention.output[0])
     before = block.register_forward_pre_hook(
-        lambda m, a, k: found.append((a or tuple(k.values()))[0][0]), with_kwargs=True
+        lambda m, a, k: values.append((a or tuple(k.values()))[0][0]), with_kwargs=True
     )
-    after = projection.register_forward_hook(lambda m, a, y: found.append(y[0]))
+    after = projection.register_forward_hook(lambda m, a, y: values.append(y[0]))
     with torch.no_grad(), silenced():
         case.network(**case.inputs)
     before.remove(), after.remove()
     number = layout.blocks[: layer - 1].count(layout.blocks[layer - 1])
-    return found[2 * number], found[2 * number + 1]
+    return values[2 * number], values[2 * number + 1]
 
 
 def _plain(layout: Any) -> bool:
@@ -95,16 +99,16 @@ def _plain(layout: Any) -> bool:
 def test_factors_give_the_attention_of_the_network(cases: Any, family: str) -> None:
     case = cases(family)
     checkpoint: Checkpoint = case.checkpoint
-    for layer, found in enumerate(checkpoint.layout.layers, 1):
-        assert found.attention is not None, found.problem
-        assert found.attention.error <= 1e-5
+    for layer, computed in enumerate(checkpoint.layout.layers, 1):
+        assert computed.attention is not None, computed.problem
+        assert computed.attention.error <= 1e-5
         weights = checkpoint.attention(layer)
-        assert weights.query.shape == (found.attention.heads, 48, found.attention.d_head)
-        unrotated = found.attention.rotation is None or found.attention.rotation.frequencies is not None
-        if _plain(found.attention) and unrotated:
-            state, theirs = _seen(case, layer)
-            ours = _attention_by_hand(state, weights, found.attention.causal)
-            assert float((ours - theirs).abs().max() / theirs.abs().max()) < 1e-5
+        assert weights.query.shape == (computed.attention.heads, 48, computed.attention.d_head)
+        unrotated = computed.attention.rotation is None or computed.attention.rotation.frequencies is not None
+        if _plain(computed.attention) and unrotated:
+            state, reference = _seen(case, layer)
+            actual = _attention_by_hand(state, weights, computed.attention.causal)
+            assert float((actual - reference).abs().max() / reference.abs().max()) < 1e-5
 
 
 def test_what_is_not_a_plain_softmax_is_known_to_be_none(cases: Any) -> None:
@@ -156,7 +160,7 @@ def _factors_by_hand(
         query = [one * (1 + tensors["layers.1.self_attn.q_norm.weight"]) for one in query]
         key = [one * (1 + tensors["layers.1.self_attn.k_norm.weight"]) for one in key]
     repeats = 4 // len(key)
-    key, value = ([one for one in each for _ in range(repeats)] for each in (key, value))
+    key, value = ([one for one in entry for _ in range(repeats)] for entry in (key, value))
     return query, key, value, tensors[output].T.reshape(4, d, 48)
 
 
@@ -184,9 +188,9 @@ def test_where_no_attention_is_seen_the_audit_is_refused_in_one_line_and_the_tra
     case = cases(family)
     with pytest.raises(
         CheckpointError, match=r"layer 1: .* \(no softmax of products of queries and keys was seen in it.* trace"
-    ) as told:
+    ) as raised:
         td.audit(case.checkpoint)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
     facts = case.checkpoint.architecture
     assert (facts.layers, facts.heads, facts.kv_heads, facts.d_head) == (3, 0, 0, 0)
 
@@ -277,9 +281,9 @@ def test_large_weights_are_verified_one_at_a_time_with_the_same_result(
     before = {key: value.clone() for key, value in network.state_dict().items()}
     plain = td.load(network).attention(1)
     monkeypatch.setattr(_factors, "_LARGE", 0)
-    found = td.load(network).attention(1)
-    assert found.scale == plain.scale
-    torch.testing.assert_close(found.query, plain.query, atol=0, rtol=0)
+    attended = td.load(network).attention(1)
+    assert attended.scale == plain.scale
+    torch.testing.assert_close(attended.query, plain.query, atol=0, rtol=0)
     for key, value in network.state_dict().items():
         assert value.dtype == before[key].dtype
         assert torch.equal(value, before[key])

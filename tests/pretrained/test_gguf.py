@@ -47,12 +47,12 @@ def reader(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def test_a_conversion_happens_once_and_is_announced(tiny: Any, tmp_path: Path, reader: list[Path]) -> None:
-    path, said = _fake_gguf(tmp_path), []
-    first = load(path, cache=tmp_path / "cache", progress=lambda *told: said.append(told))
-    again = load(path, cache=tmp_path / "cache", progress=lambda *told: said.append(told))
+    path, text = _fake_gguf(tmp_path), []
+    first = load(path, cache=tmp_path / "cache", progress=lambda *message: text.append(message))
+    again = load(path, cache=tmp_path / "cache", progress=lambda *message: text.append(message))
     assert len(reader) == 1
-    assert [told[:2] for told in said] == [(0.0, 1.0), (1.0, 1.0)]
-    assert all("converting tiny.gguf" in what for _, _, what in said)
+    assert [entry[:2] for entry in text] == [(0.0, 1.0), (1.0, 1.0)]
+    assert all("converting tiny.gguf" in what for _, _, what in text)
     assert (first.name, first.source) == ("tiny", path)
     assert torch.equal(first.attention(1).query, again.attention(1).query)
     assert next((tmp_path / "cache" / "gguf").iterdir()).name.startswith("tiny-")
@@ -140,10 +140,10 @@ def test_every_number_of_the_file_arrives_and_none_other(tmp_path: Path) -> None
     saved = _saved(write_gguf(tmp_path / "tiny.gguf"), tmp_path / "cache")
     wanted = tensors()
     names = {"mlp.gate_proj": "ffn_gate", "mlp.down_proj": "ffn_down", "self_attn.v_proj": "attn_v"}
-    for ours, theirs in names.items():
+    for actual, reference in names.items():
         for layer in range(2):
-            found = saved[f"model.layers.{layer}.{ours}.weight"]
-            np.testing.assert_array_equal(found, wanted[f"blk.{layer}.{theirs}.weight"])
+            computed = saved[f"model.layers.{layer}.{actual}.weight"]
+            np.testing.assert_array_equal(computed, wanted[f"blk.{layer}.{reference}.weight"])
     np.testing.assert_array_equal(saved["lm_head.weight"], wanted["output.weight"])
     assert len(saved) == len(wanted)
 
@@ -162,9 +162,9 @@ def test_the_common_quantisations_are_read_as_the_numbers_they_stand_for(quantis
         else:
             raw[name] = quantised(plain[name].shape, quantisation, random), quantisation
     saved = _saved(write_gguf(tmp_path / "q.gguf", dim=256, hidden=512, given=raw), tmp_path / "cache")
-    ours = {"mlp.gate_proj": "ffn_gate", "mlp.down_proj": "ffn_down", "self_attn.v_proj": "attn_v"}
-    for name, theirs in ours.items():
-        stored, _ = raw[f"blk.1.{theirs}.weight"]
+    actual = {"mlp.gate_proj": "ffn_gate", "mlp.down_proj": "ffn_down", "self_attn.v_proj": "attn_v"}
+    for name, reference in actual.items():
+        stored, _ = raw[f"blk.1.{reference}.weight"]
         wanted = quants.dequantize(stored, GGMLQuantizationType[quantisation]).astype(np.float32)
         np.testing.assert_array_equal(saved[f"model.layers.1.{name}.weight"], wanted)
         assert float(np.abs(wanted).std()) > 0
@@ -192,7 +192,7 @@ def test_a_model_split_over_several_files_is_the_one_in_a_single_file(tmp_path: 
 @pytest.mark.few(6)
 @pytest.mark.parametrize("name", tensors())
 def test_a_file_without_a_tensor_is_refused_by_its_name(tmp_path: Path, name: str) -> None:
-    path = write_gguf(tmp_path / "tiny.gguf", keep=lambda found: found != name)
+    path = write_gguf(tmp_path / "tiny.gguf", keep=lambda result: result != name)
     if name == "output.weight":  # then the head is the embedding, as in every model whose weights are tied
         saved = _saved(path, tmp_path / "cache")
         np.testing.assert_array_equal(saved["model.embed_tokens.weight"], tensors()["token_embd.weight"])

@@ -72,9 +72,9 @@ def _check(network: Any, path: Path, blocks: str = "model.layers") -> None:
     """States and predictions of the file are those of the network."""
     checkpoint = td.load(path, cache=path.parent / "cache")
     wanted = _states(network, _IDS, blocks)
-    found = checkpoint.states(_IDS).feed_forward[1:]
-    for ours, theirs in zip(found, wanted, strict=True):
-        assert float((ours - theirs).abs().max()) < 2e-5 * float(theirs.abs().max())
+    computed = checkpoint.states(_IDS).feed_forward[1:]
+    for actual, reference in zip(computed, wanted, strict=True):
+        assert float((actual - reference).abs().max()) < 2e-5 * float(reference.abs().max())
     with torch.no_grad():
         logits = network(_IDS).logits[0].double()
     entropy = torch.distributions.Categorical(logits=logits).entropy()
@@ -391,7 +391,7 @@ def test_no_key_of_the_format_is_dropped(architecture: str, tmp_path: Path) -> N
     from gguf.constants import Keys
     from transformers import AutoConfig
 
-    case = next(each for each in CASES.values() if each[2] == architecture)
+    case = next(entry for entry in CASES.values() if entry[2] == architecture)
     model_type, _, _, known, _ = case
     sizes = {"block_count": 26, "embedding_length": 1024, "attention.head_count": 4, "context_length": 64}
     sizes |= {"feed_forward_length": 4096, "attention.head_count_kv": 4, "vocab_size": 60}

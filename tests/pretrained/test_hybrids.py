@@ -60,7 +60,9 @@ def test_every_block_is_a_layer_with_its_own_state(name: str, stored: bool, tmp_
     states = checkpoint.states(IDS)
     assert checkpoint.architecture.layers == len(outputs) == len(blocks_of(network))
     assert torch.equal(states.feed_forward[0], entering)
-    assert all(torch.equal(ours, theirs) for ours, theirs in zip(states.feed_forward[1:], outputs, strict=True))
+    assert all(
+        torch.equal(actual, reference) for actual, reference in zip(states.feed_forward[1:], outputs, strict=True)
+    )
     attending = HYBRIDS[name][2]
     assert checkpoint.layout.attending == attending
     undefined = states.attention.isnan().flatten(1).all(dim=1)
@@ -116,8 +118,8 @@ def test_the_measures_of_a_hybrid_are_those_of_its_states() -> None:
     unit = torch.nn.functional.normalize(states, dim=-1)
     pairs = (unit.sum(dim=1).square().sum(dim=-1) - 15) / (15 * 14)
     np.testing.assert_allclose(table.mean_pair_cosine.sel(site="feed_forward"), pairs, atol=1e-7)
-    moved = table.component_change.sel(layer=3, component=["attention", "feed_forward"]).sum()
-    np.testing.assert_allclose(moved, float(pairs[3] - pairs[2]), atol=1e-7)
+    shifted = table.component_change.sel(layer=3, component=["attention", "feed_forward"]).sum()
+    np.testing.assert_allclose(shifted, float(pairs[3] - pairs[2]), atol=1e-7)
 
 
 def test_the_audit_reads_the_layers_that_attend_and_refuses_the_others() -> None:
@@ -126,8 +128,8 @@ def test_the_audit_reads_the_layers_that_attend_and_refuses_the_others() -> None
     assert table.layer.values.tolist() == [2, 4]
     assert table.attrs["notes"].startswith("layers 1, 3 have no attention")
     weights = checkpoint.attention(4)
-    own = blocks_of(checkpoint.model)[3].self_attn
-    assert torch.equal(weights.value.movedim(0, 1).flatten(1), own.v_proj.weight.mT)
+    self_attn = blocks_of(checkpoint.model)[3].self_attn
+    assert torch.equal(weights.value.movedim(0, 1).flatten(1), self_attn.v_proj.weight.mT)
     with pytest.raises(AttentionFactorsError, match=r"layer 3: expected a layer with an attention.*have one: 2, 4"):
         td.audit(checkpoint, layers=[3])
     with pytest.raises(AttentionFactorsError, match="64 features of a token, and a state has 32"):
@@ -172,10 +174,10 @@ def test_a_table_that_an_outer_module_computes_is_that_of_the_network(tmp_path: 
 
 def test_a_hybrid_is_diagnosed_and_inspected_in_words() -> None:
     checkpoint = td.load(hybrid_network("jamba"))
-    found = td.diagnose(checkpoint, _texts(), levers=False)
-    assert isinstance(found.audit, xr.Dataset)
-    assert found.audit.layer.values.tolist() == [3, 6]
-    notes = {each.name: each.choice for each in found.conventions}
+    diagnosis = td.diagnose(checkpoint, _texts(), levers=False)
+    assert isinstance(diagnosis.audit, xr.Dataset)
+    assert diagnosis.audit.layer.values.tolist() == [3, 6]
+    notes = {convention.name: convention.choice for convention in diagnosis.conventions}
     assert notes["Layers and parts"].startswith("layers 1–2, 4–5 have no attention")
 
 
@@ -183,13 +185,13 @@ def test_a_hybrid_is_diagnosed_and_inspected_in_words() -> None:
 def test_layers_without_attention_in_both_networks_are_no_reason_not_to_compare() -> None:
     network, other = hybrid_network("jamba"), hybrid_network("jamba")
     blocks_of(other)[2].self_attn.o_proj.weight.data *= 2
-    found = td.compare(network, other, texts=_texts())
-    words = " ".join(each.text for each in found.sentences)
+    comparison = td.compare(network, other, texts=_texts())
+    words = " ".join(sentence.text for sentence in comparison.sentences)
     assert "the first difference is in the attention of layer 3" in words
     assert "JambaModel [2] and JambaModel [1] differ only in layer 3" in words
     assert "has no attention" not in words
     blocks_of(other)[0].mamba.out_proj.weight.data *= 2
-    words = " ".join(each.text for each in td.compare(network, other, texts=_texts()).sentences)
+    words = " ".join(sentence.text for sentence in td.compare(network, other, texts=_texts()).sentences)
     assert "the first difference is in the block of layer 1" in words
 
 
@@ -198,10 +200,10 @@ def test_inspect_verifies_the_layers_that_have_an_attention(tmp_path: Path) -> N
 
     from tokendynamics.cli._inspect import inspect_command
 
-    found = CliRunner().invoke(inspect_command, [str(_saved("nemotron_h", tmp_path)), "--verify"])
-    assert found.exit_code == 0, found.output
-    assert "none; earlier tokens act on a token in another way" in " ".join(found.output.split())
-    assert "none; no token acts on another" in " ".join(found.output.split())
+    outcome = CliRunner().invoke(inspect_command, [str(_saved("nemotron_h", tmp_path)), "--verify"])
+    assert outcome.exit_code == 0, outcome.output
+    assert "none; earlier tokens act on a token in another way" in " ".join(outcome.output.split())
+    assert "none; no token acts on another" in " ".join(outcome.output.split())
 
 
 def test_a_recurrence_behind_an_attention_is_not_taken_for_the_attention() -> None:
@@ -284,8 +286,8 @@ def _seen_of(checkpoint: td.Checkpoint, network: Any, layer: int) -> tuple[Tenso
 
     def before(module: Any, positional: Any, named: Any) -> None:
         del module
-        states = (each for each in (*positional, *named.values()) if isinstance(each, Tensor))
-        kept["read"] = next(each for each in states if each.is_floating_point())[0]
+        states = (entry for entry in (*positional, *named.values()) if isinstance(entry, Tensor))
+        kept["read"] = next(state for state in states if state.is_floating_point())[0]
 
     def after(module: Any, positional: Any, output: Tensor) -> None:
         del module, positional

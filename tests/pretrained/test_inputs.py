@@ -100,10 +100,10 @@ def test_an_image_may_be_a_path_a_picture_or_an_array(vision: tuple[Any, Path]) 
 @pytest.mark.slow
 def test_the_whole_diagnosis_runs_on_images(vision: tuple[Any, Path], tmp_path: Path) -> None:
     checkpoint, folder = vision
-    found = td.diagnose(checkpoint, folder, value="VO")
-    found.save(tmp_path / "out")
-    assert found.paths.attrs["prompt"] == "a.png"
-    assert write(found, tmp_path / "report.html").is_file()
+    diagnosis = td.diagnose(checkpoint, folder, value="VO")
+    diagnosis.save(tmp_path / "out")
+    assert diagnosis.paths.attrs["prompt"] == "a.png"
+    assert write(diagnosis, tmp_path / "report.html").is_file()
 
 
 def test_what_no_network_of_this_kind_reads_is_refused(vision: tuple[Any, Path], tmp_path: Path) -> None:

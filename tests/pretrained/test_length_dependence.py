@@ -119,7 +119,7 @@ def test_what_reads_prompts_reads_each_as_alone(name: str, tmp_path: Path) -> No
         assert lens.token_id.values[-1].tolist() == alone(model, prompt).argmax(dim=-1).tolist()
     seen = td.attention_seen(checkpoint, PROMPTS[:3])
     by_itself = [td.attention_seen(td.load(tmp_path), prompt) for prompt in PROMPTS[:3]]
-    np.testing.assert_allclose(seen.entropy, np.concatenate([each.entropy for each in by_itself]), atol=1e-6)
+    np.testing.assert_allclose(seen.entropy, np.concatenate([entry.entropy for entry in by_itself]), atol=1e-6)
     sensitivities = td.levers(checkpoint, PROMPTS[:7], candidates=1)
     one_by_one = td.levers(checkpoint, PROMPTS[:7], candidates=1, packed=False)
     np.testing.assert_allclose(
@@ -178,13 +178,13 @@ def test_what_prompts_share_after_a_pass_is_of_all_of_them(name: str) -> None:
 @pytest.mark.parametrize("name", ["LongRoPE", "dynamic NTK"])
 def test_deeper_and_a_diagnosis_run_on_both_sides_of_the_original_length(name: str) -> None:
     checkpoint = td.load(network_of(name, head=True))
-    found = td.diagnose(checkpoint, PROMPTS[:3], passes=2, levers=False, variants=["full", "no-ffn"])
-    assert isinstance(found.deeper, Deeper)
-    assert found.deeper_refused == ""
+    diagnosis = td.diagnose(checkpoint, PROMPTS[:3], passes=2, levers=False, variants=["full", "no-ffn"])
+    assert isinstance(diagnosis.deeper, Deeper)
+    assert diagnosis.deeper_refused == ""
     for variant in ("full", "no-ffn"):
         for place, prompt in enumerate(PROMPTS[:3]):
             by_itself = td.passes(checkpoint, prompt, 2, variant=variant)
-            together = found.deeper["consensus"].sel(variant=variant).isel(prompt=place)
+            together = diagnosis.deeper["consensus"].sel(variant=variant).isel(prompt=place)
             np.testing.assert_allclose(together, by_itself.consensus[0], atol=3e-5, rtol=3e-4)
     with pytest.raises(ArgumentValueError, match="weights: expected 'fixed' or 'resample'"):
         td.passes(checkpoint, PROMPTS[:3], 2, weights="law")
@@ -198,8 +198,8 @@ def test_what_is_decoded_is_what_the_network_says_of_each_length(name: str) -> N
     model = network_of(name, head=True)
     checkpoint = td.load(copy.deepcopy(model))
     for prompt in PROMPTS[:3]:
-        found = td.decode(checkpoint, prompt, [1])
-        assert found.token_id.values[0].tolist() == alone(model, prompt).argmax(dim=-1).tolist()
+        decoded = td.decode(checkpoint, prompt, [1])
+        assert decoded.token_id.values[0].tolist() == alone(model, prompt).argmax(dim=-1).tolist()
     # Written beyond the original length, one token at a time.
     ids = PROMPTS[2][:10]
     written = td.decode(checkpoint, ids, [1], how="generate", new_tokens=5).token_id.values[0].tolist()

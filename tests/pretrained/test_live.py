@@ -29,9 +29,9 @@ def numbers(table: Any) -> dict[str, np.ndarray]:
 
 
 def assert_same(one: Any, other: Any, tolerance: float = 1e-6) -> None:
-    theirs = numbers(other)
+    reference = numbers(other)
     for name, values in numbers(one).items():
-        np.testing.assert_allclose(values, theirs[name], rtol=tolerance, atol=tolerance, err_msg=name)
+        np.testing.assert_allclose(values, reference[name], rtol=tolerance, atol=tolerance, err_msg=name)
 
 
 def test_a_live_network_gives_the_numbers_of_its_files(tmp_path: Any) -> None:
@@ -49,11 +49,11 @@ def test_a_change_in_place_is_seen_by_audit_and_states() -> None:
     before, states = td.audit(live, value="VO"), live.states(IDS)
     with torch.no_grad():
         network.layers[1].attention.query_key_value.weight.mul_(-2.0)
-    after, moved = td.audit(live, value="VO"), live.states(IDS)
+    after, shifted = td.audit(live, value="VO"), live.states(IDS)
     assert_same(before.sel(layer=[1, 3]), after.sel(layer=[1, 3]), 0.0)
     assert float(abs(before.ov_balance - after.ov_balance).sel(layer=2).max()) > 0.1
-    assert torch.equal(states.feed_forward[1], moved.feed_forward[1])
-    assert not torch.equal(states.feed_forward[2], moved.feed_forward[2])
+    assert torch.equal(states.feed_forward[1], shifted.feed_forward[1])
+    assert not torch.equal(states.feed_forward[2], shifted.feed_forward[2])
 
 
 def test_a_network_with_an_output_head_is_read_below_it() -> None:
@@ -100,12 +100,12 @@ def test_the_audit_of_an_adapter_is_that_of_the_merged_weights(fresh: bool) -> N
             for name, parameter in adapted.named_parameters():
                 if "lora_B" in name:
                     parameter.normal_(generator=torch.Generator().manual_seed(1))
-    found, states = td.audit(live, value="VO"), live.states(IDS)
+    computed, states = td.audit(live, value="VO"), live.states(IDS)
     merged = load(adapted.merge_and_unload())
-    assert_same(found, td.audit(merged, value="VO"), 1e-4)
+    assert_same(computed, td.audit(merged, value="VO"), 1e-4)
     torch.testing.assert_close(states.feed_forward, merged.states(IDS).feed_forward, rtol=1e-4, atol=1e-4)
     plain = load(network_of("llama")[0])
-    assert float(abs(found.ov_balance - td.audit(plain, value="VO").ov_balance).max()) > 0.01
+    assert float(abs(computed.ov_balance - td.audit(plain, value="VO").ov_balance).max()) > 0.01
 
 
 @pytest.fixture
@@ -136,18 +136,18 @@ def adapter(tmp_path: Path) -> Callable[..., Path]:
 
 def test_an_adapter_in_a_folder_is_applied_below_the_head(adapter: Callable[..., Path]) -> None:
     folder = adapter("llama")
-    found = load(folder / "base", adapter=folder / "adapter")
-    assert found.name == "base with adapter"
+    loaded = load(folder / "base", adapter=folder / "adapter")
+    assert loaded.name == "base with adapter"
     tensors = load_file(folder / "adapter" / "adapter_model.safetensors")
     base = load(folder / "base")
     for layer in (1, 2, 3):
         stem = f"base_model.model.model.layers.{layer - 1}.self_attn.v_proj.lora_"
         change = tensors[f"{stem}B.weight"] @ tensors[f"{stem}A.weight"] * (8 / 4)  # alpha / r
-        ours = found.attention(layer).value.transpose(1, 2).flatten(0, 1)
-        theirs = base.attention(layer).value.transpose(1, 2).flatten(0, 1)
-        torch.testing.assert_close(ours, theirs + change, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(found.attention(layer).key, base.attention(layer).key)
-    assert not torch.allclose(found.states(IDS).feed_forward[-1], base.states(IDS).feed_forward[-1], atol=1e-2)
+        actual = loaded.attention(layer).value.transpose(1, 2).flatten(0, 1)
+        reference = base.attention(layer).value.transpose(1, 2).flatten(0, 1)
+        torch.testing.assert_close(actual, reference + change, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(loaded.attention(layer).key, base.attention(layer).key)
+    assert not torch.allclose(loaded.states(IDS).feed_forward[-1], base.states(IDS).feed_forward[-1], atol=1e-2)
 
 
 @pytest.mark.parametrize(
@@ -162,9 +162,9 @@ def test_an_adapter_of_another_base_is_refused_in_one_line(
         path, network = tmp_path / "nothing", network_of("llama")[0]
     else:
         path, network = folder / "adapter", network_of(other)[0]
-    with pytest.raises(CheckpointError, match=f"adapter: expected .*{words}") as told:
+    with pytest.raises(CheckpointError, match=f"adapter: expected .*{words}") as raised:
         load(network, adapter=path)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_an_adapter_whose_tensors_have_no_place_is_refused(adapter: Callable[..., Path]) -> None:
@@ -224,9 +224,9 @@ def test_a_wrong_layout_is_refused_for_that_layer_and_the_states_are_still_there
     network.save_pretrained(tmp_path)
     checkpoint = load(network) if source == "live" else load(tmp_path)
     _changed(checkpoint, 2, **WRONG[name])
-    with pytest.raises(CheckpointError, match="layer 2: expected the layer's own attention from its factors") as told:
+    with pytest.raises(CheckpointError, match="layer 2: expected the layer's own attention from its factors") as raised:
         td.audit(checkpoint, value="VO")
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
     assert td.audit(checkpoint, value="VO", layers=[1, 3]).sizes["layer"] == 2
     assert checkpoint.states(IDS).feed_forward.shape == (4, 6, 48)
 
@@ -421,9 +421,9 @@ def test_a_live_network_with_a_weight_that_is_not_finite_is_refused_by_name(valu
     network.h[1].mlp.c_proj.bias.data[3] = value
     with pytest.raises(
         CheckpointError, match=r"h\.1\.mlp\.c_proj\.bias: expected finite numbers, .* index \(3,\)"
-    ) as told:
+    ) as raised:
         load(network)
-    assert "training diverged" in str(told.value)
+    assert "training diverged" in str(raised.value)
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "bert"])

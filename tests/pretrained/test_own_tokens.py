@@ -66,9 +66,9 @@ def test_only_the_tokens_of_the_prompt_count(network_type: str) -> None:
     with torch.no_grad():
         given = [model(input_ids=prompt[None]) for prompt in PROMPTS]
     hook.remove()
-    own = [checkpoint.states(prompt) for prompt in PROMPTS]
+    direct = [checkpoint.states(prompt) for prompt in PROMPTS]
     expected_cosines = []
-    for prompt, states, last, output in zip(PROMPTS, own, inside, given, strict=True):
+    for prompt, states, last, output in zip(PROMPTS, direct, inside, given, strict=True):
         assert states.feed_forward.shape[1] == len(prompt)
         start = last.shape[1] - len(prompt) if network_type == "cpmant" else 0
         assert torch.equal(states.feed_forward[-1], last[0, start : start + len(prompt)])
@@ -76,8 +76,8 @@ def test_only_the_tokens_of_the_prompt_count(network_type: str) -> None:
             assert torch.equal(states.final_norm, output[0][0])
         expected_cosines.append(mean_cosine(last[0, start : start + len(prompt)]))
     for packed in (True, False):
-        found = td.trace(checkpoint, PROMPTS, packed=packed)
-        cosines = found.mean_pair_cosine.sel(site="feed_forward", sinks="kept").isel(layer=-1)
+        traced = td.trace(checkpoint, PROMPTS, packed=packed)
+        cosines = traced.mean_pair_cosine.sel(site="feed_forward", sinks="kept").isel(layer=-1)
         np.testing.assert_allclose(cosines, expected_cosines, atol=1e-5)
     alone = td.trace(checkpoint, PROMPTS[0]).mean_pair_cosine.sel(site="feed_forward", sinks="kept")[0, -1]
     assert float(alone) == pytest.approx(expected_cosines[0], abs=1e-5)
@@ -86,10 +86,10 @@ def test_only_the_tokens_of_the_prompt_count(network_type: str) -> None:
 @pytest.mark.parametrize("network_type", ["longformer", "cpmant"])
 def test_passes_count_the_same_tokens(network_type: str) -> None:
     _, checkpoint = loaded(network_type)
-    found = td.passes(checkpoint, PROMPTS[0], 1)
+    pass_table = td.passes(checkpoint, PROMPTS[0], 1)
     states = checkpoint.states(PROMPTS[0])
     last = states.feed_forward[-1] if states.final_norm is None else states.final_norm
-    assert found.mean_pair_cosine.values[0] == pytest.approx(
+    assert pass_table.mean_pair_cosine.values[0] == pytest.approx(
         [mean_cosine(states.feed_forward[0]), mean_cosine(last)], abs=1e-5
     )
 

@@ -71,8 +71,8 @@ def test_a_trace_in_company_is_the_one_alone_in_the_order_asked_for(family: str,
         else:
             assert (together[name] == variable).all(), name
     single = [td.trace(checkpoint, ids, sinks=()) for ids in PROMPTS]
-    for number, own in enumerate(single):
-        np.testing.assert_allclose(alone.effective_rank[number], own.effective_rank[0], atol=1e-12)
+    for number, direct in enumerate(single):
+        np.testing.assert_allclose(alone.effective_rank[number], direct.effective_rank[0], atol=1e-12)
 
 
 def test_images_of_one_shape_share_a_pass_and_others_do_not(tmp_path: Path) -> None:
@@ -148,9 +148,9 @@ def test_the_filler_is_the_networks_own() -> None:
     checkpoint = td.load(network)
     (pack,) = checkpoint.states_in_packs([torch.tensor(ids) for ids in PROMPTS])
     assert torch.isfinite(pack.feed_forward).all()
-    found = filled_up([torch.tensor([4, 5]), torch.tensor([6])], filler=9)
-    assert found["input_ids"].tolist() == [[4, 5], [6, 9]]
-    assert found["attention_mask"].tolist() == [[1, 1], [1, 0]]
+    result = filled_up([torch.tensor([4, 5]), torch.tensor([6])], filler=9)
+    assert result["input_ids"].tolist() == [[4, 5], [6, 9]]
+    assert result["attention_mask"].tolist() == [[1, 1], [1, 0]]
 
 
 @pytest.mark.parametrize(("token", "filler"), [(5, 5), (0, 0), (8, 8), (9, 0), (-1, 0), (None, 0)])

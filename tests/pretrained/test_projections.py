@@ -73,13 +73,13 @@ def test_a_projection_in_a_container_has_the_weights_and_the_bias_of_the_one_ins
         assert float(inner.bias.detach().abs().max()) > 0.05
         setattr(layer.self_attn, f"{part}_proj", nn.Sequential(nn.Dropout(), inner).eval())
     live, name = td.load(network), {"q": "query", "v": "value"}[part]
-    for number, theirs in enumerate(plain, 1):
+    for number, reference in enumerate(plain, 1):
         attention = live.layout.layers[number - 1].attention
         assert attention is not None
-        assert [found.does for found in getattr(attention, name)] == [Probed(48, "Sequential")]
-        found = live.attention(number)
+        assert [entry.does for entry in getattr(attention, name)] == [Probed(48, "Sequential")]
+        attended = live.attention(number)
         for which in (name, f"{name}_bias", "key", "key_bias"):
-            torch.testing.assert_close(getattr(found, which), getattr(theirs, which), rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(getattr(attended, which), getattr(reference, which), rtol=1e-5, atol=1e-6)
 
 
 class Int8(nn.Module):
@@ -137,9 +137,9 @@ def test_maps_in_any_form_are_read_by_what_they_do(family: str, form: type[Int8 
     assert attention is not None, live.layout.layers[0].problem
     assert attention.output[1] == Probed(48, form.__name__)
     for layer in (1, 3):
-        found, expected = live.attention(layer), plain.attention(layer)
+        computed, expected = live.attention(layer), plain.attention(layer)
         for which in ("query", "key", "value", "output"):
-            torch.testing.assert_close(getattr(found, which), getattr(expected, which), rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(getattr(computed, which), getattr(expected, which), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(td.audit(live).qk_balance, td.audit(plain).qk_balance, atol=1e-5)
     assert f"(a {form.__name__}, read by what it does)" in " ".join(
         words for _, words in block_in_words(live.layout.layers[0])
@@ -376,10 +376,10 @@ def test_a_query_behind_a_chain_of_ten_maps_is_their_product() -> None:
         calls.append(ModuleCall(f"block.{number}", module, x, x, y, ((x,), {}), 2 * number, 2 * number + 1))
         x, product, bias = y, product @ module.weight.T, bias @ module.weight.T + module.bias.detach()
     parts = Tracer(calls, start, "block.").parts(3.0 * x, "queries")
-    found = composed(parts, 6, lambda part: affine_of(maps[int(part.module)], part.does))
-    assert found is not None
-    torch.testing.assert_close(found.weight, 3.0 * product, rtol=0, atol=1e-7)
-    torch.testing.assert_close(found.bias, 3.0 * bias, rtol=0, atol=1e-7)
+    result = composed(parts, 6, lambda part: affine_of(maps[int(part.module)], part.does))
+    assert result is not None
+    torch.testing.assert_close(result.weight, 3.0 * product, rtol=0, atol=1e-7)
+    torch.testing.assert_close(result.bias, 3.0 * bias, rtol=0, atol=1e-7)
     # Without the first of them the chain does not start where the attention reads.
     with pytest.raises(CheckpointError, match="no module gives the input of 1"):
         Tracer(calls[1:], start, "block.").parts(x, "queries")
@@ -389,9 +389,9 @@ def test_a_container_that_is_no_projection_is_named() -> None:
     network, _ = network_of("llama")
     for layer in network.layers:
         layer.self_attn.q_proj = nn.Sequential(layer.self_attn.q_proj, nn.GELU()).eval()
-    with pytest.raises(CheckpointError, match=r"layer 1: .*self_attn\.q_proj") as told:
+    with pytest.raises(CheckpointError, match=r"layer 1: .*self_attn\.q_proj") as raised:
         td.audit(td.load(network))
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
 
 
 class _ByHand(nn.Module):

@@ -59,21 +59,21 @@ def test_untrained_tensors_follow_the_law_of_transformers(architecture: str, tin
     config = tiny.config(architecture, initializer_range=0.03, **_SIZES[architecture])
     config.save_pretrained(tiny.root / "plain")
     with silenced():
-        theirs = dict(AutoModel.from_config(config).named_parameters())
-    for name, ours in load(f"random:{tiny.root / 'plain'}:2").model.named_parameters():
-        _check_same_law(name, ours.detach(), theirs[name].detach())
+        reference = dict(AutoModel.from_config(config).named_parameters())
+    for name, actual in load(f"random:{tiny.root / 'plain'}:2").model.named_parameters():
+        _check_same_law(name, actual.detach(), reference[name].detach())
 
 
-def _check_same_law(name: str, ours: Tensor, theirs: Tensor) -> None:
-    if float(theirs.std()) == 0.0:
-        assert torch.equal(ours, theirs), name
+def _check_same_law(name: str, actual: Tensor, reference: Tensor) -> None:
+    if float(reference.std()) == 0.0:
+        assert torch.equal(actual, reference), name
         return
     # The standard deviation of n normal values is known to within 1/√(2n); both sides are random, at 5 sigma.
-    tolerance = 5.0 / theirs.numel() ** 0.5
-    assert float(ours.std() / theirs.std()) == pytest.approx(1.0, abs=tolerance), name
-    assert abs(float(ours.mean())) < 5.0 * float(theirs.std()) / ours.numel() ** 0.5, name
-    assert torch.equal(ours.abs().sum(-1) == 0, theirs.abs().sum(-1) == 0), name
-    kurtosis = float(((ours - ours.mean()) / ours.std()).pow(4).mean())
+    tolerance = 5.0 / reference.numel() ** 0.5
+    assert float(actual.std() / reference.std()) == pytest.approx(1.0, abs=tolerance), name
+    assert abs(float(actual.mean())) < 5.0 * float(reference.std()) / actual.numel() ** 0.5, name
+    assert torch.equal(actual.abs().sum(-1) == 0, reference.abs().sum(-1) == 0), name
+    kurtosis = float(((actual - actual.mean()) / actual.std()).pow(4).mean())
     assert kurtosis == pytest.approx(3.0, abs=0.5), name
 
 

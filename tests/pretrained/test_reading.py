@@ -23,8 +23,8 @@ def _rewrite(folder: Path, change: Any) -> None:
 
 
 def _same_weights(first: Checkpoint, second: Checkpoint) -> bool:
-    theirs = dict(second.model.named_parameters())
-    return all(torch.equal(p, theirs[name]) for name, p in first.model.named_parameters())
+    reference = dict(second.model.named_parameters())
+    return all(torch.equal(p, reference[name]) for name, p in first.model.named_parameters())
 
 
 @pytest.mark.parametrize("architecture", ["gpt2", "llama", "bert"])
@@ -50,8 +50,8 @@ def test_shards_read_like_one_file(architecture: str, tiny: Any) -> None:
     folder = tiny.folder(architecture, max_shard_size="8KB")
     assert len(list(folder.glob("*.safetensors"))) > 2
     assert _same_weights(load(folder), whole)
-    for ours, theirs in zip(load(folder).iter_attention(), whole.iter_attention([1, 2, 3]), strict=True):
-        assert torch.equal(ours.query, theirs.query)
+    for actual, reference in zip(load(folder).iter_attention(), whole.iter_attention([1, 2, 3]), strict=True):
+        assert torch.equal(actual.query, reference.query)
 
 
 def test_older_names_of_layer_norm_weights_are_understood(tiny: Any) -> None:
@@ -61,8 +61,8 @@ def test_older_names_of_layer_norm_weights_are_understood(tiny: Any) -> None:
         older = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
         renamed = {}
         for name, tensor in tensors.items():
-            for ours, theirs in older.items():
-                name = name.replace(ours, theirs)
+            for actual, reference in older.items():
+                name = name.replace(actual, reference)
             renamed[name] = tensor
         return renamed
 

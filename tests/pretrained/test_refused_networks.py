@@ -38,7 +38,7 @@ def _ids(count: int, tokens: int = 7) -> dict[str, Tensor]:
 
 def test_layers_with_tokens_first_are_refused_and_those_with_inputs_first_are_read() -> None:
     network = _Encoder(batch_first=True).eval()
-    found = td.load(network, inputs=_ids)
+    loaded = td.load(network, inputs=_ids)
     outputs: list[Tensor] = []
     hooks = [layer.register_forward_hook(lambda m, a, y: outputs.append(y[0])) for layer in network.layers]
     ids = torch.randint(0, 31, (1, 9))
@@ -46,7 +46,7 @@ def test_layers_with_tokens_first_are_refused_and_those_with_inputs_first_are_re
         network(ids)
     for hook in hooks:
         hook.remove()
-    states = found.states({"ids": ids}).feed_forward
+    states = loaded.states({"ids": ids}).feed_forward
     torch.testing.assert_close(states[1:], torch.stack(outputs))
     with pytest.raises(CheckpointError, match=r"\(7, 2, 16\) for 2 inputs, with tokens first; .*batch_first=True"):
         td.load(_Encoder(batch_first=False).eval(), inputs=_ids)
@@ -103,13 +103,15 @@ def test_a_block_whose_attention_runs_twice_is_one_layer() -> None:
     with silenced():
         config = AutoConfig.for_model("diffllama", vocab_size=61, num_key_value_heads=2, pad_token_id=0, **settings)
         network = AutoModel.from_config(config).eval()
-    found, ids = td.load(network), torch.arange(3, 14)[None]
+    computed, ids = td.load(network), torch.arange(3, 14)[None]
     with torch.inference_mode(), silenced():
-        theirs = found.model(input_ids=ids, output_hidden_states=True, use_cache=False).hidden_states
-    states = found.states(ids)
-    assert found.architecture.layers == 3
-    assert found.layout.layers[0].problem == "its attention runs 2 times"
-    assert all(torch.equal(ours, state[0]) for ours, state in zip(states.feed_forward[:-1], theirs[:-1], strict=True))
+        reference = computed.model(input_ids=ids, output_hidden_states=True, use_cache=False).hidden_states
+    states = computed.states(ids)
+    assert computed.architecture.layers == 3
+    assert computed.layout.layers[0].problem == "its attention runs 2 times"
+    assert all(
+        torch.equal(actual, state[0]) for actual, state in zip(states.feed_forward[:-1], reference[:-1], strict=True)
+    )
     assert bool(states.attention[1:].isfinite().all())
 
 
@@ -137,9 +139,9 @@ def test_oddly_sized_latent_attentions_are_read_or_refused_in_words(model_type: 
         with pytest.raises(CheckpointError, match="expected a network that runs on random inputs"):
             td.load(network)
         return
-    found = td.load(network)
-    assert [layer.problem for layer in found.layout.layers] == [""] * 3
-    assert found.attention(1).query.shape[0] == network.config.num_attention_heads
+    loaded = td.load(network)
+    assert [layer.problem for layer in loaded.layout.layers] == [""] * 3
+    assert loaded.attention(1).query.shape[0] == network.config.num_attention_heads
 
 
 class _Leaving(nn.Module):

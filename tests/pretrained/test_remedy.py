@@ -59,17 +59,18 @@ class DenseAttention(nn.Module):
         self.own, self.coefficients = [attention], coefficients
 
     def forward(self, hidden_states: Tensor, position_embeddings: tuple[Tensor, Tensor], **_: Any) -> Any:
-        own, x = self.own[0], hidden_states
+        direct, x = self.own[0], hidden_states
         tokens, dim = x.shape[1:]
         query, key, value = (
-            part(x).reshape(len(x), tokens, -1, own.head_dim) for part in (own.q_proj, own.k_proj, own.v_proj)
+            part(x).reshape(len(x), tokens, -1, direct.head_dim)
+            for part in (direct.q_proj, direct.k_proj, direct.v_proj)
         )
-        if hasattr(own, "q_norm"):
-            query, key = own.q_norm(query), own.k_norm(key)
+        if hasattr(direct, "q_norm"):
+            query, key = direct.q_norm(query), direct.k_norm(key)
         heads, shared = query.shape[2], query.shape[2] // key.shape[2]
         width = -(-dim // heads)
         mixed = torch.zeros_like(query)
-        cosine, sine = (each[:, :, : own.head_dim // 2] for each in position_embeddings)
+        cosine, sine = (embedding[:, :, : direct.head_dim // 2] for embedding in position_embeddings)
         for head in range(heads):
             turned = []
             for rows in (query[:, :, head], key[:, :, head // shared]):
@@ -77,10 +78,10 @@ class DenseAttention(nn.Module):
                 turned.append(torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1))
             slice_ = slice(head * width, (head + 1) * width)
             term = torch.einsum("blf,f,bif->bli", x[..., slice_], self.coefficients[slice_], x[..., slice_])
-            scores = own.scaling * turned[0] @ turned[1].mT + term
+            scores = direct.scaling * turned[0] @ turned[1].mT + term
             scores = scores.masked_fill(torch.ones(tokens, tokens, dtype=torch.bool).triu(1), -torch.inf)
             mixed[:, :, head] = scores.softmax(-1) @ value[:, :, head // shared]
-        return own.o_proj(mixed.flatten(2)), None
+        return direct.o_proj(mixed.flatten(2)), None
 
 
 @pytest.mark.parametrize("remedy", KINDS)
@@ -101,8 +102,8 @@ def test_the_logits_of_every_pair_get_the_term(family: str, changes: dict[str, A
     assert (diagonal < 0).all()
     assert (diagonal.std(dim=1) > 0.001).all() == (remedy == "lambda-diagonal")
     dense = remove_remedy(copy.deepcopy(model))
-    for layer, own in zip(dense.model.layers, diagonal, strict=True):
-        layer.self_attn = DenseAttention(layer.self_attn, own)
+    for layer, direct in zip(dense.model.layers, diagonal, strict=True):
+        layer.self_attn = DenseAttention(layer.self_attn, direct)
     torch.testing.assert_close(logits(model), logits(dense), rtol=1e-9, atol=1e-9)
     assert float((logits(model) - logits(remove_remedy(model))).abs().max()) > 0.01
 
@@ -120,8 +121,8 @@ def test_the_terms_of_the_heads_sum_to_lambda_a(kv: int, groups: int, dim: int, 
     given_key = torch.cat([key, columns.of_keys(x)], -1) if cached else key
     wide = columns.extended(query, given_key, key, scale)
     plain = query @ key.repeat_interleave(groups, 1).mT
-    found = wide[3] * (wide[0] @ wide[1].mT - plain).sum(1)
-    torch.testing.assert_close(found, (x * columns.coefficients()) @ x.mT, rtol=1e-10, atol=1e-10)
+    computed = wide[3] * (wide[0] @ wide[1].mT - plain).sum(1)
+    torch.testing.assert_close(computed, (x * columns.coefficients()) @ x.mT, rtol=1e-10, atol=1e-10)
     assert columns.drop() is None
 
 
@@ -159,14 +160,14 @@ def test_at_zero_the_gradient_of_lambda_is_that_from_below(remedy: str) -> None:
     loss = loss_of(model)
     loss.backward()
     for layer in model.gpt_neox.layers:
-        each = layer.attention.remedy
+        entry = layer.attention.remedy
         with torch.no_grad():
-            each.size.fill_(1e-6)
-            assert float(each.coefficients()[0]) == -1e-6
+            entry.size.fill_(1e-6)
+            assert float(entry.coefficients()[0]) == -1e-6
             slope = (loss_of(model) - loss) / 1e-6
-            each.size.fill_(0.0)
-        assert abs(float(each.size.grad)) > 1e-4
-        torch.testing.assert_close(each.size.grad[0], slope, rtol=1e-3, atol=1e-7)
+            entry.size.fill_(0.0)
+        assert abs(float(entry.size.grad)) > 1e-4
+        torch.testing.assert_close(entry.size.grad[0], slope, rtol=1e-3, atol=1e-7)
 
 
 def test_a_step_down_the_gradient_takes_lambda_below_zero_or_leaves_it_there_and_never_above() -> None:
@@ -199,11 +200,11 @@ def test_the_gradients_of_a_remedy_are_those_of_finite_differences() -> None:
 def test_gradients_are_the_same_where_activations_are_made_again() -> None:
     model = remedied(language_model("llama")).train()
     loss_of(model).backward()
-    found = [parameter.grad.clone() for parameter in remedy_parameters(model)]
+    values = [parameter.grad.clone() for parameter in remedy_parameters(model)]
     model.zero_grad()
     model.gradient_checkpointing_enable({"use_reentrant": False})
     loss_of(model).backward()
-    for before, parameter in zip(found, remedy_parameters(model), strict=True):
+    for before, parameter in zip(values, remedy_parameters(model), strict=True):
         torch.testing.assert_close(parameter.grad, before, rtol=1e-9, atol=1e-12)
 
 
@@ -247,11 +248,11 @@ def test_generation_is_the_same_with_a_cache_and_without(how: dict[str, Any]) ->
     mask[1, :3] = 0
     chosen = {"attention_mask": mask, "max_new_tokens": 8, "do_sample": False, "pad_token_id": 0}
     with silenced():
-        found = model.generate(IDS, **chosen, **how)
+        result = model.generate(IDS, **chosen, **how)
         plain = model.generate(IDS, **chosen, **how | {"cache_implementation": None}, use_cache=False)
         bare = remove_remedy(model).generate(IDS, **chosen, use_cache=False)
-    assert torch.equal(found, plain)
-    assert not torch.equal(found, bare)
+    assert torch.equal(result, plain)
+    assert not torch.equal(result, bare)
 
 
 def test_a_cache_that_keeps_no_keys_is_refused_and_the_network_runs_without() -> None:
@@ -277,7 +278,9 @@ def test_saved_and_read_again_it_gives_the_same_bits(remedy: str, tmp_path: Path
     assert torch.equal(logits(read.model), logits(model))
     assert read.architecture == load(model).architecture
     assert read.name == f"whole with λ{'A' if remedy == 'lambda-diagonal' else 'I'}"
-    assert {id(each) for each in remedy_parameters(read.model)} <= {id(each) for each in read.model.parameters()}
+    assert {id(parameter) for parameter in remedy_parameters(read.model)} <= {
+        id(parameter) for parameter in read.model.parameters()
+    }
     other = apply_remedy(language_model("qwen2", torch.float32), tmp_path / "whole")
     assert torch.equal(logits(other), logits(model))
     remove_remedy(model).save_pretrained(tmp_path / "bare")
@@ -360,8 +363,8 @@ def test_another_implementation_chosen_behind_its_back_is_refused() -> None:
     model.set_attn_implementation("eager")
     with pytest.raises(CheckpointError, match="expected the attention implementation that the remedy has chosen"):
         logits(model)
-    found = logits(remedied(remove_remedy(model)))
-    torch.testing.assert_close(found, logits(remedied(language_model("llama"))), rtol=1e-4, atol=1e-5)
+    result = logits(remedied(remove_remedy(model)))
+    torch.testing.assert_close(result, logits(remedied(language_model("llama"))), rtol=1e-4, atol=1e-5)
 
 
 def test_copies_and_networks_of_the_same_configuration_are_on_their_own() -> None:
@@ -381,10 +384,10 @@ def test_copies_and_networks_of_the_same_configuration_are_on_their_own() -> Non
 def test_threads_that_share_a_network_do_not_mix_their_states() -> None:
     model = remedied(language_model("llama", torch.float32))
     inputs = [IDS[:1], IDS[1:]]
-    alone, found = [logits(model, ids) for ids in inputs], {}
+    alone, computed = [logits(model, ids) for ids in inputs], {}
 
     def work(number: int) -> None:
-        found[number] = [logits(model, inputs[number]) for _ in range(20)]
+        computed[number] = [logits(model, inputs[number]) for _ in range(20)]
 
     threads = [threading.Thread(target=work, args=(number,)) for number in (0, 1)]
     for thread in threads:
@@ -392,7 +395,7 @@ def test_threads_that_share_a_network_do_not_mix_their_states() -> None:
     for thread in threads:
         thread.join()
     for number in (0, 1):
-        assert all(torch.equal(each, alone[number]) for each in found[number])
+        assert all(torch.equal(entry, alone[number]) for entry in computed[number])
 
 
 @pytest.mark.slow
@@ -404,9 +407,9 @@ def test_smollm2_is_itself_at_zero_and_every_layer_can_learn(tmp_path: Path, sen
     ids = stored.encode(sentence).ids
     with silenced():
         model = AutoModelForCausalLM.from_pretrained(stored.save(tmp_path / "model"))
-        before, told = logits(model, ids), model.generate(ids, max_new_tokens=5, do_sample=False)
+        before, message = logits(model, ids), model.generate(ids, max_new_tokens=5, do_sample=False)
         apply_remedy(model)
-        assert torch.equal(model.generate(ids, max_new_tokens=5, do_sample=False), told)
+        assert torch.equal(model.generate(ids, max_new_tokens=5, do_sample=False), message)
     torch.testing.assert_close(logits(model, ids), before, rtol=1e-4, atol=1e-4)
     model(ids, labels=ids, use_cache=False).loss.backward()
     slopes = torch.stack([parameter.grad for parameter in remedy_parameters(model) if parameter.numel() == 1])

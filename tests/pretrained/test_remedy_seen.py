@@ -59,7 +59,7 @@ def test_the_factors_of_a_layer_give_the_attention_that_is_seen(family: str) -> 
         query, key = x @ weights.query, x @ weights.key_per_head
         if weights.query_bias is not None and weights.key_bias is not None:
             query, key = query + weights.query_bias[:, None], key + weights.key_bias[weights.groups][:, None]
-        query, key = (turned(each, weights.rotary_frequencies) for each in (query, key))
+        query, key = (turned(entry, weights.rotary_frequencies) for entry in (query, key))
         scores = weights.scale * query @ key.mT
         if layer.attention.soft_cap is not None:
             scores = layer.attention.soft_cap * torch.tanh(scores / layer.attention.soft_cap)
@@ -76,8 +76,8 @@ def test_the_sum_over_heads_has_lambda_a_in_it_and_the_layout_is_that_of_w() -> 
     assert after.architecture.parameters - before.architecture.parameters == 3 * (48 + 1)
     for number in (1, 2, 3):
         with_it, without = (
-            each.scale * (each.query @ each.key_per_head.mT).sum(0)
-            for each in (network.attention(number) for network in (after, before))
+            entry.scale * (entry.query @ entry.key_per_head.mT).sum(0)
+            for entry in (network.attention(number) for network in (after, before))
         )
         added = (with_it - without).detach()
         torch.testing.assert_close(added, remedy_coefficients(model)[number - 1].diag(), rtol=1e-4, atol=1e-5)
@@ -94,9 +94,9 @@ def test_normalized_queries_have_no_matrix_that_a_remedy_could_stand_beside() ->
     with pytest.raises(AttentionFactorsError, match="normalized ones beside λA") as refusal:
         load(model).attention(2)
     assert refusal.value.reason == "layer 2: λA stands beside normalized queries and keys, which have no matrix"
-    found = td.diagnose(load(model), TEXTS, levers=False)
-    assert isinstance(found.audit, Refused)
-    assert found.audit_refused.startswith("layer 1: λA stands beside")
+    diagnosis = td.diagnose(load(model), TEXTS, levers=False)
+    assert isinstance(diagnosis.audit, Refused)
+    assert diagnosis.audit_refused.startswith("layer 1: λA stands beside")
 
 
 @pytest.mark.few(1)
@@ -107,11 +107,11 @@ def test_trace_and_attention_see_the_remedy(implementation: str) -> None:
     network, _ = network_of("llama")
     network.set_attn_implementation(implementation)
     apply_remedy(network).load_state_dict(model.state_dict())
-    found, without = td.trace(load(network), TEXTS), td.trace(load(bare), TEXTS)
+    computed, without = td.trace(load(network), TEXTS), td.trace(load(bare), TEXTS)
     assert network.config._attn_implementation == f"tokendynamics-remedy-{implementation}"
     for name in ("norm_median", "consensus_relative", "attention_sink_mass"):
-        np.testing.assert_allclose(found[name], reference[name], rtol=1e-3, atol=1e-4, err_msg=name)
-        assert float(abs(found[name] - without[name]).max()) > 0.01
+        np.testing.assert_allclose(computed[name], reference[name], rtol=1e-3, atol=1e-4, err_msg=name)
+        assert float(abs(computed[name] - without[name]).max()) > 0.01
     seen = td.attention_seen(load(network), [TEXTS[0]], patterns=True)
     np.testing.assert_allclose(seen.pattern.sum("sender"), 1.0, atol=1e-5)
     assert float(abs(seen.entropy - td.attention_seen(load(bare), [TEXTS[0]]).entropy).max()) > 0.01
@@ -119,13 +119,13 @@ def test_trace_and_attention_see_the_remedy(implementation: str) -> None:
 
 def test_a_comparison_says_that_qk_alone_has_changed_and_nothing_at_zero() -> None:
     bare, model = remedied("llama")
-    found = td.compare(bare, model, texts=TEXTS)
-    said = " ".join(sentence.text for sentence in found.sentences)
-    assert found.models == ("LlamaModel", "LlamaModel with λA")
-    assert found.first_difference is None  # every layer has a term, so that none stands out among its neighbours
-    assert "No layer stands out" in said
-    assert "The attention weights of LlamaModel with λA and LlamaModel differ in every layer" in said
-    assert "OV" not in said
+    comparison = td.compare(bare, model, texts=TEXTS)
+    text = " ".join(sentence.text for sentence in comparison.sentences)
+    assert comparison.models == ("LlamaModel", "LlamaModel with λA")
+    assert comparison.first_difference is None  # every layer has a term, so that none stands out among its neighbours
+    assert "No layer stands out" in text
+    assert "The attention weights of LlamaModel with λA and LlamaModel differ in every layer" in text
+    assert "OV" not in text
     unchanged = td.compare(bare, apply_remedy(copy.deepcopy(bare)), texts=TEXTS)
-    said = " ".join(sentence.text for sentence in unchanged.sentences)
-    assert "The QK and OV products of LlamaModel with λA and LlamaModel are equal in all compared layers" in said
+    text = " ".join(sentence.text for sentence in unchanged.sentences)
+    assert "The QK and OV products of LlamaModel with λA and LlamaModel are equal in all compared layers" in text

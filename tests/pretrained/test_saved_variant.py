@@ -28,9 +28,9 @@ def test_what_is_saved_is_the_variant(family: str, tmp_path: Path) -> None:
     network, _ = network_of(family)
     before = {name: value.clone() for name, value in network.state_dict().items()}
     ckpt = td.load(network)
-    found = ckpt.under(GATES)
-    expected = found.states(IDS).feed_forward
-    found.save(tmp_path / "changed")
+    result = ckpt.under(GATES)
+    expected = result.states(IDS).feed_forward
+    result.save(tmp_path / "changed")
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
     again = td.load(AutoModel.from_pretrained(tmp_path / "changed", use_safetensors=True)).states(IDS).feed_forward
     torch.testing.assert_close(again, expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max()))
@@ -93,7 +93,7 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
     (tmp_path / "there" / "notes.txt").write_text("mine")
     with pytest.raises(ArgumentValueError, match="not there yet"):
         ckpt.save(tmp_path / "there")
-    assert [each.name for each in tmp_path.rglob("*")] == ["there", "notes.txt"]
+    assert [entry.name for entry in tmp_path.rglob("*")] == ["there", "notes.txt"]
 
 
 def test_a_network_of_ones_own_is_not_saved(tmp_path: Path) -> None:

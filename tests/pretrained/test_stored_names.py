@@ -27,9 +27,9 @@ def _saved(family: str, folder: Path) -> tuple[Any, dict[str, torch.Tensor]]:
 @pytest.mark.parametrize("family", ["vit", "dinov2", "mixtral", "deepseek_v3", "bert", "llama"])
 def test_every_tensor_of_a_saved_network_is_found_and_read_back_as_it_was(family: str, tmp_path: Path) -> None:
     network, stored = _saved(family, tmp_path)
-    found = stored_names(empty_network(network.config), stored, {})
+    result = stored_names(empty_network(network.config), stored, {})
     for name, parameter in network.state_dict().items():
-        value = found[name].read(lambda key: stored[key])
+        value = result[name].read(lambda key: stored[key])
         assert torch.equal(value, parameter), name
 
 

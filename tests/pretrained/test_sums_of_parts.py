@@ -213,12 +213,12 @@ def states_of(network: Any) -> tuple[Tensor, Tensor]:
 def test_states_and_sums_are_those_of_the_block(form: str) -> None:
     network, ckpt = read(form)
     states, middle = states_of(network)
-    found = ckpt.states(IDS)
-    assert torch.equal(found.feed_forward, states)
+    traced_states = ckpt.states(IDS)
+    assert torch.equal(traced_states.feed_forward, states)
     if middle.numel():
-        torch.testing.assert_close(found.attention[1:], middle[:, 0])
+        torch.testing.assert_close(traced_states.attention[1:], middle[:, 0])
     else:  # no state of the network is one after the attention alone
-        assert found.attention.isnan().all()
+        assert traced_states.attention.isnan().all()
     assert dict(block_in_words(ckpt.layout.layers[1]))["sum"] == FORMS[form][0]
 
 

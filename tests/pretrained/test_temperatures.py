@@ -83,21 +83,27 @@ def _each(module: Any) -> Tensor:
 
 
 PLAIN: dict[str, tuple[Callable[[], Attention], Callable[[Any], Tensor]]] = {
-    "times a number": (lambda: Attention(lambda own, q, k, x: q @ k.mT * own.one), _one),
-    "divided by a number": (lambda: Attention(lambda own, q, k, x: q @ k.mT / own.one), lambda own: 1 / _one(own)),
-    "an exponential": (lambda: Attention(lambda own, q, k, x: q @ k.mT * own.one.exp()), lambda own: _one(own).exp()),
-    "times a number of each head": (lambda: Attention(lambda own, q, k, x: q @ k.mT * own.each), _each),
+    "times a number": (lambda: Attention(lambda value, q, k, x: q @ k.mT * value.one), _one),
+    "divided by a number": (
+        lambda: Attention(lambda value, q, k, x: q @ k.mT / value.one),
+        lambda value: 1 / _one(value),
+    ),
+    "an exponential": (
+        lambda: Attention(lambda value, q, k, x: q @ k.mT * value.one.exp()),
+        lambda value: _one(value).exp(),
+    ),
+    "times a number of each head": (lambda: Attention(lambda value, q, k, x: q @ k.mT * value.each), _each),
     "divided by one of each head": (
-        lambda: Attention(lambda own, q, k, x: q @ k.mT / functional.softplus(own.each)),
-        lambda own: 1 / functional.softplus(_each(own)),
+        lambda: Attention(lambda value, q, k, x: q @ k.mT / functional.softplus(value.each)),
+        lambda value: 1 / functional.softplus(_each(value)),
     ),
     "clamped": (
-        lambda: Attention(lambda own, q, k, x: torch.clamp(own.each, max=1.5).exp() * (q @ k.mT)),
-        lambda own: _each(own).clamp(max=1.5).exp(),
+        lambda: Attention(lambda value, q, k, x: torch.clamp(value.each, max=1.5).exp() * (q @ k.mT)),
+        lambda value: _each(value).clamp(max=1.5).exp(),
     ),
-    "on queries": (lambda: Attention(lambda own, q, k, x: (q * own.each) @ k.mT), _each),
-    "on keys": (lambda: Attention(lambda own, q, k, x: q @ (k * own.each).mT), _each),
-    "fused": (lambda: FusedAttention(lambda own, q, k, x: x), _each),
+    "on queries": (lambda: Attention(lambda value, q, k, x: (q * value.each) @ k.mT), _each),
+    "on keys": (lambda: Attention(lambda value, q, k, x: q @ (k * value.each).mT), _each),
+    "fused": (lambda: FusedAttention(lambda value, q, k, x: x), _each),
 }
 
 
@@ -106,18 +112,18 @@ PLAIN: dict[str, tuple[Callable[[], Attention], Callable[[Any], Tensor]]] = {
 def test_a_learned_factor_is_one_of_the_query_matrix(form: str) -> None:
     made, factors = PLAIN[form]
     network: Any = Series(made)
-    folded: Any = Series(lambda: Attention(lambda own, q, k, x: q @ k.mT))
+    folded: Any = Series(lambda: Attention(lambda value, q, k, x: q @ k.mT))
     several = (loaded(network), loaded(folded))
     assert [layer.problem for layer in several[0].layout.layers] == ["", ""]
     for shift in (0.0, 0.4):  # a change in place takes effect
         for block, other in zip(network.blocks, folded.blocks, strict=True):
-            ours, theirs = block.attention, other.attention
+            actual, reference = block.attention, other.attention
             with torch.no_grad():
-                ours.one += shift
-                ours.each += shift
-                columns = factors(ours).repeat_interleave(DIM // HEADS)
-                theirs.query.weight.copy_(ours.query.weight * columns[:, None])
-                theirs.query.bias.copy_(ours.query.bias * columns)
+                actual.one += shift
+                actual.each += shift
+                columns = factors(actual).repeat_interleave(DIM // HEADS)
+                reference.query.weight.copy_(actual.query.weight * columns[:, None])
+                reference.query.bias.copy_(actual.query.bias * columns)
         one, other = (td.audit(ckpt) for ckpt in several)
         for name in (name for name in one.data_vars if one[name].dtype.kind == "f"):
             np.testing.assert_allclose(one[name], other[name], rtol=1e-5, atol=1e-6, err_msg=str(name))
@@ -138,8 +144,8 @@ def _masked(own: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
 
 
 CAPPED: dict[str, tuple[Callable[[Any, Tensor, Tensor, Tensor], Tensor], Callable[[Any], tuple[Tensor, float]]]] = {
-    "factors and a cap": (_after, lambda own: (3 * _each(own), 3.0)),
-    "a learned cap, a term and a mask": (_masked, lambda own: (torch.ones(HEADS), 2 * float(own.one))),
+    "factors and a cap": (_after, lambda value: (3 * _each(value), 3.0)),
+    "a learned cap, a term and a mask": (_masked, lambda value: (torch.ones(HEADS), 2 * float(value.one))),
 }
 
 
@@ -150,23 +156,23 @@ def test_a_soft_cap_by_hand_is_one_of_the_products(form: str) -> None:
     with torch.no_grad():
         network.blocks[1].attention.one += 0.4
         network.blocks[1].attention.query.weight *= 6  # so that the cap matters
-    ckpt, own = loaded(network), network.blocks[1].attention
+    ckpt, direct = loaded(network), network.blocks[1].attention
     layout = ckpt.layout.layers[1].attention
     assert layout is not None
     assert layout.soft_cap is not None
     assert (layout.causal, layout.relative_bias) == ("mask" in form, "mask" in form)
     assert ", softly capped" in td.audit(ckpt).attrs["form"]
-    weights, (factors, cap) = ckpt.attention(2), factors_of(own)
-    query = (own.query.weight.unflatten(0, (HEADS, -1)) * factors[:, None, None]).mT
+    weights, (factors, cap) = ckpt.attention(2), factors_of(direct)
+    query = (direct.query.weight.unflatten(0, (HEADS, -1)) * factors[:, None, None]).mT
     torch.testing.assert_close(weights.scale * weights.query, query.detach())
     series = {"series": torch.randn(1, TOKENS, 3)}
     read: list[Tensor] = []
-    hook = own.register_forward_pre_hook(lambda module, given: read.append(given[0]))
+    hook = direct.register_forward_pre_hook(lambda module, given: read.append(given[0]))
     with torch.no_grad():
         network(**series)
         hook.remove()
-        q, k = (linear(read[0]).unflatten(-1, (HEADS, -1)).transpose(1, 2) for linear in (own.query, own.key))
-        pattern = own.logits(own, q, k, read[0]).softmax(dim=-1)
+        q, k = (linear(read[0]).unflatten(-1, (HEADS, -1)).transpose(1, 2) for linear in (direct.query, direct.key))
+        pattern = direct.logits(direct, q, k, read[0]).softmax(dim=-1)
     seen = td.attention_seen(ckpt, [series], patterns=True).pattern.values[0, 1]
     np.testing.assert_allclose(seen, pattern[0], rtol=1e-5, atol=1e-6)
     assert float((q @ k.mT).abs().max()) > cap
@@ -243,7 +249,7 @@ class _Weighted(Attention):
     """Something acts on its weights between the softmax and the values."""
 
     def __init__(self, form: str) -> None:
-        super().__init__(lambda own, q, k, x: q @ k.mT)
+        super().__init__(lambda value, q, k, x: q @ k.mT)
         self.form = form
 
     def weights(self, weights: Tensor) -> Tensor:
@@ -293,6 +299,6 @@ def test_a_factor_that_depends_on_the_number_of_tokens_is_named(logits: Any) -> 
     assert audit.attrs["besides"] == words
     with pytest.raises(ArgumentValueError, match=words):
         td.flow_of(ckpt)
-    other = loaded(Series(lambda: Attention(lambda own, q, k, x: q @ k.mT * own.one)))
+    other = loaded(Series(lambda: Attention(lambda value, q, k, x: q @ k.mT * value.one)))
     assert "number of tokens" not in td.audit(other).attrs["form"]
     td.flow_of(other)

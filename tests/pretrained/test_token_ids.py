@@ -63,8 +63,8 @@ def test_ids_beyond_the_tokenizer_are_read(checkpoint: Checkpoint, name: str) ->
 def test_ids_beyond_the_tokenizer_are_labelled_by_their_number(checkpoint: Checkpoint) -> None:
     labels = td.trace(checkpoint, [5, 63, 20, 19]).token_text.values[0].tolist()
     assert labels == ["w5", "<id 63>", "<id 20>", "w19"]
-    found = td.decode(checkpoint, [5, 63, 20, 19], (1,))
-    for number, label in zip(found.token_id.values.ravel(), found.token_text.values.ravel(), strict=True):
+    decoded = td.decode(checkpoint, [5, 63, 20, 19], (1,))
+    for number, label in zip(decoded.token_id.values.ravel(), decoded.token_text.values.ravel(), strict=True):
         assert label == (f"w{number}" if number < 20 else f"<id {number}>")
 
 
@@ -87,7 +87,7 @@ def test_impossible_ids_are_refused_by_name(checkpoint: Checkpoint, name: str, i
 @pytest.mark.parametrize(
     "convert",
     [lambda ids: ids, lambda ids: ids[None], lambda ids: ids.int(), lambda ids: ids.numpy(), lambda ids: ids.tolist(),
-     lambda ids: ids.numpy().astype(np.uint16), lambda ids: [np.int64(each) for each in ids.tolist()],
+     lambda ids: ids.numpy().astype(np.uint16), lambda ids: [np.int64(entry) for entry in ids.tolist()],
      lambda ids: tuple(ids.tolist()), lambda ids: [ids.tolist()], lambda ids: {"input_ids": ids[None]}],
 )  # fmt: skip
 def test_every_form_of_ids_gives_the_same_numbers(checkpoint: Checkpoint, convert: Callable[[Tensor], Any]) -> None:
@@ -102,9 +102,9 @@ def test_every_form_of_ids_gives_the_same_numbers(checkpoint: Checkpoint, conver
 @pytest.mark.parametrize("form", ["one axis", "two axes"])
 def test_diagnose_runs_the_levers_on_ids(checkpoint: Checkpoint, form: str) -> None:
     prompts = [prompt if form == "one axis" else prompt[None] for prompt in PROMPTS]
-    found = td.diagnose(checkpoint, prompts)
-    assert isinstance(found.levers, Levers), found.levers_refused
-    named = td.diagnose(checkpoint, {f"text {place}": each for place, each in enumerate(prompts)})
+    diagnosis = td.diagnose(checkpoint, prompts)
+    assert isinstance(diagnosis.levers, Levers), diagnosis.levers_refused
+    named = td.diagnose(checkpoint, {f"text {place}": prompt for place, prompt in enumerate(prompts)})
     assert isinstance(named.levers, Levers), named.levers_refused
 
 
@@ -133,9 +133,9 @@ def test_a_network_of_ones_own_takes_ids_whatever_its_input_is_called() -> None:
     torch.manual_seed(0)
     network = Own().eval()
     checkpoint = td.load(network, inputs=own_inputs)
-    found = td.trace(checkpoint, PROMPTS)
+    traced = td.trace(checkpoint, PROMPTS)
     by_name = td.trace(checkpoint, [{"idx": prompt[None]} for prompt in PROMPTS])
-    np.testing.assert_array_equal(found.consensus_within, by_name.consensus_within)
+    np.testing.assert_array_equal(traced.consensus_within, by_name.consensus_within)
     assert torch.equal(checkpoint.states(PROMPTS[0]).feed_forward[0], network.table(PROMPTS[0]))
     with pytest.raises(ArgumentValueError, match="ids from 0 on, got ids from -1"):
         td.trace(checkpoint, [5, -1])
@@ -147,8 +147,8 @@ def test_a_batch_of_two_is_refused_with_what_to_do(checkpoint: Checkpoint) -> No
     two = torch.stack([PROMPTS[0], PROMPTS[0] + 1])
     with pytest.raises(ArgumentValueError, match=r"one prompt, shape \(1, token\)"):
         td.trace(checkpoint, {"input_ids": two})
-    own = td.load(Own().eval(), inputs=own_inputs)
-    for read in (lambda: td.trace(own, {"idx": two}), lambda: own.states({"idx": two})):
+    loaded = td.load(Own().eval(), inputs=own_inputs)
+    for read in (lambda: td.trace(loaded, {"idx": two}), lambda: loaded.states({"idx": two})):
         with pytest.raises(ArgumentValueError, match=r"one input.*a batch of 2; pass several inputs as a list"):
             read()
 

@@ -149,8 +149,8 @@ def test_an_attention_apart_gives_what_it_gives_whole(named: dict[str, Any], mas
         given = [(x, key, value), (x, x, x), (x, key, key)] if attention.kdim == DIM else [(x, key, value)]
         for several in given:
             if not attention.batch_first:
-                turned = {id(each): each.transpose(0, 1) for each in several}
-                several = tuple(turned[id(each)] for each in several)
+                turned = {id(entry): entry.transpose(0, 1) for entry in several}
+                several = tuple(turned[id(entry)] for entry in several)
             for wanted in ({"need_weights": False}, {}, {"average_attn_weights": False}):
                 whole = attention(*several, **masked, **wanted)  # with gradients: no fused path
                 calls: list[Tensor] = []

@@ -24,8 +24,8 @@ EVERYTHING = {"feed_forward": 0.0, "layer 2 attention": 0.5, "norms": 0, "positi
 
 def _loaded(family: str) -> tuple[td.Checkpoint, Any, dict[str, Tensor]]:
     network, half = network_of(family)
-    own = half_of_network(network, half)
-    return td.load(network, half=half), own, inputs_of(own)
+    direct = half_of_network(network, half)
+    return td.load(network, half=half), direct, inputs_of(direct)
 
 
 def _output(network: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
@@ -51,7 +51,7 @@ def test_nothing_is_left_behind(family: str, fails: bool) -> None:
     ckpt, network, inputs = _loaded(family)
     network.train()
     weights = {name: (tensor.data_ptr(), tensor.clone()) for name, tensor in network.state_dict().items()}
-    before, hooks, own = _hooks(network), [sorted(vars(module)) for module in network.modules()], network.training
+    before, hooks, direct = _hooks(network), [sorted(vars(module)) for module in network.modules()], network.training
     network.eval()
     plain = _output(network, inputs)
     network.train()
@@ -63,7 +63,7 @@ def test_nothing_is_left_behind(family: str, fails: bool) -> None:
                 raise RuntimeError("in the middle of it")
     except RuntimeError:
         pass
-    assert network.training == own
+    assert network.training == direct
     assert _hooks(network) == before
     assert [sorted(vars(module)) for module in network.modules()] == hooks
     for name, tensor in network.state_dict().items():
@@ -260,7 +260,7 @@ def test_without_norms_llama_is_its_matrices_alone() -> None:
     ckpt, network, inputs = _loaded("llama")
     one = {"input_ids": inputs["input_ids"][:, :1]}
     with ckpt.varied({"norms": 0, "final_norm": 0}):
-        found = ckpt.states(one)
+        traced_states = ckpt.states(one)
     x = network.embed_tokens.weight[one["input_ids"][0]]
     with torch.no_grad():
         for block in network.layers:
@@ -268,9 +268,9 @@ def test_without_norms_llama_is_its_matrices_alone() -> None:
             x = x + block.self_attn.o_proj(value)
             gate, up = block.mlp.gate_proj(x), block.mlp.up_proj(x)
             x = x + block.mlp.down_proj(nn.functional.silu(gate) * up)
-    torch.testing.assert_close(found.feed_forward[-1], x, rtol=1e-4, atol=1e-4 * float(x.abs().max()))
-    assert found.final_norm is not None
-    torch.testing.assert_close(found.final_norm, found.feed_forward[-1], rtol=0, atol=0)
+    torch.testing.assert_close(traced_states.feed_forward[-1], x, rtol=1e-4, atol=1e-4 * float(x.abs().max()))
+    assert traced_states.final_norm is not None
+    torch.testing.assert_close(traced_states.final_norm, traced_states.feed_forward[-1], rtol=0, atol=0)
 
 
 WITH_POSITIONS = sorted(set(FAMILIES) - {"beit"})
@@ -281,7 +281,7 @@ WITH_POSITIONS = sorted(set(FAMILIES) - {"beit"})
 def test_without_positions_the_last_token_does_not_know_the_order_of_the_others(family: str) -> None:
     ckpt, _, inputs = _loaded(family)
     other = _reordered(inputs)
-    one, two = (_first_block(ckpt, each) for each in (inputs, other))
+    one, two = (_first_block(ckpt, entry) for entry in (inputs, other))
     size = float(one[0].abs().max())
     if family not in ("whisper", "siglip-vision", "clip-vision"):  # convolutions, and pixels that make patches
         assert float((one[0][_LAST] - two[0][_LAST]).abs().max()) > 1e-4 * size
@@ -325,7 +325,9 @@ def queries_of(family: str, network: Any) -> list[Tensor]:
     """Weights and biases of all queries, views that can be scaled in place."""
     if family == "gpt2":
         width = network.config.n_embd
-        return [each[..., :width] for block in network.h for each in (block.attn.c_attn.weight, block.attn.c_attn.bias)]
+        return [
+            entry[..., :width] for block in network.h for entry in (block.attn.c_attn.weight, block.attn.c_attn.bias)
+        ]
     ending = {"bert": "self.query", "t5": "SelfAttention.q"}.get(family, "self_attn.q_proj")
     return [
         tensor for name, module in network.named_modules() if name.endswith(ending) for tensor in module.parameters()

@@ -150,9 +150,9 @@ def test_the_extra_is_named_when_a_built_in_model_is_absent(monkeypatch: pytest.
 
 def test_a_trained_network_without_a_tokenizer_cannot_read_text(tiny: Any) -> None:
     checkpoint = load(tiny.folder("gpt2"))
-    with pytest.raises(CheckpointError, match="expected a tokenizer beside the trained weights, got none") as told:
+    with pytest.raises(CheckpointError, match="expected a tokenizer beside the trained weights, got none") as raised:
         checkpoint.encode("hello")
-    assert "write one into the folder with tokenizer.save_pretrained(folder)" in str(told.value)
+    assert "write one into the folder with tokenizer.save_pretrained(folder)" in str(raised.value)
     assert td.trace(checkpoint, [5, 9, 33]).token_text.values.tolist() == [["<id 5>", "<id 9>", "<id 33>"]]
 
 

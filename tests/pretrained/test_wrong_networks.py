@@ -104,7 +104,8 @@ class Learned(Attention):
 
     def mixed(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         k, v = (
-            torch.cat((one.expand(len(q), -1, -1, -1), own), 2) for one, own in zip(self.before, (k, v), strict=True)
+            torch.cat((one.expand(len(q), -1, -1, -1), direct), 2)
+            for one, direct in zip(self.before, (k, v), strict=True)
         )
         return super().mixed(q, k, v)
 
@@ -385,7 +386,10 @@ def test_buffers_that_a_network_writes_into_are_put_back(dtype: torch.dtype) -> 
     attentions = [block.mixer for block in network.blocks]
 
     def remembered() -> list[tuple[Tensor, Tensor, int, Tensor]]:
-        return [(own.largest.clone(), own.counts.clone(), own.calls, own.last.clone()) for own in attentions]
+        return [
+            (attention.largest.clone(), attention.counts.clone(), attention.calls, attention.last.clone())
+            for attention in attentions
+        ]
 
     before, prompts = remembered(), [[5, 9, 33, 21], [7, 2, 8, 30], [1, 3, 39, 4]]
     expected = by_hooks(copy.deepcopy(network), PROMPT)
@@ -399,7 +403,7 @@ def test_buffers_that_a_network_writes_into_are_put_back(dtype: torch.dtype) -> 
         assert kept[2] == now[2]
         assert all(torch.equal(*pair) for pair in zip((*kept[:2], kept[3]), (*now[:2], now[3]), strict=True))
     network(PROMPT[None])
-    assert [own.calls for own in attentions] == [2, 2, 2]
+    assert [attention.calls for attention in attentions] == [2, 2, 2]
 
 
 class SelfAndCross(nn.Module):

@@ -146,7 +146,7 @@ def test_what_is_zero_is_said_of_the_part_that_is(stored: bool, tmp_path: Path) 
     table = td.audit(checkpoint)
     assert table.V_rank.sel(layer=2) == 0
     assert table.ov_norm.sel(layer=2) == 0
-    words = " ".join(each.text for each in td.compare(whole, checkpoint, texts=prompts).sentences)
+    words = " ".join(sentence.text for sentence in td.compare(whole, checkpoint, texts=prompts).sentences)
     assert "the first difference is in the attention of layer 2" in words
 
 
@@ -170,10 +170,10 @@ def test_blocks_that_were_added_and_do_nothing_yet_are_layers() -> None:
     grown = copy.deepcopy(whole)
     grown.layers.insert(2, added)
     grown.config.num_hidden_layers += 1
-    found = td.load(grown)
-    assert [layer.residual for layer in found.layout.layers] == [first.layout.layers[0].residual] * 4
-    assert torch.equal(found.states(prompt).feed_forward, states[[0, 1, 2, 2, 3]])
-    assert td.audit(found).V_rank.values.tolist()[2] == 0
+    loaded = td.load(grown)
+    assert [layer.residual for layer in loaded.layout.layers] == [first.layout.layers[0].residual] * 4
+    assert torch.equal(loaded.states(prompt).feed_forward, states[[0, 1, 2, 2, 3]])
+    assert td.audit(loaded).V_rank.values.tolist()[2] == 0
 
 
 def test_queries_that_are_equal_to_keys_are_read_from_their_own_module() -> None:
@@ -199,7 +199,7 @@ class _Rooted(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         normed = self.norm(x)
         q, k = self.query(normed).chunk(2, dim=-1)
-        q, k, v = (each.unflatten(-1, (2, 8)).transpose(1, 2) for each in (q, k, self.value(normed)))
+        q, k, v = (entry.unflatten(-1, (2, 8)).transpose(1, 2) for entry in (q, k, self.value(normed)))
         seen = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(seen.transpose(1, 2).flatten(2))
         return x + self.mlp(x * self.gain.sqrt())
@@ -222,7 +222,7 @@ def test_a_network_that_does_not_run_with_random_weights_runs_with_its_own() -> 
     torch.manual_seed(4)
     network = _Own().eval()
     _zero(network.blocks[1].get_submodule("out"))
-    found = td.load(network, inputs=lambda count: {"ids": torch.randint(0, 31, (count, 6))})
-    assert [layer.problem for layer in found.layout.layers] == ["", ""]
-    assert [layer.parts for layer in found.layout.layers] == [("out", "mlp")] * 2
+    loaded = td.load(network, inputs=lambda count: {"ids": torch.randint(0, 31, (count, 6))})
+    assert [layer.problem for layer in loaded.layout.layers] == ["", ""]
+    assert [layer.parts for layer in loaded.layout.layers] == [("out", "mlp")] * 2
     assert not bool(network.blocks[1].get_parameter("out.weight").any())

@@ -154,32 +154,32 @@ def whole(files: dict[str, bytes]) -> bool:
 
 def check_killed(name: str, old: dict[str, bytes]) -> str:
     """What a kill left: "old", "new", or "between" where a journal lets the next run complete it."""
-    found = tree(Path("o"))
+    result = tree(Path("o"))
     if name == "convert":
-        kept = {at: found.get(at) for at in old}
+        kept = {at: result.get(at) for at in old}
         assert kept == old, "the older conversion"
-        return "new" if any(at.startswith("gguf/new-") for at in found) else "old"
-    visible = {at: text for at, text in found.items() if not at.startswith(".")}
-    ours = {at: text for at, text in visible.items() if not at.startswith("seed-1/") and ".partial-" not in at}
-    assert {at: ours.get(at) for at in old if at.startswith("seed-0/")} == {
+        return "new" if any(at.startswith("gguf/new-") for at in result) else "old"
+    visible = {at: text for at, text in result.items() if not at.startswith(".")}
+    actual = {at: text for at, text in visible.items() if not at.startswith("seed-1/") and ".partial-" not in at}
+    assert {at: actual.get(at) for at in old if at.startswith("seed-0/")} == {
         at: text for at, text in old.items() if at.startswith("seed-0/")
     }, "the model learned before"
-    if ours == old:
+    if actual == old:
         return "old"
-    if whole(ours):
+    if whole(actual):
         return "new"
-    assert any(Path().glob(".o.partial-*/journal.json")), f"a mixture: {sorted(ours)}"
+    assert any(Path().glob(".o.partial-*/journal.json")), f"a mixture: {sorted(actual)}"
     return "between"
 
 
 def check_next(name: str, new: dict[str, bytes]) -> None:
     """The next run has succeeded, cleared up, and left what it would have left without the kill."""
     assert not [path for path in Path().rglob(".*") if ".partial-" in path.name], "remains"
-    found = tree(Path("o"))
+    result = tree(Path("o"))
     same = {at for at in new if at.endswith((".npz", ".safetensors", ".toml"))}
-    assert {at: found.get(at) for at in same} == {at: new[at] for at in same}
-    assert set(found) - _notes(found) == set(new) - _notes(new)
-    assert name == "convert" or whole(found)
+    assert {at: result.get(at) for at in same} == {at: new[at] for at in same}
+    assert set(result) - _notes(result) == set(new) - _notes(new)
+    assert name == "convert" or whole(result)
 
 
 def _notes(files: dict[str, bytes]) -> set[str]:

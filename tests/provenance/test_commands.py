@@ -63,10 +63,10 @@ def test_foreign_files_in_the_way_are_named_before_anything_is_computed(
         arguments = [*commands[command][:-1], str(out)]
         put(out / name)
         assert call(arguments) == 2
-        said = capsys.readouterr().err
-        assert "--out: expected no file in the way" in said
-        assert str(out / name) in said
-        assert len(said.splitlines()) == 1
+        printed = capsys.readouterr().err
+        assert "--out: expected no file in the way" in printed
+        assert str(out / name) in printed
+        assert len(printed.splitlines()) == 1
         assert tree(out) == {name: b"mine"}
     assert call([*arguments, "--overwrite"]) == 0
 
@@ -129,9 +129,9 @@ def test_a_full_disk_is_one_line_and_the_older_results_stay(
     monkeypatch.setattr(Path, "write_text", full)
     capsys.readouterr()
     assert call(commands[command]) == 1
-    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
-    assert len(said) == 1
-    assert "expected room for the results, got no space left on device" in said[0]
+    sentences = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
+    assert len(sentences) == 1
+    assert "expected room for the results, got no space left on device" in sentences[0]
     assert tree(Path("o")) == before
     assert not [path for path in Path().iterdir() if path.name.startswith(".")]
 

@@ -27,8 +27,8 @@ def test_a_killed_command_leaves_whole_results_and_the_next_one_succeeds(
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["kills"] == kills
-    assert found["steps"] > 10
-    assert {"old"} <= set(found["left"]) <= {"old", "new", "between"}
-    print(found)
+    record = json.loads(done.stdout.splitlines()[-1])
+    assert record["kills"] == kills
+    assert record["steps"] > 10
+    assert {"old"} <= set(record["left"]) <= {"old", "new", "between"}
+    print(record)

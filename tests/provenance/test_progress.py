@@ -19,21 +19,21 @@ from tokendynamics.provenance.progress import bar, reporting, silent, tracked
 
 @pytest.mark.slow
 def test_every_long_function_tells_the_same_three_things() -> None:
-    told: list[tuple[float, float, str]] = []
+    message: list[tuple[float, float, str]] = []
 
     def note(done: float, total: float, what: str) -> None:
-        told.append((done, total, what))
+        message.append((done, total, what))
 
     td.diagnose("random:distilgpt2", ["a text", "another"], layers=[1, 3], progress=note)
-    assert told == [
+    assert message == [
         *((done, 2, "following the tokens") for done in range(3)),
         *((done, 2, "auditing the weights") for done in range(3)),
     ]
-    told.clear()
+    message.clear()
     flow = td.Flow(td.Attention([[1.0]], [[-1.0]]), td.Free())
     td.simulate(flow, [[1.0]], [0.0, 0.5, 1.0], progress=note)
-    assert {(total, what) for _, total, what in told} == {(1.0, "simulating")}
-    assert told[-1][0] == 1.0
+    assert {(total, what) for _, total, what in message} == {(1.0, "simulating")}
+    assert message[-1][0] == 1.0
 
 
 _DRAWS = """
@@ -54,20 +54,20 @@ print(random.random(), np.random.rand(), torch.rand(1).item(), "rich" in sys.mod
 @pytest.mark.slow
 def test_a_bar_leaves_all_random_numbers_as_they_were() -> None:
     """In a process of its own: what is imported for the bar, once, drew from Python's generator."""
-    found = {}
+    by_name = {}
     for kind in ("bar", "none"):
         done = subprocess.run([sys.executable, "-c", _DRAWS, kind], capture_output=True, text=True, check=True)
-        *found[kind], imported = done.stdout.split()
+        *by_name[kind], imported = done.stdout.split()
         assert (imported == "True") == (kind == "bar")
-    assert found["bar"] == found["none"]
+    assert by_name["bar"] == by_name["none"]
 
 
 def test_work_that_is_broken_off_reports_no_further() -> None:
-    told: list[float] = []
-    for item in tracked(range(5), lambda done, total, what: told.append(done), "work"):
+    message: list[float] = []
+    for item in tracked(range(5), lambda done, total, what: message.append(done), "work"):
         if item == 2:
             break
-    assert told == [0, 1, 2]
+    assert message == [0, 1, 2]
 
 
 def test_false_is_silence(capsys: pytest.CaptureFixture[str]) -> None:

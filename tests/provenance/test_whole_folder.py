@@ -81,16 +81,16 @@ def test_files_of_others_stay_with_their_identity(
     journalled(one_by_one)
     out = tmp_path / "out"
     write(out, "old")
-    mine = out / foreign
-    mine.parent.mkdir(parents=True, exist_ok=True)
-    mine.write_text("mine")
+    actual = out / foreign
+    actual.parent.mkdir(parents=True, exist_ok=True)
+    actual.write_text("mine")
     (out / "empty folder").mkdir()
     (out / "link").symlink_to("nowhere")
-    before = mine.stat()
+    before = actual.stat()
     write(out, "new")
     assert (out / "numbers.txt").read_text() == "new"
-    assert mine.read_text() == "mine"
-    assert (mine.stat().st_ino, mine.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert actual.read_text() == "mine"
+    assert (actual.stat().st_ino, actual.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
     assert (out / "empty folder").is_dir()
     assert (out / "link").readlink() == Path("nowhere")
 
@@ -244,11 +244,11 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new_results_and_the_next_run_c
             except Killed:
                 killed = True
         new = {name.replace("old", "new"): text.replace("old", "new") for name, text in old.items()}
-        found = without(tree(out), "manifest.json")
-        assert {name: text for name, text in found.items() if text == "mine"} == {
+        result = without(tree(out), "manifest.json")
+        assert {name: text for name, text in result.items() if text == "mine"} == {
             name: text for name, text in old.items() if text == "mine"
         }
-        outcomes.add("old" if found == old else "new" if found == new else "between")
+        outcomes.add("old" if result == old else "new" if result == new else "between")
         # Completing first, as every command does before it looks at the folder.
         whole_folder.check_free(out, ("numbers.txt", "data.zarr"), WRITER)
         assert without(tree(out), "manifest.json") in (old, new)
@@ -279,9 +279,9 @@ def test_a_full_disk_is_one_line_and_leaves_the_old_results(tmp_path: Path) -> N
         OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)),
         RuntimeError("Unable to flush: write failed, errno = 28, error message = 'No space left on device'"),
     ):
-        with pytest.raises(StorageError, match=r"expected room for the results, got .*; free space") as told:
+        with pytest.raises(StorageError, match=r"expected room for the results, got .*; free space") as raised:
             broken_off(out, error)
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(raised.value)
         with pytest.raises(StorageError), whole_file(tmp_path / "file.txt"):
             raise error
         assert tree(out) == before
@@ -387,7 +387,7 @@ def test_a_file_is_the_older_or_the_newer_one_and_remains_are_cleared(
         with whole_file(path) as made:
             made.write_text("newer")
         assert tree(tmp_path) == {"deep/page.html": "newer"}
-        assert [found.name for found in path.parent.iterdir()] == ["page.html"]
+        assert [entry.name for entry in path.parent.iterdir()] == ["page.html"]
         number += 1
         if ended:
             break

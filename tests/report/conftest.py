@@ -118,16 +118,16 @@ def _deeper(prompts: list[str], pairs: bool) -> Deeper:
     """Two variants over 150 passes: E halves every 4 of them in one; the other ends after pass 20."""
     steps, by_prompt, by_variant = np.arange(151), ("variant", "prompt", "pass"), ("variant", "pass")
     fall = np.stack([0.5 ** (steps / 4), np.where(steps <= 20, 0.9 * 0.99**steps, np.nan)])
-    each = fall[:, None] * np.linspace(0.5, 1.5, len(prompts))[:, None]
+    entry = fall[:, None] * np.linspace(0.5, 1.5, len(prompts))[:, None]
     share = fall if pairs and len(prompts) > 1 else np.full_like(fall, np.nan)
     estimates, both = ("variant", "estimate"), ("variant", "decoded_pass")
     variables: dict[str, Any] = {
-        "consensus": (by_prompt, each if pairs else np.zeros_like(each)),
-        "log_norm": (by_prompt, np.where(np.isnan(each), np.nan, 0.0)),
+        "consensus": (by_prompt, entry if pairs else np.zeros_like(entry)),
+        "log_norm": (by_prompt, np.where(np.isnan(entry), np.nan, 0.0)),
         "consensus_within": (by_variant, 1 - share),
         "share_common": (by_variant, 0 * share),
         "share_own": (by_variant, 0.5 * share),
-        "median_consensus": (by_variant, np.median(each, axis=1) if pairs else np.zeros_like(fall)),
+        "median_consensus": (by_variant, np.median(entry, axis=1) if pairs else np.zeros_like(fall)),
         "median_half_life": (estimates, [[4.0, 4.0, 4.0], [68.97, 60.0, np.inf]]),
         "median_collapse_pass": (estimates, [[40.0] * 3, [697.0, 600.0, np.inf]]),
         "fit_first": ("variant", [4, 1]),
@@ -366,8 +366,8 @@ def hostile() -> str:
 @pytest.fixture(scope="session")
 def defined_page() -> str:
     """The report of a model whose A exists, with friendly names."""
-    found = synthetic(layers=6, heads=4, prompts=2, grouped=False)
-    return page_of(replace(found, model=found.model | {"name": "friendly", "random_seed": 7}))
+    result = synthetic(layers=6, heads=4, prompts=2, grouped=False)
+    return page_of(replace(result, model=result.model | {"name": "friendly", "random_seed": 7}))
 
 
 @pytest.fixture(scope="session")

@@ -48,9 +48,9 @@ def table_of(page: str, figure: str) -> list[list[str]]:
 
 def saved(page: str, name: str) -> list[list[str]]:
     """The rows of the CSV that a page offers under a name, the heads first."""
-    found = re.search(rf'href="data:text/csv;charset=utf-8,([^"]*)" download="{name}.csv"', page)
-    assert found is not None
-    return list(csv.reader(io.StringIO(unquote(found[1]))))
+    match = re.search(rf'href="data:text/csv;charset=utf-8,([^"]*)" download="{name}.csv"', page)
+    assert match is not None
+    return list(csv.reader(io.StringIO(unquote(match[1]))))
 
 
 def value_of(text: str) -> float:

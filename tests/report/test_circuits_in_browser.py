@@ -26,8 +26,8 @@ TASK = PairTask(random_functional(3, seed=1), positions=4)
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     model = mixture(TASK)
-    found = evidence(model, TASK, samples=100, resamples=20)
-    path: Path = write(evidence_report(model, found, {}, []), tmp_path_factory.mktemp("page") / "report.html")
+    result = evidence(model, TASK, samples=100, resamples=20)
+    path: Path = write(evidence_report(model, result, {}, []), tmp_path_factory.mktemp("page") / "report.html")
     return path.as_uri()
 
 
@@ -58,9 +58,9 @@ def test_nothing_is_requested_and_nothing_is_complained_about(opened: Any) -> No
 def test_the_cell_under_the_pointer_tells_its_place_and_number(opened: Any) -> None:
     model = mixture(TASK)
     value = float(model.qk[0, 2, 1])
-    said = point_at(opened, 0, column=2, row=1, size=7)
-    assert said.startswith("category 2, category 3: ")
-    assert float(said.rpartition(" ")[2].replace("−", "-")) == pytest.approx(value, rel=1e-3)
+    text = point_at(opened, 0, column=2, row=1, size=7)
+    assert text.startswith("category 2, category 3: ")
+    assert float(text.rpartition(" ")[2].replace("−", "-")) == pytest.approx(value, rel=1e-3)
     # Head 2 attends to the previous position: sender 1, receiver 2.
     assert point_at(opened, 2, column=4, row=3, size=7) == "position 1, position 2: 1"
 
@@ -104,10 +104,10 @@ def test_on_a_phone_every_drawing_fits_and_a_tap_tells_the_number(opened: Any) -
     """
     with on_a_phone(opened):
         assert opened.execute_script(script) == [[["narrow"], 0]] * 4
-        said = opened.execute_script(TAP, 2, 1, 7)
+        text = opened.execute_script(TAP, 2, 1, 7)
     model = mixture(TASK)
-    assert said.startswith("category 2, category 3: ")
-    assert float(said.rpartition(" ")[2].replace("−", "-")) == pytest.approx(float(model.qk[0, 2, 1]), rel=1e-3)
+    assert text.startswith("category 2, category 3: ")
+    assert float(text.rpartition(" ")[2].replace("−", "-")) == pytest.approx(float(model.qk[0, 2, 1]), rel=1e-3)
     assert [shown for shown, _ in opened.execute_script(script)] == [["wide"]] * 4
 
 

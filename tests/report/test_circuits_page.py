@@ -108,9 +108,9 @@ def value(text: str) -> float:
 
 
 def drawing(page: str, ident: str) -> ElementTree.Element:
-    found = re.search(rf'<figure id="{ident}">\s*<div class="drawing">(<svg.*?</svg>)', page, re.DOTALL)
-    assert found is not None
-    return ElementTree.fromstring(found[1])  # noqa: S314  # our own page
+    match = re.search(rf'<figure id="{ident}">\s*<div class="drawing">(<svg.*?</svg>)', page, re.DOTALL)
+    assert match is not None
+    return ElementTree.fromstring(match[1])  # noqa: S314  # our own page
 
 
 @pytest.mark.few(2)
@@ -289,18 +289,18 @@ def test_the_distribution_of_the_starts_is_stated(scale: Any, words: str) -> Non
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.usefixtures("unchecked")
 def test_stalls_are_shown_per_token() -> None:
-    found = survey("3.2", categories=2, positions=3, starts=1)
-    rows = table(page_of(landscape_report(found, MANIFEST, [])), "stalls-section")
+    landscape_survey = survey("3.2", categories=2, positions=3, starts=1)
+    rows = table(page_of(landscape_report(landscape_survey, MANIFEST, [])), "stalls-section")
     assert [value(row[0]) for row in rows] == [2.0, 4.0, 6.0]
-    assert [value(row[1]) for row in rows] == pytest.approx([one.loss / 2 for one in found.stalls], rel=1e-3)
+    assert [value(row[1]) for row in rows] == pytest.approx([one.loss / 2 for one in landscape_survey.stalls], rel=1e-3)
     # T of two equal categories: the loss per token of always saying the mean.
     assert value(rows[2][1]) == pytest.approx(0.5, rel=1e-3)
 
 
 def test_a_run_that_broke_off_at_once_still_makes_a_page(task: PairTask) -> None:
     record = replace(learn(task, "solution-1", batch=20, steps=1, inner=1), losses=(), final_loss=float("nan"))
-    said = evidence(record.transformer, task, samples=60, resamples=20)
-    page = page_of(learning_report([record], [said], MANIFEST, []))
+    text = evidence(record.transformer, task, samples=60, resamples=20)
+    page = page_of(learning_report([record], [text], MANIFEST, []))
     assert "undefined" in page
     assert ">nan<" not in page
 
@@ -418,8 +418,8 @@ def test_a_page_on_a_transformer_states_its_task_and_what_interaction_is(
 )
 @pytest.mark.usefixtures("undrawn")
 def test_a_page_on_a_landscape_states_its_task_and_defines_T(section: Section, predicted: str) -> None:
-    found = survey(section, law=[0.5, 0.3, 0.2], positions=3, starts=1, budget=5)
-    page = unescape(page_of(landscape_report(found, MANIFEST, [])))
+    landscape_survey = survey(section, law=[0.5, 0.3, 0.2], positions=3, starts=1, budget=5)
+    page = unescape(page_of(landscape_report(landscape_survey, MANIFEST, [])))
     assert predicted in page
     assert "N = 3 categories with probabilities 0.5, 0.3, 0.2 and independent, M = 3 positions" in page
     assert ("the loss per token of always predicting the mean" in page) == (section != "3.3")

@@ -22,19 +22,19 @@ def found() -> Diagnosis:
     return synthetic(layers=2, heads=2, prompts=3)
 
 
-def _with_table(found: Diagnosis, **changes: Any) -> Diagnosis:
-    assert isinstance(found.deeper, Deeper)
-    return replace(found, deeper=replace(found.deeper, table=found.deeper.table.assign(changes)))
+def _with_table(result: Diagnosis, **changes: Any) -> Diagnosis:
+    assert isinstance(result.deeper, Deeper)
+    return replace(result, deeper=replace(result.deeper, table=result.deeper.table.assign(changes)))
 
 
-def parts_of(found: Diagnosis) -> Section:
-    made = section(found)
+def parts_of(result: Diagnosis) -> Section:
+    made = section(result)
     assert made is not None
     return made
 
 
-def _figures(found: Diagnosis) -> tuple[Figure, ...]:
-    return parts_of(found).variants
+def _figures(result: Diagnosis) -> tuple[Figure, ...]:
+    return parts_of(result).variants
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -55,8 +55,8 @@ def test_the_tables_of_the_figures_hold_the_datasets_numbers(found: Diagnosis) -
     table = found.deeper.table
     for row in table_of(page, "deeper-consensus"):
         at = table.isel({"pass": int(row[0])})
-        each = [(at.median_consensus, at.consensus.min("prompt"), at.consensus.max("prompt"))]
-        wanted = [float(part[place]) for place in range(2) for part in each[0]]
+        entry = [(at.median_consensus, at.consensus.min("prompt"), at.consensus.max("prompt"))]
+        wanted = [float(part[place]) for place in range(2) for part in entry[0]]
         wanted[3:] = [np.nan] * 3 if np.isnan(wanted[3]) else wanted[3:]
         assert close(row[1:], np.array(wanted))
     for name, values in (("kappa", 1 - table.consensus_within), ("own", table.share_own)):
@@ -150,10 +150,10 @@ def test_without_texts_there_is_no_table_of_them(found: Diagnosis) -> None:
 
 
 def test_of_one_prompt_there_is_no_kappa_to_draw() -> None:
-    consensus, kappa, own = _figures(synthetic(layers=2, heads=2, prompts=1))
+    consensus, kappa, direct = _figures(synthetic(layers=2, heads=2, prompts=1))
     assert consensus.svg
     assert "bands" not in consensus.caption
-    for figure in (kappa, own):
+    for figure in (kappa, direct):
         assert not figure.svg
         assert figure.caption == "Not plotted because κ and the shares need two prompts."
     (consensus, *_) = _figures(synthetic(layers=2, heads=2, prompts=1, pairs=False))

@@ -65,7 +65,7 @@ def test_numbers_of_the_figures_are_those_of_the_tables(found: Diagnosis) -> Non
     np.testing.assert_allclose([float(row[2]) for row in rows], table.similarity[1:].median("direction"))
     _, *rows = saved(page, "directions-writers-text")
     np.testing.assert_allclose(
-        [[float(each) for each in row[1:]] for row in rows], table.written[1:, -1].mean("direction")
+        [[float(entry) for entry in row[1:]] for row in rows], table.written[1:, -1].mean("direction")
     )
     _, *rows = saved(page, "directions-sources-common")
     assert [float(row[2]) for row in rows[:6]] == pytest.approx([0.1, 0.1, 0.1, 0.1, 0.7, -0.1])
@@ -105,4 +105,4 @@ def test_what_is_missing_is_said_with_its_reason(found: Diagnosis) -> None:
 def test_a_direction_to_which_no_attention_adds_has_no_sources(found: Diagnosis) -> None:
     given = section(replace(found, sources=sources().assign(added=-sources().added)))
     assert given is not None
-    assert [each.drawn is None for each in given.variants] == [False, False, True, True]
+    assert [variant.drawn is None for variant in given.variants] == [False, False, True, True]

@@ -167,14 +167,14 @@ def words(browser: Any, ident: str) -> str:
 def test_each_control_changes_what_moves_and_what_is_said(opened: Any) -> None:
     asked(opened, "hook.set({preset: 'one-cluster'})")
     asked(opened, "hook.seek(120)")
-    before, said = asked(opened, "hook.state()"), words(opened, "summary")
-    assert "draw together" in said
+    before, text = asked(opened, "hook.state()"), words(opened, "summary")
+    assert "draw together" in text
     for changes in ({"beta": 6}, {"mask": "causal"}, {"weights": "linear"}, {"weights": "exponential"}, {"tokens": 7}):
         asked(opened, "hook.set({preset: 'one-cluster', ...arguments[0]})", changes)
         asked(opened, "hook.seek(120)")
         after = asked(opened, "hook.state()")
         assert after["states"] != before["states"]
-        assert words(opened, "summary") != said
+        assert words(opened, "summary") != text
     asked(opened, "hook.set({preset: 'rotary', positions: 'off'})")
     asked(opened, "hook.seek(300)")
     shrunk = asked(opened, "hook.state()")
@@ -424,8 +424,8 @@ def test_each_step_of_the_tour_claims_what_its_control_does(opened: Any) -> None
         assert words(opened, "tour-place") == f"Step {place + 1} of 8"
         assert len(opened.find_elements("css selector", ".pointed")) == 1
         assert opened.find_element("id", "tour-back").is_enabled() == (place > 0)
-        before, said = asked(opened, "hook.measure(arguments[0])", step["measure"]), words(opened, "tour-seen")
-        assert said.startswith("Now: ")
+        before, text = asked(opened, "hook.measure(arguments[0])", step["measure"]), words(opened, "tour-seen")
+        assert text.startswith("Now: ")
         assert words(opened, "tour-text") == step["text"]
         asked(opened, "hook.set(arguments[0])", {step["control"]: step["trial"]})
         after = asked(opened, "hook.measure(arguments[0])", step["measure"])
@@ -434,7 +434,7 @@ def test_each_step_of_the_tour_claims_what_its_control_does(opened: Any) -> None
             assert after == pytest.approx(before, rel=0.1, abs=1e-9)
             continue
         assert after > 1.5 * before if step["claim"] == "more" else after < before / 1.5
-        assert words(opened, "tour-seen").startswith(f"Before: {said.removeprefix('Now: ')} Now: ")
+        assert words(opened, "tour-seen").startswith(f"Before: {text.removeprefix('Now: ')} Now: ")
     opened.find_element("id", "tour-next").click()
     assert opened.execute_script("return document.getElementById('tour').hidden")
 

@@ -110,9 +110,9 @@ FIGURES = (
 @pytest.mark.few(5)
 @pytest.mark.parametrize("figure", FIGURES)
 def test_each_figure_draws_something(opened: Any, figure: str) -> None:
-    found = picture(opened, f"#{figure} svg")
-    assert found["colours"] > 20
-    assert found["drawn"] > 0.02
+    result = picture(opened, f"#{figure} svg")
+    assert result["colours"] > 20
+    assert result["drawn"] > 0.02
 
 
 def test_figures_and_tables_are_there_without_scripts(browser: Any, address: str) -> None:
@@ -305,14 +305,14 @@ return [...document.querySelectorAll(".drawing svg")].filter((svg) => svg.checkV
 
 def test_every_figure_fits_a_phone_and_its_letters_can_be_read(opened: Any) -> None:
     with on_a_phone(opened):
-        found = opened.execute_script(SIZES)
-    assert len(found) == 13
-    for each in found:
-        assert each["left"] >= 0, each
-        assert each["right"] <= PHONE, each
-        assert not each["scrolls"], each
-        assert each["letters"] >= (6 if each["name"].startswith("weights") else 10), each
-        assert each["outside"] == [], each
+        shown = opened.execute_script(SIZES)
+    assert len(shown) == 13
+    for entry in shown:
+        assert entry["left"] >= 0, entry
+        assert entry["right"] <= PHONE, entry
+        assert not entry["scrolls"], entry
+        assert entry["letters"] >= (6 if entry["name"].startswith("weights") else 10), entry
+        assert entry["outside"] == [], entry
 
 
 def test_a_drawing_is_saved_whole_and_a_table_with_every_digit(opened: Any, tmp_path: Path) -> None:

@@ -22,9 +22,9 @@ def found() -> Diagnosis:
     return synthetic(layers=3, heads=2)
 
 
-def _with_table(found: Diagnosis, **changes: Any) -> Diagnosis:
-    assert isinstance(found.levers, Levers)
-    return replace(found, levers=replace(found.levers, table=found.levers.table.assign(changes)))
+def _with_table(result: Diagnosis, **changes: Any) -> Diagnosis:
+    assert isinstance(result.levers, Levers)
+    return replace(result, levers=replace(result.levers, table=result.levers.table.assign(changes)))
 
 
 def test_the_trials_stand_in_a_table_with_their_intervals(found: Diagnosis) -> None:

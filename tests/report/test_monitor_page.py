@@ -30,13 +30,13 @@ MAPS = {"consensus-map": "consensus_relative", "cos2-map": "centred_cos2", "comm
 
 
 def series_of(*looks: Look, **facts: Any) -> Series:
-    found = Series(
+    result = Series(
         {"model": "a network", "every": 500, **facts},
         [["prompt 1", "one text"], ["prompt 2", "another"], ["prompt 3", "a third"]],
     )
-    for each in looks:
-        found.add(each)
-    return found
+    for entry in looks:
+        result.add(entry)
+    return result
 
 
 def findings(page: str, part: str = '<ol class="findings">') -> list[str]:
@@ -45,9 +45,9 @@ def findings(page: str, part: str = '<ol class="findings">') -> list[str]:
 
 
 def answer(page: str) -> str:
-    found = re.search(r'<p class="answer"><strong>(.*?)</strong>', page)
-    assert found is not None
-    return unescape(found[1])
+    match = re.search(r'<p class="answer"><strong>(.*?)</strong>', page)
+    assert match is not None
+    return unescape(match[1])
 
 
 @pytest.fixture(scope="module")
@@ -65,13 +65,13 @@ def page(monitor: Monitor) -> str:
 
 def test_a_training_that_collapses_is_said_to(monitor: Monitor, page: str) -> None:
     assert answer(page) == "Consensus"
-    said = findings(page)
-    assert said[0].startswith(
+    sentences = findings(page)
+    assert sentences[0].startswith(
         "At step 30 the state after the last layer is consensus, with a within-text similarity κ′ of 1.00 (90 % CI 0.9"
     )
-    assert "at step 1 (6 texts)." in said[0]
-    assert said[-len(monitor.changes) :] == [line[0].upper() + line[1:] + "." for line in monitor.changes]
-    assert "changes in 4 measurements from step 1 to step 30" in said[-len(monitor.changes) - 1]
+    assert "at step 1 (6 texts)." in sentences[0]
+    assert sentences[-len(monitor.changes) :] == [line[0].upper() + line[1:] + "." for line in monitor.changes]
+    assert "changes in 4 measurements from step 1 to step 30" in sentences[-len(monitor.changes) - 1]
     assert "No layer changed" not in page
 
 
@@ -143,7 +143,7 @@ def test_a_map_has_every_number_and_a_colour_for_each_class(ident: str, monitor:
     assert [int(row[0]) for row in rows] == monitor.dataset.step.values.tolist()
     for row, line in zip(rows, values.values, strict=True):
         assert close(row[1:], line)
-    kept = np.array([[float(each) for each in row[1:]] for row in saved(page, ident)[1:]])
+    kept = np.array([[float(entry) for entry in row[1:]] for row in saved(page, ident)[1:]])
     np.testing.assert_allclose(kept, values.values, rtol=1e-12, atol=1e-15)
 
 
@@ -182,9 +182,9 @@ def test_the_headline_is_the_state_now_though_its_change_is_within_the_intervals
 
 
 def test_two_texts_make_no_state_and_the_page_says_why() -> None:
-    found = series_of(look(0, SPREAD, half=np.nan), look(500, CONSENSUS, half=np.nan))
-    del found.texts[2]
-    page = page_of(found)
+    result = series_of(look(0, SPREAD, half=np.nan), look(500, CONSENSUS, half=np.nan))
+    del result.texts[2]
+    page = page_of(result)
     assert answer(page) == "Undetermined"
     assert findings(page) == [
         "At step 500 the state after the last layer is undetermined, because a state needs three different texts, "
@@ -195,7 +195,7 @@ def test_two_texts_make_no_state_and_the_page_says_why() -> None:
 
 def test_the_largest_changes_are_shown_first_and_in_their_order() -> None:
     small, large = [(0.1, 0.1, 0.0), (0.1, 0.01, 0.0)] * 6, [(0.99, 0.01, 0.0)]
-    page = page_of(series_of(*(look(100 * place, each) for place, each in enumerate([*small, *large]))))
+    page = page_of(series_of(*(look(100 * place, entry) for place, entry in enumerate([*small, *large]))))
     first = findings(page)
     assert first[-1] == "Step 1,200: layer 1 went from spread to anisotropic (common share 0.10 → 0.99)."
     assert len([line for line in first if line.startswith("Step ")]) == 8
@@ -213,11 +213,11 @@ def test_curves_have_medians_and_ends_of_the_layers(monitor: Monitor, page: str)
     part = table.update_ratio.sel(component="feed_forward").values[:, 1:]
     wanted = {"": np.median(part, axis=1), ", lowest layer": part.min(axis=1), ", highest layer": part.max(axis=1)}
     for end, values in wanted.items():
-        found = [float(row[heads.index(f"feed-forward part{end}")]) for row in rows]
-        np.testing.assert_allclose(found, values, rtol=1e-9)
+        entries = [float(row[heads.index(f"feed-forward part{end}")]) for row in rows]
+        np.testing.assert_allclose(entries, values, rtol=1e-9)
     heads, *rows = saved(page, "sinks-over-steps")
-    found = [float(row[heads.index("highest layer")]) for row in rows]
-    np.testing.assert_allclose(found, table.attention_sink_mass.values[:, 1:].max(axis=1), rtol=1e-9)
+    entries = [float(row[heads.index("highest layer")]) for row in rows]
+    np.testing.assert_allclose(entries, table.attention_sink_mass.values[:, 1:].max(axis=1), rtol=1e-9)
     for figure, measure in _OVER_STEPS.items():
         heads, *rows = saved(page, figure)
         low = [float(row[heads.index("after the last layer, low")]) for row in rows]
@@ -263,10 +263,10 @@ def test_many_looks_have_sixty_columns_and_a_page_of_less_than_a_megabyte() -> N
 
 
 def test_foreign_text_is_escaped_and_made_visible(hostile: str) -> None:
-    found = series_of(look(0, SPREAD), look(1, CONSENSUS), Look(2, f"not measured: {hostile}"), model=hostile,
+    result = series_of(look(0, SPREAD), look(1, CONSENSUS), Look(2, f"not measured: {hostile}"), model=hostile,
                       tokenization=hostile)  # fmt: skip
-    found.texts[0] = [hostile, hostile]
-    page = page_of(found)
+    result.texts[0] = [hostile, hostile]
+    page = page_of(result)
     assert "<script>alert" not in page
     assert not {"\x00", "\u202e", "\x1b"} & set(page)
     assert "‹U+202E›evil" in page
@@ -288,9 +288,9 @@ def test_every_figure_is_described_and_every_link_leads_somewhere(page: str) -> 
     assert set(figures) == {"states-map", *_OVER_STEPS, *MAPS, "updates-over-steps", "sinks-over-steps"}
     for ident in figures:
         content = figure_of(page, ident)
-        found = re.search(r"<svg.*?</svg>", content, re.DOTALL)
-        assert found is not None
-        root = ElementTree.fromstring(found[0])  # noqa: S314  # our own page
+        match = re.search(r"<svg.*?</svg>", content, re.DOTALL)
+        assert match is not None
+        root = ElementTree.fromstring(match[0])  # noqa: S314  # our own page
         assert root.get("role") == "img"
         texts = {child.get("id"): child.text or "" for child in root if child.get("id")}
         assert texts[f"{ident}-title"]
@@ -310,7 +310,7 @@ def test_the_page_is_one_file_whole_or_not_at_all(monitor: Monitor, page: str, t
         Series().report(tmp_path / "small.html", max_bytes=100)
     with pytest.raises(ArgumentValueError, match="path"):
         Series().report(tmp_path)
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["a"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a"]
 
 
 def test_every_state_has_a_sign_a_colour_and_a_badge() -> None:

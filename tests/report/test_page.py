@@ -135,8 +135,8 @@ def test_every_figure_has_a_described_drawing_a_caption_and_a_table(page: str) -
 
 
 def test_the_sections_come_in_order_with_the_verdict_first(page: str) -> None:
-    found = re.findall(r'<section id="(\w+)" aria-labelledby="\1-heading">', page)
-    assert found == ["verdict", *SECTIONS, "measured"]
+    matches = re.findall(r'<section id="(\w+)" aria-labelledby="\1-heading">', page)
+    assert matches == ["verdict", *SECTIONS, "measured"]
 
 
 def test_every_variant_has_the_rule_that_shows_it(page: str) -> None:
@@ -269,36 +269,36 @@ QUICK = ("one token", "one layer")
     "shape", [pytest.param(shape, marks=() if shape in QUICK else pytest.mark.slow) for shape in SHAPES]
 )
 def test_every_shape_of_diagnosis_gives_a_whole_page_without_nan(build: Callable[..., Diagnosis], shape: str) -> None:
-    found = page_of(build(**SHAPES[shape]))
-    assert Reader(found).open == []
-    markup = re.sub(r"(?s)<script.*?</script>|<style.*?</style>", "", found)
+    page = page_of(build(**SHAPES[shape]))
+    assert Reader(page).open == []
+    markup = re.sub(r"(?s)<script.*?</script>|<style.*?</style>", "", page)
     assert "NaN" not in markup
     text = re.sub(r"<[^>]*>", " ", markup)
     assert not re.search(r"\b(nan|inf|none|null|undefined undefined)\b", text, re.IGNORECASE)
-    words = found.count('class="nothing"')
-    assert found.count("<svg ") == 2 * (len(re.findall("<figure ", found)) - words)
+    words = page.count('class="nothing"')
+    assert page.count("<svg ") == 2 * (len(re.findall("<figure ", page)) - words)
 
 
 def test_measures_of_pairs_are_words_where_there_is_no_pair(build: Callable[..., Diagnosis]) -> None:
-    found = page_of(build(**SHAPES["one token"]))
-    part = figure_of(found, "agreement-mean-pair-cosine")
+    page = page_of(build(**SHAPES["one token"]))
+    part = figure_of(page, "agreement-mean-pair-cosine")
     assert "Not plotted because the prompt does not have two tokens that count" in part
     assert "<svg" not in part
-    assert "NaN" not in re.sub(r"<script>.*?</script>", "", found, flags=re.DOTALL)
+    assert "NaN" not in re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
 
 
 @pytest.mark.slow
 def test_a_model_without_a_final_norm_has_no_bar_for_it(build: Callable[..., Diagnosis]) -> None:
-    found = page_of(build(**SHAPES["no final norm"]))
-    part = found[found.index('id="components"') : found.index('id="norms"')]
+    page = page_of(build(**SHAPES["no final norm"]))
+    part = page[page.index('id="components"') : page.index('id="norms"')]
     assert "final norm" not in part.lower()
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_long_prompts_are_cut_and_say_so(build: Callable[..., Diagnosis]) -> None:
-    found = page_of(build(**SHAPES["a long prompt"]))
-    assert "The first 256 of 300 tokens are drawn." in found
-    assert found.count('class="token"') == 256
+    page = page_of(build(**SHAPES["a long prompt"]))
+    assert "The first 256 of 300 tokens are drawn." in page
+    assert page.count('class="token"') == 256
 
 
 @pytest.mark.slow
@@ -309,9 +309,9 @@ def test_the_page_is_small_and_the_same_each_time(page: str, diagnosis: Diagnosi
 
 @pytest.mark.usefixtures("undrawn")
 def test_the_file_is_written_whole(build: Callable[..., Diagnosis], tmp_path: Path) -> None:
-    found = build(layers=2, prompts=1)
-    path = write(found, tmp_path / "new folder" / "report.html")
-    assert plain_spaces(path.read_text(encoding="utf-8")) == page_of(found)
+    result = build(layers=2, prompts=1)
+    path = write(result, tmp_path / "new folder" / "report.html")
+    assert plain_spaces(path.read_text(encoding="utf-8")) == page_of(result)
     assert [p.name for p in path.parent.iterdir()] == ["report.html"]
 
 
@@ -321,25 +321,25 @@ def test_a_failure_leaves_the_old_report_and_nothing_else(
 ) -> None:
     path = tmp_path / "report.html"
     path.write_text("old")
-    found = build(layers=2, prompts=1)
+    result = build(layers=2, prompts=1)
 
     def refuse(*_: object) -> None:
         raise OSError("disk full")
 
     monkeypatch.setattr(Path, "replace", refuse)
     with pytest.raises(OSError, match="disk full"):
-        write(found, path)
+        write(result, path)
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
     assert path.read_text() == "old"
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_too_large_a_page_and_a_folder_are_refused(build: Callable[..., Diagnosis], tmp_path: Path) -> None:
-    found = build(layers=2, prompts=1)
+    result = build(layers=2, prompts=1)
     with pytest.raises(ArgumentValueError, match="max_bytes: expected at most 1000, got a page of"):
-        write(found, tmp_path / "report.html", max_bytes=1000)
+        write(result, tmp_path / "report.html", max_bytes=1000)
     with pytest.raises(ArgumentValueError, match="path: expected a file name"):
-        write(found, tmp_path)
+        write(result, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -22,9 +22,9 @@ def test_shares_of_pairs_are_those_of_a_count_by_hand() -> None:
     model, ids = network_of("llama"), ids_of(3)
     table = td.trace(model, [*ids, ids[0]], sinks=())
     counts = np.zeros((4, 40))
-    for each in ids:
+    for token_id in ids:
         with torch.no_grad():
-            states = model.model(torch.tensor([each]), output_hidden_states=True).hidden_states
+            states = model.model(torch.tensor([token_id]), output_hidden_states=True).hidden_states
         for layer in range(4):  # what transformers gives last stands behind the final norm
             x = states[layer][0].double().numpy()
             x /= np.linalg.norm(x, axis=1, keepdims=True)
@@ -44,16 +44,16 @@ def test_texts_without_pairs_have_no_shares() -> None:
 
 def with_pairs(near: float) -> Diagnosis:
     """Of three layers, with adjacent tokens at that cosine after the last one and distant ones at 0.2."""
-    found = synthetic(layers=3, heads=2)
+    result = synthetic(layers=3, heads=2)
     cosines = np.full((4, 4), 0.2)
     cosines[3, 0] = near
     shares = np.zeros((4, 40))
     shares[:, 25], shares[:, 30] = 0.75, 0.25
-    trace = found.trace.drop_vars(["cosine_at_distance", "distance", "pair_share", "cosine"], errors="ignore")
+    trace = result.trace.drop_vars(["cosine_at_distance", "distance", "pair_share", "cosine"], errors="ignore")
     trace = trace.drop_dims(["distance", "cosine"], errors="ignore").assign(
         cosine_at_distance=(("layer", "distance"), cosines), pair_share=(("layer", "cosine"), shares)
     )
-    return replace(found, trace=trace.assign_coords(distance=[1, 2, 4, 8], cosine=-1 + 0.05 * (np.arange(40) + 0.5)))
+    return replace(result, trace=trace.assign_coords(distance=[1, 2, 4, 8], cosine=-1 + 0.05 * (np.arange(40) + 0.5)))
 
 
 @pytest.mark.parametrize(("near", "first"), [(0.95, "Mean by distance"), (0.6, "All pairs over depth")])

@@ -48,9 +48,9 @@ def test_the_picture_shows_the_verdict_of_today(picture: Any) -> None:
     number = re.compile(r"\d+\.\d+")
     assert shown.keys() - {"picture"} == today.keys()
     assert (shown["state"], shown["layers"]) == (today["state"], today["layers"]), "run make docs"
-    for mine, theirs in zip(shown["sentences"], today["sentences"], strict=True):
-        assert number.sub("#", mine) == number.sub("#", theirs), "run make docs"
-        both = [[float(each) for each in number.findall(text)] for text in (mine, theirs)]
+    for actual, reference in zip(shown["sentences"], today["sentences"], strict=True):
+        assert number.sub("#", actual) == number.sub("#", reference), "run make docs"
+        both = [[float(entry) for entry in number.findall(text)] for text in (actual, reference)]
         assert both[0] == pytest.approx(both[1], abs=0.011)
 
 

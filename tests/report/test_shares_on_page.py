@@ -167,11 +167,11 @@ def test_updates_are_medians_over_prompts(page: str, diagnosis: Diagnosis) -> No
 
 
 def test_an_update_that_stands_out_is_marked(build: Callable[..., Diagnosis]) -> None:
-    found = build(layers=6, prompts=3)
+    result = build(layers=6, prompts=3)
     name = "attention: unusually large"
-    calm = str(updates_figure(found.trace).svg).replace("&#39;", "&#x27;").replace("'", "&#x27;")
-    found.trace.update_ratio.loc[{"layer": 4, "component": "attention"}] = 9.0
-    jump = str(updates_figure(found.trace).svg).replace("&#39;", "&#x27;").replace("'", "&#x27;")
+    calm = str(updates_figure(result.trace).svg).replace("&#39;", "&#x27;").replace("'", "&#x27;")
+    result.trace.update_ratio.loc[{"layer": 4, "component": "attention"}] = 9.0
+    jump = str(updates_figure(result.trace).svg).replace("&#39;", "&#x27;").replace("'", "&#x27;")
     assert name not in calm
     assert name in jump
 
@@ -206,10 +206,10 @@ def test_what_has_nothing_to_show_says_so_in_words(alone: Diagnosis) -> None:
 
 @pytest.mark.usefixtures("undrawn")
 def test_two_prompts_have_shares_and_no_intervals(build: Callable[..., Diagnosis]) -> None:
-    found = page_of(build(layers=4, prompts=2))
-    assert "Over 2 prompts, too few for a confidence interval." in found
-    assert {row[3] for row in saved(found, "shares-chart")[1:]} == {""}
-    assert "90 % CI of" not in found
+    page = page_of(build(layers=4, prompts=2))
+    assert "Over 2 prompts, too few for a confidence interval." in page
+    assert {row[3] for row in saved(page, "shares-chart")[1:]} == {""}
+    assert "90 % CI of" not in page
 
 
 def test_layers_that_say_the_same_are_one_line_and_the_file_has_each(page: str, diagnosis: Diagnosis) -> None:
@@ -247,7 +247,7 @@ def test_a_notebook_shows_the_verdict_and_the_shares(diagnosis: Diagnosis, hosti
 
 
 def test_two_notebook_pictures_share_no_name(diagnosis: Diagnosis, build: Callable[..., Diagnosis]) -> None:
-    names = [set(re.findall(r' id="([^"]+)"', each._repr_html_())) for each in (diagnosis, build(layers=3))]
+    names = [set(re.findall(r' id="([^"]+)"', entry._repr_html_())) for entry in (diagnosis, build(layers=3))]
     assert names[0]
     assert not names[0] & names[1]
 

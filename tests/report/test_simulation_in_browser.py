@@ -40,9 +40,9 @@ def test_on_a_phone_every_drawing_fits(opened: Any) -> None:
     });
     """
     with on_a_phone(opened):
-        found = opened.execute_script(script)
-    assert len(found) >= 6
-    assert all(one == [["narrow"], 0] for one in found)
+        result = opened.execute_script(script)
+    assert len(result) >= 6
+    assert all(one == [["narrow"], 0] for one in result)
     assert all(shown == ["wide"] for shown, _ in opened.execute_script(script))
 
 
@@ -56,10 +56,10 @@ def test_every_chart_is_saved_as_svg_and_its_numbers_as_csv(opened: Any) -> None
 
 
 def test_the_pointer_tells_the_numbers_of_a_time(opened: Any) -> None:
-    said = opened.execute_script("""
+    text = opened.execute_script("""
     const tips = [...document.querySelectorAll('#norms svg.wide .tip')];
     return [tips.length, tips[0].dataset.tip, tips.at(-1).dataset.tip];
     """)
-    assert said[0] == 21
-    assert said[1].startswith("t = 0: median ")
-    assert said[2].startswith("t = 2: median ")
+    assert text[0] == 21
+    assert text[1].startswith("t = 0: median ")
+    assert text[2].startswith("t = 2: median ")

@@ -112,17 +112,17 @@ def test_the_curves_hold_what_is_measured_again(clustering: Trajectory) -> None:
 
 def test_the_sentences_hold_the_numbers_of_the_last_state(clustering: Trajectory) -> None:
     states = np.asarray(clustering.states)
-    said = " ".join(findings_of(page_of(clustering)))
-    assert "The run reached the end of the time interval at t = 6." in said
+    text = " ".join(findings_of(page_of(clustering)))
+    assert "The run reached the end of the time interval at t = 6." in text
     count = groups(states[-1])
     assert 1 < count < 9
-    assert f"directions of the 9 tokens form {count} clusters (tokens at most 5° apart" in said
-    found = re.search(r"mean cosine of two tokens is (\S+) at the end; it was (\S+) at t = 0\.", said)
-    assert found is not None
-    assert [value_of(each) for each in found.groups()] == pytest.approx(
+    assert f"directions of the 9 tokens form {count} clusters (tokens at most 5° apart" in text
+    match = re.search(r"mean cosine of two tokens is (\S+) at the end; it was (\S+) at t = 0\.", text)
+    assert match is not None
+    assert [value_of(group) for group in match.groups()] == pytest.approx(
         [cosine(states[-1]), cosine(states[0])], rel=6e-3
     )
-    widest = re.search(r"largest angle between two of them is (\S+)°", said)
+    widest = re.search(r"largest angle between two of them is (\S+)°", text)
     assert widest is not None
     assert value_of(widest[1]) == pytest.approx(
         np.degrees(np.arccos(np.clip(states[-1] @ states[-1].T, -1, 1)).max()), rel=6e-3
@@ -142,10 +142,10 @@ def test_a_batch_of_mixed_ends_counts_each_system_up_to_its_own(mixed: Trajector
     page, states = page_of(mixed), np.asarray(mixed.states)
     counts = {str(word): int((mixed.status == word).sum()) for word in np.unique(mixed.status)}
     assert len(counts) == 3
-    said = findings_of(page)
-    assert said[0].startswith("Of 20 systems, ")
+    text = findings_of(page)
+    assert text[0].startswith("Of 20 systems, ")
     for status, count in counts.items():
-        assert re.search(rf"{count} {_PHRASES[status]} at t = ", said[0])
+        assert re.search(rf"{count} {_PHRASES[status]} at t = ", text[0])
     # 4 tokens × 20 systems: median, lowest and highest of those that still run, and how many these are.
     rows = saved(page, "norms")
     assert rows[0][-1] == "Systems that count"
@@ -155,7 +155,7 @@ def test_a_batch_of_mixed_ends_counts_each_system_up_to_its_own(mixed: Trajector
     for row, place in zip(rows[1:], range(len(mixed.times)), strict=True):
         sizes = np.median(np.linalg.norm(states[mixed.reached[:, place], place], axis=-1), axis=-1)
         assert int(row[-1]) == int(mixed.reached[:, place].sum())
-        assert [float(each) for each in row[1:4]] == pytest.approx(
+        assert [float(entry) for entry in row[1:4]] == pytest.approx(
             [np.median(sizes), sizes.min(), sizes.max()] if len(sizes) else [], rel=1e-9
         )
     rows = saved(page, "systems-table-1")[1:]
@@ -180,13 +180,13 @@ def test_what_diverges_is_said_with_its_size_and_drawn_as_directions() -> None:
     bound = [td.events.NormAbove(1e6)]
     run = td.simulate(free([[0.0]], [[1.0]]), [[1.0], [2.0]], np.linspace(0, 20, 11), events=bound, rtol=1e-4)
     page = page_of(run)
-    said = " ".join(findings_of(page))
+    text = " ".join(findings_of(page))
     assert run.status == "diverged"
-    assert f"diverged at t = {float(run.end_times):.4g}" in said
+    assert f"diverged at t = {float(run.end_times):.4g}" in text
     last = np.abs(np.asarray(run.states)[-1]).ravel()
-    found = re.search(r"median norm of the tokens is (.*?) at the end and was 1\.5 at the start", said)
-    assert found is not None
-    assert value_of(found[1]) == pytest.approx(float(np.median(last)), rel=6e-3)
+    match = re.search(r"median norm of the tokens is (.*?) at the end and was 1\.5 at the start", text)
+    assert match is not None
+    assert value_of(match[1]) == pytest.approx(float(np.median(last)), rel=6e-3)
     assert ">nan<" not in page
     flow = free(np.zeros((2, 2)).tolist(), np.eye(2).tolist())
     plane = td.simulate(flow, np.eye(2), [0.0, 1.0, 10.0], rtol=1e-4)

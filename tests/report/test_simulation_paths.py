@@ -30,13 +30,13 @@ def test_a_sphere_is_outlined_only_where_tokens_stay_on_one_that_can_be_drawn(
 def test_directions_are_drawn_where_lengths_differ_too_much_whatever_their_size() -> None:
     run = _shown(td.Free(), 3)
     states = run.states[0].numpy().copy()
-    said, same, unit = _to_scale(run, states)
-    assert (said, unit) == ("", False)
+    text, same, unit = _to_scale(run, states)
+    assert (text, unit) == ("", False)
     np.testing.assert_array_equal(same, states)
     grown = states * np.array([1.0, 1e150, 1e300])[:, None, None]
-    said, directions, unit = _to_scale(run, grown)
+    text, directions, unit = _to_scale(run, grown)
     assert unit
-    assert "Directions" in said
+    assert "Directions" in text
     np.testing.assert_allclose(directions, states / np.linalg.norm(states, axis=-1, keepdims=True), rtol=1e-12)
 
 

@@ -49,12 +49,12 @@ def findings(page: str) -> list[str]:
 
 
 def test_how_often_each_outcome_was_is_said_with_its_interval(tmp_path: Path) -> None:
-    said = findings(page_of(swept([[3, 3, 3, 3, 3, 3, 0, 0, 0, 5]], scale=[1.0]), tmp_path))
-    assert said[0].startswith("Of 10 systems, 6 ended as “consensus”, 60 % (95 % CI 31–83 %); 3 as “zero”, ")
-    assert "1 as “undecided”, 10.0 % (95 % CI 1.8–40.4 %)." in said[0]
+    sentences = findings(page_of(swept([[3, 3, 3, 3, 3, 3, 0, 0, 0, 5]], scale=[1.0]), tmp_path))
+    assert sentences[0].startswith("Of 10 systems, 6 ended as “consensus”, 60 % (95 % CI 31–83 %); 3 as “zero”, ")
+    assert "1 as “undecided”, 10.0 % (95 % CI 1.8–40.4 %)." in sentences[0]
     assert [f"{100 * end:.0f}" for end in wilson(6, 10)] == ["31", "83"]
-    said = findings(page_of(swept(np.full((1, 20), ZERO), scale=[1.0]), tmp_path))
-    assert said[0] == f"All 20 systems ended as “zero” (95 % CI {100 * wilson(20, 20)[0]:.0f} % or more)."
+    sentences = findings(page_of(swept(np.full((1, 20), ZERO), scale=[1.0]), tmp_path))
+    assert sentences[0] == f"All 20 systems ended as “zero” (95 % CI {100 * wilson(20, 20)[0]:.0f} % or more)."
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_points_of_one_system_do_not_agree_with_themselves(tmp_path: Path) -> No
 
 def test_what_moves_along_a_parameter_is_named_with_its_extremes(tmp_path: Path) -> None:
     codes = np.array([[ZERO] * 20, [CONSENSUS] * 10 + [ZERO] * 10, [CONSENSUS] * 20])
-    (said,) = (one for one in findings(page_of(swept(codes, scale=[2.0, 1.0, 0.5]), tmp_path)) if "With scale" in one)
+    (text,) = (one for one in findings(page_of(swept(codes, scale=[2.0, 1.0, 0.5]), tmp_path)) if "With scale" in one)
     low, high = (100 * end for end in (wilson(20, 20)[0], wilson(0, 20)[1]))
-    assert said == (
+    assert text == (
         f"With scale, the share of “zero” changes most: 0 % (95 % CI 0–{high:.0f} %) at 0.5 and 100 % (95 % CI "
         f"{low:.0f}–100 %) at 2; the intervals do not overlap."
     )
@@ -85,13 +85,13 @@ def test_what_moves_along_a_parameter_is_named_with_its_extremes(tmp_path: Path)
 
 def test_a_change_within_the_intervals_may_be_chance(tmp_path: Path) -> None:
     codes = [[ZERO, ZERO, ZERO, CONSENSUS], [ZERO, ZERO, CONSENSUS, CONSENSUS]]
-    (said,) = (one for one in findings(page_of(swept(codes, scale=[0.5, 1.0]), tmp_path)) if "With scale" in one)
-    assert said.endswith("the intervals overlap, so the change may be chance.")
+    (text,) = (one for one in findings(page_of(swept(codes, scale=[0.5, 1.0]), tmp_path)) if "With scale" in one)
+    assert text.endswith("the intervals overlap, so the change may be chance.")
 
 
 def test_no_change_is_said_to_be_none(tmp_path: Path) -> None:
-    said = findings(page_of(swept([[ZERO, CONSENSUS], [CONSENSUS, ZERO]], scale=[0.5, 1.0]), tmp_path))
-    assert "No share changes with scale (pooled over the other parameters)." in said
+    sentences = findings(page_of(swept([[ZERO, CONSENSUS], [CONSENSUS, ZERO]], scale=[0.5, 1.0]), tmp_path))
+    assert "No share changes with scale (pooled over the other parameters)." in sentences
 
 
 @pytest.mark.parametrize(
@@ -107,9 +107,9 @@ def test_how_the_runs_ended(status: Any, tries: Any, sentence: str, tmp_path: Pa
 
 
 def test_systems_that_were_not_run_are_counted_as_missing(tmp_path: Path) -> None:
-    said = findings(page_of(swept([[3, 3], [-1, -1]], scale=[0.5, 1.0]), tmp_path))
-    assert said[0] == "Of 4 systems 2 were run so far."
-    assert said[1].startswith("All 2 systems ended as “consensus”")
+    sentences = findings(page_of(swept([[3, 3], [-1, -1]], scale=[0.5, 1.0]), tmp_path))
+    assert sentences[0] == "Of 4 systems 2 were run so far."
+    assert sentences[1].startswith("All 2 systems ended as “consensus”")
     nothing = page_of(swept([[-1, -1]], scale=[1.0]), tmp_path)
     assert findings(nothing) == ["Of 2 systems 0 were run so far."]
 

@@ -95,7 +95,7 @@ def test_some_separated_arms_are_sorted_into_better_and_worse() -> None:
     values = {"baseline": BASE, "good": beside(*LOWER), "bad": beside(*higher), "noisy": beside(*NOISE)}
     result = planted_study(values)
     assert result.answer == "2 of 3 arms differ significantly from baseline: good is better; bad is worse."
-    assert [each.split(" (")[0] for each in result.findings[:2]] == [
+    assert [finding.split(" (")[0] for finding in result.findings[:2]] == [
         "good is significantly better than baseline, by 0.0120 bits per byte",
         "bad is significantly worse than baseline, by 0.0120 bits per byte",
     ]
@@ -248,8 +248,8 @@ def test_the_page_of_a_study_holds_what_is_counted_again(study_page: str) -> Non
 def test_every_sentence_of_a_result_is_on_its_page(study_page: str) -> None:
     result, page = full_study(), unescape(study_page)
     assert f"<strong>{result.answer}</strong>" in page
-    for said in (*result.findings, *result.details):
-        assert f"<li>{said}</li>" in page
+    for entry in (*result.findings, *result.details):
+        assert f"<li>{entry}</li>" in page
     assert _of_tuning(result)[0] in page
 
 
@@ -270,7 +270,7 @@ def test_an_arm_looks_the_same_in_every_figure(study_page: str) -> None:
         keys = re.findall(r"<g transform[^>]*><line ([^>]*)/><text[^>]*>(\w+)</text>", figure_of(study_page, ident))
         looks[ident] = {name: re.findall(r'(stroke|stroke-dasharray)="([^"]*)"', how) for how, name in keys}
     assert len({str(look) for look in looks["validation"].values()}) == 6
-    assert all(each == looks["validation"] for each in looks.values())
+    assert all(look == looks["validation"] for look in looks.values())
 
 
 def test_the_page_says_which_learning_rate_was_chosen(study_page: str) -> None:
@@ -315,10 +315,10 @@ def test_a_page_that_would_be_too_large_is_not_written(tmp_path: Path) -> None:
 def test_a_run_that_finished_says_what_it_reached(run_page: str) -> None:
     record = planted_record()
     assert run_words.answer(record) == "3.073 bits per byte on the test split, after 600 steps."
-    said = run_words.findings(record)
-    assert said[0] == "3.044 bits per byte on the validation split, which serves to choose recipes."
-    for each in said:
-        assert f"<li>{each}</li>" in unescape(run_page)
+    findings = run_words.findings(record)
+    assert findings[0] == "3.044 bits per byte on the validation split, which serves to choose recipes."
+    for entry in findings:
+        assert f"<li>{entry}</li>" in unescape(run_page)
     assert section_table(run_page, "measures") == [["validation", "2.11", "3.044"], ["test", "2.13", "3.073"]]
     assert "4 layers × 4 heads × 64 dim, regime convergence, no remedy" in run_page
     assert ["seed", "3"] in section_table(run_page, "experiment")
@@ -356,8 +356,10 @@ def test_whether_the_loss_was_lowest_at_the_end(losses: tuple[float | None, ...]
 def test_averaged_weights_are_held_against_the_last_ones(loss: float, word: str) -> None:
     record = planted_record()
     averaged = {"test, averaged": {"loss": loss, "bits_per_byte": 3.0}}
-    told = f"With averaged weights the loss on the test split is {loss:g} nats, {word} that of the last weights, 2.13."
-    assert told in run_words.findings(replace(record, measures={**record.measures, **averaged}))
+    message = (
+        f"With averaged weights the loss on the test split is {loss:g} nats, {word} that of the last weights, 2.13."
+    )
+    assert message in run_words.findings(replace(record, measures={**record.measures, **averaged}))
     assert "averaged" not in " ".join(run_words.findings(record))
 
 
@@ -378,8 +380,8 @@ def test_averaged_weights_are_held_against_the_last_ones(loss: float, word: str)
 def test_what_layers_do_to_the_distance_of_tokens(distances: tuple, how: str, state: str, whose: str) -> None:
     layers = {state: {"norm": [1.0, 1.0, 1.0], "distance": list(distances)}}
     goes = f"is 1 at the embedding and {distances[-1]:g} after layer 2"
-    said = run_words.findings(planted_record(layers=layers))
-    assert said[-1] == f"{whose} the mean distance of two tokens {goes}: {how}."
+    findings = run_words.findings(planted_record(layers=layers))
+    assert findings[-1] == f"{whose} the mean distance of two tokens {goes}: {how}."
 
 
 def test_the_curves_of_a_run_are_those_of_its_record(run_page: str) -> None:
@@ -388,8 +390,8 @@ def test_the_curves_of_a_run_are_those_of_its_record(run_page: str) -> None:
     assert heads == ["Step", "training", "validation"]
     by_step = {int(row[0]): row[1:] for row in rows}
     for column, entries in enumerate((record.history, record.validation)):
-        assert [float(by_step[int(each["step"])][column]) for each in entries] == [each["loss"] for each in entries]
-    rates = [1000 * each["learning_rate"] for each in record.history]
+        assert [float(by_step[int(entry["step"])][column]) for entry in entries] == [entry["loss"] for entry in entries]
+    rates = [1000 * entry["learning_rate"] for entry in record.history]
     np.testing.assert_allclose([float(row[1]) for row in saved(run_page, "learning-rate")[1:]], rates)
     assert saved(run_page, "conditions")[:2] == [["Step", "Q", "A", "V"], ["100", "2.0", "10.0", "20.0"]]
     assert saved(run_page, "real-parts")[1] == ["100", "-0.5", "-0.1"]

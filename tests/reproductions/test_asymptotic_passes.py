@@ -48,13 +48,13 @@ def energy(x: Tensor) -> float:
 def energies(network: Any, count: int) -> list[float]:
     """E before the first pass and after each, by transformers' own forward pass, which adds positions itself."""
     places = network.wpe.weight[: BYTES.shape[1]]
-    found = []
+    values = []
     with torch.no_grad():
         x = network.wte(BYTES) + places
         for _ in range(count):
-            found.append(energy(x[0]))
+            values.append(energy(x[0]))
             x = network(inputs_embeds=x - places).last_hidden_state
-    return [*found, energy(x[0])]
+    return [*values, energy(x[0])]
 
 
 def curve(*values: float, name: str = "it", floor: float = 1e-10) -> Curve:
@@ -63,10 +63,10 @@ def curve(*values: float, name: str = "it", floor: float = 1e-10) -> Curve:
 
 def test_figure_6_is_e_of_the_networks_own_hidden_states(figure_6: Record, tiny: str) -> None:
     trained, untrained = figure_6.results["trained"], figure_6.results["random"]
-    for found, seed, count in ((trained[0], 4, 4), (trained[1], 5, 4), (untrained[0], 6, 3)):
+    for computed, seed, count in ((trained[0], 4, 4), (trained[1], 5, 4), (untrained[0], 6, 3)):
         expected = energies(td.load(f"{tiny}:{seed}").model, count)
-        np.testing.assert_allclose(found.energy, expected, rtol=1e-4)
-        assert found.tokens == BYTES.shape[1]
+        np.testing.assert_allclose(computed.energy, expected, rtol=1e-4)
+        assert computed.tokens == BYTES.shape[1]
     # New weights: what comes before the first pass is the same, and nothing behind it.
     np.testing.assert_allclose(untrained[1].energy[0], untrained[0].energy[0], rtol=1e-12)
     assert min(abs(untrained[1].energy[1:4] / untrained[0].energy[1:] - 1)) > 1e-4
@@ -79,10 +79,10 @@ def test_figure_6_draws_e_from_the_first_pass_on(figure_6: Record) -> None:
     for panel, group in zip(fig6.draw(figure_6).axes, ("trained", "random"), strict=True):
         assert (panel.get_xscale(), panel.get_yscale()) == ("log", "log")
         lines = {line.get_label(): line for line in panel.lines}
-        for each in figure_6.results[group]:
-            assert each.energy[1:].min() > 0
-            np.testing.assert_array_equal(lines[each.name].get_ydata(), each.energy[1:])
-            np.testing.assert_array_equal(lines[each.name].get_xdata(), np.arange(1, len(each.energy)))
+        for result in figure_6.results[group]:
+            assert result.energy[1:].min() > 0
+            np.testing.assert_array_equal(lines[result.name].get_ydata(), result.energy[1:])
+            np.testing.assert_array_equal(lines[result.name].get_xdata(), np.arange(1, len(result.energy)))
         assert np.unique(np.asarray(lines["rounding"].get_ydata())) == [figure_6.results[group][0].floor]
 
 
@@ -90,7 +90,7 @@ def test_an_e_that_rises_is_said_to_rise() -> None:
     falls, rises = curve(0.9, 0.5, 0.2, 0.1), curve(0.9, 0.4, 0.5, 0.1)
     assert decreases(falls) == "it: in each of 3"
     assert decreases(rises) == "it: not in 1 of 3, with a largest rise of 0.1"
-    verdicts = [[row.verdict for row in decrease_rows(each, "paper")] for each in (falls, rises)]
+    verdicts = [[row.verdict for row in decrease_rows(entry, "paper")] for entry in (falls, rises)]
     assert verdicts == [["measured", "measured", "yes"], ["measured", "measured", "no"]]
     assert [row.ours for row in decrease_rows(rises, "paper")] == [3.0, pytest.approx(1 / 3), pytest.approx(0.1)]
 
@@ -106,8 +106,8 @@ def test_consensus_is_said_of_what_ends_in_it() -> None:
     there, back = curve(0.9, 0.01, 5e-4, 1e-5), curve(0.9, 5e-4, 0.2)
     assert ends(there) == "it: E is below 0.001 after 2 passes"
     assert ends(back) == "it: E is 0.2 after 2 passes, not below 0.001"
-    assert [consensus_rows(each, "paper", 2)[0].verdict for each in (there, back)] == ["yes", "no"]
-    assert [consensus_rows(each, "paper", within)[1].verdict for each, within in ((there, 2), (there, 1))] == [
+    assert [consensus_rows(entry, "paper", 2)[0].verdict for entry in (there, back)] == ["yes", "no"]
+    assert [consensus_rows(entry, "paper", within)[1].verdict for entry, within in ((there, 2), (there, 1))] == [
         "yes",
         "no",
     ]
@@ -119,12 +119,12 @@ def test_figure_7_is_of_new_weights_without_and_with_feed_forward_parts(tiny: st
     record = fig7.reproduce(model=tiny, network=tiny, passes=6, seed=3)
     full, without = record.results["curves"]
     ckpt = td.load(tiny)
-    for found, variant in ((full, None), (without, {"feed_forward": 0})):
+    for computed, variant in ((full, None), (without, {"feed_forward": 0})):
         drawn = td.passes(ckpt, CITY, 6, weights="law", seed=3, variant=variant).consensus.values[0]
-        np.testing.assert_array_equal(found.energy, drawn)
+        np.testing.assert_array_equal(computed.energy, drawn)
     assert full.energy[1] != without.energy[1]
     # Six passes are too few: each sentence says so.
-    assert record.statement.count("not below 0.001") == sum(each.energy[-1] >= 1e-3 for each in (full, without)) > 0
+    assert record.statement.count("not below 0.001") == sum(entry.energy[-1] >= 1e-3 for entry in (full, without)) > 0
     lines = fig7.draw(record).axes[0].lines
     np.testing.assert_array_equal(lines[1].get_ydata(), without.energy[1:])
 
@@ -136,21 +136,21 @@ def test_figure_8_pads_with_zero_embeddings_and_draws_every_matrix_alike(tiny: s
     network: Any = untrained_twin(td.load(tiny), 9, fig8.STD).model
     assert float(network.h[1].mlp.c_proj.weight.std()) == pytest.approx(0.02, rel=0.05)
     *padded, plain = record.results["curves"]
-    assert [each.name for each in (padded[4], plain)] == ["prompt 5", "prompt 5, not padded"]
+    assert [entry.name for entry in (padded[4], plain)] == ["prompt 5", "prompt 5, not padded"]
     longest = max(len(text.encode()) for text in fig8.PROMPTS)
-    for text, found in zip(fig8.PROMPTS, padded, strict=True):
+    for text, computed in zip(fig8.PROMPTS, padded, strict=True):
         length = len(text.encode())
         x = network.wte(torch.tensor([list(text.encode())])) + network.wpe.weight[:length]
         with torch.no_grad():
-            assert found.energy[0] == pytest.approx(energy(x[0]), rel=1e-4)
+            assert computed.energy[0] == pytest.approx(energy(x[0]), rel=1e-4)
             x = torch.cat([x, torch.zeros(1, longest - length, 32)], dim=1)
             for number in (1, 2):
                 for block in network.h:
                     out = block(x)
                     x = out[0] if isinstance(out, tuple) else out
                 x = network.ln_f(x)
-                assert found.energy[number] == pytest.approx(energy(x[0]), rel=1e-4)
-                if found is padded[4]:
+                assert computed.energy[number] == pytest.approx(energy(x[0]), rel=1e-4)
+                if computed is padded[4]:
                     # No token sees what is behind it: the prompt's own tokens go as they would without padding.
                     assert plain.energy[number] == pytest.approx(energy(x[0, :length]), rel=1e-4)
     assert (plain.tokens, padded[4].tokens) == (len(fig8.PROMPTS[4].encode()), longest)
@@ -183,7 +183,7 @@ def test_runs_go_on_from_their_folder(tiny: str, tmp_path: Path) -> None:
 
 def words(distinct: list[float]) -> xr.Dataset:
     counts = [1, 5, 10][: len(distinct)]
-    values = {"distinct_1": ("pass", distinct), "entropy": ("pass", [4 * each for each in distinct])}
+    values = {"distinct_1": ("pass", distinct), "entropy": ("pass", [4 * entry for entry in distinct])}
     return xr.Dataset(values, coords={"pass": counts})
 
 
@@ -213,10 +213,10 @@ def test_table_3_is_what_the_network_itself_says(tmp_path: Path) -> None:
     network: Any = ckpt.model
     with torch.no_grad():  # SmolLM2 reads its last states with the embedding itself
         logits = network(input_ids=ids).last_hidden_state[0] @ network.embed_tokens.weight.T
-    said = logits.argmax(dim=-1).tolist()
+    text = logits.argmax(dim=-1).tolist()
     tokenizer: Any = ckpt.tokenizer
-    assert record.texts["after 1 pass"] == tokenizer.decode(said)
-    assert record["after 1 pass: different tokens over all"].ours == len(set(said)) / len(said)
+    assert record.texts["after 1 pass"] == tokenizer.decode(text)
+    assert record["after 1 pass: different tokens over all"].ours == len(set(text)) / len(text)
     assert record["after 10 passes: different tokens over all, at most"].ok
     assert record.texts["prompt"] == table3.PROMPT
     below = figure.draw(record).get_supxlabel()

@@ -151,17 +151,17 @@ def test_a_claim_on_losses_is_settled_by_five_agreeing_seeds(gaps: list[float], 
 
 def test_learned_models_are_kept_and_found_again(tmp_path: Path):
     size = Size(3, 4, batch=20, steps=2, inner=3)
-    told: list[str] = []
+    message: list[str] = []
     first = learned(
         [("solution-1", "free")],
         size,
         range(2),
         tmp_path,
-        lambda done, total, what: told.append(f"{done} of {total} {what}"),
+        lambda done, total, what: message.append(f"{done} of {total} {what}"),
         1,
     )
     again = learned([("solution-1", "free")], size, range(2), tmp_path, False, 1)
-    assert told == [f"{done} of 2 learned models" for done in range(3)]
+    assert message == [f"{done} of 2 learned models" for done in range(3)]
     pairs = zip(first["solution-1", "free"], again["solution-1", "free"], strict=True)
     assert all(
         one.losses == other.losses and one.seconds == pytest.approx(other.seconds, abs=1e-3) for one, other in pairs
@@ -243,10 +243,10 @@ def test_what_is_drawn_of_the_weights_does_not_see_constants_in_blocks():
     task = Size(3, 4, 1, 1, 1).task(0)
     random = torch.Generator().manual_seed(1)
     matrix = torch.randn(7, 7, generator=random, dtype=torch.float64)
-    moved = matrix.clone()
-    moved[:3, 3:] += torch.arange(4.0, dtype=torch.float64)
-    torch.testing.assert_close(weights.centred_pairs(moved, task), weights.centred_pairs(matrix, task))
-    torch.testing.assert_close(weights.centred_values(moved.T, task), weights.centred_values(matrix.T, task))
+    shifted = matrix.clone()
+    shifted[:3, 3:] += torch.arange(4.0, dtype=torch.float64)
+    torch.testing.assert_close(weights.centred_pairs(shifted, task), weights.centred_pairs(matrix, task))
+    torch.testing.assert_close(weights.centred_values(shifted.T, task), weights.centred_values(matrix.T, task))
     centred = weights.centred_pairs(matrix, task)
     for rows in (slice(0, 3), slice(3, 7)):
         for columns in (slice(0, 3), slice(3, 7)):
@@ -277,8 +277,8 @@ def test_every_logical_record_says_which_paper_it_is_of(landscapes: Record, flav
 def test_what_most_runs_do_is_settled_where_an_interval_excludes_a_half(
     agreeing: list[bool], settled: bool, share: float
 ):
-    found, unsettled = weights.majority(agreeing)
-    assert (found, not unsettled) == (share, settled)
+    computed, unsettled = weights.majority(agreeing)
+    assert (computed, not unsettled) == (share, settled)
 
 
 def test_names_of_quantities_are_unique_in_each_record(landscapes: Record, flavours: tuple[Record, Record]):

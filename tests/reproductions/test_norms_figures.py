@@ -13,7 +13,7 @@ def test_every_scheme_has_its_rate() -> None:
     logs = record.results["logs"]
     assert list(logs) == list(rates.SPACES)
     # At t = 1000 a norm before attention has left a millionth, one after it nothing but rounding.
-    ends = {name: float(np.median(each[:, -1] - each[:, 0])) for name, each in logs.items()}
+    ends = {name: float(np.median(log[:, -1] - log[:, 0])) for name, log in logs.items()}
     assert -16 < ends["pre"] < -12
     assert ends["post"] < -40
 

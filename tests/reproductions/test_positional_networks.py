@@ -88,10 +88,10 @@ def test_what_no_chosen_figure_takes_is_refused_before_work_begins(
 ) -> None:
     out = ["--out", str(tmp_path / "out")]
     assert main(["positional-fig9b", "positional-remark-3-2", "--model", "minilm", *out]) == 2
-    said = capsys.readouterr().err
-    assert "--model: expected a figure that takes it: " in said
-    assert "positional-table7" in said
-    assert said.rstrip().endswith("got positional-fig9b, positional-remark-3-2")
+    printed = capsys.readouterr().err
+    assert "--model: expected a figure that takes it: " in printed
+    assert "positional-table7" in printed
+    assert printed.rstrip().endswith("got positional-fig9b, positional-remark-3-2")
     assert main(["positional-table7", "--text", __file__, *out]) == 2
     assert "--text: expected a figure that takes it: positional-fig8, positional-fig10" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
@@ -189,8 +189,8 @@ def test_curves_are_those_of_the_networks_own_matrices() -> None:
             states = [network.wte.weight[tokens] + network.wpe.weight[: len(tokens)]]
             for block in network.h:
                 states.append(attention_by_hand(block, states[-1], heads=2))
-            found = [(math.log(x.norm(dim=-1).mean()), math.log(mean_distance(x))) for x in states]
-            np.testing.assert_allclose(np.stack([simplified.norm[row], simplified.distance[row]]).T, found, rtol=1e-9)
+            values = [(math.log(x.norm(dim=-1).mean()), math.log(mean_distance(x))) for x in states]
+            np.testing.assert_allclose(np.stack([simplified.norm[row], simplified.distance[row]]).T, values, rtol=1e-9)
             passed = network(tokens[None], output_hidden_states=True)
             for layer in range(SIZES["n_layer"]):  # the last of them is after the final norm
                 x = passed.hidden_states[layer][0]
@@ -283,8 +283,8 @@ PLATEAU = np.log([1, 3, 9, 12, 14, 15, 15, 15, 15, 15, 15, 15, 14.0])
 )
 def test_figure_10_says_what_the_curves_do(simplified: np.ndarray, full: np.ndarray, words: tuple[str, ...]) -> None:
     spread = sequences(simplified) if np.ptp(simplified) > 1 else np.stack([simplified] * 5)
-    said = fig10.said({"net": fig10.compared("net", curves_of(spread), curves_of(sequences(full)))})
-    assert [part in said for part in words] == [True, True, True], said
+    text = fig10.said({"net": fig10.compared("net", curves_of(spread), curves_of(sequences(full)))})
+    assert [part in text for part in words] == [True, True, True], text
 
 
 def test_figure_10_counts_the_final_norm_apart() -> None:
@@ -296,11 +296,11 @@ def test_figure_10_counts_the_final_norm_apart() -> None:
 
 
 def test_figure_11_says_at_which_lengths_growth_is_exponential() -> None:
-    found = {16: curves_of(sequences(EXPONENTIAL)), 64: curves_of(sequences(STRAIGHT))}
-    said = fig11.said("net", {length: fig11.compared(length, curves) for length, curves in found.items()}, found)
-    assert "16 tokens so, 64 tokens not so." in said
+    by_name = {16: curves_of(sequences(EXPONENTIAL)), 64: curves_of(sequences(STRAIGHT))}
+    text = fig11.said("net", {length: fig11.compared(length, curves) for length, curves in by_name.items()}, by_name)
+    assert "16 tokens so, 64 tokens not so." in text
     slopes = [np.polyfit(np.arange(13), sequences(curve)[2], 1)[0] for curve in (EXPONENTIAL, STRAIGHT)]
-    assert f"grows by {slopes[0]:.3g} to {slopes[1]:.3g} a layer" in said
+    assert f"grows by {slopes[0]:.3g} to {slopes[1]:.3g} a layer" in text
 
 
 def test_a_mean_close_to_its_bound_is_not_decided() -> None:
@@ -319,11 +319,11 @@ def test_rotations_keep_mean_and_covariance_and_mix_every_row() -> None:
     rows = torch.randn(12, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
     drawn = rotated(rows, 3, seed=5)
     # Coordinates in the span: inner products of means, and the spectrum of the covariance, do not depend on the axes.
-    for each in drawn:
-        assert float(each.mean(0).norm()) == pytest.approx(float(rows.mean(0).norm()), rel=1e-12)
-        spectra = [torch.linalg.svdvals(x - x.mean(0))[:11] for x in (each, rows)]
+    for entry in drawn:
+        assert float(entry.mean(0).norm()) == pytest.approx(float(rows.mean(0).norm()), rel=1e-12)
+        spectra = [torch.linalg.svdvals(x - x.mean(0))[:11] for x in (entry, rows)]
         torch.testing.assert_close(*spectra, rtol=1e-10, atol=1e-12)
-        through = [(x - x.mean(0)) @ x.mean(0) for x in (each, rows)]  # how the mean lies in the covariance
+        through = [(x - x.mean(0)) @ x.mean(0) for x in (entry, rows)]  # how the mean lies in the covariance
         torch.testing.assert_close(through[0].norm(), through[1].norm(), rtol=1e-10, atol=1e-12)
     assert float((drawn[0] - drawn[1]).abs().max()) > 0.1
 
@@ -398,36 +398,36 @@ def test_states_that_overflow_have_no_groups_and_no_path() -> None:
 def test_shares_of_a_layer_are_those_of_numpys_eigenvalues_and_of_the_audit() -> None:
     network = gpt2(3)
     ckpt = load(network)
-    found = table7.of_layer(ckpt.attention(2))
+    result = table7.of_layer(ckpt.attention(2))
     W_Q, W_K, W_V = network.h[1].attn.c_attn.weight.detach().numpy().reshape(16, 3, 16).swapaxes(0, 1)
     W = W_Q @ W_K.T
     A = W @ np.linalg.inv(W_V.T)
     for name, matrix in (("qk", W), ("contraction", A)):
-        assert found[name] == pytest.approx(100 * (np.linalg.eigvalsh(matrix + matrix.T) > 0).mean())
-    assert found["near_zero"] == pytest.approx(100 * (np.abs(np.linalg.eigvals(W_V)) < 1e-3).mean())
+        assert result[name] == pytest.approx(100 * (np.linalg.eigvalsh(matrix + matrix.T) > 0).mean())
+    assert result["near_zero"] == pytest.approx(100 * (np.abs(np.linalg.eigvals(W_V)) < 1e-3).mean())
     for head in range(2):
         part = slice(8 * head, 8 * head + 8)
         whole = np.linalg.eigvals(W_Q[:, part] @ W_K[:, part].T)
         nonzero = whole[np.argsort(-np.abs(whole))[:8]]
-        assert found["heads"][head] == pytest.approx(100 * (nonzero.real > 0).mean())
+        assert result["heads"][head] == pytest.approx(100 * (nonzero.real > 0).mean())
         small = W_Q[:, part].T @ W_K[:, part]
-        assert found["heads_symmetric"][head] == pytest.approx(100 * (np.linalg.eigvalsh(small + small.T) > 0).mean())
+        assert result["heads_symmetric"][head] == pytest.approx(100 * (np.linalg.eigvalsh(small + small.T) > 0).mean())
     table = audit(ckpt, "V", False, layers=[2])
-    assert found["qk"] == pytest.approx(100 * float(table["W_inertia"][0, 0]) / 16)
-    assert found["contraction"] == pytest.approx(100 * float(table["A_inertia"][0, 0]) / 16)
+    assert result["qk"] == pytest.approx(100 * float(table["W_inertia"][0, 0]) / 16)
+    assert result["contraction"] == pytest.approx(100 * float(table["A_inertia"][0, 0]) / 16)
 
 
 def test_grouped_queries_leave_a_undefined_and_v_singular() -> None:
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "intermediate_size": 8, "num_hidden_layers": 2, "vocab_size": 32}
     network = LlamaModel(LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2)).double()
-    found = table7.counted(load(network), None, lambda done, total, what: None)
-    assert np.isnan(found.contraction).all()
-    np.testing.assert_allclose([found.rank, found.near_zero], 50.0)
-    rows = table7.beside_claims("net", found)
+    result = table7.counted(load(network), None, lambda done, total, what: None)
+    assert np.isnan(result.contraction).all()
+    np.testing.assert_allclose([result.rank, result.near_zero], 50.0)
+    rows = table7.beside_claims("net", result)
     reasons = {row.name: row.reason for row in rows if row.verdict == "no"}
     assert reasons["net, V: |λ| below 1e-3, mean over layers (%)"] == "W_V has rank 50 % of dim, so that A is undefined"
-    third = replace(found, qk=found.qk / 2, rank=found.rank / 2)
+    third = replace(result, qk=result.qk / 2, rank=result.rank / 2)
     assert table7.beside_claims("net", third)[0].reason.endswith("W_sym has rank 50 % of dim at most")
     assert "V has eigenvalues near zero in net." in table7.said(rows)
 
@@ -454,14 +454,14 @@ def counted(qk: float, spread: float, heads: float, near_zero: float = 0.0) -> t
 def test_table_7_says_what_the_printed_spread_is_a_spread_of(shares: table7.Counted, words: str) -> None:
     name = "gpt2-xl, re-initialised"
     rows = table7.beside_print(name, shares, table7.PRINTED_REINITIALISED) + table7.spreads(name, shares, 1)
-    said = table7.said(rows)
-    assert all(part in said for part in words.split("|")), said
+    text = table7.said(rows)
+    assert all(part in text for part in words.split("|")), text
 
 
 def test_layers_of_several_networks_do_not_narrow_what_one_printed_network_allows() -> None:
     one = counted(50.0, 0.04, 2.86)
     two = table7.joined([one, one])
-    rows = [table7.beside_print("net", each, table7.PRINTED["gpt2-xl"], n) for each, n in ((one, 1), (two, 2))]
+    rows = [table7.beside_print("net", entry, table7.PRINTED["gpt2-xl"], n) for entry, n in ((one, 1), (two, 2))]
     assert two.heads.shape == (96, 25)
     assert [row.tolerance for row in rows[0]][:4] == [row.tolerance for row in rows[1]][:4]
 
@@ -481,9 +481,9 @@ def test_figure_8_runs_on_a_given_network_and_is_drawn(untrained: str) -> None:
     record = fig8.reproduce(model=untrained, texts=1, tokens=12, draws=2)
     panels = fig8.draw(record).axes
     assert [panel.get_title(loc="left") for panel in panels] == [f"random:tiny:3: {w}" for w in fig8.VARIANTS.values()]
-    own = record.results["paths"]["random:tiny:3"]["full"]
+    direct = record.results["paths"]["random:tiny:3"]["full"]
     drawn = {tuple(point) for line in panels[1].lines for point in line.get_xydata()[-1:]}
-    assert tuple(own.position.values[-1, 0]) in drawn
+    assert tuple(direct.position.values[-1, 0]) in drawn
 
 
 def test_figures_10_and_11_run_on_a_given_network_and_are_drawn(untrained: str) -> None:

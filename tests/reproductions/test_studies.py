@@ -65,9 +65,9 @@ def test_the_page_is_what_the_record_gives_and_the_record_is_of_the_designs_that
     assert (FOLDER / f"{name}.md").read_text(encoding="utf-8") == study.page(record)
     assert record.size == "full"
     assert tuple(record.designs) == study.specs
-    for spec, told in record.designs.items():
-        assert told["sha256"] == hashlib.sha256(text_of(spec).encode()).hexdigest()[:16]
-        assert told == design(spec, "full", Path("nowhere")).told()
+    for spec, message in record.designs.items():
+        assert message["sha256"] == hashlib.sha256(text_of(spec).encode()).hexdigest()[:16]
+        assert message == design(spec, "full", Path("nowhere")).told()
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -83,7 +83,7 @@ def test_every_estimate_that_is_kept_stands_inside_its_interval(name: str) -> No
     cells = [cell for table in STUDIES[name].kept(FOLDER).tables for row in table.rows for cell in row]
     estimates = [cell for cell in cells if isinstance(cell, Estimate) and not math.isnan(cell.value)]
     assert estimates
-    assert all(each.low - 1e-6 <= each.value <= each.high + 1e-6 for each in estimates)
+    assert all(estimate.low - 1e-6 <= estimate.value <= estimate.high + 1e-6 for estimate in estimates)
 
 
 @pytest.mark.few(1)
@@ -93,11 +93,11 @@ def test_every_estimate_that_is_kept_stands_inside_its_interval(name: str) -> No
 def test_a_twentieth_of_the_draws_agrees_with_the_shares_that_are_kept(name: str, heading: str, tmp_path: Path) -> None:
     study = STUDIES[name]
     record = study.run(tmp_path, "quick")
-    pairs = [each.tables[0].column(heading) for each in (record, study.kept(FOLDER))]
+    pairs = [entry.tables[0].column(heading) for entry in (record, study.kept(FOLDER))]
     decided = [change(few, many) for few, many in zip(*pairs, strict=True)]
     # The quick draws are the first of the full ones, so they agree better than independent ones would.
-    assert sum(found != "not decided" for found in decided) <= 0.1 * len(decided)
-    assert all(told["draws"] < study.kept(FOLDER).designs[spec]["draws"] for spec, told in record.designs.items())
+    assert sum(entry != "not decided" for entry in decided) <= 0.1 * len(decided)
+    assert all(message["draws"] < study.kept(FOLDER).designs[spec]["draws"] for spec, message in record.designs.items())
 
 
 def test_a_record_that_is_not_there_or_damaged_is_named(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def outcomes(axis: str, shares: dict[float, dict[str, int]], seed: int = 0) -> x
     """A dataset with so many of each outcome at each value of an axis; the spectrum parts what diverged."""
     random = np.random.default_rng(seed)
     codes = np.array(
-        [np.repeat([OUTCOMES.index(word) for word in each], list(each.values())) for each in shares.values()]
+        [np.repeat([OUTCOMES.index(word) for word in entry], list(entry.values())) for entry in shares.values()]
     )
     grows = codes == OUTCOMES.index("diverged")
     dims = (axis, "draw")
@@ -383,7 +383,7 @@ def test_remark_3_2_follows_its_counts() -> None:
 def test_a_wrong_pair_is_one_whose_form_falls_over_a_short_time() -> None:
     at, setup = next(design("remark-3-2", "quick", Path("nowhere")).built())
     later = setup.start + 1e-6 * setup.flow.velocity(setup.start)
-    ov, qk = (each.matrix_at(0.0)[:, 0] for each in (setup.flow.attention.ov, setup.flow.attention.qk))
+    ov, qk = (entry.matrix_at(0.0)[:, 0] for entry in (setup.flow.attention.ov, setup.flow.attention.qk))
     contraction = qk @ ov.inverse()
 
     def form(x: Tensor) -> Tensor:
@@ -460,8 +460,8 @@ def rotary(*points: tuple[int, int, int]) -> str:
     """What is said of (zero, diverged, undecided) at growing strengths."""
     rows = []
     for strength, (zero, diverged, open_) in zip((1e-6, 0.3, 3.0), points, strict=True):
-        found = np.repeat(["zero", "diverged", "undecided"], [zero, diverged, open_])
-        rows.append((2, strength, *rotary_strength.counted(found, np.ones(len(found), dtype=bool))))
+        result = np.repeat(["zero", "diverged", "undecided"], [zero, diverged, open_])
+        rows.append((2, strength, *rotary_strength.counted(result, np.ones(len(result), dtype=bool))))
     outcomes_ = ("zero", "zero, at most", "diverged", "diverged, at most", "nonzero equilibrium", "undecided")
     heads = ("dim", "σ", "draws", *outcomes_, "moving at the end")
     return "\n".join(rotary_strength.conclude(tables_of(Table("strength", "", heads, tuple(rows)))))
@@ -494,14 +494,14 @@ def clusters(*counts: list[list[int]]) -> str:
 def test_clusters_are_metastable_where_their_number_stands() -> None:
     quick = [9, 4, 1, 1, 1, 1, 1, 1, 1, 1, 1]
     slow = [9, 5, 3, 3, 3, 3, 3, 2, 2, 2, 2]
-    found = clusters([quick] * 9, [slow] * 9)
-    assert "β = 1: a number of clusters above one stands for 0 (0 … 0) decades" in found
-    assert "β = 1: all 9 draws are one cluster" in found
+    result = clusters([quick] * 9, [slow] * 9)
+    assert "β = 1: a number of clusters above one stands for 0 (0 … 0) decades" in result
+    assert "β = 1: all 9 draws are one cluster" in result
     assert (
-        "β = 2: a number of clusters above one stands for 4 (4 … 4) decades of time on average: clusters are" in found
+        "β = 2: a number of clusters above one stands for 4 (4 … 4) decades of time on average: clusters are" in result
     )
-    assert "β = 2: 9 of 9 draws still have several clusters at t = 10^9" in found
-    assert "stand longer as β grows" in found
+    assert "β = 2: 9 of 9 draws still have several clusters at t = 10^9" in result
+    assert "stand longer as β grows" in result
     assert "stand shorter as β grows" in clusters([slow] * 9, [quick] * 9)
     assert "do not decide whether numbers of clusters stand longer" in clusters([slow] * 9, [slow] * 9)
 

@@ -23,7 +23,7 @@ def of_values(values: Any) -> list[Any]:
 
 def of_table(table: Any) -> dict[str, Any]:
     """Return each variable of a dataset, and how many attributes it has."""
-    variables = {str(name): [*each.dims, of_values(each.values)] for name, each in table.variables.items()}
+    variables = {str(name): [*variable.dims, of_values(variable.values)] for name, variable in table.variables.items()}
     return {"variables": variables, "attributes": sorted(map(str, table.attrs))}
 
 
@@ -42,7 +42,7 @@ def of_diagnosis(found: Any) -> dict[str, Any]:
         "levers in words": of_words([found.levers.text, found.levers.answer, found.levers.kappa, found.levers.where]),
         "deeper in words": of_words([found.deeper.sentences, found.deeper.refused, found.deeper.undecoded]),
         "model": of_words(found.model),
-        "conventions": of_words([asdict(each) for each in found.conventions]),
+        "conventions": of_words([asdict(convention) for convention in found.conventions]),
         "refused": [found.audit_refused, found.levers_refused, found.deeper_refused],
         "manifest": of_words(found.manifest),
     }
@@ -69,15 +69,15 @@ def of_comparison(found: Any) -> dict[str, Any]:
     assert found.tensors is None
     assert found.heads is None
     tables = {"table": found.table, "difference": found.difference, "gaps": found.gaps, "weights": found.weights}
-    tables |= {f"trace {place}": each for place, each in enumerate(found.traces)}
+    tables |= {f"trace {place}": trace for place, trace in enumerate(found.traces)}
     return {
         **{name: None if table is None else of_table(table) for name, table in tables.items()},
-        "verdicts": of_words([_of_verdict(each) for each in found.verdicts]),
-        "sentences": of_words([asdict(each) for each in found.sentences]),
-        "partings": of_words([None if each is None else _of_0_1_0(asdict(each)) for each in found.partings]),
+        "verdicts": of_words([_of_verdict(verdict) for verdict in found.verdicts]),
+        "sentences": of_words([asdict(sentence) for sentence in found.sentences]),
+        "partings": of_words([None if parting is None else _of_0_1_0(asdict(parting)) for parting in found.partings]),
         "models": list(found.models),
         "descriptions": of_words(found.descriptions),
-        "conventions": of_words([asdict(each) for each in found.conventions]),
+        "conventions": of_words([asdict(convention) for convention in found.conventions]),
         "manifest": of_words(found.manifest),
     }
 

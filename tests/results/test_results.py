@@ -88,37 +88,37 @@ def _of(name: str, results: dict[str, Readable]) -> Readable:
 @pytest.mark.few(7)
 @pytest.mark.parametrize("name", MADE)
 def test_a_result_is_printed_in_few_lines(name: str, results: dict[str, Readable]) -> None:
-    found = _of(name, results)
-    for text in (str(found), repr(found), found.summary()):
+    result = _of(name, results)
+    for text in (str(result), repr(result), result.summary()):
         assert 1 <= len(text.splitlines()) <= LINES
         assert printable(text, keep="\n") == text
-    assert len(repr(found).splitlines()) == 1
-    assert repr(found).startswith(f"<{type(found).__name__}: ")
-    assert len(repr(found)) <= 300
-    assert found.summary().split("\n")[0] == repr(found)[len(type(found).__name__) + 3 : -1]
+    assert len(repr(result).splitlines()) == 1
+    assert repr(result).startswith(f"<{type(result).__name__}: ")
+    assert len(repr(result)) <= 300
+    assert result.summary().split("\n")[0] == repr(result)[len(type(result).__name__) + 3 : -1]
 
 
 @pytest.mark.parametrize("name", MADE)
 def test_a_notebook_shows_every_finding(name: str, results: dict[str, Readable]) -> None:
-    found = _of(name, results)
-    shown = unescape(re.sub(r"<[^>]+>", " ", Readable._repr_html_(found)))
-    for finding in found.findings:
+    result = _of(name, results)
+    shown = unescape(re.sub(r"<[^>]+>", " ", Readable._repr_html_(result)))
+    for finding in result.findings:
         assert printable(finding.text if isinstance(finding, Finding) else finding) in shown
-    assert "<li>" in Readable._repr_html_(found)
+    assert "<li>" in Readable._repr_html_(result)
 
 
 @pytest.mark.few(3)
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("name", [name for name in MADE if name not in ("a verdict", "basins")])
 def test_a_result_writes_its_page(name: str, results: dict[str, Readable], tmp_path: Path) -> None:
-    found = _of(name, results)
-    assert isinstance(found, Result)
-    html = found.report(tmp_path / "page.html").read_text(encoding="utf-8")
-    assert html == page(found)
+    result = _of(name, results)
+    assert isinstance(result, Result)
+    html = result.report(tmp_path / "page.html").read_text(encoding="utf-8")
+    assert html == page(result)
     assert "http-equiv" in html
     assert not re.search(r"</h[23]>\s*(</section>|<dl[^>]*>\s*</dl>)", html), "a heading with nothing below it"
     with pytest.raises(ArgumentValueError, match="max_bytes: expected at most 100"):
-        found.report(tmp_path / "other.html", max_bytes=100)
+        result.report(tmp_path / "other.html", max_bytes=100)
     assert not (tmp_path / "other.html").exists()
 
 
@@ -136,9 +136,9 @@ class Hostile(Readable):
 
 @pytest.mark.parametrize("name", MADE)
 def test_markdown_is_a_list_of_every_finding(name: str, results: dict[str, Readable]) -> None:
-    found = _of(name, results)
-    texts = [finding.text if isinstance(finding, Finding) else finding for finding in found.findings]
-    assert rendered(found.markdown()) == [printable(text).strip() for text in (found.headline, *texts)]
+    result = _of(name, results)
+    texts = [finding.text if isinstance(finding, Finding) else finding for finding in result.findings]
+    assert rendered(result.markdown()) == [printable(text).strip() for text in (result.headline, *texts)]
 
 
 def rendered(markdown: str) -> list[str]:
@@ -177,11 +177,11 @@ def test_no_text_is_a_mark_of_markdown(text: str) -> None:
 
 
 def test_foreign_text_acts_on_no_terminal_and_no_page() -> None:
-    found = Hostile()
-    assert "<script" not in found._repr_html_()
-    assert "\x1b" not in found._repr_html_() + str(found) + repr(found)
-    assert found._repr_html_().count("<li>") == 40
-    lines = str(found).split("\n")
+    result = Hostile()
+    assert "<script" not in result._repr_html_()
+    assert "\x1b" not in result._repr_html_() + str(result) + repr(result)
+    assert result._repr_html_().count("<li>") == 40
+    lines = str(result).split("\n")
     assert len(lines) == LINES
     assert lines[-1] == "… and 27 more findings"
 

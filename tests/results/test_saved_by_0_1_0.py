@@ -42,23 +42,23 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("kind", READERS)
 def test_what_0_1_0_saved_opens_with_the_same_values(saved: Path, kind: str) -> None:
     opened, digest = READERS[kind]
-    found = digest(opened(saved / kind))
-    assert_same(json.loads(json.dumps(found)), json.loads((saved / "values.json").read_text())[kind])
+    result = digest(opened(saved / kind))
+    assert_same(json.loads(json.dumps(result)), json.loads((saved / "values.json").read_text())[kind])
 
 
-def assert_same(found: Any, wanted: Any) -> None:
+def assert_same(result: Any, wanted: Any) -> None:
     if isinstance(wanted, dict):
-        assert found.keys() == wanted.keys()
+        assert result.keys() == wanted.keys()
         for name in wanted:
-            assert_same(found[name], wanted[name])
+            assert_same(result[name], wanted[name])
     elif isinstance(wanted, list):
-        assert len(found) == len(wanted)
-        for one, other in zip(found, wanted, strict=True):
+        assert len(result) == len(wanted)
+        for one, other in zip(result, wanted, strict=True):
             assert_same(one, other)
     elif isinstance(wanted, float):
-        assert found == pytest.approx(wanted, rel=1e-12, abs=1e-12, nan_ok=True)
+        assert result == pytest.approx(wanted, rel=1e-12, abs=1e-12, nan_ok=True)
     else:
-        assert found == wanted
+        assert result == wanted
 
 
 @pytest.mark.parametrize(("kind", "other"), [("diagnosis", "comparison"), ("comparison", "diagnosis")])
@@ -71,9 +71,9 @@ def test_a_folder_of_another_kind_is_refused_with_what_reads_it(saved: Path, kin
 def test_what_0_1_0_saved_is_replaced_without_being_asked(saved: Path) -> None:
     """The manifest of that version says which files are ours; a file of somebody else is still refused."""
     folder = saved / "comparison"
-    found = td.Comparison.open(folder)
-    found.save(folder)
+    opened = td.Comparison.open(folder)
+    opened.save(folder)
     assert not list(folder.glob("*.nc"))
     (folder / "table.nc").write_text("somebody's own")
     with pytest.raises(ArgumentValueError, match=r"table\.nc"):
-        found.save(folder, format="netcdf")
+        opened.save(folder, format="netcdf")

@@ -24,11 +24,11 @@ def drawn(seed):
 def test_what_is_projected_is_tangent_and_is_the_spheres_projection_of_its_image(seed):
     ov, space, y, rng = drawn(seed)
     vectors = rng.standard_normal(y.shape)
-    found = remark_5_1_projection(y, vectors, ov)
-    np.testing.assert_allclose(((y @ space.metric.numpy()) * found).sum(1), 0, atol=1e-12)
+    result = remark_5_1_projection(y, vectors, ov)
+    np.testing.assert_allclose(((y @ space.metric.numpy()) * result).sum(1), 0, atol=1e-12)
     # ov Π_y X = (I − z z^T) X with z = ov y on the sphere.
     z = y @ ov.T
-    np.testing.assert_allclose(found @ ov.T, vectors - (z * vectors).sum(1, keepdims=True) * z, atol=1e-12)
+    np.testing.assert_allclose(result @ ov.T, vectors - (z * vectors).sum(1, keepdims=True) * z, atol=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(5))

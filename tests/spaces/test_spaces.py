@@ -101,8 +101,8 @@ def test_types_come_back_as_they_came_in():
     nested = [[3.0, 4.0], [0.0, 2.0]]
     assert Sphere().project(nested) == [[0.6, 0.8], [0.0, 1.0]]
     assert isinstance(Sphere().project(np.array(nested)), np.ndarray)
-    found = Sphere().project(torch.tensor(nested, dtype=torch.float32))
-    assert found.dtype == torch.float32
+    result = Sphere().project(torch.tensor(nested, dtype=torch.float32))
+    assert result.dtype == torch.float32
     assert Ellipsoid(np.eye(2)).project(np.array(nested, dtype=np.float32)).dtype == np.float32
 
 

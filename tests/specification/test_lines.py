@@ -44,8 +44,8 @@ k = 1
 def paths_of(value: Any, path: tuple[str | int, ...] = ()) -> set[tuple[str | int, ...]]:
     """Every key and index of a parsed document."""
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    found = {path} if path else set()
-    return found.union(*(paths_of(each, (*path, key)) for key, each in inside))
+    computed = {path} if path else set()
+    return computed.union(*(paths_of(entry, (*path, key)) for key, entry in inside))
 
 
 def test_every_key_of_a_hard_document_has_its_line() -> None:
@@ -85,8 +85,8 @@ def written(value: Any, newline: str) -> str:
     if isinstance(value, str):
         return quoted(value)
     if isinstance(value, list):
-        return "[" + "".join(f"{newline}{written(each, newline)}," for each in value) + "]"
-    return "{" + ", ".join(f"{quoted(key)} = {written(each, newline)}" for key, each in value.items()) + "}"
+        return "[" + "".join(f"{newline}{written(entry, newline)}," for entry in value) + "]"
+    return "{" + ", ".join(f"{quoted(key)} = {written(entry, newline)}" for key, entry in value.items()) + "}"
 
 
 def quoted(text: str) -> str:

@@ -101,11 +101,11 @@ def test_systems_that_end_early_are_warned_of() -> None:
 
 
 def test_progress_has_the_protocol_and_names_the_file() -> None:
-    told: list[tuple[float, float, str]] = []
-    specification.run(spec(), progress=lambda done, total, what: told.append((done, total, what)))
-    assert {(total, what) for _, total, what in told} == {(1.0, "Simulating spec.toml")}
-    assert [done for done, _, _ in told] == sorted(done for done, _, _ in told)
-    assert told[-1][0] == 1.0
+    message: list[tuple[float, float, str]] = []
+    specification.run(spec(), progress=lambda done, total, what: message.append((done, total, what)))
+    assert {(total, what) for _, total, what in message} == {(1.0, "Simulating spec.toml")}
+    assert [done for done, _, _ in message] == sorted(done for done, _, _ in message)
+    assert message[-1][0] == 1.0
 
 
 def test_ctrl_c_gives_what_was_reached(tmp_path: Path) -> None:

@@ -29,23 +29,23 @@ def with_eigenvalues(pairs: list[complex], reals: list[float], seed: int = 0) ->
     """These eigenvalues (each complex one with its conjugate), and reals from 0.2 to 0.6 of both signs for the rest."""
     rest = DIM - 2 * len(pairs) - len(reals)
     inner = torch.linspace(0.2, 0.6, rest, dtype=torch.float64) * torch.tensor([1.0, -1.0]).repeat(rest)[:rest]
-    blocks = [torch.tensor([[each.real, -each.imag], [each.imag, each.real]], dtype=inner.dtype) for each in pairs]
+    blocks = [torch.tensor([[pair.real, -pair.imag], [pair.imag, pair.real]], dtype=inner.dtype) for pair in pairs]
     alone = torch.diag(torch.cat([torch.tensor(reals, dtype=inner.dtype), inner]))
     return similar(torch.block_diag(*blocks, alone), seed)
 
 
 def found_in(matrix: torch.Tensor) -> Extremes:
-    found = extremes_of(matrix, torch.float64)
-    assert found is not None
-    return found
+    result = extremes_of(matrix, torch.float64)
+    assert result is not None
+    return result
 
 
 def test_outermost_eigenvalues_are_the_constructed_ones() -> None:
-    found = found_in(with_eigenvalues([0.3 + 2.0j, -0.9 + 0.1j], [1.25, -0.7]))
-    assert found.radius == pytest.approx(math.hypot(0.3, 2.0), rel=1e-10)
-    assert found.max_real == pytest.approx(1.25, rel=1e-10)
-    assert found.min_real == pytest.approx(-0.9, rel=1e-10)
-    assert (found.near_zero, found.near_zero_relative) == (0, 0)
+    result = found_in(with_eigenvalues([0.3 + 2.0j, -0.9 + 0.1j], [1.25, -0.7]))
+    assert result.radius == pytest.approx(math.hypot(0.3, 2.0), rel=1e-10)
+    assert result.max_real == pytest.approx(1.25, rel=1e-10)
+    assert result.min_real == pytest.approx(-0.9, rel=1e-10)
+    assert (result.near_zero, result.near_zero_relative) == (0, 0)
 
 
 def test_signs_are_told_apart_where_every_eigenvalue_is_on_one_side() -> None:
@@ -57,8 +57,8 @@ def test_signs_are_told_apart_where_every_eigenvalue_is_on_one_side() -> None:
 
 def test_eigenvalues_near_zero_are_counted_absolutely_and_against_the_radius() -> None:
     matrix = with_eigenvalues([0.0004 + 0.0005j, 4.0j], [0.0002, -0.0009, 0.0015, 0.0035, -0.005])
-    found = found_in(matrix)
-    assert (found.near_zero, found.near_zero_relative) == (4, 6)
+    result = found_in(matrix)
+    assert (result.near_zero, result.near_zero_relative) == (4, 6)
     smaller = found_in(0.1 * matrix)
     assert (smaller.near_zero, smaller.near_zero_relative) == (7, 6)
     larger = found_in(10 * matrix)
@@ -67,7 +67,7 @@ def test_eigenvalues_near_zero_are_counted_absolutely_and_against_the_radius() -
 
 def test_the_condition_number_is_the_quotient_of_the_singular_values() -> None:
     draw = torch.randn(2, DIM, DIM, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    left, right = (torch.linalg.qr(each).Q for each in draw)
+    left, right = (torch.linalg.qr(entry).Q for entry in draw)
     singular = torch.linspace(0.01, 3.0, DIM, dtype=torch.float64)
     assert found_in(left * singular @ right.mT).condition == pytest.approx(300.0, rel=1e-9)
 
@@ -82,15 +82,15 @@ def test_random_matrices_have_the_extremes_of_their_whole_spectrum(seed: int, ki
         "product": first @ second,
         "low plus noise": first[:, :8] @ second[:8] + 0.02 * second,
     }[kind]
-    found, whole = extremes_of(matrix, torch.float64), value_spectrum(matrix)
-    if found is None:  # a condition number beyond what its residual can vouch for, or an eigenvalue on a threshold
+    computed, whole = extremes_of(matrix, torch.float64), value_spectrum(matrix)
+    if computed is None:  # a condition number beyond what its residual can vouch for, or an eigenvalue on a threshold
         assert whole.condition > 1e4 or whole.near_zero_relative or whole.near_zero
         return
     for name in ("max_real", "min_real", "radius"):
-        assert getattr(found, name) == pytest.approx(getattr(whole, name), abs=1e-10 * whole.radius)
+        assert getattr(computed, name) == pytest.approx(getattr(whole, name), abs=1e-10 * whole.radius)
     # Both routes know the smallest singular value to a rounding of the largest.
-    assert found.condition == pytest.approx(whole.condition, rel=1e-10 + 1e-13 * whole.condition)
-    assert (found.near_zero, found.near_zero_relative) == (whole.near_zero, whole.near_zero_relative)
+    assert computed.condition == pytest.approx(whole.condition, rel=1e-10 + 1e-13 * whole.condition)
+    assert (computed.near_zero, computed.near_zero_relative) == (whole.near_zero, whole.near_zero_relative)
 
 
 def _jordan() -> torch.Tensor:
@@ -128,9 +128,9 @@ def test_what_needs_the_whole_spectrum_is_left_to_it(matrix: torch.Tensor) -> No
 def test_a_multiple_eigenvalue_away_from_zero_changes_nothing() -> None:
     values = torch.linspace(0.5, 1.0, DIM, dtype=torch.float64)
     values[-5:] = 2.0
-    found = found_in(similar(torch.diag(values), seed=6))
-    assert (found.radius, found.max_real) == pytest.approx((2.0, 2.0), rel=1e-10)
-    assert (found.near_zero, found.near_zero_relative) == (0, 0)
+    result = found_in(similar(torch.diag(values), seed=6))
+    assert (result.radius, result.max_real) == pytest.approx((2.0, 2.0), rel=1e-10)
+    assert (result.near_zero, result.near_zero_relative) == (0, 0)
 
 
 def test_full_rank_depends_on_the_precision_that_came_in() -> None:
@@ -145,8 +145,8 @@ def test_full_rank_depends_on_the_precision_that_came_in() -> None:
 def test_one_eigenvalue_several_times_near_zero_is_counted_as_often_or_left(next_one: float) -> None:
     values = torch.linspace(next_one, 1.0, DIM, dtype=torch.float64)
     values[:5] = 9e-4  # a Krylov space holds one vector of it; the others come from rounding, if they come
-    found = extremes_of(similar(torch.diag(values), seed=5), torch.float64)
-    assert found is None or found.near_zero == 5
+    result = extremes_of(similar(torch.diag(values), seed=5), torch.float64)
+    assert result is None or result.near_zero == 5
 
 
 def test_an_eigenvalue_that_was_not_found_is_noticed() -> None:

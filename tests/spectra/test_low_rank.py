@@ -94,8 +94,8 @@ def test_near_zero_counts_depend_on_scale_only_when_absolute() -> None:
 
 
 def test_the_radius_is_the_largest_modulus_and_not_the_largest_real_part() -> None:
-    found = value_spectrum([[0.0, -2.0, 0.0], [2.0, 0.0, 0.0], [0.0, 0.0, -3.0]])
-    assert (found.radius, found.max_real, found.min_real) == pytest.approx((3.0, 0.0, -3.0), abs=1e-14)
+    result = value_spectrum([[0.0, -2.0, 0.0], [2.0, 0.0, 0.0], [0.0, 0.0, -3.0]])
+    assert (result.radius, result.max_real, result.min_real) == pytest.approx((3.0, 0.0, -3.0), abs=1e-14)
 
 
 def test_factors_of_different_shapes_are_refused_with_both_shapes() -> None:

@@ -47,12 +47,12 @@ PLUS, MINUS, HALF = [1] * 6, [-1] * 6, [1, -1] * 3
 )
 def test_constructed_layers_are_in_their_regime(w_signs: list[int], a_signs: list[int], name: str) -> None:
     for seed in range(20):
-        found = regime(*layer(w_signs, a_signs, seed))
-        assert found.name == name
-        assert found.reason.startswith(name)
-        assert found.a_inertia is not None
-        assert tuple(found.a_inertia) == (a_signs.count(1), a_signs.count(-1), 0)
-        assert tuple(found.qk_inertia) == (w_signs.count(1), w_signs.count(-1), 0)
+        chosen_regime = regime(*layer(w_signs, a_signs, seed))
+        assert chosen_regime.name == name
+        assert chosen_regime.reason.startswith(name)
+        assert chosen_regime.a_inertia is not None
+        assert tuple(chosen_regime.a_inertia) == (a_signs.count(1), a_signs.count(-1), 0)
+        assert tuple(chosen_regime.qk_inertia) == (w_signs.count(1), w_signs.count(-1), 0)
 
 
 @given(seed=st.integers(0, 1000))
@@ -62,35 +62,35 @@ def test_the_signs_of_A_need_no_inverse(seed: int) -> None:
     qk, ov = torch.randn(2, 7, 7, generator=generator, dtype=torch.float64)
     explicit = qk @ torch.linalg.inv(ov)
     eigenvalues = np.linalg.eigvalsh((explicit + explicit.T).numpy() / 2)
-    found = regime(qk, ov).a_inertia
-    assert found is not None
-    assert found == inertia(explicit)
-    assert found.positive == (eigenvalues > 0).sum()
+    computed = regime(qk, ov).a_inertia
+    assert computed is not None
+    assert computed == inertia(explicit)
+    assert computed.positive == (eigenvalues > 0).sum()
 
 
 def test_a_singular_value_map_leaves_A_undefined_with_its_rank() -> None:
     qk = torch.eye(4, dtype=torch.float64)
-    found = regime(qk, torch.diag(torch.tensor([1.0, -2.0, 0.0, 0.0], dtype=torch.float64)))
-    assert found.name == "undefined"
-    assert found.a_inertia is None
-    assert "undefined (rank 2/4)" in found.reason
+    chosen_regime = regime(qk, torch.diag(torch.tensor([1.0, -2.0, 0.0, 0.0], dtype=torch.float64)))
+    assert chosen_regime.name == "undefined"
+    assert chosen_regime.a_inertia is None
+    assert "undefined (rank 2/4)" in chosen_regime.reason
 
 
 def test_a_float32_product_of_low_rank_is_singular_in_its_own_precision() -> None:
     left, right = torch.randn(2, 64, 16, generator=torch.Generator().manual_seed(0))
-    found = regime(torch.eye(64), left @ right.T)
-    assert found.name == "undefined"
-    assert "rank 16/64" in found.reason
+    chosen_regime = regime(torch.eye(64), left @ right.T)
+    assert chosen_regime.name == "undefined"
+    assert "rank 16/64" in chosen_regime.reason
 
 
 @pytest.mark.parametrize("small", [1e-3, 1e-7, 1e-9])
 def test_badly_conditioned_value_maps_keep_their_signs(small: float) -> None:
     """A = −I exactly, however small an entry of qk and ov becomes."""
     scales = torch.tensor([1.0, small, small / 10], dtype=torch.float64)
-    found = regime(torch.diag(scales), -torch.diag(scales))
-    assert found.a_inertia is not None
-    assert tuple(found.a_inertia) == (0, 3, 0)
-    assert found.name == "convergence"
+    chosen_regime = regime(torch.diag(scales), -torch.diag(scales))
+    assert chosen_regime.a_inertia is not None
+    assert tuple(chosen_regime.a_inertia) == (0, 3, 0)
+    assert chosen_regime.name == "convergence"
 
 
 def test_a_spectrum_on_the_imaginary_axis_is_undecided() -> None:
@@ -106,9 +106,9 @@ def test_both_criteria_are_told_apart() -> None:
     rotation = torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64)
     assert regime(torch.eye(2, dtype=torch.float64), rotation @ rotation.T * 0).name == "undefined"
     parted = [
-        found
-        for found in (regime(*layer(PLUS, MINUS, seed)) for seed in range(200))
-        if found.by_spectrum.startswith("diverges")
+        entry
+        for entry in (regime(*layer(PLUS, MINUS, seed)) for seed in range(200))
+        if entry.by_spectrum.startswith("diverges")
     ]
     assert parted, "the paper's conjecture and the spectrum of V agree on every draw: Remark 3.5 would be safe"
 

@@ -35,9 +35,9 @@ def kill(process: subprocess.Popen[bytes], *, workers: bool) -> None:
     """Kill the client, and its scheduler with it; or all processes of the sweep."""
     every = psutil.Process(process.pid).children(recursive=True) if workers else []
     process.kill()
-    for each in every:
+    for entry in every:
         with contextlib.suppress(psutil.NoSuchProcess):
-            os.kill(each.pid, signal.SIGKILL)
+            os.kill(entry.pid, signal.SIGKILL)
     process.wait()
 
 
@@ -58,8 +58,8 @@ def test_what_is_killed_at_random_moments_resumes_to_the_same_bytes(
         kill(process, workers=number % 2 == seed % 2)
         assert records(store) < TASKS
     process = begun(spec, store)
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 0, said
+    _, sentence = process.communicate(timeout=120)
+    assert process.returncode == 0, sentence
     sweep(parse_plan(text, "small.toml"), tmp_path / "whole.zarr", client)
     assert files(store) == files(tmp_path / "whole.zarr")
     assert sorted(path.name for path in tmp_path.iterdir()) == [

@@ -33,15 +33,15 @@ def systems(plan: Plan) -> Iterator[tuple[tuple[int, ...], torch.Tensor, torch.T
             setup = build(plan.file(block.point), block.draws)
             attention = setup.flow.attention
             for row in range(len(setup.start)):
-                matrices = (each.matrix_at(0.0)[row] for each in (attention.qk, attention.ov))
+                matrices = (entry.matrix_at(0.0)[row] for entry in (attention.qk, attention.ov))
                 yield (*block.point, block.draws.first + row), setup.start[row], *matrices
 
 
 def test_every_system_is_in_one_task() -> None:
     for draws, task in product((1, 3, 7), (1, 2, 3, 5, 100)):
         plan = plan_of("draws = 4\ntask = 2", f"draws = {draws}\ntask = {task}")
-        found = [index for index, *_ in systems(plan)]
-        assert sorted(found) == sorted(np.ndindex(*plan.shape))
+        values = [index for index, *_ in systems(plan)]
+        assert sorted(values) == sorted(np.ndindex(*plan.shape))
         assert max(plan.chunks) <= max(task, 1)
         assert np.prod(plan.chunks) <= task
 
@@ -103,7 +103,7 @@ def test_ov_comes_from_the_contraction_form_of_the_same_system() -> None:
         '{ definite = "mixed", skew = 0.5 }', '{ contraction = { definite = "negative" }, norm = 2.0 }'
     )
     setup = build(parse_plan(spec, "a.toml").file((0, 0)), OfSystems("key", 0, 20))
-    qk, ov = (each.matrix_at(0.0)[:, 0] for each in (setup.flow.attention.qk, setup.flow.attention.ov))
+    qk, ov = (entry.matrix_at(0.0)[:, 0] for entry in (setup.flow.attention.qk, setup.flow.attention.ov))
     form = qk @ torch.linalg.inv(ov)
     assert torch.linalg.matrix_norm(ov, 2) == pytest.approx(2.0)
     assert (form - form.mT).abs().max() < 1e-9 * form.abs().max()

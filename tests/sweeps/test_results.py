@@ -52,31 +52,31 @@ points = 5
 
 
 def test_one_free_token_grows_by_its_rate(client: Client, tmp_path: Path) -> None:
-    found = sweep(parse_plan(GROWTH, "growth.toml"), tmp_path / "new" / "growth.zarr", client)
+    dataset = sweep(parse_plan(GROWTH, "growth.toml"), tmp_path / "new" / "growth.zarr", client)
     logs = np.outer([-20.0, -10.0, 0.0, 10.0, 20.0], np.linspace(0.0, 3.0, 7))
-    np.testing.assert_allclose(found.log_norm.values[:, 0], logs[:, -1], atol=1e-6)
-    np.testing.assert_allclose(found.log_norm_over_time.values[:, 0], logs, atol=1e-6)
-    np.testing.assert_allclose(found.states.values[:, 0, :, 0, 0], np.exp(logs), rtol=1e-6)
-    words = np.array(found.outcome.attrs["flag_meanings"].split())[found.outcome[:, 0]]
+    np.testing.assert_allclose(dataset.log_norm.values[:, 0], logs[:, -1], atol=1e-6)
+    np.testing.assert_allclose(dataset.log_norm_over_time.values[:, 0], logs, atol=1e-6)
+    np.testing.assert_allclose(dataset.states.values[:, 0, :, 0, 0], np.exp(logs), rtol=1e-6)
+    words = np.array(dataset.outcome.attrs["flag_meanings"].split())[dataset.outcome[:, 0]]
     assert words.tolist() == ["zero", "zero", "undecided", "diverged", "diverged"]  # ov = 0 has no time to be long in
 
 
 def test_rescaled_tokens_of_a_sweep_keep_their_place(client: Client, tmp_path: Path) -> None:
     """One free token is exp(t ov) x: rescaled it does not move, where its logarithm would be up to 20 more."""
     text = GROWTH.replace('"outcome", ', "").replace("[solver]", "[solver]\nframe = 'rescaled'")
-    found = sweep(parse_plan(text, "growth.toml"), tmp_path / "rescaled.zarr", client)
-    np.testing.assert_allclose(found.log_norm_over_time.values, 0.0, atol=1e-12)
-    assert (found.end_time.values == 3.0).all()
+    dataset = sweep(parse_plan(text, "growth.toml"), tmp_path / "rescaled.zarr", client)
+    np.testing.assert_allclose(dataset.log_norm_over_time.values, 0.0, atol=1e-12)
+    assert (dataset.end_time.values == 3.0).all()
 
 
 def test_a_system_of_a_sweep_is_that_of_a_simulation_of_its_own(client: Client, tmp_path: Path) -> None:
     plan = parse_plan(SMALL.replace("rtol = 1e-4", "rtol = 1e-9").replace("task = 2", "task = 24"), "small.toml")
-    found = sweep(plan, tmp_path / "sweep.zarr", client)
+    dataset = sweep(plan, tmp_path / "sweep.zarr", client)
     for point in ((0, 0), (1, 2)):
         setup = build(plan.file(point), OfSystems(plan._key(point), 2, 1))
         run = simulate(setup.flow, setup.start, setup.times, rtol=1e-11, atol=1e-12)
         alone = observables.consensus(run.tensor[0, -1]).item()
-        assert found.consensus[*point, 2].item() == pytest.approx(alone, abs=1e-7)
+        assert dataset.consensus[*point, 2].item() == pytest.approx(alone, abs=1e-7)
 
 
 def test_joined_points_move_as_each_does_alone(small: Plan) -> None:
@@ -97,28 +97,28 @@ def test_joined_points_move_as_each_does_alone(small: Plan) -> None:
 def test_systems_that_spend_their_steps_are_tried_again_and_counted(client: Client, tmp_path: Path) -> None:
     large = SMALL.replace("task = 2", "task = 24")
     short = large.replace("rtol = 1e-4", "rtol = 1e-4\nmax_steps = 3")
-    found = sweep(parse_plan(short, "short.toml"), tmp_path / "twice.zarr", client)
+    dataset = sweep(parse_plan(short, "short.toml"), tmp_path / "twice.zarr", client)
     once = sweep(
         parse_plan(short.replace("task = 24", 'task = 24\nretry = "none"'), "a"), tmp_path / "once.zarr", client
     )
     enough = sweep(parse_plan(large, "enough.toml"), tmp_path / "enough.zarr", client)
-    statuses = found.status.attrs["flag_meanings"].split()
+    statuses = dataset.status.attrs["flag_meanings"].split()
     spent = once.status.values == statuses.index("step_budget_spent")
     undecided = once.outcome.values == once.outcome.attrs["flag_meanings"].split().index("undecided")
     assert spent.any()
     assert (once.tries.values == 1).all()
-    assert ((found.tries.values == 2) == (spent & undecided)).all()
-    again = found.tries.values == 2
+    assert ((dataset.tries.values == 2) == (spent & undecided)).all()
+    again = dataset.tries.values == 2
     assert again.any()
-    assert (found.status.values[again] == statuses.index("reached_the_horizon")).all()
-    assert (found.right_hand_sides.values[again] > once.right_hand_sides.values[again]).all()
-    np.testing.assert_allclose(found.consensus.values[again], enough.consensus.values[again], atol=1e-2)
+    assert (dataset.status.values[again] == statuses.index("reached_the_horizon")).all()
+    assert (dataset.right_hand_sides.values[again] > once.right_hand_sides.values[again]).all()
+    np.testing.assert_allclose(dataset.consensus.values[again], enough.consensus.values[again], atol=1e-2)
 
 
 def test_fractions_are_those_of_the_systems_that_were_run(whole: Path) -> None:
-    found = open_store(whole).load()
-    found.outcome[0, 1, :] = -1
-    shares = fractions(found)
+    loaded = open_store(whole).load()
+    loaded.outcome[0, 1, :] = -1
+    shares = fractions(loaded)
     assert shares.total.values.tolist() == [[4, 0, 4], [4, 4, 4]]
     assert np.isnan(shares.fraction[0, 1]).all()
     whole = shares.sel(scale=0.5)

@@ -80,15 +80,15 @@ def test_no_part_of_a_task_is_read_as_data(small: Plan, client: Client, tmp_path
             sweep(small, store, client)
     with pytest.raises(ArgumentValueError, match=r"with 6 of 24 systems; resume"):
         open_store(store)
-    found = open_store(store, partial=True)
-    missing = ~found.complete.values
+    result = open_store(store, partial=True)
+    missing = ~result.complete.values
     chunks = len(list(store.glob("accepted/c/*/*/*")))
     assert chunks == 4  # one more than there are records
     assert missing.sum() == small.systems - 6
-    assert (found.accepted.values[missing] == -1).all()
-    assert (found.outcome.values[missing] == -1).all()
-    assert np.isnan(found.consensus.values[missing]).all()
-    assert (found.accepted.values[~missing] > 0).all()
+    assert (result.accepted.values[missing] == -1).all()
+    assert (result.outcome.values[missing] == -1).all()
+    assert np.isnan(result.consensus.values[missing]).all()
+    assert (result.accepted.values[~missing] > 0).all()
 
 
 def test_a_full_disk_is_said_and_leaves_what_can_be_resumed(
@@ -137,8 +137,8 @@ def test_a_disk_that_fills_up_is_said_and_what_is_done_is_resumed(
 
     with pytest.raises(StorageError, match=r"no space left on device.* continue with --resume"):
         sweep(small, store, client, progress=others_write)
-    found = int(open_store(store, partial=True).complete.sum())
-    assert 8 <= found < small.systems
+    result = int(open_store(store, partial=True).complete.sum())
+    assert 8 <= result < small.systems
     ballast.unlink()
     sweep(small, store, client, resume=True)
     assert files(store) == files(whole)

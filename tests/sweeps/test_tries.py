@@ -126,14 +126,14 @@ def test_clusters_at_rest_are_followed_further_for_they_may_merge(client: Client
 
 def test_growths_are_those_of_the_matrices(client: Client, tmp_path: Path) -> None:
     plan = parse_plan(FREE, "free.toml")
-    found = sweep(plan, tmp_path / "free.zarr", client)
+    dataset = sweep(plan, tmp_path / "free.zarr", client)
     blocks = [block for task in np.ndindex(*plan.tasks) for block in plan.blocks(task)]
     for block in blocks:
         setup = build(plan.file(block.point), block.draws)
-        qk, ov = (each.matrix_at(0.0)[:, 0].numpy() for each in (setup.flow.attention.qk, setup.flow.attention.ov))
+        qk, ov = (entry.matrix_at(0.0)[:, 0].numpy() for entry in (setup.flow.attention.qk, setup.flow.attention.ov))
         contraction = qk @ np.linalg.inv(ov)
         rows = slice(block.draws.first, block.draws.first + block.draws.systems)
-        here = found.isel(tokens=block.point[0], draw=rows)
+        here = dataset.isel(tokens=block.point[0], draw=rows)
         sizes = np.linalg.norm(ov, 2, axis=(1, 2))
         np.testing.assert_allclose(here.value_growth, np.linalg.eigvals(ov).real.max(axis=1) / sizes, rtol=1e-9)
         highest = np.linalg.eigvalsh(contraction + contraction.mT)[:, -1] / 2
@@ -142,8 +142,8 @@ def test_growths_are_those_of_the_matrices(client: Client, tmp_path: Path) -> No
         )
         lowest = np.linalg.eigvalsh(qk + qk.mT)[:, 0] / 2
         np.testing.assert_allclose(here.qk_lowest, lowest / np.linalg.norm(qk, 2, axis=(1, 2)), rtol=1e-9)
-    assert (found.contraction_growth < 0).all()
-    assert (found.qk_lowest > 0).all()
+    assert (dataset.contraction_growth < 0).all()
+    assert (dataset.qk_lowest > 0).all()
 
 
 def rejected(first: int, systems: int, dim: int, skew: float = 1.0) -> torch.Tensor:
@@ -174,10 +174,10 @@ def test_the_law_by_rejection_is_the_normal_law_given_the_sign() -> None:
         torch.linalg.det,
         lambda m: m[:, 0, 1] - m[:, 1, 0],
     ):
-        ours, theirs = quantity(drawn), quantity(kept)
-        error = (ours.var() / len(ours) + theirs.var() / len(theirs)).sqrt()
-        assert abs(float(ours.mean() - theirs.mean())) < 4 * float(error)
-        assert float(ours.std() / theirs.std()) == pytest.approx(1, abs=0.06)
+        actual, reference = quantity(drawn), quantity(kept)
+        error = (actual.var() / len(actual) + reference.var() / len(reference)).sqrt()
+        assert abs(float(actual.mean() - reference.mean())) < 4 * float(error)
+        assert float(actual.std() / reference.std()) == pytest.approx(1, abs=0.06)
 
 
 def test_what_cannot_be_drawn_by_rejection_is_named() -> None:

@@ -28,7 +28,7 @@ def test_a_worker_that_is_killed_has_its_tasks_rerun(small: Plan, whole: Path, t
     def kill(done: float, total: float, what: str) -> None:
         """Kill a worker process when the first tasks are done, and another one later."""
         if len(killed) < 2 and done >= (4, 12)[len(killed)]:
-            workers = [each for each in psutil.Process().children(recursive=True) if "spawn_main" in _command(each)]
+            workers = [entry for entry in psutil.Process().children(recursive=True) if "spawn_main" in _command(entry)]
             os.kill(workers[-1].pid, signal.SIGKILL)
             killed.append(workers[-1].pid)
 
@@ -122,8 +122,8 @@ def test_a_scheduler_that_does_not_answer_is_named_and_nothing_is_left(
 def test_workers_of_another_version_are_refused_before_the_sweep(
     small: Plan, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours = own_versions()
-    monkeypatch.setattr(client, "run", lambda *_, **__: {"tcp://10.0.0.7:4": ours | {"tokendynamics": "0.0.3"}})
+    actual = own_versions()
+    monkeypatch.setattr(client, "run", lambda *_, **__: {"tcp://10.0.0.7:4": actual | {"tokendynamics": "0.0.3"}})
     with pytest.raises(WorkerVersionError, match=r"got tokendynamics 0\.0\.3 on the worker tcp://10\.0\.0\.7:4"):
         sweep(small, tmp_path / "sweep.zarr", client)
     assert list(tmp_path.iterdir()) == []

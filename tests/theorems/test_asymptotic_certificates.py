@@ -54,7 +54,7 @@ def coarse(flow: Flow, start: Tensor, times: np.ndarray) -> Trajectory:
 
 def named(name: str, trajectory: Trajectory) -> Certificate:
     """The certificate, found among those that apply."""
-    return {found.statement: found for found in certify(trajectory)}[name]
+    return {entry.statement: entry for entry in certify(trajectory)}[name]
 
 
 def test_gradient_statements_hold_on_random_systems() -> None:
@@ -75,16 +75,16 @@ def test_consensus_from_half_spaces_holds_on_random_systems() -> None:
     start = space.sample(TOKENS, DIM, (SYSTEMS,), seed=5)
     direction = normal(6, SYSTEMS, DIM)
     start = start * (start @ direction.unsqueeze(-1)).sign()
-    found = named("asymptotic-4.1", coarse(flow, start, np.linspace(0.0, 60.0, 61)))
-    assert (found.outcomes == "holds").all()
-    assert found.outcomes.shape == (SYSTEMS,)
+    by_name = named("asymptotic-4.1", coarse(flow, start, np.linspace(0.0, 60.0, 61)))
+    assert (by_name.outcomes == "holds").all()
+    assert by_name.outcomes.shape == (SYSTEMS,)
 
 
 def test_causal_consensus_holds_on_random_systems() -> None:
     flow = Flow(Attention(sinusoids(7, 2), eye(2), causal=True), Sphere())
     start = Sphere().sample(TOKENS, DIM, (SYSTEMS,), seed=8)
-    found = named("asymptotic-5.1", coarse(flow, start, np.linspace(0.0, 100.0, 21)))
-    assert (found.outcomes == "holds").all()
+    by_name = named("asymptotic-5.1", coarse(flow, start, np.linspace(0.0, 100.0, 21)))
+    assert (by_name.outcomes == "holds").all()
 
 
 def test_the_other_projection_holds_on_random_systems() -> None:
@@ -94,9 +94,9 @@ def test_the_other_projection_holds_on_random_systems() -> None:
     space = Ellipsoid(ov.mT @ ov)
     flow = Flow(Attention(sinusoids(10, 1), ov.unsqueeze(-3), causal=True), space, projection="remark_5_1")
     start = space.sample(TOKENS, DIM, (SYSTEMS,), seed=11)
-    found = named("asymptotic-remark-5.1", coarse(flow, start, np.linspace(0.0, 130.0, 21)))
-    assert (found.outcomes == "holds").all()
-    assert float(found.conditions[0].margin.min()) > 0.9e-12
+    by_name = named("asymptotic-remark-5.1", coarse(flow, start, np.linspace(0.0, 130.0, 21)))
+    assert (by_name.outcomes == "holds").all()
+    assert float(by_name.conditions[0].margin.min()) > 0.9e-12
 
 
 def test_consensus_at_the_top_eigenvector_holds_on_random_systems() -> None:
@@ -108,8 +108,8 @@ def test_consensus_at_the_top_eigenvector_holds_on_random_systems() -> None:
     v = torch.linalg.eigh(ov).eigenvectors[..., -1:]
     sides = torch.where(torch.arange(SYSTEMS) % 2 == 0, 1.0, -1.0)[:, None, None]
     start = start * (start @ v).sign() * sides
-    found = named("asymptotic-6.1", coarse(flow, start, np.linspace(0.0, 50.0, 21)))
-    assert (found.outcomes == "holds").all()
+    by_name = named("asymptotic-6.1", coarse(flow, start, np.linspace(0.0, 50.0, 21)))
+    assert (by_name.outcomes == "holds").all()
 
 
 @pytest.mark.parametrize(("statement", "heads"), [("asymptotic-3.2", 1), ("asymptotic-4.1", 2)])
@@ -119,7 +119,7 @@ def test_the_diameter_shrinks_at_the_predicted_rate(statement: str, heads: int, 
     space = Ellipsoid(qk)
     flow = Flow(Attention(qk.expand(heads, DIM, DIM), eye(heads), normalization=normalization), space)
     start = space.sample_hemisphere(TOKENS, [1.0, 0.0, 0.0], seed=18)
-    predicted = {found.statement: found.prediction for found in check(flow, start)}[statement]
+    predicted = {entry.statement: entry.prediction for entry in check(flow, start)}[statement]
     assert predicted is not None
     assert predicted.rate is not None
     late = np.array([0.0, 12.0, 15.0]) / predicted.rate
@@ -153,7 +153,7 @@ def test_causal_tokens_reach_the_first_at_the_predicted_rate() -> None:
 
 
 def expected_rate(flow: Flow, start: Tensor, statement: str) -> float:
-    prediction = {found.statement: found.prediction for found in check(flow, start)}[statement]
+    prediction = {entry.statement: entry.prediction for entry in check(flow, start)}[statement]
     assert prediction is not None
     assert prediction.rate is not None
     return prediction.rate
@@ -201,5 +201,5 @@ def test_an_ill_conditioned_value_matrix_fails_no_identity_for_its_rounding() ->
     space = Ellipsoid(ov.mT @ ov)
     flow = Flow(Attention(normal(29, DIM, DIM) * 1e-6, ov, causal=True), space, projection="remark_5_1")
     run = coarse(flow, space.sample(TOKENS, DIM, seed=30), np.array([0.0, 1.0]))
-    (found,) = certify(run, statements=["asymptotic-remark-5.1"])
-    assert found.conditions[0].outcome == "holds"
+    (computed,) = certify(run, statements=["asymptotic-remark-5.1"])
+    assert computed.conditions[0].outcome == "holds"

@@ -172,8 +172,8 @@ def test_a_large_flow_of_another_structure_is_not_measured() -> None:
 
     flow = Flow(Attention(counted, torch.stack([EYE, EYE]), weights="linear"), Sphere())
     asked.clear()
-    found = check(flow, AROUND, [0.0, 20.0])
-    assert [one.statement for one in found if one.applies] == ["asymptotic-remark-4.2"]
+    checks = check(flow, AROUND, [0.0, 20.0])
+    assert [one.statement for one in checks if one.applies] == ["asymptotic-remark-4.2"]
     # Its shape is asked at the first time, and nothing at other times.
     assert set(asked) == {0.0}
 

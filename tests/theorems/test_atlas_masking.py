@@ -249,8 +249,8 @@ def test_a_center_stays_within_its_window_and_leaves_after_it() -> None:
         ends.append((float((apart - r) / 2 / (omega * h)), (apart - r) / 2))
     for end, move in ends:
         run = td.simulate(of, circle([0.0, apart]), [0.0, end, 100 * end])
-        moved = apart - torch.atan2(run.tensor[1:, 1, 1], run.tensor[1:, 1, 0]).numpy()
-        assert moved[0] < move < moved[1]
+        shifted = apart - torch.atan2(run.tensor[1:, 1, 1], run.tensor[1:, 1, 0]).numpy()
+        assert shifted[0] < move < shifted[1]
     longest = max(end for end, _ in ends)
     (checked,) = td.check(of, circle([0.0, apart]), statements=["masking-5.1"])
     until = float(str(checked.prediction).rsplit("until t = ", 1)[1].replace(",", ""))
@@ -376,11 +376,11 @@ def test_a_token_goes_to_the_next_rest_on_its_way() -> None:
         angles = rng.uniform(0, 2 * np.pi, (12, 6))
         run = td.simulate(beside_frozen(4, 2, beta), circle(angles), [0.0, 1000.0], rtol=1e-11, atol=1e-13)
         tau = float(predict_interaction_window(beta))
-        for each, states in zip(angles, run.tensor[:, -1].numpy(), strict=True):
-            for angle, state in zip(each[4:], states[4:], strict=True):
-                rest = next_rest(angle, each[:4], beta)
+        for entry, states in zip(angles, run.tensor[:, -1].numpy(), strict=True):
+            for angle, state in zip(entry[4:], states[4:], strict=True):
+                rest = next_rest(angle, entry[:4], beta)
                 assert np.abs(state - [np.cos(rest), np.sin(rest)]).max() < 1e-6
-                assert np.abs((each[:4] - rest + np.pi) % (2 * np.pi) - np.pi).min() < tau
+                assert np.abs((entry[:4] - rest + np.pi) % (2 * np.pi) - np.pi).min() < tau
 
 
 @pytest.mark.parametrize("wide", [False, True])

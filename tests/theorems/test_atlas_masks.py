@@ -49,9 +49,9 @@ def test_no_layers_with_a_rooted_mask_contract_less_than_allowed(seed: int) -> N
     (check,) = td.check(flow, start, statements=["masks-rooted"])
     assert check.applies, check.reasons
     run = td.simulate(flow, start, range(0, 121, 4), **BARE)
-    found = td.certify(run, ["masks-rooted"])[0]
-    assert (found.conditions[0].outcome == "holds").all()
-    assert (found.outcomes == "holds").mean() > 0.5
+    computed = td.certify(run, ["masks-rooted"])[0]
+    assert (computed.conditions[0].outcome == "holds").all()
+    assert (computed.outcomes == "holds").mean() > 0.5
 
 
 def test_the_bound_is_reached_by_uniform_weights_on_a_path() -> None:
@@ -163,9 +163,9 @@ def test_connected_graphs_on_spheres_never_contradict_synchronization(
         (check,) = td.check(flow, start, statements=["spheres-graph"])
         assert check.applies, check.reasons
         run = td.simulate(flow, start, np.linspace(0.0, 80.0, 9), engine=engine, rtol=rtol, atol=rtol / 10)
-        found = outcomes(run, "spheres-graph")
-        assert not (found == "fails").any()
-        assert (found == "holds").mean() >= 0.5
+        result = outcomes(run, "spheres-graph")
+        assert not (result == "fails").any()
+        assert (result == "holds").mean() >= 0.5
 
 
 def test_a_ring_on_the_circle_stays_twisted() -> None:

@@ -125,7 +125,7 @@ def test_starts_that_are_too_few_too_wide_or_too_near_are_named() -> None:
     thirds = torch.stack([angles.cos(), angles.sin(), 0 * angles], dim=-1)
     assert reasons(ALL[2], flow(18.0), thirds) == ["acute groups"]
     form = td.Flow(td.Attention(np.diag([18.0, 17, 18]), np.eye(3), normalization="plain"), td.Sphere())
-    assert [reasons(each, form, in_caps(0, 1)[0])[0] for each in ALL] == ["qk is a multiple of the identity"] * 3
+    assert [reasons(entry, form, in_caps(0, 1)[0])[0] for entry in ALL] == ["qk is a multiple of the identity"] * 3
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)

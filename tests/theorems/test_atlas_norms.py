@@ -323,7 +323,7 @@ def test_a_loose_run_is_undecided_and_other_flows_are_answered() -> None:
     (loose,) = td.certify(td.simulate(one(), CONE, TIMES, rtol=1e-2, atol=1e-2), ["norms-4.3-variance"])
     assert loose.outcome == "undecided"
     free = td.simulate(one(td.Free()), CONE, [0.0, 1.0])
-    assert [found.outcome for found in td.certify(free, STATEMENTS[1:])] == ["undecided", "undecided"]
+    assert [entry.outcome for entry in td.certify(free, STATEMENTS[1:])] == ["undecided", "undecided"]
     single = td.simulate(one(), CONE[:1], [0.0, 1.0])
     assert td.certify(single, ["norms-3"])[0].outcome == "undecided"
     assert td.certify(single, ["norms-4.3-radius"])[0].outcome == "holds"

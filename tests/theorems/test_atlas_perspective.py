@@ -154,7 +154,7 @@ def test_a_qk_or_an_ov_of_another_kind_is_named() -> None:
     other = [td.Flow(td.Attention(qk, ov), td.Sphere()) for qk, ov in ((form, eye), (varying, eye), (eye, form))]
     start = one_sided(1, 3, 3)
     for statement in ("perspective-6.1", "perspective-6.3", "perspective-6.4-step"):
-        named = [reasons(statement, each, start) for each in other]
+        named = [reasons(statement, entry, start) for entry in other]
         assert [text[0] for text in named] == [
             "qk is a multiple of the identity",
             "qk constant in time",

@@ -53,9 +53,9 @@ def test_a_monotone_quantity_that_rises_fails_with_the_first_time() -> None:
 
 def test_statements_that_do_not_apply_run_only_on_request() -> None:
     trajectory = run([[1.0, 0.0], [0.8, 0.6]], 4.0, 5, ov=-EYE)
-    assert "asymptotic-4.1" not in [found.statement for found in certify(trajectory)]
+    assert "asymptotic-4.1" not in [entry.statement for entry in certify(trajectory)]
     names = [statement.name for statement in STATEMENTS if statement.name.startswith("asymptotic")]
-    assert [found.statement for found in certify(trajectory, statements=names)] == names
+    assert [entry.statement for entry in certify(trajectory, statements=names)] == names
 
 
 def test_an_unknown_statement_is_named_with_the_known_ones() -> None:
@@ -74,17 +74,17 @@ def test_starts_that_cannot_be_checked_are_refused(unchecked: None) -> None:
 
 
 def test_rises_are_measured_from_the_lowest_value_so_far(three_times: Trajectory) -> None:
-    found = never_rises(np.array([[3.0, 1.0, 1.5], [3.0, 2.0, 1.0]]), three_times, 0.1, "f")
-    assert found.outcome.tolist() == ["fails", "holds"]
-    assert found.margin.tolist() == pytest.approx([-0.4, 0.1])
-    assert found.first_failure[0] == 2.0
-    assert np.isnan(found.first_failure[1])
+    result = never_rises(np.array([[3.0, 1.0, 1.5], [3.0, 2.0, 1.0]]), three_times, 0.1, "f")
+    assert result.outcome.tolist() == ["fails", "holds"]
+    assert result.margin.tolist() == pytest.approx([-0.4, 0.1])
+    assert result.first_failure[0] == 2.0
+    assert np.isnan(result.first_failure[1])
 
 
 def test_a_nan_is_never_taken_for_agreement(three_times: Trajectory) -> None:
-    found = never_above(np.array([[0.0, np.nan, 0.0], [0.0, 0.0, 0.0]]), three_times, 0.1, "f")
-    assert found.outcome.tolist() == ["fails", "holds"]
-    assert found.first_failure[0] == 1.0
+    result = never_above(np.array([[0.0, np.nan, 0.0], [0.0, 0.0, 0.0]]), three_times, 0.1, "f")
+    assert result.outcome.tolist() == ["fails", "holds"]
+    assert result.first_failure[0] == 1.0
     assert tends_to_zero(np.array([[1.0, np.nan], [1.0, 0.0]]), 0.1, "f").outcome.tolist() == ["undecided", "holds"]
 
 
@@ -93,16 +93,16 @@ def test_the_worst_outcome_decides_then_the_narrowest_margin(three_times: Trajec
     narrow = never_above(np.full((2, 3), 0.09), three_times, 0.1, "narrow")
     far = tends_to_zero(np.full((2, 3), 5.0), 0.1, "far")
     broken = never_above(np.array([[0.0, 0.0, 0.7], [0.0, 0.0, 0.0]]), three_times, 0.1, "broken")
-    found = combine("name", (wide, narrow))
-    assert (found.outcome, found.text.partition(":")[0]) == ("holds", "narrow")
-    assert found.margin == pytest.approx(0.01)
-    found = combine("name", (wide, far, narrow))
-    assert (found.outcome, found.margin) == ("undecided", pytest.approx(-4.9))
-    found = combine("name", (far, wide, broken))
-    assert (found.outcome, found.first_failure) == ("fails", 2.0)
-    assert found.margin == pytest.approx(-0.6)
-    assert found.outcomes.tolist() == ["fails", "undecided"]
-    assert "1 of 2 systems" in found.text
+    result = combine("name", (wide, narrow))
+    assert (result.outcome, result.text.partition(":")[0]) == ("holds", "narrow")
+    assert result.margin == pytest.approx(0.01)
+    result = combine("name", (wide, far, narrow))
+    assert (result.outcome, result.margin) == ("undecided", pytest.approx(-4.9))
+    result = combine("name", (far, wide, broken))
+    assert (result.outcome, result.first_failure) == ("fails", 2.0)
+    assert result.margin == pytest.approx(-0.6)
+    assert result.outcomes.tolist() == ["fails", "undecided"]
+    assert "1 of 2 systems" in result.text
     nowhere = undecided((2,), "none", np.array([False, True]))
     assert combine("name", (wide, nowhere)).outcomes.tolist() == ["holds", "undecided"]
 
@@ -127,7 +127,7 @@ def test_single_precision_runs_are_not_failed_for_their_rounding() -> None:
     flow = Flow(Attention(EYE, EYE, causal=True), Sphere())
     start = Sphere().sample(5, 2, (20,), seed=0).float()
     trajectory = simulate(flow, start, np.linspace(0.0, 200.0, 41), rtol=1e-5, atol=1e-6, dtype=torch.float32)
-    outcomes = {found.statement: found.outcome for found in certify(trajectory)}
+    outcomes = {entry.statement: entry.outcome for entry in certify(trajectory)}
     assert outcomes["asymptotic-5.1"] == "holds"
 
 
@@ -142,6 +142,6 @@ def test_a_certificate_says_how_much_of_the_horizon_it_saw() -> None:
 
 
 def test_a_certificate_is_printed_as_one_line() -> None:
-    (found,) = certify(run([[1.0, 0.0], [0.6, 0.8]]), statements=["asymptotic-4.1"])
-    margin = f"margin {found.margin:.3g}, tolerance {found.tolerance:.3g}"
-    assert str(found) == f"asymptotic-4.1: holds ({margin}): {found.text}"
+    (computed,) = certify(run([[1.0, 0.0], [0.6, 0.8]]), statements=["asymptotic-4.1"])
+    margin = f"margin {computed.margin:.3g}, tolerance {computed.tolerance:.3g}"
+    assert str(computed) == f"asymptotic-4.1: holds ({margin}): {computed.text}"

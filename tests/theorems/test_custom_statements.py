@@ -45,9 +45,9 @@ OWN = Statement(
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_one_that_holds_for_a_positive_value_map_fails_for_a_negative_one(sign: float) -> None:
     flow = td.Flow(td.Attention(EYE, sign * EYE), td.Sphere())
-    found, known = td.check(flow, START.tolist(), statements=[OWN, "asymptotic-4.1"])
-    assert (found.statement, known.statement) == ("no rise", "asymptotic-4.1")
-    assert found.applies == (sign > 0)
+    computed, known = td.check(flow, START.tolist(), statements=[OWN, "asymptotic-4.1"])
+    assert (computed.statement, known.statement) == ("no rise", "asymptotic-4.1")
+    assert computed.applies == (sign > 0)
     (certificate,) = td.certify(td.simulate(flow, START, np.linspace(0.0, 5.0, 11)), [OWN])
     assert certificate.outcome == ("holds" if sign > 0 else "fails")
     if sign < 0:

@@ -30,19 +30,19 @@ def fifty() -> torch.Tensor:
     return start
 
 
-def the(found: list, name: str) -> Check | Certificate:
-    return next(one for one in found if one.statement == name)
+def the(result: list, name: str) -> Check | Certificate:
+    return next(one for one in result if one.statement == name)
 
 
 def test_one_start_outside_the_half_space_does_not_hide_the_theorem_from_the_other_49() -> None:
     flow, start = td.Flow(td.Attention(EYE, EYE), td.Sphere()), fifty()
-    found = the(check(flow, start), "asymptotic-4.1")
-    assert not found.applies
-    assert np.flatnonzero(~found.applies_to).tolist() == [17]
-    assert "in the end" in found.prediction.text
-    assert len(found.reasons) == 1
-    assert found.reasons[0].endswith("(at 1 of 50 systems: 17)")
-    assert str(found).startswith(
+    result = the(check(flow, start), "asymptotic-4.1")
+    assert not result.applies
+    assert np.flatnonzero(~result.applies_to).tolist() == [17]
+    assert "in the end" in result.prediction.text
+    assert len(result.reasons) == 1
+    assert result.reasons[0].endswith("(at 1 of 50 systems: 17)")
+    assert str(result).startswith(
         "asymptotic-4.1: applies to 49 of 50 systems, not 17: the tokens y_i stay in the open half space"
     )
     certificate = the(certify(td.simulate(flow, start, TIMES)), "asymptotic-4.1")
@@ -84,19 +84,19 @@ def test_one_singular_value_matrix_does_not_hide_the_certificates_of_the_contrac
     ov = np.stack([-EYE, 0 * EYE, -2 * EYE])[:, None]
     run = td.simulate(td.Flow(td.Attention(EYE, ov), td.Free()), 0.3 * fifty()[:3], [0.0, 0.5, 1.0])
     for names in (None, ["positional-3.1", "positional-3.3"]):
-        found = certify(run, names)
+        certificates = certify(run, names)
         for name in ("positional-3.1", "positional-3.3"):
             missing = "does not apply" if names is None else "undecided"
-            assert the(found, name).outcomes.tolist() == ["holds", missing, "holds"]
+            assert the(certificates, name).outcomes.tolist() == ["holds", missing, "holds"]
 
 
 def test_predictions_are_those_of_the_systems_to_which_they_apply() -> None:
     ov = np.stack([np.diag([0.5, -1.0]), -np.eye(2), np.diag([2.0, -1.0])])[:, None]
     start = np.tile([[1.0, 0.3], [0.5, -0.6]], (3, 1, 1))
-    found = the(check(td.Flow(td.Attention(np.eye(2), ov), td.Free()), start), "positional-3.6")
-    assert found.applies_to.tolist() == [True, False, True]
-    assert "0.5 exp(0.5 t)" in found.prediction.text
-    assert "none exists: the largest real part of an eigenvalue is −1 (at 1 of 3 systems: 1)" in found.reasons[0]
+    result = the(check(td.Flow(td.Attention(np.eye(2), ov), td.Free()), start), "positional-3.6")
+    assert result.applies_to.tolist() == [True, False, True]
+    assert "0.5 exp(0.5 t)" in result.prediction.text
+    assert "none exists: the largest real part of an eigenvalue is −1 (at 1 of 3 systems: 1)" in result.reasons[0]
 
 
 def test_systems_are_named_where_they_are_few() -> None:

@@ -175,7 +175,7 @@ def test_degenerate_circuits_never_raise_nor_give_nan(
     flow = td.Flow(td.Attention(*matrices, causal=seed % 2 == 0), td.Free() if free else td.Sphere())
     start = np.random.default_rng(seed).normal(size=(2, 3, dim))
     for one in check(flow, start):
-        assert all(each.margin is None or not np.isnan(each.margin) for each in one.hypotheses), one
+        assert all(hypothese.margin is None or not np.isnan(hypothese.margin) for hypothese in one.hypotheses), one
     run = td.simulate(flow, start, [0.0, 1e-3, 2e-3], rtol=1e-5, max_steps=50)
     for certificate in certify(run, [one.statement for one in check(flow, start)]):
         assert all(not np.isnan(part.margin).any() for part in certificate.conditions), certificate

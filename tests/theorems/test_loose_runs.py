@@ -36,16 +36,16 @@ def half_space(seed: int, rtol: float, systems: int = 20) -> Trajectory:
 
 
 def named(trajectory: Trajectory, name: str) -> Certificate:
-    (found,) = certify(trajectory, [name])
-    return found
+    (computed,) = certify(trajectory, [name])
+    return computed
 
 
 @pytest.mark.parametrize("rtol", [1e-2, 1e-3, 1e-4, 1e-5])
 def test_a_half_space_run_loosely_is_not_said_to_fail(rtol: float) -> None:
     # At rtol 1e-2 the rise is 2.5e-5, at which the fixed tolerance of 1e-6 said "fails".
     for seed in (1, 2):
-        for found in certify(half_space(seed, rtol)):
-            assert found.outcome != "fails", found
+        for entry in certify(half_space(seed, rtol)):
+            assert entry.outcome != "fails", entry
 
 
 def test_the_tolerance_is_a_hundred_of_the_run_s_and_never_more_than_one_percent() -> None:
@@ -104,9 +104,9 @@ def test_no_theorem_fails_whatever_the_tolerances_of_the_run(kind: str, seed: in
     rtol, times = 10.0**-digits, np.concatenate([[0.0], np.geomspace(horizon / 100, horizon, 21)])
     engine = "stiff" if stiff else "batched"
     run = simulate(flow, start[:1], times, rtol=rtol, atol=rtol / 100, engine=engine, max_steps=3000)
-    found = certify(run)
-    assert found
-    for one in found:
+    certificates = certify(run)
+    assert certificates
+    for one in certificates:
         assert one.outcome != "fails", one
         assert all(not np.isnan(part.margin).any() for part in one.conditions)
 
@@ -115,19 +115,19 @@ def test_no_theorem_fails_whatever_the_tolerances_of_the_run(kind: str, seed: in
 def test_a_value_matrix_that_pushes_tokens_apart_fails_and_a_tighter_run_says_so_too(rtol: float) -> None:
     start = torch.tensor([[1.0, 0.0, 0.0], [0.8, 0.6, 0.0]]).double()
     run = simulate(Flow(Attention(EYE, -EYE), Sphere()), start, np.linspace(0, 4, 5), rtol=rtol)
-    found = named(run, "asymptotic-4.1")
-    assert found.outcome == "fails"
-    assert f"so does a run with rtol {number(max(rtol / 100, 1e-12))}" in found.text
+    by_name = named(run, "asymptotic-4.1")
+    assert by_name.outcome == "fails"
+    assert f"so does a run with rtol {number(max(rtol / 100, 1e-12))}" in by_name.text
 
 
 def test_states_that_are_not_those_of_the_flow_fail() -> None:
     run = half_space(3, 1e-8, 2)
     tampered = run.tensor.clone()
     tampered[1, 10] = run.tensor[1, 0]  # Back at its start at t = 10.
-    found = named(dataclasses.replace(run, tensor=tampered), "asymptotic-4.1")
-    assert found.outcomes.tolist() == ["holds", "fails"]
-    assert found.first_failure == 10.0
-    assert "the states are not those of the flow" in found.text
+    by_name = named(dataclasses.replace(run, tensor=tampered), "asymptotic-4.1")
+    assert by_name.outcomes.tolist() == ["holds", "fails"]
+    assert by_name.first_failure == 10.0
+    assert "the states are not those of the flow" in by_name.text
     pushed = simulate(Flow(Attention(EYE, -EYE), Sphere()), run.tensor[:, 0], run.times)
     declared = dataclasses.replace(pushed, flow=run.flow)
     assert named(declared, "asymptotic-4.1").outcome == "fails"
@@ -135,19 +135,19 @@ def test_states_that_are_not_those_of_the_flow_fail() -> None:
 
 def test_a_nan_is_a_violation_whose_margin_is_a_number() -> None:
     run = simulate(Flow(Attention(EYE, EYE), Sphere()), EYE, [0.0, 1.0, 2.0])
-    found = never_above(np.array([0.0, np.nan, 0.0]), run, 0.1, "f")
-    assert found.outcome == "fails"
-    assert found.margin == -np.inf
+    result = never_above(np.array([0.0, np.nan, 0.0]), run, 0.1, "f")
+    assert result.outcome == "fails"
+    assert result.margin == -np.inf
 
 
 def test_a_violation_within_reach_of_a_loose_run_is_undecided_with_the_reason() -> None:
     run = half_space(3, 1e-2, 2)
     tampered = run.tensor.clone()
     tampered[1, 10] = Sphere().project(run.tensor[1, 9] + 0.3 * drawn(0, 5, 3))
-    found = named(dataclasses.replace(run, tensor=tampered), "asymptotic-4.1")
-    assert found.outcomes.tolist()[1] == "undecided"
-    assert found.first_failure is None
-    assert "a run with rtol 0.0001 does not show it" in found.text
+    by_name = named(dataclasses.replace(run, tensor=tampered), "asymptotic-4.1")
+    assert by_name.outcomes.tolist()[1] == "undecided"
+    assert by_name.first_failure is None
+    assert "a run with rtol 0.0001 does not show it" in by_name.text
 
 
 def test_a_violation_that_cannot_be_run_again_is_undecided_with_the_reason() -> None:
@@ -155,9 +155,9 @@ def test_a_violation_that_cannot_be_run_again_is_undecided_with_the_reason() -> 
     tampered = run.tensor.clone()
     tampered[0, 10] += 0.5
     unknown = dataclasses.replace(run, tensor=tampered, flow=None)
-    found = named(unknown, "asymptotic-5.1")
-    assert found.outcome == "undecided"
-    assert "could not be run again tighter: its flow is not known" in found.text
+    by_name = named(unknown, "asymptotic-5.1")
+    assert by_name.outcome == "undecided"
+    assert "could not be run again tighter: its flow is not known" in by_name.text
 
 
 def test_discrete_layers_and_large_fixed_steps_do_not_make_a_theorem_fail() -> None:
@@ -166,15 +166,15 @@ def test_discrete_layers_and_large_fixed_steps_do_not_make_a_theorem_fail() -> N
     start = Sphere().sample_hemisphere(5, [1.0, 0.0, 0.0], seed=0)
     for options in ({"engine": "layers", "tau": 5.0}, {"step": 3.0, "method": "euler"}):
         run = simulate(flow, start, np.arange(0.0, 31.0, 3.0), **options)
-        assert "fails" not in [found.outcome for found in certify(run)]
+        assert "fails" not in [entry.outcome for entry in certify(run)]
 
 
 def test_a_zero_value_matrix_leaves_the_other_projection_undecided() -> None:
     for ov in (0 * EYE, torch.diag(torch.tensor([1.0, 1.0, 0.0])).double()):
         run = simulate(Flow(Attention(EYE, ov, causal=True), Sphere()), EYE, [0.0, 1.0, 2.0])
-        found = named(run, "asymptotic-remark-5.1")
-        assert found.outcome == "undecided"
-        assert "ov is singular" in found.text
+        by_name = named(run, "asymptotic-remark-5.1")
+        assert by_name.outcome == "undecided"
+        assert "ov is singular" in by_name.text
 
 
 def test_one_singular_value_matrix_does_not_hide_the_others() -> None:
@@ -193,5 +193,5 @@ def test_every_statement_can_be_asked_of_every_degenerate_flow() -> None:
     for space, causal in ((Sphere(), True), (Free(), False)):
         flow = Flow(Attention(qk, ov, causal=causal), space)
         run = simulate(flow, 0.3 * drawn(7, 6, 4, 3), [0.0, 0.5, 1.0])
-        for found in certify(run, names):
-            assert all(not np.isnan(part.margin).any() for part in found.conditions), found
+        for entry in certify(run, names):
+            assert all(not np.isnan(part.margin).any() for part in entry.conditions), entry

@@ -44,8 +44,8 @@ def expanding(seed: int, **options: object) -> Flow:
     return Flow(Attention(drawn(seed + 1, SYSTEMS, 1, DIM, DIM), ov, **options), Free())
 
 
-def the(found: list[Check], name: str) -> Check:
-    return next(one for one in found if one.statement == name)
+def the(result: list[Check], name: str) -> Check:
+    return next(one for one in result if one.statement == name)
 
 
 def certified(run: Trajectory, name: str) -> Certificate:
@@ -129,10 +129,10 @@ def test_tokens_on_one_side_grow_at_the_rate_of_the_eigenvalue() -> None:
     flow = Flow(Attention([[0.3, -0.8], [1.0, 0.1]], ov), Free())
     x0 = torch.tensor([[1.0, 0.3], [0.5, -0.6], [2.0, 1.0]], dtype=torch.float64)
     n = torch.tensor([1.5, 0.7], dtype=torch.float64) / np.hypot(1.5, 0.7)
-    found = the(check(flow, x0), "positional-3.6")
-    assert found.applies
+    result = the(check(flow, x0), "positional-3.6")
+    assert result.applies
     least = float((x0 @ n).min())
-    assert f"{least:.4g} exp(0.5 t)" in found.prediction.text
+    assert f"{least:.4g} exp(0.5 t)" in result.prediction.text
     run = simulate(flow, x0, np.linspace(0.0, 8.0, 9))
     lower = least * torch.exp(0.5 * torch.as_tensor(run.times))
     assert bool((run.tensor.norm(dim=-1).amin(dim=-1) >= lower * (1 - 1e-6)).all())

@@ -70,16 +70,16 @@ def test_the_bound_solves_the_equation_it_comes_from(start: float, c: float, tok
 
 def test_directions_are_eigenvectors_of_v_and_not_of_ov() -> None:
     ov = torch.tensor([[0.5, 0.7, 0.0], [0.0, 0.2, 0.4], [0.0, -0.4, 0.2]], dtype=torch.float64)
-    found = expanding_directions(Flow(Attention(torch.zeros(3, 3).double(), ov), Free()))
-    assert found.rates[found.valid].tolist() == pytest.approx([0.5])
-    n = found.normals[found.valid][0]
+    result = expanding_directions(Flow(Attention(torch.zeros(3, 3).double(), ov), Free()))
+    assert result.rates[result.valid].tolist() == pytest.approx([0.5])
+    n = result.normals[result.valid][0]
     assert (n @ ov).numpy() == pytest.approx(0.5 * n.numpy())
     assert float((ov @ n - 0.5 * n).norm()) > 0.1
 
 
 def test_every_direction_expands_under_the_identity() -> None:
-    found = expanding_directions(Flow(Attention(torch.zeros(3, 3).double(), torch.eye(3).double()), Free()))
-    assert bool(found.valid.all())
+    result = expanding_directions(Flow(Attention(torch.zeros(3, 3).double(), torch.eye(3).double()), Free()))
+    assert bool(result.valid.all())
 
 
 def test_bounds_of_tokens_that_grow_too_fast_are_seen_to_fail() -> None:
@@ -222,8 +222,8 @@ def fallen(states: list[list[float]], qk: list[list[float]], ov: list[list[float
     sizes = torch.where(torch.arange(41) < 38, 2.0, 1.0).double()
     run = simulate(Flow(Attention(qk, ov, **attention), Free()), end, np.linspace(0.0, 0.1, 41))
     times = np.concatenate([[0.0], np.geomspace(1.0, 1000.0, 40)])
-    moved = sizes[:, None, None] * end
-    run = dataclasses.replace(run, times=times, states=moved, tensor=moved, end_times=np.asarray(1000.0))
+    shifted = sizes[:, None, None] * end
+    run = dataclasses.replace(run, times=times, states=shifted, tensor=shifted, end_times=np.asarray(1000.0))
     return str(outcomes_of(run))
 
 
@@ -410,8 +410,8 @@ def test_a_run_that_leaves_between_two_saved_times_is_judged_by_the_state_in_whi
 def test_a_run_of_which_nothing_is_saved_in_its_last_third_tells_nothing() -> None:
     times = np.array([0.0, 200.0])
     still = simulate(Flow(Attention([[1.0]], [[0.0]]), Free()), torch.ones(2, 1).double(), times)
-    moved = dataclasses.replace(still, flow=Flow(Attention([[1.0]], [[-1.0]]), Free()))
-    assert outcomes_of(moved) == "undecided"
+    shifted = dataclasses.replace(still, flow=Flow(Attention([[1.0]], [[-1.0]]), Free()))
+    assert outcomes_of(shifted) == "undecided"
 
 
 @pytest.mark.parametrize("size", [1e-250, 1e250])

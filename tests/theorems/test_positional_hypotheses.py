@@ -99,17 +99,17 @@ CASES = [
 
 
 def checked(name: str, one: Flow) -> Check:
-    return next(found for found in check(one, X0) if found.statement == name)
+    return next(entry for entry in check(one, X0) if entry.statement == name)
 
 
 @pytest.mark.parametrize(("statement", "hypothesis", "violating"), CASES)
 def test_the_one_violated_hypothesis_is_named(statement: str, hypothesis: str, violating: Flow) -> None:
-    found = checked(statement, violating)
-    assert not found.applies
-    assert found.prediction is None
-    assert len(found.reasons) == 1, found.reasons
-    assert found.reasons[0].startswith(hypothesis)
-    (violated,) = [one for one in found.hypotheses if one.holds is False]
+    result = checked(statement, violating)
+    assert not result.applies
+    assert result.prediction is None
+    assert len(result.reasons) == 1, result.reasons
+    assert result.reasons[0].startswith(hypothesis)
+    (violated,) = [one for one in result.hypotheses if one.holds is False]
     assert violated.margin is None or violated.margin <= 0
 
 
@@ -126,15 +126,15 @@ def test_the_one_violated_hypothesis_is_named(statement: str, hypothesis: str, v
     ],
 )
 def test_a_flow_that_satisfies_all_is_accepted(statement: str, obedient: Flow) -> None:
-    found = checked(statement, obedient)
-    assert found.applies, found.reasons
-    assert all(one.margin is None or one.margin >= 0 for one in found.hypotheses)
+    result = checked(statement, obedient)
+    assert result.applies, result.reasons
+    assert all(one.margin is None or one.margin >= 0 for one in result.hypotheses)
 
 
 def test_a_singular_value_matrix_is_reported_with_its_rank() -> None:
-    found = checked("positional-3.1", flow(ov=torch.tensor([[1.0, 2.0], [2.0, 4.0]], dtype=torch.float64)))
-    assert "rank 1 of 2" in found.reasons[0]
-    assert "undefined" in found.reasons[0]
+    result = checked("positional-3.1", flow(ov=torch.tensor([[1.0, 2.0], [2.0, 4.0]], dtype=torch.float64)))
+    assert "rank 1 of 2" in result.reasons[0]
+    assert "undefined" in result.reasons[0]
 
 
 def test_a_false_claim_is_refused_even_where_all_that_it_supposes_is_given() -> None:
@@ -176,17 +176,17 @@ def test_rounding_in_a_is_allowed_as_much_as_the_condition_of_ov_makes(size: flo
     exact, tilted = a @ ov, (a + 1e3 * np.finfo(float).eps / size * torch.ones(4, 4).triu(1)) @ ov
     for qk, holds in ((exact, True), (tilted, False)):
         form = contraction_form(Flow(Attention(qk, ov), Free()))
-        (_, found) = symmetric_contraction(form)
-        assert found.holds is holds
-        assert found.tolerance == pytest.approx(max(1e-12, 16 * 4 * np.finfo(float).eps / size), rel=1e-3)
+        (_, computed) = symmetric_contraction(form)
+        assert computed.holds is holds
+        assert computed.tolerance == pytest.approx(max(1e-12, 16 * 4 * np.finfo(float).eps / size), rel=1e-3)
 
 
 def test_an_ill_conditioned_system_does_not_loosen_the_others() -> None:
     ov = torch.stack([ill_conditioned(3, 1e-9, 0), ill_conditioned(3, 0.5, 1)])[:, None]
     a = torch.eye(3).double() + torch.tensor([[0.0, 3e-6, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
     flow = Flow(Attention(a @ ov, ov), Free())
-    (_, found) = symmetric_contraction(contraction_form(flow))
-    assert found.holds is False
-    assert found.at is not None
-    assert found.at.tolist() == [True, False]
-    assert "is 3 × 10⁻⁶, at most 1 × 10⁻¹² allowed" in found.text
+    (_, computed) = symmetric_contraction(contraction_form(flow))
+    assert computed.holds is False
+    assert computed.at is not None
+    assert computed.at.tolist() == [True, False]
+    assert "is 3 × 10⁻⁶, at most 1 × 10⁻¹² allowed" in computed.text

@@ -58,11 +58,11 @@ def test_heads_may_have_positive_multiples_of_the_identity(seed: int) -> None:
     ov = multiples[:, None, None] * EYE
     full, causal = (Flow(Attention(drawn(seed + 9, 2, 3, 3), ov, causal=mask), Sphere()) for mask in (False, True))
     for statement, flow in (("asymptotic-4.1", full), ("asymptotic-5.1", causal)):
-        found = the(statement, flow, one_sided(seed))
-        assert found.applies
+        result = the(statement, flow, one_sided(seed))
+        assert result.applies
         share = 1.0 if flow is full else 0.5
-        assert found.prediction is not None
-        assert found.prediction.rate == pytest.approx(share * float(multiples.sum()) / math.sqrt(3))
+        assert result.prediction is not None
+        assert result.prediction.rate == pytest.approx(share * float(multiples.sum()) / math.sqrt(3))
         assert certified(statement, flow, one_sided(seed), end=60.0).outcome == "holds"
 
 
@@ -105,8 +105,8 @@ def independent_rate(flow: Flow, start: np.ndarray) -> float:
 @pytest.mark.parametrize("seed", range(12))
 def test_widths_in_the_half_space_fall_at_least_at_the_proved_rate(seed: int) -> None:
     flow, start = bounded_flow(seed), one_sided(seed)
-    found = the("asymptotic-4.1", flow, start)
-    assert found.applies
+    result = the("asymptotic-4.1", flow, start)
+    assert result.applies
     rate = float(width_rate(flow, start))
     # The deepest half space of a random search is at most as deep, and depths are measured in the plain length here.
     assert rate == pytest.approx(independent_rate(flow, start.numpy()), rel=0.25)
@@ -120,10 +120,10 @@ def test_tokens_that_come_together_too_slowly_refute_the_rate_at_a_finite_time()
     # The states of a run at a tenth of the speed.
     slow = simulate(flow, start, np.linspace(0.0, 0.4, 9), engine="batched")
     forged = dataclasses.replace(run, states=slow.states, tensor=slow.tensor)
-    found = certify(forged, ["asymptotic-4.1"])[0]
-    assert found.outcome == "fails"
-    assert "at the proved rate" in found.text
-    assert found.first_failure is not None
+    computed = certify(forged, ["asymptotic-4.1"])[0]
+    assert computed.outcome == "fails"
+    assert "at the proved rate" in computed.text
+    assert computed.first_failure is not None
 
 
 @pytest.mark.parametrize("seed", range(3))

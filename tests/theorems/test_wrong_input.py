@@ -33,17 +33,17 @@ def test_a_start_that_does_not_fit_is_refused_as_simulate_refuses_it():
 
 def test_tokens_at_rest_at_zero_in_free_space_are_judged_like_any_others():
     flow = td.Flow(td.Attention(np.eye(3), -np.eye(3)), td.Free())
-    names = {found.statement for found in td.check(flow, np.zeros((3, 3))) if found.applies}
+    names = {entry.statement for entry in td.check(flow, np.zeros((3, 3))) if entry.applies}
     assert "positional-3.4" in names
     run = td.simulate(flow, np.zeros((3, 3)), [0.0, 1.0, 100.0])
-    assert {found.outcome for found in td.certify(run)} <= {"holds", "undecided"}
+    assert {entry.outcome for entry in td.certify(run)} <= {"holds", "undecided"}
 
 
 def test_a_circuit_that_varies_is_judged_for_that_and_not_for_its_signs_at_one_moment():
     matrix = np.diag([1.0, 2.0, 3.0])
     flow = td.Flow(td.Attention(td.Sinusoidal(matrix, 1.0, 0.5, 0.0), np.eye(3)), td.Ellipsoid(matrix))
-    found = next(one for one in td.check(flow, np.eye(3)) if one.statement == "asymptotic-3.1")
-    assert [reason.split(":")[0] for reason in found.reasons] == ["qk constant in time"]
+    result = next(one for one in td.check(flow, np.eye(3)) if one.statement == "asymptotic-3.1")
+    assert [reason.split(":")[0] for reason in result.reasons] == ["qk constant in time"]
 
 
 def test_a_certificate_says_when_rounding_carried_a_token_off_the_antipode():
@@ -53,8 +53,8 @@ def test_a_certificate_says_when_rounding_carried_a_token_off_the_antipode():
     start = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     flow = td.Flow(td.Attention(np.eye(2), np.eye(2), causal=True), td.Sphere())
     run = td.simulate(flow, start, np.linspace(0, 200, 401), rtol=1e-10, atol=1e-12)
-    (found,) = td.certify(run, ["asymptotic-5.1"])
-    assert any("antipode of token 1, which the exact flow may never leave" in one.text for one in found.conditions)
+    (computed,) = td.certify(run, ["asymptotic-5.1"])
+    assert any("antipode of token 1, which the exact flow may never leave" in one.text for one in computed.conditions)
 
 
 @pytest.mark.parametrize(("size", "space"), [(1e300, td.Free()), (1.7e308, td.Sphere()), (1.7e308, td.Free())])

@@ -126,11 +126,11 @@ def drive_together(model: LanguageModel, steps: int, after: Callable[[nn.Module]
     ids = torch.tensor(of_one_topic_each())
     goals = torch.randn(len(ids), 1, model.config.hidden_size, generator=torch.Generator().manual_seed(3))
     model.get_input_embeddings().requires_grad_(False)
-    optimizer = torch.optim.Adam([each for each in model.parameters() if each.requires_grad], lr=1e-2)
+    optimizer = torch.optim.Adam([parameter for parameter in model.parameters() if parameter.requires_grad], lr=1e-2)
     for _ in range(steps):
         optimizer.zero_grad()
-        found = model.model(ids).last_hidden_state
-        (1 - torch.cosine_similarity(found, goals, dim=-1)).mean().backward()
+        computed = model.model(ids).last_hidden_state
+        (1 - torch.cosine_similarity(computed, goals, dim=-1)).mean().backward()
         optimizer.step()
         after(model)
 

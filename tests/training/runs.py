@@ -78,12 +78,12 @@ def assert_same(one: Path, other: Path) -> None:
     assert files(one) == files(other)
     for folder in ("model", "model-averaged"):
         if (one / folder).is_dir():
-            ours, theirs = weights(one / folder), weights(other / folder)
-            assert ours.keys() == theirs.keys()
-            assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+            actual, reference = weights(one / folder), weights(other / folder)
+            assert actual.keys() == reference.keys()
+            assert all(torch.equal(actual[name], reference[name]) for name in actual)
 
 
 def files(folder: Path) -> list[str]:
     """Everything in the folder of a run but its curves."""
-    found = sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
-    return [name for name in found if not name.startswith("logs")]
+    result = sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+    return [name for name in result if not name.startswith("logs")]

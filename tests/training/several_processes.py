@@ -75,9 +75,9 @@ def unequal(folder: Path) -> None:
     """Write the weights that transformers' own Trainer gives where texts have 1 to 11 labels each."""
     from training.test_accumulation import decoder, texts, trained
 
-    found = trained(decoder(), texts(), 4 // int(os.environ["WORLD_SIZE"]), folder / "unequal", accumulation=1)
+    result = trained(decoder(), texts(), 4 // int(os.environ["WORLD_SIZE"]), folder / "unequal", accumulation=1)
     if RANK == 0:
-        torch.save(found, folder / "unequal.pt")
+        torch.save(result, folder / "unequal.pt")
 
 
 def plant(model: torch.nn.Module) -> None:
@@ -99,7 +99,7 @@ def _planted(weight: torch.Tensor) -> None:
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
     experiment = Experiment.from_json(json.loads((folder / "experiment.json").read_text()))
-    sharding, found = Sharding(), {}
+    sharding, computed = Sharding(), {}
 
     def run(name: str, one: Experiment, *callbacks: Any, **options: Any) -> Any:
         return train(one, folder / name, loggers=["tensorboard"], callbacks=callbacks, **options)
@@ -113,21 +113,21 @@ def main(folder: Path) -> None:
     run("together", experiment)
     stopped("stopped", experiment)
     unequal(folder)
-    found["lengths"] = evaluated(folder / "lengths", experiment)
+    computed["lengths"] = evaluated(folder / "lengths", experiment)
     record = run("planted", experiment, At(3, plant), Samples(2, 3))
-    found["planted"] = [record.status, *record.notes]
+    computed["planted"] = [record.status, *record.notes]
     record = run("planted apart", experiment, At(3, plant_apart))
-    found["planted apart"] = [record.status, *record.notes]
+    computed["planted apart"] = [record.status, *record.notes]
     sharding.on, looked = True, Looked()
     sharded: dict[str, Any] = {"arguments": {"fsdp": True}}
     run("sharded", experiment, looked, Samples(2, 3), **sharded)
-    found["sharded"] = sorted(looked.sharded)
+    computed["sharded"] = sorted(looked.sharded)
     stopped("sharded and stopped", experiment, **sharded)
     half = experiment.changed(recipe={"precision": "bf16", "steps": 2})
-    found["half"] = run("half and sharded", half, **sharded).history[0]["loss"]
+    computed["half"] = run("half and sharded", half, **sharded).history[0]["loss"]
     record = run("sharded and planted", experiment, At(3, plant), **sharded)
-    found["sharded and planted"] = [record.status, *record.notes]
-    (folder / f"found-{RANK}.json").write_text(json.dumps(found))
+    computed["sharded and planted"] = [record.status, *record.notes]
+    (folder / f"found-{RANK}.json").write_text(json.dumps(computed))
 
 
 if __name__ == "__main__":

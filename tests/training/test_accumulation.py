@@ -95,7 +95,7 @@ def test_several_batches_of_a_step_are_one_large_batch(name: str, tmp_path: Path
     make, items = NETWORKS[name]
     whole, parts = (trained(make, items(), batch, tmp_path) for batch in (4, 1))
     torch.manual_seed(0)
-    started = {each: parameter.detach() for each, parameter in make().named_parameters()}
+    started = {entry: parameter.detach() for entry, parameter in make().named_parameters()}
     assert largest_difference(whole, parts) < 2e-6
     assert largest_difference(whole, started) > 1e-4  # the steps are a hundred times what rounding makes
 
@@ -122,7 +122,7 @@ def test_the_number_of_items_divides_the_sum_of_the_losses(cutoffs: list[int] | 
     loss = model(ids, labels=nothing, num_items_in_batch=7).loss  # a batch without labels adds nothing
     loss.backward()
     assert loss.item() == 0.0
-    assert all(not bool(each.grad.any()) for each in model.parameters() if each.grad is not None)
+    assert all(not bool(parameter.grad.any()) for parameter in model.parameters() if parameter.grad is not None)
 
 
 def test_weights_of_classes_count_once_an_image() -> None:
@@ -134,6 +134,6 @@ def test_weights_of_classes_count_once_an_image() -> None:
         logits = model(pixels).logits
         total = -(labels * logits.log_softmax(-1)).sum()
         # A Trainer counts the entries of the labels: 3 for each of 16 images.
-        found = model(pixels, labels=labels, num_items_in_batch=torch.tensor(48)).loss
-        torch.testing.assert_close(found.double(), total / 16, rtol=1e-6, atol=0)
+        computed = model(pixels, labels=labels, num_items_in_batch=torch.tensor(48)).loss
+        torch.testing.assert_close(computed.double(), total / 16, rtol=1e-6, atol=0)
         torch.testing.assert_close(model(pixels, labels=labels).loss.double(), total / 8, rtol=1e-6, atol=0)

@@ -64,12 +64,12 @@ def test_shares_of_mixup_follow_beta(alpha):
     augmentation = Augmentation(**{**NONE, "mixup": alpha})
     pixels, weights = own_colours(2, 1), torch.eye(2, dtype=torch.float64)
     with drawn_from(3):
-        found = torch.stack([augmentation.mixed(pixels, weights)[1][0, 0] for _ in range(2000)])
+        result = torch.stack([augmentation.mixed(pixels, weights)[1][0, 0] for _ in range(2000)])
     # Beta(α, α): mean 1/2, variance 1/(4 (2 α + 1)), and E x⁴ by its moments.
     variance = 1 / (4 * (2 * alpha + 1))
     kurtosis = 3 - 6 / (2 * alpha + 3)
-    assert float(found.mean()) == pytest.approx(0.5, abs=5 * math.sqrt(variance / 2000))
-    assert float(found.var()) == pytest.approx(variance, abs=5 * variance * math.sqrt((kurtosis - 1) / 2000))
+    assert float(result.mean()) == pytest.approx(0.5, abs=5 * math.sqrt(variance / 2000))
+    assert float(result.var()) == pytest.approx(variance, abs=5 * variance * math.sqrt((kurtosis - 1) / 2000))
 
 
 def test_a_batch_has_mixup_or_cutmix_with_the_same_chance():
@@ -121,7 +121,7 @@ def test_each_image_has_operations_of_its_own_and_stays_an_image():
     assert shown.shape == (24, 3, 16, 16)
     assert float(shown.min()) >= 0
     assert float(shown.max()) <= 1
-    assert len({each.numpy().tobytes() for each in shown}) > 12
+    assert len({entry.numpy().tobytes() for entry in shown}) > 12
 
 
 def test_a_seed_gives_the_same_pixels_whatever_was_drawn_before():
@@ -170,8 +170,8 @@ print(states() == before, [name for name in ("torchvision", "timm") if name in s
 @pytest.mark.slow
 def test_no_generator_of_others_is_disturbed_and_neither_torchvision_nor_timm_imported():
     """In a process of its own: the type checks of the tests draw from Python's generator."""
-    said = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "True []"
+    text = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    assert text.stdout.strip() == "True []"
 
 
 @pytest.mark.parametrize(

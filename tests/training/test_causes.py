@@ -21,17 +21,17 @@ def causes(
 
 
 def test_a_risen_loss_speaks_for_the_learning_rate_and_a_steady_one_does_not() -> None:
-    (found,) = causes(RISEN)
-    assert found.startswith("the loss rose from 2 to 2.6 before: the learning rate 0.02 is likely too high")
-    assert "7 steps" in found
+    (computed,) = causes(RISEN)
+    assert computed.startswith("the loss rose from 2 to 2.6 before: the learning rate 0.02 is likely too high")
+    assert "7 steps" in computed
     assert not any("rose" in cause for cause in causes(STEADY))
     assert not any("rose" in cause for cause in causes(RISEN[:2]))
     assert not any("rose" in cause for cause in causes([*RISEN[:2], {"step": 3, "loss": None}]))
 
 
 def test_a_single_loss_above_any_guess_speaks_for_the_learning_rate_too() -> None:
-    (found,) = causes([{"step": 1, "loss": 4.53e7}])
-    assert found == (
+    (computed,) = causes([{"step": 1, "loss": 4.53e7}])
+    assert computed == (
         "the last loss was 4.53e+07, more than that of a random guess: the learning rate 0.02 is likely too high; "
         "halve it, or use a warm-up longer than 7 steps"
     )
@@ -69,9 +69,9 @@ SINGULAR_A = [{"step": 1, "query_condition": 9e4, "contraction_condition": None}
 def test_a_singular_matrix_is_named_where_it_is_inverted(
     model: dict[str, Any], validation: Any, matrices: list[str]
 ) -> None:
-    found = [cause for cause in causes(STEADY, validation, model) if "condition number" in cause]
-    assert len(found) == len(matrices)
-    for cause, beginning in zip(found, matrices, strict=True):
+    values = [cause for cause in causes(STEADY, validation, model) if "condition number" in cause]
+    assert len(values) == len(matrices)
+    for cause, beginning in zip(values, matrices, strict=True):
         assert cause.startswith(f"{beginning} and form = 'solve' inverts {beginning[24]}")
 
 

@@ -14,7 +14,7 @@ EVERY = load_digits()
 
 
 def keys(pixels: torch.Tensor) -> list[bytes]:
-    return [np.round((each[0].numpy() + 1) * 8).astype(np.uint8).tobytes() for each in pixels]
+    return [np.round((pixel[0].numpy() + 1) * 8).astype(np.uint8).tobytes() for pixel in pixels]
 
 
 def batch(task: Digits, split: str) -> dict[str, torch.Tensor]:
@@ -25,17 +25,17 @@ def batch(task: Digits, split: str) -> dict[str, torch.Tensor]:
 def test_the_splits_are_disjoint_stratified_and_all_of_the_data():
     count = 1151
     task = Digits.of("digits", {}, seed=3, draws=count)
-    found = {split: batch(task, split) for split in ("training", "validation", "test")}
-    assert [len(found[split]["labels"]) for split in found] == [count, 287, 359]
-    parts = [set(keys(found[split]["pixel_values"])) for split in found]
+    by_name = {split: batch(task, split) for split in ("training", "validation", "test")}
+    assert [len(by_name[split]["labels"]) for split in by_name] == [count, 287, 359]
+    parts = [set(keys(by_name[split]["pixel_values"])) for split in by_name]
     assert sum(map(len, parts)) == len(set().union(*parts)) == 1797
     wanted = {image.astype(np.uint8).tobytes(): label for image, label in zip(EVERY.images, EVERY.target, strict=True)}
     assert len(wanted) == 1797  # no image is there twice
     assert set().union(*parts) == wanted.keys()
     for split, share in (("validation", 0.16), ("test", 0.2)):
-        for key, label in zip(keys(found[split]["pixel_values"]), found[split]["labels"].tolist(), strict=True):
+        for key, label in zip(keys(by_name[split]["pixel_values"]), by_name[split]["labels"].tolist(), strict=True):
             assert wanted[key] == label
-        per_class = np.bincount(found[split]["labels"], minlength=10) / np.bincount(EVERY.target)
+        per_class = np.bincount(by_name[split]["labels"], minlength=10) / np.bincount(EVERY.target)
         assert np.abs(per_class - share).max() < 1 / 174  # one image of the smallest class
 
 

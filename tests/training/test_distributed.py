@@ -63,32 +63,32 @@ def assert_close(one: Path, other: Path) -> None:
     """Hold that two runs gave the same up to the order in which sums were taken."""
     first, second = Record.open(one), Record.open(other)
     assert (first.status, first.steps) == (second.status, second.steps) == ("finished", 8)
-    for ours, theirs in zip(first.history, second.history, strict=True):
-        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
-        assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-2)
-        assert ours["learning_rate"] == theirs["learning_rate"]
-    for ours, theirs in zip(first.validation, second.validation, strict=True):
-        assert (ours["step"], ours.keys()) == (theirs["step"], theirs.keys())
-        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
+    for actual, reference in zip(first.history, second.history, strict=True):
+        assert actual["loss"] == pytest.approx(reference["loss"], rel=1e-4)
+        assert actual["grad_norm"] == pytest.approx(reference["grad_norm"], rel=1e-2)
+        assert actual["learning_rate"] == reference["learning_rate"]
+    for actual, reference in zip(first.validation, second.validation, strict=True):
+        assert (actual["step"], actual.keys()) == (reference["step"], reference.keys())
+        assert actual["loss"] == pytest.approx(reference["loss"], rel=1e-4)
     for split, values in first.measures.items():
         assert values["loss"] == pytest.approx(second.measures[split]["loss"], rel=1e-4)
     for kind, values in first.layers.items():
         for name, depths in values.items():
             assert depths == pytest.approx(second.layers[kind][name], rel=1e-2)
     for name in ("model", "model-averaged"):
-        ours, theirs = weights(one / name), weights(other / name)
-        assert ours.keys() == theirs.keys()
-        for part, value in ours.items():  # a gradient near nought makes a whole step of Adam: most are not near it
-            assert float((value - theirs[part]).abs().median()) < 1e-4
+        actual, reference = weights(one / name), weights(other / name)
+        assert actual.keys() == reference.keys()
+        for part, value in actual.items():  # a gradient near nought makes a whole step of Adam: most are not near it
+            assert float((value - reference[part]).abs().median()) < 1e-4
 
 
 @pytest.mark.parametrize("name", ["together", "sharded"])
 def test_two_processes_give_what_one_gives_with_twice_the_batch(folder: Path, name: str) -> None:
     assert_close(folder / name, folder / "alone")
     assert Record.open(folder / name).manifest["parameters"]["processes"] == 2
-    moved = weights(folder / name / "model")
+    shifted = weights(folder / name / "model")
     started = weights(folder / name / "model-averaged")
-    assert max(float((moved[part] - started[part]).abs().max()) for part in moved) > 1e-3
+    assert max(float((shifted[part] - started[part]).abs().max()) for part in shifted) > 1e-3
 
 
 def test_two_processes_with_unequal_numbers_of_labels_give_what_one_gives(folder: Path, tmp_path: Path) -> None:
@@ -104,8 +104,8 @@ def test_the_weights_were_sharded_where_that_was_asked_for(folder: Path) -> None
 def test_sharded_weights_in_half_precision_have_a_loss_in_single(folder: Path) -> None:
     wanted = Record.open(folder / "alone").history[0]["loss"]
     for rank in (0, 1):
-        found = json.loads((folder / f"found-{rank}.json").read_text())["half"]
-        assert 1e-7 < abs(found / wanted - 1) < 1e-3  # another precision, and finer than the 2⁻⁸ that bfloat16 has
+        computed = json.loads((folder / f"found-{rank}.json").read_text())["half"]
+        assert 1e-7 < abs(computed / wanted - 1) < 1e-3  # another precision, and finer than the 2⁻⁸ that bfloat16 has
     layers = Record.open(folder / "half and sharded").layers["full"]["norm"]
     assert layers[0] != pytest.approx(float(torch.tensor(layers[0]).bfloat16()), rel=1e-6)
 
@@ -116,9 +116,9 @@ def test_stopped_and_resumed_they_give_the_same_to_the_last_bit(folder: Path, st
 
 
 def test_there_is_one_set_of_files(folder: Path) -> None:
-    ours, alone = files(folder / "together"), files(folder / "alone")
+    actual, alone = files(folder / "together"), files(folder / "alone")
     generators = {f"checkpoints/checkpoint-{step}/rng_state_{rank}.pth" for step in (6, 8) for rank in (0, 1)}
-    assert set(ours) - set(alone) == generators
+    assert set(actual) - set(alone) == generators
     assert len(list((folder / "together" / "logs").iterdir())) == 1
     assert not list(folder.rglob("*.partial*"))
 
@@ -140,8 +140,8 @@ def test_every_item_of_a_split_counts_once_however_many_there_are(folder: Path) 
         losses = [nats(model, torch.tensor(items[number]["ids"].tolist())).mean() for number in range(7)]
     wanted = [float(torch.stack(losses[:count]).mean()) for count in range(1, 8)]
     for rank in (0, 1):
-        found = json.loads((folder / f"found-{rank}.json").read_text())["lengths"]
-        assert found == pytest.approx(wanted, rel=2e-6)
+        computed = json.loads((folder / f"found-{rank}.json").read_text())["lengths"]
+        assert computed == pytest.approx(wanted, rel=2e-6)
 
 
 @pytest.mark.parametrize(
@@ -183,8 +183,8 @@ def test_killed_and_launched_anew_they_give_the_same_and_another_number_of_them_
     while process.poll() is None and not checkpoints(place / "checkpoints"):
         time.sleep(0.005)
     every = [process, *psutil.Process(process.pid).children(recursive=True)]
-    for each in every:
-        each.send_signal(signal.SIGKILL)
+    for entry in every:
+        entry.send_signal(signal.SIGKILL)
     process.communicate()
     assert checkpoints(place / "checkpoints")
     assert not (place / "record.json").exists()
@@ -194,6 +194,6 @@ def test_killed_and_launched_anew_they_give_the_same_and_another_number_of_them_
     assert alone.returncode == 1
     assert alone.stderr.startswith("processes: expected 2, with which the run was started: others would use other data")
     process = begun(2)
-    out, said = process.communicate(timeout=300)
-    assert (process.returncode, out) == (0, ""), said
+    out, text = process.communicate(timeout=300)
+    assert (process.returncode, out) == (0, ""), text
     assert_same(place, folder / "together")

@@ -47,9 +47,9 @@ def test_bits_per_byte_are_the_mean_over_all_foretold_bytes(tmp_path: Path) -> N
         for split in ("validation", "test"):
             losses = of_every_token(tmp_path / "run" / folder, task, split)
             assert len(losses) % 4
-            found, wanted = record.measures[split + kind], float(torch.cat(losses).mean())
-            assert found["loss"] == pytest.approx(wanted, rel=2e-6)
-            assert found["bits_per_byte"] == pytest.approx(wanted / math.log(2), rel=2e-6)
+            computed, wanted = record.measures[split + kind], float(torch.cat(losses).mean())
+            assert computed["loss"] == pytest.approx(wanted, rel=2e-6)
+            assert computed["bits_per_byte"] == pytest.approx(wanted / math.log(2), rel=2e-6)
             assert unequal(losses, 4) > 1e-4
     assert record.measures["test"]["loss"] != record.measures["test, averaged"]["loss"]
     last = record.validation[-1]
@@ -96,7 +96,7 @@ def test_perplexity_is_of_all_words_with_the_context_of_evaluations(tmp_path: Pa
     (tmp_path / "text-2000.txt").rename(tmp_path / "text")
     record, task = run(words, tmp_path / "run"), task_of(words, 1)
     losses = of_every_token(tmp_path / "run" / "model", task, "test")
-    assert {len(each) for each in losses} == {9}
+    assert {len(loss) for loss in losses} == {9}
     wanted = float(torch.cat(losses).mean())
     assert record.measures["test"]["loss"] == pytest.approx(wanted, rel=2e-6)
     assert record.measures["test"]["perplexity"] == pytest.approx(math.exp(wanted), rel=1e-5)
@@ -119,11 +119,11 @@ def test_accuracies_count_every_image_once(tmp_path: Path) -> None:
         model = VisionModel.from_pretrained(tmp_path / "run" / folder).double().eval()
         with torch.no_grad():
             logits = model(pixel_values=batch["pixel_values"].double()).logits
-        own = logits.gather(-1, batch["labels"][:, None])
-        better = (logits > own).sum(-1)
-        found = record.measures["test" + kind]
-        assert found["top1"] == pytest.approx(100 * float((better == 0).double().mean()), abs=1e-9)
-        assert found["top5"] == pytest.approx(100 * float((better < 5).double().mean()), abs=1e-9)
-        assert found["loss"] == pytest.approx(float((logits.logsumexp(-1) - own[:, 0]).mean()), rel=2e-6)
-        assert 10 < found["top1"] < found["top5"] < 100
+        direct = logits.gather(-1, batch["labels"][:, None])
+        better = (logits > direct).sum(-1)
+        computed = record.measures["test" + kind]
+        assert computed["top1"] == pytest.approx(100 * float((better == 0).double().mean()), abs=1e-9)
+        assert computed["top5"] == pytest.approx(100 * float((better < 5).double().mean()), abs=1e-9)
+        assert computed["loss"] == pytest.approx(float((logits.logsumexp(-1) - direct[:, 0]).mean()), rel=2e-6)
+        assert 10 < computed["top1"] < computed["top5"] < 100
     assert record == Record.open(tmp_path / "run")

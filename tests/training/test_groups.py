@@ -42,25 +42,25 @@ def wanted(name: str, shape: torch.Size, regime: str) -> tuple[float, float]:
 
 
 def networks() -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     for regime in REGIMES:
         for form, scope in (("congruence", "sum"), ("solve", "sum"), ("congruence", "head")):
             if scope == "head" and REGIMES[regime].w in (None, "free"):
                 continue
-            found[f"{regime}, {form}, {scope}"] = {"regime": regime, "form": form, "scope": scope}
+            by_name[f"{regime}, {form}, {scope}"] = {"regime": regime, "form": form, "scope": scope}
     for positions in ("learned", "rotary", "decoupled"):
-        found[positions] = {"positions": positions, "regime": "divergence"}
+        by_name[positions] = {"positions": positions, "regime": "divergence"}
     for remedy in ("identity", "diagonal"):
-        found[f"remedy {remedy}"] = {"remedy": remedy, "regime": "intermediate", "norms": "post"}
-    found["clusters"] = {"vocab_size": 30, "cutoffs": [10, 20]}
-    found["tied tables"] = {"tie_word_embeddings": True, "output": "free"}
-    return found
+        by_name[f"remedy {remedy}"] = {"remedy": remedy, "regime": "intermediate", "norms": "post"}
+    by_name["clusters"] = {"vocab_size": 30, "cutoffs": [10, 20]}
+    by_name["tied tables"] = {"tie_word_embeddings": True, "output": "free"}
+    return by_name
 
 
 def assert_grouped(model: torch.nn.Module, regime: str) -> None:
     groups = parameter_groups(model, RECIPE)
     grouped = [id(parameter) for group in groups for parameter in group["params"]]
-    trainable = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    trainable = {name: entry for name, entry in model.named_parameters() if entry.requires_grad}
     assert sorted(grouped) == sorted(map(id, trainable.values()))
     assert not any(name.endswith("signs") for name in trainable)
     of = {id(parameter): (group["lr"], group["weight_decay"]) for group in groups for parameter in group["params"]}
@@ -77,7 +77,7 @@ def test_every_parameter_of_a_decoder_is_in_one_group_and_gets_a_gradient(name: 
     assert_grouped(model, choices.get("regime", "baseline"))
     model(input_ids=torch.arange(12)[None], labels=torch.arange(12)[None]).loss.backward()
     # Processes that train together wait for every gradient.
-    assert all(each.grad is not None for each in model.parameters() if each.requires_grad)
+    assert all(parameter.grad is not None for parameter in model.parameters() if parameter.requires_grad)
 
 
 @pytest.mark.parametrize("regime", ["baseline", "convergence", "expanding"])
@@ -86,7 +86,7 @@ def test_every_parameter_of_a_vision_network_is_in_one_group_and_gets_a_gradient
     model = VisionModel(VisionConfig(**{**SIZES, "image_size": 4, "patch_size": 2, "num_labels": 3, **choices}))
     assert_grouped(model, regime)
     model(pixel_values=torch.rand(2, 3, 4, 4), labels=torch.tensor([0, 2])).loss.backward()
-    assert all(each.grad is not None for each in model.parameters() if each.requires_grad)
+    assert all(parameter.grad is not None for parameter in model.parameters() if parameter.requires_grad)
 
 
 SCHEDULES = {

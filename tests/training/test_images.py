@@ -74,7 +74,7 @@ def colours(batch: dict[str, torch.Tensor], task: Images) -> list[tuple[int, ...
     """Return the colour of each image of one colour, in levels of 255."""
     mean, std = torch.tensor(task._processor.image_mean), torch.tensor(task._processor.image_std)
     flat = batch["pixel_values"].mean((2, 3)) * std + mean
-    return [tuple(each) for each in (flat * 255).round().int().tolist()]
+    return [tuple(entry) for entry in (flat * 255).round().int().tolist()]
 
 
 def wanted(label: int, number: int) -> tuple[int, ...]:

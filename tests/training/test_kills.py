@@ -142,11 +142,11 @@ def test_processes_of_their_own_that_are_killed_at_random_moments_give_the_same(
             time.sleep(0.002)
         time.sleep(moments.uniform(0, 0.3))
         process.kill()
-        out, said = process.communicate()
-        assert process.returncode == -signal.SIGKILL, said
+        out, text = process.communicate()
+        assert process.returncode == -signal.SIGKILL, text
         assert out == b""
         assert not (folder / "record.json").exists()
     process = begun()
-    out, said = process.communicate(timeout=300)
-    assert (process.returncode, out) == (0, b""), said
+    out, text = process.communicate(timeout=300)
+    assert (process.returncode, out) == (0, b""), text
     assert_same(folder, whole)

@@ -87,15 +87,15 @@ def plain_layers(blocks: Any, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     return full, bare
 
 
-def assert_measured(found: dict[str, Any], full: list[Tensor], bare: list[Tensor]) -> None:
+def assert_measured(result: dict[str, Any], full: list[Tensor], bare: list[Tensor]) -> None:
     for name, states in (("full", full), ("bare", bare)):
         for depth, x in enumerate(states):
             tokens = x.shape[1]
             pairs = [(i, j) for i in range(tokens) for j in range(tokens) if i != j]
             distance = torch.stack([(x[:, i] - x[:, j]).square().sum(-1).sqrt() for i, j in pairs]).mean()
-            assert found[name]["norm"][depth] == pytest.approx(float(x.square().sum(-1).sqrt().mean()), rel=1e-10)
-            assert found[name]["distance"][depth] == pytest.approx(float(distance), rel=1e-10)
-        assert len(found[name]["norm"]) == len(found[name]["distance"]) == len(states)
+            assert result[name]["norm"][depth] == pytest.approx(float(x.square().sum(-1).sqrt().mean()), rel=1e-10)
+            assert result[name]["distance"][depth] == pytest.approx(float(distance), rel=1e-10)
+        assert len(result[name]["norm"]) == len(result[name]["distance"]) == len(states)
 
 
 @pytest.mark.parametrize("output", ["identity", "free"])
@@ -103,31 +103,31 @@ def assert_measured(found: dict[str, Any], full: list[Tensor], bare: list[Tensor
 def test_a_decoder_is_measured_as_a_plain_computation_has_it(norms: str, output: str) -> None:
     model = decoder(norms=norms, output=output, regime="divergence").train()
     ids = torch.randint(30, (3, 6))
-    found = through_layers(model, {"input_ids": ids, "labels": ids})
+    by_layer = through_layers(model, {"input_ids": ids, "labels": ids})
     twin = copy.deepcopy(model).double()
     with torch.no_grad():
         start = twin.model.positions(twin.model.embed_tokens.weight[ids])
-        assert_measured(found, *plain_layers(twin.model.layers, start))
+        assert_measured(by_layer, *plain_layers(twin.model.layers, start))
     assert model.training
-    assert all(each.dtype == torch.float32 for each in model.parameters())
+    assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("norms", ["pre", "post", "none"])
 def test_a_vision_network_is_measured_as_a_plain_computation_has_it(norms: str) -> None:
     model = vision(norms=norms, output="free", regime="w_only")
     pixels = torch.rand(2, 3, 6, 6)
-    found = through_layers(model, {"pixel_values": pixels, "labels": torch.tensor([0, 1])})
+    by_layer = through_layers(model, {"pixel_values": pixels, "labels": torch.tensor([0, 1])})
     twin, start = copy.deepcopy(model).double(), []
     hook = twin.model.embedding.register_forward_hook(lambda *given: start.append(given[-1]))
     with torch.no_grad():
         twin.model(pixels.double())
         hook.remove()
-        assert_measured(found, *plain_layers(twin.model.layers, start[0]))
+        assert_measured(by_layer, *plain_layers(twin.model.layers, start[0]))
 
 
 def test_a_layer_without_its_feed_forward_part_and_norms_is_bare() -> None:
-    found = through_layers(decoder(norms="none", intermediate_size=0), {"input_ids": torch.arange(12).reshape(2, 6)})
-    assert found["full"] == found["bare"]
+    by_layer = through_layers(decoder(norms="none", intermediate_size=0), {"input_ids": torch.arange(12).reshape(2, 6)})
+    assert by_layer["full"] == by_layer["bare"]
 
 
 def test_of_a_large_batch_the_beginning_is_looked_at() -> None:

@@ -35,7 +35,7 @@ def followed(kappas: list[float], half: float = 0.0) -> Series:
 
 def test_a_state_that_flips_within_its_interval_is_no_change() -> None:
     series = followed([0.04, 0.09, 0.03, 0.1, 0.05, 0.08], half=0.05)
-    assert [states_in(each.values)[0] for each in series.looks[:2]] == ["spread", "drawing together"]
+    assert [states_in(entry.values)[0] for entry in series.looks[:2]] == ["spread", "drawing together"]
     assert series.changes == []
     assert series.layers.held == [["spread"]] * 6
     assert [states[0] for states in series.states] == ["spread", "drawing together"] * 3  # each look by itself
@@ -87,10 +87,10 @@ def test_a_layer_changes_only_where_nothing_around_its_measures_makes_its_state(
     lines = []
     for value in numbers:
         width = max(half, min(ROOM, (1 - value) / 2))
-        within = [each for each in thresholds if value - width <= each <= value + width]
-        near = [each + side for each in within for side in (-1e-9, 1e-9) if abs(each + side - value) <= width]
+        within = [threshold for threshold in thresholds if value - width <= threshold <= value + width]
+        near = [entry + side for entry in within for side in (-1e-9, 1e-9) if abs(entry + side - value) <= width]
         lines.append(np.unique([*np.linspace(value - width, value + width, 9), *within, *near]))
-    possible = {state_of(*each) for each in product(*lines)}
+    possible = {state_of(*entry) for entry in product(*lines)}
     values = look(1, numbers, half=half).values
     for former in get_args(State):
         (now,) = settled([former], values)
@@ -113,7 +113,7 @@ def test_the_line_has_the_number_that_tells_the_two_states_apart(former: str, no
     """Moved from one value to the other alone, it makes one state of the other; the other two numbers do not."""
     series = Series()
     series.add(look(0, _AT[former]))
-    change, *others = [each for each in series.add(look(7, _AT[now])) if each.former != each.state]
+    change, *others = [entry for entry in series.add(look(7, _AT[now])) if entry.former != entry.state]
     assert not others
     assert (change.former, change.state) == (former, now)
     start = f"step 7: layer 1 went from {former} to {now}"
@@ -188,7 +188,7 @@ def test_the_numbers_of_a_line_lie_on_both_sides_of_a_threshold(course: list[tup
         if change.former == change.state:
             assert abs(after - before) == change.moved >= LARGE
         else:
-            assert any((before < each) != (after < each) for each in thresholds[change.measure])
+            assert any((before < threshold) != (after < threshold) for threshold in thresholds[change.measure])
 
 
 def test_a_large_change_of_a_measure_has_a_line_though_the_state_stays() -> None:

@@ -30,13 +30,13 @@ def watched() -> Monitor:
 def test_what_is_saved_is_what_is_opened(watched: Monitor, tmp_path: Path) -> None:
     for _ in range(2):  # a second time over the first
         assert watched.save(tmp_path / "seen") == tmp_path / "seen"
-    found = Monitor.open(tmp_path / "seen")
-    xr.testing.assert_identical(found.dataset, watched.dataset)
-    assert tuple(change.text for change in found.changes) == watched.changes != ()
-    assert found.status == watched.status == "not finite at layer 2"
-    told = json.loads((tmp_path / "seen" / "monitor.json").read_text(encoding="utf-8"))
-    assert told["changes"] == list(watched.changes)
-    found.save(tmp_path / "again")
+    opened = Monitor.open(tmp_path / "seen")
+    xr.testing.assert_identical(opened.dataset, watched.dataset)
+    assert tuple(change.text for change in opened.changes) == watched.changes != ()
+    assert opened.status == watched.status == "not finite at layer 2"
+    message = json.loads((tmp_path / "seen" / "monitor.json").read_text(encoding="utf-8"))
+    assert message["changes"] == list(watched.changes)
+    opened.save(tmp_path / "again")
     xr.testing.assert_identical(Monitor.open(tmp_path / "again").dataset, watched.dataset)
 
 
@@ -75,8 +75,8 @@ def test_what_is_damaged_is_refused_by_name(spoil: Callable, watched: Monitor, t
 
 def test_nothing_is_saved_and_opened_as_nothing(tmp_path: Path) -> None:
     Monitor(texts()).save(tmp_path / "seen")
-    found = Monitor.open(tmp_path / "seen")
-    assert (found.status, dict(found.dataset.sizes)["step"]) == ("nothing measured yet", 0)
+    opened = Monitor.open(tmp_path / "seen")
+    assert (opened.status, dict(opened.dataset.sizes)["step"]) == ("nothing measured yet", 0)
 
 
 def test_a_loop_of_ones_own_goes_on_with_its_state() -> None:

@@ -68,13 +68,13 @@ def test_an_adapter_of_peft_is_measured_with_its_network() -> None:
     plain, adapted = gpt2(), gpt2()
     adapter = peft.get_peft_model(adapted, peft.LoraConfig(target_modules=["c_attn"], init_lora_weights=False))
     assert unwrapped(adapter) is adapted
-    found = []
+    values = []
     for model in (plain, adapter):
         monitor = Monitor(texts())
         monitor.step(model)
         assert monitor.status == "measured"
-        found.append(monitor.dataset.update_ratio.values)
-    assert not np.allclose(found[0], found[1], equal_nan=True)
+        values.append(monitor.dataset.update_ratio.values)
+    assert not np.allclose(values[0], values[1], equal_nan=True)
 
 
 def test_weights_that_deepspeed_has_spread_are_known_by_their_mark() -> None:

@@ -19,9 +19,9 @@ from training.monitored import Sequences, gpt2, language_model, losses_of, own_l
 def _events(folder: Path) -> Any:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    found = EventAccumulator(str(next(folder.rglob("events.out*")).parent))
-    found.Reload()
-    return found
+    result = EventAccumulator(str(next(folder.rglob("events.out*")).parent))
+    result.Reload()
+    return result
 
 
 def test_every_number_is_in_tensorboard_under_its_name_at_its_step(
@@ -42,9 +42,9 @@ def test_every_number_is_in_tensorboard_under_its_name_at_its_step(
             column = values.sel(layer=layer)
             if bool(column.notnull().all()):
                 wanted.add(f"train/{name}/layer_{layer:02}")
-                found = events.Scalars(f"train/{name}/layer_{layer:02}")
-                assert [each.step for each in found] == table.step.values.tolist() == [0, 3, 4]
-                np.testing.assert_allclose([each.value for each in found], column, rtol=1e-6)
+                result = events.Scalars(f"train/{name}/layer_{layer:02}")
+                assert [entry.step for entry in result] == table.step.values.tolist() == [0, 3, 4]
+                np.testing.assert_allclose([entry.value for entry in result], column, rtol=1e-6)
     for name in ("share_common", "consensus_relative", "line_excess"):
         wanted.add(f"train/tokens/{name}/final_norm")
         values = [scalar.value for scalar in events.Scalars(f"train/tokens/{name}/final_norm")]
@@ -58,16 +58,16 @@ def test_every_number_is_in_tensorboard_under_its_name_at_its_step(
 def test_a_writer_of_one_s_own_takes_the_same_numbers(tmp_path: Path) -> None:
     from torch.utils.tensorboard import SummaryWriter
 
-    told: list[tuple[str, float, int]] = []
-    by_function = Monitor(texts(), every=2, writer=lambda name, value, step: told.append((name, value, step)))
+    message: list[tuple[str, float, int]] = []
+    by_function = Monitor(texts(), every=2, writer=lambda name, value, step: message.append((name, value, step)))
     with SummaryWriter(str(tmp_path)) as writer:
         by_board = Monitor(texts(), every=2, writer=writer)
         own_loop(gpt2(), 2, lambda model: (by_function.step(model), by_board.step(model)))
     events = _events(tmp_path)
-    assert sorted({step for _, _, step in told}) == [1, 2]
-    for name, value, step in told:
-        found = {each.step: each.value for each in events.Scalars(name)}
-        assert found[step] == pytest.approx(value, rel=1e-6)
+    assert sorted({step for _, _, step in message}) == [1, 2]
+    for name, value, step in message:
+        by_name = {scalar.step: scalar.value for scalar in events.Scalars(name)}
+        assert by_name[step] == pytest.approx(value, rel=1e-6)
 
 
 class _Stopped(Exception):
@@ -126,14 +126,14 @@ class _Unreadable(nn.Module):
 def test_a_model_that_cannot_be_read_is_one_line_and_trains_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found, monitor = [], Monitor(texts(), every=2)
+    computed, monitor = [], Monitor(texts(), every=2)
     for callbacks in ([], [monitor]):
         torch.manual_seed(0)
         run = trainer(_Unreadable(), tmp_path, callbacks, max_steps=4)
         run.train()
-        found.append(losses_of(run))
-    assert found[0] == found[1]
-    (line,) = (each.message for each in caplog.records if each.name == "tokendynamics")
+        computed.append(losses_of(run))
+    assert computed[0] == computed[1]
+    (line,) = (record.message for record in caplog.records if record.name == "tokendynamics")
     assert line.startswith("step 0: not measured: model: expected a transformers network with a list of blocks")
     assert line.endswith("; training continues")
     assert monitor.status in line
@@ -158,11 +158,11 @@ def test_texts_are_read_with_the_trainer_s_tokenizer_or_one_s_own_and_not_withou
 
     given = ["a text of letters", "another text of letters"]
     wanted = Monitor([letters(text)["input_ids"] for text in given])
-    own, without = Monitor(given, tokenizer=Tokenizer()), Monitor(given)
-    for monitor in (wanted, own, without):
+    direct, without = Monitor(given, tokenizer=Tokenizer()), Monitor(given)
+    for monitor in (wanted, direct, without):
         monitor.step(gpt2())
-    np.testing.assert_array_equal(own.dataset.consensus_within, wanted.dataset.consensus_within)
-    assert own.dataset.text.values.tolist() == given
+    np.testing.assert_array_equal(direct.dataset.consensus_within, wanted.dataset.consensus_within)
+    assert direct.dataset.text.values.tolist() == given
     assert without.status.startswith("not measured: tokenizer: expected one that turns texts into token ids, got none")
     monitor = Monitor(given)
     arguments = TrainingArguments(str(tmp_path), max_steps=1, report_to=[], use_cpu=True, save_strategy="no")
@@ -186,9 +186,9 @@ def test_loggers_and_writers_that_fail_are_one_line(tmp_path: Path, caplog: pyte
     monitor = Monitor(texts(), every=2, writer=full)
     run = trainer(gpt2(), tmp_path, [Failing(), monitor], max_steps=4)
     run.train()
-    messages = [each.message for each in caplog.records if each.name == "tokendynamics"]
-    told = [each for each in messages if each not in monitor.changes]
-    assert told == [
+    messages = [record.message for record in caplog.records if record.name == "tokendynamics"]
+    message = [entry for entry in messages if entry not in monitor.changes]
+    assert message == [
         "the writer failed: no room either; training continues",
         "Failing failed: no room; training continues",
     ]

@@ -72,10 +72,10 @@ def test_a_look_is_a_trace_of_the_weights_as_they_are(name: str) -> None:
     own_loop(model, 3, after)
     assert monitor.dataset.step.values.tolist() == [1, 2]
     for place, wanted in enumerate(traces):
-        found = monitor.dataset.isel(step=place)
+        result = monitor.dataset.isel(step=place)
         for measure, values in wanted.items():
             # The centred cosine of a trace may come from float64 cosines, ours from float32 directions.
-            np.testing.assert_allclose(found[measure].values, values, rtol=1e-9, atol=2e-6, err_msg=measure)
+            np.testing.assert_allclose(result[measure].values, values, rtol=1e-9, atol=2e-6, err_msg=measure)
     assert not np.allclose(traces[0]["consensus_within"], traces[1]["consensus_within"], rtol=1e-3)
 
 
@@ -131,8 +131,8 @@ def test_states_that_are_not_finite_are_located_and_training_goes_on(
         assert monitor.status == f"not finite at {where}"
     model.load_state_dict(kept)
     monitor.measure(model, 3)
-    told = [line for line in caplog.messages if "finite" in line]
-    assert told == [f"step 1: not finite at {where}; training continues"]  # once, not at every look
+    message = [line for line in caplog.messages if "finite" in line]
+    assert message == [f"step 1: not finite at {where}; training continues"]  # once, not at every look
     table = monitor.dataset
     assert table.status.values.tolist() == ["measured", *[f"not finite at {where}"] * 2, "measured"]
     assert bool(table.consensus_within.isel(step=[1, 2]).isnull().all())

@@ -20,7 +20,7 @@ from training.monitored import drive_together, language_model, of_one_topic_each
 
 
 def _lines(caplog: pytest.LogCaptureFixture) -> tuple[str, ...]:
-    return tuple(each.message for each in caplog.records if each.name == "tokendynamics")
+    return tuple(record.message for record in caplog.records if record.name == "tokendynamics")
 
 
 def _verdict(model: LanguageModel, given: list[list[int]]) -> list[str]:
@@ -124,9 +124,9 @@ def test_the_cost_is_what_later_looks_took_of_the_time_since_the_first(monkeypat
     """By a clock that shows these times: the first look from 0 to 10, which finds the layout, and two of 1 and 2."""
     shown = iter([0.0, 10.0, 19.0, 20.0, 28.0, 30.0])
     monkeypatch.setattr("tokendynamics.training.monitor._monitor.perf_counter", lambda: next(shown))
-    monitor, model, found = Monitor(texts()), language_model(), []
+    monitor, model, computed = Monitor(texts()), language_model(), []
     for step in range(3):
         monitor.measure(model, step)
-        found.append(monitor.cost)
-    assert math.isnan(found[0])
-    assert found[1:] == pytest.approx([1 / 10, 3 / 20])
+        computed.append(monitor.cost)
+    assert math.isnan(computed[0])
+    assert computed[1:] == pytest.approx([1 / 10, 3 / 20])

@@ -30,25 +30,25 @@ def test_a_loop_of_ones_own_gives_the_same_losses_and_weights_to_the_last_bit(na
 @pytest.mark.parametrize("name", ["a regime", "GPT-2"])
 def test_a_trainer_gives_the_same_losses_to_the_last_bit(name: str, tmp_path: Path) -> None:
     """With accumulation, where the weights of a regime are kept from one batch to the next."""
-    found = []
+    values = []
     for callbacks in ([], [Monitor(texts(), every=3)]):
         run = trainer(NETWORKS[name](), tmp_path / str(len(callbacks)), callbacks, gradient_accumulation_steps=2)
         run.train()
-        found.append(losses_of(run))
+        values.append(losses_of(run))
         for monitor in callbacks:
             assert monitor.dataset.step.values.tolist() == [0, 3, 6, 8]
             assert set(monitor.dataset.status.values) == {"measured"}
-    assert len(found[0]) == 8
-    assert found[0] == found[1]
+    assert len(values[0]) == 8
+    assert values[0] == values[1]
 
 
 def test_mixed_precision_gives_the_same_losses_and_is_measured_in_single(tmp_path: Path) -> None:
-    found, monitor = [], Monitor(texts(), every=2)
+    computed, monitor = [], Monitor(texts(), every=2)
     for callbacks in ([], [monitor]):
         run = trainer(language_model(), tmp_path / str(len(callbacks)), callbacks, bf16=True, max_steps=4)
         run.train()
-        found.append(losses_of(run))
-    assert found[0] == found[1]
+        computed.append(losses_of(run))
+    assert computed[0] == computed[1]
     alone, ends = Monitor(texts()), []
     for autocast in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
@@ -88,14 +88,14 @@ class _Own(nn.Module):
 
 
 def own_monitor(**options: Any) -> Monitor:
-    given = [{"idx": torch.tensor([each])} for each in texts()]
+    given = [{"idx": torch.tensor([text])} for text in texts()]
     return Monitor(given, inputs=lambda count: {"idx": torch.randint(0, WORDS, (count, 7))}, **options)
 
 
 def test_an_example_stands_for_a_function_that_makes_inputs() -> None:
     torch.manual_seed(0)
     model, example = _Own(), torch.randint(0, WORDS, (2, 7))
-    given = [{"idx": torch.tensor([each])} for each in texts()]
+    given = [{"idx": torch.tensor([text])} for text in texts()]
     looks = []
     for inputs in (lambda count: {"idx": torch.randint(0, WORDS, (count, 7))}, example, (example,), {"idx": example}):
         monitor = Monitor(given, inputs=inputs)
@@ -123,10 +123,10 @@ def test_what_a_network_keeps_of_a_look_can_be_trained_with() -> None:
 
 def _left(model: nn.Module) -> list[Any]:
     modules = list(model.modules())
-    hooks = [len(each._forward_hooks) + len(each._forward_pre_hooks) for each in modules]
-    configs = [vars(each.config).copy() for each in modules if hasattr(each, "config")]
-    parameters = [(each.requires_grad, each._version, each.grad) for each in model.parameters()]
-    return [[each.training for each in modules], hooks, configs, parameters]
+    hooks = [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in modules]
+    configs = [vars(module.config).copy() for module in modules if hasattr(module, "config")]
+    parameters = [(parameter.requires_grad, parameter._version, parameter.grad) for parameter in model.parameters()]
+    return [[module.training for module in modules], hooks, configs, parameters]
 
 
 @pytest.mark.parametrize("make", [NETWORKS["GPT-2"], lambda: language_model(regime="contracting"), _Own])

@@ -66,4 +66,4 @@ def test_it_is_told_at_the_start_and_in_the_record_of_a_run_that_finishes(
         "1): recipe.accumulation=32 makes them the same",
     )
     assert record.finished
-    assert [each.message for each in caplog.records if each.name == "tokendynamics"] == list(record.notes)
+    assert [entry.message for entry in caplog.records if entry.name == "tokendynamics"] == list(record.notes)

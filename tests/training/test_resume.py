@@ -125,9 +125,9 @@ def test_images_with_drop_path_and_averages_go_on_the_same(tmp_path: Path) -> No
 def test_a_finished_run_leaves_these_files_and_no_remains(unbroken: tuple[Experiment, Path]) -> None:
     _, whole = unbroken
     network = ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
-    found = [name for name in files(whole) if not name.startswith("checkpoints/checkpoint-")]
+    values = [name for name in files(whole) if not name.startswith("checkpoints/checkpoint-")]
     wanted = [f"{folder}/{name}" for folder in ("model", "model-averaged") for name in network]
-    assert found == sorted(["checkpoints", "experiment.json", "model", "model-averaged", "record.json", *wanted])
+    assert values == sorted(["checkpoints", "experiment.json", "model", "model-averaged", "record.json", *wanted])
     assert sorted(path.name for path in (whole / "checkpoints").iterdir()) == ["checkpoint-4", "checkpoint-6"]
 
 

@@ -33,25 +33,25 @@ class Watched(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         model = given["model"]
-        signs = [(name, each) for name, each in model.named_buffers() if name.endswith("signs")]
+        signs = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith("signs")]
         named = [*model.named_parameters(), *signs]
-        self.weights.append({name: each.detach().double().clone() for name, each in named})
+        self.weights.append({name: entry.detach().double().clone() for name, entry in named})
 
 
 @pytest.fixture(scope="module")
 def averaged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Experiment, Path, Watched, list[tuple[float, float]]]:
     """A run that was interrupted after step 5, with its curves, its weights, and what it told of its steps."""
-    folder, watched, told = tmp_path_factory.mktemp("averaged"), Watched(), list[tuple[float, float]]()
+    folder, watched, message = tmp_path_factory.mktemp("averaged"), Watched(), list[tuple[float, float]]()
     experiment = small(folder, model={"regime": "divergence"}, recipe={"averaging": 0.7, "batch": 4})
     options: dict[str, Any] = {
         "loggers": ("tensorboard",),
-        "progress": lambda done, total, _: told.append((done, total)),
+        "progress": lambda done, total, _: message.append((done, total)),
     }
     with pytest.raises(KeyboardInterrupt):
         run(experiment, folder / "run", callbacks=[watched, At(5, interrupt)], **options)
     del watched.weights[4:]  # the run goes on from step 4
     run(experiment, folder / "run", resume=True, callbacks=[watched], **options)
-    return experiment, folder / "run", watched, told
+    return experiment, folder / "run", watched, message
 
 
 def test_the_average_is_its_recursion(averaged: tuple[Experiment, Path, Watched, Any]) -> None:
@@ -65,8 +65,8 @@ def test_the_average_is_its_recursion(averaged: tuple[Experiment, Path, Watched,
     for name, value in kept.items():
         torch.testing.assert_close(value.double(), mean[name], rtol=1e-5, atol=1e-7)
         assert torch.equal(last[name].double(), watched.weights[-1][name])
-    moved = max(float((kept[name] - last[name]).abs().max()) for name in kept)
-    assert moved > 1e-3
+    shifted = max(float((kept[name] - last[name]).abs().max()) for name in kept)
+    assert shifted > 1e-3
     signs = [name for name in kept if name.endswith("signs")]
     assert signs
     assert all(bool((kept[name].abs() == 1).all()) for name in signs)
@@ -83,9 +83,9 @@ def test_curves_are_in_logs_once_for_every_step_and_nowhere_else(averaged: tuple
     assert not any("events" in name or name.endswith("runs") for name in files(folder))
     read = EventAccumulator(str(folder / "logs"))
     read.Reload()
-    scalars = {tag: {each.step: each.value for each in read.Scalars(tag)} for tag in read.Tags()["scalars"]}
+    scalars = {tag: {scalar.step: scalar.value for scalar in read.Scalars(tag)} for tag in read.Tags()["scalars"]}
     record = Record.open(folder)
-    assert [each.step for each in read.Scalars("train/loss")] == [1, 2, 3, 4, 5, 6]
+    assert [scalar.step for scalar in read.Scalars("train/loss")] == [1, 2, 3, 4, 5, 6]
     for entry in record.history:
         assert scalars["train/loss"][entry["step"]] == pytest.approx(entry["loss"], rel=1e-6)
         assert scalars["train/learning_rate"][entry["step"]] == pytest.approx(
@@ -106,29 +106,29 @@ def test_nothing_is_printed_on_standard_output(tmp_path: Path, capfd: pytest.Cap
 def test_other_loggers_are_told_what_tensorboard_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers.integrations import integration_utils
 
-    told: list[dict[str, float]] = []
+    message: list[dict[str, float]] = []
 
     class Recorder(TrainerCallback):
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-            told.append(logs)
+            message.append(logs)
 
     monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, "mlflow", Recorder)
     run(small(tmp_path, recipe={"steps": 2}), tmp_path / "run", loggers=["mlflow"])
-    assert [logs["loss"] for logs in told if "loss" in logs] == [
+    assert [logs["loss"] for logs in message if "loss" in logs] == [
         entry["loss"] for entry in Record.open(tmp_path / "run").history
     ]
     assert not (tmp_path / "run" / "logs").exists()
 
 
 def test_accumulated_batches_have_the_gradient_of_one_batch_of_all(tmp_path: Path) -> None:
-    found = []
+    values = []
     for name, recipe in (("four", {"batch": 1, "accumulation": 4}), ("one", {"batch": 4, "accumulation": 1})):
         experiment = small(tmp_path, recipe={"steps": 2, "warmup": 0, **recipe})
-        found.append(run(experiment, tmp_path / name).history)
-    for ours, wanted in zip(*found, strict=True):
-        assert ours["loss"] == pytest.approx(wanted["loss"], rel=1e-5)
-        assert ours["grad_norm"] == pytest.approx(wanted["grad_norm"], rel=1e-3)
-    assert found[1][0]["grad_norm"] > 0.1
+        values.append(run(experiment, tmp_path / name).history)
+    for actual, wanted in zip(*values, strict=True):
+        assert actual["loss"] == pytest.approx(wanted["loss"], rel=1e-5)
+        assert actual["grad_norm"] == pytest.approx(wanted["grad_norm"], rel=1e-3)
+    assert values[1][0]["grad_norm"] > 0.1
 
 
 class Repeated(torch.utils.data.Dataset):
@@ -162,7 +162,7 @@ def test_anybody_s_trainer_accumulates_our_losses_rightly(
     make: Callable[[], tuple[nn.Module, Repeated]], tmp_path: Path
 ) -> None:
     """The networks take further arguments; a Trainer that hands them the number of items must still divide."""
-    found = []
+    values = []
     for batch in (1, 4):
         model, items = make()
         arguments = TrainingArguments(
@@ -171,11 +171,11 @@ def test_anybody_s_trainer_accumulates_our_losses_rightly(
             train_sampling_strategy="sequential", save_strategy="no", lr_scheduler_type="constant",
         )  # fmt: skip
         Trainer(model=model, args=arguments, train_dataset=items).train()
-        found.append({name: value.detach() for name, value in model.named_parameters()})
+        values.append({name: value.detach() for name, value in model.named_parameters()})
     started = dict(make()[0].named_parameters())
-    for name, value in found[0].items():
-        torch.testing.assert_close(value, found[1][name], rtol=1e-4, atol=1e-6)
-    assert max(float((value - started[name].detach()).abs().max()) for name, value in found[1].items()) > 1e-3
+    for name, value in values[0].items():
+        torch.testing.assert_close(value, values[1][name], rtol=1e-4, atol=1e-6)
+    assert max(float((value - started[name].detach()).abs().max()) for name, value in values[1].items()) > 1e-3
 
 
 @pytest.mark.slow
@@ -284,10 +284,10 @@ def test_the_network_is_read_like_any_other(averaged: tuple[Experiment, Path, An
 def test_runs_of_one_seed_see_the_same_data_and_start_alike_whatever_their_regime(tmp_path: Path) -> None:
     chosen = (("baseline", 4), ("convergence", 4), ("baseline", 5))
     every = [small(tmp_path, model={"regime": regime}, seed=seed) for regime, seed in chosen]
-    tasks = [task_of(each, 6) for each in every]
+    tasks = [task_of(entry, 6) for entry in every]
     drawn = [[bytes(task.training[number]["ids"]) for number in range(6)] for task in tasks]
     assert drawn[0] == drawn[1] != drawn[2]
-    starts = [dict(network_of(each, task).named_parameters()) for each, task in zip(every, tasks, strict=True)]
+    starts = [dict(network_of(entry, task).named_parameters()) for entry, task in zip(every, tasks, strict=True)]
     apart = [name for name in starts[0] if "attention." not in name]
     assert all(torch.equal(starts[0][name], starts[1][name]) for name in apart)
     assert not torch.equal(starts[0]["lm_head.weight"], starts[2]["lm_head.weight"])
@@ -304,11 +304,11 @@ def test_weights_follow_parameters_whose_changes_pytorch_does_not_count(tmp_path
         with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(parameter):
             parameter.mul_(2 - parameter.abs())
     wanted = float(copy.deepcopy(model)(**batch).loss.detach())
-    found = []
+    values = []
     for sharded in (False, True):
         trainer.is_fsdp_enabled = sharded
-        found.append(float(trainer.compute_loss(model, batch).detach()))
-    assert found == [wanted, wanted] != [before, before]
+        values.append(float(trainer.compute_loss(model, batch).detach()))
+    assert values == [wanted, wanted] != [before, before]
 
 
 def test_several_devices_of_one_process_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,8 +46,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Experiment, Path]:
 
 def read(path: Path) -> tuple[str, str]:
     """The piece of text, and what the network said after it."""
-    given, _, said = path.read_text().partition(MARK)
-    return given.partition("\n\n")[2], said[:-1]
+    given, _, text = path.read_text().partition(MARK)
+    return given.partition("\n\n")[2], text[:-1]
 
 
 @pytest.mark.slow
@@ -71,7 +71,7 @@ def test_a_sample_is_drawn_from_the_probabilities_of_the_network_that_was_traine
     experiment, folder = runs
     path = folder / "sampled" / "samples" / "step-000006.txt"
     assert path.read_text().startswith(f"Step 6: {CONTEXT} tokens of the validation split, then {TOKENS} of the net")
-    piece, said = read(path)
+    piece, text = read(path)
     task = task_of(experiment, 1)
     assert isinstance(task, Bytes)
     assert piece.encode() in [bytes(window["ids"])[:CONTEXT] for window in task.validation]
@@ -81,7 +81,7 @@ def test_a_sample_is_drawn_from_the_probabilities_of_the_network_that_was_traine
         with torch.no_grad():
             logits = model(torch.tensor([ids[-CONTEXT:]])).logits[0, -1]
         ids += torch.multinomial(torch.softmax(logits.double(), -1), 1, generator=generator).tolist()
-    assert said == printable(task.tokenizer().decode(ids[CONTEXT:]), keep="\n\t")
+    assert text == printable(task.tokenizer().decode(ids[CONTEXT:]), keep="\n\t")
 
 
 def test_tensorboard_has_every_sample_once_where_the_run_writes_curves(runs: tuple[Experiment, Path]) -> None:
@@ -90,9 +90,11 @@ def test_tensorboard_has_every_sample_once_where_the_run_writes_curves(runs: tup
     folder = runs[1] / "sampled"
     events = EventAccumulator(str(folder / "logs"))
     events.Reload()
-    found = {each.step: each.tensor_proto.string_val[0].decode() for each in events.Tensors("samples/text_summary")}
-    assert found.keys() == {4, 6}
-    for step, text in found.items():
+    by_name = {
+        tensor.step: tensor.tensor_proto.string_val[0].decode() for tensor in events.Tensors("samples/text_summary")
+    }
+    assert by_name.keys() == {4, 6}
+    for step, text in by_name.items():
         lines = (folder / "samples" / f"step-{step:06}.txt").read_text().splitlines(keepends=True)
         assert text == "".join(f"    {line}" for line in lines)
 
@@ -119,24 +121,24 @@ def test_words_go_on_with_words_of_the_vocabulary_after_as_many_as_are_seen_in_t
         options={"context": 8, "evaluation_context": 12, "least": 1},
     )
     folder, task = sampled(words, tmp_path)
-    piece, said = (part.split() for part in read(folder / "step-000001.txt"))
+    piece, text = (part.split() for part in read(folder / "step-000001.txt"))
     assert isinstance(task, Words)
-    assert (len(piece), len(said)) == (8, TOKENS)
-    assert {*piece, *said} <= set(task.vocabulary)
-    assert len(set(said)) > 3
+    assert (len(piece), len(text)) == (8, TOKENS)
+    assert {*piece, *text} <= set(task.vocabulary)
+    assert len(set(text)) > 3
 
 
 def test_the_seed_chooses_the_piece_and_what_is_drawn(tmp_path: Path) -> None:
     """Of one untrained network, whose samples can differ by nothing else."""
-    found = {}
+    by_name = {}
     for name, seed in (("one", 1), ("again", 1), ("other", 2)):
         experiment = small(tmp_path, seed=seed)
         folder, _ = sampled(experiment, tmp_path / name)
-        found[name] = read(folder / "step-000001.txt")
-        assert found[name] == read(folder / "step-000002.txt")
-    assert found["one"] == found["again"]
-    assert found["one"][0] != found["other"][0]
-    assert found["one"][1] != found["other"][1]
+        by_name[name] = read(folder / "step-000001.txt")
+        assert by_name[name] == read(folder / "step-000002.txt")
+    assert by_name["one"] == by_name["again"]
+    assert by_name["one"][0] != by_name["other"][0]
+    assert by_name["one"][1] != by_name["other"][1]
 
 
 def test_what_a_network_says_acts_on_no_terminal(tmp_path: Path) -> None:
@@ -149,7 +151,7 @@ def test_what_a_network_says_acts_on_no_terminal(tmp_path: Path) -> None:
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [each.message for each in caplog.records if each.name == "tokendynamics"]
+    return [record.message for record in caplog.records if record.name == "tokendynamics"]
 
 
 def test_logits_that_are_not_finite_are_a_line_and_no_sample(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -188,12 +190,12 @@ def group(tmp_path: Path) -> Iterator[None]:
 
 
 def test_what_cannot_be_sampled_is_refused_in_words(tmp_path: Path, unchecked: None) -> None:
-    for arguments, error, said in (
+    for arguments, error, text in (
         ({"every": 0}, ArgumentValueError, "every: expected at least 1, got 0"),
         ({"tokens": 0}, ArgumentValueError, "tokens: expected at least 1, got 0"),
         ({"tokens": "many"}, ArgumentTypeError, "tokens: expected an integer"),
     ):
-        with pytest.raises(error, match=said):
+        with pytest.raises(error, match=text):
             Samples(**arguments)
     with pytest.raises(ArgumentValueError, match="samples: expected a task of text: bytes or words, got digits"):
         run(preset("digits"), tmp_path / "run", callbacks=[Samples()])

@@ -55,8 +55,8 @@ def test_what_is_needed_at_least_is_less_than_what_a_step_keeps(
         loss = model(**batch).loss
     assert loss.requires_grad
     weights = sum(parameter.nbytes for parameter in model.parameters())
-    own = {parameter.data_ptr() for parameter in model.parameters()}
-    activations = sum(count for place, count in kept.items() if place not in own)
+    direct = {parameter.data_ptr() for parameter in model.parameters()}
+    activations = sum(count for place, count in kept.items() if place not in direct)
     assert 0.1 * (4 * weights + activations) < seen["needed"] < 4 * weights + 2 * activations
 
 

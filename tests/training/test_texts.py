@@ -25,11 +25,11 @@ def document(number: int, size: int = 40) -> bytes:
 
 def in_splits(folder: Path, held_out: float = 0.2) -> dict[str, list[bytes]]:
     splits = text_splits(str(folder), held_out)._asdict()
-    return {name: each.tobytes().split(b"\n") for name, each in splits.items()}
+    return {name: split.tobytes().split(b"\n") for name, split in splits.items()}
 
 
 def joined(splits: dict[str, list[bytes]]) -> list[bytes]:
-    return sorted(document for each in splits.values() for document in each if document)
+    return sorted(document for split in splits.values() for document in split if document)
 
 
 def test_a_file_of_the_size_of_enwik8_is_split_to_the_byte_and_mapped_not_read(tmp_path: Path) -> None:
@@ -38,9 +38,9 @@ def test_a_file_of_the_size_of_enwik8_is_split_to_the_byte_and_mapped_not_read(t
     os.truncate(place, size)  # a hole, which takes no room on the disk
     before = psutil.Process().memory_info().rss
     splits = text_splits(str(place), 0.05)
-    assert [len(each) for each in splits] == [90_000_000, 5_000_000, 5_000_000]
-    assert all(isinstance(each, np.memmap) and each.offset == 0 for each in splits)
-    assert all(np.shares_memory(each, splits.training.base) for each in splits)
+    assert [len(split) for split in splits] == [90_000_000, 5_000_000, 5_000_000]
+    assert all(isinstance(split, np.memmap) and split.offset == 0 for split in splits)
+    assert all(np.shares_memory(split, splits.training.base) for split in splits)
     task = Bytes.of(str(place), {"context": 1024}, seed=0, draws=10)
     assert task.training[3]["ids"].shape == (1025,)
     assert psutil.Process().memory_info().rss - before < size / 2
@@ -50,8 +50,8 @@ def test_a_file_is_split_in_its_own_order_and_nothing_is_lost(tmp_path: Path) ->
     place = tmp_path / "text"
     place.write_text(text(1003))
     splits = text_splits(str(place), 0.1)
-    assert [len(each) for each in splits] == [803, 100, 100]
-    assert b"".join(each.tobytes() for each in splits) == place.read_bytes()
+    assert [len(split) for split in splits] == [803, 100, 100]
+    assert b"".join(split.tobytes() for split in splits) == place.read_bytes()
 
 
 @given(sizes=st.lists(st.integers(1, 400), min_size=3, max_size=40), held_out=st.floats(0.01, 0.49))
@@ -91,8 +91,8 @@ def test_a_document_that_is_there_twice_and_links_and_hidden_files_are_taken_onc
     (folder / ".git").mkdir()
     (folder / ".git" / "object").write_bytes(b"\0hidden")
     (folder / "empty.txt").touch()
-    found = in_splits(folder)
-    assert joined(found) == sorted(every) == joined(wanted)
+    result = in_splits(folder)
+    assert joined(result) == sorted(every) == joined(wanted)
 
 
 @pytest.mark.parametrize("data", ["pydoc", "python-doc"])
@@ -103,7 +103,7 @@ def test_no_page_of_python_s_own_texts_is_in_two_splits(data: str) -> None:
         assert data == "python-doc"  # a package of Debian
         assert "apt install python3-doc" in str(refused)  # noqa: PT017
         pytest.skip("python3-doc is not installed")
-    paragraphs = [{part for part in each.tobytes().split(b"\n\n") if len(part) > 400} for each in splits]
+    paragraphs = [{part for part in split.tobytes().split(b"\n\n") if len(part) > 400} for split in splits]
     assert min(map(len, paragraphs)) > 3
     assert not paragraphs[0] & paragraphs[2]
     assert not paragraphs[1] & paragraphs[2]
@@ -117,12 +117,12 @@ def test_a_text_with_splits_of_its_own_keeps_them(tmp_path: Path, pattern: str, 
     for part in ("train", "valid", "test"):
         (tmp_path / pattern.format(part)).write_text(f"{part} " * 40)
     options = {"context": 4} if task is Bytes else {"context": 4, "evaluation_context": 32}
-    found = task.of(str(tmp_path), options, seed=0, draws=1)
-    if isinstance(found, Bytes):
-        assert [bytes(each[0]["ids"]) for each in (found.validation, found.test)] == [b"valid", b"test "]
+    result = task.of(str(tmp_path), options, seed=0, draws=1)
+    if isinstance(result, Bytes):
+        assert [bytes(entry[0]["ids"]) for entry in (result.validation, result.test)] == [b"valid", b"test "]
     else:
-        assert found.vocabulary == ["train", "<eos>", "<unk>"]
-        assert found.test[0]["ids"].tolist() == [2] * 33  # the words of the test are not known
+        assert result.vocabulary == ["train", "<eos>", "<unk>"]
+        assert result.test[0]["ids"].tolist() == [2] * 33  # the words of the test are not known
 
 
 @pytest.mark.parametrize("missing", [["valid"], ["test"], ["train"], ["valid", "test"]])

@@ -231,14 +231,14 @@ def test_a_process_of_its_own_says_what_is_wrong_in_one_line(
     experiment, folder = begun
     assert main([str(folder)]) == 0  # it has ended
     assert capsys.readouterr() == ("", "")
-    for arguments, code, said in (
+    for arguments, code, text in (
         ([], 2, "arguments: expected the folder of one run, got nothing"),
         ([str(tmp_path / "none")], 1, "folder: expected a"),
     ):
         assert main(arguments) == code
         out, err = capsys.readouterr()
         assert out == ""
-        assert err.startswith(said)
+        assert err.startswith(text)
         assert err.count("\n") == 1
     (tmp_path / "experiment.json").write_text(json.dumps({**experiment.as_json(), "data": "/nowhere"}))
     assert main([str(tmp_path)]) == 1

@@ -62,8 +62,8 @@ def test_holm_rejects_step_by_step(raw: list[float]) -> None:
     ],
 )
 def test_decisions_in_both_directions(mean: float, difference: float | None, decision: str) -> None:
-    (found,) = of_means([Claim("b", "a", difference)], a=0.0, b=mean)
-    assert found.decision == decision
+    (computed,) = of_means([Claim("b", "a", difference)], a=0.0, b=mean)
+    assert computed.decision == decision
     (turned,) = of_means([Claim("b", "a", difference)], lower_is_better=False, a=0.0, b=-mean)
     assert turned.decision == decision
 
@@ -84,11 +84,11 @@ def test_a_difference_that_is_separated_by_itself_may_not_be_among_many_tests() 
 
 def test_a_claim_without_pairs_counts_among_the_tests_and_is_not_decided() -> None:
     there = values(a=0.0, b=-0.1) | {"c": {0: 1.0}}
-    found = decided([Claim("b", "a"), Claim("c", "a", 0.1)], there, SEEDS, confidence=0.95, lower_is_better=True)
-    assert [each.decision for each in found] == ["holds", "cannot be decided at this size"]
-    assert found[1].p is None
-    assert found[1].p_size is None
-    assert found[0].p == pytest.approx(3 * found[0].comparison.p)
+    result = decided([Claim("b", "a"), Claim("c", "a", 0.1)], there, SEEDS, confidence=0.95, lower_is_better=True)
+    assert [entry.decision for entry in result] == ["holds", "cannot be decided at this size"]
+    assert result[1].p is None
+    assert result[1].p_size is None
+    assert result[0].p == pytest.approx(3 * result[0].comparison.p)
 
 
 def test_where_nothing_is_planted_one_study_in_twenty_decides_any_of_its_claims() -> None:
@@ -97,7 +97,7 @@ def test_where_nothing_is_planted_one_study_in_twenty_decides_any_of_its_claims(
     for _ in range(studies):
         draws = source.normal(0, 1, 5) + source.normal(0, 0.01, (4, 5))
         drawn = {arm: dict(enumerate(row)) for arm, row in zip("abcd", draws, strict=True)}
-        found = decided(claims, drawn, SEEDS, confidence=0.95, lower_is_better=True)
-        wrong += any(each.decision != "cannot be decided at this size" for each in found)
+        result = decided(claims, drawn, SEEDS, confidence=0.95, lower_is_better=True)
+        wrong += any(entry.decision != "cannot be decided at this size" for entry in result)
     assert wrong / studies < 0.05 + 3 * math.sqrt(0.05 * 0.95 / studies)
     assert wrong > 0  # of so many, some are

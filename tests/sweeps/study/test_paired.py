@@ -96,8 +96,8 @@ def test_power_is_how_often_simulated_studies_separate(effect: float, pairs: int
 
 @pytest.mark.parametrize(("pairs", "confidence"), [(2, 0.95), (3, 0.99), (5, 0.95), (5, 1 - 0.05 / 12), (10, 0.9)])
 def test_what_is_detectable_is_separated_in_four_of_five_simulated_studies(pairs: int, confidence: float) -> None:
-    found = separated(detectable(pairs, confidence), pairs, confidence)
-    assert abs(found - 0.8) < 4 * math.sqrt(0.8 * 0.2 / 20_000)
+    result = separated(detectable(pairs, confidence), pairs, confidence)
+    assert abs(result - 0.8) < 4 * math.sqrt(0.8 * 0.2 / 20_000)
 
 
 @given(st.floats(0.02, 30.0), st.sampled_from([0.8, 0.95, 0.999]))
@@ -109,9 +109,9 @@ def test_pairs_needed_are_the_fewest_that_have_the_power(effect: float, confiden
 
 
 def test_as_many_pairs_as_are_needed_detect_the_difference() -> None:
-    found = of(FIVE)
-    assert found.needed == pairs_needed(0.3, math.sqrt(0.025), 0.95) == 5
-    assert found.detectable == pytest.approx(math.sqrt(0.025) * detectable(5, 0.95))
+    result = of(FIVE)
+    assert result.needed == pairs_needed(0.3, math.sqrt(0.025), 0.95) == 5
+    assert result.detectable == pytest.approx(math.sqrt(0.025) * detectable(5, 0.95))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_as_many_pairs_as_are_needed_detect_the_difference() -> None:
     [
         (FIVE, True, "separated", False),
         (FIVE, False, "separated", True),
-        (tuple(-each for each in FIVE), True, "separated", True),
+        (tuple(-entry for entry in FIVE), True, "separated", True),
         ((-0.3, 0.2, 0.1), True, "not separated", None),
         ((0.2,), True, "undecided", None),
         ((), True, "undecided", None),
@@ -128,22 +128,22 @@ def test_as_many_pairs_as_are_needed_detect_the_difference() -> None:
 def test_the_verdict_follows_the_interval(
     differences: tuple[float, ...], lower_is_better: bool, verdict: str, better: bool | None
 ) -> None:
-    found = of(differences, lower_is_better=lower_is_better)
-    assert (found.verdict, found.better) == (verdict, better)
-    assert (found.low is None) == (len(differences) < 2)
-    assert (found.mean is None) == (not differences)
+    result = of(differences, lower_is_better=lower_is_better)
+    assert (result.verdict, result.better) == (verdict, better)
+    assert (result.low is None) == (len(differences) < 2)
+    assert (result.mean is None) == (not differences)
 
 
 def test_the_verdict_turns_where_the_interval_touches_nought() -> None:
     half = 2.776445105 * math.sqrt(0.025 / 5)
     for shift, verdict in ((half * 1.0001, "separated"), (half * 0.9999, "not separated")):
-        assert of(tuple(each - 0.3 + shift for each in FIVE)).verdict == verdict
+        assert of(tuple(entry - 0.3 + shift for entry in FIVE)).verdict == verdict
 
 
 def test_a_seed_that_one_arm_lacks_is_left_out() -> None:
     values = {"a": {1: 1.0, 2: 2.0, 3: 7.0}, "b": {1: 1.5, 3: 7.25, 4: 0.0}}
-    found = compared("b", "a", values, (1, 2, 3, 4), confidence=0.95, lower_is_better=True)
-    assert (found.seeds, found.left_out, found.differences) == ((1, 3), (2, 4), (0.5, 0.25))
+    comparison = compared("b", "a", values, (1, 2, 3, 4), confidence=0.95, lower_is_better=True)
+    assert (comparison.seeds, comparison.left_out, comparison.differences) == ((1, 3), (2, 4), (0.5, 0.25))
 
 
 def test_arms_that_are_the_same_are_not_separated_and_a_constant_difference_is() -> None:
@@ -165,13 +165,13 @@ def simulated(law: Callable[[np.random.Generator], Values], studies: int, seed: 
 def test_where_nothing_is_planted_one_study_in_twenty_separates_and_pairing_makes_the_rest_sharp() -> None:
     def law(difference: float) -> Callable[[np.random.Generator], Values]:
         def draw(source: np.random.Generator) -> Values:
-            shared, own = source.normal(0, 1.0, 5), source.normal(0, 0.01, (2, 5))
-            return {"a": dict(enumerate(shared + own[0])), "b": dict(enumerate(shared + own[1] + difference))}
+            shared, direct = source.normal(0, 1.0, 5), source.normal(0, 0.01, (2, 5))
+            return {"a": dict(enumerate(shared + direct[0])), "b": dict(enumerate(shared + direct[1] + difference))}
 
         return draw
 
-    found = simulated(law(0.0), 1500, seed=5)
-    share = sum(each.verdict == "separated" for each in found) / len(found)
-    assert abs(share - 0.05) < 4 * math.sqrt(0.05 * 0.95 / len(found))
-    found = simulated(law(-0.1), 100, seed=6)  # a tenth of the deviation between seeds, seven of that between pairs
-    assert all(each.verdict == "separated" and each.better for each in found)
+    result = simulated(law(0.0), 1500, seed=5)
+    share = sum(entry.verdict == "separated" for entry in result) / len(result)
+    assert abs(share - 0.05) < 4 * math.sqrt(0.05 * 0.95 / len(result))
+    result = simulated(law(-0.1), 100, seed=6)  # a tenth of the deviation between seeds, seven of that between pairs
+    assert all(entry.verdict == "separated" and entry.better for entry in result)

@@ -141,8 +141,8 @@ def test_a_study_that_is_killed_takes_its_runs_with_it_and_resumes_to_the_same_r
     until(lambda: all(map(gone, pids)))
     planted()
     process = begun(spec, program, "--resume")
-    _, said = process.communicate(timeout=300)
-    assert process.returncode == 0, said
+    _, text = process.communicate(timeout=300)
+    assert process.returncode == 0, text
     other = study(PLAN, tmp_path / "other", client)
     assert open_study(store).dataset.drop_attrs().identical(other.dataset.drop_attrs())
     twice = ("runs/baseline/2", "runs/divergence/1")
@@ -157,9 +157,9 @@ def test_ctrl_c_ends_the_runs_and_says_how_to_go_on(planted: Planted, begun: Beg
     until(lambda: len(waiting(store)) == 2)
     pids = waiting(store)
     os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=300)
+    _, text = process.communicate(timeout=300)
     assert process.returncode == 130
-    assert "interrupted: finished parts are in study-two; continue with --resume" in said
-    assert "Traceback" not in said
+    assert "interrupted: finished parts are in study-two; continue with --resume" in text
+    assert "Traceback" not in text
     until(lambda: all(map(gone, pids)))
     assert open_study(store).dataset["status"].sel(arm="baseline", seed=1) == "finished"

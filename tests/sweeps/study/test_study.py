@@ -31,49 +31,49 @@ def test_a_planted_difference_is_found_through_noise_that_arms_share(
     store: Path, planted: Planted, client: Client
 ) -> None:
     planted(means={"divergence": -0.1}, shared=1.0, own=0.01)
-    found = study(PLAN, store, client)
-    (only,) = found.comparisons
+    study_result = study(PLAN, store, client)
+    (only,) = study_result.comparisons
     assert only.verdict == "separated"
     assert only.better is True
     assert only.low is not None
     assert only.high is not None
     assert only.low < -0.1 < only.high
-    assert found.claims[0].decision == "holds"
-    values = found.dataset["measure"].values
+    assert study_result.claims[0].decision == "holds"
+    values = study_result.dataset["measure"].values
     np.testing.assert_array_equal(only.differences, values[1] - values[0])
     assert np.std(values[0]) > 10 * np.std(only.differences)  # what a pair shares is no noise of its difference
     assert starts(store) == {f"runs/{arm}/{seed}": 1 for arm in ("baseline", "divergence") for seed in (1, 2, 3)}
 
 
 def test_the_dataset_has_what_the_records_have(store: Path, client: Client) -> None:
-    found = study(PLAN, store, client).dataset
+    computed = study(PLAN, store, client).dataset
     record = json.loads((store / "runs/divergence/3/record.json").read_text())
-    one = found.sel(arm="divergence", seed=3)
+    one = computed.sel(arm="divergence", seed=3)
     assert one["measure"] == record["measures"]["test"]["bits_per_byte"]
     assert one["final_validation"] == record["measures"]["validation"]["bits_per_byte"]
-    assert one["validation"].values.tolist() == [each["bits_per_byte"] for each in record["validation"]]
-    assert found["step"].values.tolist() == [100, 200]
+    assert one["validation"].values.tolist() == [entry["bits_per_byte"] for entry in record["validation"]]
+    assert computed["step"].values.tolist() == [100, 200]
     assert one["token_norm"].sel(state="full").values.tolist() == record["layers"]["full"]["norm"]
     assert one["token_distance"].sel(state="bare").values.tolist() == record["layers"]["bare"]["distance"]
     assert one["status"] == "finished"
-    assert found["learning_rate"].values.tolist() == [PRESETS["bytes-small"].recipe.learning_rate] * 2
+    assert computed["learning_rate"].values.tolist() == [PRESETS["bytes-small"].recipe.learning_rate] * 2
     assert record["experiment"]["seed"] == 3
-    assert found.identical(open_study(store).dataset)
+    assert computed.identical(open_study(store).dataset)
 
 
 def test_learning_rates_are_chosen_by_the_validation_split_on_seeds_of_their_own(
     store: Path, planted: Planted, client: Client
 ) -> None:
     planted(best={"baseline": 2e-3, "divergence": 4e-3}, test=-1.0)  # the test split would choose otherwise
-    found = study(TUNED_PLAN, store, client)
-    assert found.dataset["learning_rate"].values.tolist() == [2e-3, 4e-3]
-    tuning = found.dataset["tuning"]
+    study_result = study(TUNED_PLAN, store, client)
+    assert study_result.dataset["learning_rate"].values.tolist() == [2e-3, 4e-3]
+    tuning = study_result.dataset["tuning"]
     assert tuning.sizes == {"arm": 2, "rate": 3, "tuning_seed": 2}
     assert tuning.mean("tuning_seed").idxmin("rate").values.tolist() == [2e-3, 4e-3]
     assert set(starts(store).values()) == {1}
     assert len(starts(store)) == 2 * 3 * 2 + 2 * 3
     assert {record_of(store, f"runs/divergence/{seed}")["recipe"]["learning_rate"] for seed in (1, 2, 3)} == {4e-3}
-    edges = [sentence for sentence in found.sentences if "tried" in sentence]
+    edges = [sentence for sentence in study_result.sentences if "tried" in sentence]
     assert edges == ["A better learning rate may lie beyond the grid for divergence (0.004, the largest tried)."]
 
 
@@ -92,11 +92,11 @@ def test_a_learning_rate_that_failed_on_a_seed_is_not_chosen_and_is_named(
 ) -> None:
     best = {"baseline": 2e-3, "divergence": 2e-3}
     planted(best=best, acts={"divergence 102 0.002": "not finite"})
-    found = study(TUNED_PLAN, store, client)
-    assert found.dataset["learning_rate"].values.tolist() == [2e-3, 1e-3]  # |1e-3/2e-3 − 1| < |4e-3/2e-3 − 1|
-    (told,) = [sentence for sentence in found.sentences if "tuning runs" in sentence]
-    assert told.startswith("11 of 12 tuning runs finished")
-    assert "divergence at 0.002 with seed 102 not finite" in told
+    study_result = study(TUNED_PLAN, store, client)
+    assert study_result.dataset["learning_rate"].values.tolist() == [2e-3, 1e-3]  # |1e-3/2e-3 − 1| < |4e-3/2e-3 − 1|
+    (message,) = [sentence for sentence in study_result.sentences if "tuning runs" in sentence]
+    assert message.startswith("11 of 12 tuning runs finished")
+    assert "divergence at 0.002 with seed 102 not finite" in message
 
 
 def test_a_study_that_was_stopped_while_tuning_says_what_it_lacks(
@@ -108,14 +108,14 @@ def test_a_study_that_was_stopped_while_tuning_says_what_it_lacks(
 
     with pytest.raises(KeyboardInterrupt):
         study(TUNED_PLAN, store, client, progress=stop)
-    told = open_study(store).sentences
-    assert "Arm divergence has no learning rate and was not run: its tuning is not complete." in told
-    assert told[0] == "No comparison is possible: no arm shares two finished seeds with the reference."
-    assert sum(sentence.startswith("6 of 6 runs did not finish: ") for sentence in told) == 1
+    message = open_study(store).sentences
+    assert "Arm divergence has no learning rate and was not run: its tuning is not complete." in message
+    assert message[0] == "No comparison is possible: no arm shares two finished seeds with the reference."
+    assert sum(sentence.startswith("6 of 6 runs did not finish: ") for sentence in message) == 1
     assert (
         sum(
             sentence.endswith("cannot be decided at this size: fewer than two seeds finished in both arms.")
-            for sentence in told
+            for sentence in message
         )
         == 1
     )
@@ -126,13 +126,13 @@ def test_an_arm_without_a_learning_rate_is_not_run_and_is_tuned_again_when_resum
     store: Path, planted: Planted, client: Client
 ) -> None:
     planted(best={"baseline": 2e-3, "divergence": 2e-3}, acts={"divergence 101": "fail"})
-    found = study(TUNED_PLAN, store, client)
-    assert found.dataset["status"].sel(arm="divergence").values.tolist() == ["not run"] * 3
-    assert found.comparisons[0].verdict == "undecided"
-    assert found.claims[0].decision == "cannot be decided at this size"
+    study_result = study(TUNED_PLAN, store, client)
+    assert study_result.dataset["status"].sel(arm="divergence").values.tolist() == ["not run"] * 3
+    assert study_result.comparisons[0].verdict == "undecided"
+    assert study_result.claims[0].decision == "cannot be decided at this size"
     assert (
         "Arm divergence has no learning rate and was not run: no learning rate finished on every seed."
-        in found.sentences
+        in study_result.sentences
     )
     planted(best={"baseline": 4e-3, "divergence": 2e-3})
     again = study(TUNED_PLAN, store, client, resume=True)
@@ -155,17 +155,17 @@ def test_a_run_that_fails_is_its_status_and_leaves_its_pair_out(
     store: Path, planted: Planted, client: Client, act: str, status: str, reason: str
 ) -> None:
     planted(means={"divergence": 0.3}, acts={"divergence 2": act})
-    found = study(PLAN, store, client)
-    one = found.dataset.sel(arm="divergence", seed=2)
+    study_result = study(PLAN, store, client)
+    one = study_result.dataset.sel(arm="divergence", seed=2)
     assert (one["status"].item(), one["reason"].item()) == (status, reason)
     assert math.isnan(one["measure"])
-    (only,) = found.comparisons
+    (only,) = study_result.comparisons
     assert (only.seeds, only.left_out) == ((1, 3), (2,))
     assert only.better is False
-    assert found.claims[0].decision == "does not hold"
-    assert f"1 of 6 runs did not finish: divergence with seed 2 {status} ({reason})." in found.sentences
-    assert found.answer == "divergence is significantly worse than baseline."
-    assert "2 paired seeds, without seed 2" in found.findings[0]
+    assert study_result.claims[0].decision == "does not hold"
+    assert f"1 of 6 runs did not finish: divergence with seed 2 {status} ({reason})." in study_result.sentences
+    assert study_result.answer == "divergence is significantly worse than baseline."
+    assert "2 paired seeds, without seed 2" in study_result.findings[0]
 
 
 def test_a_run_that_failed_is_tried_again_when_resumed_and_one_that_blew_up_is_not(
@@ -174,8 +174,12 @@ def test_a_run_that_failed_is_tried_again_when_resumed_and_one_that_blew_up_is_n
     planted(acts={"divergence 2": "fail", "divergence 3": "not finite"})
     study(PLAN, store, client)
     planted()
-    found = study(PLAN, store, client, resume=True)
-    assert found.dataset["status"].sel(arm="divergence").values.tolist() == ["finished", "finished", "not finite"]
+    study_result = study(PLAN, store, client, resume=True)
+    assert study_result.dataset["status"].sel(arm="divergence").values.tolist() == [
+        "finished",
+        "finished",
+        "not finite",
+    ]
     assert {place: count for place, count in starts(store).items() if count > 1} == {"runs/divergence/2": 2}
     assert not (store / "runs/divergence/2/failure.json").exists()
 
@@ -190,21 +194,21 @@ def test_a_finished_study_is_resumed_without_a_worker(store: Path, client: Clien
 def test_progress_counts_what_was_there(store: Path, client: Client) -> None:
     study(PLAN, store, client)
     (store / "runs/baseline/3/record.json").unlink()
-    told: list[tuple[float, float, str]] = []
-    study(PLAN, store, client, resume=True, progress=lambda *each: told.append(each))
-    assert told == [(5, 6, "Training two"), (6, 6, "Training two")]
+    message: list[tuple[float, float, str]] = []
+    study(PLAN, store, client, resume=True, progress=lambda *entry: message.append(entry))
+    assert message == [(5, 6, "Training two"), (6, 6, "Training two")]
 
 
 def test_another_study_s_folder_is_refused_with_the_difference(store: Path, client: Client) -> None:
     study(PLAN, store, client)
     with pytest.raises(ArgumentValueError, match="store: expected a name where nothing is"):
         study(PLAN, store, client)
-    for old, new, told in (
+    for old, new, message in (
         ("3]", "3, 4]", r"seeds is \[1, 2, 3\] in the store and \[1, 2, 3, 4\] here"),
         ('"divergence"\n\n[[', '"tied"\n\n[[', 'arms.divergence.model.regime is "divergence" in the store and "tied"'),
         ('worse = "baseline"', 'worse = "baseline"\ndifference = 0.1', r"claims.0.difference is null .* and 0.1 here"),
     ):
-        with pytest.raises(ArgumentValueError, match=told):
+        with pytest.raises(ArgumentValueError, match=message):
             study(parse_plan(TWO_ARMS.replace(old, new), "two.toml"), store, client, resume=True)
 
 
@@ -250,9 +254,9 @@ def test_a_run_s_folder_with_another_experiment_in_it_is_left_alone(store: Path,
     folder = store / "runs/baseline/1"
     (folder / "record.json").unlink()
     (folder / "experiment.json").write_text((store / "runs/baseline/2/experiment.json").read_text())
-    found = study(PLAN, store, client, resume=True).dataset.sel(arm="baseline", seed=1)
-    assert found["status"] == "failed"
-    assert found["reason"] == "its folder belongs to another experiment (seed: 2 then, 1 now): remove it"
+    selected = study(PLAN, store, client, resume=True).dataset.sel(arm="baseline", seed=1)
+    assert selected["status"] == "failed"
+    assert selected["reason"] == "its folder belongs to another experiment (seed: 2 then, 1 now): remove it"
     assert starts(store)["runs/baseline/1"] == 1
 
 

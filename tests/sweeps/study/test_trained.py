@@ -64,28 +64,28 @@ def test_a_run_that_was_killed_in_a_study_is_resumed_to_the_numbers_of_one_that_
     assert sorted(first["status"].values.ravel()) == ["failed", "finished", "finished", "finished"]
     assert "ended by SIGKILL" in first["reason"].values
 
-    found = study(plan, store, client, resume=True).dataset
-    assert set(found["status"].values.ravel()) == {"finished"}
-    assert found["step"].values.tolist() == [30, 60]
-    assert 0 < found["measure"].min() < found["measure"].max() < 8.5  # bits per byte, of bytes that are foretold
-    assert bool((found["token_norm"] > 0).all())
-    assert found.sizes["layer"] == 3
+    computed = study(plan, store, client, resume=True).dataset
+    assert set(computed["status"].values.ravel()) == {"finished"}
+    assert computed["step"].values.tolist() == [30, 60]
+    assert 0 < computed["measure"].min() < computed["measure"].max() < 8.5  # bits per byte, of bytes that are foretold
+    assert bool((computed["token_norm"] > 0).all())
+    assert computed.sizes["layer"] == 3
     arm, seed = killed[0].parts[-2:]
-    one = found.sel(arm=arm, seed=int(seed))
+    one = computed.sel(arm=arm, seed=int(seed))
     (run,) = [run for run in plan.runs(arm, None) if run.experiment.seed == int(seed)]
     whole = train(run.experiment, tmp_path / "whole", threads=1)
     assert one["measure"].item() == whole.measures["test"]["bits_per_byte"]
-    assert one["validation"].values.tolist() == [each["bits_per_byte"] for each in whole.validation]
+    assert one["validation"].values.tolist() == [entry["bits_per_byte"] for entry in whole.validation]
     assert one["token_norm"].sel(state="bare").values.tolist() == whole.layers["bare"]["norm"]
 
 
 def in_the_midst(store: Path) -> list[tuple[int, Path]]:
     """Processes that train in a store and have written a checkpoint and no record, with their folders."""
-    found: list[tuple[int, Path]] = []
+    values: list[tuple[int, Path]] = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error, IndexError):
             folder = Path(process.cmdline()[-1])
             half = folder.is_relative_to(store) and list(folder.glob("checkpoints/checkpoint-*"))
             if half and not (folder / "record.json").exists():
-                found.append((process.pid, folder))
-    return found
+                values.append((process.pid, folder))
+    return values

@@ -148,16 +148,16 @@ def test_a_claim_that_is_separated_by_itself_alone_is_said_to_be() -> None:
     sentence = about(result, "Claim: b is better than baseline")
     assert "cannot be decided at this size" in sentence
     assert "significant by itself, but not after the correction for several tests" in sentence
-    assert any("The 31 tests of the claims share an error rate of 5 %" in each for each in result.sentences)
+    assert any("The 31 tests of the claims share an error rate of 5 %" in entry for entry in result.sentences)
 
 
 def test_what_several_intervals_mean_is_told_where_there_are_several() -> None:
-    told = (
+    message = (
         "Confidence intervals are not corrected for their number: 5 % of arms equal to the reference differ "
         "significantly by chance."
     )
-    assert told in found(b=0.1, c=0.1).sentences
-    assert told not in found(b=0.1).sentences
+    assert message in found(b=0.1, c=0.1).sentences
+    assert message not in found(b=0.1).sentences
 
 
 def tuned(rate: float, seeds: int) -> StudyResult:
@@ -202,21 +202,21 @@ def test_a_learning_rate_at_an_end_of_its_grid_is_in_every_record_and_table(
 
 
 def test_tuning_on_one_seed_is_said_and_on_two_is_not() -> None:
-    told = (
+    message = (
         "Each learning rate was tried with one seed: rates whose measures differ by less than the variation between "
         "seeds cannot be ranked."
     )
-    assert told in tuned(0.002, 1).sentences
-    assert _of_tuning(tuned(0.002, 1))[1:] == (told,)
+    assert message in tuned(0.002, 1).sentences
+    assert _of_tuning(tuned(0.002, 1))[1:] == (message,)
     assert _of_tuning(tuned(0.002, 2))[1:] == ()
     for result in (tuned(0.002, 2), found(b=0.1)):
-        assert told not in result.sentences
+        assert message not in result.sentences
 
 
 def test_what_t_intervals_assume_is_said_where_there_is_one() -> None:
-    told = f"{T_COVERAGE}."
-    assert told in found(b=0.1).sentences
-    assert told not in found(seeds=1, b=0.1).sentences
+    message = f"{T_COVERAGE}."
+    assert message in found(b=0.1).sentences
+    assert message not in found(seeds=1, b=0.1).sentences
     result = tuned(0.002, 2)
     for caption in (comparisons_table(result).caption, claims_table(result).caption):
         assert T_COVERAGE in caption
