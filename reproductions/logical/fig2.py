@@ -14,8 +14,7 @@ from reproductions.logical.learned import Size, final_losses, learned, learning_
 from reproductions.record import Quantity, Record, measured, timed
 from tokendynamics import figures
 from tokendynamics.circuits.learning import LearningRecord
-from tokendynamics.circuits.learning.model import Architecture
-from tokendynamics.circuits.learning.settings import Flavour
+from tokendynamics.circuits.learning.model import Architecture, Flavour
 from tokendynamics.provenance.progress import Progress
 
 Model: TypeAlias = tuple[Architecture, Flavour]

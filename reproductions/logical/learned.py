@@ -13,8 +13,7 @@ from reproductions.record import Quantity, measured
 from tokendynamics.circuits import PairTask
 from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.learning import LearningRecord, learn
-from tokendynamics.circuits.learning.model import Architecture
-from tokendynamics.circuits.learning.settings import Flavour
+from tokendynamics.circuits.learning.model import Architecture, Flavour
 from tokendynamics.provenance.progress import Progress, reporting, tracked
 
 _COVERAGE = 0.9

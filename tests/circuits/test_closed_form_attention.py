@@ -13,12 +13,12 @@ from tokendynamics.circuits.learning.model import (
     DESIGNS,
     EPSILON,
     Sequences,
+    Settings,
     initial_parameters,
     mean_squared_error,
     stream,
 )
 from tokendynamics.circuits.learning.record import as_transformer
-from tokendynamics.circuits.learning.settings import Settings
 
 
 def run_of(architecture: str, categories: int = 4, positions: int = 7, hidden: int = 5, seed: int = 3):

@@ -12,9 +12,8 @@ from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits.constructions import solution_1, solution_2, solution_3
 from tokendynamics.circuits.functionals import random_functional
 from tokendynamics.circuits.learning import LearningRecord, learn
-from tokendynamics.circuits.learning.model import initial_parameters
+from tokendynamics.circuits.learning.model import STRENGTH, Settings, initial_parameters, penalty_of, penalty_weight
 from tokendynamics.circuits.learning.record import as_transformer
-from tokendynamics.circuits.learning.settings import STRENGTH, Settings, penalty_of, penalty_weight
 from tokendynamics.numerics.errors import ArgumentValueError
 
 pytestmark = pytest.mark.usefixtures("unchecked")

@@ -9,7 +9,7 @@ import click
 import pytest
 
 from tokendynamics.cli._main import commands
-from tokendynamics.cli._values import ShareType, whole
+from tokendynamics.cli._signature import ShareType, whole
 
 
 @pytest.mark.parametrize("text", ["1e-300", "0.999999"])

@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 import tokendynamics as td
 from tokendynamics.diagnosis import NearStatement
-from tokendynamics.diagnosis._nearest_statements import _Flows
+from tokendynamics.diagnosis._network_flow import _Flows
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 
 PROMPT = torch.arange(3, 10)

@@ -21,9 +21,8 @@ from tokendynamics.cli._options import (
     check_writable,
 )
 from tokendynamics.cli._prompts import Cutting, Prompts, named_prompts
-from tokendynamics.cli._signature import Option, Positive, command
+from tokendynamics.cli._signature import Option, Positive, command, whole
 from tokendynamics.cli._terminal import Console, command_line, table
-from tokendynamics.cli._values import whole
 
 if TYPE_CHECKING:
     from tokendynamics.cli._output import Output

@@ -12,9 +12,8 @@ from click.core import ParameterSource
 from tokendynamics.cli._interrupted import PAGE, Kept, says_what_is_kept
 from tokendynamics.cli._options import Counting, Limits, Loading, OutFolder, Results, as_file_name, check_writable
 from tokendynamics.cli._prompts import Cutting, Prompts, named_prompts
-from tokendynamics.cli._signature import Option, Positive, command
+from tokendynamics.cli._signature import VARIANTS, Layers, Option, Positive, Variants, command
 from tokendynamics.cli._terminal import command_line
-from tokendynamics.cli._values import VARIANTS, Layers, Variants
 
 _EPILOG = """
 \b

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import click
 
-from tokendynamics.cli._signature import Json, Option
+from tokendynamics.cli._signature import Folder, Json, Number, Option, Sinks, whole
 from tokendynamics.cli._terminal import echo, line
-from tokendynamics.cli._values import Folder, Number, Sinks, whole
 from tokendynamics.numerics.printable import shortened
 from tokendynamics.words import number
 

@@ -11,8 +11,7 @@ from typing import Annotated, Any, BinaryIO
 
 import click
 
-from tokendynamics.cli._signature import Option
-from tokendynamics.cli._values import whole
+from tokendynamics.cli._signature import Option, whole
 from tokendynamics.numerics.printable import printable, shortened
 
 _MOST_BYTES = 16 << 20

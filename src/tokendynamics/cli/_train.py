@@ -13,9 +13,8 @@ from rich.text import Text
 
 from tokendynamics.cli._interrupted import NOTHING, interruptible
 from tokendynamics.cli._options import OutFolder, check_writable
-from tokendynamics.cli._signature import Json, Option, Positive, command
+from tokendynamics.cli._signature import Json, Number, Option, Positive, command, whole
 from tokendynamics.cli._terminal import Console, command_line, echo, echo_json, table
-from tokendynamics.cli._values import Number, whole
 
 if TYPE_CHECKING:
     from tokendynamics.training import Experiment, Record

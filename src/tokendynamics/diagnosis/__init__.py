@@ -7,8 +7,7 @@ package, a folder `audit` would hide `audit`.
 """
 
 from tokendynamics.diagnosis._diagnose import diagnose
-from tokendynamics.diagnosis._nearest_statements import NearStatement, nearest_statements
-from tokendynamics.diagnosis._network_flow import flow_of
+from tokendynamics.diagnosis._network_flow import NearStatement, flow_of, nearest_statements
 from tokendynamics.diagnosis.auditing._audit import audit
 from tokendynamics.diagnosis.comparing._compare import compare
 from tokendynamics.diagnosis.comparing.result import Comparison

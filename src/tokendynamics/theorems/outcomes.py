@@ -13,7 +13,7 @@ from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.theorems._conditions import flow_of_run
-from tokendynamics.theorems._free_flow import states_with_positions
+from tokendynamics.theorems.contraction import states_with_positions
 from tokendynamics.theorems.result import Condition
 
 EXPONENT = -0.5

@@ -24,8 +24,16 @@ from tokendynamics.provenance.manifest import plain, write_json
 from tokendynamics.provenance.progress import Progress
 from tokendynamics.provenance.whole import whole_file
 from tokendynamics.training._samples import Samples
-from tokendynamics.training._trainer import KEPT, NotFiniteError, RunTrainer, trainer_arguments
-from tokendynamics.training._weights import AveragedWeights, load_whole_state, whole_network, whole_state
+from tokendynamics.training._trainer import (
+    KEPT,
+    AveragedWeights,
+    NotFiniteError,
+    RunTrainer,
+    load_whole_state,
+    trainer_arguments,
+    whole_network,
+    whole_state,
+)
 from tokendynamics.training.experiment import Experiment, counted_otherwise
 from tokendynamics.training.folder import (
     AVERAGED,

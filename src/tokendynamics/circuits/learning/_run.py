@@ -18,13 +18,16 @@ from torch import Tensor
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits.learning.model import (
     Architecture,
+    Flavour,
     Sequences,
+    Settings,
     design,
     initial_parameters,
     mean_squared_error,
+    penalty_of,
+    penalty_weight,
 )
 from tokendynamics.circuits.learning.record import LearningRecord
-from tokendynamics.circuits.learning.settings import Flavour, Settings, penalty_of, penalty_weight
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import limited_threads

@@ -15,8 +15,7 @@ from torch import Tensor
 from tokendynamics.attention import Attention
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits._transformer import LayerNorm, OneLayerTransformer
-from tokendynamics.circuits.learning.model import EPSILON, initial_parameters
-from tokendynamics.circuits.learning.settings import Settings
+from tokendynamics.circuits.learning.model import EPSILON, Settings, initial_parameters
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import as_count, as_finite, as_tensor, as_text
 from tokendynamics.numerics.errors import expected, shown

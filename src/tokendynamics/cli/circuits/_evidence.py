@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from tokendynamics.cli._interrupted import Kept, says_what_is_kept
-from tokendynamics.cli._signature import Option, Positive, command
+from tokendynamics.cli._signature import Option, Positive, ShareType, command, whole
 from tokendynamics.cli._terminal import echo
-from tokendynamics.cli._values import ShareType, whole
 from tokendynamics.cli.circuits._folder import Delivery, deliver, manifest_of, out
 from tokendynamics.cli.circuits._options import SOLUTIONS, SolutionOptions, TaskOptions, flags_of, renamed
 from tokendynamics.numerics import ArgumentValueError

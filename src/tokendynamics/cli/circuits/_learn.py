@@ -12,9 +12,8 @@ import click
 from rich.text import Text
 
 from tokendynamics.cli._interrupted import NOTHING, interruptible
-from tokendynamics.cli._signature import Option, Positive, command
+from tokendynamics.cli._signature import Option, Positive, command, whole
 from tokendynamics.cli._terminal import Console, echo, table
-from tokendynamics.cli._values import whole
 from tokendynamics.cli.circuits._folder import Delivery, deliver, manifest_of, out
 from tokendynamics.cli.circuits._options import TaskOptions
 from tokendynamics.words import fixed, number

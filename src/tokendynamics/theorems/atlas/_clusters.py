@@ -21,14 +21,14 @@ from tokendynamics.theorems._conditions import (
     tends_to_zero,
     undecided,
 )
-from tokendynamics.theorems._free_flow import (
+from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems.contraction import (
     at_times,
     free_softmax,
     head_matrix,
     single_head_in_free_space,
     states_of,
 )
-from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems.statements import STATEMENTS as OF_THE_PAPERS
 from tokendynamics.words import number

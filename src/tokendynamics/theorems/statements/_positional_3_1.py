@@ -9,9 +9,14 @@ from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.observables import pair_quadratic_form_rate
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._conditions import except_where, flow_of_run, never_above, undecided
-from tokendynamics.theorems._free_flow import at_times, free_softmax, of_constant_circuits
 from tokendynamics.theorems._statement import Statement
-from tokendynamics.theorems.contraction import contraction_form, symmetric_contraction
+from tokendynamics.theorems.contraction import (
+    at_times,
+    contraction_form,
+    free_softmax,
+    of_constant_circuits,
+    symmetric_contraction,
+)
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 
 

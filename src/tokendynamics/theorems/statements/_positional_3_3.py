@@ -12,14 +12,17 @@ from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.observables import quadratic_form, quadratic_form_rate, quadratic_form_rate_bound
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._conditions import except_where, flow_of_run, integration_tolerance, never_above, undecided
-from tokendynamics.theorems._free_flow import at_times, free_softmax, of_constant_circuits, states_of
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.contraction import (
     ContractionForm,
+    at_times,
     contracting_systems,
     contraction_form,
+    free_softmax,
     largest_ratio,
     norm_bound,
+    of_constant_circuits,
+    states_of,
     symmetric_contraction,
 )
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction

@@ -20,15 +20,17 @@ from tokendynamics.theorems._conditions import (
     tends_to_zero,
     undecided,
 )
-from tokendynamics.theorems._free_flow import (
+from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems.contraction import (
     absolute_positions,
+    contraction_form,
+    definite_forms,
     free_softmax,
     of_constant_circuits,
     states_of,
     states_with_positions,
+    symmetric_contraction,
 )
-from tokendynamics.theorems._statement import Statement
-from tokendynamics.theorems.contraction import contraction_form, definite_forms, symmetric_contraction
 from tokendynamics.theorems.outcomes import slope_condition
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 

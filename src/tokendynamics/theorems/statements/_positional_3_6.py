@@ -16,14 +16,14 @@ from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.observables import hemisphere
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._conditions import flow_of_run, integration_tolerance, never_above, undecided
-from tokendynamics.theorems._free_flow import (
+from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems.contraction import (
     absolute_positions,
     free_softmax,
     rotary_positions,
     states_of,
     states_with_positions,
 )
-from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.words import exponential, multiple, number
 

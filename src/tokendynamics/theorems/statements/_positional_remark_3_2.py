@@ -7,9 +7,14 @@ from torch import Tensor
 
 from tokendynamics.dynamics import Flow
 from tokendynamics.theorems import _hypotheses as measured
-from tokendynamics.theorems._free_flow import of_constant_circuits, single_head_in_free_space
 from tokendynamics.theorems._statement import Statement
-from tokendynamics.theorems.contraction import contraction_form, invertible, symmetric_part
+from tokendynamics.theorems.contraction import (
+    contraction_form,
+    invertible,
+    of_constant_circuits,
+    single_head_in_free_space,
+    symmetric_part,
+)
 from tokendynamics.theorems.result import Hypothesis, Prediction
 from tokendynamics.theorems.statements._positional_3_1 import pair_rate_conditions
 

@@ -9,9 +9,16 @@ from torch import Tensor
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._conditions import flow_of_run
-from tokendynamics.theorems._free_flow import head_matrix, of_constant_circuits, single_head_in_free_space
 from tokendynamics.theorems._statement import Statement
-from tokendynamics.theorems.contraction import contracting_systems, contraction_form, definite_forms, invertible
+from tokendynamics.theorems.contraction import (
+    contracting_systems,
+    contraction_form,
+    definite_forms,
+    head_matrix,
+    invertible,
+    of_constant_circuits,
+    single_head_in_free_space,
+)
 from tokendynamics.theorems.outcomes import outcomes_of
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.words import number
