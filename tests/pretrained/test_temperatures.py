@@ -208,15 +208,6 @@ def _mixed_from_the_left(own: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
     return torch.einsum("gh,bhij->bgij", own.each[:, :, 0] @ own.each[:, :, 0].T + torch.eye(HEADS), q @ k.mT)
 
 
-def _beside_sinks(own: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
-    logits = q @ k.mT
-    return torch.cat((logits, own.each.expand(len(x), HEADS, TOKENS, 1)), dim=-1)
-
-
-def _beside_zero(own: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
-    return functional.pad(q @ k.mT, (0, 1))
-
-
 REFUSED: dict[str, tuple[Callable[[Any, Tensor, Tensor, Tensor], Tensor], str]] = {
     "of each token": (_sharper, r"on its logits \(its logits are multiplied by factors that differ between tokens\)"),
     "mixed heads": (_mixed, r"its logits are multiplied by a matrix, as where heads are mixed"),
@@ -224,8 +215,6 @@ REFUSED: dict[str, tuple[Callable[[Any, Tensor, Tensor, Tensor], Tensor], str]] 
     "capped with a term": (_capped_with_a_term, r"tanh acts on its logits"),
     "turned round": (_turned_round, r"its softly capped logits are multiplied by a factor that is not positive"),
     "mixed heads from the left": (_mixed_from_the_left, r"its logits are multiplied by a matrix"),
-    "beside sinks": (_beside_sinks, r"cat acts on its logits"),
-    "beside zero": (_beside_zero, r"pad acts on its logits"),
     "cosines": (_cosines, "divided by their norms outside of a module, as in attention by cosines"),
 }
 

@@ -416,7 +416,7 @@ def test_lambda_is_that_of_the_remedy_and_is_taken_off_again() -> None:
         ("deberta", {"logits": 0.5}, "layer 1: expected logits that are products of queries and keys alone"),
         ("deberta-v2", {"logits": 0.5}, "got further terms of tokens and positions"),
         ("gemma2", {"logits": 0.5}, "got a soft cap"),
-        ("gpt_oss", {"logits": 0.5}, "got a learned logit of a sink"),
+        ("gpt_oss", {"logits": 0.5}, "got a logit of a sink"),
     ],
 )
 def test_attentions_that_cannot_be_changed_are_refused(family: str, changes: dict[str, float], words: str) -> None:

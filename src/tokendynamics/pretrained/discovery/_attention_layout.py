@@ -112,8 +112,10 @@ def attention_layout(
     Raises:
         LayoutNotFoundError: Something does not match.
     """
-    attention = attention.sharing(_key_heads(attention))
     shape = attention.query.shape
+    if attention.key.shape[2] != shape[2]:
+        raise LayoutNotFoundError(f"it has {shape[2]} queries and {attention.key.shape[2]} keys")
+    attention = attention.sharing(_key_heads(attention))
     as_it_is = next(call for call in calls if call.module is attention.module and call.start < time < call.end)
     attending = _features_last(as_it_is, calls, shape)
     start, norm = _start(attending, block, calls, time, shape)
@@ -139,7 +141,7 @@ def attention_layout(
         token_bias=_by_token(attention.mask),
         explicit=attention.explicit,
         soft_cap=attention.soft_cap,
-        sinks=_name_of(attention.sinks, block.module),
+        sinks=_sinks_of(attention.sinks, block.module),
         further_senders=0 if attention.further is None else attention.further[0].shape[2],
         norm=None if norm is None else (_within(norm[0], block), norm[1]),
         gate=None if projection.gate is None else _within(projection.gate, block),
@@ -166,6 +168,9 @@ def _traced(
     except LayoutNotFoundError as problem:
         if all(map(_of_one_norm, (attention.query, attention.key))):
             words = "its queries and keys are divided by their norms outside of a module, as in attention by cosines"
+            raise LayoutNotFoundError(words) from problem
+        if tracer.is_shifted(given["query"]) or tracer.is_shifted(given["key"]):
+            words = "a vector is added to its queries or keys outside of a module, as by the biases of Transformer-XL"
             raise LayoutNotFoundError(words) from problem
         raise
     projected = evaluated(parts["query"], tracer.start, live_reader(block.module))
@@ -270,6 +275,13 @@ def _name_of(tensor: Tensor | None, module: nn.Module) -> str | None:
         return None
     named = module.named_parameters()
     return next((name for name, parameter in named if parameter.data_ptr() == tensor.data_ptr()), None)
+
+
+def _sinks_of(sinks: Tensor | None, module: nn.Module) -> str | None:
+    """Return the parameter that holds logits of sinks, or what they are; None without them."""
+    if sinks is None:
+        return None
+    return _name_of(sinks, module) or ("a logit of 0" if bool((sinks == 0).all()) else "a logit that is computed")
 
 
 def _within(call: ModuleCall, block: ModuleCall) -> str:

@@ -63,12 +63,26 @@ class _Logits:
         key: (…, sender, feature), with the same axes in front.
         scale: The factor.
         soft_cap: c where the scaled product s became c·tanh(s/c); None without.
+        sink: Place of a sender without a key of its own, 0 or -1, whose key is zero here; None without.
+        column: The logits that were put there.
     """
 
     query: Tensor
     key: Tensor
     scale: float
     soft_cap: float | None = None
+    sink: int | None = None
+    column: Tensor | None = None
+
+    def with_sink(self, place: int, column: Tensor) -> _Logits:
+        """Return the same with a further sender, whose logits are given."""
+        zero = torch.zeros_like(self.key[..., :1, :])
+        key = torch.cat((self.key, zero) if place else (zero, self.key), dim=-2)
+        return replace(self, key=key, sink=place, column=column)
+
+    def without_sink(self) -> _Logits:
+        """Return the same for the tokens alone."""
+        return replace(self, key=_beside(self.key.mT, self.sink).mT, sink=None, column=None)
 
     def times(self, factor: float) -> _Logits | None:
         """Return the same times a factor; None where capped logits would not stay capped ones."""
@@ -105,6 +119,34 @@ class _Logits:
 @dataclass(frozen=True, eq=False)
 class _Weights:
     """Of attention weights: what the softmax was given, and what is known of that."""
+
+    logits: Tensor
+    source: _Logits
+    sinks: Tensor | None = None
+
+    def of_tokens(self) -> _Weights | None:
+        """Return the same where the weights of a sink have been left out; None where its logits are not of the heads.
+
+        Logits of a row may be shifted together; the sink's are those that were given.
+        """
+        place, column = self.source.sink, self.source.column
+        if place is None or column is None:
+            return None
+        present = self.logits[..., place : place + 1 or None]
+        sinks = next((sinks for logits in (present, column) if (sinks := _by_head_alone(logits)) is not None), None)
+        if sinks is None:
+            return None
+        shape = (1, -1, *(1,) * (present.ndim - 2)) if len(sinks) > 1 else (1,)
+        shift = present - sinks.reshape(shape).to(present)
+        given = _by_head_alone(column)
+        named = given is not None and torch.equal(given.to(sinks).expand_as(sinks), sinks)
+        logits = _beside(self.logits, place) - shift
+        return _Weights(logits, self.source.without_sink(), given if named else sinks)
+
+
+@dataclass(frozen=True, eq=False)
+class _Exponentials:
+    """Of exponentials of logits: the logits, and what is known of these."""
 
     logits: Tensor
     source: _Logits
@@ -150,13 +192,17 @@ class AttentionFunctions(TorchFunctionMode):
         given = next((value for value in _flat(args) if self._of(value) is not None), None)
         known = self._of(given)
         output = func(*args, **named)
+        if name in _OF_THE_SHAPE:
+            return output
         if isinstance(output, Tensor):
             if given is not None and output.numel() >= given.numel():
-                if isinstance(known, _Logits):
+                if not isinstance(known, _Weights):
                     self._lose(output, f"{name} acts on its logits")
                 else:
                     _report(f"{name} {_ON_WEIGHTS}")
             self._known.pop(output, None)  # written into in a way that is not followed
+        elif name == "topk" and isinstance(known, _Logits):
+            self._lose(output[0], "topk chooses among its logits")
         return output
 
     def _lose(self, output: Tensor, words: str) -> None:
@@ -164,7 +210,7 @@ class AttentionFunctions(TorchFunctionMode):
         if LOST.get() is not None:
             self._lost[output] = words
 
-    def _of(self, value: Any) -> _Logits | _Weights | None:
+    def _of(self, value: Any) -> _Logits | _Weights | _Exponentials | None:
         return self._known.get(value) if isinstance(value, Tensor) else None
 
     def _fused(self, func: Any, name: str, args: Any, named: dict[str, Any]) -> Any:
@@ -203,19 +249,24 @@ class AttentionFunctions(TorchFunctionMode):
         operands = _factors(name, args, named)
         if len(operands) != 2 or not isinstance(output, Tensor):
             return output
-        weights = self._of(operands[0])
+        first, second = operands
+        weights = self._of(first)
+        if isinstance(weights, _Weights) and weights.source.sink is not None:
+            weights, first, second = _without_zero_value(weights, first, second)
         of_weights = isinstance(weights, _Weights)
-        if weights is None and (mixed := self._of(operands[1])) is not None:
+        if weights is None and (mixed := self._of(second)) is not None:
             if isinstance(mixed, _Weights):
                 _report(f"{name} {_ON_WEIGHTS}")
             else:
                 self._lose(output, _MIXED)
         if name == "einsum":
-            product = _einsum(args[0], *operands, of_weights=of_weights)
+            product = _einsum(args[0], first, second, of_weights=of_weights)
         else:
-            product = _matmul(*operands, float(named.get("alpha", 1.0)))
+            product = _matmul(first, second, float(named.get("alpha", 1.0)))
         if product is None:
             return output
+        if isinstance(weights, _Exponentials):
+            _report("its exponentials are multiplied before they are divided by their sum")
         if isinstance(weights, _Weights):
             watch = WATCHER.get()
             call = product.attention(weights, output) if watch is not None else None
@@ -237,6 +288,8 @@ class AttentionFunctions(TorchFunctionMode):
             known = self._of(tensor)
         if known is None or not isinstance(output, Tensor):
             return output
+        if isinstance(known, _Exponentials):
+            return self._divided(known, other, output)
         factor = _number(other)
         if isinstance(known, _Logits) and factor is not None:
             self._multiply(output, known, 1 / factor if factor and "div" in name else factor)
@@ -256,6 +309,87 @@ class AttentionFunctions(TorchFunctionMode):
                 _report(f"{name.strip('_')} {_ON_WEIGHTS}")
             self._known.pop(output, None)
         return output
+
+    def _exponential(self, func: Any, name: str, args: Any, named: dict[str, Any]) -> Any:
+        """Follow exponentials of logits, which are weights where the logits are those of a logarithm of a softmax."""
+        tensor = args[0] if args else named.get("input")
+        known = self._of(tensor)
+        if not isinstance(known, _Logits) or not isinstance(tensor, Tensor):
+            return self._followed(func, name, args, named)
+        logits = tensor.detach().clone() if name.endswith("_") else tensor.detach()
+        output = func(*args, **named)
+        exponentials = _Exponentials(logits, known)
+        sums = output.detach().sum(dim=-1, keepdim=True)
+        if bool(((sums - 1).abs() <= _OF_SUMS).all()):
+            return self._divided(exponentials, torch.ones_like(sums), output)
+        self._known[output] = exponentials
+        return output
+
+    def _divided(self, known: _Exponentials, other: Any, output: Tensor) -> Tensor:
+        """Follow exponentials that are divided by something of each row: by their sum, or by 1 more than that."""
+        self._known.pop(output, None)
+        if isinstance(other, Tensor) and other.ndim == output.ndim and other.shape[-1] == 1 < output.shape[-1]:
+            weights = _softmax_of(known, output.detach())
+            if weights is not None:
+                return self._weights_or_multiplied(weights, output)
+        elif _is_mask(other):
+            hidden = other.expand_as(known.logits) == 0
+            logits = known.logits.masked_fill(hidden, torch.finfo(known.logits.dtype).min)
+            self._known[output] = replace(known, logits=logits)
+            return output
+        _report("its exponentials are not divided by their sum")
+        return output
+
+    def _weights_or_multiplied(self, weights: _Weights, output: Tensor) -> Tensor:
+        """Follow weights that a network has made by itself, or put those of multiplied logits in their place."""
+        factors = LOG_FACTORS.get()
+        if factors is not None and weights.sinks is None:
+            with seen_elsewhere():
+                changed = _multiplied(weights.logits, weights.source, factors())
+                output, weights = changed.softmax(dim=-1).to(output), replace(weights, logits=changed)
+        self._known[output] = weights
+        return output
+
+    def _joined(self, func: Any, name: str, args: Any, named: dict[str, Any]) -> Any:
+        """Follow logits beside which one further logit of each row is put, first or last: a sink."""
+        known, place, column = self._with_column(name, args, named)
+        if known is None:
+            return self._followed(func, name, args, named)
+        output = func(*args, **named)
+        if column is None:
+            column = output.detach()[..., place : place + 1 or None]
+        if output.shape[-1] != known.key.shape[-2] + 1 or _by_head_alone(column) is None:
+            self._lose(output, f"{name} acts on its logits")
+        else:
+            self._known[output] = known.with_sink(place, column.detach())
+        return output
+
+    def _with_column(self, name: str, args: Any, named: dict[str, Any]) -> tuple[_Logits | None, int, Tensor | None]:
+        """Return the logits to which a column is added, the place of that, and what it holds if a tensor is given."""
+        if name == "pad":
+            tensor, sides = args[0] if args else named.get("input"), args[1] if len(args) > 1 else named.get("pad")
+            known = self._of(tensor)
+            place = -1 if tuple(sides or ()) == (0, 1) else 0
+            fits = place or tuple(sides or ()) == (1, 0)
+            return (known if isinstance(known, _Logits) and known.sink is None and fits else None), place, None
+        several = args[0] if args else named.get("tensors", ())
+        axis = args[1] if len(args) > 1 else named.get("dim", named.get("axis", 0))
+        if not isinstance(several, list | tuple) or len(several) != 2:
+            return None, 0, None
+        for tensor, other, place in ((several[0], several[1], -1), (several[1], several[0], 0)):
+            known = self._of(tensor)
+            last = axis in (-1, tensor.ndim - 1)
+            if isinstance(known, _Logits) and known.sink is None and last and self._of(other) is None:
+                return known, place, other
+        return None, 0, None
+
+    def _cut(self, output: Any, known: Any, place: int) -> None:
+        """Follow weights from which those of a sink are left out."""
+        tokens = known.of_tokens() if isinstance(known, _Weights) and known.source.sink == place else None
+        if tokens is not None and output.shape[-1] == tokens.logits.shape[-1]:
+            self._known[output] = tokens
+        else:
+            _report(f"a choice of entries {_ON_WEIGHTS}")
 
     def _added(self, func: Any, name: str, args: Any, named: dict[str, Any]) -> Any:
         first, second = _operands(args, named)
@@ -322,9 +456,29 @@ class AttentionFunctions(TorchFunctionMode):
         if not all(part is Ellipsis or (isinstance(part, slice) and part.step in (None, 1)) for part in index):
             return self._followed(func, name, args, named)
         output = func(*args, **named)
-        if output.shape != args[0].shape:
+        known, shape = self._of(args[0]), args[0].shape
+        if (
+            isinstance(known, _Weights)
+            and known.source.sink is not None
+            and output.shape == (*shape[:-1], shape[-1] - 1)
+        ):
+            self._cut(output, known, 0 if index[-1].start == 1 else -1)
+            return output
+        if output.shape != shape:
             return self._followed(func, name, args, named)
         return self._same(lambda *given: output, name, args, named)
+
+    def _narrowed(self, func: Any, name: str, args: Any, named: dict[str, Any]) -> Any:
+        """Follow weights from which those of a sink are split off."""
+        known = self._of(args[0]) if args else None
+        if not isinstance(known, _Weights) or known.source.sink is None:
+            return self._followed(func, name, args, named)
+        output = func(*args, **named)
+        whole = known.logits.shape[-1]
+        for piece in output if isinstance(output, tuple | list) else (output,):
+            if piece.shape[-1] == whole - 1:
+                self._cut(piece, known, 0 if piece.storage_offset() > args[0].storage_offset() else -1)
+        return output
 
     def _softmax(self, func: Any, name: str, args: Any, named: dict[str, Any]) -> Any:
         del name
@@ -342,21 +496,27 @@ class AttentionFunctions(TorchFunctionMode):
         with seen_elsewhere():
             return self._multiplied_softmax(tensor, known, factors(), args, named)
 
+    def _logarithm(self, func: Any, name: str, args: Any, named: dict[str, Any]) -> Any:
+        """Follow the logarithm of a softmax over the senders: logits less something of each row."""
+        tensor = args[0] if args else named.get("input")
+        known, axis = self._of(tensor), named.get("dim", args[1] if len(args) > 1 else None)
+        if not isinstance(known, _Logits) or not isinstance(tensor, Tensor) or axis not in (-1, tensor.ndim - 1):
+            return self._followed(func, name, args, named)
+        output = func(*args, **named)
+        self._keep(output, known)
+        return output
+
     def _multiplied_softmax(
         self, logits: Tensor, known: _Logits, factors: Tensor, args: Any, named: dict[str, Any]
     ) -> Tensor:
-        scaled = known.scaled().double()
-        added = logits.double() - scaled
-        hidden = added < LOWEST_BIAS
-        of_row = factors.repeat_interleave(logits.shape[0] // len(factors))  # heads may stand below each other
-        changed = multiplied(scaled, added, hidden, of_row)
+        changed = _multiplied(logits, known, factors)
         wanted = named.get("dtype", args[2] if len(args) > 2 and isinstance(args[2], torch.dtype) else None)
         output = changed.softmax(dim=-1).to(wanted or logits.dtype)
         self._known[output] = _Weights(changed, known)
         return output
 
-    def _keep(self, output: Tensor, known: _Logits | _Weights) -> None:
-        if isinstance(known, _Weights):
+    def _keep(self, output: Tensor, known: _Logits | _Weights | _Exponentials) -> None:
+        if not isinstance(known, _Logits):
             fits = output.ndim >= 2 and output.shape[-1] == known.logits.shape[-1]
             kept = known if fits and output.numel() == known.logits.numel() else None
         elif output.shape[:-1] == known.query.shape[:-1]:
@@ -378,6 +538,10 @@ _HANDLED: Mapping[str, _Handle] = {
     "softmax": AttentionFunctions._softmax,
     "__getitem__": AttentionFunctions._sliced,
     **dict.fromkeys(("tanh", "tanh_"), AttentionFunctions._capped),
+    **dict.fromkeys(("exp", "exp_"), AttentionFunctions._exponential),
+    **dict.fromkeys(("cat", "concat", "concatenate", "pad"), AttentionFunctions._joined),
+    **dict.fromkeys(("narrow", "split", "split_with_sizes"), AttentionFunctions._narrowed),
+    "log_softmax": AttentionFunctions._logarithm,
     **dict.fromkeys(("matmul", "__matmul__", "bmm", "baddbmm", "baddbmm_", "einsum"), AttentionFunctions._product),
     **dict.fromkeys(
         (
@@ -448,6 +612,76 @@ def _report(words: str) -> None:
         report(words)
 
 
+_OF_THE_SHAPE = frozenset(
+    (
+        "full_like",
+        "zeros_like",
+        "ones_like",
+        "empty_like",
+        "rand_like",
+        "randn_like",
+        "new_zeros",
+        "new_ones",
+        "new_full",
+    )
+)
+"""What takes the shape of a tensor and none of its numbers."""
+
+_OF_SUMS = 1e-5
+"""By how much a sum of weights, or a weight, may miss what a softmax gives, in single precision."""
+
+
+def _multiplied(logits: Tensor, known: _Logits, factors: Tensor) -> Tensor:
+    """Return logits of which the scaled products are multiplied, by the logarithms of factors of each input."""
+    scaled = known.scaled().double()
+    added = logits.double() - scaled
+    of_row = factors.repeat_interleave(logits.shape[0] // len(factors))  # heads may stand below each other
+    return multiplied(scaled, added, added < LOWEST_BIAS, of_row)
+
+
+def _beside(tensor: Tensor, place: int | None) -> Tensor:
+    """Return a tensor (…, sender) without its first or its last sender."""
+    return tensor if place is None else tensor[..., 1:] if place == 0 else tensor[..., :-1]
+
+
+def _by_head_alone(column: Tensor) -> Tensor | None:
+    """Return logits (input, head, receiver, 1) by head; None where they are others for other inputs or receivers."""
+    if column.ndim < 2 or column.shape[-1] != 1:
+        return None
+    column = column.detach()
+    if column.ndim == 4 and bool((column == column[:1, :, :1]).all()):
+        return column[0, :, 0, 0]
+    return column.flatten()[:1] if bool((column == column.flatten()[0]).all()) else None
+
+
+def _softmax_of(known: _Exponentials, weights: Tensor) -> _Weights | None:
+    """Return weights as the softmax of logits, or of logits beside a logit of 0; None where they are neither.
+
+    The logit of 0 stands beside the logits themselves, or beside products to which a mask alone is added, since the
+    largest may have been taken off before.
+    """
+    logits = known.logits
+    if bool(((weights - logits.softmax(dim=-1)).abs() <= _OF_SUMS).all()):
+        return _Weights(logits, known.source)
+    scaled = known.source.scaled().reshape(logits.shape)
+    masked = torch.where(
+        logits - logits.amax(dim=-1, keepdim=True) < LOWEST_BIAS, logits.clamp(max=2 * LOWEST_BIAS), scaled
+    )
+    for candidate in (logits, masked):
+        with_zero = torch.cat((candidate, torch.zeros_like(candidate[..., :1])), dim=-1)
+        if bool(((weights - with_zero.softmax(dim=-1)[..., :-1]).abs() <= _OF_SUMS).all()):
+            return _Weights(candidate, known.source, torch.zeros(1, dtype=weights.dtype, device=weights.device))
+    return None
+
+
+def _without_zero_value(weights: _Weights, first: Tensor, value: Tensor) -> tuple[_Weights, Tensor, Tensor]:
+    """Return weights and values without a sink whose value is zero; all as they are where it is not."""
+    tokens, place = weights.of_tokens(), weights.source.sink
+    if tokens is None or value.shape[-2] != weights.logits.shape[-1] or bool((value[..., place, :] != 0).any()):
+        return weights, first, value
+    return tokens, _beside(first, place), _beside(value.mT, place).mT
+
+
 def _is_mask(value: Any) -> bool:
     return isinstance(value, Tensor) and bool(((value == 0) | (value == 1)).all())
 
@@ -492,10 +726,13 @@ class _Product:
             value = value.expand(*lead, *value.shape[-2:])
         else:
             value = value.expand(*lead, *value.shape[-2:])
-        return _call(logits, source, self.first.reshape(logits.shape), value, summed.reshape(*lead, -1, width))
+        first, summed = self.first.reshape(logits.shape), summed.reshape(*lead, -1, width)
+        return _call(logits, source, first, value, summed, weights.sinks)
 
 
-def _call(logits: Tensor, source: _Logits, weights: Tensor, value: Tensor, output: Tensor) -> AttentionCall:
+def _call(
+    logits: Tensor, source: _Logits, weights: Tensor, value: Tensor, output: Tensor, sinks: Tensor | None
+) -> AttentionCall:
     grouped = _in_groups(source.query, source.key)
     logits, weights, query, key, value, output = (
         _by_head(tensor.detach(), grouped) for tensor in (logits, weights, source.query, source.key, value, output)
@@ -507,10 +744,10 @@ def _call(logits: Tensor, source: _Logits, weights: Tensor, value: Tensor, outpu
             _Logits(query.to(logits), key.to(logits), source.scale, source.soft_cap).scaled(rows),
         )
         added, hidden = given - scaled, (weights[:, :, rows] == 0) & (given - scaled < LOWEST_BIAS)
-        highest = added.masked_fill(hidden, -torch.inf).amax(dim=-1, keepdim=True)
-        added = (added - torch.where(highest.isfinite(), highest, 0.0)).masked_fill(
-            hidden, 0.0
-        )  # softmax sees no shift
+        if sinks is None:  # a softmax sees no shift
+            highest = added.masked_fill(hidden, -torch.inf).amax(dim=-1, keepdim=True)
+            added = added - torch.where(highest.isfinite(), highest, 0.0)
+        added = added.masked_fill(hidden, 0.0)
         size = scaled.abs().amax().clamp_min(1.0)
         if not bool((added.abs() > _ROUNDINGS * torch.finfo(logits.dtype).eps * size).any()):
             added = torch.zeros_like(added)
@@ -540,6 +777,7 @@ def _call(logits: Tensor, source: _Logits, weights: Tensor, value: Tensor, outpu
         mask_of=mask_of,
         scale=source.scale,
         soft_cap=source.soft_cap,
+        sinks=sinks,
         explicit=True,
         shown_by_weights=shown,
     )

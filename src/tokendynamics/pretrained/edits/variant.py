@@ -335,7 +335,7 @@ class VariedNetwork(Hooks):
             if attention is not None:
                 further = (
                     ("a soft cap", attention.soft_cap is not None),
-                    ("a learned logit of a sink", attention.sinks is not None),
+                    ("a logit of a sink", attention.sinks is not None),
                     ("further terms of tokens and positions", attention.token_bias),
                 )
                 came = next((what for what, there in further if there), "")
