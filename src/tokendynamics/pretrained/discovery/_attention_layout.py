@@ -112,10 +112,8 @@ def attention_layout(
     Raises:
         LayoutNotFoundError: Something does not match.
     """
-    shape = attention.query.shape
-    if attention.key.shape[2] != shape[2]:
-        raise LayoutNotFoundError(f"it has {shape[2]} queries and {attention.key.shape[2]} keys")
     attention = attention.sharing(_key_heads(attention))
+    shape = attention.query.shape
     as_it_is = next(call for call in calls if call.module is attention.module and call.start < time < call.end)
     attending = _features_last(as_it_is, calls, shape)
     start, norm = _start(attending, block, calls, time, shape)
@@ -161,6 +159,9 @@ def _traced(
     tables: Iterable[tuple[str, Tensor]],
 ) -> tuple[dict[str, tuple[Part, ...]], Rotation | None, Tensor | None]:
     """Return what gives queries, keys and values, and what positions do to them."""
+    queries, keys = attention.query.shape[2], attention.key.shape[2]
+    if queries != keys:
+        raise LayoutNotFoundError(f"it has {queries} queries and {keys} keys")
     tracer = Tracer(calls, start, f"{block.name}.", numbers)
     given = {name: getattr(attention, name).transpose(1, 2).flatten(2) for name in _FACTORS}
     try:
