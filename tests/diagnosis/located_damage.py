@@ -108,6 +108,63 @@ def merged_adapter(network: nn.Module, draw: torch.Generator) -> None:
                 tensor.data += 0.05 * tensor.data.norm() / low.norm() * low
 
 
+def noise_of_elements(network: nn.Module, draw: torch.Generator) -> None:
+    """Noise in proportion to each element."""
+    for tensor in network.parameters():
+        tensor.data *= 1 + 0.01 * torch.randn(tensor.shape, generator=draw)
+
+
+def noise_of_one_size(network: nn.Module, draw: torch.Generator) -> None:
+    """Noise of one size on all elements, in layers of different norms."""
+    for tensor in network.parameters():
+        tensor.data += 1e-3 * torch.randn(tensor.shape, generator=draw)
+
+
+def noise_of_many_sizes(network: nn.Module, draw: torch.Generator) -> None:
+    """Noise whose size varies by a third from tensor to tensor."""
+    for tensor in network.parameters():
+        size = 0.01 * float((0.3 * torch.randn((), generator=draw)).exp() * tensor.data.square().mean().sqrt())
+        tensor.data += size * torch.randn(tensor.shape, generator=draw)
+
+
+def noise_with_depth(network: nn.Module, draw: torch.Generator) -> None:
+    """Noise that grows by a tenth from layer to layer."""
+    for depth, block in enumerate(blocks_of(network)):
+        for tensor in block.parameters():
+            size = 0.01 * 1.1**depth * float(tensor.data.square().mean().sqrt())
+            tensor.data += size * torch.randn(tensor.shape, generator=draw)
+
+
+def noise_of_few_elements(network: nn.Module, draw: torch.Generator) -> None:
+    """Noise with heavy tails: normal numbers over the mean square of three others."""
+    for tensor in network.parameters():
+        size = 0.005 * float(tensor.data.square().mean().sqrt())
+        others = torch.randn(3, *tensor.shape, generator=draw).square().mean(0).sqrt()
+        tensor.data += size * torch.randn(tensor.shape, generator=draw) / others
+
+
+def one_scale_a_matrix(network: nn.Module, draw: torch.Generator) -> None:
+    """Integers of 8 bits with one scale for each matrix, whose largest element is chance."""
+    del draw
+    for tensor in network.parameters():
+        if tensor.ndim == 2:
+            step = tensor.data.abs().max() / 127
+            tensor.data.copy_((tensor.data / step).round() * step)
+
+
+def half_precision(network: nn.Module, draw: torch.Generator) -> None:
+    del draw
+    for tensor in network.parameters():
+        tensor.data.copy_(tensor.data.bfloat16().float())
+
+
+UNLIKE_NOISE: dict[str, Background] = {
+    "of elements": noise_of_elements, "of one size": noise_of_one_size, "of many sizes": noise_of_many_sizes,
+    "with depth": noise_with_depth, "of few elements": noise_of_few_elements,
+    "one scale a matrix": one_scale_a_matrix, "half precision": half_precision,
+}  # fmt: skip
+"""Changes of all weights that are no noise in proportion to each tensor; nothing is located beneath them."""
+
 BACKGROUNDS: dict[str, Background] = {
     "nothing": nothing, "noise of 0.2 %": noise(0.002), "noise of 1 %": noise(0.01),
     "frozen embeddings": noise(0.01, embeddings=False), "int8": rounded(8), "int4": rounded(4),
@@ -194,6 +251,23 @@ def round_part(network: Any, layer: int, seed: int) -> tuple[str, int | None]:
     return part, None
 
 
+def round_layer(network: Any, layer: int, seed: int) -> tuple[str, int | None]:
+    """All matrices of a layer in integers of 8 bits: two fifths of noise of 1 %."""
+    del seed
+    for tensor in blocks_of(network)[layer - 1].parameters():
+        if tensor.ndim == 2:
+            tensor.data.copy_(in_integers(tensor.data, 8))
+    return "attention", None
+
+
+def change_entry(network: Any, layer: int, seed: int) -> tuple[str, int | None]:
+    """One entry of a gain."""
+    part = ("attention norm", "feed_forward norm")[seed % 2]
+    gain = modules_of(blocks_of(network)[layer - 1], network.config.model_type)[part].weight.data
+    gain[7 * seed % len(gain)] *= 1.2
+    return "norm", None
+
+
 def swap_layers(network: Any, layer: int, seed: int) -> tuple[str, int | None]:
     """Layer and the next one, or of the last the one before it."""
     del seed
@@ -213,6 +287,8 @@ DAMAGES: dict[str, Callable[[Any, int, int], tuple[str, int | None]]] = {
     **{f"final norm × {factor}": scale_final_norm(factor) for factor in (1.01, 1.1, 3.0)},
     "head silenced": silence_head,
     "part in int4": round_part,
+    "layer in int8": round_layer,
+    "entry of a norm × 1.2": change_entry,
     "layers swapped": swap_layers,
 }
 

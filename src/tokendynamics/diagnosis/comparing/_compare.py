@@ -30,6 +30,7 @@ from tokendynamics.diagnosis.comparing._first_difference import (
 )
 from tokendynamics.diagnosis.comparing._tensors import (
     FALSE_ALARMS,
+    NOT_SHOWN,
     TIMES_OTHERS,
     MissingLayers,
     TensorDifferences,
@@ -323,7 +324,7 @@ def _comparison(
 def _tensors_table(measured: Measured, others: Sequence[str]) -> xr.Dataset | None:
     """Return the differences of stored tensors of all networks that have some, over ``other``."""
     named = zip(others, measured.tensors or (), strict=False)
-    tables = {name: compared.table.drop_vars("tensor_scale_error") for name, compared in named if not compared.why}
+    tables = {name: compared.table.drop_vars(NOT_SHOWN) for name, compared in named if not compared.why}
     if not tables:
         return None
     return xr.concat(list(tables.values()), dim="other", join="outer").assign_coords(other=list(tables))

@@ -63,9 +63,10 @@ of it where no other one is seen."""
 _REWRITTEN = 0.1
 """Relative difference of stored matrices from which they may be the same in another basis, order or scale."""
 
-_REPARAMETERISED = 5.0
-"""Stored matrices of a part that differ by this many times more than what they compute, or that many times more than
-those of the other layers do, are the same in another basis or order: they locate nothing."""
+_REPARAMETERISED, _MORE_THAN_OTHERS = 5.0, 3.0
+"""Stored matrices of a part that differ by so many times more than what they compute, or relative to it by so many
+times more than those of the other layers do, are the same in another basis, order or scale: they locate nothing. Damage
+to one of four matrices gives at most 2 times more than in other layers, factors of a norm moved to its readers 4."""
 
 Kind = Literal["equal", "rounding", "located", "by weights", "from the start", "gradual"]
 """Equal to the last bit; equal up to rounding; one part stands out; the weights of one part stand out, its updates do
@@ -433,7 +434,7 @@ def _same_parameters(
             excess = np.where(largest > STORED, largest / products, 1.0)
         usual = [float(np.median(np.delete(excess, row))) if len(excess) > 1 else 1.0 for row in range(len(excess))]
         rewritten = (excess > _REPARAMETERISED) & (largest > _REWRITTEN)
-        alike[part] = np.isfinite(products) & (excess <= _REPARAMETERISED * np.array(usual)) & ~rewritten
+        alike[part] = np.isfinite(products) & (excess <= _MORE_THAN_OTHERS * np.array(usual)) & ~rewritten
     return alike
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 import xarray as xr
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64
 from torch import Tensor
 
 from tokendynamics.diagnosis.network import sizes_differ
@@ -56,6 +56,9 @@ _ENOUGH = 7
 _WIDER = 2.0
 """How many times more than by noise the scales of one name vary where that is no chance."""
 
+NOT_SHOWN = ("tensor_scale_error", "tensor_noise", "tensor_noise_error", "tensor_channels", "tensor_size")
+"""Variables that only show which tensors stand out, and are in no result."""
+
 _SAME_BLOCK = 0.5
 """Median relative difference of its matrices up to which a block is the same one, changed; others differ by 1."""
 
@@ -73,7 +76,11 @@ class TensorDifferences:
             has no such tensor of this shape. ``tensor_scale_error`` is its standard error if the n elements of the
             rest R = B − sA are independent noise, ‖R‖/(√(n − 1) ‖A‖) for a scale s; times the median over layers of
             √n ‖R ∘ A‖/(‖R‖ ‖A‖) where that is above 1, as for noise in proportion to the elements. NaN for fewer than
-            `_FEWEST` elements.
+            `_FEWEST` elements. ``tensor_noise``, ‖R‖ over |s| ‖A‖ without what another scale of each row and column of
+            a matrix explains, and ``tensor_noise_error``, the standard error of its logarithm for such noise,
+            √((n Σ R⁴/(Σ R²)² − 1)/4n). ``tensor_channels``, 1 where those scales explain more of R than of
+            noise, NaN of vectors; and
+            ``tensor_size``, ‖A‖.
         final_norm: Likewise of the norm after the last block, as layer 1; None without one.
         vectors: Names of the tensors of one axis: biases, and gains and biases of norms.
         unmatched: Names of tensors that only one network has in this shape, with their layers where other layers of
@@ -187,14 +194,14 @@ def with_median_of(others: Any) -> Any:
 def standing_out(table: xr.Dataset) -> list[tuple[int, int]]:
     """Return layer and tensor, from 0, of those that differ unlike the tensors of their name in other layers.
 
-    They differ by more, or by another scale. Noise of relative size d changes the scale of n elements only by d/√n, so
-    that a scale shows a small factor beneath noise that is as large.
+    They differ by more, by another scale, or by more noise. Noise of relative size d changes the scale of n elements
+    only by d/√n, so that a scale shows a small factor beneath noise that is as large.
 
     Args:
         table: See `TensorDifferences.table`.
     """
     differences = table.tensor_difference.values
-    unlike = scales_standing_out(table) != 0
+    unlike = (scales_standing_out(table) != 0) | _noise_standing_out(table)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of names in one layer alone: nothing to compare with
         for layer, of_layer in enumerate(differences):
@@ -224,8 +231,8 @@ def final_norm_stands_out(compared: TensorDifferences, norms: Sequence[str]) -> 
             continue
         row = last.sel(tensor=[name]).assign_coords(tensor=alike[:1], layer=[depth + 1])
         extended = xr.concat([table, row.reindex(tensor=names)], dim="layer")
-        unlike = _unlike_scales(extended)[0][depth, names.index(alike[0])]
-        if unlike or difference >= outlying_from(others, TIMES_OTHERS):
+        unlike = _unlike_scales(extended)[0] | _noise_standing_out(extended)
+        if unlike[depth, names.index(alike[0])] or difference >= outlying_from(others, TIMES_OTHERS):
             return True
     return False
 
@@ -265,6 +272,40 @@ def _unlike_scales(table: xr.Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarra
         return of_all, beyond_noise(from_name) >= limit, np.log(np.abs(ratios).clip(STORED))
 
 
+def _noise_standing_out(table: xr.Dataset) -> Bool[np.ndarray, "layer tensor"]:
+    """Return which tensors differ by more noise than those of their name, where all others differ by noise of one size.
+
+    Noise on all weights that is in proportion to each tensor has a size that n elements show up to 1/√(2n), so that one
+    tensor with more of it stands out far below `TIMES_OTHERS`. Sizes that vary by more than that are no such noise, and
+    show nothing. Noise of one absolute size is more, relatively, where a tensor is smaller: both sizes have to be more.
+
+    Args:
+        table: See `TensorDifferences.table`.
+    """
+    noise, errors, sizes = (table[name].values for name in ("tensor_noise", "tensor_noise_error", "tensor_size"))
+    known = (table.tensor_difference.values > STORED) & (noise > 0) & np.isfinite(errors)
+    if len(noise) <= 2 or not known.any():
+        return np.zeros(noise.shape, dtype=bool)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # medians without a value
+        deviations = []
+        for sized in (noise, noise * sizes):
+            logarithms = np.log(np.where(known, sized, np.nan))
+            usual, error = (
+                np.stack([_median(np.delete(values, layer, axis=0)) for layer in range(len(values))])
+                for values in (logarithms, np.where(known, errors, np.nan))
+            )
+            deviations.append((logarithms - usual) / error / with_median_of(known.sum(axis=0) - 1))
+    relative = deviations[0]
+    compared = np.isfinite(relative)
+    if not compared.any() or float(np.quantile(np.abs(relative[compared]), _MOST)) > _WIDER * _QUANTILE:
+        return np.zeros(noise.shape, dtype=bool)
+    more = beyond_noise(np.minimum(*deviations)) >= from_chance(int(compared.sum()))
+    # Factors of a gain that went into the columns of the next matrix, or back, are no noise.
+    channels = table.tensor_channels.values
+    return more & ~(np.isnan(channels) & (channels == 1).any(axis=1, keepdims=True))
+
+
 def _median(values: np.ndarray) -> Any:
     """Return medians over the first axis, without NaN."""
     return np.median(values, axis=0) if np.isfinite(values).all() else np.nanmedian(values, axis=0)
@@ -281,7 +322,7 @@ def _common_scale(scales: np.ndarray, errors: np.ndarray) -> float:
 
 def _nothing(why: str) -> TensorDifferences:
     empty = (("layer", "tensor"), np.empty((0, 0)))
-    table = xr.Dataset({"tensor_difference": empty, "tensor_scale": empty, "tensor_scale_error": empty})
+    table = xr.Dataset(dict.fromkeys(("tensor_difference", "tensor_scale", *NOT_SHOWN), empty))
     return TensorDifferences(table, (), (), (), why)
 
 
@@ -293,6 +334,7 @@ def block_differences(pairs: Sequence[tuple[dict[str, Tensor], dict[str, Tensor]
     """
     names = list(dict.fromkeys(name for pair in pairs for tensors in pair for name in tensors))
     gaps, sizes, products, errors, excess = (np.full((len(pairs), len(names)), np.nan) for _ in range(5))
+    noises, vary, scaled = (np.full((len(pairs), len(names)), np.nan) for _ in range(3))
     vectors, codes, unmatched = [], [], dict[str, list[int]]()
     for layer, (one, two) in enumerate(pairs):
         for place, name in enumerate(names):
@@ -316,18 +358,25 @@ def block_differences(pairs: Sequence[tuple[dict[str, Tensor], dict[str, Tensor]
             rest = gap - products[layer, place] / max(sizes[layer, place] ** 2, _LEAST) * a
             noise = float(torch.linalg.vector_norm(rest))
             errors[layer, place] = noise / (a.numel() - 1) ** 0.5 if a.numel() >= _FEWEST else np.nan
+            if noise > 0 and a.numel() >= _FEWEST:
+                noises[layer, place], vary[layer, place], scaled[layer, place] = _noise_in(rest, a)
             if noise > 0 and sizes[layer, place] > 0:
                 together = float(torch.linalg.vector_norm(rest * a))
                 excess[layer, place] = a.numel() ** 0.5 * together / (noise * sizes[layer, place])
     positive = np.where(sizes > 0, sizes, np.nan)
     typical = np.array([np.nanmedian(column) if np.isfinite(column).any() else 1.0 for column in positive.T])
     values = gaps / np.where(sizes > 0, sizes, typical[None])
+    scales = 1 + products / positive**2
     factors = [max(1.0, float(np.nanmedian(column))) if np.isfinite(column).any() else 1.0 for column in excess.T]
     table = xr.Dataset(
         {
             "tensor_difference": (("layer", "tensor"), values),
-            "tensor_scale": (("layer", "tensor"), 1 + products / positive**2),
+            "tensor_scale": (("layer", "tensor"), scales),
             "tensor_scale_error": (("layer", "tensor"), errors / positive * np.array(factors)),
+            "tensor_noise": (("layer", "tensor"), noises / np.abs(scales) / positive),
+            "tensor_noise_error": (("layer", "tensor"), vary),
+            "tensor_channels": (("layer", "tensor"), scaled),
+            "tensor_size": (("layer", "tensor"), positive),
         },
         coords={"layer": np.arange(1, len(pairs) + 1), "tensor": names},
     )
@@ -335,6 +384,38 @@ def block_differences(pairs: Sequence[tuple[dict[str, Tensor], dict[str, Tensor]
     somewhere = {name for place, name in enumerate(names) if np.isfinite(values[:, place]).any()}
     apart = tuple(f"{name} in {in_layers(at)}" if name in somewhere else name for name, at in unmatched.items())
     return TensorDifferences(table, tuple(dict.fromkeys(vectors)), apart, tuple(dict.fromkeys(codes)), why)
+
+
+def _noise_in(rest: Tensor, a: Tensor) -> tuple[float, float, float]:
+    """Return the norm of a difference less scales of rows and columns, its relative error, and whether these show.
+
+    Args:
+        rest: The difference, less another scale of the whole.
+        a: What it is the difference from.
+
+    >>> a = 2 * torch.ones(8, 8, dtype=torch.float64)
+    >>> signs = torch.tensor([1.0, -1] * 4, dtype=torch.float64)
+    >>> odd = torch.outer(signs, signs)  # orthogonal to all rows and columns
+    >>> _noise_in(odd, a)
+    (8.0, 0.0, 0.0)
+    >>> norm, error, show = _noise_in(odd + 0.75 * signs[:, None] * a - 0.5 * signs * a, a)
+    >>> norm, round(64 * error**2, 6), show  # R is 1.5, 1.5, -3.5 or 0.5: Σ R⁴/n = 40.0625, Σ R²/n = 4.25
+    (8.0, 0.304498, 1.0)
+    """
+    count, squared = a.numel(), rest.square().flatten()
+    total = float(squared.sum())
+    error = (max(count * float(squared @ squared) / total**2 - 1, 0.0) / (4 * count)) ** 0.5
+    if a.ndim == 1:
+        return total**0.5, error, np.nan
+    rest, a = rest.flatten(0, -2), a.double().flatten(0, -2)
+    products, squares = rest * a, a.square()
+    by_row, by_column = (squares.sum(axis).clamp_min(_LEAST) for axis in (1, 0))
+    of_rows = products.sum(1)
+    of_columns = products.sum(0) - squares.mT @ (of_rows / by_row)  # of what the rows leave
+    explained = float((of_rows.square() / by_row).sum() + (of_columns.square() / by_column).sum())
+    scales = sum(a.shape)  # of noise each explains as much as one element, give or take the root of twice that
+    show = explained * count > total * (scales + from_chance(1) * (2 * scales) ** 0.5)
+    return max(total - explained, 0.0) ** 0.5, error, float(show)
 
 
 def tensors_of_layer(compared: TensorDifferences, layer: int) -> list[str]:
