@@ -73,14 +73,13 @@ class TensorDifferences:
     Attributes:
         table: Over ``layer`` (from 1) and ``tensor`` (its name in the block): ``tensor_difference``, ‖B − A‖ over ‖A‖,
             or over the median of ‖A‖ over layers where A is zero, and ``tensor_scale``, ⟨B, A⟩/⟨A, A⟩; NaN where either
-            has no such tensor of this shape. ``tensor_scale_error`` is its standard error if the n elements of the
-            rest R = B − sA are independent noise, ‖R‖/(√(n − 1) ‖A‖) for a scale s; times the median over layers of
-            √n ‖R ∘ A‖/(‖R‖ ‖A‖) where that is above 1, as for noise in proportion to the elements. NaN for fewer than
-            `_FEWEST` elements. ``tensor_noise``, ‖R‖ over |s| ‖A‖ without what another scale of each row and column of
-            a matrix explains, and ``tensor_noise_error``, the standard error of its logarithm for such noise,
-            √((n Σ R⁴/(Σ R²)² − 1)/4n). ``tensor_channels``, 1 where those scales explain more of R than of
-            noise, NaN of vectors; and
-            ``tensor_size``, ‖A‖.
+            has no such tensor of this shape. ``tensor_scale_error`` is its standard error if the n elements of the rest
+            R = B − sA are independent noise, ‖R‖/(√(n − 1) ‖A‖) for a scale s; times the median over layers of √n ‖R ∘
+            A‖/(‖R‖ ‖A‖) where that is above 1, as for noise in proportion to the elements. NaN for fewer than `_FEWEST`
+            elements. ``tensor_noise``, ‖R‖ over |s| ‖A‖ without what another scale of each row and column of a matrix
+            explains, and ``tensor_noise_error``, the standard error of its logarithm, the largest for independent
+            elements, rows and columns, √(Σ_t s_t² − S²/m)/2S of m sums s_t of R², S their sum. ``tensor_channels``, 1
+            where those scales explain more of R than of noise, NaN of vectors; and ``tensor_size``, ‖A‖.
         final_norm: Likewise of the norm after the last block, as layer 1; None without one.
         vectors: Names of the tensors of one axis: biases, and gains and biases of norms.
         unmatched: Names of tensors that only one network has in this shape, with their layers where other layers of
@@ -399,23 +398,34 @@ def _noise_in(rest: Tensor, a: Tensor) -> tuple[float, float, float]:
     >>> _noise_in(odd, a)
     (8.0, 0.0, 0.0)
     >>> norm, error, show = _noise_in(odd + 0.75 * signs[:, None] * a - 0.5 * signs * a, a)
-    >>> norm, round(64 * error**2, 6), show  # R is 1.5, 1.5, -3.5 or 0.5: Σ R⁴/n = 40.0625, Σ R²/n = 4.25
-    (8.0, 0.304498, 1.0)
+    >>> norm, round(error, 6), show  # R is 1.5, 1.5, -3.5 or 0.5, and Σ R² of a column 58 or 10: √4608/(2 · 272)
+    (8.0, 0.124783, 1.0)
     """
-    count, squared = a.numel(), rest.square().flatten()
+    squared = rest.square()
     total = float(squared.sum())
-    error = (max(count * float(squared @ squared) / total**2 - 1, 0.0) / (4 * count)) ** 0.5
     if a.ndim == 1:
-        return total**0.5, error, np.nan
-    rest, a = rest.flatten(0, -2), a.double().flatten(0, -2)
+        return total**0.5, _error_of_root(squared), np.nan
+    rest, squared, a = (tensor.flatten(0, -2) for tensor in (rest, squared, a.double()))
+    # Rounding with a scale for each row, or column, has errors that are large or small together.
+    error = max(_error_of_root(terms) for terms in (squared.flatten(), squared.sum(0), squared.sum(1)))
     products, squares = rest * a, a.square()
     by_row, by_column = (squares.sum(axis).clamp_min(_LEAST) for axis in (1, 0))
     of_rows = products.sum(1)
     of_columns = products.sum(0) - squares.mT @ (of_rows / by_row)  # of what the rows leave
     explained = float((of_rows.square() / by_row).sum() + (of_columns.square() / by_column).sum())
     scales = sum(a.shape)  # of noise each explains as much as one element, give or take the root of twice that
-    show = explained * count > total * (scales + from_chance(1) * (2 * scales) ** 0.5)
+    show = explained * a.numel() > total * (scales + from_chance(1) * (2 * scales) ** 0.5)
     return max(total - explained, 0.0) ** 0.5, error, float(show)
+
+
+def _error_of_root(terms: Float64[Tensor, " term"]) -> float:
+    """Return the relative standard error of the root of a sum of independent terms of one kind.
+
+    >>> round(_error_of_root(torch.tensor([1.0, 3.0], dtype=torch.float64)), 6)  # √(1 + 9 − 16/2)/(2 · 4)
+    0.176777
+    """
+    count, total = len(terms), float(terms.sum())
+    return (max(float(terms @ terms) - total**2 / count, 0.0)) ** 0.5 / (2 * total)
 
 
 def tensors_of_layer(compared: TensorDifferences, layer: int) -> list[str]:
