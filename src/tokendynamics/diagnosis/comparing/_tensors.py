@@ -399,7 +399,7 @@ def _noise_in(rest: Tensor, a: Tensor) -> tuple[float, float, float]:
     (8.0, 0.0, 0.0)
     >>> norm, error, show = _noise_in(odd + 0.75 * signs[:, None] * a - 0.5 * signs * a, a)
     >>> norm, round(error, 6), show  # R is 1.5, 1.5, -3.5 or 0.5, and Σ R² of a column 58 or 10: √4608/(2 · 272)
-    (8.0, 0.124783, 1.0)
+    (8.0, 0.124784, 1.0)
     """
     squared = rest.square()
     total = float(squared.sum())
