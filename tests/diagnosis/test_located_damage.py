@@ -294,16 +294,10 @@ def test_a_layer_that_one_of_them_lacks_is_named(family: str, layer: int, backgr
 
 
 def test_a_network_of_another_depth_lacks_no_layer_of_an_unlike_one() -> None:
-<<<<<<< HEAD
     comparison = td.compare(healthy("gpt2", 1), without_layer(healthy("gpt2", 2), 2), texts=PROMPTS, heads=False)
     assert "lacks layer" not in str(comparison)
     assert comparison.partings[0] is not None
     assert comparison.partings[0].missing == ()
-=======
-    found = td.compare(healthy("gpt2", 1), without_layer(healthy("gpt2", 2), 2), texts=PROMPTS, heads=False)
-    assert "lacks layer" not in str(found)
-    assert found.partings[0] is not None
-    assert found.partings[0].missing == ()
 
 
 @pytest.mark.slow
@@ -320,4 +314,3 @@ def test_changes_that_are_no_even_noise_name_no_layer(background: str) -> None:
         comparison = td.compare(whole, other, texts=PROMPTS, heads=False)
         alarms += [seed] if comparison.first_layer not in (None, 0) else []
     assert not alarms
->>>>>>> c6c383da (Locate a tensor by somewhat more noise than others of its name have)
