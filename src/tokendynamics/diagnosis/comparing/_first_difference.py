@@ -64,9 +64,10 @@ _REWRITTEN = 0.1
 """Relative difference of stored matrices from which they may be the same in another basis, order or scale."""
 
 _REPARAMETERISED, _MORE_THAN_OTHERS = 5.0, 3.0
-"""Stored matrices of a part that differ by so many times more than what they compute, or relative to it by so many
-times more than those of the other layers do, are the same in another basis, order or scale: they locate nothing. Damage
-to one of four matrices gives at most 2 times more than in other layers, factors of a norm moved to its readers 4."""
+"""Stored matrices of a part that differ by the first many times more than what they compute, or relative to it by the
+second many times more than those of the other layers do, are the same in another basis, order or scale: they locate
+nothing. Damage to one of four matrices gives at most 2 times more than in other layers, factors of a norm moved to its
+readers 4."""
 
 Kind = Literal["equal", "rounding", "located", "by weights", "from the start", "gradual"]
 """Equal to the last bit; equal up to rounding; one part stands out; the weights of one part stand out, its updates do
