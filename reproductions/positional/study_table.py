@@ -124,7 +124,7 @@ _LITTLE = {"held_out": 0.01}
 
 def plan_of(example: str) -> StudyPlan:
     """Return the study that ``tokendynamics study --example NAME`` prints."""
-    return parse_plan(example_text(example, "study"), f"{example}.toml")
+    return parse_plan(example_text(example), f"{example}.toml")
 
 
 def studied(plan: StudyPlan, folder: Path, report: Progress) -> StudyResult:

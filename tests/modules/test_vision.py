@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForImageClassification,
 import tokendynamics as td
 from tokendynamics.cli._main import commands
 from tokendynamics.modules import REGIMES
-from tokendynamics.modules.block import DropPath
+from tokendynamics.modules.network import DropPath
 from tokendynamics.modules.vision import VisionConfig, VisionModel
 from tokendynamics.modules.vision._model import Encoder
 from tokendynamics.numerics import ArgumentValueError

@@ -18,7 +18,7 @@ import pytest
 
 from tokendynamics.numerics import resources
 from tokendynamics.provenance import swap, whole
-from tokendynamics.provenance.durable import put_durably, settle
+from tokendynamics.provenance.swap import put_durably, to_disk
 from tokendynamics.provenance.whole import whole_folder
 
 
@@ -72,7 +72,7 @@ def test_memory_is_given_back_where_there_is_a_way() -> None:
 @pytest.mark.usefixtures("windows")
 def test_files_are_durable_where_folders_cannot_be_opened(tmp_path: Path) -> None:
     put_durably(b"whole", tmp_path / "new", tmp_path / "a" / "file")
-    settle(tmp_path / "a" / "file")
+    to_disk(tmp_path / "a" / "file")
     assert (tmp_path / "a" / "file").read_bytes() == b"whole"
 
 
@@ -171,7 +171,7 @@ def test_nothing_else_is_asked_of_posix() -> None:
         "CDLL": {"numerics/resources.py", "provenance/swap.py", "sweeps/study/_running.py"},
         "killpg": {"sweeps/study/_running.py"},
         "SIGKILL": {"sweeps/study/_running.py"},
-        "O_DIRECTORY": {"provenance/swap.py", "provenance/durable.py", "training/folder.py"},
+        "O_DIRECTORY": {"provenance/swap.py", "training/folder.py"},
         "import fcntl": {"provenance/swap.py", "training/folder.py", "sweeps/study/_running.py"},
         "os.fork": set(),
         "os.getuid": set(),
@@ -180,7 +180,7 @@ def test_nothing_else_is_asked_of_posix() -> None:
         "os.mkfifo": set(),
         "os.sysconf": set(),
         "/proc/": set(),
-        "os.fsync": {"provenance/durable.py", "provenance/swap.py"},
+        "os.fsync": {"provenance/swap.py"},
     }
     root = Path(whole.__file__).parents[1]
     texts = {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in root.rglob("*.py")}

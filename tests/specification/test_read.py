@@ -168,3 +168,17 @@ def test_every_example_is_valid_and_says_what_it_is() -> None:
 def test_an_unknown_example_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(ArgumentValueError, match="did you mean 'fig3'"):
         example_text("fig33")
+    with pytest.raises(ArgumentValueError, match="did you mean 'table2'"):
+        example_text("table22", "study")
+
+
+def test_an_example_is_found_by_its_name_whatever_it_describes() -> None:
+    kinds = ("simulation", "sweep", "study")
+    names = [name for kind in kinds for name in example_names(kind)]
+    assert len(names) == len(set(names)) == 20
+    for kind in kinds:
+        assert all(example_text(name) == example_text(name, kind) for name in example_names(kind))
+    with pytest.raises(ArgumentValueError, match="unknown name 'outcomes'"):
+        example_text("outcomes", "simulation")
+    with pytest.raises(ArgumentValueError, match="kind: expected 'simulation', 'sweep' or 'study', got 'film'"):
+        example_names("film")  # pyright: ignore[reportArgumentType]

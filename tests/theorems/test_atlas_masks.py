@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tokendynamics as td
-from tokendynamics.theorems import _graphs
+from tokendynamics.theorems.atlas import _masks
 
 BARE: dict[str, Any] = {"engine": "layers", "residual": 0.0}
 
@@ -65,11 +65,11 @@ def test_the_bound_is_reached_by_uniform_weights_on_a_path() -> None:
 
 def test_radii_are_those_of_paths_counted_by_hand() -> None:
     path = torch.from_numpy(np.eye(5, dtype=bool) | np.eye(5, k=-1, dtype=bool))
-    assert _graphs.radius(path) == 4
-    assert _graphs.radius(torch.from_numpy(ring(7))) == 3
-    assert _graphs.radius(torch.ones(4, 4, dtype=torch.bool)) == 1
-    assert _graphs.radius(torch.ones(1, 1, dtype=torch.bool)) == 0
-    assert _graphs.radius(torch.eye(3, dtype=torch.bool)) is None
+    assert _masks.radius(path) == 4
+    assert _masks.radius(torch.from_numpy(ring(7))) == 3
+    assert _masks.radius(torch.ones(4, 4, dtype=torch.bool)) == 1
+    assert _masks.radius(torch.ones(1, 1, dtype=torch.bool)) == 0
+    assert _masks.radius(torch.eye(3, dtype=torch.bool)) is None
 
 
 def test_a_mask_without_a_root_is_named_and_leaves_tokens_apart() -> None:

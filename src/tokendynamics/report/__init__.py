@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.progress import Progress, reporting
-from tokendynamics.report._registry import page_of as _page_of
+from tokendynamics.report._page import page_of as _page_of
 
 if TYPE_CHECKING:
     from tokendynamics.diagnosis import Diagnosis

@@ -15,8 +15,7 @@ from tokendynamics.figures.axes import Axis
 from tokendynamics.figures.curves import Curve, Curves, drawable, styled, table
 from tokendynamics.figures.figure import Figure, Section, Table, cells
 from tokendynamics.figures.maps import SignedMap, Tile
-from tokendynamics.report._page import render
-from tokendynamics.report._registry import page_of
+from tokendynamics.report._page import page_of, render
 from tokendynamics.words import duration, moment, number, written
 
 HEIGHT = 240

@@ -1,4 +1,4 @@
-"""A page: templates, scripts and styles, its policy, foreign text and the manifest on it, and the file it becomes."""
+"""A page: its registry, templates, scripts and styles, foreign text and the manifest on it, and its file."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from functools import singledispatch
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,21 @@ from markupsafe import Markup, escape
 
 from tokendynamics.figures.figure import NO_MARKUP, Section
 from tokendynamics.figures.palette import dark_rules
-from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected
+from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
+from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.printable import printable
 from tokendynamics.provenance.whole import whole_file
 from tokendynamics.words import Convention, duration, manifest_entries, moment, plural, sentence, written
+
+
+@singledispatch
+def page_of(result: Any) -> str:
+    """Return the page of a result as HTML; functions for classes of results are registered in the modules of pages.
+
+    Raises:
+        ArgumentTypeError: There is no page for results of this class.
+    """
+    raise ArgumentTypeError(expected("result", "a result that has a page", shown(result)))
 
 
 def render(

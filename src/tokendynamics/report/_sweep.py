@@ -12,8 +12,7 @@ from tokendynamics.figures.axes import Parameter, parameter
 from tokendynamics.figures.figure import Cell, Figure, Section, Table, cells
 from tokendynamics.figures.outcomes import OutcomeCurves, OutcomeMap, Shares
 from tokendynamics.numerics.intervals import wilson
-from tokendynamics.report._page import render, shortened
-from tokendynamics.report._registry import page_of
+from tokendynamics.report._page import page_of, render, shortened
 from tokendynamics.sweeps.systems.results import SweepResult, with_intervals
 from tokendynamics.words import Convention, count, fixed, number, percent, plural
 

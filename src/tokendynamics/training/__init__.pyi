@@ -2,7 +2,7 @@
 
 from . import tasks as tasks
 from ._run import train as train
-from ._samples import Samples as Samples
+from ._training_run import Samples as Samples
 from .experiment import Experiment as Experiment
 from .experiment import Multipliers as Multipliers
 from .experiment import Recipe as Recipe

@@ -13,10 +13,10 @@ from typing import Any
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, CheckpointError, TokenDynamicsError
 from tokendynamics.numerics.errors import expected
-from tokendynamics.provenance.durable import settle
 from tokendynamics.provenance.manifest import write_json
 from tokendynamics.provenance.owned import MANIFEST, digest, digests
 from tokendynamics.provenance.reading import read_json
+from tokendynamics.provenance.swap import to_disk
 from tokendynamics.provenance.whole import full_disk_as_storage_error
 from tokendynamics.training.experiment import Experiment
 
@@ -98,13 +98,13 @@ def put_checkpoint(made: Path, folder: Path, *, keep: int, processes: int) -> Pa
     """
     write_json(made / MANIFEST, {"processes": processes, "files": digests(made)})
     for path in (*made.rglob("*"), made):
-        settle(path)
+        to_disk(path)
     place = folder / made.name
     if place.exists():  # of a run that was resumed from an earlier one
         _remove(place)
     made.rename(place)
     made.parent.rmdir()
-    settle(folder)
+    to_disk(folder)
     remove_older(folder, keep)
     return place
 
@@ -173,7 +173,7 @@ def _has_room(folder: Path) -> bool:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe.write_bytes(bytes(_ROOM))
-        settle(probe)
+        to_disk(probe)
     except OSError:
         return False
     finally:

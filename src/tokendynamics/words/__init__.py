@@ -1,6 +1,5 @@
 """How numbers, intervals, lists and findings are written: one notation for terminal, pages and documents."""
 
-from tokendynamics.words._findings import Convention, Finding
 from tokendynamics.words._numbers import (
     UNDEFINED,
     column,
@@ -22,6 +21,8 @@ from tokendynamics.words._numbers import (
     signed,
 )
 from tokendynamics.words._phrases import (
+    Convention,
+    Finding,
     duration,
     in_layers,
     indefinite,

@@ -1,15 +1,52 @@
-"""Phrases of a sentence: counts with their nouns, lists, ranges of layers, and a run's manifest as text."""
+"""What a result says: findings and conventions, and the phrases of its sentences and of its manifest."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 import numpy as np
 
 from tokendynamics.words._numbers import UNDEFINED, count, number
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One sentence about a result.
+
+    Attributes:
+        text: The sentence; each claim has its number.
+        figure: Name of the figure that shows it.
+        values: The numbers in it by name, unrounded.
+
+    >>> Finding("No theorem applies.", "weights", {"layers": 0}).text
+    'No theorem applies.'
+    """
+
+    text: str
+    figure: str
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Convention:
+    """One choice that changes the numbers.
+
+    Attributes:
+        name: The quantity or step that the choice is about.
+        choice: What was done.
+        otherwise: What would change with another choice.
+
+    >>> Convention("Precision", "float64", "float32 hides small differences").choice
+    'float64'
+    """
+
+    name: str
+    choice: str
+    otherwise: str
 
 
 def plural(number: int, singular: str, several: str = "") -> str:

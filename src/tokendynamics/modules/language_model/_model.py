@@ -17,19 +17,20 @@ from transformers.utils.generic import can_return_tuple
 
 from tokendynamics.modules._arguments import check_shares
 from tokendynamics.modules._constrained_attention import ConstrainedAttention
-from tokendynamics.modules._network import (
+from tokendynamics.modules.matrices import at_least_float32
+from tokendynamics.modules.network import (
     IGNORED,
+    Block,
     RegimeNetwork,
     attention_of,
     check_further,
     check_layers,
     check_mask,
     check_positions,
+    drawn_apart,
     mean_over_items,
     through_blocks,
 )
-from tokendynamics.modules.block import Block, drawn_apart
-from tokendynamics.modules.matrices import at_least_float32
 from tokendynamics.modules.positions import (
     DecoupledRotary,
     Kind,

@@ -14,16 +14,17 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_CLASSIFICATIO
 from transformers.utils.generic import can_return_tuple
 
 from tokendynamics.modules._arguments import check_shares, check_sizes
-from tokendynamics.modules._network import (
+from tokendynamics.modules.network import (
     IGNORED,
+    Block,
     RegimeNetwork,
     attention_of,
     check_further,
     check_layers,
+    drawn_apart,
     mean_over_items,
     through_blocks,
 )
-from tokendynamics.modules.block import Block, drawn_apart
 from tokendynamics.modules.positions import LearnedPositions
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_positive

@@ -17,7 +17,7 @@ from tokendynamics.figures.matrix import Panel, Side, matrices
 from tokendynamics.figures.palette import BLUE, GREEN, MUTED, NEGATIVE, ORANGE
 from tokendynamics.figures.rows import Intervals, Row
 from tokendynamics.figures.svg import Key
-from tokendynamics.report._registry import page_of
+from tokendynamics.report._page import page_of
 from tokendynamics.report.circuits.page import INTERACTION, SENDER_FIRST, CircuitsReport, circuits_page, size_of_task
 from tokendynamics.words import Convention, number, percent_estimate, plural
 

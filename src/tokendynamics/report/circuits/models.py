@@ -26,7 +26,7 @@ from tokendynamics.figures.palette import AXIS, GREEN, ORANGE
 from tokendynamics.figures.rows import Intervals, Row
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
-from tokendynamics.report._registry import page_of
+from tokendynamics.report._page import page_of
 from tokendynamics.report.circuits.page import INTERACTION, SENDER_FIRST, CircuitsReport, circuits_page, size_of_task
 from tokendynamics.words import UNDEFINED, Convention, count, fixed, number, percent, plural
 

@@ -9,8 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from tokendynamics.figures.figure import Section
-from tokendynamics.report._page import made, render
-from tokendynamics.report._registry import page_of
+from tokendynamics.report._page import made, page_of, render
 from tokendynamics.words import Convention, number, plural
 
 SENDER_FIRST = Convention(

@@ -18,8 +18,7 @@ from tokendynamics.diagnosis.tracing.layer_states import State, states_within
 from tokendynamics.figures.palette import chart_config
 from tokendynamics.figures.parts import Stack
 from tokendynamics.figures.svg import WIDE, Drawing, words_chart
-from tokendynamics.report._page import piece, render
-from tokendynamics.report._registry import page_of
+from tokendynamics.report._page import page_of, piece, render
 from tokendynamics.report.diagnosis import _sections
 from tokendynamics.report.diagnosis._shares import AXIS, QUESTION, shares_figure
 from tokendynamics.report.diagnosis._tokens import player, prompts_of

@@ -10,8 +10,7 @@ from tokendynamics.dynamics import Trajectory
 from tokendynamics.figures.figure import Section, Table, cells
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
-from tokendynamics.report._page import render, shortened
-from tokendynamics.report._registry import page_of
+from tokendynamics.report._page import page_of, render, shortened
 from tokendynamics.report.simulation import _sections
 from tokendynamics.report.simulation._ends import ends, findings
 from tokendynamics.report.simulation._run import Shown, shown

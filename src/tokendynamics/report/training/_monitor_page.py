@@ -20,8 +20,7 @@ from tokendynamics.figures.maps import LayerMap, Sign
 from tokendynamics.figures.palette import COMMON, GRID, INK, NEGATIVE, OWN, PAPER, POSITIONS
 from tokendynamics.figures.svg import Key
 from tokendynamics.provenance.manifest import versions
-from tokendynamics.report._page import piece, render
-from tokendynamics.report._registry import page_of
+from tokendynamics.report._page import page_of, piece, render
 from tokendynamics.report.diagnosis._page import _GLYPHS
 from tokendynamics.report.training._lines import over_steps
 from tokendynamics.training.monitor.changes import LARGE, ROOM

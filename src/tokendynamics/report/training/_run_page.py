@@ -11,8 +11,7 @@ import numpy as np
 
 from tokendynamics.figures.curves import MOST_POINTS, Curve, Rule, styled, thinned
 from tokendynamics.figures.figure import Figure, Section, Table, cells
-from tokendynamics.report._page import made, render, shortened
-from tokendynamics.report._registry import page_of
+from tokendynamics.report._page import made, page_of, render, shortened
 from tokendynamics.report.training._lines import ATTENTION_ALONE, MEASURES, STATES, over_steps, through_layers
 from tokendynamics.training import Record
 from tokendynamics.training.record import answer, course, findings, in_words, measure_of, value

@@ -16,8 +16,7 @@ from tokendynamics.figures.rows import Difference, Differences
 from tokendynamics.figures.svg import Key
 from tokendynamics.numerics.intervals import T_COVERAGE, student_quantile
 from tokendynamics.numerics.printable import printable
-from tokendynamics.report._page import made, piece, render, shortened
-from tokendynamics.report._registry import page_of
+from tokendynamics.report._page import made, page_of, piece, render, shortened
 from tokendynamics.report.training._lines import ATTENTION_ALONE, MEASURES, STATES, over_steps, through_layers
 from tokendynamics.sweeps.study import PairedComparison, StudyResult
 from tokendynamics.sweeps.study.words import ONE_SEED, VERDICTS, about_grid_ends, about_runs, claimed, verdict_of

@@ -39,12 +39,12 @@ def example_names(kind: _Kind = "simulation") -> list[str]:
 
 
 @typed_arguments
-def example_text(name: str, kind: _Kind = "simulation") -> str:
+def example_text(name: str, kind: _Kind | None = None) -> str:
     """Return the text of an example.
 
     Args:
-        name: One of `example_names`.
-        kind: What the file describes.
+        name: One of `example_names`; no two kinds have the same.
+        kind: What the file describes; None for any.
 
     Raises:
         ArgumentValueError: No example of that name, and the nearest one is printed; or another kind.
@@ -52,7 +52,7 @@ def example_text(name: str, kind: _Kind = "simulation") -> str:
     >>> example_text("minimal").splitlines()[0]
     '# The least a file must say: attention, a space, a start and a horizon. Everything else has a default.'
     """
-    names = example_names(kind)
-    if name not in names:
-        raise ArgumentValueError(f"example: unknown name {shown(name)}; {did_you_mean(name[:100], names)}")
-    return files(__name__).joinpath(kind, f"{name}.toml").read_text(encoding="utf-8")
+    kinds = {known: one for one in (get_args(_Kind) if kind is None else (kind,)) for known in example_names(one)}
+    if name not in kinds:
+        raise ArgumentValueError(f"example: unknown name {shown(name)}; {did_you_mean(name[:100], kinds)}")
+    return files(__name__).joinpath(kinds[name], f"{name}.toml").read_text(encoding="utf-8")

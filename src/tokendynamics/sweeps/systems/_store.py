@@ -28,9 +28,9 @@ from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import in_bytes
 from tokendynamics.numerics.signatures import typed_arguments
-from tokendynamics.provenance.durable import put_durably
 from tokendynamics.provenance.reading import read_json
 from tokendynamics.provenance.stores import check_arrays_3
+from tokendynamics.provenance.swap import put_durably
 from tokendynamics.specification.build import build
 from tokendynamics.sweeps._store import differences, first_few, own_versions
 from tokendynamics.sweeps.systems._plan import POINT, Plan, parse_plan

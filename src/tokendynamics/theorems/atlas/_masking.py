@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from tokendynamics.dynamics import Flow, Trajectory
-from tokendynamics.theorems import _graphs
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._closed_forms import predict_interaction_window, predict_strong_centers
 from tokendynamics.theorems._conditions import (
@@ -24,6 +23,7 @@ from tokendynamics.theorems._conditions import (
     undecided,
 )
 from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems.atlas import _masks
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems.statements import STATEMENTS as OF_THE_PAPERS
 from tokendynamics.words import number, number_of_log
@@ -446,7 +446,7 @@ class _Frozen:
 
 
 def _frozen(flow: Flow, tokens: int) -> _Frozen:
-    still, visible = list(flow.frozen), _graphs.visible(flow, tokens)
+    still, visible = list(flow.frozen), _masks.visible(flow, tokens)
     moving = [token for token in range(tokens) if token not in still]
     seen, others = visible[moving][:, still], visible[moving][:, moving] & ~torch.eye(len(moving), dtype=torch.bool)
     return _Frozen(still, moving, seen, bool(moving) and bool(seen.any(dim=-1).all()) and not bool(others.any()))

@@ -1,4 +1,4 @@
-"""Statements of `masks`: layers whose mask is a graph, and layers with a norm."""
+"""Statements of `masks`: layers whose mask is a graph, and layers with a norm; masks as graphs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from torch import Tensor
 
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.observables import diameter
-from tokendynamics.theorems import _graphs
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._conditions import (
     LIMIT,
@@ -18,9 +17,74 @@ from tokendynamics.theorems._conditions import (
     never_above,
     tends_to_zero,
 )
+from tokendynamics.theorems._hypotheses import fact
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.words import number
+
+
+def visible(flow: Flow, tokens: int) -> Tensor:
+    """Return whom each token sees, (token, token), receivers first."""
+    if flow.attention.mask is not None:
+        return flow.attention.mask
+    everyone = torch.ones(tokens, tokens, dtype=torch.bool)
+    return everyone.tril() if flow.attention.causal else everyone
+
+
+def _step(reached: Tensor, seen: Tensor) -> Tensor:
+    return (seen.double() @ reached.double()) > 0
+
+
+def reachable(seen: Tensor) -> Tensor:
+    """Return whom each token sees directly, through others, or as itself."""
+    reached = seen | torch.eye(len(seen), dtype=torch.bool)
+    for _ in range(max(len(seen) - 1, 1).bit_length()):
+        reached = _step(reached, reached)
+    return reached
+
+
+def radius(seen: Tensor) -> int | None:
+    """Return after how many layers some token is seen by all, tokens also seeing themselves; None without a root."""
+    with_self = seen | torch.eye(len(seen), dtype=torch.bool)
+    reached = torch.eye(len(seen), dtype=torch.bool)
+    for layers in range(len(seen)):
+        if bool(reached.all(dim=0).any()):
+            return layers
+        reached = _step(reached, with_self)
+    return None
+
+
+def sees_itself(seen: Tensor) -> Hypothesis:
+    """Tell whether every token sees itself."""
+    blind = (~seen.diagonal()).nonzero().flatten().tolist()
+    return fact("tokens see themselves", not blind, f"token {blind[0]} does not" if blind else "all do")
+
+
+def has_root(seen: Tensor) -> Hypothesis:
+    """Tell whether some token is seen by all, directly or through others; else name two groups without a common one."""
+    reached = reachable(seen)
+    # Those seen back by all whom they see see nobody outside their group.
+    closed = (~reached | reached.T).all(dim=-1).nonzero().flatten().tolist()
+    first = closed[0]
+    other = next((token for token in closed if not reached[first, token]), None)
+    if other is None:
+        return fact("a mask with a root", True, f"token {first} is seen by all, directly or through others")
+    text = f"tokens {first} and {other} see no common token, directly or through others"
+    return fact("a mask with a root", False, text)
+
+
+def connected(seen: Tensor) -> Hypothesis:
+    """Tell whether every token is linked to every other."""
+    apart = (~reachable(seen)).nonzero().tolist()
+    text = f"tokens {apart[0][0]} and {apart[0][1]} are not linked" if apart else "all tokens are linked"
+    return fact("a connected graph", not apart, text)
+
+
+def both_ways(seen: Tensor) -> Hypothesis:
+    """Tell whether tokens see those that see them."""
+    one_way = (seen & ~seen.T).nonzero().tolist()
+    text = f"token {one_way[0][0]} sees token {one_way[0][1]} and not the other way" if one_way else "all are"
+    return fact("links both ways", not one_way, text)
 
 
 def _bare(residual: float, tau: float) -> str | None:
@@ -46,10 +110,10 @@ def _rooted_structure(flow: Flow) -> tuple[Hypothesis, ...]:
 
 
 def _rooted_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    seen = _graphs.visible(flow, start.shape[-2])
+    seen = visible(flow, start.shape[-2])
     excess = flow.weight_factor * _norm(flow, "ov") - 1
     values = measured.at_most("ov does not lengthen", excess, 1e-12, "ω ‖ov‖ − 1")
-    return (_graphs.sees_itself(seen), _graphs.has_root(seen), values)
+    return (sees_itself(seen), has_root(seen), values)
 
 
 def least_weight(flow: Flow, start: Tensor) -> Tensor:
@@ -58,17 +122,17 @@ def least_weight(flow: Flow, start: Tensor) -> Tensor:
     Logits of one receiver differ by at most ‖qk‖ max_i |x_i| D, D the largest distance of tokens.
     """
     spread = _norm(flow, "qk") * torch.linalg.vector_norm(start, dim=-1).amax(dim=-1) * diameter(start)
-    most = int(_graphs.visible(flow, start.shape[-2]).sum(dim=-1).max())
+    most = int(visible(flow, start.shape[-2]).sum(dim=-1).max())
     return torch.sigmoid(-spread - np.log(max(most - 1, 1)))
 
 
 def _predict_rooted(flow: Flow, start: Tensor) -> Prediction:
-    radius = _graphs.radius(_graphs.visible(flow, start.shape[-2])) or 1
-    share = float(least_weight(flow, start).pow(radius).min())
-    layers = "at each layer" if radius == 1 else f"over {radius} layers"
+    steps = radius(visible(flow, start.shape[-2])) or 1
+    share = float(least_weight(flow, start).pow(steps).min())
+    layers = "at each layer" if steps == 1 else f"over {steps} layers"
     text = (
         f"without residual connection tokens become equal exponentially fast: {layers} the largest distance shrinks "
-        f"by at least the share {number(share, 3)} of itself, as the mask has a root of radius {radius}"
+        f"by at least the share {number(share, 3)} of itself, as the mask has a root of radius {steps}"
     )
     return Prediction(text, limit="equal tokens")
 
@@ -81,14 +145,14 @@ def _rooted_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     if deviations is None:
         raise AssertionError
     start = trajectory.tensor.detach().double().cpu()[..., 0, :, :]
-    radius = _graphs.radius(_graphs.visible(flow, start.shape[-2]))
+    steps = radius(visible(flow, start.shape[-2]))
     layers = torch.as_tensor(np.asarray(trajectory.times, dtype=float) - float(trajectory.times[0]))
     stretch = float(trajectory.parameters["tau"]) * flow.weight_factor * _norm(flow, "ov")
     logs = deviations.log_diameter.cpu()
     bound = logs[..., :1] + stretch.log()[..., None] * layers
-    if radius is not None:
-        share = least_weight(flow, start).pow(radius)[..., None]
-        bound = bound + torch.log1p(-share.clamp_max(1.0)) * (layers // max(radius, 1))
+    if steps is not None:
+        share = least_weight(flow, start).pow(steps)[..., None]
+        bound = bound + torch.log1p(-share.clamp_max(1.0)) * (layers // max(steps, 1))
     above = torch.where(torch.isneginf(logs), -torch.inf, (logs - bound) / (1 + bound.abs()))
     return (
         never_above(above, trajectory, log_tolerance(trajectory), f"{text}, in logarithms", pointwise=True),

@@ -6,10 +6,10 @@ from torch import Tensor
 
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.observables import diameter
-from tokendynamics.theorems import _graphs
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._conditions import LIMIT, flow_of_run, integration_tolerance, never_rises, tends_to_zero
 from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems.atlas import _masks
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 
 
@@ -25,13 +25,13 @@ def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
 
 
 def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    seen = _graphs.visible(flow, start.shape[-2])
+    seen = _masks.visible(flow, start.shape[-2])
     circuits = (*measured.multiple_of_the_identity(flow), *measured.positive_multiples(flow))
     if not all(one.anywhere for one in circuits):
         return circuits
     rising = measured.at_most("β at least 0", -measured.temperature(flow)[0], 1e-12, "−β")
     text = "almost every start ends in one point; whether this one is among them cannot be read off it"
-    graph = (_graphs.both_ways(seen), _graphs.connected(seen))
+    graph = (_masks.both_ways(seen), _masks.connected(seen))
     return (*circuits, rising, *graph, measured.assumed("generic start", text))
 
 
@@ -41,7 +41,7 @@ def _predict(flow: Flow, start: Tensor) -> Prediction:
 
 def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     flow, states = flow_of_run(trajectory), trajectory.tensor.detach().double().cpu()
-    seen = _graphs.visible(flow, states.shape[-2]).double()
+    seen = _masks.visible(flow, states.shape[-2]).double()
     beta = measured.temperature(flow)[0][..., None, None, None]
     # e^{β (cos − 1)} over the links: their sum rises, whatever the number of neighbours divides each velocity by.
     energy = ((beta * (states @ states.mT - 1)).exp() * seen).sum(dim=(-2, -1)) / seen.sum()
