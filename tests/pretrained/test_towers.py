@@ -145,3 +145,84 @@ def test_blocks_that_are_not_called_as_modules_are_named() -> None:
     words = r"blocks that are called as modules, got blocks.0, whose forward method is called; call the module itself"
     with pytest.raises(CheckpointError, match=words):
         td.load(Bypassed().eval(), inputs=lambda count: {"series": torch.randn(count, 6, 3)})
+
+
+def test_towers_of_different_lengths_are_refused_with_what_to_pass() -> None:
+    class Pooled(TwoTowers):
+        def forward(self, one: Tensor, other: Tensor) -> Tensor:
+            return self.left(one).mean(dim=1) - self.right(other).mean(dim=1)
+
+    network = Pooled(Tower(), Tower(3)).eval()
+
+    def inputs(count: int) -> dict[str, Tensor]:
+        return {"one": torch.randn(count, 7, 3), "other": torch.randn(count, 5, 3)}
+
+    with pytest.raises(CheckpointError, match="pass its module left or its module right, with inputs= of that"):
+        td.load(network, inputs=inputs)
+    for tower, length in ((network.left, 2), (network.right, 3)):
+        assert len(td.load(tower, inputs=torch.randn(4, 7, 3)).layout.blocks) == length
+
+
+def test_a_list_in_which_tokens_are_pooled_has_no_towers() -> None:
+    class Pooling(Tower):
+        def forward(self, series: Tensor) -> Tensor:
+            states = self.embed(series)
+            for block in self.blocks:
+                states = block(states)[:, ::2]
+            return states
+
+    with pytest.raises(CheckpointError, match="cannot be compared") as error:
+        td.load(Pooling(3).eval(), inputs=torch.randn(4, 12, 3))
+    assert "pass its module" not in str(error.value)
+
+
+class Between(nn.Module):
+    """Changes the states before every block, as by a time step or by the embedding."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form, self.embed, self.factors = form, nn.Linear(3, DIM), nn.Parameter(torch.rand(4) + 0.5)
+        self.blocks = nn.ModuleList([_block() for _ in range(1 if form == "one block" else 3)])
+
+    def forward(self, series: Tensor) -> Tensor:
+        first = states = self.embed(series)
+        for place in range(3):
+            block, factor = self.blocks[place % len(self.blocks)], self.factors[place]
+            states = block(factor * states + first)
+        return states
+
+
+@pytest.mark.parametrize("form", ["one block", "several blocks"])
+def test_blocks_that_add_to_what_they_read_are_layers_whatever_changes_between_them(form: str) -> None:
+    network, handed = Between(form).eval(), list[Tensor]()
+    ckpt, series = td.load(network, inputs=torch.randn(4, 7, 3)), torch.randn(1, 6, 3)
+    for block in network.blocks:
+        block.register_forward_hook(lambda *given: handed.append(given[2].detach().clone()))
+    with torch.no_grad():
+        network(series)
+    by_hooks = torch.cat(handed)
+    assert torch.equal(ckpt.states({"series": series}).feed_forward[1:], by_hooks)
+    assert [layer.joins for layer in ckpt.layout.layers] == [False, True, True]
+    assert "before layers 2–3 the network changes the states" in td.trace(ckpt, [series[0], -series[0]]).attrs["notes"]
+
+
+def test_branches_that_are_added_outside_are_no_layers() -> None:
+    class Branch(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = ByHand()
+
+        def forward(self, states: Tensor) -> Tensor:
+            return self.inner(states)
+
+    class Outside(Between):
+        def forward(self, series: Tensor) -> Tensor:
+            states = self.embed(series)
+            for block, factor in zip(self.blocks, self.factors, strict=False):
+                states = states + factor * block(states)
+            return states
+
+    network = Outside("several blocks").eval()
+    network.blocks = nn.ModuleList([Branch() for _ in range(3)])
+    with pytest.raises(CheckpointError, match="put the sum into the blocks"):
+        td.load(network, inputs=torch.randn(4, 7, 3))

@@ -36,7 +36,8 @@ def block_calls(network: nn.Module, recorded: Pass, is_residual: Callable[[Modul
         network: The one that ran.
         recorded: Its pass.
         is_residual: Whether a block's output is its input plus outputs of its modules. Asked for members of an
-            nn.Sequential, which may also hold embeddings and heads.
+            nn.Sequential, which may also hold embeddings and heads, and for blocks none of which reads what the one
+            before it gave.
 
     Raises:
         LayoutNotFoundError: There is no list of blocks, or what its members give is not what the next ones read.
@@ -65,12 +66,15 @@ def block_calls(network: nn.Module, recorded: Pass, is_residual: Callable[[Modul
     hands_on = chained(outermost)
     repeated = len({call.name for call in outermost}) < len(outermost)
     blocks = [] if all(hands_on) or (repeated and any(hands_on)) else spans(network, recorded, outermost)
-    if not blocks and (any(hands_on) or len(outermost) < 2):
+    # What blocks give that add to what they read are states, whatever the network does to them in between.
+    if not blocks and (any(hands_on) or len(outermost) < 2 or all(map(is_residual, outermost))):
         return [BlockCall(call, _inside_of(call, recorded)) for call in outermost]
     if not blocks:
         _check_called(network, recorded, outermost)
         wanted, names = "blocks that hand on their states", ", ".join(call.name for call in outermost[:3])
-        advice = "what each gives, or adds to what it reads, is not what the next one reads"
+        advice = (
+            "what each gives, or adds to what it reads, is not what the next one reads; put the sum into the blocks"
+        )
         raise LayoutNotFoundError(expected(type(network).__name__, wanted, names, advice))
     return blocks
 
@@ -119,7 +123,25 @@ def _check_alike(network: nn.Module, blocks: Sequence[ModuleCall]) -> None:
             came = f"states of shape {shapes[0]} after {before.name} and {shapes[1]} after {after.name}"
             other = "widths" if shapes[0][:-1] == shapes[1][:-1] else "numbers of tokens, as after pooling,"
             wanted, advice = "blocks whose states are of one shape", f"layers with different {other} cannot be compared"
+            which = " or ".join(f"its module {owner}" for owner in _owners(blocks, before, after))
+            advice += f"; pass {which}, with inputs= of that" if which else ""
             raise LayoutNotFoundError(expected(type(network).__name__, wanted, came, advice))
+
+
+def _owners(blocks: Sequence[ModuleCall], before: ModuleCall, after: ModuleCall) -> list[str]:
+    """Return the modules that hold the lists of two blocks, if each holds one of them alone, as towers do."""
+    owners = [call.name.rpartition(".")[0].rpartition(".")[0] for call in (before, after)]
+    apart = all(owners) and not any(
+        f"{other}.".startswith(f"{owner}.") for owner, other in (owners, tuple(reversed(owners)))
+    )
+    # A block of the same list with states of another shape would be refused again.
+    alike = all(
+        call.y.shape == first.y.shape
+        for owner, first in zip(owners, (before, after), strict=True)
+        for call in blocks
+        if call.name.startswith(f"{owner}.")
+    )
+    return owners if apart and alike else []
 
 
 def _members(network: nn.Module) -> _Owners:
