@@ -121,6 +121,18 @@ def test_breaks_are_strictly_inside_and_equally_spaced():
     np.testing.assert_allclose(attention.breaks(0.0, 1.0), [0.4, 0.5, 0.8], rtol=1e-14)
 
 
+@pytest.mark.parametrize("end", [1.1e6, 1e12, 1e308])
+def test_more_jumps_than_a_run_can_pass_are_refused_with_their_number(end):
+    schedule = Periodic(np.ones((2, 2, 2)), 2.0)
+    assert len(schedule.breaks(0.0, 9e5)) == 9e5 - 1
+    with pytest.raises(
+        ArgumentValueError, match=r"times: expected at most 1,000,000 jumps .*\(period 2\), got .* from"
+    ):
+        schedule.breaks(0.0, end)
+    with pytest.raises(ArgumentValueError, match="got more than float64 can count from time"):
+        Periodic(np.ones((2, 2, 2)), 1e-300).breaks(0.0, end * 1e10 if end < 1e300 else end)
+
+
 def test_within_an_interval_a_periodic_schedule_is_its_piece():
     pieces = RNG.normal(size=(3, 2, 4, 4))
     schedule = Periodic(pieces, 0.9)

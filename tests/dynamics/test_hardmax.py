@@ -353,6 +353,23 @@ def test_tokens_that_repel_each_other_diverge_and_do_not_become_no_numbers(frame
     assert np.allclose(run.states[1], expected_, atol=1e-12)
 
 
+@pytest.mark.parametrize("rate", [1.0, 5.0, 1e-300])
+@pytest.mark.parametrize("end", [1e3, 1e12, 1e308])
+def test_tokens_that_all_grow_alike_diverge_whatever_the_horizon(rate, end):
+    # Each attends to the first token and ov = rate · 1: nothing moves relative to it, and all grow like e^(rate t).
+    run = simulate(hardmax(EYE, rate * EYE), [[1.0, 0.0], [0.6, 0.8]], [0.0, end])
+    at = 100 * math.log(10) / rate
+    assert run.status == ("diverged" if end > at else "reached the horizon")
+    assert run.end_times == pytest.approx(min(end, at), abs=1 / rate)
+    assert np.isfinite(run.states).all()
+
+
+def test_a_field_that_bends_is_followed_to_the_largest_time():
+    # The step would be squared: 1e308 has no square.
+    run = simulate(hardmax(-EYE, [[1.0, 0.0], [0.0, -1.0]]), [[1.0, 0.0], [0.6, 0.8]], [0.0, 1e308], max_steps=50)
+    assert run.status == "step budget spent"
+
+
 def test_a_budget_of_steps_ends_a_run():
     run = simulate(hardmax(EYE, EYE), leaders(0)[0], [0.0, 50.0], max_steps=3)
     assert run.status == "step budget spent"

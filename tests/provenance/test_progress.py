@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 import tokendynamics as td
-from tokendynamics.numerics.errors import ArgumentTypeError
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
 from tokendynamics.provenance.progress import bar, reporting, silent, tracked
 
 
@@ -34,6 +34,31 @@ def test_every_long_function_tells_the_same_three_things() -> None:
     td.simulate(flow, [[1.0]], [0.0, 0.5, 1.0], progress=note)
     assert {(total, what) for _, total, what in message} == {(1.0, "simulating")}
     assert message[-1][0] == 1.0
+
+
+def test_texts_by_the_thousand_report_how_many_are_read() -> None:
+    reports: list[tuple[float, float, str]] = []
+    network, texts = td.load("random:distilgpt2"), [[number % 7, number // 7] for number in range(1000)]
+    for given, work in (
+        (texts, "reading the prompts"),
+        (td.Texts(["a text"] * 1000, window=2), "tokenizing the texts"),
+    ):
+        reports.clear()
+        with pytest.raises(ArgumentValueError, match="a last prompt"):
+            td.trace(network, _then_refused(given), progress=lambda *report: reports.append(report))
+        assert [report for report in reports if report[2] == work][:3] == [(done, 1001, work) for done in range(3)]
+    reports.clear()
+    with pytest.raises(ArgumentValueError, match="a last prompt"):
+        td.trace(network, _then_refused(texts[:998]), progress=lambda *report: reports.append(report))
+    assert not reports  # fewer take no time
+
+
+def _then_refused(texts: Any) -> Any:
+    """The same prompts and an empty one, so that nothing is traced."""
+    if isinstance(texts, td.Texts):
+        named = {str(number): text for number, text in enumerate(texts.texts)}
+        return td.Texts({**named, "a last prompt": ""}, window=texts.window)
+    return {**{str(number): ids for number, ids in enumerate(texts)}, "a last prompt": ""}
 
 
 _DRAWS = """

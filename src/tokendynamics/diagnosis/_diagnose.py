@@ -244,7 +244,7 @@ def _parts(
     """Return all measurements by the fields of a `Diagnosis`; wrong arguments are refused before any work."""
     (*how, layers), (further, requested, baseline, charging) = auditing, chosen
     layers = as_layers(layers, ckpt.architecture.layers, default=ckpt.layout.attending)
-    prompts = named_prompts(texts, ckpt)
+    prompts = named_prompts(texts, ckpt, report)
     if further is not None:
         checked_deeper(further["passes"], further["variants"], further["weights"], len(prompts), "passes")
     if not ckpt.streamed:

@@ -33,6 +33,16 @@ class Prepared:
     text: str
     tokens: list[str] | None
 
+    @property
+    def content(self) -> tuple[object, ...]:
+        """Names, shapes and bytes of the arguments: equal, and equally hashed, for equal inputs."""
+        tensors = {name: torch.as_tensor(value).detach().cpu() for name, value in sorted(self.inputs.items())}
+        # Not every type of PyTorch is one of NumPy; bytes are.
+        return tuple(
+            (name, tuple(tensor.shape), tensor.reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
+            for name, tensor in tensors.items()
+        )
+
     def labels(self, places: int) -> list[str]:
         """Return a label for each of the states: the tokens themselves where there is one for each."""
         if self.tokens is not None and len(self.tokens) == places:

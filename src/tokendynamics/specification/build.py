@@ -203,6 +203,8 @@ def build(file: SpecificationFile, draws: Draws | None = None) -> Setup:
     with file.blaming(("space", "projection")):
         flow = Flow(attention, space, projection=projection, frozen=table.frozen)
     times = build_times(file)
+    with file.blaming(("time",)):
+        attention.breaks(float(times[0]), float(times[-1]))  # refuses more jumps than a run can pass
     events, options = build_events(file, tokens_of(file.tables.start)), solver_options(file, times, draws)
     return Setup(flow, start, times, events, options)
 

@@ -16,6 +16,9 @@ from tokendynamics.numerics.arguments import ArrayLike, as_finite, as_tensor
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 
+MOST_JUMPS = 1_000_000
+"""Between the first and the last time of a run: each jump ends a step, and their times are listed before it."""
+
 
 class Periodic:
     """Piecewise constant and periodic: piece k holds on ``[k, k + 1) · period / pieces``, then all again.
@@ -80,8 +83,18 @@ class Periodic:
         return self.piece(self._index(as_finite(t, "t"))).matrix_at(t)
 
     def breaks(self, start: float, end: float) -> list[float]:
-        """See `Schedule`."""
+        """See `Schedule`.
+
+        Raises:
+            ArgumentValueError: More than `MOST_JUMPS` jumps.
+        """
         first, last = (self._pieces_until(time) for time in (start, end))
+        if last - first > MOST_JUMPS:
+            wanted = f"at most {MOST_JUMPS:,} jumps of a periodic matrix (period {self.period:g})"
+            jumps = (end - start) / self.period * self._count
+            count = f"{jumps:.3g}" if math.isfinite(jumps) else "more than float64 can count"
+            came = f"{count} from time {start:g} to {end:g}"
+            raise ArgumentValueError(expected("times", wanted, came, "end earlier"))
         times = {self._begin(piece) for piece in range(first + 1, last + 1)}
         return sorted(time for time in times if start < time < end)
 

@@ -173,7 +173,7 @@ def compare(
     with limited_threads(threads) as in_force, reporting(progress) as report:
         ckpts = _loaded(models, dtypes, device, allow_pickle, report, seed if baseline else None)
         texts = with_options(default_texts() if texts is None else texts, chat, window, special_tokens)
-        called, prompts = _names(ckpts, names), [named_prompts(texts, ckpt) for ckpt in ckpts]
+        called, prompts = _names(ckpts, names), [named_prompts(texts, ckpt, report) for ckpt in ckpts]
         together = run_together(ckpts, prompts, sinks, sink_ratio, truncate, report)
         measured = _measured(ckpts, together, called, (weights, halved, (sink_ratio, sinks) if heads else None), report)
     parameters, drawn = _parameters(ckpts, together, truncate, baseline), seed if baseline else ckpts[0].random_seed

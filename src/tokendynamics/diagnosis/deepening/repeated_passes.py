@@ -47,7 +47,7 @@ from tokendynamics.pretrained.inputs import prepared
 from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.pretrained.packs import Pack
 from tokendynamics.provenance.array_files import read_npz
-from tokendynamics.provenance.progress import Progress, reporting
+from tokendynamics.provenance.progress import Progress, reporting, tracked_if_many
 from tokendynamics.provenance.whole import whole_file
 
 BY_PROMPT = ("consensus", "consensus_signed", "mean_pair_cosine", "log_norm")
@@ -247,7 +247,7 @@ def passes(
     prompts = named_prompts(text, ckpt := as_checkpoint(ckpt))
     how = pass_options(weights, feed_back, positions, ckpt.variant if variant is None else variant, pad_to, seed, std)
     asked = _Asked(as_count(n, "n"), 0.0 if until is None else _bound(until), reference, store)
-    return _run(ckpt, prompts, _packs(ckpt, prompts, asked.count, how.pad_to, truncate), how, asked, progress)
+    return _run(ckpt, prompts, _packs(ckpt, prompts, asked.count, how.pad_to, truncate, progress), how, asked, progress)
 
 
 @dataclass(frozen=True)
@@ -308,9 +308,18 @@ def pass_numbers(values: Sequence[int], argument: str, least: int, *, empty: boo
     return numbers
 
 
-def _packs(ckpt: Checkpoint, prompts: Mapping[str, Any], count: int, pad_to: int | None, truncate: bool) -> list[Pack]:
+def _packs(
+    ckpt: Checkpoint,
+    prompts: Mapping[str, Any],
+    count: int,
+    pad_to: int | None,
+    truncate: bool,
+    progress: bool | Progress,
+) -> list[Pack]:
     check_fits(8 * count * (len(BY_PROMPT) * len(prompts) + len(OVER_PROMPTS)), "n", "fewer passes")
-    given = [prepared(ckpt, item, truncate=truncate, argument=name) for name, item in prompts.items()]
+    with reporting(progress) as report:
+        each = tracked_if_many(prompts.items(), report, "reading the prompts")
+        given = [prepared(ckpt, item, truncate=truncate, argument=name) for name, item in each]
     return ckpt.fewest_packs([prompt.inputs for prompt in given], pad_to)
 
 

@@ -99,7 +99,9 @@ def head_effects(
     ((6, 12), 2)
     """
     ckpt = as_checkpoint(ckpt)
-    _, halves, find, measure = halves_of(ckpt, texts, candidates, sink_ratio, truncate=truncate, packed=packed)
+    _, halves, find, measure = halves_of(
+        ckpt, texts, candidates, sink_ratio, truncate=truncate, packed=packed, progress=progress
+    )
     costs = Costs(ckpt, loss, 0.0)
     with reporting(progress) as report, ckpt.gated() as gated:
         heads = _gates_of(gated, ckpt)
@@ -138,7 +140,9 @@ def levers_and_heads(
     Raises:
         ArgumentTypeError, ArgumentValueError, CheckpointError: As `levers` does.
     """
-    prompts, halves, find, measure = halves_of(ckpt, texts, CANDIDATES, sink_ratio, truncate=truncate, packed=True)
+    prompts, halves, find, measure = halves_of(
+        ckpt, texts, CANDIDATES, sink_ratio, truncate=truncate, packed=True, progress=report
+    )
     costs = Costs(ckpt, loss, budget)
     with ckpt.gated() as gated:
         try:

@@ -125,7 +125,9 @@ def joint_levers(
     """
     ckpt = as_checkpoint(ckpt)
     as_count(most, "most")
-    _, halves, find, measure = halves_of(ckpt, texts, candidates, sink_ratio, truncate=truncate, packed=packed)
+    _, halves, find, measure = halves_of(
+        ckpt, texts, candidates, sink_ratio, truncate=truncate, packed=packed, progress=progress
+    )
     costs = Costs(ckpt, loss, budget)
     with reporting(progress) as report, ckpt.gated() as gated:
         gates = PartAndHeadGates(gated)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 import xarray as xr
 
 from tokendynamics.diagnosis.gating._result import (
@@ -37,7 +36,7 @@ from tokendynamics.pretrained.forward_arguments import Prepared
 from tokendynamics.pretrained.inputs import prepared
 from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.pretrained.packs import Pack
-from tokendynamics.provenance.progress import Progress, reporting, tracked
+from tokendynamics.provenance.progress import Progress, reporting, tracked, tracked_if_many
 from tokendynamics.words import Convention, percent
 
 ALPHAS = (0.5, 0.0)
@@ -108,7 +107,9 @@ def levers(
     (6, (6, 2), 0.4)
     """
     ckpt = as_checkpoint(ckpt)
-    prompts, halves, find, measure = halves_of(ckpt, texts, candidates, sink_ratio, truncate=truncate, packed=packed)
+    prompts, halves, find, measure = halves_of(
+        ckpt, texts, candidates, sink_ratio, truncate=truncate, packed=packed, progress=progress
+    )
     costs = Costs(ckpt, loss, budget)
     with reporting(progress) as report, ckpt.gated() as gated:
         first = sensitivities(gated, find, sink_ratio, report, sinks=sinks)
@@ -172,7 +173,14 @@ def _answered(
 
 
 def halves_of(
-    ckpt: Checkpoint, texts: Any, candidates: int, sink_ratio: float, *, truncate: bool, packed: bool
+    ckpt: Checkpoint,
+    texts: Any,
+    candidates: int,
+    sink_ratio: float,
+    *,
+    truncate: bool,
+    packed: bool,
+    progress: bool | Progress = False,
 ) -> tuple[Mapping[str, Any], Halves, list[Pack], list[Pack]]:
     """Check the arguments, and split the prompts: every second one finds candidates, the others measure them.
 
@@ -183,6 +191,7 @@ def halves_of(
         sink_ratio: From which norm a token is a sink.
         truncate: Whether a prompt longer than the context is cut.
         packed: Whether prompts may share a forward pass.
+        progress: True for a progress bar, or a function; while many texts are tokenized.
 
     Returns:
         The prompts by name, which of them are in which half, and the forward passes of both halves.
@@ -190,31 +199,32 @@ def halves_of(
     as_count(candidates, "candidates")
     if not 1 < sink_ratio < float("inf"):
         raise ArgumentValueError(expected("sink_ratio", "a number above 1", sink_ratio))
-    prompts = named_prompts(texts, ckpt)
-    given = _different_prompts(ckpt, prompts, truncate)
+    with reporting(progress) as report:
+        prompts = named_prompts(texts, ckpt, report)
+        given = _different_prompts(ckpt, prompts, truncate, report)
     halves = Halves(list(given)[1::2], list(given)[0::2], noun_of(prompts))
     names_of_halves = (halves.finding, halves.measuring)
     find, measure = (ckpt.packs([given[name].inputs for name in names], packed=packed) for names in names_of_halves)
     return prompts, halves, find, measure
 
 
-def _different_prompts(ckpt: Checkpoint, prompts: Mapping[str, Any], truncate: bool) -> dict[str, Prepared]:
+def _different_prompts(
+    ckpt: Checkpoint, prompts: Mapping[str, Any], truncate: bool, report: Progress
+) -> dict[str, Prepared]:
     """Return every prompt as arguments of a forward pass; refuse too few prompts, and equal ones."""
     if len(prompts) < AT_LEAST:
         wanted = f"at least {AT_LEAST} prompts (half of them propose candidates, the others verify them)"
         raise ArgumentValueError(expected("texts", wanted, len(prompts)))
-    given = {name: prepared(ckpt, item, truncate=truncate, argument=name) for name, item in prompts.items()}
-    for place, (name, prompt) in enumerate(given.items()):
+    each = tracked_if_many(prompts.items(), report, "reading the prompts")
+    given = {name: prepared(ckpt, item, truncate=truncate, argument=name) for name, item in each}
+    first_of: dict[tuple[object, ...], str] = {}
+    for name, prompt in given.items():
         if prompt.tokens is not None and len(prompt.tokens) < 2:
             raise ArgumentValueError(expected(name, "at least two tokens", len(prompt.tokens)))
-        for other in list(given)[:place]:
-            first, second = prompt.inputs, given[other].inputs
-            if first.keys() == second.keys() and all(
-                torch.equal(torch.as_tensor(value), torch.as_tensor(second[key])) for key, value in first.items()
-            ):
-                wanted = f"a prompt different from {other}"
-                advice = "candidates must be verified on prompts that did not propose them"
-                raise ArgumentValueError(expected(name, wanted, "the same one", advice))
+        if (other := first_of.setdefault(prompt.content, name)) != name:
+            wanted = f"a prompt different from {other}"
+            advice = "candidates must be verified on prompts that did not propose them"
+            raise ArgumentValueError(expected(name, wanted, "the same one", advice))
     return given
 
 

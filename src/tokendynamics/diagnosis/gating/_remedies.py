@@ -138,7 +138,9 @@ def remedies(
     (14, 11)
     """
     ckpt = as_checkpoint(ckpt)
-    prompts, halves, _, measure = halves_of(ckpt, texts, 1, sink_ratio, truncate=truncate, packed=packed)
+    prompts, halves, _, measure = halves_of(
+        ckpt, texts, 1, sink_ratio, truncate=truncate, packed=packed, progress=progress
+    )
     counting, costs = {"sinks": sinks, "sink_ratio": sink_ratio, "truncate": truncate}, Costs(ckpt, loss, budget)
     with reporting(progress) as report:
         finding = NamedPrompts({name: prompts[name] for name in halves.finding})

@@ -110,8 +110,8 @@ def directions_of(
     Raises:
         ArgumentTypeError, ArgumentValueError: Fewer than two different texts, or some that the network does not read.
     """
-    prompts = named_prompts(texts, ckpt)
-    given = inputs_of(ckpt, prompts, truncate)
+    prompts = named_prompts(texts, ckpt, report)
+    given = inputs_of(ckpt, prompts, truncate, report)
     _check_different(given, noun_of(prompts))
     rows: dict[int, TextStates] = {}
     for passed in ckpt.states_in_packs([prompt.inputs for prompt in given]):
@@ -135,7 +135,7 @@ def directions_of_traces(
     Raises:
         ArgumentValueError: Fewer than two different texts.
     """
-    first = {_key(prompt): place for place, prompt in reversed(list(enumerate(given)))}
+    first = {prompt.content: place for place, prompt in reversed(list(enumerate(given)))}
     places = sorted(first.values())
     _check_different([given[place] for place in places], noun_of(prompts))
     names = list(prompts)
@@ -153,14 +153,10 @@ def _shared_by(prompts: Mapping[str, Any], texts: list[TextStates]) -> SharedDir
 
 
 def _check_different(given: Sequence[Prepared], noun: str) -> None:
-    different = len({_key(prompt) for prompt in given})
+    different = len({prompt.content for prompt in given})
     if different < len(given) or len(given) < 2:
         wanted = f"at least two {noun}s, all different"
         raise ArgumentValueError(expected("texts", wanted, f"{len(given)}, of which {different} differ"))
-
-
-def _key(given: Prepared) -> tuple[object, ...]:
-    return tuple((name, value.shape, value.cpu().numpy().tobytes()) for name, value in sorted(given.inputs.items()))
 
 
 def _unit(x: Float64[Tensor, "... dim"]) -> Float64[Tensor, "... dim"]:

@@ -90,7 +90,7 @@ def run_together(
         ArgumentTypeError, ArgumentValueError: See `tokendynamics.trace`.
         MemoryLimitError: The states of all prompts in all networks are larger than the memory.
     """
-    prompts, given = several[0], [inputs_of(*pair, truncate) for pair in zip(ckpts, several, strict=True)]
+    prompts, given = several[0], [inputs_of(*pair, truncate, report) for pair in zip(ckpts, several, strict=True)]
     _check_given(ckpts, prompts, given)
     together = Together(tokens_shared=_same_tokens(given), given=given)
     widths = [sizes_differ(ckpts[0], other, "widths") for other in ckpts[1:]]

@@ -49,7 +49,7 @@ from tokendynamics.pretrained.forward_arguments import Prepared
 from tokendynamics.pretrained.inputs import prepared
 from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.pretrained.not_finite import check_states
-from tokendynamics.provenance.progress import Progress, reporting, tracked
+from tokendynamics.provenance.progress import Progress, reporting, silent, tracked, tracked_if_many
 from tokendynamics.words import percent
 
 _ARRAYS_OF_PAIRS = 3
@@ -113,8 +113,8 @@ def trace(
         with_options(texts, chat, window, special_tokens),
         slower_observables(extra, cluster_angle, observables),
     )
-    prompts = named_prompts(texts, ckpt)
     with reporting(progress) as report:
+        prompts = named_prompts(texts, ckpt, report)
         table, _, _ = traced(ckpt, prompts, report, (sinks, sink_ratio, truncate), slower, packed)
     return table.assign_attrs({"cluster_angle": cluster_angle} if "clusters" in extra else {})
 
@@ -139,7 +139,7 @@ def traced(
     """
     sinks, ratio, truncate = counting
     _check_above(sink_ratio=(ratio, 1.0))
-    given = inputs_of(ckpt, prompts, truncate)
+    given = inputs_of(ckpt, prompts, truncate, report)
     measured = _measured(ckpt, given, sinks, ratio, slower or {}, packed)
     by_place = dict(next(measured) for _ in tracked(prompts, report, "following the tokens"))
     rows = [by_place[place] for place in range(len(given))]
@@ -154,9 +154,12 @@ def passes_in_words(ckpt: Checkpoint, packed: bool) -> str:
     return "each prompt has a forward pass of its own"
 
 
-def inputs_of(ckpt: Checkpoint, prompts: Mapping[str, Any], truncate: bool) -> list[Prepared]:
+def inputs_of(
+    ckpt: Checkpoint, prompts: Mapping[str, Any], truncate: bool, report: Progress = silent
+) -> list[Prepared]:
     """Return every prompt as arguments of a forward pass; what is wrong is found before the work begins."""
-    given = [prepared(ckpt, item, truncate=truncate, argument=name) for name, item in prompts.items()]
+    each = tracked_if_many(prompts.items(), report, "reading the prompts")
+    given = [prepared(ckpt, item, truncate=truncate, argument=name) for name, item in each]
     check_trace_fits(ckpt, {name: len(prompt.tokens or ()) for name, prompt in zip(prompts, given, strict=True)})
     return given
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, TypeAlias
@@ -69,7 +70,8 @@ def share_variables(rows: Sequence[PromptTrace], estimates: Estimates | None = N
     """
     repeats = _repeats(rows)
     rows = [row for row, first in zip(rows, repeats, strict=True) if first < 0]
-    of_all = [int((repeats[: place if first < 0 else first] < 0).sum()) for place, first in enumerate(repeats)]
+    before = np.concatenate([[0], np.cumsum(repeats < 0)])
+    of_all = [int(before[place if first < 0 else first]) for place, first in enumerate(repeats)]
     within = _stacked([row.observables["mean_pair_cosine"][:, :, _REMOVED] for row in rows])
     counts = _stacked([row.token_count[:, _REMOVED] for row in rows])
     means = _stacked([row.unit_sums for row in rows]) / counts[:, :, None, None]
@@ -203,10 +205,16 @@ def _states_at(row: PromptTrace, place: int) -> Tensor:
 def _first_alike(several: Sequence[Tensor], tolerance: float) -> np.ndarray:
     """Return for each tensor the first of those before it that it equals, relative to its size; −1 without one."""
     first = np.full(len(several), -1)
+    # Of each shape those that equal none before them, by their norms: what is equal has nearly the same norm.
+    by_norm: dict[torch.Size, list[tuple[float, int]]] = {}
     for place, states in enumerate(several):
-        limit = tolerance * states.norm()
-        same = [others.shape == states.shape and bool((others - states).norm() <= limit) for others in several[:place]]
-        first[place] = same.index(True) if any(same) else -1
+        norm = float(states.norm())
+        limit, known = tolerance * norm, by_norm.setdefault(states.shape, [])
+        near = known[bisect_left(known, (norm - 2 * limit, 0)) : bisect_right(known, (norm + 2 * limit, place))]
+        alike = (other for _, other in near if bool((several[other] - states).norm() <= limit))
+        first[place] = min(alike, default=-1)
+        if first[place] < 0:
+            insort(known, (norm, place))
     return first
 
 

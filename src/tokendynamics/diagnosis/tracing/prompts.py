@@ -28,6 +28,7 @@ from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.forward_arguments import Prepared, are_token_ids
 from tokendynamics.pretrained.inputs import Texts, images_in, is_image, is_real
+from tokendynamics.provenance.progress import Progress, silent, tracked_if_many
 from tokendynamics.words import Finding, percent, plural
 
 MANY_UNKNOWN = 0.1
@@ -85,13 +86,14 @@ ADDED = "added by the tokenizer"
 """What is recorded of special tokens by default."""
 
 
-def named_prompts(texts: Any, ckpt: Checkpoint | None = None) -> NamedPrompts:
+def named_prompts(texts: Any, ckpt: Checkpoint | None = None, report: Progress = silent) -> NamedPrompts:
     """Return several prompts by name; see `prepared` for the kinds.
 
     Args:
         texts: See `trace`.
         ckpt: What reads them, which tells the arguments of one forward pass from prompts by name; None before there is
             one: then a tensor with two axes in a mapping makes it arguments.
+        report: Called after each text with options, which is tokenized here, where they are many.
 
     Raises:
         ArgumentTypeError, ArgumentValueError: None, or names that are no texts.
@@ -99,7 +101,7 @@ def named_prompts(texts: Any, ckpt: Checkpoint | None = None) -> NamedPrompts:
     if isinstance(texts, NamedPrompts):
         return texts
     if isinstance(texts, Texts):
-        return named_prompts(texts.texts, ckpt) if texts.plain else _read(texts, ckpt)
+        return named_prompts(texts.texts, ckpt) if texts.plain else _read(texts, ckpt, report)
     if isinstance(texts, Mapping) and not _are_arguments(texts, ckpt):
         named = dict(texts)
     elif isinstance(texts, Path) and texts.is_dir():
@@ -122,7 +124,7 @@ def _checked_names(named: dict[Any, Any]) -> dict[str, Any]:
     return named
 
 
-def _read(texts: Texts, ckpt: Checkpoint | None) -> NamedPrompts:
+def _read(texts: Texts, ckpt: Checkpoint | None, report: Progress) -> NamedPrompts:
     """Return texts with options as token ids by name."""
     if ckpt is None:
         advice = "a monitor takes texts without options, or token ids"
@@ -130,7 +132,7 @@ def _read(texts: Texts, ckpt: Checkpoint | None) -> NamedPrompts:
     named = _checked_names(texts.conversations()) if texts.chat else named_prompts(texts.texts, ckpt)
     pieces: dict[str, Prepared] = {}
     documents: list[str] = []
-    for name, item in named.items():
+    for name, item in tracked_if_many(named.items(), report, "tokenizing the texts"):
         several = texts.pieces(ckpt, item, name)
         if taken := pieces.keys() & several.keys():
             raise ArgumentValueError(expected("texts", "prompts of different names", f"two called {taken.pop()}"))

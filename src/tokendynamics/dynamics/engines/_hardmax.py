@@ -238,7 +238,8 @@ class Place:
         chosen = self.motion.chosen
         if _differ(values, chosen, slack):
             return False
-        bend = math.exp(min(2 * self.motion.growth * h, _STEEPEST)) * self.bend * h**2 / 2
+        # Tensors overflow to infinity, where h**2 would raise.
+        bend = math.exp(min(2 * self.motion.growth * h, _STEEPEST)) * self.bend * h * h / 2
         chord = torch.minimum(self.lead, _lead(values, chosen)) - bend / 4
         tangent = torch.minimum(self.lead, self.lead + h * self.rate - bend)
         return bool((torch.maximum(chord, tangent) > -self.slack).all())
@@ -298,10 +299,11 @@ class _System:
 
     def _until_change(self, motion: Motion) -> Status | None:
         """Run to the next change of the weights, or to the horizon; the status of an event on the way, if any."""
-        end, fastest = self.problem.times[-1], max(motion.speed, 1 / (self.problem.times[-1] - self.t))
+        end = self.problem.times[-1]
         # Where states can grow, a step ends before they overflow, and is looked at by the guard.
-        can_grow = motion.growth + (0.0 if self.field.relative else motion.shift) > 0
-        longest = 1 / fastest if can_grow else end - self.t
+        growth = motion.growth + (0.0 if self.field.relative else motion.shift)
+        fastest = max(motion.speed, growth, 1 / (end - self.t))
+        longest = 1 / fastest if growth > 0 else end - self.t
         shortest = _RESOLVED * torch.finfo(torch.float64).eps * max(abs(self.t), 1 / fastest)
         place, h = Place.of(motion, self.logits, self.x), 1 / fastest
         while self.t < end:
