@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from distributed import Client
 
 from sweeps.conftest import SMALL
 from tokendynamics.numerics.errors import ArgumentValueError, MemoryLimitError, TokenDynamicsError
@@ -96,3 +97,48 @@ def test_a_description_of_any_size_is_not_read(store: Path) -> None:
         open_store(store)
     with pytest.raises(ArgumentValueError, match="store: expected "):
         sweep(parse_plan(SMALL, "small.toml"), store, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "edit"),
+    [
+        ("end_time", lambda entry: entry["codecs"][0]["configuration"].update(endian="big")),
+        ("end_time", lambda entry: entry.update(fill_value=0.0)),
+        ("end_time", lambda entry: entry.update(data_type="int64", fill_value=0)),
+        ("accepted", lambda entry: entry.update(data_type="uint32", fill_value=0)),
+        ("status", lambda entry: entry["attributes"].update(flag_meanings=entry["attributes"]["flag_meanings"][::-1])),
+        ("outcome", lambda entry: entry["attributes"].pop("flag_values")),
+    ],
+)
+def test_a_description_that_would_give_other_numbers_is_refused(
+    store: Path, name: str, edit: Callable[[dict[str, Any]], object]
+) -> None:
+    change(store, name, edit)
+    with pytest.raises(ArgumentValueError, match=f"whose array '{name}' is not that of its specification"):
+        open_store(store)
+
+
+def test_another_title_of_an_array_gives_no_other_numbers(store: Path, whole: Path) -> None:
+    change(store, "status", lambda entry: entry["attributes"].update(long_name="as an earlier version had it"))
+    assert open_store(store).load().equals(open_store(whole).load())
+
+
+def test_values_of_an_axis_are_those_of_the_specification(store: Path) -> None:
+    text = json.loads((store / "zarr.json").read_text())
+    text["attributes"]["specification"] = text["attributes"]["specification"].replace("high = 1.5", "high = 1.25")
+    (store / "zarr.json").write_text(json.dumps(text))
+    with pytest.raises(ArgumentValueError, match="whose array 'scale' is not that of its specification"):
+        open_store(store)
+
+
+@pytest.mark.parametrize("name", ["outcome", "end_time", "accepted"])
+def test_a_chunk_that_was_lost_is_not_read_as_fill_and_is_computed_again(
+    store: Path, whole: Path, name: str, client: Client
+) -> None:
+    lost = store / name / "c/1/2/0"
+    lost.unlink()
+    for partial in (False, True):
+        with pytest.raises(ArgumentValueError, match=rf"all chunks .*, got none at {lost}; resume the sweep"):
+            open_store(store, partial=partial)
+    resumed = sweep(parse_plan(SMALL, "small.toml"), store, client, resume=True)
+    assert resumed.load().equals(open_store(whole).load())

@@ -26,7 +26,7 @@ from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained.edits.variant import NAMED, PARTS
 from tokendynamics.provenance.manifest import plain
-from tokendynamics.provenance.whole import settle_results
+from tokendynamics.provenance.whole import check_unchanged, settle_results
 from tokendynamics.results import Refused
 from tokendynamics.results.door import pages
 from tokendynamics.results.result import StoredResult, reason_of
@@ -253,11 +253,13 @@ class Diagnosis(StoredResult):
             folder: Where it was saved.
 
         Raises:
-            ArgumentValueError: Nothing there, or no diagnosis, or a damaged one.
+            ArgumentValueError: Nothing there, or no diagnosis, or a damaged one, or one whose data changed since.
             MemoryLimitError: A file declares more than the memory.
         """
         settle_results(folder)
-        return cls(**stored_fields(Path(folder)))
+        fields = stored_fields(Path(folder))
+        check_unchanged(Path(folder))
+        return cls(**fields)
 
     def plot(self) -> Any:
         """Return the shares of a token's direction over depth as an Altair chart.

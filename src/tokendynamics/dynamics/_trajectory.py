@@ -123,16 +123,18 @@ class Trajectory(Result):
         """Read what `save` wrote; states come back as a numpy array.
 
         Raises:
-            ArgumentValueError: Nothing there, or not a trajectory.
+            ArgumentValueError: Nothing there, not a trajectory, or one whose content changed since it was saved.
         """
         dataset = read_dataset(path)
         try:
             fields = from_dataset(dataset)
             check_fields(fields)
-            return cls(**fields)
+            trajectory = cls(**fields)
         except (KeyError, ValueError, TypeError, AttributeError, IndexError, RuntimeError) as error:
             reason = f"no {error}" if isinstance(error, KeyError) else error
             raise ArgumentValueError(expected("path", "a saved trajectory", f"{path} ({reason})")) from error
+        trajectory_files.check_content(dataset, "path")
+        return trajectory
 
     @property
     def headline(self) -> str:

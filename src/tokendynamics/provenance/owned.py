@@ -67,6 +67,29 @@ def in_the_way(folder: Path, entries: Collection[str]) -> list[str]:
     return in_way
 
 
+_DATA = (".zarr", ".nc", ".json", ".npz")
+
+
+def changed_data(folder: Path) -> list[str]:
+    """Return the data files of a folder that are not as its manifest says: changed, missing or further ones in a store.
+
+    Args:
+        folder: Of results; one without a manifest has nothing to compare with.
+
+    Returns:
+        Names relative to the folder, in order. A whole entry that is missing is not among them: what reads it says so.
+    """
+    written = written_in(folder)
+    if written is None:
+        return []
+    entries = [entry for entry in sorted(written.entries - {MANIFEST}) if entry.endswith(_DATA)]
+    present = {name for entry in entries for name in files_below(folder, entry)}
+    noted = {name for name in written.files if os.path.lexists(folder / PurePosixPath(name).parts[0])}
+    noted = {name for name in noted if PurePosixPath(name).parts[0] in entries}
+    changed = {name for name in present & noted if digest(folder / name) != written.files[name]}
+    return sorted(changed | (present ^ noted))
+
+
 def files_below(folder: Path, entry: str) -> Iterator[str]:
     """Name the files in an entry of `folder`, relative to it; links are not followed and count as files."""
     path = folder / entry

@@ -12,7 +12,7 @@ from typing import Any
 
 from tokendynamics.numerics import ArgumentValueError, StorageError
 from tokendynamics.numerics.errors import expected
-from tokendynamics.provenance.owned import MANIFEST, digests, entries_in, in_the_way, written_in
+from tokendynamics.provenance.owned import MANIFEST, changed_data, digests, entries_in, in_the_way, written_in
 from tokendynamics.provenance.swap import NEW, locked, put_in_place, recover, settle, staging
 
 
@@ -89,6 +89,25 @@ def settle_results(path: str | Path, argument: str = "folder") -> None:
         came = f"{path}, whose files are partly those of a run that was killed while it replaced older ones"
         advice = "make the folder writable and open it again, or repeat the run with another folder"
         raise ArgumentValueError(expected(argument, "the results of one run", came, advice))
+
+
+def check_unchanged(folder: Path, argument: str = "folder") -> None:
+    """Refuse results whose data are not those that were written, by the SHA-256 of each file in their manifest.
+
+    A damaged store may be readable, with other numbers in it.
+
+    Args:
+        folder: Of results; one without a manifest has nothing to compare with.
+        argument: What it is called in the message.
+
+    Raises:
+        ArgumentValueError: The first file is named.
+    """
+    if changed := changed_data(folder):
+        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+        wanted = f"the data files that were written, by their SHA-256 in {MANIFEST}"
+        advice = f"copy the folder again or repeat the run; if you edited the data, remove {MANIFEST}"
+        raise ArgumentValueError(expected(argument, wanted, f"another {folder / changed[0]}{more}", advice))
 
 
 @contextmanager

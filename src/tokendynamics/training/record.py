@@ -13,6 +13,7 @@ import numpy as np
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.signatures import typed_arguments
+from tokendynamics.provenance.checksums import check_checksum, with_checksum
 from tokendynamics.provenance.manifest import plain, write_json
 from tokendynamics.provenance.reading import read_json
 from tokendynamics.provenance.whole import whole_file
@@ -90,7 +91,7 @@ class Record(Result):
         """
         place = Path(folder) / RECORD
         with whole_file(place) as made:
-            write_json(made, self.as_json())
+            write_json(made, with_checksum(self.as_json()))
         return place
 
     @classmethod
@@ -99,7 +100,7 @@ class Record(Result):
         """Read what `save` wrote.
 
         Raises:
-            ArgumentValueError: No record in the folder, or one that cannot be read.
+            ArgumentValueError: No record in the folder, or one that cannot be read or that changed since.
         """
         place = Path(folder) / RECORD
         if not place.is_file():
@@ -107,9 +108,11 @@ class Record(Result):
             raise ArgumentValueError(expected("folder", f"a folder with {RECORD}", str(folder), advice))
         values = read_json(place, "folder")
         try:
-            return cls._from(values)
+            record = cls._from(values)
         except (ArgumentTypeError, ArgumentValueError, KeyError, TypeError) as error:
             raise ArgumentValueError(expected("folder", f"a readable {RECORD}", f"{place} ({error})")) from error
+        check_checksum(values, str(place))
+        return record
 
     @classmethod
     def _from(cls, values: dict[str, Any]) -> Record:

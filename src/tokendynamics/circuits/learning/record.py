@@ -21,6 +21,7 @@ from tokendynamics.numerics.arguments import as_count, as_finite, as_tensor, as_
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.array_files import read_npz
+from tokendynamics.provenance.checksums import check_checksum, with_checksum
 from tokendynamics.provenance.owned import digest
 from tokendynamics.provenance.reading import read_json
 from tokendynamics.provenance.swap import NEW, locked, put_in_place, recover, staging
@@ -174,7 +175,7 @@ class LearningRecord(Result):
         made.mkdir()
         arrays: dict[str, Any] = {name: value.detach().numpy() for name, value in self.parameters.items()}
         np.savez(made / _PARAMETERS, **arrays)
-        text = json.dumps(self.as_json() | {_DIGEST: digest(made / _PARAMETERS)}, indent=1)
+        text = json.dumps(with_checksum(self.as_json() | {_DIGEST: digest(made / _PARAMETERS)}), indent=1)
         (made / _RECORD).write_text(text + "\n", encoding="utf-8")
 
     @staticmethod
@@ -201,7 +202,7 @@ class LearningRecord(Result):
         """Read what `save` wrote.
 
         Raises:
-            ArgumentValueError: The folder holds no record, or one that cannot be read.
+            ArgumentValueError: The folder holds no record, or one that cannot be read or that changed since.
         """
         settle_results(folder)
         source = Path(folder)
@@ -218,6 +219,10 @@ class LearningRecord(Result):
             reason = f"no {error}" if isinstance(error, KeyError) else error
             raise ArgumentValueError(expected("folder", "a readable record", f"{source} ({reason})")) from error
         record.check_parameters(source)
+        check_checksum(entries, "folder")
+        if entries.get(_DIGEST, written := digest(source / _PARAMETERS)) != written:
+            wanted = f"{_PARAMETERS} as it was written, by its SHA-256 in {_RECORD}"
+            raise ArgumentValueError(expected("folder", wanted, f"another one in {source}", "repeat the run"))
         return record
 
     def check_parameters(self, source: Path) -> None:

@@ -19,7 +19,7 @@ from tokendynamics.numerics.arguments import as_integer, as_text
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.manifest import plain
-from tokendynamics.provenance.whole import settle_results
+from tokendynamics.provenance.whole import check_unchanged, settle_results
 from tokendynamics.results.result import StoredResult
 from tokendynamics.results.tables import (
     Dims,
@@ -192,11 +192,13 @@ class Comparison(StoredResult):
             folder: Where it was saved.
 
         Raises:
-            ArgumentValueError: Nothing there, or no comparison, or a damaged one.
+            ArgumentValueError: Nothing there, or no comparison, or a damaged one, or one whose data changed since.
             MemoryLimitError: A file declares more than the memory.
         """
         settle_results(folder)
-        return cls(**stored_comparison(Path(folder)))
+        fields = stored_comparison(Path(folder))
+        check_unchanged(Path(folder))
+        return cls(**fields)
 
 
 def summary(comparison: Comparison) -> dict[str, Any]:

@@ -318,8 +318,8 @@ def _packs(
 ) -> list[Pack]:
     check_fits(8 * count * (len(BY_PROMPT) * len(prompts) + len(OVER_PROMPTS)), "n", "fewer passes")
     with reporting(progress) as report:
-        each = tracked_if_many(prompts.items(), report, "reading the prompts")
-        given = [prepared(ckpt, item, truncate=truncate, argument=name) for name, item in each]
+        named = tracked_if_many(prompts.items(), report, "reading the prompts")
+        given = [prepared(ckpt, item, truncate=truncate, argument=name) for name, item in named]
     return ckpt.fewest_packs([prompt.inputs for prompt in given], pad_to)
 
 

@@ -215,8 +215,8 @@ def _different_prompts(
     if len(prompts) < AT_LEAST:
         wanted = f"at least {AT_LEAST} prompts (half of them propose candidates, the others verify them)"
         raise ArgumentValueError(expected("texts", wanted, len(prompts)))
-    each = tracked_if_many(prompts.items(), report, "reading the prompts")
-    given = {name: prepared(ckpt, item, truncate=truncate, argument=name) for name, item in each}
+    named = tracked_if_many(prompts.items(), report, "reading the prompts")
+    given = {name: prepared(ckpt, item, truncate=truncate, argument=name) for name, item in named}
     first_of: dict[tuple[object, ...], str] = {}
     for name, prompt in given.items():
         if prompt.tokens is not None and len(prompt.tokens) < 2:

@@ -158,8 +158,8 @@ def inputs_of(
     ckpt: Checkpoint, prompts: Mapping[str, Any], truncate: bool, report: Progress = silent
 ) -> list[Prepared]:
     """Return every prompt as arguments of a forward pass; what is wrong is found before the work begins."""
-    each = tracked_if_many(prompts.items(), report, "reading the prompts")
-    given = [prepared(ckpt, item, truncate=truncate, argument=name) for name, item in each]
+    named = tracked_if_many(prompts.items(), report, "reading the prompts")
+    given = [prepared(ckpt, item, truncate=truncate, argument=name) for name, item in named]
     check_trace_fits(ckpt, {name: len(prompt.tokens or ()) for name, prompt in zip(prompts, given, strict=True)})
     return given
 

@@ -24,6 +24,7 @@ from tokendynamics.specification.toml import read_text
 from tokendynamics.sweeps._store import differences, first_few, own_versions
 from tokendynamics.sweeps.study._plan import PlannedRun, StudyFile, StudyPlan
 from tokendynamics.training import Experiment, Record
+from tokendynamics.training.folder import RECORD
 from tokendynamics.training.record import FINISHED
 
 SPECIFICATION, STUDY, FAILURE = "study.toml", "study.json", "failure.json"
@@ -140,7 +141,9 @@ def how_ended(place: Path, run: PlannedRun) -> Ended:
     folder = place / run.place
     try:
         record = Record.open(folder)
-    except ArgumentValueError:
+    except ArgumentValueError as error:
+        if (folder / RECORD).is_file():
+            return Ended(NOT_RUN, f"its record cannot be used ({error})")
         try:
             reason = str(read_json(folder / FAILURE, "store")["reason"])
         except (ArgumentValueError, LookupError, TypeError):  # it did not fail, or nobody could write down why

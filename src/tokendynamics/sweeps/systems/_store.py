@@ -8,6 +8,7 @@ What is missing is never taken for data.
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import warnings
@@ -192,9 +193,9 @@ class Store:
         made.rename(self.path)
 
     def missing(self) -> Iterator[Task]:
-        """Return the tasks without a record, in order."""
+        """Return the tasks without a record, or of which a chunk was lost since, in order."""
         for task in product(*map(range, self.plan.tasks)):
-            if not self._chunk(COMPLETE, task).exists():
+            if not all(_chunk(self.path, name, task, len(of.shape)).exists() for name, of in self._variables.items()):
                 yield task
 
     def write(self, task: Task, arrays: Mapping[str, np.ndarray]) -> None:
@@ -209,11 +210,13 @@ class Store:
         (encoded,) = (part for key, part in self._buffers[name].items() if not key.endswith("zarr.json"))
         data = encoded.to_bytes()
         self._buffers[name].clear()
-        put_durably(data, self._staged / "chunk", self._chunk(name, task))
+        place = _chunk(self.path, name, task, len(self._variables[name].shape))
+        put_durably(data, self._staged / "chunk", place)
 
-    def _chunk(self, name: str, task: Task) -> Path:
-        further = len(self._variables[name].shape) - len(task)
-        return self.path.joinpath(name, "c", *map(str, task), *("0" * further))
+
+def _chunk(store: Path, name: str, task: Task, axes: int) -> Path:
+    """Return the file of a task's chunk of an array with so many axes."""
+    return store.joinpath(name, "c", *map(str, task), *("0" * (axes - len(task))))
 
 
 def _array(store: Any, name: str, variable: Variable) -> zarr.Array:
@@ -276,6 +279,37 @@ def check_same(path: Path, plan: Plan, engine: str) -> None:
         raise ArgumentValueError(expected("store", wanted_words, "; ".join(other), advice))
 
 
+def _is_array_of(variable: Variable, array: xr.Variable | None, described: Path) -> bool:
+    """Tell whether an array of a store has the axes, type, words and, of a coordinate, values of its specification."""
+    if array is None or array.dims != variable.dims or array.shape != variable.shape:
+        return False
+    entry = read_json(described, "store")
+    orders = [codec.get("configuration", {}).get("endian", "little") for codec in entry["codecs"]]
+    fill = "NaN" if variable.fill != variable.fill else variable.fill
+    if (entry["data_type"], entry["fill_value"], set(orders)) != (variable.dtype, fill, {"little"}):
+        return False
+    # A title decides nothing, the words of codes do. What JSON makes of tuples are lists.
+    words = json.loads(json.dumps(dict(variable.attributes)))
+    if any(entry["attributes"].get(key) != value for key, value in words.items() if key != "long_name"):
+        return False
+    return variable.values is None or np.array_equal(array.values.astype(variable.values.dtype), variable.values)
+
+
+def _check_chunks(store: Path, plan: Plan, variables: Mapping[str, Variable]) -> None:
+    """Refuse a store of which a chunk of a finished task is gone: it would be read as fill values.
+
+    Raises:
+        ArgumentValueError: The file is named.
+    """
+    tasks = product(*map(range, plan.tasks))
+    for task in (task for task in tasks if _chunk(store, COMPLETE, task, len(plan.shape)).exists()):
+        for name, variable in variables.items():
+            place = _chunk(store, name, task, len(variable.shape))
+            if variable.values is None and not place.exists():
+                wanted = "the store of a sweep with all chunks of its finished tasks"
+                raise ArgumentValueError(expected("store", wanted, f"none at {place}", "resume the sweep"))
+
+
 @typed_arguments
 def open_store(store: str | Path, *, partial: bool = False) -> xr.Dataset:
     """Return the dataset of a sweep.
@@ -311,12 +345,13 @@ def open_store(store: str | Path, *, partial: bool = False) -> xr.Dataset:
             dataset = xr.open_zarr(place, consolidated=False, zarr_format=3, chunks=None)
         # What varies in a random design is a coordinate of its points, though no index.
         dataset = dataset.set_coords([axis.name for axis in plan.axes if axis.name in dataset])
-        for name, variable in layout(plan).items():
-            array = dataset.variables.get(name)
-            if array is None or array.dims != variable.dims or array.shape != variable.shape:
+        variables = layout(plan)
+        for name, variable in variables.items():
+            if not _is_array_of(variable, dataset.variables.get(name), place / name / "zarr.json"):
                 came = f"{place}, whose array {name!r} is not that of its specification"
                 raise ArgumentValueError(expected("store", "the store of a sweep", came))
         complete = dataset[COMPLETE].values
+        _check_chunks(place, plan, variables)
     except ArgumentValueError:
         raise
     except Exception as error:  # what readers and codecs raise of damaged files is theirs to choose
@@ -330,7 +365,7 @@ def open_store(store: str | Path, *, partial: bool = False) -> xr.Dataset:
     dataset = dataset.load()
     # Wherever a task has no record stands what marks a missing number, whatever its other chunks hold.
     there = dataset[COMPLETE]
-    for name, variable in layout(plan).items():
+    for name, variable in variables.items():
         if variable.values is None and name != COMPLETE:
             dtype = dataset[name].dtype
             filled = xr.where(there, dataset[name], np.asarray(variable.fill, dtype=dtype), keep_attrs=False)

@@ -20,7 +20,7 @@ from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.manifest import manifest
-from tokendynamics.provenance.whole import settle_results
+from tokendynamics.provenance.whole import check_unchanged, settle_results
 from tokendynamics.results.result import StoredResult
 from tokendynamics.results.tables import nothing_saved, open_table
 from tokendynamics.training.monitor.changes import (
@@ -223,7 +223,7 @@ class Series(StoredResult):
             folder: Where it was saved.
 
         Raises:
-            ArgumentValueError: Nothing there, or nothing that a monitor saved, or something damaged.
+            ArgumentValueError: Nothing there, or nothing that a monitor saved, or something damaged or changed since.
             MemoryLimitError: A file declares more than the memory.
         """
         settle_results(folder)
@@ -240,6 +240,7 @@ class Series(StoredResult):
                 series.add(look)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise ArgumentValueError(expected("folder", _WANTED, f"{folder} ({shown(str(error))})")) from error
+        check_unchanged(place)
         return series
 
     @property
