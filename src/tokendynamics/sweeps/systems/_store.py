@@ -215,7 +215,7 @@ class Store:
 
 
 def _chunk(store: Path, name: str, task: Task, axes: int) -> Path:
-    """Return the file of a task's chunk of an array with so many axes."""
+    """Return the file of a task's chunk of an array whose array has `axes` axes."""
     return store.joinpath(name, "c", *map(str, task), *("0" * (axes - len(task))))
 
 
