@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -108,6 +109,15 @@ def test_the_curves_hold_what_is_measured_again(clustering: Trajectory) -> None:
         assert drawn == pytest.approx(again, rel=1e-6, abs=1e-9)
         assert close([row[1] for row in table_of(page, ident)], np.array([float(row[1]) for row in rows]))
     assert 'id="norms"' not in page  # on a sphere every norm is 1
+
+
+def test_the_angle_of_several_systems_is_between_tokens_of_one() -> None:
+    # Two pairs at rest, 90° and 60° apart; a token of the first and one of the second are 150° apart.
+    pairs = [[[1.0, 0.0], [0.0, 1.0]], [[math.cos(a), math.sin(a)] for a in (math.radians(90), math.radians(150))]]
+    still = td.Flow(td.Attention(np.eye(2), np.zeros((2, 2))), td.Sphere())
+    text = " ".join(findings_of(page_of(td.simulate(still, pairs, [0.0, 1.0]))))
+    assert "form 2 clusters in 2 systems (tokens at most 5° apart are linked); " in text
+    assert "the largest angle between two tokens of a system is 90°." in text
 
 
 def test_the_sentences_hold_the_numbers_of_the_last_state(clustering: Trajectory) -> None:

@@ -165,14 +165,16 @@ def visible(text: str) -> str:
 
 
 _SUBSCRIPT = re.compile(r"(?<![\w.])([A-Za-zΑ-ω])_([A-Za-z]|head|true)(?![A-Za-z0-9_]|\.\w)")
-_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|s|MB|GB)(?!\w)|× 10)|(?<=×) (?=10)")
+_BEFORE_UNIT = re.compile(
+    r"(?<=\d) (?=(?:%|s|MB|GB)(?!\w)|× 10)|(?<=×) (?=10)|(?<=κ′) (?=[−\d])|(?<=κ) (?=[−\d])|(?<=CI) (?=[−\d])"
+)
 
 
 def prose(text: str) -> str:
-    r"""Return a sentence of the page in which no line ends between a number and its unit or power of ten.
+    r"""Return a sentence of the page in which no line ends between a number and its unit, power of ten or symbol.
 
-    >>> prose("12 % after 3 s, 1.3 × 10⁻⁹ of 5 layers")
-    '12\xa0% after 3\xa0s, 1.3\xa0×\xa010⁻⁹ of 5 layers'
+    >>> prose("12 % after 3 s, 1.3 × 10⁻⁹ of 5 layers (κ′ 0.48, 90 % CI −0.1 to 1)")
+    '12\xa0% after 3\xa0s, 1.3\xa0×\xa010⁻⁹ of 5 layers (κ′\xa00.48, 90\xa0% CI\xa0−0.1 to 1)'
     """
     return _BEFORE_UNIT.sub("\u00a0", visible(text))
 

@@ -222,7 +222,8 @@ def _clusters(run: Shown, endings: Ends) -> str:
             f"{plural(count, 'cluster')} in {plural(many, 'system')}" for count, many in sorted(counts.items())
         )
     return (
-        f"At the end the directions of a system’s tokens form {spelt} {linked}; the largest angle in any is {widest}°."
+        f"At the end the directions of a system’s tokens form {spelt} {linked}; the largest angle between two tokens "
+        f"of a system is {widest}°."
     )
 
 

@@ -167,7 +167,7 @@ def _check_name(name: str, axes: list[Axis], where: str) -> None:
         wanted = "a name that no other axis has"
     else:
         return
-    raise SpecificationError(f"{where}: expected {wanted}, got {shown(name)}; add name = …")
+    raise SpecificationError(f"{where}: expected {wanted}, got {shown(name)}; give the axis another name = …")
 
 
 def _values(entry: AxisTable, table: SweepTable, number: int, where: str) -> tuple[Any, ...]:
