@@ -140,12 +140,12 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("section", "given", "told"), WRONG.values(), ids=WRONG.keys())
+@pytest.mark.parametrize(("section", "given", "message"), WRONG.values(), ids=WRONG.keys())
 @pytest.mark.usefixtures("unchecked")
-def test_wrong_input_is_named(section: Any, given: dict[str, Any], told: str):
+def test_wrong_input_is_named(section: Any, given: dict[str, Any], message: str):
     with pytest.raises(ArgumentValueError) as refused:
         survey(section, **given)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
     assert "\n" not in str(refused.value)
 
 

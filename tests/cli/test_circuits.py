@@ -44,7 +44,7 @@ def call(*arguments: str) -> int:
 
 
 @pytest.fixture
-def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+def run_command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     """The JSON that a command prints."""
 
     def run(*arguments: str) -> Any:
@@ -59,15 +59,15 @@ def test_every_name_of_the_catalogue_is_offered() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in SOLUTIONS if "printed" not in name and name != "softmax-2"])
-def test_every_solution_is_exact_on_every_pair(name: str, said: Callable[..., Any]) -> None:
-    result = said("build", name)
+def test_every_solution_is_exact_on_every_pair(name: str, run_command: Callable[..., Any]) -> None:
+    result = run_command("build", name)
     assert result["exact"] is True
     assert result["largest_error"] < 1e-12 * max(1.0, np.abs(result["q_true"]).max())
     assert result["wrong_pairs"] == []
 
 
-def test_softmax_solution_2_says_how_far_off_it_is(inside: Path, said: Callable[..., Any]) -> None:
-    result = said("build", "softmax-2", "-M", "50", "--q-true", "positive:3", "--law", "zipf", "--out", "out")
+def test_softmax_solution_2_says_how_far_off_it_is(inside: Path, run_command: Callable[..., Any]) -> None:
+    result = run_command("build", "softmax-2", "-M", "50", "--q-true", "positive:3", "--law", "zipf", "--out", "out")
     assert result["exact"] is False
     assert 0.08 < result["relative_error"] < 0.25
     page = plain_spaces((inside / "out" / "report.html").read_text(encoding="utf-8"))
@@ -86,9 +86,9 @@ def test_a_functional_that_softmax_cannot_weigh_by_is_refused(capsys: pytest.Cap
     assert "--q-true: expected random:SEED, positive:SEED" in capsys.readouterr().err
 
 
-def test_the_printed_solution_1_gives_the_known_wrong_numbers(inside: Path, said: Callable[..., Any]) -> None:
+def test_the_printed_solution_1_gives_the_known_wrong_numbers(inside: Path, run_command: Callable[..., Any]) -> None:
     (inside / "q.json").write_text(json.dumps(Q))
-    result = said("build", "solution-1-printed", "--q-true", "q.json", "--x", "1,2,3,3")
+    result = run_command("build", "solution-1-printed", "--q-true", "q.json", "--x", "1,2,3,3")
     targets, outputs = (result["sequences"][0][name] for name in ("targets", "outputs"))
     # After 2e_p + e_c unit (p, c) says 1 and unit (p, p) says 2; after 3e_p unit (p, b) says 2 and unit (p, p) says 5.
     assert targets == [0.0, 1.0, 5.0, 8.0]
@@ -104,8 +104,8 @@ def test_a_failure_is_told_and_is_no_error(capsys: pytest.CaptureFixture[str]) -
     assert f"It fails for {wrong} of 16 pairs of categories" in message
 
 
-def test_matrices_and_page_are_written(inside: Path, said: Callable[..., Any]) -> None:
-    result = said("build", "solution-2", "-N", "3", "-M", "5", "--out", "out", "--x", "1,3,2", "--x", "2")
+def test_matrices_and_page_are_written(inside: Path, run_command: Callable[..., Any]) -> None:
+    result = run_command("build", "solution-2", "-N", "3", "-M", "5", "--out", "out", "--x", "1,3,2", "--x", "2")
     assert result["files"] == ["circuits.npz", "circuits.json", "manifest.json", "report.html"]
     assert sorted(path.name for path in (inside / "out").iterdir()) == sorted(result["files"])
     model = solution_2(PairTask(random_functional(3, 0), 5))
@@ -130,13 +130,13 @@ def test_what_is_replaced_is_said(capsys: pytest.CaptureFixture[str], inside: Pa
 
 
 @pytest.mark.parametrize("kind", ["json", "csv", "npy"])
-def test_q_true_is_read_from_files(kind: str, inside: Path, said: Callable[..., Any]) -> None:
+def test_q_true_is_read_from_files(kind: str, inside: Path, run_command: Callable[..., Any]) -> None:
     path = inside / f"q.{kind}"
     if kind == "npy":
         np.save(path, np.array(Q))
     else:
         path.write_text(json.dumps(Q) if kind == "json" else "\n".join(",".join(map(str, row)) for row in Q))
-    assert said("build", "solution-3", "--q-true", str(path), "--x", "3,1")["sequences"][0]["outputs"][1] == 6.0
+    assert run_command("build", "solution-3", "--q-true", str(path), "--x", "3,1")["sequences"][0]["outputs"][1] == 6.0
 
 
 WRONG_BUILDS = {
@@ -171,10 +171,10 @@ WRONG_BUILDS = {
 }
 
 
-@pytest.mark.parametrize(("arguments", "told"), WRONG_BUILDS.values(), ids=WRONG_BUILDS.keys())
+@pytest.mark.parametrize(("arguments", "wanted_words"), WRONG_BUILDS.values(), ids=WRONG_BUILDS.keys())
 @pytest.mark.usefixtures("unchecked")
 def test_wrong_input_is_one_line_and_writes_nothing(
-    arguments: list[str], told: str, inside: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], wanted_words: str, inside: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (inside / "flat.csv").write_text("1,2,3\n4,5,6\n")
     (inside / "nan.csv").write_text("1,nan\n2,3\n")
@@ -187,15 +187,15 @@ def test_wrong_input_is_one_line_and_writes_nothing(
     assert captured.out == ""
     assert len(captured.err.strip().splitlines()) == 1
     assert captured.err.startswith("error: ")
-    assert told in captured.err
+    assert wanted_words in captured.err
     assert set(inside.iterdir()) == before
 
 
-def test_a_base_is_that_of_the_numbers_asked_for(said: Callable[..., Any]) -> None:
-    result = said("build", "linear", "--base", "2", "-N", "3", "--x", "3,2")
+def test_a_base_is_that_of_the_numbers_asked_for(run_command: Callable[..., Any]) -> None:
+    result = run_command("build", "linear", "--base", "2", "-N", "3", "--x", "3,2")
     assert result["exact"] is True
     assert result["q_true"] == [[3.0, 4.0, 5.0], [5.0, 6.0, 7.0], [7.0, 8.0, 9.0]]
-    assert said("build", "linear", *result["manifest"]["command"].split()[4:8])["q_true"] == result["q_true"]
+    assert run_command("build", "linear", *result["manifest"]["command"].split()[4:8])["q_true"] == result["q_true"]
 
 
 def test_what_is_no_number_is_not_exact(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -230,18 +230,20 @@ def test_a_scale_beyond_rounding_is_named(capsys: pytest.CaptureFixture[str]) ->
     assert "take a smaller K" not in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_single_position_has_nothing_to_check(capsys: pytest.CaptureFixture[str], said: Callable[..., Any]) -> None:
+def test_a_single_position_has_nothing_to_check(
+    capsys: pytest.CaptureFixture[str], run_command: Callable[..., Any]
+) -> None:
     assert call("build", "solution-2", "-M", "1", "--out", "out") == 0
     message = " ".join(capsys.readouterr().out.split())
     assert "There is no pair to check" in message
     assert "exact" not in message
-    assert said("build", "solution-2", "-M", "1")["exact"] is None
+    assert run_command("build", "solution-2", "-M", "1")["exact"] is None
 
 
-def test_files_may_begin_with_a_byte_order_mark(inside: Path, said: Callable[..., Any]) -> None:
+def test_files_may_begin_with_a_byte_order_mark(inside: Path, run_command: Callable[..., Any]) -> None:
     for name, text in (("q.csv", "1,2\n3,4\n"), ("q.json", "[[1, 2], [3, 4]]")):
         (inside / name).write_text(text, encoding="utf-8-sig")
-        assert said("build", "solution-2", "--q-true", name)["q_true"] == [[1.0, 2.0], [3.0, 4.0]]
+        assert run_command("build", "solution-2", "--q-true", name)["q_true"] == [[1.0, 2.0], [3.0, 4.0]]
 
 
 @pytest.mark.parametrize("arguments", [["-N", "1" + "0" * 7], ["-M", "1" + "0" * 7], ["-N", "1" + "0" * 12]])
@@ -269,8 +271,8 @@ def test_an_empty_folder_name_is_refused(inside: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("name", "verdict"), [("solution-1", "feed-forward"), ("solution-2", "attention"), ("mixture", "both")]
 )
-def test_the_evidence_names_the_part(name: str, verdict: str, said: Callable[..., Any]) -> None:
-    result = said("evidence", name, "-N", "3", "-M", "4", "--samples", "200", "--resamples", "40")
+def test_the_evidence_names_the_part(name: str, verdict: str, run_command: Callable[..., Any]) -> None:
+    result = run_command("evidence", name, "-N", "3", "-M", "4", "--samples", "200", "--resamples", "40")
     assert result["verdict"] == verdict
     assert len(result["instruments"]) == 5
 
@@ -285,7 +287,7 @@ def test_evidence_leaves_a_page(inside: Path, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "wanted_words"),
     [
         (["nowhere"], "the folder of a learned model"),
         (["."], "record.json"),
@@ -296,21 +298,21 @@ def test_evidence_leaves_a_page(inside: Path, capsys: pytest.CaptureFixture[str]
     ],
 )
 def test_evidence_of_nothing_is_refused(
-    arguments: list[str], told: str, inside: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], wanted_words: str, inside: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call("evidence", *arguments, "--out", "out") == 2
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1
     assert lines[0].startswith("error: ")
-    assert told in lines[0]
+    assert wanted_words in lines[0]
     assert list(inside.iterdir()) == []
 
 
 @pytest.mark.slow
 def test_learning_writes_records_and_page_and_is_not_done_twice(
-    inside: Path, capsys: pytest.CaptureFixture[str], said: Callable[..., Any]
+    inside: Path, capsys: pytest.CaptureFixture[str], run_command: Callable[..., Any]
 ) -> None:
-    result = said("learn", "solution-1", *TINY, "--out", "out")
+    result = run_command("learn", "solution-1", *TINY, "--out", "out")
     records = [LearningRecord.open(inside / "out" / f"seed-{seed}") for seed in range(2)]
     assert [run["final_loss"] for run in result["runs"]] == [record.final_loss for record in records]
     assert result["median_final_loss"] == pytest.approx(np.median([record.final_loss for record in records]))
@@ -426,10 +428,10 @@ def test_results_of_another_command_are_not_replaced(inside: Path, capsys: pytes
     assert "those of tokendynamics circuits evidence" in capsys.readouterr().err
 
 
-def test_the_evidence_records_what_was_measured(said: Callable[..., Any]) -> None:
+def test_the_evidence_records_what_was_measured(run_command: Callable[..., Any]) -> None:
     task = ("-N", "3", "-M", "4", "--q-true", "random:2", "--law", "zipf")
     size = ("--samples", "60", "--resamples", "20")
-    result = said("evidence", "solution-2", *task, "--causal", "-K", "9", *size)
+    result = run_command("evidence", "solution-2", *task, "--causal", "-K", "9", *size)
     wanted = {"model": "solution-2", "categories": 3, "positions": 4, "causal": True, "K": 9.0}
     described = result["manifest"]["parameters"]
     assert described == wanted | {
@@ -438,24 +440,24 @@ def test_the_evidence_records_what_was_measured(said: Callable[..., Any]) -> Non
     assert {name: result[name] for name in wanted} == wanted
     assert np.array_equal(result["q_true"], random_functional(3, 2))
     assert result["law"] == pytest.approx([6 / 11, 3 / 11, 2 / 11])
-    mixed = said("evidence", "mixture", "--share", "0.3", "-M", "4", *size)
+    mixed = run_command("evidence", "mixture", "--share", "0.3", "-M", "4", *size)
     assert mixed["manifest"]["parameters"]["attention_share"] == 0.3
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "wanted_words"),
     [(["--batch", "0"], "batch"), (["--flavour", "towards-1"], "flavour"), (["-M", "1"], "2 positions")],
 )
 def test_a_wrong_recipe_writes_nothing(
-    arguments: list[str], told: str, inside: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], wanted_words: str, inside: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call("learn", "solution-2", *arguments, "--out", "out") == 2
-    assert told in capsys.readouterr().err.strip().splitlines()[-1]
+    assert wanted_words in capsys.readouterr().err.strip().splitlines()[-1]
     assert list(inside.iterdir()) == []
 
 
-def test_the_landscape_of_positions_has_its_families(inside: Path, said: Callable[..., Any]) -> None:
-    result = said("landscape", "3.1", "-N", "3", "-M", "3", "--starts", "4", "--out", "out")
+def test_the_landscape_of_positions_has_its_families(inside: Path, run_command: Callable[..., Any]) -> None:
+    result = run_command("landscape", "3.1", "-N", "3", "-M", "3", "--starts", "4", "--out", "out")
     kinds = {point["family"]: point["classification"]["kind"] for point in result["points"]}
     assert kinds == {
         "A": "global minimum", "B": "strict saddle", "C": "strict saddle", "D": "strict saddle",
@@ -473,8 +475,8 @@ def test_the_landscape_of_positions_has_its_families(inside: Path, said: Callabl
 
 
 @pytest.mark.slow
-def test_the_softmax_landscape_waits_ever_longer(said: Callable[..., Any]) -> None:
-    result = said("landscape", "3.2", "-N", "2", "-M", "3", "--starts", "1")
+def test_the_softmax_landscape_waits_ever_longer(run_command: Callable[..., Any]) -> None:
+    result = run_command("landscape", "3.2", "-N", "2", "-M", "3", "--starts", "1")
     times = [stall["time"] for stall in result["stalls"]]
     assert math.log(times[2] / times[1]) / 2 == pytest.approx(2.0, abs=0.1)
     assert result["points"] == []
@@ -496,7 +498,7 @@ def test_the_landscape_of_categories_has_points_that_the_paper_misses(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "wanted_words"),
     [
         (["3.1", "--q-true", "random:1"], "3.3"),
         (["3.1", "-M", "1"], "positions"),
@@ -506,10 +508,10 @@ def test_the_landscape_of_categories_has_points_that_the_paper_misses(
     ],
 )
 def test_a_wrong_landscape_is_refused(
-    arguments: list[str], told: str, inside: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], wanted_words: str, inside: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call("landscape", *arguments, "--out", "out") == 2
-    assert told in capsys.readouterr().err.strip().splitlines()[-1]
+    assert wanted_words in capsys.readouterr().err.strip().splitlines()[-1]
     assert list(inside.iterdir()) == []
 
 

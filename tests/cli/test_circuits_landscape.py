@@ -65,7 +65,7 @@ def test_defaults_are_recorded_as_the_numbers_they_stand_for(inside: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["3.1", "-N", "1"], "--categories: expected at least 2, got 1"),
         (["3.2", "-N", "0"], "--categories: expected at least 2, got 0"),
@@ -75,10 +75,10 @@ def test_defaults_are_recorded_as_the_numbers_they_stand_for(inside: Path) -> No
     ],
 )
 def test_refusals_name_the_option_in_one_line(
-    arguments: list[str], told: str, inside: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, inside: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (inside / "huge.json").write_text("[[1e200, -1e200], [1e200, 3]]")
     assert call(*arguments, "--out", "out") == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
-    assert told in line
+    assert message in line
     assert not (inside / "out").exists()

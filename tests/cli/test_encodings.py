@@ -103,14 +103,14 @@ class Panic(BaseException):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ('Os { code: 24, kind: Uncategorized, message: "Too many open files" }', "raise it (ulimit -n"),
         ("index out of bounds", "unexpected Panic: index out of bounds; this is a defect"),
     ],
 )
 def test_a_panic_of_a_library_is_one_line(
-    text: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    text: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import click
 
@@ -123,7 +123,7 @@ def test_a_panic_of_a_library_is_one_line(
     monkeypatch.setitem(entry.commands.commands, "panics", panics)
     assert call(["panics"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert said in line
+    assert message in line
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="names of files are bytes on Linux")

@@ -28,7 +28,7 @@ def _said(family: str, folder: Path, *options: str) -> str:
 
 @pytest.mark.few(5)
 @pytest.mark.parametrize(
-    ("family", "said"),
+    ("family", "message"),
     [
         (
             "llama",
@@ -76,9 +76,9 @@ def _said(family: str, folder: Path, *options: str) -> str:
         ("fnet", ["not found", "no softmax of products of queries and keys was seen in it"]),
     ],
 )
-def test_what_was_found_is_said(family: str, said: list[str], tmp_path: Path) -> None:
+def test_what_was_found_is_said(family: str, message: list[str], tmp_path: Path) -> None:
     output = " ".join(_said(family, tmp_path).split())
-    for words in said:
+    for words in message:
         assert " ".join(words.split()) in output.replace("itself and earlier", "self and earlier"), words
 
 

@@ -74,7 +74,7 @@ def test_examples_are_listed_and_printed(capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ([], "expected either SPEC or --example NAME"),
         (
@@ -86,11 +86,11 @@ def test_examples_are_listed_and_printed(capsys: pytest.CaptureFixture[str]) -> 
     ],
 )
 def test_wrong_usage_is_one_line(
-    spec: Path, arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    spec: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call(["study", *arguments]) == 2
     printed = capsys.readouterr().err
-    assert told in printed
+    assert message in printed
     assert len(printed.splitlines()) == 1
 
 

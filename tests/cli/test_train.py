@@ -152,7 +152,7 @@ def test_every_preset_is_listed_with_its_size(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["train", "nothing"], "preset: expected one of enwik8"),
         ([*SMALL, "--regime", "chaos"], "regime: expected one of"),
@@ -169,11 +169,11 @@ def test_every_preset_is_listed_with_its_size(capsys: pytest.CaptureFixture[str]
     ],
 )
 def test_what_cannot_be_run_is_refused_in_one_line_and_leaves_nothing(
-    arguments: list[str], said: str, text: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, text: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call(arguments) == 2
     err = capsys.readouterr().err
-    assert said in err
+    assert message in err
     assert len(err.strip().splitlines()) == 1
     assert not Path("train-bytes-small").exists()
 

@@ -28,14 +28,14 @@ def louder(network: Any, layer: int, head: int, factor: float) -> Any:
 
 
 @pytest.fixture(scope="module")
-def found() -> tuple[Any, Any, Comparison]:
+def result() -> tuple[Any, Any, Comparison]:
     base = network_of("llama")
     tuned = louder(base, 3, 1, 5.0)
     return base, tuned, td.compare(base, tuned, texts=PROMPTS, sinks=(), names=["base", "tuned"], weights=False)
 
 
-def test_effects_are_derivatives_by_the_columns_of_a_head(found: tuple[Any, Any, Comparison]) -> None:
-    base, tuned, comparison = found
+def test_effects_are_derivatives_by_the_columns_of_a_head(result: tuple[Any, Any, Comparison]) -> None:
+    base, tuned, comparison = result
     assert comparison.heads is not None
     for name, network in (("base", base), ("tuned", tuned)):
         for layer, head in ((1, 0), (3, 1), (4, 2)):
@@ -46,8 +46,8 @@ def test_effects_are_derivatives_by_the_columns_of_a_head(found: tuple[Any, Any,
             assert effect == pytest.approx((kappas[0] - kappas[1]) / 2e-3, rel=5e-3, abs=1e-6)
 
 
-def test_they_are_on_the_page_and_in_what_is_saved(found: tuple[Any, Any, Comparison], tmp_path: Any) -> None:
-    comparison = found[2]
+def test_they_are_on_the_page_and_in_what_is_saved(result: tuple[Any, Any, Comparison], tmp_path: Any) -> None:
+    comparison = result[2]
     assert "collapse than base" in str(comparison)
     assert "Which heads make tokens more alike?" in page_of(comparison)
     comparison.save(tmp_path / "out")
@@ -57,8 +57,10 @@ def test_they_are_on_the_page_and_in_what_is_saved(found: tuple[Any, Any, Compar
 
 
 @pytest.mark.slow
-def test_nothing_is_measured_where_similarity_does_not_differ_significantly(found: tuple[Any, Any, Comparison]) -> None:
-    base, tuned, _ = found
+def test_nothing_is_measured_where_similarity_does_not_differ_significantly(
+    result: tuple[Any, Any, Comparison],
+) -> None:
+    base, tuned, _ = result
     same = td.compare(base, louder(base, 3, 1, 1.0 + 1e-9), texts=PROMPTS, weights=False)
     assert same.heads is None
     assert "collapse" not in str(same)

@@ -37,7 +37,7 @@ def network() -> Any:
 
 
 @pytest.fixture(scope="module")
-def found(network: Any) -> Diagnosis:
+def diagnosis(network: Any) -> Diagnosis:
     return td.diagnose(network, ids_of(), **ALONE)
 
 
@@ -79,10 +79,10 @@ def test_texts_that_share_a_pass_are_measured_as_alone(family: str, monkeypatch:
         xr.testing.assert_allclose(one[numbers], other[numbers], rtol=0, atol=1e-6)  # softmax in float32
 
 
-def test_of_a_text_and_its_copies_one_counts(network: Any, found: Diagnosis) -> None:
+def test_of_a_text_and_its_copies_one_counts(network: Any, diagnosis: Diagnosis) -> None:
     ids = ids_of()
     again, sources = tables_of(td.diagnose(network, [*ids[:3], ids[1], *ids[3:], ids[0]], **ALONE))
-    np.testing.assert_allclose(again.vector, tables_of(found)[0].vector, atol=1e-9)
+    np.testing.assert_allclose(again.vector, tables_of(diagnosis)[0].vector, atol=1e-9)
     assert sources.sizes["prompt"] == len(ids)
 
 
@@ -111,10 +111,10 @@ def test_without_known_heads_sources_alone_are_refused() -> None:
 
 
 @pytest.mark.slow
-def test_they_are_saved_and_older_folders_open(found: Diagnosis, tmp_path: Path) -> None:
-    found.save(tmp_path, format="netcdf")
+def test_they_are_saved_and_older_folders_open(diagnosis: Diagnosis, tmp_path: Path) -> None:
+    diagnosis.save(tmp_path, format="netcdf")
     back = td.Diagnosis.open(tmp_path)
-    for one, other in zip(tables_of(back), tables_of(found), strict=True):
+    for one, other in zip(tables_of(back), tables_of(diagnosis), strict=True):
         xr.testing.assert_identical(one, other)
     summary = json.loads((tmp_path / "diagnosis.json").read_text())
     for name in ("directions", "sources"):
@@ -231,10 +231,10 @@ def test_a_layer_without_a_known_attention_is_one_part() -> None:
     assert writers.text.startswith("Layer 4 (+0.90) writes most of the common direction.")
 
 
-@pytest.mark.parametrize("found", [None, Refused("it was not requested")])
-def test_no_short_sentence_without_source_tokens(found: Any) -> None:
-    assert source_in_short(found) == ""
-    assert directions_findings(found, found) == ()
+@pytest.mark.parametrize("diagnosis", [None, Refused("it was not requested")])
+def test_no_short_sentence_without_source_tokens(diagnosis: Any) -> None:
+    assert source_in_short(diagnosis) == ""
+    assert directions_findings(diagnosis, diagnosis) == ()
 
 
 def sources_of(contribution: list[list[float]], component: float = 0.8) -> xr.Dataset:

@@ -65,13 +65,13 @@ def halved_of(networks: list[Any], texts: dict[str, Any]) -> HalvedParts:
 
 
 @pytest.fixture(scope="module")
-def found(whole: Any, texts: dict[str, list[int]]) -> HalvedParts:
+def result(whole: Any, texts: dict[str, list[int]]) -> HalvedParts:
     loud, silenced = louder_attention(whole, 2, 3)[0], silenced_head(whole, 2, 3)[0]
     return halved_of([whole, loud, silenced, copy.deepcopy(whole)], texts)
 
 
 def test_the_change_is_that_of_a_network_whose_part_adds_half(
-    whole: Any, found: HalvedParts, texts: dict[str, list[int]]
+    whole: Any, result: HalvedParts, texts: dict[str, list[int]]
 ) -> None:
     ids = torch.tensor(list(texts.values()))
 
@@ -80,30 +80,30 @@ def test_the_change_is_that_of_a_network_whose_part_adds_half(
             logs = made(ids).logits.double().log_softmax(dim=-1)
         return -logs[:, :-1].gather(-1, ids[:, 1:, None]).squeeze(-1).mean(dim=-1).numpy()
 
-    np.testing.assert_allclose(found.table.loss[0], losses(whole), atol=1e-5)
+    np.testing.assert_allclose(result.table.loss[0], losses(whole), atol=1e-5)
     for layer, part, name in ((2, "attention", "self_attn.o_proj"), (4, "feed_forward", "mlp.down_proj")):
         halved = copy.deepcopy(whole)
         halved.model.layers[layer - 1].get_submodule(name).weight.data *= 0.5
-        selected = found.table.loss_change.isel(model=0).sel(layer=layer, part=part)
+        selected = result.table.loss_change.isel(model=0).sel(layer=layer, part=part)
         np.testing.assert_allclose(selected, losses(halved) - losses(whole), atol=1e-5)
-    gaps = found.table.loss_change[1] - found.table.loss_change[0]
-    np.testing.assert_allclose(found.table.difference[0], gaps.mean("prompt"), atol=1e-12)
+    gaps = result.table.loss_change[1] - result.table.loss_change[0]
+    np.testing.assert_allclose(result.table.difference[0], gaps.mean("prompt"), atol=1e-12)
     half = 1.6710930 * gaps.std("prompt", ddof=1) / TEXTS**0.5  # Student's with 59 degrees of freedom
-    width = found.table.difference_interval[0, ..., 1] - found.table.difference_interval[0, ..., 0]
+    width = result.table.difference_interval[0, ..., 1] - result.table.difference_interval[0, ..., 0]
     np.testing.assert_allclose(width, 2 * half, rtol=1e-5)
 
 
-def test_damage_is_seen_where_it_is(found: HalvedParts) -> None:
-    louder = halved_finding((WHOLE, "louder"), found, 0, 1e-7)
+def test_damage_is_seen_where_it_is(result: HalvedParts) -> None:
+    louder = halved_finding((WHOLE, "louder"), result, 0, 1e-7)
     assert louder.values["layer"] in (2, 3)
     assert (
         f"of louder and whole most differently for the attention of layer {louder.values['layer']}: by " in louder.text
     )
-    silenced = halved_finding((WHOLE, "silenced"), found, 1, 1e-7)
+    silenced = halved_finding((WHOLE, "silenced"), result, 1, 1e-7)
     assert (silenced.values["layer"], silenced.values["part"]) == (2, "attention")
     low, high = silenced.values["interval"]
     assert low <= silenced.values["difference"] <= high < 0  # a part with one head less is worth less
-    same = halved_finding((WHOLE, "the same"), found, 2, 1e-7)
+    same = halved_finding((WHOLE, "the same"), result, 2, 1e-7)
     assert same.text == "Halving one part changes the loss of the same and whole equally, to the last bit."
 
 

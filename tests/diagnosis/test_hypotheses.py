@@ -170,11 +170,11 @@ def test_heads_that_weigh_alike_are_one_head() -> None:
     assert distances(layer((0 * SPD, parts), (0 * SPD, EYE - parts)))["asymptotic-5.1"] <= 1e-12
 
 
-@pytest.mark.parametrize("own", [0.0, 2.0, -1.0, 900.0])
-def test_the_prediction_is_the_growth_of_what_is_shared_against_what_is_own(own: float) -> None:
+@pytest.mark.parametrize("trace", [0.0, 2.0, -1.0, 900.0])
+def test_the_prediction_is_the_growth_of_what_is_shared_against_what_is_own(trace: float) -> None:
     V, other = drawn(DIM, DIM, seed=7), drawn(DIM, DIM, seed=8)
-    distance_values = distances(layer((own / DIM * EYE, V), (TURN, other)))
-    kept = V.numpy() / (1 + 20 * np.exp(-own)) + other.numpy() / 21
+    distance_values = distances(layer((trace / DIM * EYE, V), (TURN, other)))
+    kept = V.numpy() / (1 + 20 * np.exp(-trace)) + other.numpy() / 21
     shared = np.linalg.norm(np.eye(DIM) + V.numpy() + other.numpy()) ** 2
     assert distance_values["prediction"] == pytest.approx(
         np.log(shared / np.linalg.norm(np.eye(DIM) + kept) ** 2), abs=1e-10

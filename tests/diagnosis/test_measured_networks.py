@@ -36,7 +36,7 @@ def ckpt() -> Checkpoint:
 
 
 @pytest.fixture(scope="module")
-def found(ckpt: Checkpoint) -> Diagnosis:
+def diagnosis(ckpt: Checkpoint) -> Diagnosis:
     return td.diagnose(ckpt, PROMPTS, levers=False, baseline=None)
 
 
@@ -88,36 +88,36 @@ def said(result: Diagnosis, ckpt: Checkpoint, rows: list[MeasuredNetwork]) -> st
     return "" if finding is None else finding.text
 
 
-def test_the_sentence_says_where_a_network_lies(found: Diagnosis, ckpt: Checkpoint) -> None:
-    end = float(found.trace.consensus_relative.sel(site="feed_forward")[-1])
-    low, high = found.trace.consensus_relative_interval.sel(site="feed_forward")[-1].values
-    inside = said(found, ckpt, rows_at(end - 0.1, end + 0.1, end))
+def test_the_sentence_says_where_a_network_lies(diagnosis: Diagnosis, ckpt: Checkpoint) -> None:
+    end = float(diagnosis.trace.consensus_relative.sel(site="feed_forward")[-1])
+    low, high = diagnosis.trace.consensus_relative_interval.sel(site="feed_forward")[-1].values
+    inside = said(diagnosis, ckpt, rows_at(end - 0.1, end + 0.1, end))
     assert inside.startswith("This is within the range of the 3 trained networks measured (")
-    above = said(found, ckpt, rows_at(low - 0.1, low - 0.2, low - 0.3))
+    above = said(diagnosis, ckpt, rows_at(low - 0.1, low - 0.2, low - 0.3))
     assert above.startswith("This is higher than in the 3 trained networks measured (")
     assert above.endswith("each on texts of its kind).")
-    below = said(found, ckpt, rows_at(high + 0.1, high + 0.2, high + 0.3))
+    below = said(diagnosis, ckpt, rows_at(high + 0.1, high + 0.2, high + 0.3))
     assert below.startswith("This is lower than in the 3 trained networks")
-    perhaps = said(found, ckpt, rows_at(low + 1e-9, low - 0.2, low - 0.3))
+    perhaps = said(diagnosis, ckpt, rows_at(low + 1e-9, low - 0.2, low - 0.3))
     assert perhaps.startswith("This is not significantly higher than in the 3 trained")
-    equal_as_printed = said(found, ckpt, rows_at(end - 1e-6, low - 0.2, low - 0.3))
+    equal_as_printed = said(diagnosis, ckpt, rows_at(end - 1e-6, low - 0.2, low - 0.3))
     assert equal_as_printed.startswith("This is within the range of the 3 trained")
-    assert "The within-text similarity is higher than in the 5 trained networks" in found.verdict.sentences[0].text
+    assert "The within-text similarity is higher than in the 5 trained networks" in diagnosis.verdict.sentences[0].text
 
 
-def test_too_few_networks_or_others_are_no_range(found: Diagnosis, ckpt: Checkpoint) -> None:
-    assert said(found, ckpt, rows_at(0.1, 0.2)) == ""
+def test_too_few_networks_or_others_are_no_range(diagnosis: Diagnosis, ckpt: Checkpoint) -> None:
+    assert said(diagnosis, ckpt, rows_at(0.1, 0.2)) == ""
     images = [replace(row, noun="image") for row in rows_at(0.1, 0.2, 0.3)]
-    assert said(found, ckpt, images) == ""
+    assert said(diagnosis, ckpt, images) == ""
     facts = ckpt.architecture
     sizes = {"layers": facts.layers, "heads": facts.heads, "dim": facts.dim, "parameters": facts.parameters}
     replaced = replace(rows_at(0.3)[0], **sizes)
-    assert said(found, ckpt, [*rows_at(0.1, 0.2), replaced]) == ""
-    assert "3 other trained networks" in said(found, ckpt, [*rows_at(0.1, 0.2, 0.25), replaced])
+    assert said(diagnosis, ckpt, [*rows_at(0.1, 0.2), replaced]) == ""
+    assert "3 other trained networks" in said(diagnosis, ckpt, [*rows_at(0.1, 0.2, 0.25), replaced])
 
 
-def test_a_diagnosis_is_added_and_replaced(found: Diagnosis, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    found.save(tmp_path / "saved")
+def test_a_diagnosis_is_added_and_replaced(diagnosis: Diagnosis, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    diagnosis.save(tmp_path / "saved")
     table = tmp_path / "mine" / "table.json"
     for texts in ("some", "others"):
         arguments = ["reference", "add", str(tmp_path / "saved"), "--texts", texts, "--name", "mine"]
@@ -127,7 +127,7 @@ def test_a_diagnosis_is_added_and_replaced(found: Diagnosis, tmp_path: Path, cap
     rows = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in rows][-2:] == ["RXNMapper", "mine"]
     assert rows[-1]["texts"] == "others"
-    end = found.trace.consensus_relative.sel(site="feed_forward")[-1]
+    end = diagnosis.trace.consensus_relative.sel(site="feed_forward")[-1]
     assert rows[-1]["consensus_relative"] == pytest.approx(float(end), abs=1e-6)
     assert call(["reference", "--table", str(table)]) == 0
     assert "smollm2" in capsys.readouterr().out
@@ -135,7 +135,7 @@ def test_a_diagnosis_is_added_and_replaced(found: Diagnosis, tmp_path: Path, cap
     assert len(measured_networks()) == 6
 
 
-def test_what_is_no_trained_network_is_refused(tiny: Callable[..., Checkpoint], found: Diagnosis) -> None:
+def test_what_is_no_trained_network_is_refused(tiny: Callable[..., Checkpoint], diagnosis: Diagnosis) -> None:
     untrained = td.diagnose(tiny("llama"), PROMPTS, levers=False)
     with pytest.raises(ArgumentValueError, match="expected a diagnosis of a trained network, got untrained"):
         yardstick.measured_network(untrained, "texts")

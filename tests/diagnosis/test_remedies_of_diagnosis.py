@@ -27,7 +27,7 @@ def network() -> Any:
 
 
 @pytest.fixture(scope="module")
-def found(network: Any) -> Diagnosis:
+def measured(network: Any) -> Diagnosis:
     return td.diagnose(network, PROMPTS, remedies=True, joint=True, **SMALL)
 
 
@@ -37,25 +37,25 @@ def tables_of(result: Diagnosis) -> tuple[xr.Dataset, xr.Dataset]:
     return result.remedies, result.joint
 
 
-def test_the_numbers_are_those_of_the_functions(network: Any, found: Diagnosis) -> None:
-    remedies, joint = tables_of(found)
+def test_the_numbers_are_those_of_the_functions(network: Any, measured: Diagnosis) -> None:
+    remedies, joint = tables_of(measured)
     alone, sets = td.remedies(network, PROMPTS), td.joint_levers(network, PROMPTS)
     xr.testing.assert_allclose(remedies.drop_vars("recommended"), alone.drop_vars("recommended"), rtol=0, atol=1e-9)
     xr.testing.assert_allclose(joint.drop_vars("reported"), sets.table.drop_vars("reported"), rtol=0, atol=1e-9)
     assert (joint.attrs["singles"], joint.attrs["sets"]) == (sets.singles, sets.sets)
 
 
-def test_words_and_page_have_them(found: Diagnosis) -> None:
-    remedies, joint = tables_of(found)
-    assert bool(remedies.recommended.any()) == (found.verdict.state in ("drawing together", "consensus"))
+def test_words_and_page_have_them(measured: Diagnosis) -> None:
+    remedies, joint = tables_of(measured)
+    assert bool(remedies.recommended.any()) == (measured.verdict.state in ("drawing together", "consensus"))
     for sentence in (remedies.attrs["summary"], joint.attrs["summary"]):
-        assert sentence in further_in_words(found)
+        assert sentence in further_in_words(measured)
     assert f"{joint.attrs['singles']} single changes and {joint.attrs['sets']} larger sets" in joint.attrs["summary"]
-    page = page_of(found)
+    page = page_of(measured)
     for words in ("Remedies tried without training", "Sets of parts and heads, one change added a row"):
         assert words in page
-    assert isinstance(found.levers, Levers)
-    assert "Combinations of parts were not tried" not in page + found.levers.text + found.levers.advice
+    assert isinstance(measured.levers, Levers)
+    assert "Combinations of parts were not tried" not in page + measured.levers.text + measured.levers.advice
 
 
 def test_they_are_not_tried_unless_requested(network: Any) -> None:
@@ -69,9 +69,9 @@ def test_they_are_not_tried_unless_requested(network: Any) -> None:
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("format", ["zarr", "netcdf"])
-def test_they_are_saved_and_older_folders_open(found: Diagnosis, tmp_path: Path, format: Any) -> None:
-    found.save(tmp_path, format=format)
-    for opened, table in zip(tables_of(td.Diagnosis.open(tmp_path)), tables_of(found), strict=True):
+def test_they_are_saved_and_older_folders_open(measured: Diagnosis, tmp_path: Path, format: Any) -> None:
+    measured.save(tmp_path, format=format)
+    for opened, table in zip(tables_of(td.Diagnosis.open(tmp_path)), tables_of(measured), strict=True):
         xr.testing.assert_identical(opened, table)
     summary = json.loads((tmp_path / "diagnosis.json").read_text())
     for name in ("remedies", "joint"):

@@ -24,7 +24,7 @@ PROMPTS = {"one": [5, 9, 33, 21, 7, 50], "two": [12, 3, 44, 18, 40], "three": [2
 
 
 @pytest.fixture(scope="module")
-def found() -> Comparison:
+def comparison() -> Comparison:
     whole = network("gpt2")
     silent = damaged(whole, "down_proj × 3", (2,))
     for parameter in whole.h[1].mlp.c_proj.parameters():  # adds nothing: one rounding is infinitely much beside it
@@ -33,19 +33,19 @@ def found() -> Comparison:
 
 
 @pytest.fixture(scope="module")
-def saved(found: Comparison, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def saved(comparison: Comparison, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("saved") / "deep" / "comparison"
-    found.save(folder)
+    comparison.save(folder)
     return folder
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("format", ["zarr", "netcdf"])
-def test_a_comparison_opens_as_it_was_saved(found: Comparison, saved: Path, tmp_path: Path, format: str) -> None:
+def test_a_comparison_opens_as_it_was_saved(comparison: Comparison, saved: Path, tmp_path: Path, format: str) -> None:
     folder = saved if format == "zarr" else tmp_path
     if format == "netcdf":
-        found.save(folder, format="netcdf")
-    assert_same(td.Comparison.open(folder), found)
+        comparison.save(folder, format="netcdf")
+    assert_same(td.Comparison.open(folder), comparison)
 
 
 def assert_same(back: Comparison, result: Comparison) -> None:
@@ -68,12 +68,12 @@ def assert_same(back: Comparison, result: Comparison) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_page_is_made_from_what_was_saved(found: Comparison, saved: Path) -> None:
-    assert page_of(td.Comparison.open(saved)) == page_of(found)
+def test_a_page_is_made_from_what_was_saved(comparison: Comparison, saved: Path) -> None:
+    assert page_of(td.Comparison.open(saved)) == page_of(comparison)
 
 
-def test_what_is_infinite_comes_back_infinite(found: Comparison, saved: Path) -> None:
-    for entry in (found, Comparison.open(saved)):
+def test_what_is_infinite_comes_back_infinite(comparison: Comparison, saved: Path) -> None:
+    for entry in (comparison, Comparison.open(saved)):
         assert entry.partings[0] is not None
         assert entry.partings[0].largest is not None
         assert entry.partings[0].largest.rounding == np.inf

@@ -24,7 +24,7 @@ from tokendynamics.numerics.errors import ArgumentValueError
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Diagnosis:
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Diagnosis:
     texts = ["a cat sat", "xy", "one two three", "it rains", "no more"]
     config = write_config(tmp_path_factory.mktemp("tiny") / "llama", "llama")
     made = diagnose(
@@ -39,17 +39,17 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Diagnosis:
 
 
 @pytest.fixture(scope="module")
-def few(found: Diagnosis) -> Diagnosis:
+def few(measured: Diagnosis) -> Diagnosis:
     """The same without tables that the test at hand is not about: each array is two files of a folder."""
-    return replace(found, baseline=None, heads=None, directions=None, sources=None, remedies=None, joint=None)
+    return replace(measured, baseline=None, heads=None, directions=None, sources=None, remedies=None, joint=None)
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("format", "engine"), [("zarr", "zarr"), ("netcdf", "h5netcdf")])
-def test_datasets_read_back_as_they_were(found: Diagnosis, tmp_path: Path, format: str, engine: str) -> None:
-    paths = found.save(tmp_path / "deep" / "folder", format=format)  # type: ignore[arg-type]
+def test_datasets_read_back_as_they_were(measured: Diagnosis, tmp_path: Path, format: str, engine: str) -> None:
+    paths = measured.save(tmp_path / "deep" / "folder", format=format)  # type: ignore[arg-type]
     assert {path.name for path in paths} == set(saving.data_file_names(format))  # type: ignore[arg-type]
-    for path, table in zip(paths, saving.tables_of(found).values(), strict=False):
+    for path, table in zip(paths, saving.tables_of(measured).values(), strict=False):
         back = xr.open_dataset(path, engine=engine).load()
         xr.testing.assert_equal(back, table)
         assert back.attrs == table.attrs
@@ -57,9 +57,9 @@ def test_datasets_read_back_as_they_were(found: Diagnosis, tmp_path: Path, forma
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("format", ["zarr", "netcdf"])
-def test_a_diagnosis_opens_as_it_was_saved(found: Diagnosis, tmp_path: Path, format: str) -> None:
-    found.save(tmp_path, format=format)  # type: ignore[arg-type]
-    assert_same(td.Diagnosis.open(tmp_path), found)
+def test_a_diagnosis_opens_as_it_was_saved(measured: Diagnosis, tmp_path: Path, format: str) -> None:
+    measured.save(tmp_path, format=format)  # type: ignore[arg-type]
+    assert_same(td.Diagnosis.open(tmp_path), measured)
 
 
 def assert_same(back: Diagnosis, result: Diagnosis) -> None:
@@ -112,12 +112,12 @@ def test_one_without_an_audit_opens_without_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_report_is_written_from_what_was_measured(found: Diagnosis, tmp_path: Path) -> None:
-    found.save(tmp_path / "out")
+def test_a_report_is_written_from_what_was_measured(measured: Diagnosis, tmp_path: Path) -> None:
+    measured.save(tmp_path / "out")
     path = Diagnosis.open(tmp_path / "out").report(tmp_path / "page.html")
-    assert plain_spaces(path.read_text(encoding="utf-8")) == page_of(found)
+    assert plain_spaces(path.read_text(encoding="utf-8")) == page_of(measured)
     with pytest.raises(ArgumentValueError, match="max_bytes: expected at most 1000"):
-        found.report(tmp_path / "other.html", max_bytes=1000)
+        measured.report(tmp_path / "other.html", max_bytes=1000)
     assert not (tmp_path / "other.html").exists()
 
 
@@ -219,9 +219,9 @@ def test_a_damaged_folder_is_refused_in_one_line(saved: Path, tmp_path: Path, da
 
 
 @pytest.mark.slow
-def test_saving_in_the_other_format_leaves_no_stale_data(found: Diagnosis, tmp_path: Path) -> None:
-    found.save(tmp_path / "out", format="zarr")
-    found.save(tmp_path / "out", format="netcdf")
+def test_saving_in_the_other_format_leaves_no_stale_data(measured: Diagnosis, tmp_path: Path) -> None:
+    measured.save(tmp_path / "out", format="zarr")
+    measured.save(tmp_path / "out", format="netcdf")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {*saving.data_file_names("netcdf"), "manifest.json"}
 
 
@@ -256,7 +256,7 @@ def test_a_failure_while_saving_keeps_what_was_there(
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_an_unknown_format_is_refused_before_anything_is_written(found: Diagnosis, tmp_path: Path) -> None:
+def test_an_unknown_format_is_refused_before_anything_is_written(measured: Diagnosis, tmp_path: Path) -> None:
     with pytest.raises(ArgumentValueError, match="format: expected 'zarr' or 'netcdf', got 'csv'"):
-        found.save(tmp_path / "new", format="csv")  # type: ignore[arg-type]
+        measured.save(tmp_path / "new", format="csv")  # type: ignore[arg-type]
     assert not (tmp_path / "new").exists()

@@ -29,7 +29,7 @@ FORMATS = ["zarr", pytest.param("netcdf", marks=pytest.mark.skipif(bool(extras.m
 
 
 @pytest.fixture(scope="module", params=["mamba", "fnet"])
-def found(request: pytest.FixtureRequest) -> Diagnosis:
+def result(request: pytest.FixtureRequest) -> Diagnosis:
     return td.diagnose(network_of(request.param)[0], PROMPTS)
 
 
@@ -38,25 +38,25 @@ def text_of(page: str) -> str:
     return re.sub(r"<[^>]*>", " ", re.sub(r"(?s)<script.*?</script>|<style.*?</style>", "", page)).replace("&#39;", "'")
 
 
-def test_the_diagnosis_has_the_trace_and_the_reason(found: Diagnosis) -> None:
-    assert isinstance(found.audit, Refused)
-    assert found.audit_refused == REASON
-    assert found.trace.sizes["layer"] == 4
-    about_weights = [finding for finding in found.verdict.details if finding.figure == "weights"]
+def test_the_diagnosis_has_the_trace_and_the_reason(result: Diagnosis) -> None:
+    assert isinstance(result.audit, Refused)
+    assert result.audit_refused == REASON
+    assert result.trace.sizes["layer"] == 4
+    about_weights = [finding for finding in result.verdict.details if finding.figure == "weights"]
     assert [finding.text.startswith(WORDS) for finding in about_weights] == [True]
-    assert "Prediction" not in str(found.verdict)
-    assert found.verdict.state != "undetermined"
-    names = {convention.name for convention in found.conventions}
+    assert "Prediction" not in str(result.verdict)
+    assert result.verdict.state != "undetermined"
+    names = {convention.name for convention in result.conventions}
     assert "Sinks" in names
     assert not names & {"Value map", "Norm folding", "Singular value maps", "Scaling", "Near zero", "Balance"}
-    assert not {"layers", "value_map", "fold_norms", "singular"} & found.manifest["parameters"].keys()
+    assert not {"layers", "value_map", "fold_norms", "singular"} & result.manifest["parameters"].keys()
 
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize("format", FORMATS)
-def test_what_is_saved_has_no_audit_and_says_why(found: Diagnosis, format: Any, tmp_path: Path) -> None:
-    paths = found.save(tmp_path, format=format)
-    further = tuple(found.tables)
+def test_what_is_saved_has_no_audit_and_says_why(result: Diagnosis, format: Any, tmp_path: Path) -> None:
+    paths = result.save(tmp_path, format=format)
+    further = tuple(result.tables)
     assert {"trace", "paths"} <= set(further) <= {"trace", "paths", "baseline", "directions"}
     names = data_file_names(format, tables=further)
     assert tuple(path.name for path in paths) == names
@@ -65,12 +65,12 @@ def test_what_is_saved_has_no_audit_and_says_why(found: Diagnosis, format: Any, 
     summary = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
     assert (summary["audit"], summary["audit_refused"]) == (None, REASON)
     engine = {"zarr": "zarr", "netcdf": "h5netcdf"}[format]
-    xr.testing.assert_equal(xr.open_dataset(paths[0], engine=engine).load(), found.trace)
+    xr.testing.assert_equal(xr.open_dataset(paths[0], engine=engine).load(), result.trace)
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_the_page_says_it_once_and_draws_nothing_of_the_weights(found: Diagnosis) -> None:
-    page = page_of(found)
+def test_the_page_says_it_once_and_draws_nothing_of_the_weights(result: Diagnosis) -> None:
+    page = page_of(result)
     text = text_of(page)
     assert text.count(REASON) == 1
     assert text.count("The weights were not audited; the verdict gives the reason.") == 1

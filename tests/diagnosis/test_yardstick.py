@@ -28,23 +28,23 @@ ALONE: Any = {"levers": False, "heads": False, "directions": False}
 
 
 @pytest.fixture(scope="module")
-def found() -> Diagnosis:
+def result() -> Diagnosis:
     """A diagnosis of a network whose weights differ from their initialisation."""
     return td.diagnose(network_of("llama")[0], PROMPTS, **ALONE)
 
 
-def test_the_untrained_network_is_traced_on_the_same_texts(found: Diagnosis) -> None:
+def test_the_untrained_network_is_traced_on_the_same_texts(result: Diagnosis) -> None:
     twin = untrained_twin(td.load(network_of("llama")[0]), 0)
     traced = td.trace(twin, PROMPTS)
-    assert isinstance(found.baseline, xr.Dataset)
-    assert found.baseline.attrs["random_seed"] == 0
+    assert isinstance(result.baseline, xr.Dataset)
+    assert result.baseline.attrs["random_seed"] == 0
     for name in ("consensus_relative", "consensus_relative_interval", "shares", "centred_cos2"):
-        np.testing.assert_array_equal(found.baseline[name].values, traced[name].values)
+        np.testing.assert_array_equal(result.baseline[name].values, traced[name].values)
     end = float(traced.consensus_relative.sel(site="feed_forward")[-1])
-    (what, *_), text = found.verdict.sentences, found.verdict.sentences[0].text
+    (what, *_), text = result.verdict.sentences, result.verdict.sentences[0].text
     assert f"Untrained, this architecture ends at {fixed(end)} (90 % CI" in text
     assert what.values["untrained"] == pytest.approx(end)
-    assert found.manifest["parameters"]["baseline_seed"] == 0
+    assert result.manifest["parameters"]["baseline_seed"] == 0
 
 
 def test_a_network_under_a_change_is_compared_with_an_untrained_one_under_it() -> None:
@@ -96,18 +96,18 @@ def test_one_text_has_nothing_to_compare() -> None:
 
 
 @pytest.mark.parametrize("format", ["zarr", "netcdf"])
-def test_it_is_saved_and_opened(found: Diagnosis, tmp_path: Path, format: str) -> None:
-    found.save(tmp_path, format=format)  # type: ignore[arg-type]
+def test_it_is_saved_and_opened(result: Diagnosis, tmp_path: Path, format: str) -> None:
+    result.save(tmp_path, format=format)  # type: ignore[arg-type]
     back = Diagnosis.open(tmp_path)
-    assert isinstance(found.baseline, xr.Dataset)
+    assert isinstance(result.baseline, xr.Dataset)
     assert isinstance(back.baseline, xr.Dataset)
-    xr.testing.assert_identical(back.baseline, found.baseline)
+    xr.testing.assert_identical(back.baseline, result.baseline)
     summary = json.loads((tmp_path / "diagnosis.json").read_text())
     assert summary["baseline"]["random_seed"] == 0
 
 
-def test_folders_written_before_open_without_it(found: Diagnosis, tmp_path: Path) -> None:
-    found.save(tmp_path)
+def test_folders_written_before_open_without_it(result: Diagnosis, tmp_path: Path) -> None:
+    result.save(tmp_path)
     summary = json.loads((tmp_path / "diagnosis.json").read_text())
     del summary["baseline"], summary["baseline_refused"]
     (tmp_path / "diagnosis.json").write_text(json.dumps(summary))
@@ -115,8 +115,8 @@ def test_folders_written_before_open_without_it(found: Diagnosis, tmp_path: Path
     assert Diagnosis.open(tmp_path).baseline is None
 
 
-def test_a_baseline_of_another_depth_is_refused(found: Diagnosis, tmp_path: Path) -> None:
-    found.save(tmp_path)
+def test_a_baseline_of_another_depth_is_refused(result: Diagnosis, tmp_path: Path) -> None:
+    result.save(tmp_path)
     table = xr.open_zarr(tmp_path / "baseline.zarr").load()
     shutil.rmtree(tmp_path / "baseline.zarr")
     table.isel(layer=slice(2)).drop_encoding().to_zarr(tmp_path / "baseline.zarr", zarr_format=2)

@@ -57,7 +57,7 @@ def pairs() -> tuple[Array, Array]:
 
 
 @compiled
-def _operations(memory, x, y, found):
+def _operations(memory, x, y, out_values):
     place = floats(memory)
     for first in range(0, len(x), WIDTH):
         for lane in range(WIDTH):
@@ -87,9 +87,9 @@ def _operations(memory, x, y, found):
         store(place, 22, 7.0)
         for lane in range(WIDTH):
             place[23 * WIDTH + lane] = 1.0 if holds(less, lane) else 0.0
-        for row in range(found.shape[0]):
+        for row in range(out_values.shape[0]):
             for lane in range(WIDTH):
-                found[row, first + lane] = place[(row + 2) * WIDTH + lane]
+                out_values[row, first + lane] = place[(row + 2) * WIDTH + lane]
 
 
 def test_operators_are_those_of_numpy_in_every_lane():
@@ -194,7 +194,7 @@ def test_rough_logarithms_are_right_to_a_ten_thousandth_over_six_hundred_decades
 
 
 @compiled
-def _rows(memory, features, first, second, matrices, found):
+def _rows(memory, features, first, second, matrices, out_values):
     dim, place = len(features), floats(memory)
     other, square, out = behind(place, dim), behind(place, 2 * dim), behind(place, dim * (dim + 2))
     for lane in range(WIDTH):
@@ -204,23 +204,23 @@ def _rows(memory, features, first, second, matrices, found):
                 square[WIDTH * (a * dim + b) + lane] = matrices[a, b, lane]
     x, y = load_row(features, place, 0), load_row(features, place, dim)
     factor = load(place, 1)
-    _copy(found, 0, out, added(factor, x, y))
-    _copy(found, 1, out, added(2.5, x, y))
-    _copy(found, 2, out, scaled(factor, x))
-    _copy(found, 3, out, scaled(-0.5, x))
-    _copy(found, 4, out, chosen(load(place, 0) < 0.0, x, y))
-    _copy(found, 5, out, matrix_times(square, 0, x))
-    _copy(found, 6, out, transpose_times(square, 0, x))
-    _copy(found, 7, out, zeros(features))
-    _copy(found, 8, out, (dot(x, y),))
+    _copy(out_values, 0, out, added(factor, x, y))
+    _copy(out_values, 1, out, added(2.5, x, y))
+    _copy(out_values, 2, out, scaled(factor, x))
+    _copy(out_values, 3, out, scaled(-0.5, x))
+    _copy(out_values, 4, out, chosen(load(place, 0) < 0.0, x, y))
+    _copy(out_values, 5, out, matrix_times(square, 0, x))
+    _copy(out_values, 6, out, transpose_times(square, 0, x))
+    _copy(out_values, 7, out, zeros(features))
+    _copy(out_values, 8, out, (dot(x, y),))
 
 
 @compiled
-def _copy(found, number, place, row):
+def _copy(out_values, number, place, row):
     store_row(place, 0, row)
     for a in range(len(row)):
         for lane in range(WIDTH):
-            found[number, a, lane] = place[WIDTH * a + lane]
+            out_values[number, a, lane] = place[WIDTH * a + lane]
 
 
 @pytest.mark.few(2)

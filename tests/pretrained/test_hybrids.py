@@ -71,11 +71,11 @@ def test_every_block_is_a_layer_with_its_own_state(name: str, stored: bool, tmp_
 
 def test_a_jamba_of_another_period_is_read_from_a_copy_of_the_same_kinds(tmp_path: Path) -> None:
     # Single layers cannot be chosen where a period says which of them attend.
-    for layer, (block, found) in enumerate(
+    for layer, (block, layout) in enumerate(
         zip(blocks_of(hybrid_network("jamba")), td.load(_saved("jamba", tmp_path)).layout.layers, strict=True), 1
     ):
-        assert found.attends == hasattr(block, "self_attn") == (layer in (3, 6))
-        assert (found.attention is not None) == found.attends
+        assert layout.attends == hasattr(block, "self_attn") == (layer in (3, 6))
+        assert (layout.attention is not None) == layout.attends
 
 
 def _saved(name: str, folder: Path) -> Path:

@@ -133,12 +133,12 @@ def test_a_learned_factor_is_one_of_the_query_matrix(form: str) -> None:
         torch.testing.assert_close(*states)
 
 
-def _after(own: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
-    return torch.tanh(q @ k.mT * own.each) * 3
+def _after(module: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
+    return torch.tanh(q @ k.mT * module.each) * 3
 
 
-def _masked(own: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
-    cap = 2 * own.one
+def _masked(module: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
+    cap = 2 * module.one
     capped = cap * (q @ k.mT / cap).tanh() + torch.arange(TOKENS)
     return capped.masked_fill(torch.ones(TOKENS, TOKENS).triu(1) == 1, -torch.inf)
 
@@ -180,32 +180,32 @@ def test_a_soft_cap_by_hand_is_one_of_the_products(form: str) -> None:
         ckpt.under({"logits": 0.5}).states(series)
 
 
-def _sharper(own: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
-    return q @ k.mT * own.out(x)[..., :1].unsqueeze(1).exp()
+def _sharper(module: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
+    return q @ k.mT * module.out(x)[..., :1].unsqueeze(1).exp()
 
 
-def _mixed(own: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
-    return torch.einsum("bhij,hg->bgij", q @ k.mT, own.each[:, :, 0] @ own.each[:, :, 0].T + torch.eye(HEADS))
+def _mixed(module: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
+    return torch.einsum("bhij,hg->bgij", q @ k.mT, module.each[:, :, 0] @ module.each[:, :, 0].T + torch.eye(HEADS))
 
 
-def _bent(own: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
-    return torch.asinh(q @ k.mT / own.one)
+def _bent(module: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
+    return torch.asinh(q @ k.mT / module.one)
 
 
-def _capped_with_a_term(own: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
+def _capped_with_a_term(module: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
     return 2 * torch.tanh(q @ k.mT + torch.ones(TOKENS, TOKENS).tril())
 
 
-def _turned_round(own: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
+def _turned_round(module: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
     return -2 * torch.tanh(q @ k.mT)
 
 
-def _cosines(own: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
-    return functional.normalize(q, dim=-1) @ functional.normalize(k, dim=-1).mT * own.each.exp()
+def _cosines(module: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
+    return functional.normalize(q, dim=-1) @ functional.normalize(k, dim=-1).mT * module.each.exp()
 
 
-def _mixed_from_the_left(own: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
-    return torch.einsum("gh,bhij->bgij", own.each[:, :, 0] @ own.each[:, :, 0].T + torch.eye(HEADS), q @ k.mT)
+def _mixed_from_the_left(module: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
+    return torch.einsum("gh,bhij->bgij", module.each[:, :, 0] @ module.each[:, :, 0].T + torch.eye(HEADS), q @ k.mT)
 
 
 REFUSED: dict[str, tuple[Callable[[Any, Tensor, Tensor, Tensor], Tensor], str]] = {
@@ -261,11 +261,11 @@ def test_what_happens_to_weights_after_the_softmax_is_named(form: str, function:
         td.audit(ckpt)
 
 
-def _log_of_tokens(own: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
-    return q @ k.mT * (own.one * math.log(x.shape[1]))
+def _log_of_tokens(module: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
+    return q @ k.mT * (module.one * math.log(x.shape[1]))
 
 
-def _queries_times_log_of_tokens(own: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
+def _queries_times_log_of_tokens(module: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
     hidden = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
     return ((q * math.log(x.shape[1])) @ k.mT).masked_fill(hidden, -torch.inf)
 

@@ -64,13 +64,13 @@ def built(task: PairTask) -> str:
 
 
 @pytest.fixture(scope="module")
-def found(task: PairTask) -> Evidence:
+def result(task: PairTask) -> Evidence:
     return evidence(mixture(task), task, samples=100, resamples=40)
 
 
 @pytest.fixture(scope="module")
-def examined(task: PairTask, found: Evidence) -> str:
-    return page_of(evidence_report(mixture(task), found, MANIFEST, []))
+def examined(task: PairTask, result: Evidence) -> str:
+    return page_of(evidence_report(mixture(task), result, MANIFEST, []))
 
 
 @pytest.fixture(scope="module")
@@ -212,13 +212,13 @@ def test_a_wrong_first_token_is_said_but_not_counted(task: PairTask) -> None:
     assert not spoilt.exact
 
 
-def test_the_instruments_are_all_there_with_their_numbers(examined: str, found: Evidence) -> None:
+def test_the_instruments_are_all_there_with_their_numbers(examined: str, result: Evidence) -> None:
     rows = table(examined, "evidence-section")
-    assert [row[0] for row in rows] == [f"{i}. {one.name}" for i, one in enumerate(found.instruments, start=1)]
-    assert [row[2] for row in rows] == [one.reading for one in found.instruments]
+    assert [row[0] for row in rows] == [f"{i}. {one.name}" for i, one in enumerate(result.instruments, start=1)]
+    assert [row[2] for row in rows] == [one.reading for one in result.instruments]
     assert "<strong>Both parts</strong>" in examined
     numbers = table(examined, "evidence-numbers")
-    estimates = [estimate for one in found.instruments for estimate in one.estimates]
+    estimates = [estimate for one in result.instruments for estimate in one.estimates]
     assert len(numbers) == len(estimates)
     for row, estimate in zip(numbers, estimates, strict=True):
         assert row[1] == estimate.name
@@ -226,8 +226,8 @@ def test_the_instruments_are_all_there_with_their_numbers(examined: str, found: 
         assert close([row[2]], np.array([estimate.value]))
 
 
-def test_the_head_that_is_most_like_q_true_is_shown(task: PairTask, found: Evidence, examined: str) -> None:
-    assert best_head(found) == 0
+def test_the_head_that_is_most_like_q_true_is_shown(task: PairTask, result: Evidence, examined: str) -> None:
+    assert best_head(result) == 0
     block = mixture(task).qk[0, :3, :3].mT
     shown = [cell for row in table(examined, "weights-functional-table-4") for cell in row[1:]]
     assert close(shown, (block - block.mean(dim=0)).numpy().ravel())
@@ -426,21 +426,21 @@ def test_a_page_on_a_landscape_states_its_task_and_defines_T(section: Section, p
     assert ("less the means of its rows and of its columns" in page) == (section == "3.3")
 
 
-def test_the_threshold_table_repeats_the_verdict(examined: str, found: Evidence) -> None:
+def test_the_threshold_table_repeats_the_verdict(examined: str, result: Evidence) -> None:
     caption = "Verdict by threshold: the share of the interaction from which a part counts (10 % here)"
     assert caption in examined
     row = re.search(rf"{re.escape(caption)}.*?<tbody>(.*?)</tbody>", examined, re.DOTALL)
     assert row is not None
     shown = re.findall(r"<td[^>]*>(.*?)</td>", row[1])
-    assert shown == list(found.by_threshold.values())
+    assert shown == list(result.by_threshold.values())
 
 
 @pytest.mark.parametrize(
     ("verdict", "words"), [("either", "Either part"), ("both", "Both parts"), ("undecided", "Undecided")]
 )
 @pytest.mark.usefixtures("undrawn")
-def test_every_verdict_has_words_of_its_own(found: Evidence, task: PairTask, verdict: Verdict, words: str) -> None:
-    report = evidence_report(mixture(task), replace(found, verdict=verdict), MANIFEST, [])
+def test_every_verdict_has_words_of_its_own(result: Evidence, task: PairTask, verdict: Verdict, words: str) -> None:
+    report = evidence_report(mixture(task), replace(result, verdict=verdict), MANIFEST, [])
     assert report.answer == words
 
 

@@ -53,13 +53,13 @@ def sources() -> xr.Dataset:
 
 
 @pytest.fixture(scope="module")
-def found() -> Diagnosis:
+def diagnosis() -> Diagnosis:
     return replace(synthetic(layers=LAYERS, heads=2), directions=directions(), sources=sources())
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_numbers_of_the_figures_are_those_of_the_tables(found: Diagnosis) -> None:
-    table, page = directions(), page_of(found)
+def test_numbers_of_the_figures_are_those_of_the_tables(diagnosis: Diagnosis) -> None:
+    table, page = directions(), page_of(diagnosis)
     _, *rows = saved(page, "directions-chart")
     np.testing.assert_allclose([float(row[1]) for row in rows], table.similarity[0])
     np.testing.assert_allclose([float(row[2]) for row in rows], table.similarity[1:].median("direction"))
@@ -73,36 +73,36 @@ def test_numbers_of_the_figures_are_those_of_the_tables(found: Diagnosis) -> Non
     assert "in layer 2, where they add most relative to the tokens" in page
 
 
-def test_text_of_tokens_and_prompts_is_escaped(found: Diagnosis) -> None:
-    assert HOSTILE not in page_of(found)
+def test_text_of_tokens_and_prompts_is_escaped(diagnosis: Diagnosis) -> None:
+    assert HOSTILE not in page_of(diagnosis)
 
 
-def test_the_largest_writers_come_first(found: Diagnosis) -> None:
-    given = section(found)
+def test_the_largest_writers_come_first(diagnosis: Diagnosis) -> None:
+    given = section(diagnosis)
     assert given is not None
     shares = [float(row[2].value) for row in given.tables[0].rows]  # pyright: ignore[reportArgumentType]
     for start in range(0, len(shares), 3):
         assert shares[start : start + 3] == sorted(shares[start : start + 3], reverse=True)
 
 
-def test_what_is_missing_is_said_with_its_reason(found: Diagnosis) -> None:
+def test_what_is_missing_is_said_with_its_reason(diagnosis: Diagnosis) -> None:
     attrs = {"prompt_noun": "text", "no_heads": "no factors", "no_reading": "no head"}
     table = directions().drop_vars(["written_by_head", "token_id", "token_text"]).assign_attrs(attrs)
-    given = section(replace(found, directions=table, sources=Refused("no factors")))
+    given = section(replace(diagnosis, directions=table, sources=Refused("no factors")))
     assert given is not None
     assert given.notes == (
         "Heads are not shown: no factors.", "The directions are not read as vocabulary entries: no head.",
     )  # fmt: skip
     assert len(given.tables) == 1
     assert len(given.variants) == 2
-    few = section(replace(found, directions=Refused("one text")))
+    few = section(replace(diagnosis, directions=Refused("one text")))
     assert few is not None
     assert few.sentences == ("Shared directions were not measured: one text.",)
     for absent in (None, Refused("it was not requested")):
-        assert section(replace(found, directions=absent)) is None
+        assert section(replace(diagnosis, directions=absent)) is None
 
 
-def test_a_direction_to_which_no_attention_adds_has_no_sources(found: Diagnosis) -> None:
-    given = section(replace(found, sources=sources().assign(added=-sources().added)))
+def test_a_direction_to_which_no_attention_adds_has_no_sources(diagnosis: Diagnosis) -> None:
+    given = section(replace(diagnosis, sources=sources().assign(added=-sources().added)))
     assert given is not None
     assert [variant.drawn is None for variant in given.variants] == [False, False, True, True]

@@ -18,7 +18,7 @@ from tokendynamics.results import Refused
 
 
 @pytest.fixture(scope="module")
-def found() -> Diagnosis:
+def diagnosis() -> Diagnosis:
     return synthetic(layers=3, heads=2)
 
 
@@ -27,8 +27,8 @@ def _with_table(result: Diagnosis, **changes: Any) -> Diagnosis:
     return replace(result, levers=replace(result.levers, table=result.levers.table.assign(changes)))
 
 
-def test_the_trials_stand_in_a_table_with_their_intervals(found: Diagnosis) -> None:
-    (table,) = section(found).tables
+def test_the_trials_stand_in_a_table_with_their_intervals(diagnosis: Diagnosis) -> None:
+    (table,) = section(diagnosis).tables
     first, second = ([cell.text for cell in row] for row in table.rows)
     assert first == [
         "feed-forward part, layer 2", "0.5", "−0.123", "−0.200", "−0.050", "+0.062", "+0.010", "+0.115", "yes",
@@ -41,33 +41,33 @@ def test_the_trials_stand_in_a_table_with_their_intervals(found: Diagnosis) -> N
     assert table.rows[0][2].value == -0.1234  # the file has every digit
 
 
-def test_the_largest_derivative_is_named_where_it_is(found: Diagnosis) -> None:
+def test_the_largest_derivative_is_named_where_it_is(diagnosis: Diagnosis) -> None:
     values = np.array([[0.1, 0.2], [0.05, -0.4], [0.7, 0.0]])
-    kappa, _ = section(_with_table(found, consensus_sensitivity=(("layer", "component"), values))).variants
+    kappa, _ = section(_with_table(diagnosis, consensus_sensitivity=(("layer", "component"), values))).variants
     assert "∂κ/∂α is largest for the attention of layer 3 (0.7)" in kappa.svg
     assert "smallest for the feed-forward part of layer 2 (−0.4)" in kappa.svg
     assert [[cell.value for cell in row] for row in kappa.table.rows] == [[1, 0.1, 0.2], [2, 0.05, -0.4], [3, 0.7, 0.0]]
 
 
-def test_a_part_that_is_not_there_is_undefined_in_the_table(found: Diagnosis) -> None:
+def test_a_part_that_is_not_there_is_undefined_in_the_table(diagnosis: Diagnosis) -> None:
     values = np.array([[0.1, np.nan], [0.05, -0.4], [0.7, 0.0]])
-    kappa, _ = section(_with_table(found, consensus_sensitivity=(("layer", "component"), values))).variants
+    kappa, _ = section(_with_table(diagnosis, consensus_sensitivity=(("layer", "component"), values))).variants
     assert [cell.text for cell in kappa.table.rows[0]] == ["1", "0.10", "undefined"]
 
 
-def test_a_network_without_loss_shows_none(found: Diagnosis) -> None:
+def test_a_network_without_loss_shows_none(diagnosis: Diagnosis) -> None:
     nowhere = (("layer", "component"), np.full((3, 2), np.nan))
-    _, loss = section(_with_table(found, loss_sensitivity=nowhere)).variants
+    _, loss = section(_with_table(diagnosis, loss_sensitivity=nowhere)).variants
     assert not loss.svg
     assert "no head that predicts the next token was found" in loss.caption
-    _, loss = section(found).variants
+    _, loss = section(diagnosis).variants
     assert loss.svg
     assert "no head" not in loss.caption
 
 
 @pytest.mark.slow
-def test_what_the_named_lever_changes_stands_beside_the_network_as_it_is(found: Diagnosis) -> None:
-    assert isinstance(found.levers, Levers)
+def test_what_the_named_lever_changes_stands_beside_the_network_as_it_is(diagnosis: Diagnosis) -> None:
+    assert isinstance(diagnosis.levers, Levers)
     grid, layers, sites = ("layer", "site"), [0, 1, 2, 3], ["attention", "feed_forward", "final_norm"]
     deep = np.arange(4.0)[:, None] * np.ones(3)
     variables: dict[str, Any] = {}
@@ -85,7 +85,7 @@ def test_what_the_named_lever_changes_stands_beside_the_network_as_it_is(found: 
         "layer": layers, "site": sites, "share": ["common", "prompt", "own"], "model": ["as it is", "changed"]
     }  # fmt: skip
     effect = xr.Dataset(variables, coords=coords, attrs={"changes": f"layer 2 feed_forward × 0.5 {HOSTILE}"})
-    of_two = replace(found, levers=replace(found.levers, where=2, best=0, effect=effect))
+    of_two = replace(diagnosis, levers=replace(diagnosis.levers, where=2, best=0, effect=effect))
     _, table = section(of_two).tables
     rows = {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
     assert "after layer 2" in table.caption
@@ -95,11 +95,11 @@ def test_what_the_named_lever_changes_stands_beside_the_network_as_it_is(found: 
     assert HOSTILE not in page_of(of_two)
 
 
-def test_without_a_candidate_no_table_of_trials_is_shown(found: Diagnosis) -> None:
-    assert isinstance(found.levers, Levers)
-    none = replace(found, levers=replace(found.levers, table=found.levers.table.isel(candidate=[])))
+def test_without_a_candidate_no_table_of_trials_is_shown(diagnosis: Diagnosis) -> None:
+    assert isinstance(diagnosis.levers, Levers)
+    none = replace(diagnosis, levers=replace(diagnosis.levers, table=diagnosis.levers.table.isel(candidate=[])))
     assert not section(none).tables
-    assert section(found).tables
+    assert section(diagnosis).tables
 
 
 @pytest.mark.parametrize(
@@ -109,26 +109,28 @@ def test_without_a_candidate_no_table_of_trials_is_shown(found: Diagnosis) -> No
         ("anisotropic", "does not measure the common direction"),
     ],
 )
-def test_what_consensus_does_not_measure_is_not_said_to_need_nothing(found: Diagnosis, state: str, words: str) -> None:
-    assert words not in section(found).sentences[0]
-    other = replace(found, verdict=replace(found.verdict, state=state))  # type: ignore[arg-type]
+def test_what_consensus_does_not_measure_is_not_said_to_need_nothing(
+    diagnosis: Diagnosis, state: str, words: str
+) -> None:
+    assert words not in section(diagnosis).sentences[0]
+    other = replace(diagnosis, verdict=replace(diagnosis.verdict, state=state))  # type: ignore[arg-type]
     assert words in section(other).sentences[0]
 
 
-def test_a_refusal_stands_where_the_answer_would(found: Diagnosis) -> None:
-    refused = replace(found, levers=Refused(f"too few {HOSTILE}"))
+def test_a_refusal_stands_where_the_answer_would(diagnosis: Diagnosis) -> None:
+    refused = replace(diagnosis, levers=Refused(f"too few {HOSTILE}"))
     assert section(refused) == Section("levers", "What can you try?", (f"Nothing was tried: too few {HOSTILE}.",))
 
 
-def test_columns_of_an_unknown_loss_are_left_out(found: Diagnosis) -> None:
-    assert isinstance(found.levers, Levers)
-    unknown = {name: found.levers.table[name] * np.nan for name in ("loss_change", "loss_interval")}
-    (table,) = section(_with_table(found, **unknown)).tables
+def test_columns_of_an_unknown_loss_are_left_out(diagnosis: Diagnosis) -> None:
+    assert isinstance(diagnosis.levers, Levers)
+    unknown = {name: diagnosis.levers.table[name] * np.nan for name in ("loss_change", "loss_interval")}
+    (table,) = section(_with_table(diagnosis, **unknown)).tables
     assert table.columns == ("Part turned down", "α", "Change of κ", "from", "to", "κ falls")
     assert [cell.text for cell in table.rows[0]] == [
         "feed-forward part, layer 2", "0.5", "−0.123", "−0.200", "−0.050", "yes",
     ]  # fmt: skip
     assert table.caption == "Effect of turning one part down on κ, with 95 % confidence intervals over prompts"
-    known = section(found).tables[0]
+    known = section(diagnosis).tables[0]
     assert "Change of loss" in known.columns
     assert known.caption.startswith("Effect of turning one part down on κ and on the loss in nats, with 95 %")

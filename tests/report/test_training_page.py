@@ -166,7 +166,7 @@ def test_runs_that_did_not_finish_are_counted_and_listed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("claim", "told"),
+    ("claim", "wanted_words"),
     [
         (("divergence", "baseline", None), "divergence is better than baseline: holds"),
         (("baseline", "divergence", None), "baseline is better than divergence: does not hold"),
@@ -177,12 +177,12 @@ def test_runs_that_did_not_finish_are_counted_and_listed() -> None:
         ),
     ],
 )
-def test_a_claim_has_its_verdict(claim: tuple[str, str, float | None], told: str) -> None:
+def test_a_claim_has_its_verdict(claim: tuple[str, str, float | None], wanted_words: str) -> None:
     values = {"baseline": BASE, "divergence": beside(*LOWER), "noisy": beside(*NOISE)}
     alone = planted_study(values, claims=[claim])
-    assert sum(sentence.startswith(f"Claim: {told}") for sentence in alone.findings) == 1
+    assert sum(sentence.startswith(f"Claim: {wanted_words}") for sentence in alone.findings) == 1
     ((first, verdict, *_),) = texts(claims_table(alone))
-    assert f"{first}: {verdict}" == told
+    assert f"{first}: {verdict}" == wanted_words
     both = planted_study(values, claims=[claim, ("noisy", "divergence", None)])
     assert sum(sentence.startswith("Claim: ") for sentence in both.findings) == 2
     assert not any("laim" in sentence for sentence in planted_study(values).findings)
@@ -340,16 +340,16 @@ def test_a_run_that_broke_off_names_the_likely_causes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("losses", "told"),
+    ("losses", "wanted_words"),
     [
         ((3.0, 2.5, 2.0), "The validation loss is lowest at the last evaluation: 2 nats."),
         ((3.0, 2.0, 2.5), "The validation loss was lowest at step 200 (2 nats) and rose to 2.5 at step 300."),
         ((3.0, 2.0, None), "The validation loss is lowest at the last evaluation: 2 nats."),
     ],
 )
-def test_whether_the_loss_was_lowest_at_the_end(losses: tuple[float | None, ...], told: str) -> None:
+def test_whether_the_loss_was_lowest_at_the_end(losses: tuple[float | None, ...], wanted_words: str) -> None:
     validation = [{"step": 100 * place, "loss": loss} for place, loss in enumerate(losses, start=1)]
-    assert told in run_words.findings(planted_record(validation=tuple(validation)))
+    assert wanted_words in run_words.findings(planted_record(validation=tuple(validation)))
 
 
 @pytest.mark.parametrize(("loss", "word"), [(1.9, "lower than"), (2.5, "higher than"), (2.13, "the same as")])

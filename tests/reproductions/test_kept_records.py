@@ -121,18 +121,18 @@ def test_a_record_is_read_back_to_the_last_digit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours", "verdict", "written"), [(math.inf, "yes", "inf"), (-math.inf, "no", "-inf"), (math.nan, "no", None)]
+    ("actual", "verdict", "written"), [(math.inf, "yes", "inf"), (-math.inf, "no", "-inf"), (math.nan, "no", None)]
 )
 def test_a_number_that_is_not_finite_keeps_its_verdict(
-    ours: float, verdict: str, written: object, tmp_path: Path
+    actual: float, verdict: str, written: object, tmp_path: Path
 ) -> None:
     # Such as the ratio of losses of which one stopped being finite.
-    record = replace(example(), quantities=(Quantity("ratio", 1.0, ours, 0.0, "≥"),))
+    record = replace(example(), quantities=(Quantity("ratio", 1.0, actual, 0.0, "≥"),))
     store_record("positional-fig1", record, tmp_path)
     row = json.loads((tmp_path / "positional-fig1.json").read_text(encoding="utf-8"))["quantities"][0]
     assert (row["ours"], row["verdict"]) == (written, verdict)
     back = stored_records(tmp_path)["positional-fig1"].quantities[0]
-    assert repr(back.ours) == repr(ours)
+    assert repr(back.ours) == repr(actual)
     assert back.verdict == verdict
 
 

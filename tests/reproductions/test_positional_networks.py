@@ -349,7 +349,7 @@ def grouped(start: float, end: float, count: int = 3, largest: float = 0.5) -> f
 
 
 @pytest.mark.parametrize(
-    ("found", "words", "verdicts"),
+    ("measured", "words", "verdicts"),
     [
         (grouped(0.3, 0.6), "so / so, clear groups in 6 of 6 texts", ["yes", "yes"]),
         (grouped(0.5, 0.3, 1), "so / not so, clear groups in 0 of 6 texts", ["yes", "no"]),
@@ -358,12 +358,12 @@ def grouped(start: float, end: float, count: int = 3, largest: float = 0.5) -> f
     ],
 )
 def test_figure_8_says_whether_groups_are_clearer_than_chance(
-    found: fig8.Grouped, words: str, verdicts: list[str]
+    measured: fig8.Grouped, words: str, verdicts: list[str]
 ) -> None:
-    assert f"net full: {words}" in fig8.said({"net": {"full": found}})
-    rows = fig8.compared("net, full", found, claimed=True)
+    assert f"net full: {words}" in fig8.said({"net": {"full": measured}})
+    rows = fig8.compared("net, full", measured, claimed=True)
     assert [row.verdict for row in rows][:2] == verdicts
-    assert {row.verdict for row in fig8.compared("net", found, claimed=False)} == {"measured"}
+    assert {row.verdict for row in fig8.compared("net", measured, claimed=False)} == {"measured"}
 
 
 def test_a_few_tokens_apart_from_all_others_are_said_to_be_that() -> None:
@@ -524,10 +524,10 @@ def test_scaled_states_of_smollm2_grow_as_plain_ones_do_in_double_precision() ->
     np.testing.assert_allclose(scaled.norm[:, 1:], plain.detach().numpy(), rtol=0.02)
 
 
-@pytest.mark.parametrize(("growth", "told"), [(math.log(2.1), True), (math.log(1.9), False)])
-def test_growth_that_does_not_double_over_all_layers_is_no_exponential(growth: float, told: bool) -> None:
+@pytest.mark.parametrize(("growth", "message"), [(math.log(2.1), True), (math.log(1.9), False)])
+def test_growth_that_does_not_double_over_all_layers_is_no_exponential(growth: float, message: bool) -> None:
     # Over three of the four layers neither doubles.
     layers = np.arange(5) / 4
     curves = np.array([growth * layers**bend for bend in (0.9, 1.0, 1.1)])
     straighter = fig10.exponential("x", curves)[2]
-    assert (not straighter.unsettled.startswith("it grows by a factor of")) is told
+    assert (not straighter.unsettled.startswith("it grows by a factor of")) is message

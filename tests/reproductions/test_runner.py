@@ -21,7 +21,7 @@ from tokendynamics.numerics import CheckpointError
 
 
 @pytest.mark.parametrize(
-    ("relation", "ours", "ok"),
+    ("relation", "actual", "ok"),
     [
         ("=", 1.05, True),
         ("=", 0.85, False),
@@ -35,8 +35,8 @@ from tokendynamics.numerics import CheckpointError
         ("≤", math.nan, False),
     ],
 )
-def test_a_quantity_holds_within_its_tolerance_and_never_for_nan(relation: Relation, ours: float, ok: bool):
-    assert Quantity("x", 1.0, ours, 0.1, relation).ok is ok
+def test_a_quantity_holds_within_its_tolerance_and_never_for_nan(relation: Relation, actual: float, ok: bool):
+    assert Quantity("x", 1.0, actual, 0.1, relation).ok is ok
 
 
 def test_the_page_lists_what_does_not_come_out_with_its_reason():

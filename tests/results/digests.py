@@ -32,19 +32,21 @@ def of_words(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
-def of_diagnosis(found: Any) -> dict[str, Any]:
+def of_diagnosis(result: Any) -> dict[str, Any]:
     """Return everything that a diagnosis has."""
-    tables = {"audit": found.audit, "trace": found.trace, "paths": found.paths}
-    tables |= {"levers": found.levers.table, "deeper": found.deeper.table}
+    tables = {"audit": result.audit, "trace": result.trace, "paths": result.paths}
+    tables |= {"levers": result.levers.table, "deeper": result.deeper.table}
     return {
         **{name: of_table(table) for name, table in tables.items()},
-        "verdict": of_words(_of_verdict(found.verdict)),
-        "levers in words": of_words([found.levers.text, found.levers.answer, found.levers.kappa, found.levers.where]),
-        "deeper in words": of_words([found.deeper.sentences, found.deeper.refused, found.deeper.undecoded]),
-        "model": of_words(found.model),
-        "conventions": of_words([asdict(convention) for convention in found.conventions]),
-        "refused": [found.audit_refused, found.levers_refused, found.deeper_refused],
-        "manifest": of_words(found.manifest),
+        "verdict": of_words(_of_verdict(result.verdict)),
+        "levers in words": of_words(
+            [result.levers.text, result.levers.answer, result.levers.kappa, result.levers.where]
+        ),
+        "deeper in words": of_words([result.deeper.sentences, result.deeper.refused, result.deeper.undecoded]),
+        "model": of_words(result.model),
+        "conventions": of_words([asdict(convention) for convention in result.conventions]),
+        "refused": [result.audit_refused, result.levers_refused, result.deeper_refused],
+        "manifest": of_words(result.manifest),
     }
 
 
@@ -64,40 +66,40 @@ def _of_verdict(verdict: Any) -> dict[str, Any]:
     return fields
 
 
-def of_comparison(found: Any) -> dict[str, Any]:
+def of_comparison(result: Any) -> dict[str, Any]:
     """Return everything that a comparison of 0.1.0 has; it had no stored tensors, and no effects of heads."""
-    assert found.tensors is None
-    assert found.heads is None
-    tables = {"table": found.table, "difference": found.difference, "gaps": found.gaps, "weights": found.weights}
-    tables |= {f"trace {place}": trace for place, trace in enumerate(found.traces)}
+    assert result.tensors is None
+    assert result.heads is None
+    tables = {"table": result.table, "difference": result.difference, "gaps": result.gaps, "weights": result.weights}
+    tables |= {f"trace {place}": trace for place, trace in enumerate(result.traces)}
     return {
         **{name: None if table is None else of_table(table) for name, table in tables.items()},
-        "verdicts": of_words([_of_verdict(verdict) for verdict in found.verdicts]),
-        "sentences": of_words([asdict(sentence) for sentence in found.sentences]),
-        "partings": of_words([None if parting is None else _of_0_1_0(asdict(parting)) for parting in found.partings]),
-        "models": list(found.models),
-        "descriptions": of_words(found.descriptions),
-        "conventions": of_words([asdict(convention) for convention in found.conventions]),
-        "manifest": of_words(found.manifest),
+        "verdicts": of_words([_of_verdict(verdict) for verdict in result.verdicts]),
+        "sentences": of_words([asdict(sentence) for sentence in result.sentences]),
+        "partings": of_words([None if parting is None else _of_0_1_0(asdict(parting)) for parting in result.partings]),
+        "models": list(result.models),
+        "descriptions": of_words(result.descriptions),
+        "conventions": of_words([asdict(convention) for convention in result.conventions]),
+        "manifest": of_words(result.manifest),
     }
 
 
-def of_monitor(found: Any) -> dict[str, Any]:
+def of_monitor(result: Any) -> dict[str, Any]:
     """Return everything that a monitor has."""
-    return {"dataset": of_table(found.dataset), "texts": found.texts, "changes": len(found.changes)}
+    return {"dataset": of_table(result.dataset), "texts": result.texts, "changes": len(result.changes)}
 
 
-def of_run(found: Any) -> dict[str, Any]:
+def of_run(result: Any) -> dict[str, Any]:
     """Return everything that the record of a training has."""
-    return {"record": of_words(found.as_json()), "steps": found.steps, "measures": found.measures}
+    return {"record": of_words(result.as_json()), "steps": result.steps, "measures": result.measures}
 
 
-def of_learning(found: Any) -> dict[str, Any]:
+def of_learning(result: Any) -> dict[str, Any]:
     """Return everything that a learned model has."""
-    weights = {name: of_values(value.detach().numpy()) for name, value in found.parameters.items()}
-    return {"record": of_words(found.as_json()), "weights": weights}
+    weights = {name: of_values(value.detach().numpy()) for name, value in result.parameters.items()}
+    return {"record": of_words(result.as_json()), "weights": weights}
 
 
-def of_trajectory(found: Any) -> dict[str, Any]:
+def of_trajectory(result: Any) -> dict[str, Any]:
     """Return everything that a trajectory has."""
-    return {"dataset": of_table(found.dataset), "status": found.status.tolist(), "engine": found.engine}
+    return {"dataset": of_table(result.dataset), "status": result.status.tolist(), "engine": result.engine}

@@ -58,10 +58,10 @@ def test_bits_per_byte_are_the_mean_over_all_foretold_bytes(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("remainder", "rank", "own"), [(3, 0, 2), (3, 1, 1), (1, 0, 1), (2, 0, 2), (0, 0, 2), (0, 1, 2)]
+    ("remainder", "rank", "items"), [(3, 0, 2), (3, 1, 1), (1, 0, 1), (2, 0, 2), (0, 0, 2), (0, 1, 2)]
 )
 def test_items_that_only_fill_the_last_batch_of_a_process_are_in_no_loss(
-    remainder: int, rank: int, own: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    remainder: int, rank: int, items: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of two processes with two items each, where so many are left; what repeats others is at the end."""
     experiment = small(tmp_path)
@@ -75,7 +75,7 @@ def test_items_that_only_fill_the_last_batch_of_a_process_are_in_no_loss(
     batch = task.evaluation_batch([task.training[0], task.training[1]])
     kept = batch["input_ids"].clone()
     loss, *_ = trainer.prediction_step(trainer.model, batch, True)
-    wanted = [nats(trainer.model, row).mean() for row in kept[:own]]
+    wanted = [nats(trainer.model, row).mean() for row in kept[:items]]
     assert float(loss) == pytest.approx(float(torch.stack(wanted).mean().detach()), rel=1e-6)
     assert torch.equal(batch["labels"], kept)
     state.end_of_dataloader = False

@@ -144,15 +144,15 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("right", "wrong", "told"), WRONG)
-def test_what_is_wrong_is_told_with_its_line(right: str, wrong: str, told: str) -> None:
+@pytest.mark.parametrize(("right", "wrong", "message"), WRONG)
+def test_what_is_wrong_is_told_with_its_line(right: str, wrong: str, message: str) -> None:
     assert right in TUNED
-    with pytest.raises(SpecificationError, match=f"^tuned.toml {told}"):
+    with pytest.raises(SpecificationError, match=f"^tuned.toml {message}"):
         parse_plan(TUNED.replace(right, wrong, 1), "tuned.toml")
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", r"missing table \[study\]"),
         (TWO_ARMS[: TWO_ARMS.index("[arms.div")], r"line 7: arms: expected two arms or more, got baseline"),
@@ -161,13 +161,13 @@ def test_what_is_wrong_is_told_with_its_line(right: str, wrong: str, told: str) 
         (TWO_ARMS + "[study]", r"line 16"),
     ],
 )
-def test_a_file_that_lacks_a_table_or_has_another_is_refused(text: str, told: str) -> None:
-    with pytest.raises(SpecificationError, match=told):
+def test_a_file_that_lacks_a_table_or_has_another_is_refused(text: str, message: str) -> None:
+    with pytest.raises(SpecificationError, match=message):
         parse_plan(text, "wrong.toml")
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong", "told"),
+    ("right", "wrong", "message"),
     [
         ('regime = "divergence"', "model = { hidden_sizes = 3 }", r"line 11: arms.divergence.model.hidden_sizes: "),
         ('regime = "divergence"', 'model = { form = "solved" }', r"line 11: arms.divergence.model.form: .*'solved'"),
@@ -187,10 +187,10 @@ def test_a_file_that_lacks_a_table_or_has_another_is_refused(text: str, told: st
     ],
 )
 def test_what_no_network_or_task_can_be_made_of_is_told_with_its_line_before_anything_runs(
-    right: str, wrong: str, told: str, tmp_path: Path
+    right: str, wrong: str, message: str, tmp_path: Path
 ) -> None:
     plan = parse_plan(TWO_ARMS.replace(right, wrong, 1), "two.toml")
-    with pytest.raises(SpecificationError, match=f"^two.toml {told}"):
+    with pytest.raises(SpecificationError, match=f"^two.toml {message}"):
         study(plan, tmp_path / "store", "tcp://127.0.0.1:1")
     assert list(tmp_path.iterdir()) == []
 

@@ -117,7 +117,7 @@ def test_differences_that_are_all_the_same_need_no_seeds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mean", "difference", "told"),
+    ("mean", "difference", "wanted_words"),
     [
         (-0.1, None, "Claim: b is better than baseline: holds (p = "),
         (
@@ -136,9 +136,9 @@ def test_differences_that_are_all_the_same_need_no_seeds() -> None:
         ),
     ],
 )
-def test_claims_in_words(mean: float, difference: float | None, told: str) -> None:
+def test_claims_in_words(mean: float, difference: float | None, wanted_words: str) -> None:
     result = found([{"better": "b", "worse": "baseline", "difference": difference}], b=mean)
-    assert about(result, "Claim").startswith(told)
+    assert about(result, "Claim").startswith(wanted_words)
     assert ("corrected for 2 tests" in about(result, "Claim")) == (difference is not None)
 
 
