@@ -71,7 +71,7 @@ def test_words_that_only_resemble_a_phrase_are_allowed(text: str) -> None:
 
 VAGUE = {"found", "each", "own", "said", "told", "moved", "ours", "theirs", "mine"}
 MOST_VAGUE = {"diagnosis": 1, "observables": 1, "training": 1}
-"""How often a package gives a variable, an argument or a field one of these names; tests never do.
+"""How often a package gives a variable, an argument or a field one of these names; others and tests never do.
 
 The three are fields that a user reads: of shares, of the first difference of a comparison, of a change in training.
 """
