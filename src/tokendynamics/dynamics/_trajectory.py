@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.extras import require
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.observables import consensus, mean_pair_cosine, norms, pairwise_distances
+from tokendynamics.provenance.checksums import CHECKSUM, changed_content
 from tokendynamics.provenance.stores import opened, read_store
 from tokendynamics.provenance.swap import NEW, put, recover, staging
 from tokendynamics.provenance.whole import full_disk_as_storage_error, settle_results
@@ -133,7 +135,7 @@ class Trajectory(Result):
         except (KeyError, ValueError, TypeError, AttributeError, IndexError, RuntimeError) as error:
             reason = f"no {error}" if isinstance(error, KeyError) else error
             raise ArgumentValueError(expected("path", "a saved trajectory", f"{path} ({reason})")) from error
-        trajectory_files.check_content(dataset, "path")
+        check_content(dataset, "path")
         return trajectory
 
     @property
@@ -241,6 +243,7 @@ def write_dataset(dataset: xr.Dataset, path: str | Path, *, overwrite: bool = Fa
     if foreign is not None:
         wanted = "a new name, or a saved trajectory and nothing else to replace"
         raise ArgumentValueError(expected("path", wanted, str(foreign), "overwrite=True replaces it"))
+    dataset = dataset.assign_attrs({CHECKSUM: _content(dataset)})
     with full_disk_as_storage_error(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         with staging(target) as root:
@@ -252,6 +255,40 @@ def write_dataset(dataset: xr.Dataset, path: str | Path, *, overwrite: bool = Fa
                 dataset.to_zarr(new, mode="w", zarr_format=2, consolidated=False)
             put(root, target)
     return Path(path)
+
+
+def check_content(dataset: xr.Dataset, argument: str) -> None:
+    """Refuse a trajectory whose numbers or words are not those that were saved: a damaged store may be readable.
+
+    Args:
+        dataset: As it was read.
+        argument: What an error calls it.
+
+    Raises:
+        ArgumentValueError: They are others. Trajectories of earlier versions have no checksum.
+    """
+    saved = dataset.attrs.get(CHECKSUM)
+    if saved is not None and saved != _content(dataset):
+        raise changed_content(argument)
+
+
+def _content(dataset: xr.Dataset) -> str:
+    """Return the SHA-256 of all variables and attributes, the same in both formats."""
+    content = sha256()
+    for name in sorted(map(str, dataset.variables)):
+        variable = dataset.variables[name]
+        values = variable.values
+        if values.dtype.kind in "OUST":
+            data = json.dumps([str(word) for word in values.reshape(-1)]).encode()
+        else:
+            values = values.astype(np.uint8) if values.dtype.kind == "b" else values
+            # NaN has many bit patterns, and readers put one of them for all.
+            values = np.where(np.isnan(values), np.nan, values) if values.dtype.kind == "f" else values
+            data = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("<"))).tobytes()
+        content.update(f"{name} {variable.dims} {variable.shape} {len(data)} ".encode() + data)
+    attributes = {str(name): value for name, value in dataset.attrs.items() if name != CHECKSUM}
+    content.update(json.dumps(attributes, sort_keys=True, default=str).encode())
+    return content.hexdigest()
 
 
 def read_dataset(path: str | Path) -> xr.Dataset:
