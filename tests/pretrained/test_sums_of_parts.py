@@ -118,6 +118,10 @@ class Block(nn.Module):
                 x = x + attn(self.n1(x))
                 x = x + self.conv(self.n3(x))
                 return x + 0.5 * ff(self.n2(x))
+            case "norm behind a convolution":
+                x = x + attn(self.n1(x))
+                x = x + self.n3(self.conv(x))
+                return x + ff(self.n2(x))
             case "adapter of a part":
                 a = attn(self.n1(x))
                 x = x + a + self.conv.down(a)
@@ -250,6 +254,10 @@ def test_a_gate_is_an_edit_of_the_weights(form: str, part: str, gate: float) -> 
     ("form", "words"),
     [
         ("conformer", "it adds the outputs of 4 modules (ff0, attn, conv, ff), of which conv may act on other tokens"),
+        (
+            "norm behind a convolution",
+            "it adds the outputs of 3 modules (attn, n3, ff), of which n3 may act on other tokens",
+        ),
         ("adapter of a part", "conv.down acts on|is no sum of its input and of outputs of its modules"),
         ("macaron, norms by functions", "ff0 acts on further parts of the sum, and no module reads the state after it"),
         ("gated", "is no sum of its input and of outputs of its modules, each times a factor"),

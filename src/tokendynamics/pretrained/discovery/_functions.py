@@ -183,7 +183,7 @@ class AttentionFunctions(TorchFunctionMode):
         output = self._followed(func, name, args, named) if handle is None else handle(self, func, name, args, named)
         if lost and handle is AttentionFunctions._softmax:
             _report(lost[0])
-        elif lost and isinstance(output, Tensor) and handle not in _BEGINNING and name != "linear":
+        elif lost and isinstance(output, Tensor) and handle not in _BEGINNING and (name != "linear" or output.ndim > 3):
             self._lost[output] = lost[0]
         return output
 

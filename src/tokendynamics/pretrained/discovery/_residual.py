@@ -14,7 +14,7 @@ from torch import Tensor
 from tokendynamics.pretrained.discovery._calls import ModuleCall, as_features
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._maps import Norm
-from tokendynamics.pretrained.discovery._trials import acts_on, mixing_of
+from tokendynamics.pretrained.discovery._trials import acts_on, mixes_besides
 
 _TOLERANCE = 1e-5
 """Relative misfit of a sum in float32."""
@@ -562,7 +562,7 @@ def _several_parts(inside: _Block, block: ModuleCall, projected: int, time: int 
     others = [part for part in parts if part not in attending]
     if len(attending) != 1:
         return None
-    mixing = [inside.name(call) for call, _ in others if mixing_of(call) != "none"]
+    mixing = [inside.name(call) for call, _ in others if mixes_besides(block, attending[0][0].name, call.name)]
     if mixing:
         names = ", ".join(inside.name(call) for call, _ in parts)
         raise LayoutNotFoundError(

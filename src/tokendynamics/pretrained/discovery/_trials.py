@@ -124,6 +124,40 @@ def acts_on(block: ModuleCall, source: str, target: str) -> bool | None:
     return _differ(given[1], given[0])
 
 
+def mixes_besides(block: ModuleCall, attention: str, target: str) -> bool:
+    """Tell whether a module inside a block acts on other tokens although the attention gives what it gave before.
+
+    What leads to the module counts, such as a convolution before a norm.
+
+    Args:
+        block: Its call, which is repeated with its first and its last token changed.
+        attention: Name of the module that gives the attention's part.
+        target: Name of the other module. True where the block cannot be run by itself.
+    """
+    x, kept, given = block.x, list[Tensor](), list[Tensor]()
+    if x is None or x.ndim != 3 or x.shape[1] < 2:
+        return True
+    prefix = f"{block.name}." if block.name else ""
+
+    def hold(states: Tensor) -> Tensor | None:
+        if kept:
+            return kept[0]
+        kept.append(states.clone())
+        return None
+
+    several = [x, x.clone(), x.clone()]
+    for states, token in zip(several[1:], (0, -1), strict=True):
+        states[:, token] = x[:, token].roll(1, dims=-1) + x.std()
+    with Hooks() as hooks:
+        for name, act in ((attention, hold), (target, lambda states: given.append(states.clone()))):
+            hooks.after(block.module.get_submodule(name.removeprefix(prefix)), act)
+        outputs = _outputs(block, several)
+    if outputs is None or len(given) != len(several) or any(states.shape != x.shape for states in given):
+        return True
+    usual, first, last = given
+    return _differ(first[:, 1:], usual[:, 1:]) or _differ(last[:, :-1], usual[:, :-1])
+
+
 def keys_of_another_sequence(block: ModuleCall) -> bool:
     """Tell whether the keys of a block's attention stay as they are when its states are others.
 
