@@ -119,3 +119,19 @@ def test_patterns_that_do_not_fit_are_refused_before_the_pass(monkeypatch: pytes
     assert "pattern" not in td.attention_seen(live, [IDS])
     monkeypatch.setattr(memory, "free_memory", lambda: needed)
     assert td.attention_seen(live, [IDS], patterns=True).pattern.nbytes == needed
+
+
+def test_weights_over_chunks_of_a_long_text_are_refused() -> None:
+    from transformers import ReformerConfig, ReformerModel
+
+    torch.manual_seed(0)
+    config = ReformerConfig(
+        hidden_size=24, num_attention_heads=2, attention_head_size=12, feed_forward_size=32, vocab_size=60,
+        attn_layers=["local", "local"], local_attn_chunk_length=8, axial_pos_embds=False, max_position_embeddings=64,
+    )  # fmt: skip
+    ckpt = td.load(ReformerModel(config).eval())
+    short, long = ([torch.arange(start, start + count) for start in (1, 9)] for count in (7, 32))
+    assert td.attention_seen(ckpt, short, patterns=True).pattern.shape == (2, 2, 2, 7, 7)
+    with pytest.raises(CheckpointError, match="an attention over all tokens of a prompt, got groups of 8 tokens"):
+        td.attention_seen(ckpt, long)
+    assert bool(td.trace(ckpt, long).attention_received.isnull().all())

@@ -119,6 +119,8 @@ def _of_prompt(ckpt: Checkpoint, given: Prepared, patterns: bool) -> dict[str, A
     attending = ckpt.layout.attending
 
     def watch(call: AttentionCall) -> None:
+        if len(measures) < len(attending):
+            _check_whole(ckpt, attending[len(measures)], call)
         shape = (call.query.shape[1], call.query.shape[2], call.key.shape[2])
         sums = _Sums(*shape)
         if patterns and (not whole or whole[0].shape[1] < shape[0]):
@@ -156,6 +158,14 @@ def _of_prompt(ckpt: Checkpoint, given: Prepared, patterns: bool) -> dict[str, A
         name: _by_layer([of_layer[name] for of_layer in measures], attending, facts.layers) for name in measures[0]
     }
     return measured | {"tokens": tokens} | ({"pattern": whole[0]} if whole else {})
+
+
+def _check_whole(ckpt: Checkpoint, layer: int, call: AttentionCall) -> None:
+    """Refuse an attention over groups of the tokens (chunks of a long text), which stand beside inputs or heads."""
+    attention, (inputs, heads, tokens, _) = ckpt.layout.layers[layer - 1].attention, call.query.shape
+    if inputs > 1 or (attention is not None and heads != attention.heads):
+        wanted, came = "an attention over all tokens of a prompt", f"groups of {tokens} tokens in layer {layer}"
+        raise CheckpointError(expected(ckpt.name, wanted, came, "pass shorter prompts, or one channel at a time"))
 
 
 def _by_layer(values: list[np.ndarray], attending: list[int], layers: int) -> np.ndarray:

@@ -90,11 +90,14 @@ class Tracer:
         return self._parts(target, self.calls, what, first_token)
 
     def is_shifted(self, target: Tensor) -> bool:
-        """Return whether the first token's columns are those of modules plus what is the same for all inputs."""
-        first = target[:, :1] - target[:, :1].mean(dim=0)
+        """Return whether the first token's columns are those of modules but for what is the same for all inputs."""
         outputs = [(call, as_features(call.y, self.batch, self.tokens)) for call in self.calls if _holds(call.module)]
-        centred = [(call, y[:, :1] - y[:, :1].mean(dim=0)) for call, y in outputs if y is not None]
-        return bool(centred) and matched_columns(first, centred, self.tolerance)[3] <= self.tolerance
+        usable = [(call, y[:, :1]) for call, y in outputs if y is not None]
+        first = target[:, :1]
+        if not usable or matched_columns(first, usable, self.tolerance)[3] <= self.tolerance:
+            return False
+        centred = [(call, y - y.mean(dim=0)) for call, y in usable]
+        return matched_columns(first - first.mean(dim=0), centred, self.tolerance)[3] <= self.tolerance
 
     def _parts(self, target: Tensor, calls: Sequence[ModuleCall], what: str, first_token: bool) -> tuple[Part, ...]:
         usable = [(call, as_features(call.y, self.batch, self.tokens)) for call in calls]

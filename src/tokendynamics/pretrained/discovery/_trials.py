@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained.discovery._calls import Hooks, ModuleCall, Pass, states_given, with_state
@@ -162,9 +163,9 @@ def keys_of_another_sequence(block: ModuleCall) -> bool:
     """Tell whether the keys of a block's attention stay as they are when its states are others.
 
     Args:
-        block: Its call. False where it cannot be run by itself.
+        block: Its call. False where it cannot be run by itself, or gives several streams of states.
     """
-    if block.x is None:
+    if block.x is None or block.beside:  # keys of one stream stay where another one changes
         return False
     keys: list[Tensor] = []
     with watching(block.module, lambda call: keys.append(call.key.clone()), of_w=True):
@@ -187,10 +188,20 @@ def attends_by_token(block: ModuleCall) -> bool:
     inputs, tokens = x.shape[:2]
     rows = torch.arange(inputs)
     places = rows % tokens if inputs >= tokens else rows * tokens // inputs
-    changed, calls = x.clone(), list[tuple[Tensor, Tensor]]()
-    changed[rows, places] = x[rows, places].roll(1, dims=-1) + x.std()
+    calls = list[tuple[Tensor, Tensor]]()
+
+    def change(states: Tensor) -> Tensor:
+        changed = states.clone()
+        changed[rows, places] = states[rows, places].roll(1, dims=-1) + states.std()
+        return changed
+
     with watching(block.module, lambda call: calls.append((call.query.clone(), call.key.clone())), of_w=True):
-        outputs = _outputs(block, [x, changed])
+        outputs = _outputs(block, [x, change(x)])
+        if block.beside and outputs is not None:  # of several streams, each may be that of the keys
+            calls.clear()
+            positional, named = block.arguments
+            alike = tree_map(lambda value: _changed_alike(value, x, change), (positional, named))
+            outputs = [x, x] if all(_runs(block.module, given) for given in ((positional, named), alike)) else None
     if outputs is None or len(calls) != 2:
         return True
     return all(_stands_at(usual, other, places, tokens) for usual, other in zip(*calls, strict=True))
@@ -234,6 +245,19 @@ def _multiple(usual: Tensor, shorter: Tensor) -> float | None:
         return None
     multiple = float((first * other).sum() / other.square().sum().clamp_min(1e-300))
     return multiple if float((first - multiple * other).norm()) <= _OTHER_FACTOR * float(first.norm()) else None
+
+
+def _changed_alike(value: Any, x: Tensor, change: Callable[[Tensor], Tensor]) -> Any:
+    return change(value) if isinstance(value, Tensor) and value.shape == x.shape else value
+
+
+def _runs(module: nn.Module, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> bool:
+    try:
+        with torch.no_grad():
+            module(*arguments[0], **arguments[1])
+    except Exception:  # what a block of the user's own raises when it runs outside its network
+        return False
+    return True
 
 
 _OF_LARGEST = 0.5

@@ -258,7 +258,8 @@ class StateWatch(Hooks):
         places = tokens.places(pack.arguments)
         check_by_token(self.feed_forward[0])
         attention = _joined([torch.full_like(self.feed_forward[0], torch.nan), *self.attention])[:, :, places]
-        feed_forward = _joined(self.feed_forward)[:, :, places]
+        whole = _joined(self.feed_forward)
+        feed_forward, tokens_of_pass = whole[:, :, places], whole.shape[1:3]
         final = self.final[0][:, places].clone() if self.final else None
         prompts, longest = feed_forward.shape[1:3]
         if prompts != len(pack.places):
@@ -269,6 +270,8 @@ class StateWatch(Hooks):
         lengths = pack.lengths or (longest,) * len(pack.places)
         received = attention_seen.by_layer([layer.attends for layer in self._layout.layers])
         unseen = any(layer.attends and not layer.shows for layer in self._layout.layers)
+        if received is not None and received.shape[-2:] != tokens_of_pass:
+            received = None  # of groups of the tokens, as of a long text
         if unseen or (places != slice(None) and pack.lengths is None):
             received = None  # it is of other axes than tokens, or what the network put around the prompt attends too
         return PackStates(pack.places, lengths, attention, feed_forward, final, received)
