@@ -11,7 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, FunnelModel
 
 import tokendynamics as td
-from tokendynamics.numerics import CheckpointError
+from tokendynamics.numerics import ArgumentValueError, CheckpointError
 from tokendynamics.pretrained.discovery._calls import all_states_given, states_given, with_states_given
 
 IDS = torch.tensor([7, 21, 3, 40, 55, 12, 9, 33, 4])
@@ -77,10 +77,17 @@ def test_of_two_streams_the_states_are_the_hidden_states_and_nothing_else_is_sai
         lambda: td.decode(checkpoint, IDS, [1]),
         lambda: td.logit_lens(checkpoint, IDS),
         lambda: td.what_if(checkpoint, TEXTS, {"layer 1 attention": 0.5}),
-        lambda: td.audit(checkpoint),
     ):
         with pytest.raises(CheckpointError, match="2 streams of states"):
             refused()
+    with pytest.raises(ArgumentValueError, match="adds to the states that it reads, got 2 streams of states"):
+        td.flow_of(checkpoint)
+    assert "2 streams of states" in td.audit(checkpoint).attrs["notes"]
+    for layer, weights in enumerate(checkpoint.iter_attention(), start=1):
+        module = network.reformer.encoder.layers[layer - 1].attention.self_attention
+        query, key = (part.weight.double().unflatten(0, (4, 12)).mT for part in (module.query, module.key))
+        product = weights.scale * weights.query.double() @ weights.key_per_head.double().mT
+        torch.testing.assert_close(product, query @ key.mT / 12**0.5, rtol=1e-6, atol=1e-7)
     diagnosis = td.diagnose(checkpoint, TEXTS, passes=1)
     assert "2 streams of states" in diagnosis.deeper_refused
 

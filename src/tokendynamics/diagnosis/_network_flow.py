@@ -179,6 +179,9 @@ def plain_layers(checkpoint: Checkpoint, several: Iterable[int] | None, tokens: 
     A flow has no place for what they do besides.
     """
     layers = as_layers(several, checkpoint.architecture.layers)
+    if checkpoint.layout.streams > 1:
+        wanted = "layers whose attention adds to the states that it reads"
+        raise ArgumentValueError(expected("layers", wanted, f"{checkpoint.layout.streams} streams of states"))
     kinds = [checkpoint.layout.layers[layer - 1].attention for layer in layers]
     if len({None if kind is None or kind.rotation is None else kind.rotation.frequencies for kind in kinds}) > 1:
         wanted = "layers that turn queries and keys alike, as one flow does"
