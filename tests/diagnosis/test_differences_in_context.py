@@ -181,6 +181,8 @@ def table_of(differences: np.ndarray, scales: np.ndarray | None = None, elements
     """Differences of tensors over layers, as `block_differences` returns them; by default none changes its scale."""
     values = {"difference": differences, "scale": np.ones_like(differences) if scales is None else scales}
     values["scale_error"] = differences / elements**0.5
+    values |= {"noise": differences, "noise_error": np.full_like(differences, (2 * elements) ** -0.5)}
+    values |= {"channels": np.zeros_like(differences), "size": np.ones_like(differences)}
     return xr.Dataset({f"tensor_{name}": (("layer", "tensor"), array) for name, array in values.items()})
 
 

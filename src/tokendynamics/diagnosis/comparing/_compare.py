@@ -461,8 +461,8 @@ def conventions_in(measured: Measured) -> tuple[Convention, ...]:
                 "Stored tensors",
                 "all tensors of a block compared by name, with biases and norms, as stored; one stands out from "
                 f"{factor(TIMES_OTHERS)} the median over the same tensor of the other layers plus as many deviations, "
-                f"or if its scale differs by more than noise on all weights explains, in {number(FALSE_ALARMS, 1)} of "
-                "comparisons by chance",
+                "or if its scale or its noise differs by more than noise of one size on all weights explains, in "
+                f"{number(FALSE_ALARMS, 1)} of comparisons by chance",
                 "stored tensors may differ although the network computes the same",
             ),
         ]

@@ -24,10 +24,10 @@ TIMES_OTHERS = 5.0
 many median deviations."""
 
 FALSE_ALARMS = 1e-3
-"""Share of comparisons in which noise on all weights alone makes the scale of some tensor or head stand out."""
+"""Share of comparisons in which noise on all weights alone makes some tensor or head stand out."""
 
-_WAYS = 3
-"""Ways in which a scale stands out: a tensor's from those of all tensors or of its name, a head's in its layer."""
+_WAYS = 4
+"""Ways of standing out: a tensor's scale from those of all tensors or of its name, its noise, a head's scale."""
 
 _UNLIKE = 3.0
 """Standard errors by which a scale that differs from those of all tensors also differs from those of its name."""
@@ -152,7 +152,7 @@ def from_chance(count: int) -> float:
     """Return from how many standard errors a scale stands out among a number of scales, at the rate `FALSE_ALARMS`.
 
     >>> round(from_chance(1), 2), round(from_chance(1000), 2)
-    (3.59, 5.1)
+    (3.66, 5.16)
     """
     from scipy.special import ndtri
 
