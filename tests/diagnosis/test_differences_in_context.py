@@ -275,6 +275,52 @@ def test_a_small_factor_is_located_nearly_as_often_as_the_best_test_does(element
     assert best_power(37, 144) < 0.95 < best_power(38, 144)
 
 
+def noisier(table: xr.Dataset, factor: float) -> xr.Dataset:
+    noise = table.tensor_noise.copy()
+    noise[2, 5] *= factor
+    return table.assign(tensor_noise=noise)
+
+
+@pytest.mark.parametrize(
+    ("elements", "factor", "expected"), [(4000, 1.1, [(2, 5)]), (400, 1.1, []), (400, 1.4, [(2, 5)])]
+)
+def test_more_noise_is_located_as_far_as_its_size_is_known(elements: int, factor: float, expected: list[Any]) -> None:
+    """The size of noise of n elements is known to 1/√(2n): to 0.011 and 0.035."""
+    generator = np.random.default_rng(3)
+    tables = [drawn_table(generator, elements) for _ in range(20)]
+    assert sum(standing_out(noisier(table, factor)) == expected for table in tables) >= 19
+    assert not any(standing_out(noisier(table, 1 / factor)) for table in tables)  # less noise is no damage
+
+
+def test_noise_that_varies_by_more_than_chance_locates_nothing() -> None:
+    generator = np.random.default_rng(4)
+    for _ in range(20):
+        table = drawn_table(generator, 4000)
+        varying = table.assign(
+            tensor_noise=table.tensor_noise * np.exp(0.05 * generator.standard_normal((DEPTH, NAMES)))
+        )
+        assert standing_out(noisier(varying, 1.3)) == []
+        # Noise of one absolute size is more, relatively, in the one tensor that is smaller.
+        assert (
+            standing_out(
+                noisier(table, 1.3).assign(tensor_size=noisier(table, 1 / 1.3).tensor_noise / table.tensor_noise)
+            )
+            == []
+        )
+
+
+def test_factors_of_a_gain_that_its_reader_undoes_are_no_noise() -> None:
+    """The gain is a vector, NaN in ``tensor_channels``; the matrix in which its factors show is 1."""
+    table = noisier(drawn_table(np.random.default_rng(5), 4000), 1.5)
+    channels = table.tensor_channels.copy()
+    channels[:, 5] = np.nan
+    assert standing_out(table.assign(tensor_channels=channels)) == [(2, 5)]
+    channels[2, 7] = 1.0
+    assert standing_out(table.assign(tensor_channels=channels)) == []
+    channels[2, 7], channels[1, 7] = 0.0, 1.0  # of another layer
+    assert standing_out(table.assign(tensor_channels=channels)) == [(2, 5)]
+
+
 def test_names_with_a_scale_of_their_own_are_compared_among_themselves() -> None:
     """As after weight decay of matrices alone: it is no damage, and hides none."""
     generator, decayed = np.random.default_rng(2), np.where(np.arange(NAMES) < 6, 0.99, 1.0)
