@@ -278,7 +278,9 @@ def _content(dataset: xr.Dataset) -> str:
     for name in sorted(map(str, dataset.variables)):
         variable = dataset.variables[name]
         values = variable.values
-        if values.dtype.kind in "OUST":
+        if not values.size:  # words that are none may come back as none of numbers
+            data = b""
+        elif values.dtype.kind in "OUST":
             data = json.dumps([str(word) for word in values.reshape(-1)]).encode()
         else:
             values = values.astype(np.uint8) if values.dtype.kind == "b" else values
