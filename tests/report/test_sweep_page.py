@@ -194,4 +194,4 @@ def test_shares_are_written_with_the_digits_that_they_have() -> None:
 def test_no_line_ends_between_a_number_and_its_unit(tmp_path: Path) -> None:
     path = report(swept(np.full((1, 20), ZERO), scale=[1.0]), tmp_path / "page.html")
     (first, *_) = findings(path.read_text(encoding="utf-8"))
-    assert first == f"All 20 systems ended as “zero” (95\u00a0% CI {100 * wilson(20, 20)[0]:.0f}\u00a0% or more)."
+    assert first == f"All 20 systems ended as “zero” (95\u00a0% CI\u00a0{100 * wilson(20, 20)[0]:.0f}\u00a0% or more)."
