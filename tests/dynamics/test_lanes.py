@@ -149,7 +149,7 @@ def elementary(x: Array) -> tuple[Array, Array]:
 
 
 def exponents() -> Array:
-    """Where e^x is a normal number: everywhere, near nought, and on both sides of where the reduction rounds."""
+    """Where e^x is a normal number: everywhere, near zero, and on both sides of where the reduction rounds."""
     rng = np.random.default_rng(1)
     halves = (np.arange(-1021, 1022) + 0.5) * math.log(2)
     edges = np.concatenate([halves * (1 + step * EPS) for step in range(-4, 5)])

@@ -1,4 +1,4 @@
-"""Sinks that code of one's own puts beside the logits, and softmax by exponentials: seen, recomputed and named."""
+"""Attention sinks concatenated to the logits by hand, and softmax written as exponentials over their sum."""
 
 from __future__ import annotations
 

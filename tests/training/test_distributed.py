@@ -78,7 +78,7 @@ def assert_close(one: Path, other: Path) -> None:
     for name in ("model", "model-averaged"):
         actual, reference = weights(one / name), weights(other / name)
         assert actual.keys() == reference.keys()
-        for part, value in actual.items():  # a gradient near nought makes a whole step of Adam: most are not near it
+        for part, value in actual.items():  # Adam makes a full step of a gradient near zero; most gradients are larger
             assert float((value - reference[part]).abs().median()) < 1e-4
 
 

@@ -346,7 +346,7 @@ def described(curves: Sequence[Curve]) -> str:
     parts = []
     for curve in curves:
         known = [value for value in curve.values if drawable(value)]
-        ends = f"{number(known[0])} at first, {number(known[-1])} at last" if known else "none"
+        ends = f"{number(known[0])} at first, {number(known[-1])} at the end" if known else "undefined"
         parts.append(f"{curve.label}: {ends}")
     return "; ".join(parts) + "."
 

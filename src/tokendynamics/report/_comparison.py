@@ -12,7 +12,7 @@ from tokendynamics.diagnosis import Comparison
 from tokendynamics.diagnosis.comparing.words import part_named
 from tokendynamics.diagnosis.network import PART_NAMES
 from tokendynamics.figures.axes import Axis
-from tokendynamics.figures.curves import Curve, Curves, drawable, styled, table
+from tokendynamics.figures.curves import Curve, Curves, described, styled, table
 from tokendynamics.figures.figure import Figure, Section, Table, cells
 from tokendynamics.figures.maps import SignedMap, Tile
 from tokendynamics.report._page import page_of, render
@@ -56,7 +56,7 @@ def curves_figure(
         caption,
         Curves(drawn, axis, axis=_depth_axis(drawn, depth), height=HEIGHT, log=log),
         numbers,
-        description=f"{axis}. {_described(lines)} The table below holds every value.",
+        description=f"{axis}. {described(lines)} The table below holds every value.",
     )
 
 
@@ -66,15 +66,6 @@ def _depth_axis(curves: Sequence[Curve], title: str) -> Axis:
     if all(float(x).is_integer() for x in places) and max(places, default=0) > 1:
         return Axis(title, layers=(int(min(places)), int(max(places))), most=(15, 8), form="d")
     return Axis(title, most=(7, 4))
-
-
-def _described(lines: Sequence[Curve]) -> str:
-    parts = []
-    for line in lines:
-        known = [value for value in line.values if drawable(value)]
-        ends = f"{number(known[0])} at first, {number(known[-1])} at the end" if known else "undefined"
-        parts.append(f"{line.label}: {ends}.")
-    return " ".join(parts)
 
 
 def halved_section(comparison: Comparison) -> Section | None:
