@@ -79,6 +79,7 @@ def same(one: Trajectory, other: Trajectory, of_one: Any = slice(None), of_other
         np.testing.assert_array_equal(counts[of_one], other.counts[name][of_other], err_msg=name)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("kind", "method"), [*((kind, "dopri5") for kind in KINDS), ("free", "dop853")])
 def test_order_and_lane_of_a_system_change_no_bit(kind: str, method: str):
     case = Case.draw(kind)

@@ -119,6 +119,7 @@ def test_a_field_that_breaks_at_a_moderate_state_is_not_finite(engine, space):
         assert float(run_result.end_times) == pytest.approx(2.5, abs=1e-9)
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("space", [Free(), Sphere()])
 def test_logits_that_overflow_at_the_start_are_not_finite(engine, space):

@@ -293,6 +293,7 @@ def test_masks_frozen_tokens_positions_and_schedules_are_those_of_attention(sche
     assert torch.equal(run.tensor[:, :, 1], start[:, 1].unsqueeze(1).expand(-1, len(TIMES), -1))
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("scheme", SPACES)
 def test_few_tokens_in_many_dimensions_are_run_in_their_span(scheme: str) -> None:
     rng = np.random.default_rng(2)

@@ -51,6 +51,7 @@ CHOICES = [
 ]
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("choices", CHOICES, ids=lambda choices: "-".join(map(str, choices.values())))
 def test_a_round_trip_gives_the_same_logits_to_the_last_bit(choices, tmp_path):
     model = taught(made(**choices))

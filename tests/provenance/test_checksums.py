@@ -113,6 +113,7 @@ KINDS_HERE = [
 ]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("kind", KINDS_HERE)
 def test_a_damaged_result_is_refused_or_has_its_numbers(kind: str, saved: Callable[[str], Path]) -> None:
     place, read = saved(kind), KINDS[kind][1]

@@ -81,6 +81,7 @@ def within(statement: str, run: td.Trajectory) -> list[str]:
     return certificate.outcomes.tolist()
 
 
+@pytest.mark.few(32)
 @pytest.mark.parametrize("rtol", [1e-4, 1e-7, 1e-10])
 @pytest.mark.parametrize("scheme", SPACES)
 @pytest.mark.parametrize("statement", STATEMENTS)
@@ -99,6 +100,7 @@ def test_no_system_within_the_hypotheses_contradicts_a_statement(statement: str,
         assert outcomes.count("holds") >= 6
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize("engine", ["compiled", "stiff", "fixed", "layers"])
 @pytest.mark.parametrize("statement", ["norms-3", "norms-4.3-variance"])
 def test_other_engines_do_not_contradict_them_either(statement: str, engine: Any) -> None:

@@ -62,6 +62,7 @@ def test_no_drawn_system_fails(name: str) -> None:
     assert "holds" in decided
 
 
+@pytest.mark.every_value_once
 @pytest.mark.parametrize("residual", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("name", LAYERS)
 def test_no_drawn_layers_fail(name: str, residual: float) -> None:

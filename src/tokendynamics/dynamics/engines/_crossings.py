@@ -91,6 +91,8 @@ class RadiusGuard:
         passed = torch.stack([self.is_passed(left, right) for left, right in pairwise(places)])
         row, low, high = _first_parts(passed, shares)
         for _ in range(HALVINGS):
+            if len(row) == 0:
+                break
             middle = (low + high) / 2
             ends = [states(row, share).detach() for share in (low, middle, high)]
             halves = [self.is_passed(*half) for half in pairwise(ends)]
