@@ -181,7 +181,9 @@ def test_spread_tokens_need_no_remedy() -> None:
     assert tried.attrs["relative_kappa"] < 0.06
     assert bool((tried.status == "measured").all())
     assert not tried.recommended.any()
-    assert tried.attrs["summary"].startswith("No remedy is recommended because tokens of one text share little (κ′ 0.0")
+    assert tried.attrs["summary"].startswith(
+        "No remedy is recommended because tokens of one text share little beyond the embedding (κ′ 0.0"
+    )
 
 
 def test_near_one_point_a_remedy_is_recommended_at_any_cost() -> None:

@@ -23,6 +23,7 @@ from tokendynamics.diagnosis.network import (
 from tokendynamics.diagnosis.tracing.layer_states import (
     ANISOTROPIC,
     OF_ALL_TEXTS,
+    SPREAD,
     State,
     deciding_measure,
     final_norm_state,
@@ -43,7 +44,19 @@ from tokendynamics.results.tables import (
     findings_of,
     one_of,
 )
-from tokendynamics.words import Finding, estimate, fixed, in_layers, listing, number, percent, plural, sentence, share
+from tokendynamics.words import (
+    Finding,
+    digits_apart,
+    estimate,
+    fixed,
+    in_layers,
+    listing,
+    number,
+    percent,
+    plural,
+    sentence,
+    share,
+)
 
 FigureName = Literal[
     "shares", "agreement", "norms", "updates", "attention", "components", "levers", "deeper", "weights", "paths",
@@ -242,9 +255,11 @@ def _what(trace: xr.Dataset, state: State, final: State | None) -> Finding:
     after = f"Within-{noun} similarity after the last layer is {similarity}"
     cos2 = share(float(site.centred_cos2), site.centred_cos2_interval, CONFIDENCE)
     one_way = share(common, site.shares_interval.sel(share="common"), CONFIDENCE)
+    apart = kappa <= -SPREAD
+    more, beside = ("spread further", "below") if apart else ("stay spread", "close to")
     distinct = " but stay distinct" if share_own >= INDISTINCT or common < ANISOTROPIC else ""
     texts = {
-        "spread": f"The tokens stay spread. {after}, close to that of the embedding (0).",
+        "spread": f"The tokens {more}. {after}, {beside} that of the embedding (0).",
         "drawing together": f"The tokens of each {noun} draw together{distinct}. {after}; 0 is the embedding's, 1 is "
         f"one point per {noun}.",
         "consensus": f"The tokens of each {noun} end in consensus, near one direction per {noun}. {after}; 1 is one "
@@ -347,7 +362,9 @@ def _where(trace: xr.Dataset, states: tuple[State, ...], worst: Worst, further_c
         return Finding(text, "shares", numbers)
     causes = _causes(_steps(trace, worst))
     causes += f" {further_causes}" if further_causes and name in _PLAIN else ""
-    measure, where = f"{_PLAIN.get(name, name)} {fixed(value)}", _after(worst.layers, depth)
+    end = float(values[-1])
+    places = 2 if worst.state == states[-1] else digits_apart(value, end)
+    measure, where = f"{_PLAIN.get(name, name)} {fixed(value, places)}", _after(worst.layers, depth)
     if len(worst.layers) > 1:
         low, high = intervals[worst.layer]
         plateau = values[list(worst.layers)]
@@ -360,7 +377,7 @@ def _where(trace: xr.Dataset, states: tuple[State, ...], worst: Worst, further_c
         text = f"{subject} {verb} {where} ({fixed(value)}).{causes}"
     else:
         earlier = "An earlier layer is worse" if len(worst.layers) == 1 else "Earlier layers are worse"
-        text = f"{earlier}: {worst.state} {where} ({measure}; {fixed(float(values[-1]))} after the last layer).{causes}"
+        text = f"{earlier}: {worst.state} {where} ({measure}; {fixed(end, places)} after the last layer).{causes}"
     return Finding(text, "shares", numbers)
 
 
@@ -403,11 +420,12 @@ def _causes(by_part: dict[str, float]) -> str:
     chosen = sorted(order[:enough].tolist())
     named = listing([parts[place] for place in chosen])
     contributes, contribution = "contributes" if enough == 1 else "contribute", float(steps[chosen].sum())
-    undone = contribution - float(total)
-    subject = f" {named[0].upper()}{named[1:]} {contributes} {fixed(contribution, sign=True)}"
+    undone, whole = contribution - float(total), fixed(float(total), sign=True)
+    subject = f" {named[0].upper()}{named[1:]} {contributes}"
     if round(undone, 2) > 0:  # more than the whole rise is no share of it
-        return f"{subject}, of which the other parts undo {fixed(undone)}."
-    return f"{subject} of the total {fixed(float(total), sign=True)}."
+        return f"{subject} {fixed(contribution, sign=True)}, of which the other parts undo {fixed(undone)}."
+    part = fixed(contribution, sign=True) if undone <= 0 else whole
+    return f"{subject} {part} of the total {whole}."
 
 
 def _how_sure(trace: xr.Dataset, state: State) -> Finding | None:

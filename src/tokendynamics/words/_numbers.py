@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -229,13 +229,73 @@ def interval(
     ('90 % CI 0.10–0.25', '95 % CI −0.20 to 0.30', '')
     >>> interval([-0.1, 2.01], 0.9, at_least=0.0, at_most=1.0), interval([1.1, 1.3], 0.9, at_most=1.0)
     ('90 % CI 0.00–1.00', '')
+    >>> interval([0.003, 0.02], 0.9), interval([-0.003, 0.02], 0.9)
+    ('90 % CI 0.003–0.020', '90 % CI 0.00–0.02')
     """
     low, high = np.asarray(ends, dtype=float)
     if np.isnan(low) or np.isnan(high) or low > at_most or high < at_least:
         return ""
+    # A quantity that cannot be negative has no sign that its interval shows.
+    places = places if at_least >= 0 else places_beyond_zero(ends, places)
     first, last = fixed(max(low, at_least), places), fixed(min(high, at_most), places)
     dash = " to " if first.startswith("−") else "–"
     return f"{percent(confidence)} CI {first}{dash}{last}"
+
+
+_MOST_PLACES = 6
+"""Decimal places, or significant digits, at most where numbers are written so that a reader can distinguish them."""
+
+
+def places_beyond_zero(ends: Ends, places: int = 2) -> int:
+    """Return the decimal places at which an interval that excludes 0 does not seem to reach it.
+
+    Args:
+        ends: Lower and upper end.
+        places: The fewest, and the result where the interval holds 0 or six do not suffice.
+
+    >>> places_beyond_zero([0.003, 0.02]), places_beyond_zero([-0.02, -0.01]), places_beyond_zero([-0.003, 0.02])
+    (3, 2, 2)
+    """
+    low, high = np.asarray(ends, dtype=float)
+    nearest = max(low, -high)
+    if not nearest > 0:
+        return places
+    enough = range(places, max(places, _MOST_PLACES) + 1)
+    return next((more for more in enough if round(nearest, more) > 0), places)
+
+
+def digits_apart(one: float, other: float, digits: int = 2, write: Callable[[float, int], str] = fixed) -> int:
+    """Return how many digits it takes to write two numbers that differ differently.
+
+    Args:
+        one: A number.
+        other: Another one, such as a threshold that it is said not to reach.
+        digits: The fewest, and the result where six do not suffice.
+        write: `fixed`, for decimal places, or `number`, for significant digits.
+
+    >>> digits_apart(0.0612, 0.0587), digits_apart(0.3, 0.2), digits_apart(0.3, 0.3), digits_apart(9.97, 10, 2, number)
+    (3, 2, 2, 3)
+    """
+    enough = range(digits, _MOST_PLACES + 1)
+    return next((more for more in enough if write(one, more) != write(other, more)), digits)
+
+
+def places_that_add(one: float, other: float, places: int = 2) -> int:
+    """Return the decimal places at which a difference as written is that of the two numbers as written.
+
+    Args:
+        one: A number.
+        other: What is subtracted from it.
+        places: The fewest, and the result where six do not suffice.
+
+    >>> places_that_add(0.5, 0.25), places_that_add(0.0049, 0.4788)  # 0.00 less 0.48 is not −0.47
+    (2, 3)
+    """
+
+    def adds(more: int) -> bool:
+        return math.isclose(round(one, more) - round(other, more), round(one - other, more), abs_tol=0.1**more / 2)
+
+    return next((more for more in range(places, _MOST_PLACES + 1) if adds(more)), places)
 
 
 def estimate(
@@ -261,9 +321,10 @@ def estimate(
 
     >>> estimate(0.25, [0.2, 0.3], 0.9), estimate(0.04, [-0.01, 0.08], 0.9, sign=True)
     ('0.25 (90 % CI 0.20–0.30)', '+0.04 (90 % CI −0.01 to 0.08)')
-    >>> estimate(0.25, [float("nan")] * 2, 0.9)
-    '0.25'
+    >>> estimate(0.25, [float("nan")] * 2, 0.9), estimate(0.004, [0.001, 0.008], 0.9, sign=True)
+    ('0.25', '+0.004 (90 % CI 0.001–0.008)')
     """
+    places = places if at_least >= 0 else places_beyond_zero(ends, places)
     brackets = interval(ends, confidence, places=places, at_least=at_least, at_most=at_most)
     return f"{fixed(value, places, sign=sign)} ({brackets})" if brackets else fixed(value, places, sign=sign)
 

@@ -14,7 +14,20 @@ from tokendynamics.diagnosis.comparing._weights import CIRCUITS, WEIGHTS_DIFFER
 from tokendynamics.diagnosis.network import PART_NAMES, WHAT_VARIES
 from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE
 from tokendynamics.diagnosis.verdict import Verdict
-from tokendynamics.words import Finding, factor, fixed, in_layers, listing, number, percent, plural, ranges
+from tokendynamics.words import (
+    Finding,
+    factor,
+    fixed,
+    in_layers,
+    listing,
+    number,
+    percent,
+    places_beyond_zero,
+    places_that_add,
+    plural,
+    ranges,
+    signed,
+)
 from tokendynamics.words import interval as interval_of
 
 MOST_NAMED = 6
@@ -107,28 +120,32 @@ def end_finding(
     site = difference.sel(site="feed_forward").isel(layer=-1)
     gap, interval = float(site.consensus_relative), site.consensus_relative_interval.values
     states = verdicts[0].state, verdicts[1].state
+    places = 2
     if states[0] == states[1] == "undetermined":
         text = "the end states of both are undetermined."
     elif states[0] == states[1]:
         text = f"both end in the same state ({states[0]})."
     else:
-        similarities = ["κ′ undefined" if np.isnan(end) else f"κ′ {fixed(end)}" for end in ends]
+        if np.isfinite(gap) and np.isclose(gap, ends[1] - ends[0]):  # in networks of one depth
+            places = places_that_add(ends[1], ends[0])
+        similarities = ["κ′ undefined" if np.isnan(end) else f"κ′ {fixed(end, places)}" for end in ends]
         both = [f"{name} in “{state}” ({end})" for name, state, end in zip(names, states, similarities, strict=True)]
         text = f"the end states differ, {both[0]} and {both[1]}."
     values = {"states": list(states), "consensus_relative_difference": gap, "interval": interval.tolist()}
-    return Finding(f"{names[1]} vs {names[0]}: {text} {_gap(gap, interval, noun)}", "shares", values)
+    return Finding(f"{names[1]} vs {names[0]}: {text} {_gap(gap, interval, noun, places)}", "shares", values)
 
 
-def _gap(gap: float, interval: np.ndarray, noun: str) -> str:
+def _gap(gap: float, interval: np.ndarray, noun: str, places: int) -> str:
     subject = f"within-{noun} similarity κ′"
     if np.isnan(gap):
         return f"The difference in {subject} is undefined because κ′ is not defined in both."
     if gap == 0 and (np.isnan(interval).any() or not interval.any()):
         return f"{subject.capitalize()} is identical."
-    difference = fixed(gap, sign=True)
     if np.isnan(interval).any():
+        difference = signed(gap, 2) if round(gap, places) == 0 else fixed(gap, places, sign=True)
         return f"The difference in {subject} is {difference}; there are too few {noun}s for a confidence interval."
-    difference = f"{difference}, {interval_of(interval, CONFIDENCE)}"
+    places = places_beyond_zero(interval, places)
+    difference = f"{fixed(gap, places, sign=True)}, {interval_of(interval, CONFIDENCE, places=places)}"
     if interval[0] <= 0 <= interval[1]:
         return f"The difference in {subject} ({difference}) is not significant."
     return f"The difference in {subject} ({difference}) is significant."

@@ -16,7 +16,7 @@ import xarray as xr
 from tokendynamics.diagnosis.deepening.repeated_passes import COLLAPSED, THERE_ARE_NONE
 from tokendynamics.numerics.decline import DeclineEstimate
 from tokendynamics.results.result import Readable
-from tokendynamics.words import Convention, count, fixed, is_share, listing, number, percent, plural
+from tokendynamics.words import Convention, count, digits_apart, fixed, is_share, listing, number, percent, plural
 
 DECODED = (1, 2, 5, 10, 20, 50, 100)
 """Passes after which the text is decoded; a text that degrades has done so by the last."""
@@ -125,7 +125,7 @@ def _of_consensus(row: xr.Dataset, resolution: float) -> str:
         return "nothing is measured because tokens have no directions before the first pass."
     if last == 0:
         return f"E is {number(float(values[0]), 2)} at the embedding and undefined after every pass."
-    start, end = (number(float(values[place]), 2) for place in (0, last))
+    start, end = (_beside(float(values[place]), COLLAPSED) for place in (0, last))
     half, reached = (
         DeclineEstimate(*map(float, row[f"median_{name}"].values)) for name in ("half_life", "collapse_pass")
     )
@@ -157,6 +157,11 @@ def _of_consensus(row: xr.Dataset, resolution: float) -> str:
         f"E falls from {start} to {end} in {count(last)} passes and has not reached {COLLAPSED:g}; {half_life}. "
         f"At this rate it is reached at about pass {_passes(reached.value)} ({_between(reached)})."
     )
+
+
+def _beside(value: float, threshold: float) -> str:
+    """Write a number with as many digits as distinguish it from a threshold that it is beside."""
+    return number(value, digits_apart(value, threshold, 2, number))
 
 
 def _in_how_many(row: xr.Dataset, last: int) -> str:
@@ -254,10 +259,11 @@ def _of_the_text(row: xr.Dataset) -> str:
     if not len(shares):
         return "No text can be decoded."
     first, last = float(shares[0]), float(shares[-1])
-    distinct = f"{percent(first)} of its tokens are different after pass {steps[0]}"
+    shown = [percent(share, digits_apart(share, REPETITIVE, 2, percent)) for share in (first, last)]
+    distinct = f"{shown[0]} of its tokens are different after pass {steps[0]}"
     if len(shares) == 1:
         return f"The decoded text is {'' if first < REPETITIVE else 'not '}repetitive: {distinct}."
-    distinct += f", {percent(last)} after pass {steps[-1]}"
+    distinct += f", {shown[1]} after pass {steps[-1]}"
     if first < REPETITIVE:
         later = "" if last < REPETITIVE else ", but not at the end"
         return f"The decoded text is repetitive from the start{later}: {distinct}."

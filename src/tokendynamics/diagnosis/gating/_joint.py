@@ -285,7 +285,8 @@ def _words(
         subject = "One change lowers" if reported == 1 else f"{reported} changes together lower"
         from_to = f"from {fixed(kappa.value)} to {fixed(kappa.value + step.kappa.value)}"
         effect = f"κ changes by {step.kappa.as_change}, the loss by {step.cost.as_change}{unit}."
-        further = " No further change lowers it significantly within the budget." if reported < len(steps) else ""
+        limit = "" if search.much else " within the budget"
+        further = f" No further change lowers it significantly{limit}." if reported < len(steps) else ""
         return f"{subject} {similarity} {from_to}: {names}. {effect}{further} {tried}"
     best = f"The best single change tried, {names}, changes it by {step.kappa.as_change}"
     if math.isnan(step.cost.value):

@@ -243,7 +243,10 @@ def _summary(tried: Sequence[_Tried], advised: Sequence[bool], trials: Trials, c
     lowering = [trial for trial in measured if trial.kappa.high < 0]
     if not relative.value >= LITTLE:
         small = estimate(relative.value, (relative.low, relative.high), CONFIDENCE)
-        words = f"No remedy is recommended because tokens of one {halves.noun} share little (κ′ {small})."
+        words = (
+            f"No remedy is recommended because tokens of one {halves.noun} share little beyond the embedding (κ′ "
+            f"{small})."
+        )
     elif not lowering:
         words = f"No remedy tried lowers {similarity} significantly."
     elif all(math.isnan(trial.cost.value) for trial in lowering):

@@ -229,7 +229,8 @@ class LeverWords:
             words = f"{self._contributors(answer)} {similarity}. {self._strongest(best)}{self._what_else(answer)}"
         elif self.relative.value < LITTLE:
             relative = f"relative to the embedding κ′ is {_plain(self.relative)}"
-            words = f"{_NOTHING_NEEDED}{similarity}; {relative}, so tokens of one {self.halves.noun} share little."
+            beyond = f"so tokens of one {self.halves.noun} share little beyond that"
+            words = f"{_NOTHING_NEEDED}{similarity}; {relative}, {beyond}."
         else:
             words = f"{_NOTHING_NEEDED}{similarity}. {self._strongest(best)}"
         return f"{words} {self._measured_on()}"

@@ -11,7 +11,19 @@ from tokendynamics.diagnosis.network import joins_there, part_of_layer, parts_th
 from tokendynamics.diagnosis.tracing.layer_states import COLLAPSES, CONSENSUS, State
 from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE
 from tokendynamics.diagnosis.tracing.prompts import noun_in, token_finding
-from tokendynamics.words import Finding, estimate, factor, fixed, in_layers, is_share, listing, number, plural, share
+from tokendynamics.words import (
+    Finding,
+    digits_apart,
+    estimate,
+    factor,
+    fixed,
+    in_layers,
+    is_share,
+    listing,
+    number,
+    plural,
+    share,
+)
 
 NEUTRAL = 0.005
 """Change of κ by one part of one layer up to which it counts as noise from rounding and from the few texts."""
@@ -225,6 +237,8 @@ def _by_part(trace: xr.Dataset, component: str, name: str, exists: np.ndarray) -
     if not exists.all():
         layers = f"the {layers} that {'has' if len(by_layer) == 1 else 'have'} one"
     how_far = estimate(abs(change), sorted((abs(low), abs(high))), CONFIDENCE, at_most=1.0)
+    if not counted.any():
+        return f"{name} {verb} similarity κ by {how_far} in total over {layers}, in none by more than {NEUTRAL:g}"
     return f"{name} {verb} similarity κ in {int(counted.sum())} of {layers}, by {how_far} in total"
 
 
@@ -301,18 +315,19 @@ def _massive(trace: xr.Dataset) -> Finding:
     if not affected:
         text = "No token is massive: no norm stands out, so all measures describe the same tokens."
         return Finding(text, "norms", {"prompts_with_massive_tokens": 0})
-    times = trace.massive_norm / trace.norm_median.sel(sinks="removed", site="feed_forward")
+    times = _times_median(trace)
     largest = float(times.max())
     if not largest >= MASSIVE:
         text = (
             f"No token is massive, with {MASSIVE:g}× the median norm of its {noun} or more. The largest norm is "
-            f"{factor(largest)} that median: an outlier, which the other measures leave out all the same."
+            f"{number(largest, digits_apart(largest, MASSIVE, 2, number))}× that median: an outlier, which the other "
+            "measures leave out all the same."
         )
         return Finding(text, "norms", {"prompts_with_massive_tokens": 0, "largest": largest})
     affected = [place for place in affected if bool((times[place] >= MASSIVE).any())]
     row = trace.isel(prompt=affected[0])
-    layers = np.flatnonzero(row.massive_count.values)
-    peak = int(row.massive_norm.argmax("layer"))
+    layers = np.flatnonzero(times[affected[0]] >= MASSIVE)
+    peak = int(times[affected[0]].argmax("layer"))  # later norms can be larger beside medians that have grown more
     position, norm = int(row.massive_position[peak]), float(row.massive_norm[peak])
     token, name = str(row.token_text[position].item()).strip(), str(row.prompt.item())
     site = row.sel(site="feed_forward")
@@ -343,18 +358,24 @@ def _massive(trace: xr.Dataset) -> Finding:
     return Finding(text, "norms", values)
 
 
+def _times_median(trace: xr.Dataset) -> xr.DataArray:
+    """Return the largest norm that stands out, relative to the median of its text, (prompt, layer)."""
+    times = trace.massive_norm / trace.norm_median.sel(sinks="removed", site="feed_forward")
+    return times.transpose("prompt", "layer")
+
+
 def _effect_on_rank(kept: np.ndarray, removed: np.ndarray, layers: np.ndarray) -> tuple[float, int, str]:
     """Return the effective rank with massive tokens where they change it most, that layer, and what they do to it."""
     quotient = np.full(len(kept), np.nan)
     quotient[layers] = kept[layers] / removed[layers]
     if np.isnan(quotient).all():
         return float("nan"), int(layers[0]), ""
-    lowest = int(np.nanargmin(quotient))
-    does = "dominate" if quotient[lowest] <= DOMINATED else "lower"
-    does = "hardly affect" if quotient[lowest] >= UNAFFECTED else does
-    rank = f"{fixed(kept[lowest])} with them and {fixed(removed[lowest])} without"
-    text = f" In layer {lowest} the effective rank is {rank}, so they {does} it."
-    return float(kept[lowest]), lowest, text
+    most = int(np.nanargmax(np.abs(np.log(quotient))))
+    does = "dominate" if quotient[most] <= DOMINATED else "lower" if quotient[most] < UNAFFECTED else "raise"
+    does = "hardly affect" if UNAFFECTED <= quotient[most] <= 1 / UNAFFECTED else does
+    rank = f"{fixed(kept[most])} with them and {fixed(removed[most])} without"
+    text = f" In layer {most} the effective rank is {rank}, so they {does} it."
+    return float(kept[most]), most, text
 
 
 @dataclass(frozen=True)
@@ -445,7 +466,8 @@ def attention_finding(trace: xr.Dataset) -> Finding:
     if not sinks.any():
         largest = float(np.nanmax(received))
         text = (
-            f"No token is an attention sink: the most attended one receives {fixed(largest)} of the attention of "
+            f"No token is an attention sink: the most attended one receives "
+            f"{fixed(largest, digits_apart(largest, ATTENTION_SINK))} of the attention of "
             f"tokens at least four positions away. A sink receives at least {ATTENTION_SINK:g} and "
             f"{factor(TIMES_UNIFORM)} its share under uniform attention."
         )
@@ -465,6 +487,7 @@ def _of_named(trace: xr.Dataset, named: NamedSink, received: np.ndarray) -> Find
     noun, total = noun_in(trace), int((trace.repeats.values < 0).sum())
     seen = received[named.tokens]
     positions = trace.massive_position.transpose("prompt", "layer").values
+    positions = np.where(_times_median(trace).values >= MASSIVE, positions, -1)
     is_sink = np.asarray(named.tokens.any(axis=1))
     massive = any(is_sink[place, row[row >= 0].astype(int)].any() for place, row in enumerate(positions))
     if named.word:
