@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from tokendynamics.pretrained.discovery._attention_layout import _is_causal
+from tokendynamics.pretrained.discovery._functions import noticing
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
-from tokendynamics.pretrained.discovery.interface import multiplied_logits, noticing, watching
+from tokendynamics.pretrained.discovery.interface import multiplied_logits, watching
 
 BATCH, HEADS, TOKENS, WIDTH = 2, 3, 5, 4
 HIDDEN = torch.ones(TOKENS, TOKENS, dtype=torch.bool).triu(1)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import tokendynamics as td
 from tokendynamics.numerics import AttentionFactorsError
-from tokendynamics.pretrained.discovery._functions import _uncompiled
+from tokendynamics.pretrained.discovery._fused_attention import uncompiled
 
 flex = pytest.importorskip("torch.nn.attention.flex_attention")
 pytestmark = pytest.mark.skipif(not hasattr(torch.compiler, "set_stance"), reason="PyTorch before 2.6")
@@ -152,7 +152,7 @@ def test_what_is_compiled_runs_as_before_after_blocks_that_overlap() -> None:
     def stance() -> str:
         return torch._dynamo.eval_frame._stance.stance
 
-    first, second = _uncompiled(), _uncompiled()
+    first, second = uncompiled(), uncompiled()
     before = stance()
     first.__enter__()
     second.__enter__()

@@ -22,7 +22,6 @@ from tokendynamics.pretrained.discovery._columns import (
     matched_columns,
     stored_how,
 )
-from tokendynamics.pretrained.discovery._functions import LOWEST_BIAS
 from tokendynamics.pretrained.discovery._maps import Affine, Norm, Probed, axes_of_places, map_of
 from tokendynamics.pretrained.discovery._plain_attention import attend
 from tokendynamics.pretrained.discovery._rotation import (
@@ -33,7 +32,7 @@ from tokendynamics.pretrained.discovery._rotation import (
     turned,
     unturned,
 )
-from tokendynamics.pretrained.discovery.attention_call import AttentionCall
+from tokendynamics.pretrained.discovery.attention_call import LOWEST_BIAS, AttentionCall
 from tokendynamics.pretrained.discovery.layout import AttentionLayout
 
 TRUSTED = 1e-5

@@ -12,6 +12,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+LOWEST_BIAS = -1e3
+"""What is added to the logit of a token that must not be seen is below this; so is no bias that leaves it a weight."""
+
 MASK_BYTES = 2**23
 """A mask of at most this size is computed whole, as the network itself would."""
 

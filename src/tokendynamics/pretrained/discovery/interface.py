@@ -11,8 +11,10 @@ from typing import Any, Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from tokendynamics.pretrained.discovery._functions import LOG_FACTORS, LOST, WATCHER, AttentionFunctions, seen_elsewhere
+from tokendynamics.pretrained.discovery._functions import AttentionFunctions, noticing
+from tokendynamics.pretrained.discovery._fused_attention import uncompiled
 from tokendynamics.pretrained.discovery._plain_attention import attend_multiplied, plain_attention
+from tokendynamics.pretrained.discovery._watchers import LOG_FACTORS, LOST, WATCHER, seen_elsewhere
 from tokendynamics.pretrained.discovery.attention_call import (
     Attend,
     AttentionCall,
@@ -115,21 +117,10 @@ def multiplied_logits(network: nn.Module, log_factors: Callable[[], Float[Tensor
     outer = LOG_FACTORS.get()
     token = LOG_FACTORS.set(log_factors if outer is None else lambda: outer() + log_factors())
     try:
-        with _shown(configurations(network)), AttentionFunctions():
+        with _shown(configurations(network)), uncompiled(), AttentionFunctions():
             yield
     finally:
         LOG_FACTORS.reset(token)
-
-
-@contextmanager
-def noticing(watch: Callable[[AttentionCall], None]) -> Iterator[None]:
-    """Give to `watch` what runs in this thread inside the block: attentions by functions, and those that are shown."""
-    token = WATCHER.set(watch)
-    try:
-        with AttentionFunctions():
-            yield
-    finally:
-        WATCHER.reset(token)
 
 
 @contextmanager
