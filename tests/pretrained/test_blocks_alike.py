@@ -12,8 +12,9 @@ from torch.nn import functional
 
 from pretrained.families import half_of_network, network_of
 from tokendynamics.pretrained import load
-from tokendynamics.pretrained.discovery import _attention_layout, _discover
-from tokendynamics.pretrained.discovery._attention_layout import TRUSTED, FoundAttention
+from tokendynamics.pretrained.discovery import _attention_layout, _block_layout
+from tokendynamics.pretrained.discovery._attention_layout import FoundAttention
+from tokendynamics.pretrained.discovery._recomputed import TRUSTED
 from tokendynamics.pretrained.discovery.layout import AttentionLayout, BlockLayout
 
 DIM, HEADS = 12, 2
@@ -137,6 +138,6 @@ def plain(layout: AttentionLayout) -> dict[str, Any]:
 
 def test_a_factor_that_is_not_trusted_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even where every error is too large the second block is searched by itself before it is refused."""
-    monkeypatch.setattr(_discover, "recomputed_error", lambda *_: 1.0)
+    monkeypatch.setattr(_block_layout, "recomputed_error", lambda *_: 1.0)
     layers = found_in(network(("qkv", None), ("qkv", None)))
     assert all(layer.attention is None and "misses by 1" in layer.problem for layer in layers)

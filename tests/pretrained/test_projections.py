@@ -15,10 +15,10 @@ from torch.nn import functional
 import tokendynamics as td
 from pretrained.families import network_of
 from tokendynamics.numerics import CheckpointError
-from tokendynamics.pretrained.discovery._attention_layout import affine_of
 from tokendynamics.pretrained.discovery._calls import ModuleCall
 from tokendynamics.pretrained.discovery._columns import Storage, Tracer, composed, stored_how
 from tokendynamics.pretrained.discovery._maps import Probed, map_of
+from tokendynamics.pretrained.discovery._recomputed import affine_of
 from tokendynamics.pretrained.discovery.words import block_in_words
 from tokendynamics.pretrained.feed_forward import FeedForwardWeights
 

@@ -14,17 +14,17 @@ from tokendynamics.numerics import AttentionFactorsError, CheckpointError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained._dispatch import without_hooks
 from tokendynamics.pretrained._torch_attention import apart
-from tokendynamics.pretrained.discovery._attention_layout import (
+from tokendynamics.pretrained.discovery._block_layout import Seen
+from tokendynamics.pretrained.discovery._calls import as_features, with_state
+from tokendynamics.pretrained.discovery._columns import Part, composed, through_norm
+from tokendynamics.pretrained.discovery._maps import Affine, is_packed, unpacked
+from tokendynamics.pretrained.discovery._recomputed import (
     TRUSTED,
     affine_of,
     recomputed_error,
     start_for,
     with_factors_of_heads,
 )
-from tokendynamics.pretrained.discovery._calls import as_features, with_state
-from tokendynamics.pretrained.discovery._columns import Part, composed, through_norm
-from tokendynamics.pretrained.discovery._discover import Seen
-from tokendynamics.pretrained.discovery._maps import Affine, is_packed, unpacked
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall, joined
 from tokendynamics.pretrained.discovery.interface import watching
 from tokendynamics.pretrained.discovery.layout import AttentionLayout

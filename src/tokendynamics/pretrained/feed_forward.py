@@ -9,9 +9,9 @@ from typing import Literal, TypeAlias
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from tokendynamics.pretrained.discovery._attention_layout import affine_of
 from tokendynamics.pretrained.discovery._columns import Storage
 from tokendynamics.pretrained.discovery._maps import Norm, Probed, axes_of_places, format_of, is_packed, width_read
+from tokendynamics.pretrained.discovery._recomputed import affine_of
 from tokendynamics.pretrained.discovery.layout import BlockLayout
 from tokendynamics.pretrained.network import at_least_single
 

@@ -1,42 +1,34 @@
-"""One attention's layout from one forward pass, and the attention recomputed from it."""
+"""Finds one attention's layout in one forward pass."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
-from tokendynamics.pretrained._torch_attention import Projection, projection_of
 from tokendynamics.pretrained.discovery._calls import ModuleCall, as_features
 from tokendynamics.pretrained.discovery._columns import (
     LayoutNotFoundError,
     Part,
-    Storage,
     Tracer,
     evaluated,
-    matched_columns,
-    stored_how,
 )
-from tokendynamics.pretrained.discovery._maps import Affine, Norm, Probed, axes_of_places, map_of
-from tokendynamics.pretrained.discovery._plain_attention import attend
+from tokendynamics.pretrained.discovery._maps import Norm, axes_of_places
+from tokendynamics.pretrained.discovery._output_projection import OutputProjection
+from tokendynamics.pretrained.discovery._recomputed import TRUSTED, live_reader, relative_error
 from tokendynamics.pretrained.discovery._rotation import (
     Rotation,
     TooFewInputsError,
     fitted_matrices,
     rotation_of,
-    turned,
     unturned,
 )
 from tokendynamics.pretrained.discovery.attention_call import LOWEST_BIAS, AttentionCall
 from tokendynamics.pretrained.discovery.layout import AttentionLayout
-
-TRUSTED = 1e-5
-"""Largest relative error of an attention recomputed from its factors, in float32: more is a wrong layout."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +57,7 @@ class FoundAttention:
     def is_like(self, attending: ModuleCall, attention: AttentionCall, block: ModuleCall) -> bool:
         """Whether an attention has modules and shapes as this one, so that the same factors are to be tried first."""
         return (
-            self.layout.module == _within(attending, block)  # an adapter around it would put a name before
+            self.layout.module == attending.name_in(block.name)  # an adapter around it would put a name before
             and _kind(self.call) == _kind(attending)
             and (self.layout.heads, self.layout.kv_heads) == (attention.query.shape[1], attention.key.shape[1])
             and (self.layout.d_head, self.layout.d_value) == (attention.query.shape[-1], attention.value.shape[-1])
@@ -113,7 +105,7 @@ def attention_layout(
     """
     attention = attention.sharing(_key_heads(attention))
     shape = attention.query.shape
-    as_it_is = next(call for call in calls if call.module is attention.module and call.start < time < call.end)
+    as_it_is = next(call for call in calls if call.module is attention.module and call.is_open(time))
     attending = _features_last(as_it_is, calls, shape)
     start, norm = _start(attending, block, calls, time, shape)
     if like is not None and like.is_like(attending, attention, block):
@@ -124,13 +116,13 @@ def attention_layout(
     if projection is None:
         raise LayoutNotFoundError("no module reads the heads' outputs side by side")
     layout = AttentionLayout(
-        module=_within(attending, block),
+        module=attending.name_in(block.name),
         heads=shape[1],
         kv_heads=attention.key.shape[1],
         d_head=shape[-1],
         d_value=attention.value.shape[-1],
         **cast("dict[str, Any]", parts),
-        output=(_within(projection.call, block), projection.storage),
+        output=(projection.call.name_in(block.name), projection.storage),
         scale=attention.scale,
         **_masking(attention),
         rotation=rotation,
@@ -140,9 +132,9 @@ def attention_layout(
         soft_cap=attention.soft_cap,
         sinks=_sinks_of(attention.sinks, block.module),
         further_senders=0 if attention.further is None else attention.further[0].shape[2],
-        norm=None if norm is None else (_within(norm[0], block), norm[1]),
-        gate=None if projection.gate is None else _within(projection.gate, block),
-        output_norm=None if projection.norm is None else (_within(projection.norm[0], block), projection.norm[1]),
+        norm=None if norm is None else (norm[0].name_in(block.name), norm[1]),
+        gate=None if projection.gate is None else projection.gate.name_in(block.name),
+        output_norm=None if projection.norm is None else (projection.norm[0].name_in(block.name), projection.norm[1]),
         changed=_is_changed(attending, block, norm, shape),
         error=0.0,
     )
@@ -284,11 +276,6 @@ def _sinks_of(sinks: Tensor | None, module: nn.Module) -> str | None:
     return _name_of(sinks, module) or ("a logit of 0" if bool((sinks == 0).all()) else "a logit that is computed")
 
 
-def _within(call: ModuleCall, block: ModuleCall) -> str:
-    """Return a module's name within its block; empty for the block itself."""
-    return "" if call.name == block.name else call.name.removeprefix(f"{block.name}.")
-
-
 def _start(
     attending: ModuleCall, block: ModuleCall, calls: Sequence[ModuleCall], time: int, shape: Sequence[int]
 ) -> tuple[Tensor, tuple[ModuleCall, Norm] | None]:
@@ -352,7 +339,7 @@ def _features_last(attending: ModuleCall, calls: Sequence[ModuleCall], shape: Se
     if x is None or x.ndim < 3 or x.shape[0] != shape[0] or prod(x.shape[2:]) != shape[2] or attending.given is None:
         return attending
     given, x = attending.given.flatten(2).mT, x.flatten(2).mT
-    inside = (call for call in calls if attending.start < call.start and call.end < attending.end)
+    inside = (call for call in calls if call.is_inside(attending))
     read = (call.x for call in inside if axes_of_places(call.module))
     usual = as_features(attending.x, shape[0], shape[2]) is not None
     if usual and not any(other is not None and other.shape == x.shape and torch.equal(other, x) for other in read):
@@ -372,203 +359,6 @@ def _reads_state(attending: ModuleCall, block: ModuleCall, shape: Sequence[int])
     """Whether an attention module is given the state as it comes into its block."""
     given, state = (as_features(call.given, shape[0], shape[2]) for call in (attending, block))
     return given is None or state is None or relative_error(given, state) < TRUSTED
-
-
-def start_for(layout: AttentionLayout, x: Tensor, gain: Affine | None) -> Tensor:
-    """Return what an attention projects from when its module reads x."""
-    if layout.norm is None or gain is None or not layout.begins_with_norm:
-        return x
-    norm = layout.norm[1]
-    return Norm(norm.kind, "weight", norm.eps, norm.width).apply(x, gain.weight[0], gain.bias)
-
-
-def recomputed_error(
-    layout: AttentionLayout, start: Tensor, angles: Tensor | None, read: Callable[[Part], Affine], seen: AttentionCall
-) -> float:
-    """Return the largest relative error of queries, keys, values and output recomputed from a layout's factors."""
-    heads = {"query": layout.heads, "key": layout.kv_heads, "value": layout.kv_heads}
-    tensors = {
-        name: evaluated(getattr(layout, name), start, read).unflatten(-1, (count, -1)).transpose(1, 2)
-        for name, count in heads.items()
-    }
-    if layout.rotation is not None and angles is not None:
-        tensors |= {name: turned(tensors[name], angles, layout.rotation) for name in ("query", "key")}
-    key, value, mask = tensors["key"], tensors["value"], seen.mask
-    if seen.further is not None:
-        key, value = (torch.cat(pair, dim=2) for pair in zip((key, value), seen.further, strict=True))
-        mask = None if mask is None else pad(mask, (0, seen.further[0].shape[2]))
-    output, _ = attend(
-        tensors["query"],
-        key,
-        value,
-        mask=mask,
-        scale=layout.scale,
-        soft_cap=layout.soft_cap,
-        sinks=seen.sinks,
-        bias=seen.bias,
-    )
-    pairs = (
-        (tensors["query"], seen.query),
-        (tensors["key"], seen.key),
-        (tensors["value"], seen.value),
-        (output, seen.output),
-    )
-    return max(relative_error(values, reference) for values, reference in pairs)
-
-
-def with_factors_of_heads(
-    layout: AttentionLayout, start: Tensor, angles: Tensor | None, read: Callable[[Part], Affine], seen: AttentionCall
-) -> AttentionLayout:
-    """Return a layout whose queries and keys have the factor of each head that an attention has, such as a learned one.
-
-    Args:
-        layout: As found with other weights.
-        start: What the attention projects from.
-        angles: Of its rotation.
-        read: Gives the affine map of a part.
-        seen: The attention.
-    """
-    for name, heads, given in (("query", layout.heads, seen.query), ("key", layout.kv_heads, seen.key)):
-        parts = getattr(layout, name)
-        tensor = evaluated(parts, start, read).unflatten(-1, (heads, -1)).transpose(1, 2)
-        if layout.rotation is not None and angles is not None:
-            tensor = turned(tensor, angles, layout.rotation)
-        if tensor.shape != given.shape:
-            continue
-        size = tensor.square().sum(dim=(0, 2, 3)).clamp_min(torch.finfo(tensor.dtype).tiny)
-        factors = (given.to(tensor) * tensor).sum(dim=(0, 2, 3)) / size
-        if float((factors - 1).abs().max()) > TRUSTED:
-            width = tensor.shape[-1]
-            changed = [
-                replace(part, factor=tuple(
-                    factor * float(factors[column // width])
-                    for column, factor in zip(part.columns, part.factor, strict=True)
-                ))
-                for part in parts
-            ]  # fmt: skip
-            layout = replace(layout, **{name: tuple(changed)})
-    return layout
-
-
-def relative_error(values: Tensor, reference: Tensor) -> float:
-    """Return max|a − b| / max|b|, infinite where the shapes differ."""
-    if values.shape != reference.shape:
-        return float("inf")
-    size = reference.abs().max().clamp_min(torch.finfo(reference.dtype).tiny)
-    error = float((values.double() - reference.double()).abs().max() / size)
-    return error if error == error else float("inf")
-
-
-def affine_of(module: nn.Module, does: Storage | Norm) -> Affine:
-    """Return the map of a live module that was found to do this: for a norm its gain as (1, width) and its bias."""
-    if isinstance(module, nn.MultiheadAttention) and not isinstance(does, Norm):
-        weight, bias = projection_of(module, cast("Projection", does))
-        return Affine(weight.detach().mT, _detached(bias))
-    name = does.parameter if isinstance(does, Norm) else "weight"
-    weight, bias = getattr(module, name, None), getattr(module, "bias", None)
-    if isinstance(does, Norm):
-        like = weight if weight is not None else torch.ones(does.width, dtype=torch.float64)
-        gain = does.gain_of(weight, like)
-        return Affine((torch.ones_like(like) if gain is None else gain).detach()[None], _detached(bias))
-    if isinstance(does, Probed):
-        return map_of(module, does.width)
-    return Affine(weight.detach().mT if does == "out x in" else weight.detach(), _detached(bias))  # pyright: ignore
-
-
-def _detached(tensor: Tensor | None) -> Tensor | None:
-    return None if tensor is None else tensor.detach()
-
-
-def live_reader(block: nn.Module) -> Callable[[Part], Affine]:
-    """Return what reads the parts of a layout from the modules of a live block."""
-    return lambda part: affine_of(block.get_submodule(part.module), part.does)
-
-
-class OutputProjection(NamedTuple):
-    """What reads the heads' outputs side by side, how it is stored, and what gates or normalizes them before."""
-
-    call: ModuleCall
-    storage: Storage
-    gate: ModuleCall | None
-    norm: tuple[ModuleCall, Norm] | None
-
-
-def output_projection(
-    attention: AttentionCall, time: int, block: ModuleCall, calls: Sequence[ModuleCall]
-) -> OutputProjection | None:
-    """Return what reads the heads' outputs side by side, or what a gate or a norm makes of them; None for nothing.
-
-    Args:
-        attention: What ran.
-        time: When.
-        block: The call of its block.
-        calls: Of the whole pass.
-    """
-    wanted = attention.output.flatten(2)
-    batch, tokens = wanted.shape[:2]
-    for call in sorted(calls, key=lambda candidate: -candidate.end):
-        x = as_features(call.x, batch, tokens) if time < call.start and call.end <= block.end else None
-        if x is None or x.shape != wanted.shape:
-            continue
-        # From the last on: what gives a gate may read the heads' outputs as well.
-        plain = relative_error(x, wanted) < TRUSTED
-        before = [other for other in calls if block.start < other.start and other.end < call.start]
-        norm = None if plain else _norm_between(x, wanted, [other for other in before if time < other.start])
-        gate = None if plain or norm is not None else _gate(x, wanted, before)
-        if plain or norm is not None or gate is not None:
-            storage = stored_how(call)
-            if storage is not None:
-                beside = [other for other in calls if gate is None or other.name != gate.name]
-                _check_reads_alone(call, wanted, time, block, beside)
-                return OutputProjection(call, storage, gate, norm)
-    return None
-
-
-def _check_reads_alone(
-    projection: ModuleCall, outputs: Tensor, time: int, block: ModuleCall, calls: Sequence[ModuleCall]
-) -> None:
-    """Refuse heads whose outputs two maps read, one beside the other."""
-    for call in calls:
-        apart = time < call.start and (call.end < projection.start or projection.end < call.start)
-        if not apart or call.end > block.end or call.name == projection.name:
-            continue
-        x = as_features(call.x, *outputs.shape[:2])
-        reads = x is not None and x.shape == outputs.shape and relative_error(x, outputs) < TRUSTED
-        if reads and not torch.equal(call.y.flatten(), outputs.flatten()) and stored_how(call) is not None:
-            names = " and ".join(_within(one, block) for one in (call, projection))
-            raise LayoutNotFoundError(f"two modules read the heads' outputs side by side ({names})")
-
-
-def _norm_between(x: Tensor, outputs: Tensor, calls: Sequence[ModuleCall]) -> tuple[ModuleCall, Norm] | None:
-    """Return the norm that makes x of the heads' outputs; None without one."""
-    for call in calls:
-        given, made = (as_features(states, *outputs.shape[:2]) for states in (call.x, call.y))
-        if given is None or made is None:
-            continue
-        if relative_error(given, outputs) < TRUSTED and relative_error(made, x) < TRUSTED:
-            norm = call.norm
-            if norm is not None:
-                return call, norm
-    return None
-
-
-def _gate(x: Tensor, outputs: Tensor, calls: Sequence[ModuleCall]) -> ModuleCall | None:
-    """Return the module whose outputs, through a sigmoid, multiply the heads' outputs to give x; None for no gate."""
-    batch, tokens = outputs.shape[:2]
-    gates = x / outputs
-    if not bool(((gates > 0) & (gates < 1)).all()):
-        return None
-    candidates = [
-        (call, features.sigmoid())
-        for call in calls
-        if stored_how(call) is not None and (features := as_features(call.y, batch, tokens)) is not None
-    ]
-    if not candidates:
-        return None
-    owner, row, _, _ = matched_columns(gates, candidates, tolerance=TRUSTED)
-    gates = torch.stack([candidates[place][1][..., column] for place, column in zip(owner, row, strict=True)], dim=-1)
-    agrees = len(owner.unique()) == 1 and relative_error(outputs * gates, x) < TRUSTED
-    return candidates[int(owner[0])][0] if agrees else None
 
 
 def _norm_before(

@@ -14,7 +14,6 @@ from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained.discovery._calls import Hooks, ModuleCall, Pass
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._spans import BlockCall, chained, spans
-from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.network import quietly
 from tokendynamics.pretrained.other_libraries import refusing
 
@@ -55,12 +54,12 @@ def block_calls(network: nn.Module, recorded: Pass, is_residual: Callable[[Modul
         if (
             call.x is None
             or not call.x.shape == call.y.shape == like
-            or any(_inside(call, other) or _inside(other, call) for other in attending.values())
+            or any(call.is_inside(other) or other.is_inside(call) for other in attending.values())
         ):
             continue
         if isinstance(owners[0], nn.ModuleList) or is_residual(call):
             calls.append(call)
-    outermost = [call for call in calls if not any(_inside(call, other) for other in calls)]
+    outermost = [call for call in calls if not any(call.is_inside(other) for other in calls)]
     outermost = sorted(outermost, key=lambda outer: outer.start)
     _check_alike(network, outermost)
     hands_on = chained(outermost)
@@ -68,7 +67,7 @@ def block_calls(network: nn.Module, recorded: Pass, is_residual: Callable[[Modul
     blocks = [] if all(hands_on) or (repeated and any(hands_on)) else spans(network, recorded, outermost)
     # What blocks give that add to what they read are states, whatever the network does to them in between.
     if not blocks and (any(hands_on) or len(outermost) < 2 or all(map(is_residual, outermost))):
-        return [BlockCall(call, _inside_of(call, recorded)) for call in outermost]
+        return [BlockCall(call, recorded.attentions_in(call)) for call in outermost]
     if not blocks:
         _check_called(network, recorded, outermost)
         wanted, names = "blocks that hand on their states", ", ".join(call.name for call in outermost[:3])
@@ -184,7 +183,7 @@ def _block_around(time: int, recorded: Pass, members: _Owners, *, several: bool 
 
     Of `several` in a block, it is the innermost call of a member of a list of modules.
     """
-    around = sorted((call for call in recorded.calls if call.start < time < call.end), key=lambda outer: outer.start)
+    around = sorted((call for call in recorded.calls if call.is_open(time)), key=lambda outer: outer.start)
     # What gives fewer features than it reads, such as a head of a list of heads, hands on no states.
     around = [call for call in around if call.x is None or call.x.shape[-1] == call.y.shape[-1]]
     if several:
@@ -193,17 +192,9 @@ def _block_around(time: int, recorded: Pass, members: _Owners, *, several: bool 
         of_modules = [call for call in lists if any(type(one) is nn.ModuleList for one in members[call.module])]
         return (of_modules or lists or [None])[-1]
     for call in around:
-        if call.module in members and len({seen.module for _, seen in _inside_of(call, recorded)}) == 1:
+        if call.module in members and len({seen.module for _, seen in recorded.attentions_in(call)}) == 1:
             return call
     return None  # such as a pooling attention behind the blocks
-
-
-def _inside_of(call: ModuleCall, recorded: Pass) -> tuple[tuple[int, AttentionCall], ...]:
-    return tuple((time, seen) for time, seen in recorded.attentions if call.start < time < call.end)
-
-
-def _inside(call: ModuleCall, other: ModuleCall) -> bool:
-    return other.start < call.start and call.end < other.end
 
 
 def leaves_out_cross_attention(block: BlockCall, recorded: Pass) -> bool:
@@ -213,9 +204,9 @@ def leaves_out_cross_attention(block: BlockCall, recorded: Pass) -> bool:
         block: Its call.
         recorded: The pass.
     """
-    inside = [call for call in recorded.calls if _inside(call, block.call)]
+    inside = [call for call in recorded.calls if call.is_inside(block.call)]
     ran = {call.module for call in inside}
-    attending = {type(call.module) for call in inside for time, _ in block.attentions if call.start < time < call.end}
+    attending = {type(call.module) for call in inside for time, _ in block.attentions if call.is_open(time)}
     return any(type(module) in attending and module not in ran for module in block.call.module.modules())
 
 
@@ -264,7 +255,7 @@ def _alike_outside(network: nn.Module, recorded: Pass, blocks: Sequence[ModuleCa
         return 0
     listed = {child for module in network.modules() if isinstance(module, nn.ModuleList) for child in module.children()}
     calls = [call for call in recorded.calls if type(call.module) is kind and call.module in listed]
-    return sum(not any(call is block or _inside(call, block) for block in blocks) for call in calls)
+    return sum(not any(call is block or call.is_inside(block) for block in blocks) for call in calls)
 
 
 def block_list(network: nn.Module) -> str:

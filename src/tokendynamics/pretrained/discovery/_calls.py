@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from copy import copy
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -234,6 +234,18 @@ class ModuleCall:
     end: int
     beside: tuple[Tensor, ...] = ()
 
+    def is_inside(self, other: ModuleCall) -> bool:
+        """Whether it began and ended while another one ran."""
+        return other.start < self.start and self.end < other.end
+
+    def is_open(self, time: int) -> bool:
+        """Whether it ran at a time of the pass."""
+        return self.start < time < self.end
+
+    def name_in(self, block: str) -> str:
+        """Return the name within a block; empty for the block itself, and for projections of one that attends."""
+        return "" if self.name == block else self.name.removeprefix(f"{block}.")
+
     @cached_property
     def norm(self) -> Norm | None:
         """Which normalization it was; None if it was none."""
@@ -271,7 +283,17 @@ class Pass:
 
     def lost_in(self, call: ModuleCall) -> str:
         """Return what happened first to logits inside a call; empty where nothing did."""
-        return next((words for time, words in self.lost if call.start < time < call.end), "")
+        return next((words for time, words in self.lost if call.is_open(time)), "")
+
+    def attentions_in(self, call: ModuleCall) -> tuple[tuple[int, AttentionCall], ...]:
+        """Return the attentions that ran inside a call, with their times."""
+        return tuple((time, attention) for time, attention in self.attentions if call.is_open(time))
+
+    def shape_of(self, block: ModuleCall) -> tuple[int, int]:
+        """Return the numbers of inputs and tokens of a block's states."""
+        shapes = (call.query.shape for _, call in self.attentions[:1])
+        places = next((places for shape in shapes if (places := places_of(shape, block.y)) is not None), None)
+        return places or (block.y.shape[0], block.y.shape[1])
 
 
 def record(
@@ -477,3 +499,8 @@ def as_features(states: Tensor | None, batch: int, tokens: int) -> Tensor | None
     if states.ndim == 4 and (states.shape[0], states.shape[2]) == (batch, tokens):
         return states.transpose(1, 2).reshape(batch, tokens, -1)
     return None
+
+
+def places_of(shape: Sequence[int], y: Tensor) -> tuple[int, int] | None:
+    """Return inputs and tokens of an attention's queries (input, head, token, feature), if states are of as many."""
+    return None if as_features(y, shape[0], shape[2]) is None else (shape[0], shape[2])

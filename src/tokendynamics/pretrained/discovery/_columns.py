@@ -121,7 +121,7 @@ class Tracer:
     def _part(self, call: ModuleCall, chosen: Tensor, row: Tensor, factor: Tensor, first_token: bool) -> Part:
         columns = chosen.nonzero()[:, 0]
         # The projections of a block that is an attention of PyTorch itself have its name.
-        name = "" if call.name == self.prefix[:-1] else call.name.removeprefix(self.prefix)
+        name = call.name_in(self.prefix[:-1])
         does = _does(call)
         if does is None:
             misfit = affine_misfit(call.module, call.x)

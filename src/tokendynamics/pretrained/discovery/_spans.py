@@ -80,7 +80,7 @@ def _outer_lists(network: nn.Module, branches: Sequence[ModuleCall]) -> list[lis
 def _inside(recorded: Pass, name: str) -> list[ModuleCall]:
     """Return the outermost calls of the modules in a list, in the order in which they ran."""
     calls = [call for call in recorded.calls if call.name.startswith(f"{name}.")]
-    outer = [call for call in calls if not any(other.start < call.start and call.end < other.end for other in calls)]
+    outer = [call for call in calls if not any(call.is_inside(other) for other in calls)]
     return sorted(outer, key=lambda call: call.start)
 
 
@@ -90,7 +90,7 @@ def _leave(by_name: Mapping[str, Sequence[ModuleCall]]) -> tuple[str, Literal["o
     sides: tuple[Literal["output", "sum"], ...] = ("output", "sum")
     for place, side in product(range(1, 1 + min(map(len, groups))), sides):
         ends = [_state(group[-place], side) for group in groups[:-1]]
-        inner = {_within(group[-place].name, name) for name, group in by_name.items()}
+        inner = {group[-place].name_in(name) for name, group in by_name.items()}
         if len(inner) == 1 and all(_same(after[0].given, end) for end, after in zip(ends, groups[1:], strict=True)):
             return inner.pop(), side
     return None
@@ -104,15 +104,14 @@ def _block(
     leave: tuple[str, Literal["output", "sum"]],
 ) -> BlockCall:
     first = group[0]
-    last = next(call for call in reversed(group) if _within(call.name, name) == leave[0])
+    last = next(call for call in reversed(group) if call.name_in(name) == leave[0])
     y = _state(last, leave[1])
     # A moment before the first and after the last, so that both stand inside.
     start, end = (first.start, last.end) if first is last and first.name == name else (first.start - 1, last.end + 1)
     call = ModuleCall(
         name, network.get_submodule(name), first.given, first.x, last.y if y is None else y, first.arguments, start, end
     )
-    attentions = tuple((time, seen) for time, seen in recorded.attentions if start < time < end)
-    return BlockCall(call, attentions, BlockSites(_within(first.name, name), leave))
+    return BlockCall(call, recorded.attentions_in(call), BlockSites(first.name_in(name), leave))
 
 
 def _state(call: ModuleCall, side: str) -> Tensor | None:
@@ -126,7 +125,3 @@ def _same(one: Tensor | None, other: Tensor | None) -> bool:
         return False
     size = float(other.abs().nan_to_num().max())
     return torch.allclose(one, other, rtol=_TOLERANCE, atol=_TOLERANCE * size, equal_nan=True)
-
-
-def _within(name: str, block: str) -> str:
-    return "" if name == block else name.removeprefix(f"{block}.")

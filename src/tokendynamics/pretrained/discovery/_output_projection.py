@@ -1,0 +1,107 @@
+"""Finds what reads the outputs of an attention's heads side by side, and what gates or normalizes them before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tokendynamics.pretrained.discovery._calls import ModuleCall, as_features
+from tokendynamics.pretrained.discovery._columns import (
+    LayoutNotFoundError,
+    Storage,
+    matched_columns,
+    stored_how,
+)
+from tokendynamics.pretrained.discovery._maps import Norm
+from tokendynamics.pretrained.discovery._recomputed import TRUSTED, relative_error
+from tokendynamics.pretrained.discovery.attention_call import AttentionCall
+
+
+class OutputProjection(NamedTuple):
+    """What reads the heads' outputs side by side, how it is stored, and what gates or normalizes them before."""
+
+    call: ModuleCall
+    storage: Storage
+    gate: ModuleCall | None
+    norm: tuple[ModuleCall, Norm] | None
+
+
+def output_projection(
+    attention: AttentionCall, time: int, block: ModuleCall, calls: Sequence[ModuleCall]
+) -> OutputProjection | None:
+    """Return what reads the heads' outputs side by side, or what a gate or a norm makes of them; None for nothing.
+
+    Args:
+        attention: What ran.
+        time: When.
+        block: The call of its block.
+        calls: Of the whole pass.
+    """
+    wanted = attention.output.flatten(2)
+    batch, tokens = wanted.shape[:2]
+    for call in sorted(calls, key=lambda candidate: -candidate.end):
+        x = as_features(call.x, batch, tokens) if time < call.start and call.end <= block.end else None
+        if x is None or x.shape != wanted.shape:
+            continue
+        # From the last on: what gives a gate may read the heads' outputs as well.
+        plain = relative_error(x, wanted) < TRUSTED
+        before = [other for other in calls if block.start < other.start and other.end < call.start]
+        norm = None if plain else _norm_between(x, wanted, [other for other in before if time < other.start])
+        gate = None if plain or norm is not None else _gate(x, wanted, before)
+        if plain or norm is not None or gate is not None:
+            storage = stored_how(call)
+            if storage is not None:
+                beside = [other for other in calls if gate is None or other.name != gate.name]
+                _check_reads_alone(call, wanted, time, block, beside)
+                return OutputProjection(call, storage, gate, norm)
+    return None
+
+
+def _check_reads_alone(
+    projection: ModuleCall, outputs: Tensor, time: int, block: ModuleCall, calls: Sequence[ModuleCall]
+) -> None:
+    """Refuse heads whose outputs two maps read, one beside the other."""
+    for call in calls:
+        apart = time < call.start and (call.end < projection.start or projection.end < call.start)
+        if not apart or call.end > block.end or call.name == projection.name:
+            continue
+        x = as_features(call.x, *outputs.shape[:2])
+        reads = x is not None and x.shape == outputs.shape and relative_error(x, outputs) < TRUSTED
+        if reads and not torch.equal(call.y.flatten(), outputs.flatten()) and stored_how(call) is not None:
+            names = " and ".join(one.name_in(block.name) for one in (call, projection))
+            raise LayoutNotFoundError(f"two modules read the heads' outputs side by side ({names})")
+
+
+def _norm_between(x: Tensor, outputs: Tensor, calls: Sequence[ModuleCall]) -> tuple[ModuleCall, Norm] | None:
+    """Return the norm that makes x of the heads' outputs; None without one."""
+    for call in calls:
+        given, made = (as_features(states, *outputs.shape[:2]) for states in (call.x, call.y))
+        if given is None or made is None:
+            continue
+        if relative_error(given, outputs) < TRUSTED and relative_error(made, x) < TRUSTED:
+            norm = call.norm
+            if norm is not None:
+                return call, norm
+    return None
+
+
+def _gate(x: Tensor, outputs: Tensor, calls: Sequence[ModuleCall]) -> ModuleCall | None:
+    """Return the module whose outputs, through a sigmoid, multiply the heads' outputs to give x; None for no gate."""
+    batch, tokens = outputs.shape[:2]
+    gates = x / outputs
+    if not bool(((gates > 0) & (gates < 1)).all()):
+        return None
+    candidates = [
+        (call, features.sigmoid())
+        for call in calls
+        if stored_how(call) is not None and (features := as_features(call.y, batch, tokens)) is not None
+    ]
+    if not candidates:
+        return None
+    owner, row, _, _ = matched_columns(gates, candidates, tolerance=TRUSTED)
+    gates = torch.stack([candidates[place][1][..., column] for place, column in zip(owner, row, strict=True)], dim=-1)
+    agrees = len(owner.unique()) == 1 and relative_error(outputs * gates, x) < TRUSTED
+    return candidates[int(owner[0])][0] if agrees else None

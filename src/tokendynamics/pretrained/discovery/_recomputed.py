@@ -1,0 +1,138 @@
+"""Recomputes an attention from the parts of its layout, by the maps of live modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from tokendynamics.pretrained._torch_attention import Projection, projection_of
+from tokendynamics.pretrained.discovery._columns import (
+    Part,
+    Storage,
+    evaluated,
+)
+from tokendynamics.pretrained.discovery._maps import Affine, Norm, Probed, map_of
+from tokendynamics.pretrained.discovery._plain_attention import attend
+from tokendynamics.pretrained.discovery._rotation import (
+    turned,
+)
+from tokendynamics.pretrained.discovery.attention_call import AttentionCall
+from tokendynamics.pretrained.discovery.layout import AttentionLayout
+
+TRUSTED = 1e-5
+"""Largest relative error of an attention recomputed from its factors, in float32: more is a wrong layout."""
+
+
+def start_for(layout: AttentionLayout, x: Tensor, gain: Affine | None) -> Tensor:
+    """Return what an attention projects from when its module reads x."""
+    if layout.norm is None or gain is None or not layout.begins_with_norm:
+        return x
+    norm = layout.norm[1]
+    return Norm(norm.kind, "weight", norm.eps, norm.width).apply(x, gain.weight[0], gain.bias)
+
+
+def recomputed_error(
+    layout: AttentionLayout, start: Tensor, angles: Tensor | None, read: Callable[[Part], Affine], seen: AttentionCall
+) -> float:
+    """Return the largest relative error of queries, keys, values and output recomputed from a layout's factors."""
+    heads = {"query": layout.heads, "key": layout.kv_heads, "value": layout.kv_heads}
+    tensors = {
+        name: evaluated(getattr(layout, name), start, read).unflatten(-1, (count, -1)).transpose(1, 2)
+        for name, count in heads.items()
+    }
+    if layout.rotation is not None and angles is not None:
+        tensors |= {name: turned(tensors[name], angles, layout.rotation) for name in ("query", "key")}
+    key, value, mask = tensors["key"], tensors["value"], seen.mask
+    if seen.further is not None:
+        key, value = (torch.cat(pair, dim=2) for pair in zip((key, value), seen.further, strict=True))
+        mask = None if mask is None else pad(mask, (0, seen.further[0].shape[2]))
+    output, _ = attend(
+        tensors["query"],
+        key,
+        value,
+        mask=mask,
+        scale=layout.scale,
+        soft_cap=layout.soft_cap,
+        sinks=seen.sinks,
+        bias=seen.bias,
+    )
+    pairs = (
+        (tensors["query"], seen.query),
+        (tensors["key"], seen.key),
+        (tensors["value"], seen.value),
+        (output, seen.output),
+    )
+    return max(relative_error(values, reference) for values, reference in pairs)
+
+
+def with_factors_of_heads(
+    layout: AttentionLayout, start: Tensor, angles: Tensor | None, read: Callable[[Part], Affine], seen: AttentionCall
+) -> AttentionLayout:
+    """Return a layout whose queries and keys have the factor of each head that an attention has, such as a learned one.
+
+    Args:
+        layout: As found with other weights.
+        start: What the attention projects from.
+        angles: Of its rotation.
+        read: Gives the affine map of a part.
+        seen: The attention.
+    """
+    for name, heads, given in (("query", layout.heads, seen.query), ("key", layout.kv_heads, seen.key)):
+        parts = getattr(layout, name)
+        tensor = evaluated(parts, start, read).unflatten(-1, (heads, -1)).transpose(1, 2)
+        if layout.rotation is not None and angles is not None:
+            tensor = turned(tensor, angles, layout.rotation)
+        if tensor.shape != given.shape:
+            continue
+        size = tensor.square().sum(dim=(0, 2, 3)).clamp_min(torch.finfo(tensor.dtype).tiny)
+        factors = (given.to(tensor) * tensor).sum(dim=(0, 2, 3)) / size
+        if float((factors - 1).abs().max()) > TRUSTED:
+            width = tensor.shape[-1]
+            changed = [
+                replace(part, factor=tuple(
+                    factor * float(factors[column // width])
+                    for column, factor in zip(part.columns, part.factor, strict=True)
+                ))
+                for part in parts
+            ]  # fmt: skip
+            layout = replace(layout, **{name: tuple(changed)})
+    return layout
+
+
+def relative_error(values: Tensor, reference: Tensor) -> float:
+    """Return max|a − b| / max|b|, infinite where the shapes differ."""
+    if values.shape != reference.shape:
+        return float("inf")
+    size = reference.abs().max().clamp_min(torch.finfo(reference.dtype).tiny)
+    error = float((values.double() - reference.double()).abs().max() / size)
+    return error if error == error else float("inf")
+
+
+def affine_of(module: nn.Module, does: Storage | Norm) -> Affine:
+    """Return the map of a live module that was found to do this: for a norm its gain as (1, width) and its bias."""
+    if isinstance(module, nn.MultiheadAttention) and not isinstance(does, Norm):
+        weight, bias = projection_of(module, cast("Projection", does))
+        return Affine(weight.detach().mT, _detached(bias))
+    name = does.parameter if isinstance(does, Norm) else "weight"
+    weight, bias = getattr(module, name, None), getattr(module, "bias", None)
+    if isinstance(does, Norm):
+        like = weight if weight is not None else torch.ones(does.width, dtype=torch.float64)
+        gain = does.gain_of(weight, like)
+        return Affine((torch.ones_like(like) if gain is None else gain).detach()[None], _detached(bias))
+    if isinstance(does, Probed):
+        return map_of(module, does.width)
+    return Affine(weight.detach().mT if does == "out x in" else weight.detach(), _detached(bias))  # pyright: ignore
+
+
+def _detached(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.detach()
+
+
+def live_reader(block: nn.Module) -> Callable[[Part], Affine]:
+    """Return what reads the parts of a layout from the modules of a live block."""
+    return lambda part: affine_of(block.get_submodule(part.module), part.does)
