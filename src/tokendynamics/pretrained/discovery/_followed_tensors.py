@@ -136,9 +136,9 @@ OF_SUMS = 1e-5
 
 
 def with_lead(tensor: Tensor, lead: torch.Size) -> Tensor | None:
-    """Return keys or values (…, token, feature) with other axes in front; None where these are not made of their own.
+    """Return keys or values (…, token, feature) with other axes in front; None where theirs are not the first of these.
 
-    Those of heads that share them are repeated along the last axes.
+    Heads that share keys or values stand along the last axes: theirs are repeated there.
     """
     former, last = tensor.shape[:-2], tensor.shape[-2:]
     if lead.numel() == former.numel():
