@@ -64,7 +64,7 @@ def test_differences_and_angles_are_those_of_their_definition() -> None:
     angle = float(gaps.table.ff_angle[0, 1])
     assert angle == pytest.approx(np.degrees(np.arcsin(np.mean(sines) ** 0.5)), rel=0.05)
     assert 1 < angle < 89
-    assert said(gaps).startswith("The feed-forward matrices of b and a differ only in layer 2, most in ")
+    assert said(gaps).startswith("The feed-forward matrices of b and a differ only in layer 2: by ")
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bert"])

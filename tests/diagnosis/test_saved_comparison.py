@@ -27,7 +27,9 @@ PROMPTS = {"one": [5, 9, 33, 21, 7, 50], "two": [12, 3, 44, 18, 40], "three": [2
 def comparison() -> Comparison:
     whole = network("gpt2")
     silent = damaged(whole, "down_proj × 3", (2,))
-    for parameter in whole.h[1].mlp.c_proj.parameters():  # adds nothing: one rounding is infinitely much beside it
+    for parameter in whole.h[
+        1
+    ].mlp.c_proj.parameters():  # adds nothing: what the others add is infinitely much beside it
         parameter.data.zero_()
     return td.compare(whole, silent, td.load(whole), texts=PROMPTS, names=["a", "b", "c"])
 
@@ -76,7 +78,7 @@ def test_what_is_infinite_comes_back_infinite(comparison: Comparison, saved: Pat
     for entry in (comparison, Comparison.open(saved)):
         assert entry.partings[0] is not None
         assert entry.partings[0].largest is not None
-        assert entry.partings[0].largest.rounding == np.inf
+        assert entry.partings[0].largest.size == np.inf
 
 
 def test_what_was_not_compared_is_none_again(tiny: Callable[..., Checkpoint], tmp_path: Path) -> None:

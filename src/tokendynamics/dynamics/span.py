@@ -18,6 +18,7 @@ from tokendynamics.dynamics.engines._crossings import RadiusGuard
 from tokendynamics.dynamics.engines.problem import Outcome, Problem
 from tokendynamics.dynamics.events import AtRest, Consensus, NormAbove
 from tokendynamics.dynamics.rescaled import Growing
+from tokendynamics.words import plural
 
 WORTH = 0.7
 """The reduction is taken where the rank is at most this share of dim."""
@@ -141,7 +142,7 @@ class SpanReduction:
             for number, system, time, state in outcome.crossings
         ]
         dim, rank = self.basis.shape[-2:]
-        outcome.notes.append(f"span reduction: {rank} coordinates instead of {dim}")
+        outcome.notes.append(f"span reduction: {plural(rank, 'coordinate')} instead of {dim}")
         return outcome
 
 

@@ -151,6 +151,9 @@ def _agreement(shares: xr.Dataset) -> list[str]:
     ran = totals > 1
     alike = int((ran & (largest == totals)).sum())
     where = f"{count(int(ran.sum()))} points of the design"
+    if ran.sum() == 1:
+        had = "had the same outcome" if alike else "had different outcomes"
+        return [f"Systems {had} at the one point of the design where several ran."]
     if alike == ran.sum():
         return [f"All systems had the same outcome at each of the {where}."]
     if not alike:

@@ -401,7 +401,16 @@ def pair_cosines(states: Tensor) -> Tensor:
 def tokens_at_least(start: Tensor, least: int) -> Hypothesis:
     """Tell whether there are at least that many tokens."""
     words = {2: "two"}
-    return fact(f"at least {words.get(least, least)} tokens", start.shape[-2] >= least, f"there are {start.shape[-2]}")
+    return fact(f"at least {words.get(least, least)} tokens", start.shape[-2] >= least, there_are(start.shape[-2]))
+
+
+def there_are(number: int) -> str:
+    """Say how many there are.
+
+    >>> there_are(1), there_are(4)
+    ('there is 1', 'there are 4')
+    """
+    return f"there {'is' if number == 1 else 'are'} {number}"
 
 
 def symmetric(matrix: Tensor, name: str, tolerance: float | Tensor = ROUNDING) -> Hypothesis:

@@ -161,8 +161,8 @@ def answer(record: Record) -> str:
     steps, name = plural(record.steps, "step"), measure_of(record)
     reached = value(record.measures.get("test", {}).get(name))
     if not record.finished:
-        planned = count(record.experiment.recipe.steps)
-        return f"{sentence(record.status).rstrip('.')}: the run ended after {count(record.steps)} of {planned} steps."
+        planned = plural(record.experiment.recipe.steps, "step")
+        return f"{sentence(record.status).rstrip('.')}: the run ended after {count(record.steps)} of {planned}."
     if not math.isfinite(reached):
         return f"Finished after {steps}; not measured on the test split."
     return f"{number(reached, 4)} {in_words(name)} on the test split, after {steps}."

@@ -89,7 +89,7 @@ class Difference:
         part: Its name.
         before: ‖x_b − x_a‖/‖x_a‖ of its input.
         update: ‖Δ_b − Δ_a‖/‖Δ_a‖ of its update; for the embedding and the final norm, of the states themselves.
-        size: ‖Δ_b‖/‖Δ_a‖.
+        size: ‖Δ_b‖/‖Δ_a‖; infinite where the first network's update is zero.
         rounding: Relative error of the update from one rounding of the states; larger for smaller updates.
         own: ‖Δ_b − Δ_a‖/‖Δ_a‖ of both parts on the first network's states; NaN where not measured.
         beside: The median of `own` of the neighbours; NaN likewise.
@@ -239,7 +239,8 @@ def _parts(gaps: xr.Dataset, eps: float) -> list[Difference]:
         component = gaps.component.values.tolist()[place]
         with_attention = not np.isnan(update[layer, 0])  # where its sum is not known, the block is one part
         name: Part = "embedding" if layer == 0 else _NAMES[component, with_attention]
-        rounding = eps * (1 + 1 / reach[layer, place]) if reach[layer, place] else np.inf
+        # What adds nothing is compared with the rounding of the stream, see `GAPS`.
+        rounding = eps * (1 + 1 / max(reach[layer, place], np.finfo(np.float64).eps))
         before, change, times, on_same_inputs = (float(gap[layer, place]) for gap in (came, update, size, on_same))
         parts.append(Difference(layer, name, before, change, times, float(rounding), on_same_inputs))
     beside = [_neighbours(part, parts) for part in parts]
@@ -251,7 +252,7 @@ def _parts(gaps: xr.Dataset, eps: float) -> list[Difference]:
 
 def _neighbours(part: Difference, parts: list[Difference]) -> list[float]:
     """Return what the parts of its kind around it differ by on the same inputs; without any, those of its layer."""
-    known = [other for other in parts if other is not part and np.isfinite(other.own)]
+    known = [other for other in parts if other is not part and np.isfinite(other.own) and np.isfinite(other.size)]
     alike = [other.own for other in known if other.part == part.part and abs(other.layer - part.layer) <= NEIGHBOURS]
     return alike or [other.own for other in known if other.layer == part.layer]
 

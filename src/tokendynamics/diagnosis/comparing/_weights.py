@@ -191,7 +191,8 @@ def _differences(a: _Circuits, b: _Circuits) -> dict[str, Any]:
         gaps, norms = _gaps(one, two, products[name], order).numpy(), squares.sqrt().numpy()
         gap, total = float(np.linalg.norm(gaps)), float(np.linalg.norm(norms))
         values[f"{name}_difference"] = gap / total if total else (np.inf if gap else 0.0)
-        values[f"{name}_angle"] = degrees_of(squared_sine(_leading(one), _leading(two)))
+        known = total > 0 and bool(products[name][2].sum() > 0)  # a product of zero has no leading direction
+        values[f"{name}_angle"] = degrees_of(squared_sine(_leading(one), _leading(two))) if known else np.nan
         with np.errstate(divide="ignore", invalid="ignore"):
             values[f"head_{name}_difference"] = np.where(gaps > 0, gaps / norms, 0.0)
             values[f"head_{name}_scale"] = inner[heads, order].numpy() / norms**2
@@ -384,8 +385,12 @@ def _matrix_differences(a: FeedForwardWeights, b: FeedForwardWeights, pair: _Pai
     total = sum(_square(matrix) for matrix in ones.values())
     gap = sum(_square(twos[name] - matrix) for name, matrix in ones.items())
     difference = (gap / total) ** 0.5 if total else (np.inf if gap else 0.0)
-    sines = [_sine(ones[name], twos[name], a.roles[name]) for name in names]
-    return difference, degrees_of(sum(sines) / len(sines))
+    sines = [
+        _sine(ones[name], twos[name], a.roles[name])
+        for name in names
+        if bool(ones[name].any()) and bool(twos[name].any())  # a matrix of zeros has no leading direction
+    ]
+    return difference, degrees_of(sum(sines) / len(sines)) if sines else np.nan
 
 
 def _square(matrix: Tensor) -> float:

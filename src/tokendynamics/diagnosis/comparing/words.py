@@ -33,6 +33,9 @@ from tokendynamics.words import interval as interval_of
 MOST_NAMED = 6
 """Parts, tensors or texts that are named; the others are counted."""
 
+ANGLE_ROUNDING = 1e-3
+"""Degrees between directions up to which they differ by rounding: weights in single precision turn them by 1e-5."""
+
 SCALE_ZERO = 1e-12
 """A scale this small is rounding: nothing is left."""
 SCALE_NAMED = 0.005
@@ -74,9 +77,11 @@ def feed_forward_finding(names: tuple[str, str], weights: xr.Dataset, why: str, 
         return Finding(f"{subject} are equal in all compared layers.{rest}", "weights", values)
     at = int(np.nanargmax(sizes))
     angle = float(weights.ff_angle.values[at])
+    most = f", most in layer {layers[at]}" if len(differing) > 1 else ""
+    turned = f", with {number(angle if angle > ANGLE_ROUNDING else 0.0, 2)}° between their leading directions"
     text = (
-        f"{subject} differ {where_differing(differing, known)}, most in layer {layers[at]}: by "
-        f"{of_norm(sizes[at], 'their')}, with {number(angle, 2)}° between their leading directions."
+        f"{subject} differ {where_differing(differing, known)}{most}: by {of_norm(sizes[at], 'their')}"
+        f"{'' if np.isnan(angle) else turned}."
     )
     return Finding(text + rest, "weights", values)
 
@@ -187,11 +192,13 @@ def parting_finding(
         f"{slight if parting.late <= SMALL else ''}.",
         "gradual": f"the states diverge gradually: {ends}. No layer stands out.",
     }
-    text = texts.get(parting.kind) or _located(parting, tensors, weights, of_tokens, ends)
+    text = texts.get(parting.kind) or _located(parting, tensors, weights, of_tokens, ends, names[0])
     # The numbers of a sentence, without those that are undefined or infinite.
     values = {name: value for name, value in parting.plain().items() if value is not None}
     for part in (*(values.get(name, {}) for name in ("first", "start", "largest")), *values["resized"]):
         part.pop("rounding", None)
+        if np.isinf(part.get("size", 0.0)):
+            del part["size"]
     return Finding(f"{names[1]} vs {names[0]}: {text}", "updates", values)
 
 
@@ -214,20 +221,23 @@ def missing_finding(names: tuple[str, str], missing: MissingLayers) -> Finding:
 
 def _ends(parting: Parting, depth: int | None) -> str:
     places = [] if parting.start is None else [(parting.start.update, "at the embedding")]
-    places += [(parting.early, "after layer 1")] * (depth != 1)
+    one_layer = depth == 1 or parting.early == parting.late  # then both ends are one
+    places += [(parting.early, "after layer 1")] * (not one_layer)
     places += [(parting.late, "at the end" if depth is None else f"after layer {depth}")]
     sizes = [f"{of_norm(size, 'their')} {place}" for size, place in places]
     return f"by {listing(sizes)}"
 
 
-def _located(parting: Parting, tensors: Sequence[str], weights: xr.Dataset | None, of_tokens: str, ends: str) -> str:
+def _located(
+    parting: Parting, tensors: Sequence[str], weights: xr.Dataset | None, of_tokens: str, ends: str, name: str
+) -> str:
     first = parting.first
     if first is None:
         return "the states differ."
-    text = _first(first, of_tokens, ends) if parting.kind == "located" else _by_weights(parting, first, ends)
+    text = _first(first, of_tokens, ends, name) if parting.kind == "located" else _by_weights(parting, first, ends)
     if first.heads and weights is not None:
         text += f" {_heads_standing_out(first, weights)}"
-    elif first.beside > 0 and parting.kind == "located":
+    elif first.beside > 0 and parting.kind == "located" and np.isfinite(first.size):
         text += (
             f" On identical inputs its update differs by {of_norm(first.own)}; the median of the same part in "
             f"neighbouring layers is {number(first.beside, 2)}."
@@ -237,27 +247,33 @@ def _located(parting: Parting, tensors: Sequence[str], weights: xr.Dataset | Non
         text += f" Tensors whose difference stands out from that in other layers: {named}."
     others = [part for part in parting.resized if (part.layer, part.part) != (first.layer, first.part)]
     if others:
-        named = [f"{part} ({factor(part.size)})" for part in others[:MOST_NAMED]]
+        sizes = [factor(part.size) if np.isfinite(part.size) else f"zero in {name}" for part in others[:MOST_NAMED]]
+        named = [f"{part} ({size})" for part, size in zip(others, sizes, strict=False)]
         if len(others) > MOST_NAMED:
             named.append(plural(len(others) - MOST_NAMED, "more part"))
         text += f" Later updates that change at least twofold: {listing(named)}."
     if parting.largest is not None and (parting.largest.layer, parting.largest.part) != (first.layer, first.part):
-        text += f" The largest difference is in the update of {parting.largest}: {of_norm(parting.largest.update)}."
+        size = of_norm(parting.largest.update) if np.isfinite(parting.largest.size) else f"zero in {name}"
+        text += f" The largest difference is in the update of {parting.largest}: {size}."
     return text
 
 
-def _first(first: Difference, of_tokens: str, ends: str) -> str:
-    """Say how the first part that stands out differs, and what precedes it."""
+def _first(first: Difference, of_tokens: str, ends: str, name: str) -> str:
+    """Say how the first part that stands out differs from that of the network of this name, and what precedes it."""
     last, part = first.part == "final norm", _or_its_norm(first)
     verb, is_, its = ("differ", "are", "their") if last else ("differs", "is", "its")
     whose = "its states" if last else "its update" if part == str(first) and not first.heads else _update_of(first)
     size = f" and {is_} {_times(first.size)}" if abs(np.log(max(first.size, 1e-9))) > 0.05 else ""
+    change = f"{whose} {verb} by {of_norm(first.update, its)}{size}"
+    if np.isinf(first.size):
+        change = f"{whose} {'are' if last else 'is'} zero in {name}"
     if first.exact:
         equal = "to the last bit" if first.before == 0 else "except for rounding"
-        change = f"{whose} {verb} by {of_norm(first.update, its)}{size}"
         return f"the first difference is in {part}: {change}. All earlier states{of_tokens} are equal {equal}."
     before = f"although its input differs by only {of_norm(first.before)}"
     earlier = f"Earlier parts changed as well: the states differ {ends}."
+    if np.isinf(first.size):
+        return f"{part} stands out: {change}. {earlier}"
     whose = whose[0].upper() + whose[1:]
     if not last and first.size >= SIZE_CHANGED:
         return f"{part} stands out. {whose} is {_times(first.size)} {before}. {earlier}"
@@ -306,10 +322,10 @@ def _scale(scale: float, difference: float) -> str:
 
     >>> _scale(0.5, 0.51), _scale(-6.7e-16, 1.0), _scale(0.62, 280.0), _scale(1.0, 0.3)
     (' (0.5× as large)', ' (0× as large)', '', '')
-    >>> _scale(0.02, 1.4), _scale(-2.0, 3.0)
-    ('', ' (multiplied by −2)')
+    >>> _scale(0.02, 1.4), _scale(-2.0, 3.0), _scale(float("nan"), 3.0)
+    ('', ' (multiplied by −2)', '')
     """
-    if abs(scale - 1) < SCALE_NAMED or 10 * (scale - 1) ** 2 < difference**2:
+    if np.isnan(scale) or abs(scale - 1) < SCALE_NAMED or 10 * (scale - 1) ** 2 < difference**2:
         return ""
     if difference**2 - (scale - 1) ** 2 > SCALE_REST * scale**2 + SCALE_ROUNDING:
         return ""
@@ -333,9 +349,11 @@ def of_norm(difference: float, whose: str = "its") -> str:
         difference: From 0 on.
         whose: "its" or "their".
 
-    >>> of_norm(0.0123), of_norm(5.0, "their")
-    ('0.012 of its norm', '5× their norm')
+    >>> of_norm(0.0123), of_norm(5.0, "their"), of_norm(float("inf"))
+    ('0.012 of its norm', '5× their norm', '∞× its norm of 0')
     """
+    if np.isinf(difference):
+        return f"{factor(difference)} {whose} norm of 0"
     return f"{factor(difference)} {whose} norm" if difference >= 1 else f"{number(difference, 2)} of {whose} norm"
 
 
@@ -441,7 +459,8 @@ def updates_finding(names: tuple[str, str], difference: xr.Dataset) -> Finding |
     """
     parts = {"component": list(PART_NAMES)}
     quotient, interval = difference.update_quotient.sel(parts), difference.update_quotient_interval.sel(parts)
-    logs = np.abs(np.log(quotient.transpose("layer", "component").values))
+    with np.errstate(divide="ignore"):  # of an update that is zero in one of them
+        logs = np.abs(np.log(quotient.transpose("layer", "component").values))
     if np.isnan(logs).all() or np.nanmax(logs) < np.log(1.05):
         return None
     low, high = (interval.sel(bound=bound).transpose("layer", "component").values for bound in ("low", "high"))
@@ -453,6 +472,12 @@ def updates_finding(names: tuple[str, str], difference: xr.Dataset) -> Finding |
         return Finding(text, "updates", {})
     layer, component = np.unravel_index(np.argmax(logs), logs.shape)
     size, part = float(quotient.values[layer, component]), list(PART_NAMES.values())[component]
+    if np.isinf(logs[layer, component]):
+        text = (
+            f"Relative to the residual stream, the updates of {names[1]} and {names[0]} differ most in the {part} of "
+            f"layer {layer}: those of {names[0] if size else names[1]} are zero."
+        )
+        return Finding(text, "updates", {"layer": int(layer), "part": part})
     ends = [low[layer, component], high[layer, component]]
     between = "" if np.isnan(ends).any() else f" ({percent(CONFIDENCE)} CI {'–'.join(map(_end, ends))})"
     text = (
@@ -533,7 +558,8 @@ def tensors_finding(names: tuple[str, str], compared: TensorDifferences) -> Find
     changed = layers[differing.any(axis=1)]
     everywhere = bool(differing.any(axis=1)[known].all()) and int(known.sum()) > 1
     named = outliers or ([] if everywhere else [(int(row), int(place)) for row, place in np.argwhere(differing)])
-    words = _named(values, compared.table.tensor_scale.values, named, tensors, layers, compared.vectors)
+    scales = compared.table.tensor_scale.values
+    words = _named(values, scales, named, tensors, layers, compared.vectors, names[0])
     subject = _apart_from(compared.codes, f"stored tensors {_whose(names, compared.unmatched)}")
     subject = f"{subject} differ {where_differing(changed, known)}"
     if named and everywhere:
@@ -553,8 +579,12 @@ def _named(
     tensors: np.ndarray,
     layers: np.ndarray,
     vectors: tuple[str, ...],
+    first: str,
 ) -> str:
-    """Write tensors by name, each with its layers, its largest difference and scale, in decreasing order."""
+    """Write tensors by name, each with its layers, its largest difference and scale, in decreasing order.
+
+    Of one that is zero in the first network, in these layers, no norm of its own gives the size.
+    """
     places = sorted(
         {place for _, place in chosen}, key=lambda place: -max(values[at] for at in chosen if at[1] == place)
     )
@@ -564,7 +594,9 @@ def _named(
         kind = " (a bias or norm)" if tensors[place] in vectors else ""
         largest = max(values[row, place] for row in rows)
         size = f"by {'up to ' * (len(rows) > 1)}{of_norm(largest)}"
-        if len(rows) == 1:
+        if np.isnan(scales[rows, place]).all():
+            size = f"where it is zero in {first}"
+        elif len(rows) == 1:
             size += _scale(scales[rows[0], place], largest)
         words.append(f"{tensors[place]}{kind} in {in_layers(layers[rows].tolist())}, {size}")
     more = f"; and {plural(len(places) - TENSORS_NAMED, 'more tensor')}" if len(places) > TENSORS_NAMED else ""

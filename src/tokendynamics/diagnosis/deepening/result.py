@@ -206,9 +206,10 @@ def _half_life(half: DeclineEstimate, *, rounded: bool) -> str:
         return f"the half-life is undefined because {why}"
     if math.isinf(half.value):
         return "there is no half-life because E falls no further"
+    passes = f"{_passes(half.value)} {'pass' if _passes(half.value) == '1' else 'passes'}"
     if math.isinf(half.high):
-        return f"the half-life is {_passes(half.value)} passes (90 % CI {_passes(half.low)} or more)"
-    return f"the half-life is {_passes(half.value)} passes ({_between(half)})"
+        return f"the half-life is {passes} (90 % CI {_passes(half.low)} or more)"
+    return f"the half-life is {passes} ({_between(half)})"
 
 
 def _between(measured: DeclineEstimate) -> str:

@@ -269,7 +269,7 @@ def _words(
     kappa: EffectEstimate, trials: Trials, steps: Sequence[_Step], reported: int, search: _Search, halves: Halves
 ) -> str:
     similarity = f"similarity κ after layer {trials.where}"
-    plain = estimate(kappa.value, (kappa.low, kappa.high), CONFIDENCE)
+    plain = estimate(kappa.value, (kappa.low, kappa.high), CONFIDENCE, at_most=1.0)
     unit = search.costs.unit
     if search.little:
         return (

@@ -119,13 +119,18 @@ def paired_differences(
 def _update_quotient(
     first: xr.Dataset, other: xr.Dataset, where: list[int], different: Bool[Tensor, " prompt"]
 ) -> dict[str, xr.Variable]:
-    one = np.where(first.update_ratio.values > 0, first.update_ratio.values, np.nan)
-    two = np.where(other.update_ratio.values > 0, other.update_ratio.values, np.nan)[:, where]
-    mean, interval = mean_with_interval(torch.from_numpy(np.log(two / one))[different])
+    counted = different.numpy()
+    ratios = [first.update_ratio.values[counted], other.update_ratio.values[counted][:, where]]
+    one, two = (np.where(ratio > 0, ratio, np.nan) for ratio in ratios)
+    mean, interval = (np.exp(values.numpy()) for values in mean_with_interval(torch.from_numpy(np.log(two / one))))
+    # An update that is zero for every prompt, in one of them, is known exactly.
+    for zero, there, value in ((ratios[1], ratios[0], 0.0), (ratios[0], ratios[1], np.inf)):
+        known = (zero == 0).all(axis=0) & (there > 0).all(axis=0) & bool(len(zero))
+        mean[known], interval[known] = value, value
     dims = ("layer", "component")
     return {
-        "update_quotient": xr.Variable(dims, np.exp(mean.numpy())),
-        "update_quotient_interval": xr.Variable((*dims, "bound"), np.exp(interval.numpy())),
+        "update_quotient": xr.Variable(dims, mean),
+        "update_quotient_interval": xr.Variable((*dims, "bound"), interval),
     }
 
 

@@ -303,10 +303,11 @@ def _gap(
     da, db = ya - xa, yb - xb
     sizes = [float(torch.linalg.vector_norm(vector)) for vector in (xb - xa, xa, db - da, da, db, yb - ya, ya)]
     came, state, gap, update, other, left, after_it = sizes
-    # An update of zero is compared with the rounding of the stream, so that no quotient is infinite.
+    # A difference from an update of zero is compared with the rounding of the stream, so that it is finite.
     least = max(update, state * torch.finfo(torch.float64).eps, torch.finfo(torch.float64).tiny)
     relative = came / state if state else 0.0
-    return relative, gap / least, update / state if state else np.inf, other / least, left / after_it
+    times = np.inf if other and not update else other / least
+    return relative, gap / least, update / state if state else np.inf, times, left / after_it
 
 
 def _as_gaps(by_prompt: Mapping[int, np.ndarray], prompts: list[str]) -> xr.Dataset:

@@ -157,9 +157,10 @@ def _shape(record: Record) -> str:
 
 def _facts(record: Record) -> list[tuple[str, str]]:
     experiment, recipe = record.experiment, record.experiment.recipe
-    batch = f"{count(recipe.batch)}" + (f" × {recipe.accumulation}" if recipe.accumulation > 1 else "")
+    batch = f"{count(recipe.batch)} × {recipe.accumulation} items"
+    batch = plural(recipe.batch, "item") if recipe.accumulation == 1 else batch
     training = (
-        f"{count(record.steps)} of {count(recipe.steps)} steps of {batch} items, {recipe.optimizer}, learning rate "
+        f"{count(record.steps)} of {plural(recipe.steps, 'step')} of {batch}, {recipe.optimizer}, learning rate "
         f"{number(recipe.learning_rate)} ({recipe.schedule} after {plural(recipe.warmup, 'step')} of warm-up), "
         f"{recipe.precision}"
     )

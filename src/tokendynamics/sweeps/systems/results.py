@@ -235,7 +235,7 @@ def counted(
     facts = (("Engine", str(recorded.get(ENGINE, ""))), ("With", versions))
     return SweepResult(
         title=title,
-        shape=f"{dataset['status'].size:,} systems: "
+        shape=f"{plural(dataset['status'].size, 'system')}: "
         + " × ".join(f"{dim} ({length:,})" for dim, length in dataset["status"].sizes.items()),
         shares=fractions(dataset, by=by) if "outcome" in dataset else status,
         status=status,

@@ -114,7 +114,7 @@ def _bend(beta: Tensor) -> Tensor:
 
 
 def _apart_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    three = measured.fact("three tokens", start.shape[-2] == 3, f"there are {start.shape[-2]}")
+    three = measured.fact("three tokens", start.shape[-2] == 3, measured.there_are(start.shape[-2]))
     circuits = _circuits(flow)
     if three.holds is False or not all(one.anywhere for one in circuits):
         return (three, *circuits)

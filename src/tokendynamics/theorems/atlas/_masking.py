@@ -26,7 +26,7 @@ from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.atlas import _masks
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems.statements import STATEMENTS as OF_THE_PAPERS
-from tokendynamics.words import number, number_of_log
+from tokendynamics.words import exponential, number, number_of_log, plural
 
 SIMPLE = 1e-10
 """The gap below an eigenvalue, relative to the norm of ov, that counts as positive."""
@@ -271,7 +271,7 @@ def _predict_space(flow: Flow, start: Tensor) -> Prediction:
     rate = float((flow.weight_factor * space.gap * space.size).min())
     text = (
         "all tokens go to the direction of the part in L of token 1, from almost every start; the angle of token 1 to "
-        f"L shrinks like exp(−{number(rate, 6)} t) or faster"
+        f"L shrinks like {exponential(-rate)} or faster"
     )
     return Prediction(text, limit="one point of L")
 
@@ -380,7 +380,7 @@ def _centers(flow: Flow, start: Tensor) -> _Centers:
 
 
 def _center_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    tokens = measured.fact("at least two tokens", start.shape[-2] >= 2, f"there are {start.shape[-2]}")
+    tokens = measured.tokens_at_least(start, 2)
     pull = _pull_hypotheses(flow, start)
     if tokens.holds is False or not all(one.anywhere for one in pull):
         return *pull, tokens
@@ -558,7 +558,8 @@ def _drawn_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
 
 def _predict_number(flow: Flow, start: Tensor) -> Prediction:
     expected_ = predict_strong_centers(start.shape[-2], flow.dim, _peak(measured.temperature(flow)[0]).numpy())
-    text = f"{number(float(np.mean(expected_)), 5)} of {start.shape[-2]} uniform tokens are strong centers on average"
+    mean, tokens = number(float(np.mean(expected_)), 5), plural(start.shape[-2], "uniform token")
+    text = f"{mean} of {tokens} are strong centers on average"
     return Prediction(text, limit="none: an average over starts")
 
 

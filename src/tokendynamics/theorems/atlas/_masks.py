@@ -20,7 +20,7 @@ from tokendynamics.theorems._conditions import (
 from tokendynamics.theorems._hypotheses import fact
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
-from tokendynamics.words import number
+from tokendynamics.words import number, plural
 
 
 def visible(flow: Flow, tokens: int) -> Tensor:
@@ -178,7 +178,9 @@ def _rest_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     if not all(one.anywhere for one in circuits):
         return circuits
     tokens, dim = start.shape[-2:]
-    square = measured.fact("as many tokens as dimensions", tokens == dim, f"{tokens} tokens in {dim} dimensions")
+    square = measured.fact(
+        "as many tokens as dimensions", tokens == dim, f"{plural(tokens, 'token')} in {plural(dim, 'dimension')}"
+    )
     rows = flow.space.project(start)
     gap = (rows @ rows.mT - torch.eye(tokens).double()).abs().amax(dim=(-2, -1))
     orthonormal = measured.at_most("orthonormal tokens", gap, 1e-10, "the largest entry of X X^T − I")

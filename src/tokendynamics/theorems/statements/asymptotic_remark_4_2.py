@@ -13,7 +13,7 @@ from tokendynamics.spaces import Sphere
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._statement import Statement
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
-from tokendynamics.words import number
+from tokendynamics.words import number, plural
 
 DRAWN = "start drawn uniformly"
 """The hypothesis that only the one who drew the start can know."""
@@ -50,9 +50,8 @@ def _decidable(trajectory: Trajectory) -> bool:
 def _predict(flow: Flow, start: Tensor) -> Prediction:
     tokens = start.shape[-2]
     probability = wendel_probability(tokens, flow.dim)
-    text = (
-        f"{tokens} uniform tokens in dim {flow.dim} share an open half space with probability {number(probability, 6)}"
-    )
+    share = f"share{'s' if tokens == 1 else ''} an open half space with probability {number(probability, 6)}"
+    text = f"{plural(tokens, 'uniform token')} in dim {flow.dim} {share}"
     return Prediction(text, limit="none: a probability of starts")
 
 

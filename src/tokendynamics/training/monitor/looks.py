@@ -286,7 +286,10 @@ def _check_texts(ckpt: Checkpoint, given: Sequence[Mapping[str, Any]]) -> None:
 def _facts(ckpt: Checkpoint, name: str, texts: Mapping[str, Any], cut: int) -> dict[str, Any]:
     """Return what the numbers depend on, as attributes of a dataset."""
     conventions, facts = conventions_of_trace(ckpt, dict(texts), "detect", SINK_RATIO), ckpt.architecture
-    context = f"{cut} of {len(texts)} are longer than the {facts.context} tokens that the network reads, and were cut"
+    context = (
+        f"{cut} of {len(texts)} {'is' if cut == 1 else 'are'} longer than the {facts.context} tokens that the network "
+        f"reads, and {'was' if cut == 1 else 'were'} cut"
+    )
     dtype = str(ckpt.dtype).removeprefix("torch.")
     return {
         "model": name,
