@@ -18,10 +18,10 @@ from tokendynamics.diagnosis import Comparison
 def network(layers: int = 3) -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    sizes = {"n_layer": layers, "n_head": 2, "n_embd": 16, "n_positions": 64, "vocab_size": 61}
+    sizes: dict[str, Any] = {"n_layer": layers, "n_head": 2, "n_embd": 16, "n_positions": 64, "vocab_size": 61}
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(0)
-        made = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=1, eos_token_id=2)).eval()
+        made: Any = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=1, eos_token_id=2)).eval()
         for block in made.transformer.h:
             for weight in (block.attn.c_attn.weight, block.attn.c_proj.weight, block.mlp.c_proj.weight):
                 weight.mul_(3)
@@ -82,6 +82,7 @@ def test_directions_of_zeros_are_not_compared() -> None:
     assert "with 0° between their leading directions" in words(compared(base, bare), "feed-forward matrices")
     attention = changed(base, without_part("attn"))
     weights = compared(attention, base).weights
+    assert weights is not None
     assert np.isnan(weights.ov_angle.sel(layer=2)).all()
     assert np.isfinite(weights.ov_angle.sel(layer=1)).all()
     assert "(by ∞× its norm of 0)" in words(compared(attention, base), "attention weights")

@@ -291,8 +291,8 @@ def _difference(values: Any) -> Difference | None:
     if values is None:
         return None
     numbers = {name: _number(values[name]) for name in ("before", "update", "size", "rounding")}
-    # JSON has no infinity; one rounding of a part that adds nothing is infinitely much beside it, and never undefined.
-    numbers["rounding"] = math.inf if math.isnan(numbers["rounding"]) else numbers["rounding"]
+    # JSON has no infinity; what stands beside a part that adds nothing is infinitely much, and never undefined.
+    numbers |= {name: math.inf for name in ("size", "rounding") if math.isnan(numbers[name])}
     numbers |= {name: _number(values.get(name)) for name in ("own", "beside")}  # absent before they were measured
     norms = tuple(as_text(norm, "norms") for norm in values.get("norms", ()))  # likewise, as are heads
     heads = tuple(as_integer(head, "heads") for head in values.get("heads", ()))
