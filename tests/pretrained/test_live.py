@@ -458,3 +458,19 @@ def test_a_vocabulary_that_a_network_of_sounds_writes_is_none_that_it_reads() ->
     assert td.head_effects(ckpt, waves, candidates=1).sizes["head"] == 2
     with pytest.raises(ArgumentTypeError, match="input_values, no text"):
         td.trace(ckpt, ["a text"])
+
+
+def test_a_network_in_memory_is_read_in_its_own_format_and_place() -> None:
+    network = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2, enable_nested_tensor=False
+    )
+    with pytest.raises(ArgumentValueError, match="dtype: expected float32, that of TransformerEncoder, which is read"):
+        td.load(network, inputs=torch.randn(1, 5, 8), dtype="bfloat16")
+    with pytest.raises(ArgumentValueError, match="dtype: expected float32 or"):
+        td.load(network, inputs=torch.randn(1, 5, 8), dtype="int8")
+    assert td.load(network, inputs=torch.randn(1, 5, 8), dtype="float32").dtype == torch.float32
+    double = network.double()
+    ckpt = td.load(double, inputs=torch.randn(1, 5, 8).double(), dtype="float64")
+    assert ckpt.dtype == torch.float64
+    with pytest.raises(ArgumentValueError, match=r"dtype: expected float64, that of .*load it with that one"):
+        td.diagnose(ckpt, dtype="float16")

@@ -39,13 +39,16 @@ def test_every_long_function_tells_the_same_three_things() -> None:
 def test_texts_by_the_thousand_report_how_many_are_read() -> None:
     reports: list[tuple[float, float, str]] = []
     network, texts = td.load("random:distilgpt2"), [[number % 7, number // 7] for number in range(1000)]
-    for given, work in (
-        (texts, "reading the prompts"),
-        (td.Texts(["a text"] * 1000, window=2), "tokenizing the texts"),
+    windows = td.Texts(["a text"] * 1000, window=2)
+    for read, given, work in (
+        (td.trace, texts, "reading the prompts"),
+        (td.trace, windows, "tokenizing the texts"),
+        (td.attention_seen, texts, "reading the prompts"),
+        (td.attention_seen, windows, "tokenizing the texts"),
     ):
         reports.clear()
         with pytest.raises(ArgumentValueError, match="a last prompt"):
-            td.trace(network, _then_refused(given), progress=lambda *report: reports.append(report))
+            read(network, _then_refused(given), progress=lambda *report: reports.append(report))
         assert [report for report in reports if report[2] == work][:3] == [(done, 1001, work) for done in range(3)]
     reports.clear()
     with pytest.raises(ArgumentValueError, match="a last prompt"):

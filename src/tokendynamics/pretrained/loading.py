@@ -51,6 +51,10 @@ Model: TypeAlias = str | Path | nn.Module | Checkpoint
 """What every function takes that reads a network: anything `load` takes, or a checkpoint already loaded."""
 
 
+_DTYPE, _DEVICE = "float32", "cpu"
+"""Number format and device where none is asked for."""
+
+
 def as_checkpoint(model: Model, argument: str = "ckpt", **options: Any) -> Checkpoint:
     """Return a checkpoint as it is, and load anything else.
 
@@ -61,10 +65,11 @@ def as_checkpoint(model: Model, argument: str = "ckpt", **options: Any) -> Check
 
     Raises:
         ArgumentTypeError: Nothing of these.
+        ArgumentValueError: A number format or a device that a checkpoint already loaded does not have.
         CheckpointError: See `load`.
     """
     if isinstance(model, Checkpoint):
-        return model
+        return _as_it_is(model, options.get("dtype", _DTYPE), options.get("device", _DEVICE), "load it with that one")
     if not isinstance(model, str | PathLike | nn.Module):
         wanted = "a checkpoint, a name, a path or a network"
         raise ArgumentTypeError(expected(argument, wanted, type(model).__name__, FORMS))
@@ -80,8 +85,8 @@ def load(
     adapter: str | Path | None = None,
     stream: bool | None = None,
     inputs: Callable[[int], Mapping[str, Tensor]] | Tensor | tuple[Any, ...] | Mapping[str, Any] | None = None,
-    dtype: str | torch.dtype = "float32",
-    device: str | torch.device = "cpu",
+    dtype: str | torch.dtype = _DTYPE,
+    device: str | torch.device = _DEVICE,
     device_map: str | Mapping[str, Any] | None = None,
     allow_pickle: bool = False,
     cache: str | Path | None = None,
@@ -101,8 +106,8 @@ def load(
         inputs: For a live network that is not from transformers: an example (a tensor, a tuple, a mapping by name), or
             a function of a number of inputs, such as ``lambda count: {"idx": torch.randint(0, 100, (count, 7))}``.
         half: Which half of a network of two, "encoder" or "decoder", "text" or "vision".
-        dtype: Number format of the forward pass: float32, float64, bfloat16 or float16.
-        device: Where to compute.
+        dtype: Number format of the forward pass: float32, float64, bfloat16 or float16. A live network has its own.
+        device: Where to compute; likewise.
         device_map: Several devices for the forward pass (extra `devices`): "auto" fills the accelerators in turn; or
             the device of each module of the base model by name. Each weight is read once, to its own device.
         allow_pickle: Also read pickled weights, by torch's restricted unpickler. Remote code is never run.
@@ -120,7 +125,8 @@ def load(
     if isinstance(spec, nn.Module):
         check_live(stream, device_map)
         origin = Origin(type(spec).__name__, given_tokenizer=tokenizer)
-        return live_checkpoint(spec, origin, half, inputs, adapter, allow_pickle)
+        live = live_checkpoint(spec, origin, half, inputs, adapter, allow_pickle)
+        return _as_it_is(live, dtype, device, "cast or move the network itself")
     if not isinstance(spec, str | PathLike):
         raise ArgumentTypeError(expected("spec", "a name, a path or a network", type(spec).__name__, FORMS))
     kind, place, spread = dtype_of(dtype), as_device(device, "device"), _spread(device_map, stream, adapter)
@@ -131,6 +137,18 @@ def load(
     if adapter is None:
         return checkpoint
     return live_checkpoint(checkpoint.whole, replace(checkpoint._origin), adapter=adapter, allow_pickle=allow_pickle)
+
+
+def _as_it_is(ckpt: Checkpoint, dtype: str | torch.dtype, device: str | torch.device, advice: str) -> Checkpoint:
+    """Return a network in memory; refuse another number format or device, unless that is the default of `load`."""
+    kind, place = dtype_of(dtype), as_device(device, "device")
+    if kind not in (dtype_of(_DTYPE), ckpt.dtype):
+        wanted = f"{str(ckpt.dtype).removeprefix('torch.')}, that of {ckpt.name}, which is read as it is"
+        raise ArgumentValueError(expected("dtype", wanted, str(kind).removeprefix("torch."), advice))
+    if place not in (as_device(_DEVICE, "device"), ckpt.device):
+        wanted = f"{ckpt.device}, that of {ckpt.name}, which is read where it is"
+        raise ArgumentValueError(expected("device", wanted, place, advice))
+    return ckpt
 
 
 def _adapter(

@@ -24,7 +24,7 @@ from tokendynamics.pretrained.forward_arguments import Prepared
 from tokendynamics.pretrained.inputs import prepared
 from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.pretrained.not_finite import check_finite_state, check_states
-from tokendynamics.provenance.progress import Progress, reporting, tracked
+from tokendynamics.provenance.progress import Progress, reporting, tracked, tracked_if_many
 
 _MEASURES: Mapping[str, tuple[str, ...]] = {
     "received": ("token",),
@@ -80,10 +80,11 @@ def attention_seen(
     """
     ckpt = as_checkpoint(ckpt)
     _check_shows(ckpt)
-    prompts = named_prompts(texts, ckpt)
-    given = {name: prepared(ckpt, item, truncate=truncate, argument=name) for name, item in prompts.items()}
-    _check_fit(ckpt, {name: len(prompt.tokens or ()) for name, prompt in given.items()}, patterns)
     with reporting(progress) as report:
+        prompts = named_prompts(texts, ckpt, report)
+        named = tracked_if_many(prompts.items(), report, "reading the prompts")
+        given = {name: prepared(ckpt, item, truncate=truncate, argument=name) for name, item in named}
+        _check_fit(ckpt, {name: len(prompt.tokens or ()) for name, prompt in given.items()}, patterns)
         rows = [
             _of_prompt(ckpt, prompt, patterns) for prompt in tracked(given.values(), report, "watching the attention")
         ]
