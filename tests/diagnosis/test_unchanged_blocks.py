@@ -112,3 +112,53 @@ def test_other_outputs_than_tensors_are_not_kept(output: Any) -> None:
     from tokendynamics.pretrained.edits import gates
 
     assert gates._copied(output) is gates._UNKNOWN
+
+
+class _Rolling(nn.Module):
+    """Mixes neighbours without heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.output = nn.Linear(32, 32, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.output(torch.roll(x, 1, dims=1))
+
+
+class _Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.output = (nn.Linear(32, 32, bias=False) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = (
+            part(x).unflatten(-1, (4, 8)).transpose(1, 2) for part in (self.query, self.key, self.value)
+        )
+        mixed = torch.softmax(query @ key.mT / 8**0.5, dim=-1) @ value
+        return self.output(mixed.transpose(1, 2).flatten(2))
+
+
+def test_gates_on_heads_do_not_answer_for_parts_in_front_of_the_first_head() -> None:
+    """Block 4 reads what the feed-forward part of block 2 left; no head is in front of that."""
+    network = Averaging([0.1] * 4)
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        for place, block in enumerate(network.blocks):
+            block.attention = _Rolling() if place < 2 else _Attending()
+    left: list[Tensor] = []
+    leaving, reading = (network.get_submodule(f"blocks.{place}.feed_forward") for place in (1, 3))
+    leaving.register_forward_hook(lambda module, given, output: left.append(output.mean()))
+    reading.register_forward_hook(lambda module, given, output: (1 + left[-1]) * output)
+    ckpt = load(network, inputs=lambda count: {"idx": torch.randint(0, 500, (count, 7))})
+    packs = ckpt.packs(_prompts(5))
+    with ckpt.gated() as gated:
+        assert gated.heads.any(dim=-1).tolist() == [False, False, True, True]
+        of_heads = Trials(HeadGates(gated), packs, 4, 1e6)
+        of_heads.reading({(4, 0): 0.5})
+        assert of_heads._begins == {3: True}  # no gate on a head changes what block 2 leaves
+        every = Trials(PartAndHeadGates(gated), packs, 4, 1e6)
+        every.of_gates(HeadGates(gated)).reading({(4, 0): 0.5})
+        assert every._begins == {3: False}
+        parts = every.of_gates(gated)
+        parts.reading({(1, 0): 0.0})
+        assert_the_same(parts.reading({(4, 1): 0.5}), Trials(gated, packs, 4, 1e6).reading({(4, 1): 0.5}))

@@ -144,18 +144,23 @@ def levers_and_heads(
         ckpt, texts, CANDIDATES, sink_ratio, truncate=truncate, packed=True, progress=report
     )
     costs = Costs(ckpt, loss, budget)
+    trials: Trials | None = None
     with ckpt.gated() as gated:
         try:
             heads = _gates_of(gated, ckpt)
-            both = sensitivities(PartAndHeadGates(gated), find, sink_ratio, report, sinks=sinks)
-            first = _columns(both, slice(len(PARTS)))
-            of_heads = _columns(both, slice(len(PARTS), None))
+            both = PartAndHeadGates(gated)
+            of_both = sensitivities(both, find, sink_ratio, report, sinks=sinks)
+            first = _columns(of_both, slice(len(PARTS)))
+            of_heads = _columns(of_both, slice(len(PARTS), None))
             of_heads = _where_alike(of_heads, heads, find, (sinks, sink_ratio), report)
-            trials = Trials(heads, measure, of_heads.where, sink_ratio, sinks)
-            effects = _removed(ckpt.name, of_heads, trials, halves, costs, report)
+            trials = Trials(both, measure, of_heads.where, sink_ratio, sinks)
+            effects = _removed(ckpt.name, of_heads, trials.of_gates(heads), halves, costs, report)
         except CheckpointError as error:
             effects, first = Refused(str(error)), sensitivities(gated, find, sink_ratio, report, sinks=sinks)
-        trials = Trials(gated, measure, first.where, sink_ratio, sinks)
+        if trials is not None and trials.where == first.where:
+            trials = trials.of_gates(gated)
+        else:
+            trials = Trials(gated, measure, first.where, sink_ratio, sinks)
         tried = try_parts(ckpt, first, trials, halves, costs, report)
     counting = {"sinks": sinks, "sink_ratio": sink_ratio, "truncate": truncate}
     return with_effect(tried, ckpt, prompts, halves, counting), effects

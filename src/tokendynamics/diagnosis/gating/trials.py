@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -144,16 +145,24 @@ class Trials:
         ratio: float,
         sinks: str | Sequence[int] = "detect",
     ) -> None:
-        self._gated, self._packs, self.where = gated, packs, where
+        self._every = self._gated = gated
+        self._packs, self.where = packs, where
         self._counts: list[Bool[Tensor, "depth prompt token"]] = []
         self._ratio, self._sinks = ratio, sinks
         self._passes: list[GatedPass] = []
         self._begins: dict[int, bool] = {}
+        self._smallest = min(range(len(packs)), key=lambda number: _size(packs[number]))
         self.plain = self.reading({})
         self._count = len(self.plain.losses)
         if math.isnan(self.kappa.value):
             wanted = f"prompts whose tokens point in more than one direction after layer {where}"
             raise ArgumentValueError(expected("texts", wanted, "one direction of all tokens"))
+
+    def of_gates(self, gated: Gates) -> Trials:
+        """Return trials with some of the gates alone, which share all passes without gates."""
+        trials = copy(self)
+        trials._gated = gated
+        return trials
 
     @property
     def kappa(self) -> EffectEstimate:
@@ -202,8 +211,9 @@ class Trials:
                 passed = gated.run(pack, gates, known=self._outputs(number, unchanged))
                 if first:
                     check_gated_pass(gated, passed)
-                    # Of further packs only what blocks return is needed.
-                    self._passes.append(passed if number == 0 else replace(passed, states=(), logits=None))
+                    # Of other packs only what blocks return is needed.
+                    whole = number == self._smallest
+                    self._passes.append(passed if whole else replace(passed, states=(), logits=None))
                     lengths = lengths_of(passed, pack)
                     self._counts.append(tokens_that_count(passed.states, lengths, self._ratio, self._sinks))
                 sums = [sums_of(passed.states[depth], self._counts[number][depth]) for depth in depths]
@@ -217,21 +227,27 @@ class Trials:
     def _outputs(self, pack: int, blocks: int) -> Sequence[Any]:
         """Return what the first blocks return of a pack without gates; nothing where a pass cannot begin behind them.
 
-        It can where a pass without gates that begins there equals the whole one to the last bit, seen on the first
+        It can where a pass without gates that begins there equals the whole one to the last bit, seen on the smallest
         pack: blocks then pass on nothing but what they return. A pass with gates goes before it, so that nothing that
         modules may keep from pass to pass is that of a pass without.
         """
         if blocks < 1 or not self._passes[pack].outputs:
             return ()
         if blocks not in self._begins:
-            plain, gates = self._passes[0], torch.ones(self._gated.exists.shape, dtype=torch.float64)
+            plain, smallest = self._passes[self._smallest], self._packs[self._smallest]
+            gates = torch.ones(self._every.exists.shape, dtype=torch.float64)
             try:
-                self._gated.run(self._packs[0], gates / 2)
-                again = self._gated.run(self._packs[0], gates, known=plain.outputs[:blocks])
+                self._every.run(smallest, gates / 2)
+                again = self._every.run(smallest, gates, known=plain.outputs[:blocks])
                 self._begins[blocks] = again.equals(plain)
             except CheckpointError:
                 self._begins[blocks] = False
         return self._passes[pack].outputs[:blocks] if self._begins[blocks] else ()
+
+
+def _size(pack: Pack) -> int:
+    """Return how many numbers the largest input of a pass has."""
+    return max((value.numel() for value in pack.arguments.values() if isinstance(value, torch.Tensor)), default=0)
 
 
 class Costs:
