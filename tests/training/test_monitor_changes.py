@@ -204,6 +204,18 @@ def test_a_large_change_of_a_measure_has_a_line_though_the_state_stays() -> None
     assert slow.text == "step 1500: layer 3 is still drawing together, but common share 0.40 at step 0 → 0.81"
 
 
+def test_a_state_that_only_the_intervals_hold_is_not_called_the_state() -> None:
+    """The look itself makes "drawing together", as the map of states shows it."""
+    series = Series()
+    series.add(look(0, (0.1, 0.0, 0.3), (0.1, 0.0, 0.4), half=0.05))
+    series.add(look(30, (0.1, 0.43, 0.19), (0.1, 0.44, 0.4), half=0.05))
+    assert series.states[-1] == ["drawing together", "rank collapse"]
+    assert [change.text for change in series.changes] == [
+        "step 30: layer 2 is still in rank collapse, but κ′ 0.00 → 0.44",
+        "step 30: layer 1 may still be in rank collapse, but κ′ 0.00 → 0.43",
+    ]
+
+
 @pytest.mark.parametrize(("first", "then", "half"), [(0.04, 0.97, 0.5), (0.5, 0.89, 0.0), (0.5, np.nan, 0.0)])
 def test_a_measure_that_moved_little_or_within_its_interval_has_no_line(first: float, then: float, half: float) -> None:
     series = Series()

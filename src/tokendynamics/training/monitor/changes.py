@@ -37,6 +37,12 @@ MEASURES: dict[str, tuple[str, tuple[float, ...]]] = {
 """The measures that decide a state: the word for each, and the values at which it decides."""
 
 
+_AS_PREDICATES: dict[State, str] = {
+    "consensus": "in consensus", "rank collapse": "in rank collapse", "one point": "at one point",
+}  # fmt: skip
+"""States whose name is a noun, as what layers are."""
+
+
 @dataclass(frozen=True)
 class Change:
     """What one layer or several layers did alike, seen at one step.
@@ -53,6 +59,7 @@ class Change:
             measures themselves made the former state.
         recent: Whether all of these are the look before this one.
         moved: The largest change of the measure over these layers.
+        measured: Whether the measures themselves make the state; otherwise it only lies within the intervals.
     """
 
     step: int
@@ -65,6 +72,7 @@ class Change:
     since: tuple[int, int]
     recent: bool = True
     moved: float = 0.0
+    measured: bool = True
 
     @property
     def text(self) -> str:
@@ -76,6 +84,9 @@ class Change:
         >>> numbers = ("share_common", (0.04, 0.05), (0.9, 0.97), (500, 500))
         >>> Change(1500, (1, 2), "drawing together", "drawing together", *numbers, recent=False).text
         'step 1500: layers 1–2 are still drawing together, but common share 0.04 to 0.05 at step 500 → 0.90 to 0.97'
+        >>> numbers = ("consensus_relative", (0.0, 0.0), (0.43, 0.44), (0, 0))
+        >>> Change(30, (2, 3), "rank collapse", "rank collapse", *numbers, recent=False, measured=False).text
+        'step 30: layers 2–3 may still be in rank collapse, but κ′ 0.00 at step 0 → 0.43 to 0.44'
         >>> numbers = ("share_common", (0.9993, 0.9993), (0.9981, 0.9981), (500, 500))
         >>> Change(1000, (2,), "one point", "anisotropic", *numbers).text
         'step 1000: layer 2 went from one point to anisotropic (common share 0.999 → 0.998)'
@@ -87,8 +98,8 @@ class Change:
         layers = f"{'layers' if several else 'layer'} {ranges(self.layers)}" if self.layers else ""
         who = f"step {self.step}: {layers or 'the state after the final norm'}"
         if self.former == self.state:
-            verb = "are" if several else "is"
-            return f"{who} {verb} still {self.state}, but {self._numbers}"
+            verb = "may still be" if not self.measured else "are still" if several else "is still"
+            return f"{who} {verb} {_AS_PREDICATES.get(self.state, self.state)}, but {self._numbers}"
         return f"{who} went from {self.former} to {self.state}" + (f" ({self._numbers})" if self.measure else "")
 
     @property
@@ -224,6 +235,7 @@ class _Done(NamedTuple):
     measure: str
     layer: int
     place: int
+    measured: bool = True
 
 
 def changes_at(
@@ -255,10 +267,11 @@ def changes_at(
             large = abs(float(now[name][layer] - before[name][layer])) >= LARGE
             (low, high), (former_low, former_high) = (values[f"{name}_interval"][layer] for values in (now, before))
             if (name, layer) not in shown and large and (low > former_high or high < former_low):
-                done.append(_Done(held[-1][layer - 1], held[-1][layer - 1], name, layer, place))
-    grouped: dict[tuple[State, State, str], list[_Done]] = {}
+                state = held[-1][layer - 1]
+                done.append(_Done(state, state, name, layer, place, states[-1][layer - 1] == state))
+    grouped: dict[tuple[State, State, str, bool], list[_Done]] = {}
     for item in done:
-        grouped.setdefault(item[:3], []).append(item)
+        grouped.setdefault((*item[:3], item.measured), []).append(item)
     return sorted((_change(looks, previous, group) for group in grouped.values()), key=lambda change: -change.moved)
 
 
@@ -295,6 +308,7 @@ def _change(looks: Sequence[Look], previous: int, group: Sequence[_Done]) -> Cha
         since=(min(steps), max(steps)),
         recent=set(places) == {previous},
         moved=float(np.nan_to_num(sizes).max()),
+        measured=group[0].measured,
     )
 
 
