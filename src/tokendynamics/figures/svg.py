@@ -299,7 +299,7 @@ def _add_keys(root: ElementTree.Element, keys: Sequence[Key]) -> None:
         drawing.append(child)
     root.append(drawing)
     for key, (x, row) in zip(keys, places, strict=True):
-        root.append(_key(key, x, row * _ROW + 12))
+        root.append(_key(key, x, row * _ROW + 12, width - x - _LABEL))
     root.set("height", f"{height + lift:g}")
     root.set("viewBox", f"0 0 {width:g} {height + lift:g}")
 
@@ -307,7 +307,7 @@ def _add_keys(root: ElementTree.Element, keys: Sequence[Key]) -> None:
 def _places(keys: Sequence[Key], width: float) -> tuple[list[tuple[float, int]], int]:
     left, x, row, places = 4.0, 4.0, 0, []
     for key in keys:
-        needed = 34 + 6.5 * len(key.label)
+        needed = _LABEL + 4 + _text_width(key.label)
         if x > left and x + needed > width:
             x, row = left, row + 1
         places.append((x, row))
@@ -315,7 +315,20 @@ def _places(keys: Sequence[Key], width: float) -> tuple[list[tuple[float, int]],
     return places, row + 1
 
 
-def _key(key: Key, x: float, y: float) -> ElementTree.Element:
+_LABEL = 30.0
+"""Where the label of a key begins."""
+
+_GLYPHS = {"iljI.,:;|'!": 4.0, " ()[]-/tfr": 5.2, "mwMW@%": 11.8}
+"""Widths of characters in 12 px of the widest font that readers have; others are given by their kind."""
+
+
+def _text_width(text: str) -> float:
+    """Estimate the width of a label in pixels, rather too wide than too narrow."""
+    known = {glyph: width for glyphs, width in _GLYPHS.items() for glyph in glyphs}
+    return sum(known.get(glyph, 8.8 if glyph.isupper() else 7.7) for glyph in text)
+
+
+def _key(key: Key, x: float, y: float, room: float) -> ElementTree.Element:
     group = ElementTree.Element(f"{{{_SVG}}}g", {"transform": f"translate({x:g},{y:g})"})
     stroke = {"stroke": key.colour, "stroke-width": f"{key.width:g}"}
     if key.dash:
@@ -334,4 +347,6 @@ def _key(key: Key, x: float, y: float) -> ElementTree.Element:
     ElementTree.SubElement(group, f"{{{_SVG}}}{tag}", attributes)
     label = ElementTree.SubElement(group, f"{{{_SVG}}}text", {"x": "30", "y": "4", "font-size": "12px", "fill": INK})
     label.text = key.label
+    if _text_width(key.label) > room:  # longer than a whole row
+        label.attrib |= {"textLength": f"{room:g}", "lengthAdjust": "spacingAndGlyphs"}
     return group
