@@ -19,12 +19,7 @@ from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError, Attent
 from tokendynamics.numerics.arguments import as_count, as_flag, as_path
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.signatures import typed_arguments
-from tokendynamics.pretrained._attention_weights import (
-    AttentionWeights,
-    LayerTensors,
-    attention_weights,
-    verified,
-)
+from tokendynamics.pretrained._attention_weights import AttentionWeights, LayerTensors, attention_weights, verified
 from tokendynamics.pretrained._filling import Network, StreamedNetwork
 from tokendynamics.pretrained._remedied_network import columns_of, with_columns
 from tokendynamics.pretrained._stored_tensors import check_finite_weights
@@ -36,22 +31,12 @@ from tokendynamics.pretrained.discovery.interface import showing, watching
 from tokendynamics.pretrained.discovery.layout import AttentionLayout
 from tokendynamics.pretrained.edits._fresh_weights import Drawing, FreshBlocks, laws_of, of_std
 from tokendynamics.pretrained.edits._pass import InsideBlocks
+from tokendynamics.pretrained.edits._varied_network import VariedNetwork, gates_in_weights
 from tokendynamics.pretrained.edits.gates import GatedNetwork
 from tokendynamics.pretrained.edits.language_head import LanguageHead, no_head, with_language_head
 from tokendynamics.pretrained.edits.states import PackStates, SiteStates, StateWatch, collect_states, run
-from tokendynamics.pretrained.edits.variant import (
-    Variant,
-    VariantLike,
-    VariedNetwork,
-    gates_in_weights,
-)
-from tokendynamics.pretrained.encoding import (
-    Encoding,
-    encoded,
-    load_image_processor,
-    load_tokenizer,
-    no_tokenizer,
-)
+from tokendynamics.pretrained.edits.variant import Variant, VariantLike
+from tokendynamics.pretrained.encoding import Encoding, encoded, load_image_processor, load_tokenizer, no_tokenizer
 from tokendynamics.pretrained.feed_forward import (
     FeedForwardWeights,
     feed_forward_problem,

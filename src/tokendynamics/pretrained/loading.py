@@ -21,14 +21,7 @@ from tokendynamics.pretrained._dispatch import as_device_map, placement_of
 from tokendynamics.pretrained._filling import Network, shapes_of
 from tokendynamics.pretrained._live import check_live, live_checkpoint
 from tokendynamics.pretrained._remedied_network import IN_CONFIGURATION, attach, fitting_columns, remedies_in
-from tokendynamics.pretrained._stored_tensors import (
-    TensorSource,
-    Weights,
-    ignored,
-    names_in,
-    stored_names,
-    unplaced,
-)
+from tokendynamics.pretrained._stored_tensors import TensorSource, Weights, ignored, names_in, stored_names, unplaced
 from tokendynamics.pretrained.discovery._blocks import block_list
 from tokendynamics.pretrained.discovery.random_weights import discover_in
 from tokendynamics.pretrained.edits._fresh_weights import initial_laws, of_std

@@ -11,12 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tokendynamics.pretrained.discovery._calls import ModuleCall, as_features
-from tokendynamics.pretrained.discovery._columns import (
-    LayoutNotFoundError,
-    Part,
-    Tracer,
-    evaluated,
-)
+from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError, Part, Tracer, evaluated
 from tokendynamics.pretrained.discovery._maps import Norm, axes_of_places
 from tokendynamics.pretrained.discovery._output_projection import OutputProjection
 from tokendynamics.pretrained.discovery._recomputed import TRUSTED, live_reader, relative_error

@@ -9,12 +9,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.pretrained.discovery._calls import ModuleCall, as_features
-from tokendynamics.pretrained.discovery._columns import (
-    LayoutNotFoundError,
-    Storage,
-    matched_columns,
-    stored_how,
-)
+from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError, Storage, matched_columns, stored_how
 from tokendynamics.pretrained.discovery._maps import Norm
 from tokendynamics.pretrained.discovery._recomputed import TRUSTED, relative_error
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall

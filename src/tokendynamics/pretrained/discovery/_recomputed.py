@@ -11,16 +11,10 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from tokendynamics.pretrained._torch_attention import Projection, projection_of
-from tokendynamics.pretrained.discovery._columns import (
-    Part,
-    Storage,
-    evaluated,
-)
+from tokendynamics.pretrained.discovery._columns import Part, Storage, evaluated
 from tokendynamics.pretrained.discovery._maps import Affine, Norm, Probed, map_of
 from tokendynamics.pretrained.discovery._plain_attention import attend
-from tokendynamics.pretrained.discovery._rotation import (
-    turned,
-)
+from tokendynamics.pretrained.discovery._rotation import turned
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.layout import AttentionLayout
 

@@ -22,8 +22,8 @@ from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained.discovery._calls import Hooks
 from tokendynamics.pretrained.discovery.layout import Layout
 from tokendynamics.pretrained.edits._pass import OwnTokens, arguments_for, blocks_beside, by_prompt, check_ran
+from tokendynamics.pretrained.edits._varied_network import existing_heads, existing_parts
 from tokendynamics.pretrained.edits.language_head import logits_of
-from tokendynamics.pretrained.edits.variant import existing_heads, existing_parts
 from tokendynamics.pretrained.forward_arguments import other_rows
 from tokendynamics.pretrained.length_dependence import as_before
 from tokendynamics.pretrained.network import ids_checked, quietly
