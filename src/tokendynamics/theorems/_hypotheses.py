@@ -6,7 +6,9 @@ worst head, time and system. What only a proof could show (all values of a calla
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -21,6 +23,9 @@ from tokendynamics.observables import hemisphere
 from tokendynamics.observables.half_space import RESOLUTION
 from tokendynamics.theorems.result import Hypothesis
 from tokendynamics.words import number
+
+Measure: TypeAlias = Callable[[Flow, Tensor], tuple[Hypothesis, ...]]
+"""Measures hypotheses on a flow and a start."""
 
 _MOST = 16
 _BETWEEN = 8
@@ -337,6 +342,35 @@ def identity_values(flow: Flow) -> Hypothesis:
     if float(deviation.max()) <= allowed and not complete:
         return assumed(claim, f"ov is the identity {_looked_at(flow.attention.ov)}, other times are unknown")
     return at_most(claim, deviation, allowed, "the largest entry of ov − I")
+
+
+def constant_circuits(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+    """Measure that qk and ov do not depend on time; whatever the start."""
+    del start
+    return constant(flow.attention.qk, "qk"), constant(flow.attention.ov, "ov")
+
+
+def multiples_of_the_identity(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+    """Measure that qk is βI and every ov_h is c_h I with c_h > 0; whatever the start."""
+    del start
+    return *multiple_of_the_identity(flow), *positive_multiples(flow)
+
+
+def given(first: Measure) -> Callable[[Measure], Measure]:
+    """Decorate what measures hypotheses that presuppose others: these come first, or alone where none can hold.
+
+    Args:
+        first: Measures the others.
+    """
+
+    def decorated(further: Measure) -> Measure:
+        def measure(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+            known = first(flow, start)
+            return (*known, *further(flow, start)) if all(one.anywhere for one in known) else known
+
+        return measure
+
+    return decorated
 
 
 def one_head_on_the_sphere(flow: Flow) -> tuple[Hypothesis, ...]:

@@ -26,13 +26,6 @@ def free_softmax(flow: Flow) -> tuple[Hypothesis, ...]:
     return (measured.in_free_space(flow), measured.weights_are_softmax(flow))
 
 
-def of_constant_circuits(flow: Flow, presupposing: Callable[[Flow], tuple[Hypothesis, ...]]) -> tuple[Hypothesis, ...]:
-    """Suppose circuits that do not depend on time, and what can be asked of them only then."""
-    constancy = (measured.constant(flow.attention.qk, "qk"), measured.constant(flow.attention.ov, "ov"))
-    varies = not all(one.anywhere for one in constancy)
-    return constancy if varies else (*constancy, *presupposing(flow))
-
-
 def absolute_positions(flow: Flow) -> Hypothesis:
     """Tell whether attention reads x + p."""
     return _positions_are(flow, AbsolutePositions, "absolute positions")

@@ -19,6 +19,7 @@ from tokendynamics.theorems.atlas import (
     _rank,
     _rollout,
     _spheres,
+    _strong_centers,
 )
 
 __all__ = ["ATLAS"]
@@ -26,6 +27,7 @@ __all__ = ["ATLAS"]
 ATLAS: tuple[Statement, ...] = (
     *_perspective.STATEMENTS,
     *_masking.STATEMENTS,
+    *_strong_centers.STATEMENTS,
     *_clusters.STATEMENTS,
     *_metastability.STATEMENTS,
     *_context.STATEMENTS,

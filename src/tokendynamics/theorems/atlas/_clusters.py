@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -22,13 +22,8 @@ from tokendynamics.theorems._conditions import (
     undecided,
 )
 from tokendynamics.theorems._statement import Statement
-from tokendynamics.theorems.contraction import (
-    at_times,
-    free_softmax,
-    head_matrix,
-    single_head_in_free_space,
-    states_of,
-)
+from tokendynamics.theorems.atlas._eigenspaces import Fastest, fastest_space, growing_part
+from tokendynamics.theorems.contraction import at_times, free_softmax, head_matrix, single_head_in_free_space, states_of
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.theorems.statements import STATEMENTS as OF_THE_PAPERS
 from tokendynamics.words import number
@@ -39,10 +34,6 @@ _TOLD = 15.0
 """λt up to which distances that are constant in x are seen in z: later rounding makes one point of such tokens."""
 _SHARPEST = 700.0
 """Largest exponent of what multiplies differences of logits."""
-
-
-def _constant(flow: Flow) -> tuple[Hypothesis, ...]:
-    return measured.constant(flow.attention.qk, "qk"), measured.constant(flow.attention.ov, "ov")
 
 
 def _elapsed(trajectory: Trajectory) -> Tensor:
@@ -98,13 +89,8 @@ def _hull_shrinks(z: Tensor, size: Tensor, trajectory: Trajectory, text: str) ->
     return never_above(rise, trajectory, integration_tolerance(trajectory), text)
 
 
-def _growth(flow: Flow) -> Tensor:
-    """Return λ = ω Σ_h c_h, (*system), for ov_h = c_h I."""
-    return flow.weight_factor * measured.multiples(flow)[1].sum(dim=-1)
-
-
 def _hull_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
-    rate = _growth(flow_of_run(trajectory))
+    rate = measured.pull(flow_of_run(trajectory))
     z = _rescaled(trajectory, rate)
     text = f"rise of max_i u·z_i, z = exp(−λt) x, for any direction u {_so_far(trajectory, rate)}, relative to max|z|"
     return (_hull_shrinks(z, _size(z), trajectory, text),)
@@ -115,18 +101,16 @@ def _hull_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
 
 
 def _predict_hull(flow: Flow, start: Tensor) -> Prediction:
-    rate = number(float(_growth(flow).min()), 4)
+    rate = number(float(measured.pull(flow).min()), 4)
     return Prediction(f"the convex hull of exp(−λt) x_i, λ = {rate}, never grows", limit="a convex polytope")
 
 
 # --- Theorem 3.1: the polytope ---------------------------------------------------------------------------------------
 
 
+@measured.given(measured.constant_circuits)
 def _polytope_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    constant = _constant(flow)
-    if not all(one.anywhere for one in constant):
-        return constant
-    return *constant, *_positive_logits(flow), *measured.positive_multiples(flow)
+    return *_positive_logits(flow), *measured.positive_multiples(flow)
 
 
 def _positive_logits(flow: Flow) -> tuple[Hypothesis, ...]:
@@ -137,7 +121,7 @@ def _positive_logits(flow: Flow) -> tuple[Hypothesis, ...]:
 
 def _polytope_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     flow = flow_of_run(trajectory)
-    rate, qk = _growth(flow), head_matrix(flow.attention.qk).unsqueeze(-3)
+    rate, qk = measured.pull(flow), head_matrix(flow.attention.qk).unsqueeze(-3)
     z = _rescaled(trajectory, rate)
     logits = z @ qk @ z.mT
     of_itself = logits.diagonal(dim1=-2, dim2=-1)
@@ -166,13 +150,11 @@ def _predict_polytope(flow: Flow, start: Tensor) -> Prediction:
 # --- Theorem 2.1: one dimension --------------------------------------------------------------------------------------
 
 
+@measured.given(measured.constant_circuits)
 def _line_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    constant = _constant(flow)
-    if not all(one.anywhere for one in constant):
-        return constant
     qk = head_matrix(flow.attention.qk)[..., 0, 0]
     sorted_ = start[..., 0].sort(dim=-1).values
-    hypotheses = [*constant, measured.above("qk above 0", qk, 0.0, "qk"), *measured.positive_multiples(flow)]
+    hypotheses = [measured.above("qk above 0", qk, 0.0, "qk"), *measured.positive_multiples(flow)]
     if start.shape[-2] > 1:
         gap = sorted_.diff(dim=-1).amin(dim=-1) / sorted_.abs().amax(dim=-1).clamp_min(TINY)
         what = "the least distance of two tokens relative to the largest token"
@@ -188,7 +170,7 @@ def _line_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     order = x[..., :1, :, 0].argsort(dim=-1).expand(x.shape[:-1])
     gaps = x[..., 0].gather(-1, order).diff(dim=-1)
     # In z: what the widest gap so far has become.
-    rate = _growth(flow)[..., None] if trajectory.frame == "rescaled" else torch.zeros(1, dtype=torch.float64)
+    rate = measured.pull(flow)[..., None] if trajectory.frame == "rescaled" else torch.zeros(1, dtype=torch.float64)
     decay = torch.exp(-rate * torch.as_tensor(np.diff(np.asarray(trajectory.times, dtype=float))))
     widest = [gaps[..., 0, :]]
     for step in range(gaps.shape[-2] - 1):
@@ -209,61 +191,7 @@ def _line_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
 # --- sections 4 and 5: one growing direction, or several that grow alike ---------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Fastest:
-    """The eigenvalue λ of ov of largest modulus, the space F of its vectors, of each system.
-
-    Attributes:
-        rate: Its real part, times the factor of the weights, (*system).
-        top: The real part relative to ‖ov‖.
-        gap: |λ| less the next modulus, relative to ‖ov‖; 1 without others.
-        missing: How many vectors F lacks of the multiplicity of λ.
-        dim: dim F.
-        projection: Onto F along the invariant complement, (*system, dim, dim); 0 without one.
-        basis: Orthonormal in F, filled with zeros, (*system, dim, dim).
-    """
-
-    rate: Tensor
-    top: Tensor
-    gap: Tensor
-    missing: Tensor
-    dim: Tensor
-    projection: Tensor
-    basis: Tensor
-
-
-def _fastest(flow: Flow) -> _Fastest:
-    ov = head_matrix(flow.attention.ov)
-    tolerance = float(np.sqrt(measured.rounding(flow.dim, measured.precision(flow.attention.ov))))
-    parts = [_fastest_of(matrix, tolerance) for matrix in ov.reshape(-1, flow.dim, flow.dim)]
-    columns = [torch.stack(column) for column in zip(*parts, strict=True)]
-    shaped = [column.reshape((*ov.shape[:-2], *column.shape[1:])) for column in columns]
-    return _Fastest(flow.weight_factor * shaped[0], *shaped[1:])
-
-
-def _fastest_of(ov: Tensor, tolerance: float) -> tuple[Tensor, ...]:
-    dim, size = len(ov), torch.linalg.matrix_norm(ov, 2).clamp_min(TINY)
-    values = torch.linalg.eigvals(ov)
-    values = values[values.abs().argsort(descending=True)]
-    same = (values - values[0]).abs() <= tolerance * size
-    top = values[same].mean()
-    others = values[~same].abs()
-    gap = (top.abs() - others[0]) / size if len(others) else torch.ones(()).to(ov)
-    shifted = ov - top.real * torch.eye(dim).to(ov)
-    left, singular, right = torch.linalg.svd(shifted)
-    inside = singular <= tolerance * size
-    vectors, functionals = right[inside].mT, left[:, inside]
-    pairing = functionals.mT @ vectors
-    projection, basis = torch.zeros_like(ov), torch.zeros_like(ov)
-    count = int(inside.sum())
-    if count == int(same.sum()) and count:
-        projection = vectors @ torch.linalg.solve(pairing, functionals.mT)
-        basis[:, :count] = vectors
-    missing = same.sum().to(ov) - count
-    return top.real, top.real / size, gap, missing, torch.tensor(float(count)).to(ov), projection, basis
-
-
-def _fastest_hypotheses(fastest: _Fastest) -> tuple[Hypothesis, ...]:
+def _fastest_hypotheses(fastest: Fastest) -> tuple[Hypothesis, ...]:
     what = "the gap of moduli relative to ‖ov‖"
     return (
         measured.above("the largest eigenvalue λ of ov above 0", fastest.top, measured.ROUNDING, "λ relative to ‖ov‖"),
@@ -271,12 +199,10 @@ def _fastest_hypotheses(fastest: _Fastest) -> tuple[Hypothesis, ...]:
     )
 
 
+@measured.given(measured.constant_circuits)
 def _levels_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    constant = _constant(flow)
-    if not all(one.anywhere for one in constant):
-        return constant
-    fastest = _fastest(flow)
-    hypotheses = [*constant, *_fastest_hypotheses(fastest)]
+    fastest = fastest_space(flow)
+    hypotheses = [*_fastest_hypotheses(fastest)]
     simple = measured.at_most("λ simple", fastest.dim + fastest.missing, 1.5, "its multiplicity")
     hypotheses.append(simple)
     if all(one.anywhere for one in hypotheses):
@@ -287,20 +213,20 @@ def _levels_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     return tuple(hypotheses)
 
 
-def _projected(trajectory: Trajectory, fastest: _Fastest) -> tuple[Tensor, Tensor]:
+def _projected(trajectory: Trajectory, fastest: Fastest) -> tuple[Tensor, Tensor]:
     """Return the parts in F of exp(−λt) x and what the error of them is relative to."""
     z = _rescaled(trajectory, fastest.rate)
     size = _size(z) * torch.linalg.matrix_norm(fastest.projection, 2).clamp_min(1.0)[..., None]
     return z @ fastest.projection.mT.unsqueeze(-3), size
 
 
-def _without_space(conditions: tuple[Condition, ...], fastest: _Fastest, most: float) -> tuple[Condition, ...]:
+def _without_space(conditions: tuple[Condition, ...], fastest: Fastest, most: float) -> tuple[Condition, ...]:
     lost = ((fastest.missing > 0) | (fastest.dim < 1) | (fastest.dim > most)).numpy()
     return tuple(except_where(one, lost, "ov has no such eigenspace") for one in conditions)
 
 
 def _levels_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
-    fastest = _fastest(flow_of_run(trajectory))
+    fastest = fastest_space(flow_of_run(trajectory))
     parts, size = _projected(trajectory, fastest)
     # In the line F: coordinates along φ, which are the f(z_i) of the statement.
     levels = (parts @ fastest.basis[..., :1].unsqueeze(-3))[..., 0]
@@ -315,13 +241,11 @@ def _levels_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     return _without_space(conditions, fastest, 1.5)
 
 
+@measured.given(measured.constant_circuits)
 def _space_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    constant = _constant(flow)
-    if not all(one.anywhere for one in constant):
-        return constant
-    fastest = _fastest(flow)
+    fastest = fastest_space(flow)
     whole = measured.at_most("λ with as many eigenvectors as its multiplicity", fastest.missing, 0.5, "those missing")
-    return *constant, *_positive_logits(flow), *_fastest_hypotheses(fastest), whole
+    return *_positive_logits(flow), *_fastest_hypotheses(fastest), whole
 
 
 _MOST_DIMENSIONS = 5
@@ -345,7 +269,7 @@ def _boundary_distance(points: Tensor, basis: Tensor, count: int) -> float:
 
 
 def _space_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
-    fastest = _fastest(flow_of_run(trajectory))
+    fastest = fastest_space(flow_of_run(trajectory))
     parts, size = _projected(trajectory, fastest)
     systems = parts.shape[:-3]
     last = (parts[..., -1, :, :] / size[..., -1, None, None]).reshape(-1, *parts.shape[-2:])
@@ -373,32 +297,10 @@ _STUCK = 100.0
 """Differences of logits from which on a token never again moves by more than e^(−50) of the hull's diameter."""
 
 
-def _growing_part(flow: Flow) -> tuple[Tensor, Tensor, Tensor]:
-    """Return how many eigenvalues of ov have a real part above 0, the least of these, and the projection on their part.
-
-    Shapes (*system), (*system) relative to ‖ov‖, and (*system, dim, dim), along the invariant complement; NaN where the
-    vectors of both parts are nearly dependent.
-    """
-    ov = head_matrix(flow.attention.ov)
-    values, vectors = torch.linalg.eig(ov)
-    size = torch.linalg.matrix_norm(ov, 2).clamp_min(TINY)
-    grows = values.real > measured.ROUNDING * size[..., None]
-    least = torch.where(grows, values.real, torch.inf).amin(dim=-1) / size
-    projection = torch.full_like(ov, torch.nan)
-    usable = torch.linalg.cond(vectors) < 1 / measured.ROUNDING
-    if bool(usable.any()):
-        basis = torch.where(usable[..., None, None], vectors, torch.eye(flow.dim).to(vectors))
-        parts = (basis * grows.unsqueeze(-2)) @ torch.linalg.inv(basis)
-        projection = torch.where(usable[..., None, None], parts.real, torch.nan)
-    return grows.sum(dim=-1).double(), least, projection
-
-
+@measured.given(measured.constant_circuits)
 def _codimension_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    constant = _constant(flow)
-    if not all(one.anywhere for one in constant):
-        return constant
-    count = _growing_part(flow)[0]
-    return *constant, measured.above("an eigenvalue of ov with a real part above 0", count, 0.5, "how many there are")
+    count = growing_part(flow)[0]
+    return (measured.above("an eigenvalue of ov with a real part above 0", count, 0.5, "how many there are"),)
 
 
 def _levels_left(points: Tensor, near: float) -> int:
@@ -412,7 +314,7 @@ def _levels_left(points: Tensor, near: float) -> int:
 
 def _codimension_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     flow = flow_of_run(trajectory)
-    projection = _growing_part(flow)[2]
+    projection = growing_part(flow)[2]
     z = states_of(trajectory)
     if trajectory.frame == "tokens":
         growth = flow.weight_factor * head_matrix(flow.attention.ov).unsqueeze(-3)
@@ -456,11 +358,9 @@ def _stuck_apart(trajectory: Trajectory, flow: Flow, z: Tensor, text: str) -> Co
 # --- section 12: any qk ----------------------------------------------------------------------------------------------
 
 
+@measured.given(measured.constant_circuits)
 def _open_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    constant = _constant(flow)
-    if not all(one.anywhere for one in constant):
-        return constant
-    return *constant, *measured.positive_multiples(flow)
+    return measured.positive_multiples(flow)
 
 
 # --- sections 7 and 8: qk and ov multiples of the identity -----------------------------------------------------------
@@ -513,7 +413,7 @@ def _repelling_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
 
 def _repelling_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     flow, x = flow_of_run(trajectory), states_of(trajectory)
-    beta, speed = measured.temperature(flow)[0], -_growth(flow)
+    beta, speed = measured.temperature(flow)[0], -measured.pull(flow)
     log_h = log_potential(x, head_matrix(flow.attention.qk).unsqueeze(-3))
     first = log_h[..., :1]
     # ∫ |x'|² between two saved times is at least |difference|² over their distance.

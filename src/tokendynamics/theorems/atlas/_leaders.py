@@ -26,6 +26,7 @@ from tokendynamics.theorems._conditions import (
     undecided,
 )
 from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems.contraction import head_matrix
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.words import exponential, number
 
@@ -42,11 +43,6 @@ def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
         measured.full_mask(flow),
         measured.one_head(flow),
     )
-
-
-def _circuit(flow: Flow) -> Tensor:
-    """Return qk of the one head, (*system, dim, dim)."""
-    return flow.attention.qk.matrix_at(0.0)[..., 0, :, :].detach().double().cpu()
 
 
 def _leads(logits: Tensor, sender: Tensor) -> Tensor:
@@ -88,7 +84,7 @@ def _falling_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     constant = measured.constant(flow.attention.qk, "qk")
     if not constant.anywhere:
         return (constant,)
-    qk = _circuit(flow)
+    qk = head_matrix(flow.attention.qk)
     return (
         constant,
         measured.identity_values(flow),
@@ -135,7 +131,7 @@ def _falling_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     first = torch.tensor([_first_without_zero(run, size) for run, size in runs]).reshape(scale.shape)
     without = torch.arange(layers) >= first[..., None]
     outside = torch.where(without, _distance_of_zero(states[..., -1, :, :], scale)[..., None], 0.0)
-    form = -_circuit(flow_of_run(trajectory)).unsqueeze(-3)
+    form = -head_matrix(flow_of_run(trajectory).attention.qk).unsqueeze(-3)
     values = ((states @ form) * states).sum(dim=-1).amax(dim=-1) / 2
     values = values / values[..., :1].clamp_min(torch.finfo(torch.float64).tiny)
     above = torch.where(without, -torch.inf, values - largest_share(layers))
@@ -151,15 +147,12 @@ def _falling_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
 # --- straight to the leaders -----------------------------------------------------------------------------------------
 
 
+@measured.given(measured.constant_circuits)
 def _straight_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    constant = (measured.constant(flow.attention.qk, "qk"), measured.constant(flow.attention.ov, "ov"))
-    if not all(one.anywhere for one in constant):
-        return constant
-    logits = start @ _circuit(flow) @ start.mT
+    logits = start @ head_matrix(flow.attention.qk) @ start.mT
     followed = logits.argmax(dim=-1)
     of_themselves = _leads(logits, torch.arange(start.shape[-2]).expand(followed.shape)).gather(-1, followed)
     return (
-        *constant,
         *measured.positive_multiples(flow),
         measured.above(
             "each token attends to one token",
@@ -191,7 +184,7 @@ def _straight_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     states = trajectory.tensor.detach().double().cpu()
     start, times = states[..., 0, :, :], torch.as_tensor(np.asarray(trajectory.times, dtype=float))
     shrinking = torch.exp(-measured.pull(flow)[..., None] * (times - times[0]))[..., None, None]
-    followed = (start @ _circuit(flow) @ start.mT).argmax(dim=-1)
+    followed = (start @ head_matrix(flow.attention.qk) @ start.mT).argmax(dim=-1)
     leaders = start.gather(-2, followed.unsqueeze(-1).expand_as(start)).unsqueeze(-3)
     straight = leaders + shrinking * (start.unsqueeze(-3) - leaders)
     rescaled = states if trajectory.frame == "rescaled" else shrinking * states
@@ -207,7 +200,7 @@ def _layer_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     constant = measured.constant(flow.attention.qk, "qk")
     if not constant.anywhere:
         return (constant,)
-    qk = _circuit(flow)
+    qk = head_matrix(flow.attention.qk)
     return (
         constant,
         measured.identity_values(flow),
@@ -234,7 +227,7 @@ def _layer_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
         return refused
     states = trajectory.tensor.detach().double().cpu()
     scale = _scale(states[..., 0, :, :])[..., None]
-    logits = states @ _circuit(flow_of_run(trajectory)).unsqueeze(-3) @ states.mT
+    logits = states @ head_matrix(flow_of_run(trajectory).attention.qk).unsqueeze(-3) @ states.mT
     tolerance = 1e3 * torch.finfo(trajectory.tensor.dtype).eps
     itself = torch.arange(states.shape[-2]).expand(states.shape[:-1])
     leads = _leads(logits, itself) > _LEAD

@@ -47,12 +47,9 @@ def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
     )
 
 
+@measured.given(measured.multiples_of_the_identity)
 def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    circuits = (*measured.multiple_of_the_identity(flow), *measured.positive_multiples(flow))
-    if not all(one.anywhere for one in circuits):
-        return circuits
     return (
-        *circuits,
         measured.above("β is positive", measured.temperature(flow)[0], 0.0, "β"),
         measured.tokens_at_least(start, 2),
         measured.assumed("many tokens, long times", "the claim is about infinitely many tokens and their rest"),

@@ -16,12 +16,8 @@ from tokendynamics.theorems.statements import (
     _positional_3_6,
     _positional_remark_3_2,
 )
-from tokendynamics.theorems.statements import (
-    asymptotic_remark_4_2 as _asymptotic_remark_4_2,
-)
-from tokendynamics.theorems.statements import (
-    positional_remark_3_5 as _positional_remark_3_5,
-)
+from tokendynamics.theorems.statements import asymptotic_remark_4_2 as _asymptotic_remark_4_2
+from tokendynamics.theorems.statements import positional_remark_3_5 as _positional_remark_3_5
 
 __all__ = ["STATEMENTS"]
 

@@ -10,13 +10,7 @@ from tokendynamics.observables import pair_quadratic_form_rate
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._conditions import except_where, flow_of_run, never_above, undecided
 from tokendynamics.theorems._statement import Statement
-from tokendynamics.theorems.contraction import (
-    at_times,
-    contraction_form,
-    free_softmax,
-    of_constant_circuits,
-    symmetric_contraction,
-)
+from tokendynamics.theorems.contraction import at_times, contraction_form, free_softmax, symmetric_contraction
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 
 
@@ -30,8 +24,9 @@ def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
     )
 
 
+@measured.given(measured.constant_circuits)
 def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    return of_constant_circuits(flow, lambda flow: symmetric_contraction(contraction_form(flow)))
+    return symmetric_contraction(contraction_form(flow))
 
 
 def _predict(flow: Flow, start: Tensor) -> Prediction:

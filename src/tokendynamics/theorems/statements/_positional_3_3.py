@@ -21,7 +21,6 @@ from tokendynamics.theorems.contraction import (
     free_softmax,
     largest_ratio,
     norm_bound,
-    of_constant_circuits,
     states_of,
     symmetric_contraction,
 )
@@ -34,8 +33,9 @@ def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
     return (*free_softmax(flow), measured.no_positions(flow), measured.one_head(flow))
 
 
+@measured.given(measured.constant_circuits)
 def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    return of_constant_circuits(flow, lambda flow: symmetric_contraction(contraction_form(flow)))
+    return symmetric_contraction(contraction_form(flow))
 
 
 def _predict(flow: Flow, start: Tensor) -> Prediction:

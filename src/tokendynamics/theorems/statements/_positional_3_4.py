@@ -26,7 +26,6 @@ from tokendynamics.theorems.contraction import (
     contraction_form,
     definite_forms,
     free_softmax,
-    of_constant_circuits,
     states_of,
     states_with_positions,
     symmetric_contraction,
@@ -45,12 +44,9 @@ def contraction_structure(flow: Flow) -> tuple[Hypothesis, ...]:
     )
 
 
+@measured.given(measured.constant_circuits)
 def contraction_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     """Measure what theorem 3.4 and corollary C.1 suppose of the circuits."""
-    return of_constant_circuits(flow, _symmetric_definite)
-
-
-def _symmetric_definite(flow: Flow) -> tuple[Hypothesis, ...]:
     form = contraction_form(flow)
     return (
         measured.symmetric(form.qk, "qk", measured.rounding(flow.dim, measured.precision(flow.attention.qk))),

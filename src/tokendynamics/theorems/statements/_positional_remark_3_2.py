@@ -8,13 +8,7 @@ from torch import Tensor
 from tokendynamics.dynamics import Flow
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._statement import Statement
-from tokendynamics.theorems.contraction import (
-    contraction_form,
-    invertible,
-    of_constant_circuits,
-    single_head_in_free_space,
-    symmetric_part,
-)
+from tokendynamics.theorems.contraction import contraction_form, invertible, single_head_in_free_space, symmetric_part
 from tokendynamics.theorems.result import Hypothesis, Prediction
 from tokendynamics.theorems.statements._positional_3_1 import pair_rate_conditions
 
@@ -29,14 +23,11 @@ COUNTEREXAMPLE = {
 ‖x_i − x_j‖_A grows at this state, where the remark has no distance grow."""
 
 
-def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    return of_constant_circuits(flow, _form)
-
-
 _ASYMMETRY = "the relative asymmetry of A = qk ov⁻¹ (of a symmetric A positional-3.1 speaks)"
 
 
-def _form(flow: Flow) -> tuple[Hypothesis, ...]:
+@measured.given(measured.constant_circuits)
+def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     form = contraction_form(flow)
     text = "where A = qk ov⁻¹ is not symmetric, distances may increase or decrease (a counterexample is stored)"
     false = measured.fact("the remark is false", False, text)

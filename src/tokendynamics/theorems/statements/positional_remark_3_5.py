@@ -16,7 +16,6 @@ from tokendynamics.theorems.contraction import (
     definite_forms,
     head_matrix,
     invertible,
-    of_constant_circuits,
     single_head_in_free_space,
 )
 from tokendynamics.theorems.outcomes import outcomes_of
@@ -86,11 +85,8 @@ def largest_real_part(flow: Flow) -> tuple[np.ndarray, np.ndarray]:
     return values.real.amax(dim=-1).numpy(), noise.numpy()
 
 
+@measured.given(measured.constant_circuits)
 def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    return of_constant_circuits(flow, _forms)
-
-
-def _forms(flow: Flow) -> tuple[Hypothesis, ...]:
     form = contraction_form(flow)
     false = measured.fact("the remark is false", False, _both_criteria(flow))
     if not bool(form.defined.any()):
