@@ -16,7 +16,7 @@ from tokendynamics.numerics import ArgumentTypeError
 from tokendynamics.numerics.intervals import wilson
 from tokendynamics.report._sweep import SystemShare
 from tokendynamics.sweeps import report
-from tokendynamics.sweeps.systems.results import parameters
+from tokendynamics.sweeps.systems.results import _drawn, parameters
 from tokendynamics.words import percent
 
 ZERO, CONSENSUS, UNDECIDED = 0, 3, 5
@@ -195,3 +195,13 @@ def test_no_line_ends_between_a_number_and_its_unit(tmp_path: Path) -> None:
     path = report(swept(np.full((1, 20), ZERO), scale=[1.0]), tmp_path / "page.html")
     (first, *_) = findings(path.read_text(encoding="utf-8"))
     assert first == f"All 20 systems ended as “zero” (95\u00a0% CI\u00a0{100 * wilson(20, 20)[0]:.0f}\u00a0% or more)."
+
+
+@pytest.mark.parametrize("points", [1, 3])
+def test_a_random_design_whose_parameters_do_not_vary_has_one_share(points: int, tmp_path: Path) -> None:
+    codes = (("point", "draw"), np.zeros((points, 1), dtype=int))
+    ended = xr.Dataset({"status": codes, "outcome": codes, "tries": codes}, {"qk": ("point", np.full(points, 0.5))})
+    shares = _drawn(ended)
+    assert (shares.total.ndim, int(shares.total)) == (0, points)
+    text = report(ended, tmp_path / "sweep.html").read_text()
+    assert f"{points} system" in text

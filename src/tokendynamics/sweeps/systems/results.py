@@ -228,8 +228,8 @@ def counted(
     dataset: xr.Dataset, *, title: str = "A sweep", files: tuple[str, ...] = (), manifest: dict[str, Any] | None = None
 ) -> SweepResult:
     """Count what the page of a sweep shows; the arguments are those of `report`."""
-    by = parameters(dataset) if POINT in dataset.dims else ()
-    status = fractions(dataset, "status", by=by)
+    shares = _over_parameters if POINT in dataset.dims else fractions
+    status = shares(dataset, "status")
     recorded = {name: dataset.attrs[name] for name in (IDENTITY, VERSIONS, ENGINE) if name in dataset.attrs}
     versions = ", ".join(f"{name} {version}" for name, version in recorded.get(VERSIONS, {}).items())
     facts = (("Engine", str(recorded.get(ENGINE, ""))), ("With", versions))
@@ -237,14 +237,14 @@ def counted(
         title=title,
         shape=f"{plural(dataset['status'].size, 'system')}: "
         + " × ".join(f"{dim} ({length:,})" for dim, length in dataset["status"].sizes.items()),
-        shares=fractions(dataset, by=by) if "outcome" in dataset else status,
+        shares=shares(dataset, "outcome") if "outcome" in dataset else status,
         status=status,
         again=int((dataset["tries"] > 1).sum()),
         systems=dataset["status"].size,
         facts=tuple((name, text) for name, text in facts if text),
         manifest=json.loads(json.dumps(plain(recorded))) if manifest is None else manifest,
         files=files,
-        notes=(_IN_CELLS,) if by else (),
+        notes=(_IN_CELLS,) if POINT in dataset.dims and parameters(dataset) else (),
     )
 
 
@@ -295,12 +295,18 @@ def _drawn(dataset: xr.Dataset) -> xr.Dataset:
     """Return the shares of a diagram: over two parameters, or three of which the last has few values."""
     variable = "outcome" if "outcome" in dataset else "status"
     if POINT in dataset.dims:
-        return fractions(dataset, variable, by=parameters(dataset))
+        return _over_parameters(dataset, variable)
     axes = [str(dim) for dim, length in dataset[variable].sizes.items() if dim != DRAW and length > 1]
     few = len(axes) == 3 and dataset.sizes[axes[2]] <= _ROWS
     kept = axes[: 3 if few else 2]
     over = tuple(str(dim) for dim in dataset[variable].dims if dim not in kept)
     return fractions(dataset, variable, over=over)
+
+
+def _over_parameters(dataset: xr.Dataset, variable: str) -> xr.Dataset:
+    """Return the shares of a random design over two parameters that vary; of one point, or equal ones, over nothing."""
+    by = parameters(dataset)
+    return fractions(dataset, variable, by=by) if by else fractions(dataset, variable, over=(POINT, DRAW))
 
 
 def parameters(dataset: xr.Dataset) -> tuple[str, ...]:
