@@ -201,7 +201,8 @@ def _turned_round(module: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
 
 
 def _cosines(module: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:
-    return functional.normalize(q, dim=-1) @ functional.normalize(k, dim=-1).mT * module.each.exp()
+    q, k = (functional.normalize(part * part.abs(), dim=-1) for part in (q, k))
+    return q @ k.mT * module.each.exp()
 
 
 def _mixed_from_the_left(module: Any, q: Tensor, k: Tensor, x: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from tokendynamics.pretrained.discovery._maps import Affine, is_packed, unpacked
 from tokendynamics.pretrained.discovery._recomputed import (
     TRUSTED,
     affine_of,
+    epsilons_by_function,
     recomputed_error,
     start_for,
     with_factors_of_heads,
@@ -170,8 +171,12 @@ def verified(tensors: LayerTensors, seen: Seen, name: str, number: int) -> Atten
         def read(part: Part) -> Affine:
             return _double(tensors.affine(part))
 
-        layout = with_factors_of_heads(layout, start, seen.angles, read, recorded)
-        error = recomputed_error(layout, start, seen.angles, read, recorded)
+        tried = [
+            with_factors_of_heads(form, start, seen.angles, read, recorded) for form in epsilons_by_function(layout)
+        ]
+        errors = [recomputed_error(form, start, seen.angles, read, recorded) for form in tried]
+        error = min(errors)
+        layout = tried[errors.index(error)]
     if not error <= TRUSTED:
         wanted = f"the layer's own attention from its factors, to {TRUSTED:g}"
         advice = "its layout differs from the one found; only the audit needs it, not the trace"

@@ -107,7 +107,7 @@ def attention_layout(
         parts, rotation, angles = like.factors, like.layout.rotation, like.angles
     else:
         inside = [call for call in calls if attending.start < call.start and call.end < time]
-        parts, rotation, angles = _traced(inside, start, _numbers(attending.module), attention, block, tables)
+        parts, rotation, angles = _traced(inside, start, attending, attention, block, tables)
     if projection is None:
         raise LayoutNotFoundError("no module reads the heads' outputs side by side")
     layout = AttentionLayout(
@@ -139,7 +139,7 @@ def attention_layout(
 def _traced(
     calls: Sequence[ModuleCall],
     start: Tensor,
-    numbers: Sequence[float],
+    attending: ModuleCall,
     attention: AttentionCall,
     block: ModuleCall,
     tables: Iterable[tuple[str, Tensor]],
@@ -148,10 +148,10 @@ def _traced(
     queries, keys = attention.query.shape[2], attention.key.shape[2]
     if queries != keys:
         raise LayoutNotFoundError(f"it has {queries} queries and {keys} keys")
-    tracer = Tracer(calls, start, f"{block.name}.", numbers)
+    tracer = Tracer(calls, start, f"{block.name}.", _numbers(attending.module))
     given = {name: getattr(attention, name).transpose(1, 2).flatten(2) for name in _FACTORS}
     try:
-        parts = {name: tracer.parts(given[name], what, first_token=name != "value") for name, what in _FACTORS.items()}
+        parts = {name: _parts(tracer, name, given[name], attention, attending) for name in _FACTORS}
     except LayoutNotFoundError as problem:
         if all(map(_of_one_norm, (attention.query, attention.key))):
             words = "its queries and keys are divided by their norms outside of a module, as in attention by cosines"
@@ -162,6 +162,22 @@ def _traced(
         raise
     projected = evaluated(parts["query"], tracer.start, live_reader(block.module))
     return parts, *_rotation(projected, attention.query, tables, tracer.after_turning)
+
+
+def _parts(
+    tracer: Tracer, name: str, given: Tensor, attention: AttentionCall, attending: ModuleCall
+) -> tuple[Part, ...]:
+    """Return what gives queries, keys or values; of queries and keys, norms by functions are tried last."""
+    what = _FACTORS[name]
+    try:
+        return tracer.parts(given, what, first_token=name != "value")
+    except LayoutNotFoundError as problem:
+        if name == "value":
+            raise
+        try:
+            return tracer.normalized_parts(given, what, attention.query.shape[-1], attending)
+        except LayoutNotFoundError:
+            raise problem from None
 
 
 def _of_one_norm(tensor: Tensor) -> bool:

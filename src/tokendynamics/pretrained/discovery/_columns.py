@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 import torch
@@ -16,12 +16,14 @@ from tokendynamics.pretrained.discovery._maps import (
     ROUNDED,
     Affine,
     AsStored,
+    Gain,
     Norm,
     Probed,
     Unpacked,
     affine_misfit,
     format_of,
     is_packed,
+    norms_by_function,
     probed,
 )
 from tokendynamics.pretrained.network import weight_is_a_method
@@ -88,6 +90,81 @@ class Tracer:
             LayoutNotFoundError: Some column is no output column of any module.
         """
         return self._parts(target, self.calls, what, first_token)
+
+    def normalized_parts(self, target: Tensor, what: str, width: int, owner: ModuleCall) -> tuple[Part, ...]:
+        """Return the sources of queries or keys that a function normalizes, each head by itself or all together.
+
+        The first token is compared, whose features positions do not turn. Cosines are root mean squares times a factor.
+
+        Args:
+            target: The queries or keys.
+            what: Likewise, for the message.
+            width: Features of a head.
+            owner: The attention module, whose parameters may be gains.
+
+        Raises:
+            LayoutNotFoundError: They are no normalized outputs of modules.
+        """
+        usable = [(call, as_features(call.y, self.batch, self.tokens)) for call in self.calls]
+        affine = [(call, y) for call, y in usable if y is not None and stored_how(call) is not None]
+        for size in dict.fromkeys((width, target.shape[-1])):
+            given = [(call, y) for call, y in affine if y.shape[-1] % size == 0]
+            if not given:
+                continue
+            # The columns of one group show which norm it is.
+            norm = min(
+                norms_by_function(size), key=lambda norm: self._norm_misfit(norm, target[..., : norm.width], given)
+            )
+            candidates = [(call, norm.apply(y, None, None)) for call, y in given]
+            chosen, row, factor, error = matched_columns(target, candidates, self.tolerance, first_token=True)
+            if error <= self.tolerance:
+                return tuple(
+                    self._normalized_part(given[index][0], norm, chosen == index, row, factor, owner)
+                    for index in chosen.unique().tolist()
+                )
+        raise LayoutNotFoundError(f"no module gives the {what}, and no norm of what one gives is these")
+
+    def _norm_misfit(self, norm: Norm, target: Tensor, given: list[tuple[ModuleCall, Tensor]]) -> float:
+        """Return how far columns of the first token are from those of a norm, by value: cosines show no epsilon."""
+        outputs = [(call, norm.apply(y[:, :1], None, None)) for call, y in given]
+        chosen, row, factor, _ = matched_columns(target[:, :1], outputs, self.tolerance)
+        pairs = zip(chosen.tolist(), row.tolist(), strict=True)
+        columns = torch.stack([outputs[index][1][:, 0, place] for index, place in pairs], dim=-1)
+        return float((factor * columns - target[:, 0]).norm())
+
+    def _normalized_part(
+        self, call: ModuleCall, norm: Norm, chosen: Tensor, row: Tensor, factor: Tensor, owner: ModuleCall
+    ) -> Part:
+        """Return columns that a function normalizes, with the parameter of the attention module that is their gain."""
+        count = call.y.shape[-1]
+        columns, every = chosen.nonzero()[:, 0], torch.arange(count)
+        reads = self._part(call, torch.ones(count, dtype=torch.bool), every, torch.ones(count).to(factor), False)
+        rows, factors, name = row[columns], factor[columns], owner.name_in(self.prefix[:-1])
+        of_heads = factors.unflatten(0, (-1, norm.width)) if len(factors) % norm.width == 0 else factors[None]
+        if not all(map(self._is_even, of_heads)):  # a factor of each head is that of the layer itself, see `verified`
+            norm, name, gain = self._with_gain(norm, rows, factors, owner.module, name)
+            factors = factors / gain
+        scale = tuple(self._cleaned(factors).tolist())
+        return Part(tuple(columns.tolist()), name, tuple(rows.tolist()), scale, norm, (reads,))
+
+    def _is_even(self, factors: Tensor) -> bool:
+        """Whether factors are one, but for rounding."""
+        middle = factors.median()
+        return float((factors - middle).abs().max()) <= self.tolerance * float(middle.abs())
+
+    def _with_gain(
+        self, norm: Norm, rows: Tensor, factors: Tensor, module: nn.Module, name: str
+    ) -> tuple[Norm, str, Tensor]:
+        """Return the norm with the gain that the factors of its columns are, the module that has it, and the gain."""
+        gains: tuple[Gain, ...] = ("weight", "1 + weight")
+        for label, parameter in module.named_parameters():
+            for gain in gains if parameter.shape == (norm.width,) else ():
+                inner, _, leaf = label.rpartition(".")
+                with_gain = replace(norm, gain=gain, parameter=leaf)
+                sizes = with_gain.gain_of(parameter.detach(), factors)
+                if sizes is not None and self._is_even(factors / sizes[rows % norm.width]):
+                    return with_gain, ".".join(filter(None, (name, inner))), sizes[rows % norm.width]
+        raise LayoutNotFoundError("its queries and keys are normalized by a function with a gain that is not read")
 
     def is_shifted(self, target: Tensor) -> bool:
         """Return whether the first token's columns are those of modules but for what is the same for all inputs."""

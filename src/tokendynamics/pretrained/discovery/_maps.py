@@ -25,7 +25,7 @@ from tokendynamics.pretrained.network import weight_is_a_method
 _EPS_NAMES = ("eps", "variance_epsilon", "epsilon", "norm_eps", "layer_norm_eps")
 _TOLERANCE = 1e-4
 
-_USUAL_EPS = (0.0, 1e-12, 1e-8, 1e-6, 1e-5, 1e-3)
+USUAL_EPS = (0.0, 1e-12, 1e-8, 1e-6, 1e-5, 1e-3)
 """Epsilons that are tried where a module does not name its own."""
 
 
@@ -42,6 +42,7 @@ class Norm:
         eps: Added under the root.
         width: How many features are normalized together.
         parameter: What the module calls the weight.
+        by_function: Whether it is a function in the module, and not what the module does: it has no bias.
     """
 
     kind: Literal["rms", "layer"]
@@ -49,6 +50,7 @@ class Norm:
     eps: float
     width: int
     parameter: str = "weight"
+    by_function: bool = False
 
     def apply(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         """Return the normalized features of x (…, n · width).
@@ -71,6 +73,12 @@ class Norm:
         return weight.to(like) if self.gain == "weight" else 1.0 + weight.to(like)
 
 
+def norms_by_function(width: int) -> tuple[Norm, ...]:
+    """Return the normalizations of a number of features that a function may be, without a gain."""
+    kinds: tuple[Literal["rms", "layer"], ...] = ("rms", "layer")
+    return tuple(Norm(kind, "none", eps, width, by_function=True) for kind in kinds for eps in USUAL_EPS)
+
+
 _WITHOUT_GAIN: list[tuple[Gain, str]] = [("none", "weight")]
 
 
@@ -89,7 +97,7 @@ def norm_of(module: nn.Module, x: Tensor | None, y: Tensor) -> Norm | None:
     width = x.shape[-1]
     numbers = (getattr(inner, name, None) for inner in module.modules() for name in _EPS_NAMES)
     named_eps = next((float(number) for number in numbers if isinstance(number, float)), None)
-    several_eps = _USUAL_EPS if named_eps is None else (named_eps,)
+    several_eps = USUAL_EPS if named_eps is None else (named_eps,)
     if any(parameter is not None and parameter.shape != (width,) for parameter in (weight, bias)):
         return None
     named = {"weight": weight} if weight is not None else dict(module.named_parameters(recurse=False))

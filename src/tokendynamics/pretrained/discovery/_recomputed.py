@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from tokendynamics.pretrained._torch_attention import Projection, projection_of
 from tokendynamics.pretrained.discovery._columns import Part, Storage, evaluated
-from tokendynamics.pretrained.discovery._maps import Affine, Norm, Probed, map_of
+from tokendynamics.pretrained.discovery._maps import USUAL_EPS, Affine, Norm, Probed, map_of
 from tokendynamics.pretrained.discovery._plain_attention import attend
 from tokendynamics.pretrained.discovery._rotation import turned
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
@@ -62,6 +62,24 @@ def recomputed_error(
         (output, seen.output),
     )
     return max(relative_error(values, reference) for values, reference in pairs)
+
+
+def epsilons_by_function(layout: AttentionLayout) -> tuple[AttentionLayout, ...]:
+    """Return a layout with each epsilon that norms by functions may have, which no module names; else the layout."""
+
+    def with_epsilon(parts: tuple[Part, ...], eps: float) -> tuple[Part, ...]:
+        return tuple(
+            replace(part, does=replace(part.does, eps=eps))
+            if isinstance(part.does, Norm) and part.does.by_function
+            else part
+            for part in parts
+        )
+
+    sources = {"query": layout.query, "key": layout.key}
+    if all(with_epsilon(parts, -1.0) == parts for parts in sources.values()):
+        return (layout,)
+    forms = [{name: with_epsilon(parts, eps) for name, parts in sources.items()} for eps in USUAL_EPS]
+    return tuple(replace(layout, query=form["query"], key=form["key"]) for form in forms)
 
 
 def with_factors_of_heads(
@@ -115,6 +133,8 @@ def affine_of(module: nn.Module, does: Storage | Norm) -> Affine:
     name = does.parameter if isinstance(does, Norm) else "weight"
     weight, bias = getattr(module, name, None), getattr(module, "bias", None)
     if isinstance(does, Norm):
+        if does.by_function:  # what the module calls a bias is another one, such as a mask
+            weight, bias = (weight if does.gain != "none" else None), None
         like = weight if weight is not None else torch.ones(does.width, dtype=torch.float64)
         gain = does.gain_of(weight, like)
         return Affine((torch.ones_like(like) if gain is None else gain).detach()[None], _detached(bias))

@@ -150,7 +150,8 @@ class AttentionLayout:
     @property
     def modules(self) -> tuple[str, ...]:
         """Every module whose tensors the factors need, within the block."""
-        read = [module for modules in self.modules_of_products.values() for module in modules]
+        read = [name for parts in (self.query, self.key, self.value) for name in _modules(parts, functions=True)]
+        read.append(self.output[0])
         norms = [norm[0] for norm in (self.output_norm, self.norm) if norm is not None]
         return tuple(dict.fromkeys([*read, *norms]))
 
@@ -317,5 +318,11 @@ def _maps(parts: tuple[Part, ...] | None) -> list[tuple[str, Storage | Norm]]:
     return maps
 
 
-def _modules(parts: tuple[Part, ...] | None) -> list[str]:
-    return [name for part in parts or () for name in (*_modules(part.reads), part.module)]
+def _modules(parts: tuple[Part, ...] | None, *, functions: bool = False) -> list[str]:
+    """Return the modules of parts, and those in which functions are, which other parts may be in as well."""
+    names: list[str] = []
+    for part in parts or ():
+        names += _modules(part.reads, functions=functions)
+        if functions or not (isinstance(part.does, Norm) and part.does.by_function):
+            names.append(part.module)
+    return names

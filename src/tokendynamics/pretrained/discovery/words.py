@@ -78,7 +78,7 @@ def norm_in_words(norm: Norm) -> str:
     >>> norm_in_words(Norm("rms", "1 + weight", 1e-6, 8))
     'RMS norm with the gain 1 + weight, epsilon 1e-06'
     """
-    gain = "no gain" if norm.gain == "none" else f"the gain {norm.gain}"
+    gain = "no gain" if norm.gain == "none" else f"the gain {norm.gain.replace('weight', norm.parameter)}"
     return f"{_NORMS[norm.kind]} with {gain}, epsilon {norm.eps:g}"
 
 
@@ -167,7 +167,8 @@ def _parts(parts: Iterable[Part]) -> str:
         rows = rows if len(rows) <= _LONGEST else f"{len(part.rows)} rows in {rows.count(',') + 1} runs"
         text = f"{part.module} [{rows}]"
         if isinstance(part.does, Norm):
-            text = f"{part.module} ({norm_in_words(part.does)})"
+            whose = f"a function{part.module and f' in {part.module}'}" if part.does.by_function else part.module
+            text = f"{whose} ({norm_in_words(part.does)})"
         if isinstance(part.does, Probed):
             text += f" (a {part.does.kind}, read by what it does)"
         if set(part.factor) != {1.0}:
