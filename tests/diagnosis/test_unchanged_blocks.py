@@ -147,8 +147,12 @@ def test_gates_on_heads_do_not_answer_for_parts_in_front_of_the_first_head() -> 
             block.attention = _Rolling() if place < 2 else _Attending()
     left: list[Tensor] = []
     leaving, reading = (network.get_submodule(f"blocks.{place}.feed_forward") for place in (1, 3))
+
+    def grown(module: nn.Module, given: Any, output: Tensor) -> Tensor:
+        return output * (1 + left[-1])
+
     leaving.register_forward_hook(lambda module, given, output: left.append(output.mean()))
-    reading.register_forward_hook(lambda module, given, output: (1 + left[-1]) * output)
+    reading.register_forward_hook(grown)
     ckpt = load(network, inputs=lambda count: {"idx": torch.randint(0, 500, (count, 7))})
     packs = ckpt.packs(_prompts(5))
     with ckpt.gated() as gated:
