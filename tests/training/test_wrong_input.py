@@ -180,6 +180,9 @@ def test_a_damaged_record_or_experiment_is_named(restored: tuple[Experiment, Pat
     [
         ("measures", 5), ("history", {"step": 1}), ("history", [1]), ("steps", "two"), ("status", None), ("layers", []),
         ("notes", "all is well"), ("seconds", None), ("manifest", 3), ("experiment", {"name": "x"}), ("experiment", 4),
+        ("measures", {"test": True}), ("layers", {"full": {"distance": [[1.0]]}}), ("validation", [{"loss": 1.0}]),
+        ("layers", {"full": {"distance": "an"}}), ("history", [{"step": 1, "loss": "low"}]), ("steps", -1),
+        ("notes", [3]), ("seconds", True),
     ],
 )  # fmt: skip
 def test_a_record_of_other_kinds_of_values_is_named(restored: tuple[Experiment, Path], name: str, value: Any) -> None:

@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
+from pydantic import AfterValidator, BaseModel, ConfigDict, NonNegativeFloat, NonNegativeInt, ValidationError
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.errors import expected, shown
@@ -116,20 +117,43 @@ class Record(Result):
 
     @classmethod
     def _from(cls, values: dict[str, Any]) -> Record:
+        try:
+            _Stored.model_validate(values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = ".".join(map(str, first["loc"]))
+            raise ArgumentTypeError(expected(name, "what a run writes", shown(first["input"]))) from error
         entries = {attribute.name: values[attribute.name] for attribute in fields(cls)}
-        for name, kind in _KINDS.items():
-            parts = entries[name] if name in ("history", "validation") else ()
-            if not isinstance(entries[name], kind) or not all(isinstance(part, dict) for part in parts):
-                raise ArgumentTypeError(expected(name, "what a run writes", shown(entries[name])))
         for name in ("history", "validation", "notes"):
             entries[name] = tuple(entries[name])
         return cls(**{**entries, "experiment": Experiment.from_json(entries["experiment"])})
 
 
-_KINDS: dict[str, Any] = {
-    "status": str, "steps": int, "history": list, "validation": list, "measures": dict, "layers": dict, "notes": list,
-    "seconds": int | float, "manifest": dict,
-}  # fmt: skip
+def _of_a_step(entry: dict[str, float | None]) -> dict[str, float | None]:
+    if entry.get("step") is None:
+        raise ValueError("no step")
+    return entry
+
+
+_Numbers: TypeAlias = dict[str, float | None]
+_Course: TypeAlias = list[Annotated[_Numbers, AfterValidator(_of_a_step)]]
+
+
+class _Stored(BaseModel):
+    """What a file of a record holds; None stands for a number that was not finite."""
+
+    model_config = ConfigDict(strict=True)
+
+    experiment: dict[str, Any]
+    status: str
+    steps: NonNegativeInt
+    history: _Course
+    validation: _Course
+    measures: dict[str, _Numbers]
+    layers: dict[str, dict[str, list[float | None]]]
+    notes: list[str]
+    seconds: NonNegativeFloat
+    manifest: dict[str, Any]
 
 
 AVERAGED = "test, averaged"
