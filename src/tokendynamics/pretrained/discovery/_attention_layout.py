@@ -158,6 +158,13 @@ def _traced(
             raise LayoutNotFoundError(words) from problem
         if tracer.is_shifted(given["query"]) or tracer.is_shifted(given["key"]):
             words = "a vector is added to its queries or keys outside of a module, as by the biases of Transformer-XL"
+            # At the first token, which is compared, a causal convolution over tokens is a factor and a bias.
+            convolution = next((call for call in calls if _over_places(call.module)), None)
+            if convolution is not None:
+                name = convolution.name_in(block.name)
+                words = (
+                    f"{name}, a convolution over several tokens, runs in it, and no module gives its queries and keys"
+                )
             raise LayoutNotFoundError(words) from problem
         raise
     projected = evaluated(parts["query"], tracer.start, live_reader(block.module))
@@ -178,6 +185,11 @@ def _parts(
             return tracer.normalized_parts(given, what, attention.query.shape[-1], attending)
         except LayoutNotFoundError:
             raise problem from None
+
+
+def _over_places(module: nn.Module) -> bool:
+    """Whether a module is a convolution over several places."""
+    return isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d) and any(size > 1 for size in module.kernel_size)
 
 
 def _of_one_norm(tensor: Tensor) -> bool:

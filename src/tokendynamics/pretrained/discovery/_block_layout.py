@@ -32,6 +32,7 @@ from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.layout import (
     CROSSES,
     CROSSES_ALONE,
+    HEADS_FIRST,
     IN_ONE_PIECE,
     NO_ATTENTION,
     NOT_READ,
@@ -256,7 +257,8 @@ def _other_places(attention: AttentionCall, block: ModuleCall) -> str:
     queries, keys = attention.query.shape[2], attention.key.shape[2]
     if queries != keys:
         return f"{OTHER_PLACES} ({queries} queries, {keys} keys)"
-    return "" if attends_by_token(block) else OTHER_PLACES
+    stand = attends_by_token(block)
+    return "" if stand == "yes" else HEADS_FIRST if stand == "heads first" else OTHER_PLACES
 
 
 def _in_one_piece(block: nn.Module) -> str:

@@ -173,18 +173,21 @@ def keys_of_another_sequence(block: ModuleCall) -> bool:
     return outputs is not None and len(keys) == 2 and torch.equal(*keys)
 
 
-def attends_by_token(block: ModuleCall) -> bool:
+def attends_by_token(block: ModuleCall) -> Literal["yes", "heads first", "no"]:
     """Tell whether the queries and keys of a block's attention are one for each token, in the order of the tokens.
 
     Each input is repeated with another one of its tokens changed, which must change its own query and key. Those of
     some others may change as well, by a convolution, but not far more.
 
     Args:
-        block: Its call. True where it cannot be run by itself, or its attention runs several times.
+        block: Its call. "yes" where it cannot be run by itself, or its attention runs several times.
+
+    Returns:
+        "heads first" where they are, but each head stands with all inputs behind the last one (set transformers).
     """
     x = block.x
     if x is None or x.ndim != 3:
-        return True
+        return "yes"
     inputs, tokens = x.shape[:2]
     rows = torch.arange(inputs)
     places = rows % tokens if inputs >= tokens else rows * tokens // inputs
@@ -203,8 +206,13 @@ def attends_by_token(block: ModuleCall) -> bool:
             alike = tree_map(lambda value: _changed_alike(value, x, change), (positional, named))
             outputs = [x, x] if all(_runs(block.module, given) for given in ((positional, named), alike)) else None
     if outputs is None or len(calls) != 2:
-        return True
-    return all(_stands_at(usual, other, places, tokens) for usual, other in zip(*calls, strict=True))
+        return "yes"
+    pairs = list(zip(*calls, strict=True))
+    if all(_stands_at(usual, other, places, tokens) for usual, other in pairs):
+        return "yes"
+    several = inputs > 1 and all(len(usual) > inputs for usual, _ in pairs)
+    heads_first = several and all(_stands_at(usual, other, places, tokens, heads_first=True) for usual, other in pairs)
+    return "heads first" if heads_first else "no"
 
 
 def scales_with_length(block: ModuleCall) -> bool:
@@ -264,11 +272,14 @@ _OF_LARGEST = 0.5
 """Share of the largest change that the query and the key of the changed token must have."""
 
 
-def _stands_at(usual: Tensor, other: Tensor, places: Tensor, tokens: int) -> bool:
+def _stands_at(usual: Tensor, other: Tensor, places: Tensor, tokens: int, *, heads_first: bool = False) -> bool:
     """Return whether what differs between queries or keys stands at one place of each input, if anything differs."""
     if usual.shape != other.shape or len(usual) % len(places) or usual.shape[2] != tokens:
         return False
-    sizes = (other - usual).reshape(len(places), -1, *usual.shape[2:]).norm(dim=(1, 3))
+    difference = other - usual
+    if heads_first:
+        difference = difference.unflatten(0, (-1, len(places))).transpose(0, 1)
+    sizes = difference.reshape(len(places), -1, *usual.shape[2:]).norm(dim=(1, 3))
     largest, there = sizes.amax(dim=1), sizes[torch.arange(len(places)), places]
     return not bool(((largest > _CHANGED * usual.norm()) & (there < _OF_LARGEST * largest)).any())
 

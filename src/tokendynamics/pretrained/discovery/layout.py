@@ -41,6 +41,9 @@ _FACTORS = ("query", "key", "value")
 OTHER_PLACES = "its queries and keys are not one for each token, in the order of the tokens"
 """How a problem begins where the weights of an attention are not between the tokens, such as with learned keys."""
 
+HEADS_FIRST = "each of its heads stands with all inputs behind the last one"
+"""A problem where the weights that show as those of one input would be those of several."""
+
 OTHER_AXIS = "its attention runs over"
 """How a problem begins where the tokens of an attention are not those of the states."""
 
@@ -190,7 +193,7 @@ class BlockLayout:
     @property
     def shows(self) -> bool:
         """Whether it has an attention whose weights between the tokens can be watched."""
-        if OTHER_PLACES in self.problem:
+        if OTHER_PLACES in self.problem or HEADS_FIRST in self.problem:
             return False
         hidden = any(words in self.problem for words in (NOT_SHOWN, NOT_READ, CROSSES_ALONE, IN_ONE_PIECE, OTHER_AXIS))
         return self.attends and (self.attention is not None or not hidden)
