@@ -14,6 +14,7 @@ from torch.nn import functional
 
 import tokendynamics as td
 from tokendynamics.numerics import ArgumentValueError, AttentionFactorsError, CheckpointError
+from tokendynamics.pretrained.discovery.words import block_in_words
 
 DIM, HEADS, TOKENS = 8, 2, 6
 
@@ -292,3 +293,13 @@ def test_a_factor_that_depends_on_the_number_of_tokens_is_named(logits: Any) -> 
     other = loaded(Series(lambda: Attention(lambda value, q, k, x: q @ k.mT * value.one)))
     assert "number of tokens" not in td.audit(other).attrs["form"]
     td.flow_of(other)
+
+
+def test_a_learned_factor_is_shown_as_the_network_has_it() -> None:
+    ckpt = loaded(Series(lambda: Attention(lambda module, q, k, x: q @ k.mT * module.one.exp())))
+    words = dict(block_in_words(ckpt.layout.layers[0]))
+    assert words["scale"].endswith(" with random weights, where it may be learned")
+    ckpt.attention(1)
+    shown = dict(block_in_words(ckpt.verified_layout().layers[0], own=True))
+    assert float(shown["scale"]) == pytest.approx(math.exp(0.7), rel=1e-5)
+    assert dict(block_in_words(ckpt.verified_layout().layers[1]))["scale"].endswith("learned")

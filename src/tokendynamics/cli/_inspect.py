@@ -76,7 +76,11 @@ def inspect_command(
             "architecture": vars(checkpoint.architecture),
             "notes": list(checkpoint.notes),
         }
-        echo_json(plain(facts | {"layout": checkpoint.layout.plain(), "verified": verify, "nearest_statements": near}))
+        echo_json(
+            plain(
+                facts | {"layout": checkpoint.verified_layout().plain(), "verified": verify, "nearest_statements": near}
+            )
+        )
     else:
         _print(checkpoint, verified=verify)
         _print_statements(near)
@@ -89,8 +93,9 @@ def _print(checkpoint: Checkpoint, *, verified: bool) -> None:
     millions = f"{facts.parameters / 1e6:,.1f} million parameters"
     size = plural(facts.parameters, "parameter") if facts.parameters < 10**6 else millions
     heading = f"{checkpoint.name}: {facts.model_type}, {size}, width {facts.dim}"
-    whole = [*whole_in_words(checkpoint.layout), *(("read", note) for note in checkpoint.notes)]
-    parts = [(heading, whole), *kinds_in_words(checkpoint.layout)]
+    layout = checkpoint.verified_layout()
+    whole = [*whole_in_words(layout), *(("read", note) for note in checkpoint.notes)]
+    parts = [(heading, whole), *kinds_in_words(layout, own=verified)]
     for title, rows in parts:
         table = Table(box=SIMPLE_HEAD, title=Text(title), title_justify="left", show_header=False)
         table.add_column(no_wrap=True)

@@ -6,7 +6,7 @@ import copy
 import tempfile
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,7 +28,7 @@ from tokendynamics.pretrained.discovery._blocks import ignores_later_tokens
 from tokendynamics.pretrained.discovery._discover import Discovery
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.interface import showing, watching
-from tokendynamics.pretrained.discovery.layout import AttentionLayout
+from tokendynamics.pretrained.discovery.layout import AttentionLayout, Layout
 from tokendynamics.pretrained.edits._fresh_weights import Drawing, FreshBlocks, laws_of, of_std
 from tokendynamics.pretrained.edits._pass import InsideBlocks
 from tokendynamics.pretrained.edits._varied_network import VariedNetwork, gates_in_weights
@@ -201,6 +201,22 @@ class Checkpoint:
         weights = attention_weights(LayerTensors(block, self._verified[index]), norm.kind, norm.eps)
         columns = columns_of(block.get_submodule(layout.attention.module))
         return weights if columns is None else with_columns(weights, columns, where)
+
+    def verified_layout(self) -> Layout:
+        """Return the layout in which each layer whose attention was read has its own factor of the logits.
+
+        `layout` was found with random weights, and so was a learned factor. Layers are read by `attention`.
+
+        >>> from tokendynamics.pretrained import load
+        >>> ckpt = load("random:distilgpt2")
+        >>> ckpt.verified_layout() == ckpt.layout
+        True
+        """
+        layers = [
+            replace(layer, attention=self._verified[index]) if index in self._verified else layer
+            for index, layer in enumerate(self.layout.layers)
+        ]
+        return replace(self.layout, layers=tuple(layers))
 
     def iter_attention(self, layers: Iterable[int] | None = None) -> Iterator[AttentionWeights]:
         """Read the attention of several layers, one at a time; by default of all that have one. See `attention`."""

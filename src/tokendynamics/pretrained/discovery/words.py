@@ -30,6 +30,9 @@ _MIXING = {
     "earlier tokens": "earlier tokens act on a token in another way, such as a convolution or a recurrence",
     "all tokens": "tokens act on each other in another way",
 }
+_SAME = 1e-6
+"""Relative difference up to which a factor of the logits is 1 or 1/√d_head."""
+
 _LONGEST = 40
 
 
@@ -48,8 +51,13 @@ def whole_in_words(layout: Layout) -> list[tuple[str, str]]:
     ]
 
 
-def kinds_in_words(layout: Layout) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Return, for each kind of layer, which layers have it (counted from 1) and its facts."""
+def kinds_in_words(layout: Layout, *, own: bool = False) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return, for each kind of layer, which layers have it (counted from 1) and its facts.
+
+    Args:
+        layout: Of the network.
+        own: Whether factors of the logits are those of its own weights, and not of the random ones.
+    """
     kinds = list(dict.fromkeys(layout.layers))
     described = []
     for kind in kinds:
@@ -57,13 +65,13 @@ def kinds_in_words(layout: Layout) -> list[tuple[str, list[tuple[str, str]]]]:
         words = f"layers {layers[0]}–{layers[-1]}" if layers[1:] else f"layer {layers[0]}"
         if layers != list(range(layers[0], layers[-1] + 1)):
             words = "layers " + ", ".join(map(str, layers))
-        described.append((words, block_in_words(kind)))
+        described.append((words, block_in_words(kind, own=own)))
     return described
 
 
-def block_in_words(block: BlockLayout) -> list[tuple[str, str]]:
-    """Return the facts of one kind of layer."""
-    facts = [] if block.attention is None else _attention(block.attention)
+def block_in_words(block: BlockLayout, *, own: bool = False) -> list[tuple[str, str]]:
+    """Return the facts of one kind of layer; `own` as in `kinds_in_words`."""
+    facts = [] if block.attention is None else _attention(block.attention, own)
     if not block.attends:
         facts.append(("attention", f"none; {_MIXING[block.mixing]}"))
     facts += [] if block.residual is None else _residual(block.residual)
@@ -114,12 +122,13 @@ def form_in_words(attention: AttentionLayout) -> str:
     return words + besides + gated
 
 
-def _attention(attention: AttentionLayout) -> list[tuple[str, str]]:
+def _attention(attention: AttentionLayout, own: bool) -> list[tuple[str, str]]:
     mask = "a token sees itself and earlier ones" if attention.causal else "every token sees every token"
     if attention.other_mask:
         mask = (
             "no later tokens are seen, and other pairs are hidden too" if attention.causal else "some pairs are hidden"
         )
+    usual = any(abs(attention.scale / scale - 1) < _SAME for scale in (1.0, attention.d_head**-0.5))
     heads = f"{attention.heads} of width {attention.d_head}"
     if attention.kv_heads != attention.heads:
         heads += f", {attention.kv_heads} of keys and values"
@@ -134,7 +143,7 @@ def _attention(attention: AttentionLayout) -> list[tuple[str, str]]:
         ("value", _parts(attention.value)),
         ("output", attention.output[0]),
         ("form", form_in_words(attention)),
-        ("scale", f"{attention.scale:.6g}"),
+        ("scale", f"{attention.scale:.6g}{'' if own or usual else ' with random weights, where it may be learned'}"),
         ("mask", mask if attention.window is None else f"{mask}, in a window of {attention.window}"),
     ]
     if attention.rotation is not None:
