@@ -300,6 +300,6 @@ def test_a_learned_factor_is_shown_as_the_network_has_it() -> None:
     words = dict(block_in_words(ckpt.layout.layers[0]))
     assert words["scale"].endswith(" with random weights, where it may be learned")
     ckpt.attention(1)
-    shown = dict(block_in_words(ckpt.verified_layout().layers[0], own=True))
+    shown = dict(block_in_words(ckpt.verified_layout().layers[0], verified=True))
     assert float(shown["scale"]) == pytest.approx(math.exp(0.7), rel=1e-5)
     assert dict(block_in_words(ckpt.verified_layout().layers[1]))["scale"].endswith("learned")

@@ -95,7 +95,7 @@ def _print(checkpoint: Checkpoint, *, verified: bool) -> None:
     heading = f"{checkpoint.name}: {facts.model_type}, {size}, width {facts.dim}"
     layout = checkpoint.verified_layout()
     whole = [*whole_in_words(layout), *(("read", note) for note in checkpoint.notes)]
-    parts = [(heading, whole), *kinds_in_words(layout, own=verified)]
+    parts = [(heading, whole), *kinds_in_words(layout, verified=verified)]
     for title, rows in parts:
         table = Table(box=SIMPLE_HEAD, title=Text(title), title_justify="left", show_header=False)
         table.add_column(no_wrap=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tokendynamics.pretrained.discovery._calls import ModuleCall, Pass, as_features
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
-from tokendynamics.pretrained.discovery._maps import Norm
+from tokendynamics.pretrained.discovery._maps import Norm, norms_by_function
 from tokendynamics.pretrained.discovery._residual import Residual
 from tokendynamics.pretrained.discovery._trials import acts_on, mixes_besides
 
@@ -181,6 +181,14 @@ class _Block:
             if multiple and float((x - multiple * states).abs().max()) <= 10 * _TOLERANCE * abs(multiple) * largest:
                 return call, multiple
         return None
+
+    def normalizes(self, states: Tensor) -> bool:
+        """Return whether a module reads these states as a function normalizes them, without a gain."""
+        forms = [norm.apply(states, None, None) for norm in norms_by_function(states.shape[-1])]
+        read = [x for call in self.calls if (x := self._alike(call.x)) is not None]
+        return any(
+            float((x - form).abs().max()) <= 10 * _TOLERANCE * float(x.abs().max()) for form in forms for x in read
+        )
 
     def carries(self, call: ModuleCall, time: int | None, projected: int) -> bool:
         """Return whether a module's output comes from an attention alone.
@@ -580,7 +588,11 @@ def _check_streams(
         if call is attention[0]:
             after = read
         later = (part.name for part, _ in parts[place + 1 :])
-        if read is None and any(acts_on(inside.block, call.name, name) is not False for name in later):
+        if (
+            read is None
+            and not inside.normalizes(state)
+            and any(acts_on(inside.block, call.name, name) is not False for name in later)
+        ):
             raise LayoutNotFoundError(
                 f"{inside.name(call)} acts on further parts of the sum, and no module reads the state after it: "
                 "gates cannot act on it alone"

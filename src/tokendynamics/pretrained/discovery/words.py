@@ -51,12 +51,12 @@ def whole_in_words(layout: Layout) -> list[tuple[str, str]]:
     ]
 
 
-def kinds_in_words(layout: Layout, *, own: bool = False) -> list[tuple[str, list[tuple[str, str]]]]:
+def kinds_in_words(layout: Layout, *, verified: bool = False) -> list[tuple[str, list[tuple[str, str]]]]:
     """Return, for each kind of layer, which layers have it (counted from 1) and its facts.
 
     Args:
         layout: Of the network.
-        own: Whether factors of the logits are those of its own weights, and not of the random ones.
+        verified: Whether factors of the logits are those of its own weights, and not of the random ones.
     """
     kinds = list(dict.fromkeys(layout.layers))
     described = []
@@ -65,13 +65,13 @@ def kinds_in_words(layout: Layout, *, own: bool = False) -> list[tuple[str, list
         words = f"layers {layers[0]}–{layers[-1]}" if layers[1:] else f"layer {layers[0]}"
         if layers != list(range(layers[0], layers[-1] + 1)):
             words = "layers " + ", ".join(map(str, layers))
-        described.append((words, block_in_words(kind, own=own)))
+        described.append((words, block_in_words(kind, verified=verified)))
     return described
 
 
-def block_in_words(block: BlockLayout, *, own: bool = False) -> list[tuple[str, str]]:
-    """Return the facts of one kind of layer; `own` as in `kinds_in_words`."""
-    facts = [] if block.attention is None else _attention(block.attention, own)
+def block_in_words(block: BlockLayout, *, verified: bool = False) -> list[tuple[str, str]]:
+    """Return the facts of one kind of layer; `verified` as in `kinds_in_words`."""
+    facts = [] if block.attention is None else _attention(block.attention, verified)
     if not block.attends:
         facts.append(("attention", f"none; {_MIXING[block.mixing]}"))
     facts += [] if block.residual is None else _residual(block.residual)
@@ -122,7 +122,7 @@ def form_in_words(attention: AttentionLayout) -> str:
     return words + besides + gated
 
 
-def _attention(attention: AttentionLayout, own: bool) -> list[tuple[str, str]]:
+def _attention(attention: AttentionLayout, verified: bool) -> list[tuple[str, str]]:
     mask = "a token sees itself and earlier ones" if attention.causal else "every token sees every token"
     if attention.other_mask:
         mask = (
@@ -143,7 +143,10 @@ def _attention(attention: AttentionLayout, own: bool) -> list[tuple[str, str]]:
         ("value", _parts(attention.value)),
         ("output", attention.output[0]),
         ("form", form_in_words(attention)),
-        ("scale", f"{attention.scale:.6g}{'' if own or usual else ' with random weights, where it may be learned'}"),
+        (
+            "scale",
+            f"{attention.scale:.6g}{'' if verified or usual else ' with random weights, where it may be learned'}",
+        ),
         ("mask", mask if attention.window is None else f"{mask}, in a window of {attention.window}"),
     ]
     if attention.rotation is not None:
