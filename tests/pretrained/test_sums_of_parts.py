@@ -130,6 +130,14 @@ class Block(nn.Module):
                 x = x + 0.5 * ff0(functional.layer_norm(x, (DIM,)))
                 x = x + attn(functional.layer_norm(x, (DIM,)))
                 return x + 0.5 * ff(functional.layer_norm(x, (DIM,)))
+            case "macaron, sums by hand":
+                x = x + 0.5 * ff0(x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6))
+                x = x + attn(functional.rms_norm(x, (DIM,)))
+                return x + 0.5 * ff(functional.rms_norm(x, (DIM,)))
+            case "macaron, another function":
+                x = x + 0.5 * ff0(torch.tanh(x))
+                x = x + attn(torch.tanh(x))
+                return x + 0.5 * ff(torch.tanh(x))
             case "gated":
                 gate = self.conv.down(x).sigmoid()
                 x = (1 - gate) * x + gate * attn(self.n1(x))
@@ -186,6 +194,8 @@ FORMS = {
     "parallel, times 0.7": ("0.7 · state + 0.7 · attn + 0.7 · ff, both read the same state", ("ff",)),
     "attention alone": ("0.8 · state + attn", ()),
     "macaron": ("state + 0.5 · ff0 + attn + 0.5 · ff, one after the other", ("ff0", "ff")),
+    "macaron, norms by functions": ("state + 0.5 · ff0 + attn + 0.5 · ff, one after the other", ("ff0", "ff")),
+    "macaron, sums by hand": ("state + 0.5 · ff0 + attn + 0.5 · ff, one after the other", ("ff0", "ff")),
     "macaron with a norm": ("n3(state + 0.5 · ff0 + attn + 0.5 · ff)", ("ff0", "ff")),
     "feed-forward first": ("state + ff + attn, one after the other", ("ff",)),
     "feed-forward first, norms by functions": ("state + ff + attn, one after the other", ("ff",)),
@@ -259,7 +269,7 @@ def test_a_gate_is_an_edit_of_the_weights(form: str, part: str, gate: float) -> 
             "it adds the outputs of 3 modules (attn, n3, ff), of which n3 may act on other tokens",
         ),
         ("adapter of a part", "conv.down acts on|is no sum of its input and of outputs of its modules"),
-        ("macaron, norms by functions", "ff0 acts on further parts of the sum, and no module reads the state after it"),
+        ("macaron, another function", "ff0 acts on further parts of the sum, and no module reads the state after it"),
         ("gated", "is no sum of its input and of outputs of its modules, each times a factor"),
         ("from its norm", "is no sum of its input and of outputs of its modules, each times a factor"),
     ],
