@@ -294,7 +294,7 @@ def test_a_disk_that_is_full_during_a_checkpoint_keeps_the_last_one_and_the_run_
     words = str(refused.value)
     assert "\n" not in words
     assert "expected room for the results, got no space left on device" in words
-    assert "the last checkpoint is whole: free space, then continue with --resume" in words
+    assert "the last checkpoint is whole: continue with --resume" in words
     assert [path.name for path in (disk / "run" / "checkpoints").iterdir()] == ["checkpoint-2"]
     (disk / "filler").unlink()
     run(experiment, disk / "run", resume=True)
@@ -306,7 +306,7 @@ def test_a_disk_that_is_full_before_the_first_checkpoint_is_not_said_to_hold_one
     experiment = small(tmp_path)
     with pytest.raises(StorageError) as refused:
         run(experiment, disk / "run", callbacks=[At(1, filled(disk))])
-    assert "there is no checkpoint: free space, then start again with --resume" in str(refused.value)
+    assert "there is no checkpoint: start again with --resume" in str(refused.value)
     assert list((disk / "run" / "checkpoints").iterdir()) == []
     (disk / "filler").unlink()
     assert run(experiment, disk / "run", resume=True).status == "finished"
@@ -315,7 +315,7 @@ def test_a_disk_that_is_full_before_the_first_checkpoint_is_not_said_to_hold_one
 @pytest.mark.parametrize("left", [pytest.param(0, marks=pytest.mark.slow), 20_000])
 def test_a_disk_that_is_full_at_the_end_leaves_no_half_of_a_network(disk: Path, left: int, tmp_path: Path) -> None:
     experiment = small(tmp_path, recipe={"steps": 2})
-    with pytest.raises(StorageError, match="free space, then continue with --resume"):
+    with pytest.raises(StorageError, match=r"free space .* continue with --resume"):
         run(experiment, disk / "run", callbacks=[AtTheEnd(filled(disk, left))])
     assert sorted(path.name for path in (disk / "run").iterdir()) == ["checkpoints", "experiment.json"]
     (disk / "filler").unlink()

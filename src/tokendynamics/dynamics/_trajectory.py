@@ -38,7 +38,7 @@ from tokendynamics.observables import consensus, mean_pair_cosine, norms, pairwi
 from tokendynamics.provenance.checksums import CHECKSUM, changed_content
 from tokendynamics.provenance.stores import opened, read_store
 from tokendynamics.provenance.swap import NEW, put, recover, staging
-from tokendynamics.provenance.whole import full_disk_as_storage_error, settle_results
+from tokendynamics.provenance.whole import settle_results, storage_errors
 from tokendynamics.results import Result
 from tokendynamics.spaces import Ellipsoid, Free, Normalized, Space, Sphere
 from tokendynamics.words import count, listing, number, plural
@@ -115,7 +115,7 @@ class Trajectory(Result):
 
         Raises:
             ArgumentValueError: Another suffix, or something that is no trajectory is in the way.
-            StorageError: The disk is full; what was there is as it was.
+            StorageError: The disk is full or cannot be written; what was there is as it was.
         """
         return write_dataset(self.dataset, path, overwrite=overwrite)
 
@@ -230,7 +230,7 @@ def write_dataset(dataset: xr.Dataset, path: str | Path, *, overwrite: bool = Fa
     Raises:
         ArgumentValueError: Another suffix; or something else stands there, or in the older store, and `overwrite` is
             not set.
-        StorageError: The disk is full; what was there is as it was.
+        StorageError: The disk is full or cannot be written; what was there is as it was.
     """
     target = Path(path)
     if target.suffix not in ("", ".zarr", ".nc"):
@@ -244,7 +244,7 @@ def write_dataset(dataset: xr.Dataset, path: str | Path, *, overwrite: bool = Fa
         wanted = "a new name, or a saved trajectory and nothing else to replace"
         raise ArgumentValueError(expected("path", wanted, str(foreign), "overwrite=True replaces it"))
     dataset = dataset.assign_attrs({CHECKSUM: _content(dataset)})
-    with full_disk_as_storage_error(target):
+    with storage_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         with staging(target) as root:
             new = root / NEW

@@ -48,6 +48,7 @@ from tokendynamics.pretrained.length_dependence import depends_on_length, length
 from tokendynamics.pretrained.network import evaluating, persistent_buffers
 from tokendynamics.pretrained.other_libraries import refusing, silenced
 from tokendynamics.pretrained.packs import Pack, Packing, fewest_packs, filler_of, packing_of, packs_of
+from tokendynamics.provenance.whole import storage_errors
 
 
 @dataclass
@@ -107,19 +108,21 @@ def write_checkpoint(network: Any, tokenizer: Any | None, folder: Path, name: st
     Raises:
         ArgumentValueError: Something is there already.
         CheckpointError: A network that is not transformers' own.
+        StorageError: The disk is full, or nothing can be written there.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ArgumentValueError(expected("folder", "a folder that is not there yet, or is empty", folder))
     if not hasattr(network, "save_pretrained"):
         raise CheckpointError(expected(name, "a network that transformers can save", type(network).__name__))
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as made, silenced():
-        place = Path(made) / folder.name
-        with refusing(lambda words: CheckpointError(expected(name, "a network that can be saved", words))):
-            network.save_pretrained(place)
-            if tokenizer is not None and hasattr(tokenizer, "save_pretrained"):
-                tokenizer.save_pretrained(place)
-        place.replace(folder)
+    with storage_errors(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as made, silenced():
+            place = Path(made) / folder.name
+            with refusing(lambda words: CheckpointError(expected(name, "a network that can be saved", words))):
+                network.save_pretrained(place)
+                if tokenizer is not None and hasattr(tokenizer, "save_pretrained"):
+                    tokenizer.save_pretrained(place)
+            place.replace(folder)
 
 
 AnyCheckpoint = TypeVar("AnyCheckpoint", bound="Checkpoint")

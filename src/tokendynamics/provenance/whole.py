@@ -23,11 +23,11 @@ def whole_file(path: str | Path) -> Iterator[Path]:
     The remains of a run that was killed meanwhile are cleared by the next.
 
     Raises:
-        StorageError: The disk is full; the older file is as it was.
+        StorageError: The disk is full or cannot be written; the older file is as it was.
     """
     target = Path(os.path.realpath(path))
     recover(target)
-    with full_disk_as_storage_error(target):
+    with storage_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         with staging(target) as root:
             made = root / target.name
@@ -134,7 +134,7 @@ def whole_folder(
 
     Raises:
         ArgumentValueError: As in `check_free`.
-        StorageError: The disk is full; nothing was replaced.
+        StorageError: The disk is full or cannot be written; nothing was replaced.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as parent:
@@ -145,7 +145,7 @@ def whole_folder(
     """
     place = _settled(target, argument)
     recover(place)
-    with full_disk_as_storage_error(place):
+    with storage_errors(place):
         place.parent.mkdir(parents=True, exist_ok=True)
         with staging(place) as root:
             new = root / NEW
@@ -155,21 +155,36 @@ def whole_folder(
 
 
 @contextmanager
-def full_disk_as_storage_error(place: Path) -> Iterator[None]:
-    """Turn what libraries raise on a full disk into one error that says that nothing was lost."""
+def storage_errors(place: Path) -> Iterator[None]:
+    """Turn what is raised where results cannot be written into one error that says why.
+
+    Args:
+        place: The file or folder that is written.
+
+    Raises:
+        StorageError: The disk is full, is read-only, or a folder above cannot be used.
+    """
     try:
         yield
+    except StorageError:
+        raise
     except Exception as error:
         number = error.errno if isinstance(error, OSError) else None
         # HDF5, PyTorch and safetensors raise errors of their own, with the system's words in them.
-        words = str(error)
-        if isinstance(error, StorageError) or not (
-            number in _FULL or any(os.strerror(code) in words for code in _FULL)
-        ):
+        if number in _FULL or any(os.strerror(code) in str(error) for code in _FULL):
+            wanted, came = "room for the results", os.strerror(number or errno.ENOSPC).lower()
+            advice = "free space or choose another disk; the earlier files are unchanged"
+        elif isinstance(error, OSError) and error.strerror and _is_around(place, error.filename):
+            wanted, came, advice = "a place that can be written to", error.strerror.lower(), "choose another folder"
+        else:
             raise
-        came = os.strerror(number or errno.ENOSPC).lower()
-        advice = "free space or choose another disk; the earlier files are unchanged"
-        raise StorageError(expected(str(place), "room for the results", came, advice)) from error
+        raise StorageError(expected(str(place), wanted, came, advice)) from error
+
+
+def _is_around(place: Path, name: object) -> bool:
+    """Return whether a path that the system names is where a file or folder is made, or above it."""
+    path = Path(os.path.realpath(name)) if isinstance(name, str | os.PathLike) else None
+    return path is not None and (path.is_relative_to(place.parent) or place.is_relative_to(path))
 
 
 def _put(

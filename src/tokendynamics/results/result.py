@@ -195,7 +195,7 @@ class StoredResult(Result):
 
         Raises:
             ArgumentValueError: An unknown format, or a foreign file in the way.
-            StorageError: The disk is full; what was there is as it was.
+            StorageError: The disk is full or cannot be written; what was there is as it was.
         """
         place, names = Path(folder), self.file_names(format)
         check_free(place, names, self.WRITER, overwrite=overwrite)

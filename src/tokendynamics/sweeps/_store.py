@@ -16,7 +16,7 @@ from tokendynamics.provenance.owned import MANIFEST
 from tokendynamics.provenance.progress import Progress, reporting
 from tokendynamics.provenance.reading import read_json
 from tokendynamics.provenance.swap import recover
-from tokendynamics.provenance.whole import full_disk_as_storage_error, whole_file
+from tokendynamics.provenance.whole import storage_errors, whole_file
 
 _NUMERICAL = ("tokendynamics", "torch", "numpy", "scipy", "numba")
 _NAMED = 3
@@ -45,7 +45,7 @@ def filling(
 
     Raises:
         ArgumentValueError: A folder is in the way, or what the checks refuse.
-        StorageError: The disk is full.
+        StorageError: The disk is full, or nothing can be written there.
     """
     recover(place)
     there = place.exists() and (not place.is_dir() or any(place.iterdir()))
@@ -53,12 +53,12 @@ def filling(
         advice = "continue it with --resume (resume=True), or choose another one"
         raise ArgumentValueError(expected("store", "a name where nothing is", str(place), advice))
     (check_same if there else check_new)()
-    place.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with full_disk_as_storage_error(place), reporting(progress) as report:
+        with storage_errors(place), reporting(progress) as report:
+            place.parent.mkdir(parents=True, exist_ok=True)
             yield there, report
     except StorageError as error:
-        raise StorageError(f"{error}; finished {kept} are kept: free space, then continue with --resume") from error
+        raise StorageError(f"{error}; finished {kept} are kept: continue with --resume") from error
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.manifest import manifest
 from tokendynamics.provenance.progress import Progress, reporting
 from tokendynamics.provenance.swap import recover
-from tokendynamics.provenance.whole import full_disk_as_storage_error
+from tokendynamics.provenance.whole import storage_errors
 from tokendynamics.training.experiment import Experiment, differences
 from tokendynamics.training.folder import CHECKPOINTS, EXPERIMENT, RECORD, checkpoints, held, read_experiment
 from tokendynamics.training.monitor._network import draws_kept
@@ -130,7 +130,8 @@ def train(
         ArgumentValueError: Something is in the folder already, it is of another experiment (the difference is named),
             another process is at it, or the data cannot be used.
         CheckpointError: The last checkpoint is damaged.
-        StorageError: The disk is full; a checkpoint that had been written is whole, and the run can be resumed.
+        StorageError: The disk is full or cannot be written; a checkpoint that had been written is whole, and the run
+            can be resumed.
     """
     require("training", "train", "training")
     place, started = Path(folder), datetime.now(UTC)
@@ -199,13 +200,13 @@ def _is_further() -> bool:
 
 @contextmanager
 def _resumable(place: Path) -> Iterator[None]:
-    """Say of a full disk that the run can go on."""
+    """Say of a disk that is full or cannot be written that the run can go on."""
     try:
-        with full_disk_as_storage_error(place):
+        with storage_errors(place):
             yield
     except StorageError as error:
         if checkpoints(place / CHECKPOINTS):
-            advice = "the last checkpoint is whole: free space, then continue with --resume"
+            advice = "the last checkpoint is whole: continue with --resume"
         else:
-            advice = "there is no checkpoint: free space, then start again with --resume"
+            advice = "there is no checkpoint: start again with --resume"
         raise StorageError(f"{error}; {advice}") from error

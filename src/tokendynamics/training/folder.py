@@ -17,7 +17,7 @@ from tokendynamics.provenance.manifest import write_json
 from tokendynamics.provenance.owned import MANIFEST, digest, digests
 from tokendynamics.provenance.reading import read_json
 from tokendynamics.provenance.swap import to_disk
-from tokendynamics.provenance.whole import full_disk_as_storage_error
+from tokendynamics.provenance.whole import storage_errors
 from tokendynamics.training.experiment import Experiment
 
 try:
@@ -155,7 +155,7 @@ def into_room(folder: Path) -> Iterator[None]:
     Raises:
         StorageError: The disk of the folder is full.
     """
-    with full_disk_as_storage_error(folder):
+    with storage_errors(folder):
         try:
             yield
         except TokenDynamicsError:

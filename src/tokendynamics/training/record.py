@@ -88,7 +88,7 @@ class Record(Result):
         """Write record.json into a folder, whole or not at all.
 
         Raises:
-            StorageError: The disk is full; an older record is as it was.
+            StorageError: The disk is full or cannot be written; an older record is as it was.
         """
         place = Path(folder) / RECORD
         with whole_file(place) as made:

@@ -25,7 +25,7 @@ from tokendynamics.provenance.checksums import check_checksum, with_checksum
 from tokendynamics.provenance.owned import digest
 from tokendynamics.provenance.reading import read_json
 from tokendynamics.provenance.swap import NEW, locked, put_in_place, recover, staging
-from tokendynamics.provenance.whole import full_disk_as_storage_error, settle_results
+from tokendynamics.provenance.whole import settle_results, storage_errors
 from tokendynamics.results import Result
 from tokendynamics.words import count, number, percent, plural
 
@@ -157,13 +157,13 @@ class LearningRecord(Result):
 
         Raises:
             ArgumentValueError: A foreign file is in the way.
-            StorageError: The disk is full; what was there is as it was.
+            StorageError: The disk is full or cannot be written; what was there is as it was.
         """
         place = Path(os.path.realpath(folder))
         recover(place)
         if not overwrite:
             self.check_free(place)
-        with full_disk_as_storage_error(place):
+        with storage_errors(place):
             place.mkdir(parents=True, exist_ok=True)
             with staging(place) as root:
                 self._write(root / NEW)

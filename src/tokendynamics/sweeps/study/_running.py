@@ -104,7 +104,7 @@ def study(
         ArgumentValueError: A folder in the way or of another study, or one that a worker does not see.
         SchedulerError: No scheduler answers.
         WorkerVersionError: A worker has other versions.
-        StorageError: The disk is full; the study can be resumed.
+        StorageError: The disk is full or cannot be written; the study can be resumed.
     """
     require("sweeps", "study", "running on many workers")
     require("training", "study", "training")

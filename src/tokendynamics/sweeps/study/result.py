@@ -256,7 +256,7 @@ class StudyResult(Result):
 
         Raises:
             ArgumentValueError: A foreign file is in the way, or another command's results are.
-            StorageError: The disk is full; nothing was replaced.
+            StorageError: The disk is full or cannot be written; nothing was replaced.
         """
         record = self.record
         put = partial(whole_folder, folder, self.manifest, WRITER, overwrite=overwrite)

@@ -79,7 +79,7 @@ def sweep(
         ArgumentValueError: A store in the way or of another specification, or a sweep too large for the disk.
         SchedulerError: No scheduler answers.
         WorkerVersionError: A worker has other versions.
-        StorageError: The disk is full; the sweep can be resumed.
+        StorageError: The disk is full or cannot be written; the sweep can be resumed.
     """
     require("sweeps", "sweep", "running on many workers")
     if not isinstance(spec, str | Path | Plan):
