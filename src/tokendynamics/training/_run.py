@@ -130,8 +130,7 @@ def train(
         ArgumentValueError: Something is in the folder already, it is of another experiment (the difference is named),
             another process is at it, or the data cannot be used.
         CheckpointError: The last checkpoint is damaged.
-        StorageError: The disk is full or cannot be written; a checkpoint that had been written is whole, and the run
-            can be resumed.
+        StorageError: The disk is full or cannot be written; the last checkpoint is whole, and the run can be resumed.
     """
     require("training", "train", "training")
     place, started = Path(folder), datetime.now(UTC)
