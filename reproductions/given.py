@@ -14,8 +14,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from tokendynamics.numerics import ArgumentValueError
+from tokendynamics.numerics.arguments import generator
 from tokendynamics.numerics.errors import expected
-from tokendynamics.numerics.seeding import generator
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.inputs import ids_of_any_length
 from tokendynamics.pretrained.sources.finding import WHEELS

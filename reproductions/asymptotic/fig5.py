@@ -16,7 +16,7 @@ from reproductions.record import Quantity, Record, timed
 from tokendynamics import figures, observables
 from tokendynamics.attention import Attention, Sinusoidal
 from tokendynamics.dynamics import Flow, simulate
-from tokendynamics.numerics.seeding import generator
+from tokendynamics.numerics.arguments import generator
 from tokendynamics.provenance.progress import Progress, reporting, tracked
 from tokendynamics.spaces import Sphere
 

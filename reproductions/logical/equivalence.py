@@ -14,7 +14,7 @@ from tokendynamics.circuits import PairTask
 from tokendynamics.circuits.constructions import check_equivalence, solution_2, solution_3
 from tokendynamics.circuits.evidence import evidence
 from tokendynamics.circuits.functionals import random_functional
-from tokendynamics.numerics.seeding import generator
+from tokendynamics.numerics.arguments import generator
 
 TEXT = (1, 3, 2, 2, 4, 1)
 PRINTED = published("logical", "equivalence")

@@ -22,7 +22,7 @@ from tokendynamics.circuits.landscape.categories_only import mean_predictor, zer
 from tokendynamics.circuits.landscape.landscape import Landscape, StationaryPoint
 from tokendynamics.circuits.landscape.positions_only import families, loss_at_infinity, zero_column_sums
 from tokendynamics.circuits.landscape.softmax_positions import Stall, stall
-from tokendynamics.numerics.seeding import generator
+from tokendynamics.numerics.arguments import generator
 from tokendynamics.provenance.progress import Progress, reporting, tracked
 
 CATEGORIES, POSITIONS = 5, 6

@@ -15,7 +15,7 @@ from reproductions.record import Record, timed
 from tokendynamics import figures
 from tokendynamics.attention import Attention
 from tokendynamics.dynamics import Flow, simulate
-from tokendynamics.numerics.seeding import generator
+from tokendynamics.numerics.arguments import generator
 from tokendynamics.spaces import Sphere
 
 PRINTED = published("metastability", "lifetime")

@@ -20,7 +20,7 @@ from reproductions.positional.sampled import SAID, mean_of
 from reproductions.record import Quantity, Record, measured, timed
 from tokendynamics import figures
 from tokendynamics.diagnosis import token_clusters, token_paths
-from tokendynamics.numerics.seeding import generator
+from tokendynamics.numerics.arguments import generator
 from tokendynamics.observables import direction_clusters
 from tokendynamics.observables.direction_clustering import CLEAR
 from tokendynamics.pretrained import Checkpoint, load

@@ -12,7 +12,7 @@ from torch import Tensor
 from tokendynamics.attention import Attention, RotaryPositions
 from tokendynamics.dynamics import Flow, Status, simulate
 from tokendynamics.dynamics.events import NormAbove
-from tokendynamics.numerics.seeding import generator
+from tokendynamics.numerics.arguments import generator
 from tokendynamics.spaces import Free
 from tokendynamics.theorems.outcomes import outcomes_of
 

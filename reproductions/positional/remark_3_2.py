@@ -12,7 +12,7 @@ from reproductions.positional.outcomes import positive_definite
 from reproductions.published import published
 from reproductions.record import Record, timed
 from tokendynamics import figures, observables
-from tokendynamics.numerics.seeding import generator
+from tokendynamics.numerics.arguments import generator
 
 PRINTED = published("positional", "remark_3_2")
 TOKENS, DIM = 4, 2

@@ -13,7 +13,7 @@ from reproductions.drawing import footnote, stacked_shares
 from reproductions.positional.outcomes import Outcome, outcomes, positive_definite, shares
 from reproductions.record import Quantity, Record, measured, timed
 from tokendynamics import figures
-from tokendynamics.numerics.seeding import generator
+from tokendynamics.numerics.arguments import generator
 
 TOKENS = 4
 TO_ZERO = {2: 0.92, 4: 0.74}

@@ -16,8 +16,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from tokendynamics.numerics import CheckpointError
+from tokendynamics.numerics.arguments import generator
 from tokendynamics.numerics.extras import require
-from tokendynamics.numerics.seeding import generator
 from tokendynamics.pretrained import Checkpoint, load
 from tokendynamics.provenance.progress import Progress, reporting
 from tokendynamics.training import Experiment, Record, preset, train

@@ -12,7 +12,7 @@ from reproductions.record import Record, timed
 from tokendynamics import figures
 from tokendynamics.attention import Attention
 from tokendynamics.dynamics import Flow, simulate
-from tokendynamics.numerics.seeding import generator
+from tokendynamics.numerics.arguments import generator
 from tokendynamics.spaces import Free
 from tokendynamics.theorems import certify
 

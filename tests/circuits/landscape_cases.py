@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tokendynamics.circuits.landscape.landscape import Landscape, flatten, unflatten
-from tokendynamics.numerics.seeding import generator
+from tokendynamics.numerics.arguments import generator
 
 
 def normal_point(landscape: Landscape, seed: int, *lead: int, scale: float = 1.0) -> tuple[Tensor, Tensor]:

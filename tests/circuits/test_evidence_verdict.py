@@ -25,8 +25,8 @@ from tokendynamics.circuits.constructions import (
 )
 from tokendynamics.circuits.evidence import Evidence, evidence
 from tokendynamics.circuits.functionals import random_functional
+from tokendynamics.numerics.arguments import generator
 from tokendynamics.numerics.errors import ArgumentValueError
-from tokendynamics.numerics.seeding import generator
 
 IN_FEED_FORWARD = {
     "solution 1, rows": lambda task, causal: solution_1(task, "rows", causal),

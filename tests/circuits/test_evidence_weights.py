@@ -16,7 +16,7 @@ from tokendynamics.circuits.evidence import evidence
 from tokendynamics.circuits.evidence.instrument import Instrument
 from tokendynamics.circuits.evidence.weights import correlation, variance_shares
 from tokendynamics.circuits.functionals import random_functional
-from tokendynamics.numerics.seeding import generator
+from tokendynamics.numerics.arguments import generator
 
 
 def shares_of(model: OneLayerTransformer, task: PairTask) -> Instrument:

@@ -14,8 +14,8 @@ from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits._transformer import LayerNorm, OneLayerTransformer
 from tokendynamics.circuits.constructions import linear_case, solution_1, solution_2
 from tokendynamics.circuits.functionals import random_functional
+from tokendynamics.numerics.arguments import generator
 from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError
-from tokendynamics.numerics.seeding import generator
 
 N, M, SCRATCH, HIDDEN = 3, 5, 2, 7
 WIDTH = N + M + SCRATCH

@@ -9,9 +9,9 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
+from tokendynamics.numerics.arguments import generator
 from tokendynamics.numerics.errors import ArgumentValueError
 from tokendynamics.numerics.intervals import Bootstrap, bayesian_bootstrap, percentile_interval, wilson
-from tokendynamics.numerics.seeding import generator
 
 
 @pytest.mark.parametrize(("count", "total"), [(0, 10), (3, 17), (28, 100), (100, 100)])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
-from tokendynamics.numerics.seeding import generator
+from tokendynamics.numerics.arguments import generator
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**63 - 1, -(2**63)])

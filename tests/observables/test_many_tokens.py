@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tokendynamics.observables import many_tokens
+from tokendynamics.observables import directions
 from tokendynamics.observables.share_decomposition import centred_cosines
 from tokendynamics.observables.summary import gram_of, summarize
 
@@ -32,7 +32,7 @@ def test_blocks_of_rows_give_the_same_numbers(kind: str, monkeypatch: pytest.Mon
     center = torch.full((3, 6), 0.1, dtype=torch.float64)
     unit = torch.nn.functional.normalize(x, dim=-1)
     of_pairs = centred_cosines(unit, center, 1e-15, keep)
-    monkeypatch.setattr(many_tokens, "MANY", 20)
+    monkeypatch.setattr(directions, "MANY", 20)
     monkeypatch.setattr(many_tokens, "_BLOCK_BYTES", 8 * 61 * 7)  # blocks of seven rows
     assert gram_of(x).cosines is None
     for name, values in summarize(x, keep).items():

@@ -19,7 +19,7 @@ from pretrained.families import network_of
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits.learning import LearningRecord, learn
 from tokendynamics.numerics.errors import ArgumentValueError, TokenDynamicsError
-from tokendynamics.provenance.checksums import CHECKSUM, check_checksum, with_checksum
+from tokendynamics.provenance.reading import CHECKSUM, check_checksum, with_checksum
 from tokendynamics.training import Record, preset, train
 
 TEXTS = [[5, 9, 33, 21], [7, 8], [4, 4, 2], [11, 30, 2]]

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
-from tokendynamics.numerics.arguments import ArrayLike, as_count, as_tensor, first_index, refuse_masked
+from tokendynamics.numerics.arguments import ArrayLike, as_count, as_tensor, first_index, generator, refuse_masked
 from tokendynamics.numerics.errors import expected
-from tokendynamics.numerics.seeding import generator
 from tokendynamics.numerics.signatures import typed_arguments
 
 _SUM_TOLERANCE = 1e-9

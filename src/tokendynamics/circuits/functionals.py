@@ -9,10 +9,9 @@ from torch import Tensor
 
 from tokendynamics.circuits._task import category_law
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.arguments import ArrayLike, as_count, as_number, as_tensor
+from tokendynamics.numerics.arguments import ArrayLike, as_count, as_number, as_tensor, generator
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits
-from tokendynamics.numerics.seeding import generator
 from tokendynamics.numerics.signatures import typed_arguments
 
 __all__ = ["equal_column_means", "pair_numbers", "positive_functional", "random_functional"]

@@ -35,7 +35,7 @@ from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.extras import require
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.observables import consensus, mean_pair_cosine, norms, pairwise_distances
-from tokendynamics.provenance.checksums import CHECKSUM, changed_content
+from tokendynamics.provenance.reading import CHECKSUM, changed_content
 from tokendynamics.provenance.stores import opened, read_store
 from tokendynamics.provenance.swap import NEW, put, recover, staging
 from tokendynamics.provenance.whole import settle_results, storage_errors

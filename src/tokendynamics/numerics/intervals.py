@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from tokendynamics.numerics.arguments import generator
 from tokendynamics.numerics.errors import ArgumentValueError, expected
-from tokendynamics.numerics.seeding import generator
 
 T_COVERAGE = (
     "The t-intervals assume normally distributed values: for skewed differences (such as exponential ones) and 5 to 15 "

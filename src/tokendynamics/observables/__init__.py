@@ -7,8 +7,18 @@ in; results have the dtype of `x` (float32 stays float32, half precision comes b
 
 from __future__ import annotations
 
-from tokendynamics.observables._agreement import agreement_with_first, consensus, first_token_function, mean_pair_cosine
-from tokendynamics.observables._distances import diameter, norms, pairwise_distances
+from tokendynamics.observables._distances import (
+    agreement_with_first,
+    consensus,
+    diameter,
+    effective_rank,
+    first_token_function,
+    mean_pair_cosine,
+    norms,
+    pairwise_distances,
+    rank_one_distance,
+    stable_rank,
+)
 from tokendynamics.observables._interactions import (
     interaction_energy,
     interaction_sums,
@@ -17,17 +27,14 @@ from tokendynamics.observables._interactions import (
     log_interaction_gradient,
     log_interaction_sums,
     log_potential,
-    potential,
-    riemannian_metric,
-)
-from tokendynamics.observables._quadratic import (
     pair_quadratic_form,
     pair_quadratic_form_rate,
+    potential,
     quadratic_form,
     quadratic_form_rate,
     quadratic_form_rate_bound,
+    riemannian_metric,
 )
-from tokendynamics.observables._rank import effective_rank, rank_one_distance, stable_rank
 from tokendynamics.observables._repetition import repetition
 from tokendynamics.observables.direction_clustering import clusters, direction_clusters
 from tokendynamics.observables.half_space import (

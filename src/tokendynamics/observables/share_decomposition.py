@@ -21,8 +21,7 @@ from torch import Tensor
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_states, as_tensor
 from tokendynamics.numerics.errors import expected, shown
-from tokendynamics.observables.directions import unit_rows
-from tokendynamics.observables.many_tokens import are_many
+from tokendynamics.observables.directions import are_many, unit_rows
 
 ROUNDINGS = 10.0
 """Directions closer than this number of rounding errors of the states' dtype count as equal."""

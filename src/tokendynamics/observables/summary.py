@@ -12,10 +12,17 @@ from torch import Tensor
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_states, check_finite, first_system
 from tokendynamics.numerics.errors import expected
-from tokendynamics.observables._distances import euclidean
-from tokendynamics.observables._rank import exp_entropy
-from tokendynamics.observables.directions import LARGEST_SAFE, SMALLEST_SAFE, lengths, refuse_zero_tokens
-from tokendynamics.observables.many_tokens import are_many, distance_sums, mean_over_pairs, with_reference
+from tokendynamics.observables._distances import euclidean, exp_entropy
+from tokendynamics.observables.directions import (
+    LARGEST_SAFE,
+    SMALLEST_SAFE,
+    are_many,
+    distance_sums,
+    lengths,
+    mean_over_pairs,
+    refuse_zero_tokens,
+    with_reference,
+)
 
 _PIECE_BYTES = 2**21
 """States are taken to float64 in pieces of this size: larger ones leave the cache and pay for fresh memory."""

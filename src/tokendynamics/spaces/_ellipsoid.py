@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.arguments import ArrayLike, as_square, as_states, like
+from tokendynamics.numerics.arguments import ArrayLike, as_square, as_states, generator, like
 from tokendynamics.numerics.errors import expected
-from tokendynamics.numerics.seeding import generator
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.numerics.tolerances import check_positive_definite
 from tokendynamics.spaces.geometry import Geometry, Quadric

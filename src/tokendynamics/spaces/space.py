@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.arguments import ArrayLike, as_count, as_states, as_tensor, like
+from tokendynamics.numerics.arguments import ArrayLike, as_count, as_states, as_tensor, generator, like
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits
-from tokendynamics.numerics.seeding import generator
 from tokendynamics.numerics.signatures import typed_arguments
 
 _BYTES = 24

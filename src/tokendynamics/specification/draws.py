@@ -15,7 +15,7 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
-from tokendynamics.numerics.seeding import generator
+from tokendynamics.numerics.arguments import generator
 from tokendynamics.specification.toml import KeyPath
 
 _BLOCK = 4

@@ -14,9 +14,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, NonNegativeFloat, No
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.signatures import typed_arguments
-from tokendynamics.provenance.checksums import check_checksum, with_checksum
 from tokendynamics.provenance.manifest import plain, write_json
-from tokendynamics.provenance.reading import read_json
+from tokendynamics.provenance.reading import check_checksum, read_json, with_checksum
 from tokendynamics.provenance.whole import whole_file
 from tokendynamics.results import Result
 from tokendynamics.training.experiment import Experiment

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from tokendynamics.attention._circuits import FactoredMatrix
 from tokendynamics.attention.circuit_at_time import CircuitAtTime, Dense
-from tokendynamics.attention.schedules._periodic import Periodic
+from tokendynamics.attention.schedules._periodic import Periodic, Sinusoidal
 from tokendynamics.attention.schedules._schedule import Constant, Schedule, Time, mapped, with_head_axis
-from tokendynamics.attention.schedules._sinusoidal import Sinusoidal
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_finite, as_tensor
 from tokendynamics.numerics.errors import expected

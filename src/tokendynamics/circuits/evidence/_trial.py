@@ -11,8 +11,8 @@ from torch import Tensor
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits._transformer import OneLayerTransformer, chunk_length
 from tokendynamics.circuits.evidence.instrument import Estimate
+from tokendynamics.numerics.arguments import generator
 from tokendynamics.numerics.intervals import Bootstrap
-from tokendynamics.numerics.seeding import generator
 
 # Variance of the interaction below this share of mean q_true² is rounding.
 _ROUNDING = 1e-24

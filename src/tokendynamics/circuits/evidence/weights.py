@@ -13,8 +13,8 @@ from torch import Tensor
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits._transformer import FeatureBlock, OneLayerTransformer
 from tokendynamics.circuits.evidence.instrument import Estimate, Found, Instrument
+from tokendynamics.numerics.arguments import generator
 from tokendynamics.numerics.intervals import bayesian_bootstrap, percentile_interval
-from tokendynamics.numerics.seeding import generator
 from tokendynamics.provenance.manifest import plain
 from tokendynamics.words import listing, number
 

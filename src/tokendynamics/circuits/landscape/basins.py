@@ -39,11 +39,10 @@ from torch import Tensor
 from tokendynamics.circuits.landscape.classification import Classification, classify, continue_descent
 from tokendynamics.circuits.landscape.landscape import Gradient, Landscape, LossAndGradient, flatten, unflatten
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
-from tokendynamics.numerics.arguments import as_number
+from tokendynamics.numerics.arguments import as_number, generator
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.intervals import wilson
 from tokendynamics.numerics.resources import check_fits, limited_threads
-from tokendynamics.numerics.seeding import generator
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.manifest import plain
 from tokendynamics.provenance.progress import Progress, reporting, tracked

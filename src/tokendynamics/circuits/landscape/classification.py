@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.circuits.landscape.landscape import Landscape, flatten, one_point, unflatten
-from tokendynamics.numerics.arguments import ArrayLike, as_finite
-from tokendynamics.numerics.seeding import generator
+from tokendynamics.numerics.arguments import ArrayLike, as_finite, generator
 from tokendynamics.numerics.signatures import typed_arguments
 
 _FACTOR = 1.25

@@ -38,9 +38,8 @@ from tokendynamics.circuits.landscape.landscape import (
     law_of_categories,
 )
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.arguments import ArrayLike, as_tensor
+from tokendynamics.numerics.arguments import ArrayLike, as_tensor, generator
 from tokendynamics.numerics.errors import expected
-from tokendynamics.numerics.seeding import generator
 from tokendynamics.numerics.signatures import typed_arguments
 
 

@@ -23,10 +23,9 @@ from torch.nn.functional import layer_norm
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits._transformer import on_categories, on_positions, shift
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.arguments import as_count
+from tokendynamics.numerics.arguments import as_count, generator
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits
-from tokendynamics.numerics.seeding import generator
 from tokendynamics.numerics.signatures import typed_arguments, typed_fields
 
 Architecture = Literal["solution-1", "solution-2", "solution-3", "combined"]

@@ -21,9 +21,8 @@ from tokendynamics.numerics.arguments import as_count, as_finite, as_tensor, as_
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.array_files import read_npz
-from tokendynamics.provenance.checksums import check_checksum, with_checksum
 from tokendynamics.provenance.owned import digest
-from tokendynamics.provenance.reading import read_json
+from tokendynamics.provenance.reading import check_checksum, read_json, with_checksum
 from tokendynamics.provenance.swap import NEW, locked, put_in_place, recover, staging
 from tokendynamics.provenance.whole import settle_results, storage_errors
 from tokendynamics.results import Result

@@ -40,7 +40,7 @@ from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.observables.by_name import Observable
-from tokendynamics.observables.many_tokens import are_many
+from tokendynamics.observables.directions import are_many
 from tokendynamics.pretrained import Architecture, Checkpoint
 from tokendynamics.pretrained.discovery.attention_call import WHOLE_BYTES
 from tokendynamics.pretrained.discovery.interface import WITH_REMEDY

@@ -1,4 +1,4 @@
-"""A fixed step for everyone: differentiable from end to end, the measure of a method's order, and how noise is run."""
+"""Steps of one size for everyone: of the flow, differentiable from end to end and with noise, or layers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from tokendynamics.dynamics._deviations import Deviations, can_follow
 from tokendynamics.dynamics._field import Field
 from tokendynamics.dynamics._noise import BrownianMotion
 from tokendynamics.dynamics.engines._endings import Lockstep
@@ -15,6 +16,7 @@ from tokendynamics.dynamics.engines.problem import Outcome, Problem
 from tokendynamics.dynamics.engines.tableau import Coefficients
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
+from tokendynamics.words import number
 
 
 def run(problem: Problem, retraction: bool = True) -> Outcome:
@@ -65,12 +67,12 @@ def _interval(
     left, right = ends
     count = math.ceil((right - left) / (systems.problem.step or right - left) * (1 - 1e-12))
     h = (right - left) / count
-    for number in range(count):
-        since = min(left + number * h, right)
-        t = right if number == count - 1 else min(left + (number + 1) * h, right)
+    for step in range(count):
+        since = min(left + step * h, right)
+        t = right if step == count - 1 else min(left + (step + 1) * h, right)
         y, halves = systems.y, None
         if noise is not None:
-            halves = noise.of_step(before + number, y)
+            halves = noise.of_step(before + step, y)
             y = noise.moved(y, halves[0], h / 2)
         y, tried = _step(field, method, y, since, h, t)
         y = field.project(y) if retraction else y
@@ -78,7 +80,7 @@ def _interval(
             y = noise.moved(y, halves[1], h / 2)
         systems.moved(y, t, field, tried, since if halves is None else None)
         if not bool(systems.alive.any()):
-            return number + 1
+            return step + 1
     return count
 
 
@@ -96,3 +98,66 @@ def _step(
 def _combined(weights: Tensor, tried: list[tuple[Tensor, Tensor]]) -> Tensor | float:
     # Stages of weight zero are left out: they may have overflowed without mattering.
     return sum((weight * slope for weight, (_, slope) in zip(weights.tolist(), tried, strict=True) if weight), 0.0)
+
+
+def run_layers(problem: Problem) -> Outcome:
+    """Apply layers 0, 1, 2, …; `problem.times` count layers, and schedules are taken at the layer's index.
+
+    Gradients pass through, and events are looked at after each layer. Where weights are a softmax without positions,
+    and no gradient is wanted, tokens that nearly agree are followed by their deviations: see `deviations`.
+
+    Raises:
+        ArgumentValueError: A time that is not a whole number.
+    """
+    for time in problem.times:
+        if time != int(time):
+            advice = "the times of engine='layers' count layers"
+            raise ArgumentValueError(expected("times", "whole numbers", time, advice))
+    systems = Lockstep(problem, Outcome.blank(problem))
+    apart = _start(problem)
+    kept = {problem.times[0]: apart}
+    first, last = int(problem.times[0]), int(problem.times[-1])
+    try:
+        systems.begin()
+        for k in range(first, last):
+            if not bool(systems.alive.any()):
+                break
+            after, apart_after = _layer(problem, systems.y, apart, k)
+            systems.moved(after, float(k + 1), problem.field, [(systems.y, after)])
+            if apart is not None and apart_after is not None:
+                apart = apart_after.where(systems.outcome.end_times == float(k + 1), apart)
+            if k + 1 in problem.times:
+                systems.keep(float(k + 1))
+                kept[float(k + 1)] = apart
+            problem.report((k + 1 - first) / (last - first))
+    except KeyboardInterrupt:
+        pass
+    outcome = systems.finished(stages=1)
+    if apart is not None and (begun := kept[problem.times[0]]) is not None:
+        outcome.deviations = begun.over_time([kept.get(time) or apart for time in problem.times[1:]])
+    if problem.residual != 1.0:
+        factor, step = number(problem.residual), number(problem.tau)
+        outcome.notes.append(f"the residual connection of each layer has the factor {factor}, attention {step}")
+    return outcome
+
+
+def _start(problem: Problem) -> Deviations | None:
+    if problem.wants_gradients or not can_follow(problem.field, problem.start):
+        return None
+    return Deviations.of(problem.start) if problem.deviations is None else problem.deviations
+
+
+def _layer(problem: Problem, x: Tensor, apart: Deviations | None, k: int) -> tuple[Tensor, Deviations | None]:
+    """Return states after layer k, and their deviations where these were known before."""
+    field: Field = problem.field
+    after = field.layer(x, k, problem.tau, problem.residual)
+    if apart is None:
+        return after, None
+    differences = Deviations.of(after)
+    # Only tokens that came near lost digits of their differences; the others need no second layer.
+    if not bool(differences.near.any()):
+        return after, differences
+    followed = apart.after_layer(field, k, problem.tau, problem.residual)
+    near = followed.near
+    after_near = field.exactly_projected(followed.states())
+    return torch.where(near[:, None, None], after_near, after), followed.where(near, differences)

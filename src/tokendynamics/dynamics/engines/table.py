@@ -32,7 +32,7 @@ class Engine:
     """One way to run a problem.
 
     Attributes:
-        module: Whose function `run` it is, imported when it first runs: numba is an extra, and takes half a second.
+        module: Where its function is, imported when it first runs: numba is an extra, and takes half a second.
         options: Those of `simulate` that it uses; the others of `OPTIONS` are refused.
         methods: The Runge–Kutta methods that it has, of `TABLEAUS`.
         controls_error: Whether it chooses its steps by `rtol` and `atol`: a problem is then reduced to the span of its
@@ -41,6 +41,7 @@ class Engine:
         needs_jacobian: Whether it asks for the derivative of the field by formula.
         refusal: Says what of a problem it cannot do at all; None if it can do all of it.
         libraries: Packages whose versions a trajectory records.
+        function: What runs a problem in `module`.
     """
 
     module: str
@@ -51,10 +52,11 @@ class Engine:
     needs_jacobian: bool = False
     refusal: Callable[[Problem], str | None] = _refusal_of_jumps
     libraries: tuple[str, ...] = ("torch", "numpy", "scipy")
+    function: str = "run"
 
     def run(self, problem: Problem) -> Outcome:
         """Return what is found of a problem."""
-        return import_module(f"tokendynamics.dynamics.engines.{self.module}").run(problem)
+        return getattr(import_module(f"tokendynamics.dynamics.engines.{self.module}"), self.function)(problem)
 
 
 LARGEST_HARDMAX = 1024
@@ -172,7 +174,7 @@ ENGINES: dict[str, Engine] = {
         refusal=_refusal_of_stiff,
     ),
     "hardmax": Engine("_hardmax", frozenset(), differentiable=False, refusal=_refusal_of_hardmax),
-    "layers": Engine("_layers", frozenset({"tau", "residual"}), refusal=_refusal_of_layers),
+    "layers": Engine("_fixed", frozenset({"tau", "residual"}), refusal=_refusal_of_layers, function="run_layers"),
     "fixed": Engine("_fixed", frozenset({"step", "method"}), methods=tuple(TABLEAUS), refusal=lambda problem: None),
     "sde": Engine("_fixed", frozenset({"step", "noise"}), refusal=_refusal_of_sde),
 }

@@ -13,14 +13,13 @@ from torch import Tensor, nn
 
 from tokendynamics.pretrained._torch_attention import why_whole
 from tokendynamics.pretrained.discovery._attention_layout import FoundAttention, attention_layout
+from tokendynamics.pretrained.discovery._blocks import BlockCall
 from tokendynamics.pretrained.discovery._calls import BlockSites, ModuleCall, Pass, as_features, places_of
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._output_projection import output_projection
 from tokendynamics.pretrained.discovery._recomputed import TRUSTED, live_reader, recomputed_error
-from tokendynamics.pretrained.discovery._residual import Residual
 from tokendynamics.pretrained.discovery._residual_search import residual_of
 from tokendynamics.pretrained.discovery._rotation import TooFewInputsError
-from tokendynamics.pretrained.discovery._spans import BlockCall
 from tokendynamics.pretrained.discovery._trials import (
     Mixing,
     attends_by_token,
@@ -42,6 +41,7 @@ from tokendynamics.pretrained.discovery.layout import (
     AfterOutput,
     AttentionLayout,
     BlockLayout,
+    Residual,
 )
 
 

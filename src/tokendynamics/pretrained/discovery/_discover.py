@@ -13,17 +13,21 @@ from tokendynamics.numerics.errors import expected
 from tokendynamics.pretrained._torch_attention import apart
 from tokendynamics.pretrained.discovery._attention_layout import FoundAttention
 from tokendynamics.pretrained.discovery._block_layout import Seen, block_layout, factor_after
-from tokendynamics.pretrained.discovery._blocks import block_calls, leaves_out_cross_attention, streams_of
+from tokendynamics.pretrained.discovery._blocks import (
+    BlockCall,
+    block_calls,
+    joining,
+    leaves_out_cross_attention,
+    streams_of,
+)
 from tokendynamics.pretrained.discovery._calls import ModuleCall, Pass, as_features, record
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._maps import Norm
 from tokendynamics.pretrained.discovery._positional import embedded, positional_parts, with_one_token
-from tokendynamics.pretrained.discovery._residual import ROUNDING
 from tokendynamics.pretrained.discovery._residual_search import residual_of
 from tokendynamics.pretrained.discovery._rotation import TooFewInputsError
-from tokendynamics.pretrained.discovery._spans import BlockCall, joining
 from tokendynamics.pretrained.discovery._trials import check_axes, check_one_sequence, scales_with_length, sees_order
-from tokendynamics.pretrained.discovery.layout import AttentionLayout, BlockLayout, Layout, Positions
+from tokendynamics.pretrained.discovery.layout import ROUNDING, AttentionLayout, BlockLayout, Layout, Positions
 from tokendynamics.pretrained.length_dependence import as_before
 from tokendynamics.pretrained.other_libraries import silenced
 

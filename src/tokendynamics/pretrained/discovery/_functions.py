@@ -29,8 +29,15 @@ from tokendynamics.pretrained.discovery._followed_tensors import (
 )
 from tokendynamics.pretrained.discovery._fused_attention import FUSED, uncompiled
 from tokendynamics.pretrained.discovery._products import einsum_product, factors_of, matmul_product
-from tokendynamics.pretrained.discovery._watchers import LOG_FACTORS, LOST, SEEN_ELSEWHERE, WATCHER, seen_elsewhere
-from tokendynamics.pretrained.discovery.attention_call import LOWEST_BIAS, AttentionCall
+from tokendynamics.pretrained.discovery.attention_call import (
+    LOG_FACTORS,
+    LOST,
+    LOWEST_BIAS,
+    SEEN_ELSEWHERE,
+    WATCHER,
+    AttentionCall,
+    seen_elsewhere,
+)
 
 
 class AttentionFunctions(TorchFunctionMode):

@@ -17,8 +17,15 @@ from tokendynamics.pretrained._torch_attention import FURTHER_SENDERS
 from tokendynamics.pretrained.discovery._followed_tensors import ROUNDINGS
 from tokendynamics.pretrained.discovery._plain_attention import attend_multiplied, attention_weights
 from tokendynamics.pretrained.discovery._products import by_head, in_groups
-from tokendynamics.pretrained.discovery._watchers import LOG_FACTORS, WATCHER, seen_elsewhere, watched
-from tokendynamics.pretrained.discovery.attention_call import LOWEST_BIAS, AttentionCall, rows_of
+from tokendynamics.pretrained.discovery.attention_call import (
+    LOG_FACTORS,
+    LOWEST_BIAS,
+    WATCHER,
+    AttentionCall,
+    rows_of,
+    seen_elsewhere,
+    watched,
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,8 +14,8 @@ from torch import Tensor
 from tokendynamics.pretrained.discovery._calls import ModuleCall, Pass, as_features
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
 from tokendynamics.pretrained.discovery._maps import Norm, norms_by_function
-from tokendynamics.pretrained.discovery._residual import Residual
 from tokendynamics.pretrained.discovery._trials import acts_on, mixes_besides
+from tokendynamics.pretrained.discovery.layout import Residual
 
 _TOLERANCE = 1e-5
 """Relative misfit of a sum in float32."""

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from tokendynamics.numerics.errors import expected
+from tokendynamics.pretrained.discovery._blocks import BlockCall, joining
 from tokendynamics.pretrained.discovery._calls import Hooks, ModuleCall, Pass, states_given, with_state
 from tokendynamics.pretrained.discovery._columns import LayoutNotFoundError
-from tokendynamics.pretrained.discovery._spans import BlockCall, joining
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.interface import watching
 from tokendynamics.pretrained.length_dependence import as_before

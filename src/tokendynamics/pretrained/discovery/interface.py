@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from tokendynamics.pretrained.discovery._functions import AttentionFunctions, noticing
 from tokendynamics.pretrained.discovery._fused_attention import uncompiled
 from tokendynamics.pretrained.discovery._plain_attention import attend_multiplied, plain_attention
-from tokendynamics.pretrained.discovery._watchers import LOG_FACTORS, LOST, WATCHER, seen_elsewhere
 from tokendynamics.pretrained.discovery.attention_call import (
+    LOG_FACTORS,
+    LOST,
+    WATCHER,
     Attend,
     AttentionCall,
     attended,
@@ -23,6 +25,7 @@ from tokendynamics.pretrained.discovery.attention_call import (
     row_blocks,
     row_mask,
     rows_of,
+    seen_elsewhere,
 )
 
 WATCHED = "tokendynamics"

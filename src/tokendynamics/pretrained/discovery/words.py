@@ -6,8 +6,14 @@ from collections.abc import Iterable
 
 from tokendynamics.pretrained.discovery._columns import Part
 from tokendynamics.pretrained.discovery._maps import Norm, Probed
-from tokendynamics.pretrained.discovery._residual import Residual
-from tokendynamics.pretrained.discovery.layout import NO_ATTENTION, AttentionLayout, BlockLayout, Layout, as_ranges
+from tokendynamics.pretrained.discovery.layout import (
+    NO_ATTENTION,
+    AttentionLayout,
+    BlockLayout,
+    Layout,
+    Residual,
+    as_ranges,
+)
 
 _NORMS = {"rms": "RMS norm", "layer": "LayerNorm"}
 _POSITIONS = {

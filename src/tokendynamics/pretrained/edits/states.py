@@ -15,10 +15,9 @@ from torch import Tensor, nn
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.pretrained.discovery._calls import Hooks
 from tokendynamics.pretrained.discovery._functions import noticing
-from tokendynamics.pretrained.discovery._residual import Residual
 from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.interface import showing
-from tokendynamics.pretrained.discovery.layout import Layout
+from tokendynamics.pretrained.discovery.layout import Layout, Residual
 from tokendynamics.pretrained.edits._pass import OwnTokens, arguments_for, blocks_beside, check_by_token, check_ran
 from tokendynamics.pretrained.forward_arguments import other_rows
 from tokendynamics.pretrained.length_dependence import as_before

@@ -18,7 +18,6 @@ from tokendynamics.theorems.atlas import (
     _perspective,
     _rank,
     _rollout,
-    _spheres,
     _strong_centers,
 )
 
@@ -38,7 +37,6 @@ ATLAS: tuple[Statement, ...] = (
     *_hardmax.STATEMENTS,
     *_leaders.STATEMENTS,
     *_masks.STATEMENTS,
-    *_spheres.STATEMENTS,
     *_norms.STATEMENTS,
     *_noise.STATEMENTS,
 )

@@ -1,4 +1,4 @@
-"""Statements of `masks`: layers whose mask is a graph, and layers with a norm; masks as graphs."""
+"""Statements of `masks` and `spheres`: layers and flows whose mask is a graph, and layers with a norm."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._conditions import (
     LIMIT,
     flow_of_run,
+    integration_tolerance,
     layers_only,
     log_tolerance,
     never_above,
+    never_rises,
     tends_to_zero,
 )
 from tokendynamics.theorems._hypotheses import fact
@@ -219,6 +221,42 @@ def _rest_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     return (never_above(excess, trajectory, log_tolerance(trajectory), text, pointwise=True),)
 
 
+# --- links of a graph on spheres -------------------------------------------------------------------------------------
+
+
+def _links_structure(flow: Flow) -> tuple[Hypothesis, ...]:
+    weights = flow.attention.weights
+    return (
+        measured.on_sphere(flow),
+        measured.fact("dim at least 3", flow.dim >= 3, f"dim is {flow.dim}"),
+        measured.fact("exponential weights", weights == "exponential", f"weights are {weights}"),
+        measured.no_positions(flow),
+        measured.one_head(flow),
+    )
+
+
+@measured.given(measured.multiples_of_the_identity)
+def _links_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+    seen = visible(flow, start.shape[-2])
+    rising = measured.at_most("β at least 0", -measured.temperature(flow)[0], 1e-12, "−β")
+    text = "almost every start ends in one point; whether this one is among them cannot be read off it"
+    graph = (both_ways(seen), connected(seen))
+    return (rising, *graph, measured.assumed("generic start", text))
+
+
+def _links_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
+    flow, states = flow_of_run(trajectory), trajectory.tensor.detach().double().cpu()
+    seen = visible(flow, states.shape[-2]).double()
+    beta = measured.temperature(flow)[0][..., None, None, None]
+    # e^{β (cos − 1)} over the links: their sum rises, whatever the number of neighbours divides each velocity by.
+    energy = ((beta * (states @ states.mT - 1)).exp() * seen).sum(dim=(-2, -1)) / seen.sum()
+    text = "fall of the energy of the links relative to that of one point"
+    return (
+        never_rises(-energy, trajectory, integration_tolerance(trajectory), text),
+        tends_to_zero(diameter(states), LIMIT, "the diameter tends to 0"),
+    )
+
+
 STATEMENTS = (
     Statement(
         name="masks-rooted",
@@ -242,5 +280,18 @@ STATEMENTS = (
         predict=_predict_rest,
         conditions=_rest_conditions,
         subject="layers",
+    ),
+    Statement(
+        name="spheres-graph",
+        title="On spheres tokens of a connected graph meet from almost every start",
+        equations="the abstract",
+        erratum="",
+        structure=_links_structure,
+        hypotheses=_links_hypotheses,
+        predict=lambda flow, start: Prediction(
+            "from almost every start all tokens of the connected graph end in one point", limit="one point"
+        ),
+        conditions=_links_conditions,
+        beyond=("graph",),
     ),
 )
