@@ -33,7 +33,7 @@ def test_blocks_of_rows_give_the_same_numbers(kind: str, monkeypatch: pytest.Mon
     unit = torch.nn.functional.normalize(x, dim=-1)
     of_pairs = centred_cosines(unit, center, 1e-15, keep)
     monkeypatch.setattr(directions, "MANY", 20)
-    monkeypatch.setattr(many_tokens, "_BLOCK_BYTES", 8 * 61 * 7)  # blocks of seven rows
+    monkeypatch.setattr(directions, "_BLOCK_BYTES", 8 * 61 * 7)  # blocks of seven rows
     assert gram_of(x).cosines is None
     for name, values in summarize(x, keep).items():
         torch.testing.assert_close(values, wanted[name], rtol=1e-9, atol=1e-12)

@@ -201,7 +201,7 @@ def test_no_module_is_public_by_accident():
             assert shared(name) or leaf in getattr(importlib.import_module(package), "__all__", ()), name
 
 
-MOST_READ_ONCE = 11
+MOST_READ_ONCE = 10
 
 
 def test_files_that_one_other_file_reads_do_not_become_more():
