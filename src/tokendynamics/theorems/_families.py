@@ -82,15 +82,11 @@ def _caps(gaussian: Tensor) -> Tensor:
     return center + 0.05 * gaussian
 
 
-def _orthonormal(gaussian: Tensor) -> Tensor:
-    return torch.linalg.qr(gaussian.mT)[0].mT
-
-
 STARTS: dict[str, Chart] = {
     "any": lambda gaussian: gaussian,
     "half space": _half_space,
     "two caps": _caps,
-    "orthonormal": _orthonormal,
+    "orthonormal": lambda gaussian: torch.linalg.qr(gaussian.mT)[0].mT,
 }
 """Where tokens can start: charts from (…, token, dim) normal numbers; on the sphere rows are then normalized."""
 

@@ -25,7 +25,7 @@ from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.pretrained.packs import Pack
 from tokendynamics.provenance.progress import Progress, reporting, tracked
 from tokendynamics.results import Refused
-from tokendynamics.words import Finding, count, estimate, fixed, indefinite, listing, percent, plural
+from tokendynamics.words import Finding, count, estimate, fixed, indefinite, listing, plural
 
 CANDIDATES = 8
 """Heads that are removed, the most promising first."""
@@ -364,11 +364,7 @@ def _as_dataset(
         "where": first.where,
         "kappa": trials.kappa.value,
         "loss_unit": costs.unit.strip(),
-        "prompts_measured": len(halves.measuring),
-        "intervals": f"{percent(CONFIDENCE)} over {halves.noun}s, each by itself: jackknife-t for κ, Student's t of "
-        "paired differences for the loss",
-        "proposed_on": ", ".join(halves.finding),
-        "measured_on": ", ".join(halves.measuring),
+        **halves.facts,
     }
     table = xr.Dataset(variables, coords=coords, attrs=attrs)
     for key, description in _DESCRIPTIONS.items():

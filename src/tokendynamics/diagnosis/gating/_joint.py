@@ -13,7 +13,7 @@ import xarray as xr
 from tokendynamics.diagnosis.gating._levers import ALPHAS, MUCH, halves_of
 from tokendynamics.diagnosis.gating._result import CHEAP, LITTLE, Halves
 from tokendynamics.diagnosis.gating.sensitivities import Sensitivities, sensitivities
-from tokendynamics.diagnosis.gating.trials import CONFIDENCE, Costs, EffectEstimate, Loss, Reading, Trials
+from tokendynamics.diagnosis.gating.trials import CONFIDENCE, Costs, EffectEstimate, Loss, Reading, Trials, columns_of
 from tokendynamics.diagnosis.network import part_of_layer
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
 from tokendynamics.numerics.arguments import as_count
@@ -313,12 +313,8 @@ def _as_dataset(name: str, steps: Sequence[_Step], reported: int, where: int, ha
         "reported": ("step", np.arange(len(steps)) < reported),
     }
     for key, field in (("kappa_change", "kappa"), ("gain", "gain"), ("loss_change", "cost")):
-        estimates: list[EffectEstimate] = [getattr(step, field) for step in steps]
-        variables[key] = ("step", np.array([estimate.value for estimate in estimates], dtype=np.float64))
-        ends = np.array([(estimate.low, estimate.high) for estimate in estimates], dtype=np.float64).reshape(
-            len(steps), 2
-        )
-        variables[f"{key}_interval"] = (("step", "bound"), ends)
+        values, intervals = columns_of(getattr(step, field) for step in steps)
+        variables |= {key: ("step", values), f"{key}_interval": (("step", "bound"), intervals)}
     coords = {"step": np.arange(1, len(steps) + 1), "bound": ["low", "high"]}
     attrs = {
         "model": name,

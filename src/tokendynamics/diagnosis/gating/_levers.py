@@ -23,7 +23,7 @@ from tokendynamics.diagnosis.gating._result import (
 )
 from tokendynamics.diagnosis.gating._what_if import what_if
 from tokendynamics.diagnosis.gating.sensitivities import HIGHEST, LOWEST, Sensitivities, sensitivities
-from tokendynamics.diagnosis.gating.trials import CONFIDENCE, Costs, EffectEstimate, Loss, Trial, Trials
+from tokendynamics.diagnosis.gating.trials import CONFIDENCE, Costs, EffectEstimate, Loss, Trial, Trials, columns_of
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
 from tokendynamics.diagnosis.tracing.prompts import NamedPrompts, named_prompts, noun_of
 from tokendynamics.numerics import ArgumentValueError
@@ -143,22 +143,6 @@ def try_parts(
     tried = [trials.of(*change) for change in tracked(chosen, report, "trying candidates")]
     tried = costs.charged(tried, lambda trial: f"layer {trial.layer} {PARTS[trial.part]}")
     first = replace(first, loss=np.full_like(first.loss, np.nan)) if costs.given else first
-    return _answered(ckpt, first, trials, tried, halves, costs)
-
-
-def with_effect(
-    tried: Levers, ckpt: Checkpoint, prompts: Mapping[str, Any], halves: Halves, counting: dict[str, Any]
-) -> Levers:
-    """Add the effect of the gate that the answer names on every measure; its gates must no longer be in the network."""
-    if not tried.changes:
-        return tried
-    measuring = NamedPrompts({name: prompts[name] for name in halves.measuring})
-    return replace(tried, effect=what_if(ckpt, measuring, tried.changes, **counting))
-
-
-def _answered(
-    ckpt: Checkpoint, first: Sensitivities, trials: Trials, tried: Sequence[Trial], halves: Halves, costs: Costs
-) -> Levers:
     kappa, relative = trials.kappa, trials.relative_kappa
     answer, best = _answer(kappa, relative, tried, costs, first.rising_layer)
     layers = contributing_layers(first.consensus, first.where)
@@ -170,6 +154,16 @@ def _answered(
     index = tried.index(best) if best is not None and named else None
     text, advice = words.of(answer, best), words.advice(answer, best)
     return Levers(table, kappa.value, first.where, answer, text, conventions, index, advice=advice)
+
+
+def with_effect(
+    tried: Levers, ckpt: Checkpoint, prompts: Mapping[str, Any], halves: Halves, counting: dict[str, Any]
+) -> Levers:
+    """Add the effect of the gate that the answer names on every measure; its gates must no longer be in the network."""
+    if not tried.changes:
+        return tried
+    measuring = NamedPrompts({name: prompts[name] for name in halves.measuring})
+    return replace(tried, effect=what_if(ckpt, measuring, tried.changes, **counting))
 
 
 def halves_of(
@@ -247,13 +241,8 @@ def _answer(
 def _as_dataset(
     ckpt: Checkpoint, first: Sensitivities, tried: Sequence[Trial], halves: Halves, costs: Costs
 ) -> xr.Dataset:
-    def column(name: str) -> np.ndarray:
-        return np.array([getattr(trial, name).value for trial in tried], dtype=np.float64)
-
-    def bounds(name: str) -> np.ndarray:
-        ends = [(getattr(trial, name).low, getattr(trial, name).high) for trial in tried]
-        return np.array(ends, dtype=np.float64).reshape(len(tried), 2)
-
+    kappa, kappa_interval = columns_of(trial.kappa_change for trial in tried)
+    loss, loss_interval = columns_of(trial.loss_change for trial in tried)
     layers = len(first.kappa)
     variables: dict[str, Any] = {
         "consensus_sensitivity": (("layer", "component"), first.kappa),
@@ -262,10 +251,10 @@ def _as_dataset(
         "candidate_layer": ("candidate", np.array([trial.layer for trial in tried], dtype=np.int64)),
         "candidate_part": ("candidate", np.array([PARTS[trial.part] for trial in tried], dtype=np.str_)),
         "alpha": ("candidate", np.array([trial.alpha for trial in tried], dtype=np.float64)),
-        "kappa_change": ("candidate", column("kappa_change")),
-        "kappa_interval": (("candidate", "bound"), bounds("kappa_change")),
-        "loss_change": ("candidate", column("loss_change")),
-        "loss_interval": (("candidate", "bound"), bounds("loss_change")),
+        "kappa_change": ("candidate", kappa),
+        "kappa_interval": (("candidate", "bound"), kappa_interval),
+        "loss_change": ("candidate", loss),
+        "loss_interval": (("candidate", "bound"), loss_interval),
         "found_on": ("finding", np.array(halves.finding, dtype=np.str_)),
         "measured_on": ("measuring", np.array(halves.measuring, dtype=np.str_)),
         "verified": ("candidate", np.array([trial.lowers for trial in tried], dtype=np.bool_)),

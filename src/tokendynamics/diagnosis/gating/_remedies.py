@@ -14,7 +14,7 @@ import xarray as xr
 from tokendynamics.diagnosis.gating._levers import MUCH, halves_of
 from tokendynamics.diagnosis.gating._result import CHEAP, LITTLE, Halves, why_no_advice
 from tokendynamics.diagnosis.gating.sensitivities import kappa_of, reading_layer
-from tokendynamics.diagnosis.gating.trials import CONFIDENCE, Costs, EffectEstimate, Loss, Trials
+from tokendynamics.diagnosis.gating.trials import CONFIDENCE, Costs, EffectEstimate, Loss, Trials, columns_of
 from tokendynamics.diagnosis.tracing._directions import directions_of
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
 from tokendynamics.diagnosis.tracing.prompts import NamedPrompts
@@ -26,7 +26,7 @@ from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.edits.variant import Variant
 from tokendynamics.pretrained.loading import Model, as_checkpoint
 from tokendynamics.provenance.progress import Progress, reporting, tracked
-from tokendynamics.words import count, estimate, fixed, percent, plural
+from tokendynamics.words import count, estimate, fixed, plural
 
 UPDATES = {
     "attention updates": ("attention",),
@@ -206,13 +206,9 @@ def _as_dataset(name: str, trials: Trials, tried: Sequence[_Tried], costs: Costs
         "recommended": np.array(advised),
     }
     variables = {key: ("trial", values) for key, values in variables.items()}
-    for key, effects in (
-        ("consensus_change", [trial.kappa for trial in tried]),
-        ("loss_change", [trial.cost for trial in tried]),
-    ):
-        variables[key] = ("trial", np.array([effect.value for effect in effects]))
-        bounds = np.array([(effect.low, effect.high) for effect in effects])
-        variables[f"{key}_interval"] = (("trial", "bound"), bounds)
+    for key, field in (("consensus_change", "kappa"), ("loss_change", "cost")):
+        values, intervals = columns_of(getattr(trial, field) for trial in tried)
+        variables |= {key: ("trial", values), f"{key}_interval": (("trial", "bound"), intervals)}
     attrs = {
         "model": name,
         "where": trials.where,
@@ -220,11 +216,7 @@ def _as_dataset(name: str, trials: Trials, tried: Sequence[_Tried], costs: Costs
         "relative_kappa": relative.value,
         "budget": costs.budget,
         "loss_unit": costs.unit.strip(),
-        "prompts_measured": len(halves.measuring),
-        "intervals": f"{percent(CONFIDENCE)} over {halves.noun}s, each by itself: jackknife-t for κ, Student's t of "
-        "paired differences for the loss",
-        "proposed_on": ", ".join(halves.finding),
-        "measured_on": ", ".join(halves.measuring),
+        **halves.facts,
         "tried": (counted := _counted(tried, halves)),
         "summary": f"{_summary(tried, advised, trials, costs, halves)} {counted}",
     }

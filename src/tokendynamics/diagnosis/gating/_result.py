@@ -164,6 +164,17 @@ class Halves:
     measuring: Sequence[str]
     noun: str
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a table of effects says of its texts and intervals."""
+        return {
+            "prompts_measured": len(self.measuring),
+            "intervals": f"{percent(CONFIDENCE)} over {self.noun}s, each by itself: jackknife-t for κ, Student's t of "
+            "paired differences for the loss",
+            "proposed_on": ", ".join(self.finding),
+            "measured_on": ", ".join(self.measuring),
+        }
+
 
 def contributing_layers(consensus: Float64[np.ndarray, " depth"], where: int) -> tuple[int, ...]:
     """Return the layers, from 1, that contribute to the rise of κ up to the layer where it is read.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -66,6 +66,12 @@ class EffectEstimate:
             return signed(self.value)  # in its unit that may be much
         places = min(_PLACES, places_for(ends)) if self.high - self.low >= 1 else _PLACES
         return estimate(self.value, ends, CONFIDENCE, places=places, sign=True)
+
+
+def columns_of(effects: Iterable[EffectEstimate]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the values of effects, (effect,), and their intervals, (effect, bound), as columns of a table."""
+    numbers = np.array([(one.value, one.low, one.high) for one in effects], dtype=np.float64).reshape(-1, 3)
+    return numbers[:, 0], numbers[:, 1:]
 
 
 @dataclass(frozen=True)

@@ -205,6 +205,7 @@ def monitor_page(series: Series) -> str:
     """
     model, more = str(series.facts.get("model", "A network")), lines(series)[1]
     entries = [(name, written(series.facts[fact])) for fact, name in _MEASURED.items() if fact in series.facts]
+    every = f", one at every {count(series.facts['every'])} steps" if "every" in series.facts else ""
     return render(
         "training.html.jinja",
         title=f"{model}: {_QUESTION}",
@@ -220,7 +221,7 @@ def monitor_page(series: Series) -> str:
         name=model,
         question=_QUESTION,
         shape=_shape(series),
-        facts=[("Measurements", _looks(series))],
+        facts=[("Measurements", f"{count(len(series.looks))}{every}")],
         answer=answer(series),
         findings=findings(series),
         details=more,
@@ -244,11 +245,6 @@ def _shape(series: Series) -> str:
     parts += [f"dim {written(facts['dim'])}"] if "dim" in facts else []
     texts = f"on {plural(len(series.texts), 'text')}" if series.texts else ""
     return ", ".join(filter(None, [" × ".join(parts), texts]))
-
-
-def _looks(series: Series) -> str:
-    every = f", one at every {count(series.facts['every'])} steps" if "every" in series.facts else ""
-    return f"{count(len(series.looks))}{every}"
 
 
 def _sections(table: xr.Dataset) -> list[Section]:

@@ -40,17 +40,9 @@ def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
     )
 
 
-def _circuits(flow: Flow) -> tuple[Hypothesis, ...]:
-    return (*measured.multiple_of_the_identity(flow), *measured.positive_multiples(flow))
-
-
 def _speed(flow: Flow) -> Tensor:
     """Return what multiplies e^{β cos} sin in the angles, times the number of tokens, (*system,)."""
     return measured.pull(flow) * math.exp(-flow.attention.offset)
-
-
-def _angles(states: Tensor) -> Tensor:
-    return torch.atan2(states[..., 1], states[..., 0])
 
 
 # --- one point -------------------------------------------------------------------------------------------------------
@@ -96,7 +88,7 @@ def deviation(states: Tensor) -> Tensor:
 
     Their angles in order, less 0, 2π/3 and 4π/3, less the mean of that: the length of these three numbers, (…,).
     """
-    angles = _angles(states).remainder(2 * math.pi).sort(dim=-1).values
+    angles = torch.atan2(states[..., 1], states[..., 0]).remainder(2 * math.pi).sort(dim=-1).values
     apart = angles - torch.arange(3.0, dtype=torch.float64) * 2 * math.pi / 3
     return torch.linalg.vector_norm(apart - apart.mean(dim=-1, keepdim=True), dim=-1)
 
@@ -113,7 +105,7 @@ def _bend(beta: Tensor) -> Tensor:
 
 def _apart_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     three = measured.fact("three tokens", start.shape[-2] == 3, measured.there_are(start.shape[-2]))
-    circuits = _circuits(flow)
+    circuits = measured.multiples_of_the_identity(flow, start)
     if three.holds is False or not all(one.anywhere for one in circuits):
         return (three, *circuits)
     beta = measured.temperature(flow)[0]

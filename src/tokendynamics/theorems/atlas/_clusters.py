@@ -373,10 +373,6 @@ def _positive_temperature(flow: Flow) -> tuple[Hypothesis, ...]:
     return *alike, measured.above("β above 0", measured.temperature(flow)[0], 0.0, "β, qk = βI,")
 
 
-def _expanding_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    return *_positive_temperature(flow), *_hull_hypotheses(flow, start)
-
-
 def _expanding_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     flow = flow_of_run(trajectory)
     size = torch.linalg.matrix_norm(flow.weight_factor * head_matrix(flow.attention.ov), 2)
@@ -511,7 +507,7 @@ STATEMENTS = (
         equations="section 7",
         erratum="",
         structure=single_head_in_free_space,
-        hypotheses=_expanding_hypotheses,
+        hypotheses=lambda flow, start: (*_positive_temperature(flow), *_hull_hypotheses(flow, start)),
         predict=_predict_expanding,
         conditions=_expanding_conditions,
     ),

@@ -18,22 +18,8 @@ from tokendynamics.theorems._conditions import (
     tends_to_zero,
 )
 from tokendynamics.theorems._statement import Statement
-from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
+from tokendynamics.theorems.result import Condition, Prediction
 from tokendynamics.words import number
-
-
-def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
-    return (
-        measured.in_free_space(flow),
-        measured.weights_are_softmax(flow),
-        measured.no_positions(flow),
-        measured.full_mask(flow),
-        measured.one_head(flow),
-    )
-
-
-def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    return (*measured.multiple_of_the_identity(flow), measured.identity_values(flow))
 
 
 def least_weight(flow: Flow, start: Tensor) -> Tensor:
@@ -101,8 +87,14 @@ STATEMENTS = (
         title="Layers that keep a share of each token take all tokens to one point of their hull",
         equations="section 5",
         erratum="",
-        structure=_structure,
-        hypotheses=_hypotheses,
+        structure=lambda flow: (
+            measured.in_free_space(flow),
+            measured.weights_are_softmax(flow),
+            measured.no_positions(flow),
+            measured.full_mask(flow),
+            measured.one_head(flow),
+        ),
+        hypotheses=lambda flow, start: (*measured.multiple_of_the_identity(flow), measured.identity_values(flow)),
         predict=_predict,
         conditions=_conditions,
         decidable=lambda trajectory: _refused(trajectory) is None,

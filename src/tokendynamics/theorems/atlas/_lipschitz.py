@@ -31,10 +31,6 @@ def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
     return (measured.in_free_space(flow), measured.weights_are_softmax(flow), measured.no_positions(flow))
 
 
-def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    return ()
-
-
 def _bound(flow: Flow, states: Tensor, time: float) -> Tensor:
     """Return Σ_h ω ‖ov_h‖ (√ℓ + ‖qk_h‖ R² (1 + √ℓ)) with R the largest |x_i|, (*system,)."""
     schedules = flow.attention.qk, flow.attention.ov
@@ -74,7 +70,7 @@ STATEMENTS = (
         equations="the bound on a ball",
         erratum="",
         structure=_structure,
-        hypotheses=_hypotheses,
+        hypotheses=lambda flow, start: (),
         predict=_predict,
         conditions=_jacobian_norm,
         decidable=lambda trajectory: math.prod(trajectory.tensor.shape[-2:]) <= _LARGEST,

@@ -102,15 +102,6 @@ def _norm(flow: Flow, name: str) -> Tensor:
 # --- a graph with a root ---------------------------------------------------------------------------------------------
 
 
-def _rooted_structure(flow: Flow) -> tuple[Hypothesis, ...]:
-    return (
-        measured.in_free_space(flow),
-        measured.weights_are_softmax(flow),
-        measured.no_positions(flow),
-        measured.one_head(flow),
-    )
-
-
 def _rooted_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     seen = visible(flow, start.shape[-2])
     excess = flow.weight_factor * _norm(flow, "ov") - 1
@@ -163,10 +154,6 @@ def _rooted_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
 
 
 # --- a rest of full rank under a norm --------------------------------------------------------------------------------
-
-
-def _rest_structure(flow: Flow) -> tuple[Hypothesis, ...]:
-    return measured.one_head_on_the_sphere(flow)
 
 
 def _pattern(flow: Flow, tokens: int) -> Tensor:
@@ -263,7 +250,12 @@ STATEMENTS = (
         title="Layers whose mask has a root make tokens equal exponentially fast",
         equations="the abstract",
         erratum="",
-        structure=_rooted_structure,
+        structure=lambda flow: (
+            measured.in_free_space(flow),
+            measured.weights_are_softmax(flow),
+            measured.no_positions(flow),
+            measured.one_head(flow),
+        ),
         hypotheses=_rooted_hypotheses,
         predict=_predict_rooted,
         conditions=_rooted_conditions,
@@ -275,7 +267,7 @@ STATEMENTS = (
         title="Layers with a norm can be at rest with tokens of full rank",
         equations="the abstract",
         erratum="",
-        structure=_rest_structure,
+        structure=measured.one_head_on_the_sphere,
         hypotheses=_rest_hypotheses,
         predict=_predict_rest,
         conditions=_rest_conditions,

@@ -342,7 +342,10 @@ def _keeps_together(trajectory: Trajectory) -> tuple[Condition, ...]:
             continue
         best = _best(system[0], lambda one, b=beta: _room(one, b), pairs=True)
         delta = widest_group(best.inside, beta)
-        inside, across = _cosines_of_groups(system, best)
+        unit = _unit(system)
+        cosines = (unit @ unit.mT).numpy()
+        same = best.labels[:, None] == best.labels
+        inside, across = cosines[:, same].min(axis=-1), cosines[:, ~same].max(axis=-1)
         apart = np.logical_and.accumulate(across <= largest_cosine_allowed(delta, len(system[0]), beta))
         excess.append(np.where(apart, 1 - delta - inside, -np.inf))
         lost.append(not apart[0])
@@ -350,14 +353,6 @@ def _keeps_together(trajectory: Trajectory) -> tuple[Condition, ...]:
     text = "fall of cosines within a group below 1 − δ while other tokens have cosines of at most α with it"
     kept = never_above(np.stack(excess).reshape(*shape, -1), trajectory, integration_tolerance(trajectory), text)
     return (except_where(kept, np.array(lost).reshape(shape), "groups are not far enough apart at the start"),)
-
-
-def _cosines_of_groups(system: Tensor, grouping: Grouping) -> tuple[np.ndarray, np.ndarray]:
-    """Return the least cosine within a group and the largest across groups at all times (time, token, dim)."""
-    unit = _unit(system)
-    cosines = (unit @ unit.mT).numpy()
-    same = grouping.labels[:, None] == grouping.labels
-    return cosines[:, same].min(axis=-1), cosines[:, ~same].max(axis=-1)
 
 
 # --- the inequality for the least cosine in a group ------------------------------------------------------------------

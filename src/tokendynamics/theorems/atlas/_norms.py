@@ -166,14 +166,6 @@ def _short_of(radii: Tensor, slope: Tensor, elapsed: Tensor) -> Tensor:
 # --- radii -----------------------------------------------------------------------------------------------------------
 
 
-def _cone_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    return (
-        measured.constant(flow.attention.ov, "ov"),
-        *measured.positive_multiples(flow),
-        measured.above("tokens within a right angle", _least_cosine(start), 0.0, "the least cosine of two tokens"),
-    )
-
-
 def _predict_radius(flow: Flow, start: Tensor) -> Prediction:
     growth, cosine = float(_growth(flow).min()), float(_least_cosine(start).min())
     since = " from the switch on" if _scheme(flow) == "mix" else ""
@@ -335,7 +327,11 @@ STATEMENTS = (
         equations="Theorem 4.3 (i)",
         erratum="",
         structure=_structure_with_radius,
-        hypotheses=_cone_hypotheses,
+        hypotheses=lambda flow, start: (
+            measured.constant(flow.attention.ov, "ov"),
+            *measured.positive_multiples(flow),
+            measured.above("tokens within a right angle", _least_cosine(start), 0.0, "the least cosine of two tokens"),
+        ),
         predict=_predict_radius,
         conditions=_radius,
     ),

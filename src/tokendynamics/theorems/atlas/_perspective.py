@@ -64,14 +64,6 @@ def not_at_rest(flow: Flow, start: Tensor, rest: Tensor, named: str) -> Hypothes
 # --- one point -------------------------------------------------------------------------------------------------------
 
 
-def _cone_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    return (
-        measured.constant(flow.attention.qk, "qk"),
-        *measured.positive_multiples(flow),
-        measured.open_half_space(start),
-    )
-
-
 def _predict_cone(flow: Flow, start: Tensor) -> Prediction:
     pull = measured.pull(flow) * math.exp(-flow.attention.offset)
     coefficient = (pull * hemisphere(start).margin).expand(start.shape[:-2])
@@ -170,15 +162,6 @@ def _predict_step(flow: Flow, start: Tensor) -> Prediction:
 def _step_rate(flow: Flow, tokens: int) -> Tensor:
     """Return ω c e^{−2β}/(2ℓ), (*system,)."""
     return measured.pull(flow) * torch.exp(-2 * measured.temperature(flow)[0]) / (2 * tokens)
-
-
-def _step_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    return (
-        *measured.multiple_of_the_identity(flow),
-        _same_sign(flow),
-        *measured.positive_multiples(flow),
-        measured.open_half_space(start),
-    )
 
 
 def _steps_towards_the_point(trajectory: Trajectory) -> tuple[Condition, ...]:
@@ -371,7 +354,11 @@ STATEMENTS = (
         equations="Lemma 6.4",
         erratum="",
         structure=measured.one_head_of_either_weights_on_the_sphere,
-        hypotheses=_cone_hypotheses,
+        hypotheses=lambda flow, start: (
+            measured.constant(flow.attention.qk, "qk"),
+            *measured.positive_multiples(flow),
+            measured.open_half_space(start),
+        ),
         predict=_predict_cone,
         conditions=_HALF_SPACE.conditions,
     ),
@@ -381,7 +368,12 @@ STATEMENTS = (
         equations="proof of Lemma 6.4",
         erratum="",
         structure=measured.one_head_on_the_sphere,
-        hypotheses=_step_hypotheses,
+        hypotheses=lambda flow, start: (
+            *measured.multiple_of_the_identity(flow),
+            _same_sign(flow),
+            *measured.positive_multiples(flow),
+            measured.open_half_space(start),
+        ),
         predict=_predict_step,
         conditions=_steps_towards_the_point,
     ),

@@ -10,22 +10,9 @@ from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._conditions import LIMIT, flow_of_run, integration_tolerance, never_above, tends_to_zero
 from tokendynamics.theorems._statement import Statement
-from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
+from tokendynamics.theorems.contraction import head_matrix
+from tokendynamics.theorems.result import Condition, Prediction
 from tokendynamics.words import number
-
-
-def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
-    return (
-        measured.on_ellipsoid(flow),
-        measured.weights_are_softmax(flow),
-        measured.no_positions(flow),
-        measured.causal_mask(flow),
-        measured.one_head(flow),
-    )
-
-
-def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    return (measured.constant(flow.attention.qk, "qk"),)
 
 
 def _least_weight(flow: Flow, tokens: int) -> Tensor:
@@ -35,7 +22,7 @@ def _least_weight(flow: Flow, tokens: int) -> Tensor:
     """
     values, vectors = torch.linalg.eigh(measured.metric_of(flow))
     root = (vectors * values.rsqrt().unsqueeze(-2)) @ vectors.mT
-    qk = flow.attention.qk.matrix_at(0.0)[..., 0, :, :].detach().double().cpu()
+    qk = head_matrix(flow.attention.qk)
     size = torch.linalg.matrix_norm(root @ qk @ root, 2)
     return torch.sigmoid(-2 * size - np.log(max(tokens - 1, 1)))
 
@@ -74,8 +61,14 @@ STATEMENTS = (
         title="Attention through many layers with a causal mask ends at the first token",
         equations="the abstract",
         erratum="",
-        structure=_structure,
-        hypotheses=_hypotheses,
+        structure=lambda flow: (
+            measured.on_ellipsoid(flow),
+            measured.weights_are_softmax(flow),
+            measured.no_positions(flow),
+            measured.causal_mask(flow),
+            measured.one_head(flow),
+        ),
+        hypotheses=lambda flow, start: (measured.constant(flow.attention.qk, "qk"),),
         predict=_predict,
         conditions=_conditions,
         subject="flow and layers",

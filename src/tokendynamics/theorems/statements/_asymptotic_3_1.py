@@ -12,6 +12,7 @@ from tokendynamics.observables import log_interaction_sums, log_potential
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._conditions import beyond_rounding, except_where, flow_of_run, never_above, undecided
 from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems.contraction import head_matrix
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 
 ENERGY = "V = −½ Σ_ij exp(y_i·qk y_j) of the tokens y_i"
@@ -42,7 +43,7 @@ def gradient_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     # The signs of a matrix that varies are those of no moment in particular.
     if not hypotheses[-1].anywhere:
         return tuple(hypotheses)
-    qk = flow.attention.qk.matrix_at(0.0)[..., 0, :, :].double().cpu()
+    qk = head_matrix(flow.attention.qk)
     allowed = _rounding(flow)
     hypotheses += [measured.symmetric(qk, "qk", allowed), measured.definite(qk, "qk", tolerance=allowed)]
     # An indefinite qk equals no metric: the first cause is enough.

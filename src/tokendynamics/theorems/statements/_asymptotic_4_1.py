@@ -36,7 +36,7 @@ from tokendynamics.theorems._conditions import (
 )
 from tokendynamics.theorems._hypotheses import OnHorizon
 from tokendynamics.theorems._statement import Statement
-from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
+from tokendynamics.theorems.result import Condition, Prediction
 from tokendynamics.theorems.statements._asymptotic_5_1 import smallest_pull
 from tokendynamics.words import exponential
 
@@ -53,23 +53,6 @@ NOT_TO_ZERO = {
 }
 """A flow, a start and a direction v with v^T M v = 1 for which (13), non-increasing, goes to 1 − v·y* far below 0, not
 to 0 as a Lyapunov function of the consensus set would."""
-
-
-def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
-    return (
-        measured.on_ellipsoid(flow),
-        measured.weights_are_softmax(flow),
-        measured.no_positions(flow),
-        measured.full_mask(flow),
-    )
-
-
-def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    return (
-        *measured.positive_multiples(flow),
-        measured.bounded(flow.attention.qk, "qk"),
-        measured.open_half_space(start),
-    )
 
 
 def _predict(flow: Flow, start: Tensor) -> Prediction:
@@ -222,8 +205,17 @@ STATEMENT = Statement(
         "diameter. Uniform continuity of qk is not needed, and ov_h = c_h I with c_h > 0 suffices where ov = I is "
         "asked for."
     ),
-    structure=_structure,
-    hypotheses=_hypotheses,
+    structure=lambda flow: (
+        measured.on_ellipsoid(flow),
+        measured.weights_are_softmax(flow),
+        measured.no_positions(flow),
+        measured.full_mask(flow),
+    ),
+    hypotheses=lambda flow, start: (
+        *measured.positive_multiples(flow),
+        measured.bounded(flow.attention.qk, "qk"),
+        measured.open_half_space(start),
+    ),
     predict=_predict,
     conditions=_conditions,
 )

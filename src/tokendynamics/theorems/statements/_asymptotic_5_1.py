@@ -28,19 +28,6 @@ def causal_attention(flow: Flow) -> tuple[Hypothesis, ...]:
     return (measured.weights_are_softmax(flow), measured.no_positions(flow), measured.causal_mask(flow))
 
 
-def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    return (
-        measured.bounded(flow.attention.qk, "qk"),
-        *measured.positive_multiples(flow),
-        *generic_start(unit_start(flow, start)),
-    )
-
-
-def unit_start(flow: Flow, start: Tensor) -> Tensor:
-    """Return the start on the space of the flow."""
-    return flow.space.project(start)
-
-
 def generic_start(y: Tensor) -> tuple[Hypothesis, ...]:
     """Measure what can be of "almost every": no token at the antipode of the first; name what cannot."""
     if y.shape[-2] == 1:
@@ -93,10 +80,6 @@ def _after_the_antipode(gap: Tensor) -> str:
     return " (a token stood at the antipode of token 1, which the exact flow may never leave and rounding does)"
 
 
-def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
-    return causal_consensus_conditions(trajectory.tensor.detach(), trajectory)
-
-
 STATEMENT = Statement(
     name="asymptotic-5.1",
     title="Causal consensus at the first token",
@@ -108,7 +91,11 @@ STATEMENT = Statement(
         "c_h > 0 suffices: a change of time for one head, other weights between several."
     ),
     structure=lambda flow: (measured.on_sphere(flow), measured.dim_at_least_two(flow), *causal_attention(flow)),
-    hypotheses=_hypotheses,
+    hypotheses=lambda flow, start: (
+        measured.bounded(flow.attention.qk, "qk"),
+        *measured.positive_multiples(flow),
+        *generic_start(flow.space.project(start)),
+    ),
     predict=lambda flow, start: causal_consensus(flow, smallest_pull(flow), start.shape[-2]),
-    conditions=_conditions,
+    conditions=lambda trajectory: causal_consensus_conditions(trajectory.tensor.detach(), trajectory),
 )

@@ -17,6 +17,7 @@ from tokendynamics.theorems._conditions import (
     tends_to_zero,
 )
 from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems.contraction import head_matrix
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.words import exponential
 
@@ -24,19 +25,8 @@ SIMPLE = 1e-10
 """The gap below the top eigenvalue, relative to the largest |eigenvalue|, that counts as positive."""
 
 
-def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
-    return (
-        measured.on_sphere(flow),
-        measured.projection_is(flow, "orthogonal"),
-        measured.weights_are_softmax(flow),
-        measured.no_positions(flow),
-        measured.causal_mask(flow),
-        measured.one_head(flow),
-    )
-
-
 def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    ov = _value_matrix(flow)
+    ov = head_matrix(flow.attention.ov)
     values = torch.linalg.eigvalsh((ov + ov.mT) / 2)
     largest = values.abs().amax(dim=-1).clamp_min(torch.finfo(ov.dtype).tiny)
     top = values[..., -1] / largest
@@ -62,7 +52,7 @@ def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
 
 def sided(flow: Flow, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return the top eigenvector on the side of token 1, (…, dim), and the least v·y_i over the tokens, (…,)."""
-    ov = _value_matrix(flow).to(y)
+    ov = head_matrix(flow.attention.ov).to(y)
     v = torch.linalg.eigh((ov + ov.mT) / 2).eigenvectors[..., -1]
     side = (y[..., 0, :] * v).sum(dim=-1, keepdim=True)
     v = torch.where(side < 0, -v, v)
@@ -70,7 +60,7 @@ def sided(flow: Flow, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _predict(flow: Flow, start: Tensor) -> Prediction:
-    rate = flow.weight_factor * _slowest(_value_matrix(flow), start.shape[-2])
+    rate = flow.weight_factor * _slowest(head_matrix(flow.attention.ov), start.shape[-2])
     text = (
         "the half sphere stays invariant and all tokens go to the top eigenvector v of ov on their side, distances "
         f"shrinking like {exponential(-rate)} in the end; 1 − v·y_i may rise first, except for token 1"
@@ -100,17 +90,19 @@ def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     )
 
 
-def _value_matrix(flow: Flow) -> Tensor:
-    """Return ov of the first head at t = 0, float64."""
-    return flow.attention.ov.matrix_at(0.0)[..., 0, :, :].double().cpu()
-
-
 STATEMENT = Statement(
     name="asymptotic-6.1",
     title="Causal consensus at the top eigenvector of a symmetric value matrix",
     equations="(21), (22), (23)",
     erratum="",
-    structure=_structure,
+    structure=lambda flow: (
+        measured.on_sphere(flow),
+        measured.projection_is(flow, "orthogonal"),
+        measured.weights_are_softmax(flow),
+        measured.no_positions(flow),
+        measured.causal_mask(flow),
+        measured.one_head(flow),
+    ),
     hypotheses=_hypotheses,
     predict=_predict,
     conditions=_conditions,

@@ -10,31 +10,21 @@ from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._conditions import beyond_rounding, except_where, flow_of_run, never_above, undecided
 from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems.contraction import head_matrix
 from tokendynamics.theorems.result import Condition, Hypothesis
 from tokendynamics.theorems.statements._asymptotic_5_1 import (
     causal_attention,
     causal_consensus,
     causal_consensus_conditions,
     generic_start,
-    unit_start,
 )
 
 TOLERANCE = 1e-12
 """Largest relative error of the change of coordinates."""
 
 
-def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
-    return (
-        measured.on_ellipsoid(flow),
-        measured.projection_is(flow, "remark_5_1"),
-        measured.dim_at_least_two(flow),
-        *causal_attention(flow),
-        measured.one_head(flow),
-    )
-
-
 def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    ov = _value_matrix(flow)
+    ov = head_matrix(flow.attention.ov)
     singular = torch.linalg.svdvals(ov)
     regular = singular[..., -1] / singular[..., 0].clamp_min(torch.finfo(ov.dtype).tiny)
     what = "the lowest singular value of ov relative to the largest"
@@ -48,7 +38,7 @@ def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     what = "the relative difference of M and ov^T ov"
     hypotheses.append(measured.equal(measured.metric_of(flow), ov.mT @ ov, "M = ov^T ov", what))
     if hypotheses[-1].anywhere:
-        hypotheses.extend(generic_start(unit_start(flow, start) @ ov.mT))
+        hypotheses.extend(generic_start(flow.space.project(start) @ ov.mT))
     return tuple(hypotheses)
 
 
@@ -67,7 +57,7 @@ def sphere_velocity(flow: Flow, ov: Tensor, z: Tensor, t: float) -> Tensor:
 
 def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
     flow, states = flow_of_run(trajectory), trajectory.tensor.detach().double()
-    ov = _value_matrix(flow).to(states)
+    ov = head_matrix(flow.attention.ov).to(states)
     singular = np.broadcast_to(~_regular(ov).cpu().numpy(), states.shape[:-3])
     text = "relative difference of ov · velocity(y) and the velocity at ov y on the sphere"
     if singular.all():
@@ -103,17 +93,18 @@ def _change_of_coordinates(flow: Flow, y: Tensor, ov: Tensor, t: float) -> Tenso
     return torch.linalg.vector_norm(gap, dim=-1).amax(dim=-1) / flow.weight_factor
 
 
-def _value_matrix(flow: Flow) -> Tensor:
-    """Return ov of the first head at t = 0, float64."""
-    return flow.attention.ov.matrix_at(0.0)[..., 0, :, :].double().cpu()
-
-
 STATEMENT = Statement(
     name="asymptotic-remark-5.1",
     title="Causal consensus for a regular value matrix under another projection",
     equations="(20)",
     erratum="The domain of attraction is that of theorem 5.1: almost every start, not all with ov y_j ≠ −ov y_1.",
-    structure=_structure,
+    structure=lambda flow: (
+        measured.on_ellipsoid(flow),
+        measured.projection_is(flow, "remark_5_1"),
+        measured.dim_at_least_two(flow),
+        *causal_attention(flow),
+        measured.one_head(flow),
+    ),
     hypotheses=_hypotheses,
     predict=lambda flow, start: causal_consensus(flow, 1, start.shape[-2]),
     conditions=_conditions,

@@ -14,16 +14,6 @@ from tokendynamics.theorems.contraction import at_times, contraction_form, free_
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 
 
-def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
-    return (
-        *free_softmax(flow),
-        measured.no_positions(flow),
-        # Token l sees only j ≤ l with a causal mask: each has its own potential, and convexity compares nothing.
-        measured.full_mask(flow),
-        measured.one_head(flow),
-    )
-
-
 @measured.given(measured.constant_circuits)
 def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     return symmetric_contraction(contraction_form(flow))
@@ -69,7 +59,13 @@ STATEMENT = Statement(
     title="Distances between tokens in the contraction form",
     equations="Theorem 3.1, B.2; (3), (4), (10)",
     erratum="",
-    structure=_structure,
+    structure=lambda flow: (
+        *free_softmax(flow),
+        measured.no_positions(flow),
+        # Token l sees only j ≤ l with a causal mask: each has its own potential, and convexity compares nothing.
+        measured.full_mask(flow),
+        measured.one_head(flow),
+    ),
     hypotheses=_hypotheses,
     predict=_predict,
     conditions=pair_rate_conditions,

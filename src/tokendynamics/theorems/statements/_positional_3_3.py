@@ -28,11 +28,6 @@ from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.words import number
 
 
-def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
-    # The mask may be causal: token l then averages over l ≤ L tokens, itself among them, and the proof goes through.
-    return (*free_softmax(flow), measured.no_positions(flow), measured.one_head(flow))
-
-
 @measured.given(measured.constant_circuits)
 def _hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     return symmetric_contraction(contraction_form(flow))
@@ -99,7 +94,7 @@ STATEMENT = Statement(
         "The proof prints c with ‖·‖²_A ≥ c‖·‖²_W; the bound needs the other direction, q_W ≥ c‖·‖²_A, which is "
         "used here. With a c allowed by the print the bound is false: A = −I, qk = 0.01 I, c = 100."
     ),
-    structure=_structure,
+    structure=lambda flow: (*free_softmax(flow), measured.no_positions(flow), measured.one_head(flow)),
     hypotheses=_hypotheses,
     predict=_predict,
     conditions=_conditions,

@@ -107,10 +107,6 @@ def _all_equal(start: Tensor) -> Tensor:
     return spread <= measured.ROUNDING * start.abs().amax(dim=(-2, -1))
 
 
-def _conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
-    return contraction_conditions(states_of(trajectory), trajectory)
-
-
 STATEMENT = Statement(
     name="positional-3.4",
     title="Convergence of all tokens to zero",
@@ -119,7 +115,7 @@ STATEMENT = Statement(
     structure=lambda flow: (measured.no_positions(flow), *contraction_structure(flow)),
     hypotheses=contraction_hypotheses,
     predict=lambda flow, start: contraction_prediction(flow, start, "x_i"),
-    conditions=_conditions,
+    conditions=lambda trajectory: contraction_conditions(states_of(trajectory), trajectory),
 )
 
 
