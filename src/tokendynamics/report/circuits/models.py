@@ -7,129 +7,35 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
-from tokendynamics.circuits import OneLayerTransformer, PairTask
+from tokendynamics.circuits import OneLayerTransformer
 from tokendynamics.circuits.constructions.comparison import Answer, TaskComparison
 from tokendynamics.circuits.evidence import Evidence
 from tokendynamics.circuits.evidence import evidence as measure_evidence
 from tokendynamics.circuits.evidence.instrument import Estimate, Instrument
 from tokendynamics.circuits.evidence.verdict import TAKES_PART
-from tokendynamics.circuits.evidence.weights import row_centred
 from tokendynamics.circuits.learning import LearningRecord
 from tokendynamics.circuits.learning.record import SOLVED
 from tokendynamics.figures.drawing import drawing
 from tokendynamics.figures.figure import Cell, Figure, Section, Table, cells
 from tokendynamics.figures.fits import Fit, Fits, Level, LossesOverSteps
-from tokendynamics.figures.matrix import Panel, Side, matrices
 from tokendynamics.figures.palette import AXIS, GREEN, ORANGE
 from tokendynamics.figures.rows import Intervals, Row
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.report._page import page_of
-from tokendynamics.report.circuits.page import INTERACTION, SENDER_FIRST, CircuitsReport, circuits_page, size_of_task
-from tokendynamics.words import UNDEFINED, Convention, count, fixed, number, percent, plural
-
-_COLOURS = (
-    "Orange is positive, purple negative (marked by a dash where there is room), blank zero; each matrix has its own "
-    "scale, centred at zero."
+from tokendynamics.report.circuits.page import (
+    INTERACTION,
+    SENDER_FIRST,
+    CircuitsReport,
+    attention_weights,
+    circuits_page,
+    feed_forward_weights,
+    functional_beside_block,
+    model_facts,
+    task_facts,
 )
-
-
-def attention_weights(model: OneLayerTransformer) -> Figure:
-    """Return the paper's ``k^t q``, the transpose of qk, and v of every head."""
-    panels = []
-    for head, (qk, v) in enumerate(zip(model.qk, model.ov, strict=True), start=1):
-        of_head = f", head {head}" if len(model.ov) > 1 else ""
-        panels += [
-            Panel(f"kᵗq{of_head}", qk.mT.numpy(), _features(model, "sender"), _features(model, "receiver")),
-            Panel(f"v{of_head}", v.numpy(), _features(model, "written"), _features(model, "read")),
-        ]
-    softmax = ", through a softmax over senders" if model.attention.weights == "softmax" else ""
-    return matrices(
-        panels,
-        ident="weights-attention",
-        question="Which pairs does the attention weigh, and what does it carry?",
-        caption="Rows of kᵗq are features of the sender, columns features of the receiver. The weight of a sender is "
-        f"the sum of the entries of its features and the receiver's{softmax}. Rows of v are features written, "
-        f"columns features read from the sender. {_COLOURS}",
-    )
-
-
-def feed_forward_weights(model: OneLayerTransformer) -> Figure:
-    """Draw B with the bias and C of each hidden unit beside it."""
-    hidden = Side("hidden unit", (("", model.B.shape[0]),))
-    one = Side("", (("", 1),))
-    panels = [
-        Panel("B", model.B.numpy(), hidden, _features(model, "stream")),
-        Panel("bias", model.bias.numpy()[:, None], hidden, one),
-        Panel("C", model.C.numpy()[:, None], hidden, one),
-    ]
-    norm = "LayerNorm of the stream, then " if model.norm is not None else ""
-    act = "ReLU" if model.activation == "relu" else "no activation function"
-    return matrices(
-        panels,
-        ident="weights-feed-forward",
-        question="What do the hidden units read, and what do they add to the output?",
-        caption=f"Each row is one hidden unit: {norm}B reads, the bias shifts, {act}, C sums. {_COLOURS}",
-        per_row=3,
-    )
-
-
-def functional_beside_block(model: OneLayerTransformer, task: PairTask, head: int = 0) -> Figure:
-    """Draw q_true and the category block of ``k^t q``, as they are and with columns centred over the senders.
-
-    Args:
-        model: The transformer.
-        task: Its q_true and law.
-        head: Which head, from 0.
-    """
-    categories = model.block("category")
-    block = model.qk[head, categories, categories].mT
-    previous, current = (Side(title, (("category", task.categories),)) for title in ("previous", "current"))
-    sender, receiver = (Side(title, (("category", task.categories),)) for title in ("sender", "receiver"))
-    raw, centred = correlations(block, task)
-    of_head = f" of head {head + 1}" if len(model.ov) > 1 else ""
-    panels = [
-        Panel("q_true", task.q_true.numpy(), previous, current),
-        Panel(f"kᵗq{of_head}", block.numpy(), sender, receiver, note=f"correlation {raw}"),
-        Panel("q_true, columns centred", row_centred(task.q_true.mT, task.law).mT.numpy(), previous, current),
-        Panel(
-            f"kᵗq{of_head}, columns centred",
-            row_centred(block.mT, task.law).mT.numpy(),
-            sender,
-            receiver,
-            note=f"correlation {centred}",
-        ),
-    ]
-    return matrices(
-        panels,
-        ident="weights-functional",
-        question="Does the attention weigh pairs of categories as q_true does?",
-        caption="Left q_true, right the category block of kᵗq; above unchanged, below with the mean over senders "
-        "subtracted from every column. Such a constant is the same for all senders and can be subtracted later, so "
-        f"only the lower pair is comparable. {_COLOURS}",
-    )
-
-
-def correlations(block: torch.Tensor, task: PairTask) -> tuple[str, str]:
-    """Return the law-weighted correlation with q_true, unchanged and with columns centred; the sign is kept."""
-    weights = task.law[:, None] * task.law
-    raw = [one - (weights * one).sum() for one in (block, task.q_true)]
-    centred = [row_centred(one.mT, task.law).mT for one in (block, task.q_true)]
-    return _cosine(raw[0], raw[1], weights), _cosine(centred[0], centred[1], weights)
-
-
-def _cosine(a: torch.Tensor, b: torch.Tensor, weights: torch.Tensor) -> str:
-    size = float(((weights * a * a).sum() * (weights * b * b).sum()).sqrt())
-    return fixed(float((weights * a * b).sum()) / size, 4, sign=True) if size > 0 else UNDEFINED
-
-
-def _features(model: OneLayerTransformer, title: str) -> Side:
-    blocks = [("category", model.task.categories), ("position", model.task.positions)]
-    if model.scratch:
-        blocks.append(("scratch", model.scratch))
-    return Side(title, tuple(blocks))
+from tokendynamics.words import Convention, count, number, percent, plural
 
 
 def answers_table(answers: tuple[Answer, ...]) -> Table:
@@ -311,11 +217,15 @@ _TOKENS = Convention(
     "q_true has the previous category first",
     "with the previous category second, q_true and every learned block would be transposed",
 )
+
+
 _LOSS = Convention(
     "Loss",
     "the mean squared error over the tokens from the second on; the first token has no previous one",
     "with the first token, constructions that do not give 0 there would have a larger loss",
 )
+
+
 _VERDICT = Convention(
     "Verdict",
     "by path patching and ablation, which change the model and measure its output; a part counts from a tenth of the "
@@ -363,7 +273,7 @@ def built_report(
         name=model.name,
         answer=answer,
         findings=tuple(findings),
-        facts=(*_task_facts(model.task), *_model_facts(model)),
+        facts=(*task_facts(model.task), *model_facts(model)),
         sections=sections,
         conventions=(_TOKENS, SENDER_FIRST, _LOSS, INTERACTION),
         manifest=manifest,
@@ -389,7 +299,7 @@ def evidence_report(
         name=model.name,
         answer=_spelt(evidence),
         findings=_evidence_findings(evidence),
-        facts=(*_task_facts(model.task), *_model_facts(model)),
+        facts=(*task_facts(model.task), *model_facts(model)),
         sections=sections,
         conventions=(_TOKENS, SENDER_FIRST, _LOSS, INTERACTION, _VERDICT),
         manifest=manifest,
@@ -423,7 +333,7 @@ def learning_report(
         name=shown.name.rpartition(", seed")[0],
         answer=_learned_answer(shown, evidence),
         findings=(*seeds.sentences, about, *(_evidence_findings(evidence) if evidence else (stopped,))),
-        facts=(*_task_facts(shown.task), *_recipe_facts(shown), *_model_facts(model)),
+        facts=(*task_facts(shown.task), *_recipe_facts(shown), *model_facts(model)),
         sections=(seeds, *([_instruments_section(evidence)] if evidence else []), *_weights_sections(model, head)),
         conventions=(_TOKENS, SENDER_FIRST, _LOSS, INTERACTION, _VERDICT),
         manifest=manifest,
@@ -536,25 +446,6 @@ def _seeds_table(records: Sequence[LearningRecord], evidences: Sequence[Evidence
         "Seed", "Final loss", "Share of variance", "Solved", "Centred |correlation|", "Verdict", "Status", "Seconds",
     )  # fmt: skip
     return Table("Runs by seed", columns, rows)
-
-
-def _task_facts(task: PairTask) -> tuple[tuple[str, str], ...]:
-    extremes = f"from {number(float(task.q_true.min()))} to {number(float(task.q_true.max()))}"
-    variance = f"variance {number(task.variance)}, of which {number(task.interaction_variance)} is interaction"
-    return (
-        (
-            "Task",
-            f"Yᵢ = q_true[Xᵢ₋₁, Xᵢ], the previous category first, and Y₁ = 0; {size_of_task(task.law, task.positions)}",
-        ),
-        ("q_true", f"{extremes}; {variance} (the part that is no sum f(previous) + g(current))"),
-    )
-
-
-def _model_facts(model: OneLayerTransformer) -> tuple[tuple[str, str], ...]:
-    norm = ", LayerNorm" if model.norm is not None else ""
-    mask = "causal" if model.attention.causal else "full mask"
-    shape = f"{plural(len(model.ov), 'head')}, {model.attention.weights} weights, {mask}, width {model.width}"
-    return (("Model", f"{shape}{norm}, {plural(model.C.shape[0], 'hidden unit')}"),)
 
 
 def _recipe_facts(record: LearningRecord) -> tuple[tuple[str, str], ...]:
