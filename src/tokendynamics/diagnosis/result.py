@@ -30,15 +30,7 @@ from tokendynamics.provenance.whole import check_unchanged, settle_results
 from tokendynamics.results import Refused
 from tokendynamics.results.door import pages
 from tokendynamics.results.result import StoredResult, reason_of
-from tokendynamics.results.tables import (
-    Dims,
-    Format,
-    conventions_of,
-    file_names,
-    one_of,
-    open_table,
-    opening,
-)
+from tokendynamics.results.tables import Dims, Format, conventions_of, file_names, one_of, open_table, opening
 from tokendynamics.words import Convention, Finding
 
 WRITER = "tokendynamics diagnose"

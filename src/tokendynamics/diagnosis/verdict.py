@@ -40,10 +40,7 @@ from tokendynamics.numerics.printable import printable
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.manifest import plain
 from tokendynamics.results.result import Readable
-from tokendynamics.results.tables import (
-    findings_of,
-    one_of,
-)
+from tokendynamics.results.tables import findings_of, one_of
 from tokendynamics.words import (
     Finding,
     digits_apart,

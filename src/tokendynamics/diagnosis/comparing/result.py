@@ -21,14 +21,7 @@ from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.manifest import plain
 from tokendynamics.provenance.whole import check_unchanged, settle_results
 from tokendynamics.results.result import StoredResult
-from tokendynamics.results.tables import (
-    Dims,
-    conventions_of,
-    findings_of,
-    one_of,
-    open_table,
-    opening,
-)
+from tokendynamics.results.tables import Dims, conventions_of, findings_of, one_of, open_table, opening
 from tokendynamics.words import Convention, Finding, listing, plural
 
 WRITER = "tokendynamics compare"

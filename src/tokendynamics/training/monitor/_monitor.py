@@ -26,13 +26,7 @@ from tokendynamics.pretrained.network import half_of
 from tokendynamics.pretrained.other_libraries import in_short
 from tokendynamics.provenance.manifest import plain
 from tokendynamics.results.result import Readable
-from tokendynamics.training.monitor._network import (
-    base_of,
-    loggers,
-    measures_here,
-    unwrapped,
-    why_not_alone,
-)
+from tokendynamics.training.monitor._network import base_of, loggers, measures_here, unwrapped, why_not_alone
 from tokendynamics.training.monitor.changes import has_intervals
 from tokendynamics.training.monitor.looks import DECIDING, FINAL_NORM, MEASURED, Look, Probe, Values
 from tokendynamics.training.monitor.series import Series

@@ -10,15 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tokendynamics.dynamics.engines._crossings import (
-    GOLDEN,
-    HALVINGS,
-    MARGIN,
-    PLACES,
-    SECTIONS,
-    SLOWER,
-    is_sampled,
-)
+from tokendynamics.dynamics.engines._crossings import GOLDEN, HALVINGS, MARGIN, PLACES, SECTIONS, SLOWER, is_sampled
 from tokendynamics.dynamics.engines.compiled._field import project, refine
 from tokendynamics.dynamics.engines.compiled._known import Known
 from tokendynamics.dynamics.engines.compiled._model import turn
