@@ -216,9 +216,15 @@ def causal_mask(flow: Flow) -> Hypothesis:
     return fact("causal mask", flow.attention.causal, _mask(flow))
 
 
+def weights_are(flow: Flow, kind: str) -> Hypothesis:
+    """Tell whether weights are those of the statement, such as "exponential"."""
+    weights = flow.attention.weights
+    return fact(f"{kind} weights", weights == kind, f"weights are {weights}")
+
+
 def weights_are_softmax(flow: Flow) -> Hypothesis:
     """Tell whether weights are a softmax of the logits, hence positive."""
-    return fact("softmax weights", flow.attention.weights == "softmax", f"weights are {flow.attention.weights}")
+    return weights_are(flow, "softmax")
 
 
 def weights_are_softmax_or_exponential(flow: Flow) -> Hypothesis:

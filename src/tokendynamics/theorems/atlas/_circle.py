@@ -29,11 +29,10 @@ LOWEST, THRESHOLD = -0.16, -2 / 3
 
 
 def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
-    weights = flow.attention.weights
     return (
         measured.on_sphere(flow),
         measured.fact("dim 2", flow.dim == 2, f"dim is {flow.dim}"),
-        measured.fact("exponential weights", weights == "exponential", f"weights are {weights}"),
+        measured.weights_are(flow, "exponential"),
         measured.no_positions(flow),
         measured.full_mask(flow),
         measured.one_head(flow),

@@ -18,6 +18,7 @@ from tokendynamics.theorems._conditions import (
     tends_to_zero,
 )
 from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems.contraction import single_head_in_free_space
 from tokendynamics.theorems.result import Condition, Prediction
 from tokendynamics.words import number
 
@@ -87,13 +88,7 @@ STATEMENTS = (
         title="Layers that keep a share of each token take all tokens to one point of their hull",
         equations="section 5",
         erratum="",
-        structure=lambda flow: (
-            measured.in_free_space(flow),
-            measured.weights_are_softmax(flow),
-            measured.no_positions(flow),
-            measured.full_mask(flow),
-            measured.one_head(flow),
-        ),
+        structure=single_head_in_free_space,
         hypotheses=lambda flow, start: (*measured.multiple_of_the_identity(flow), measured.identity_values(flow)),
         predict=_predict,
         conditions=_conditions,

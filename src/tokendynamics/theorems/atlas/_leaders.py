@@ -35,10 +35,9 @@ _LEAD = 1e-9
 
 
 def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
-    weights = flow.attention.weights
     return (
         measured.in_free_space(flow),
-        measured.fact("hardmax weights", weights == "hardmax", f"weights are {weights}"),
+        measured.weights_are(flow, "hardmax"),
         measured.no_positions(flow),
         measured.full_mask(flow),
         measured.one_head(flow),

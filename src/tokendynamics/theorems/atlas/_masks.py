@@ -21,6 +21,7 @@ from tokendynamics.theorems._conditions import (
 )
 from tokendynamics.theorems._hypotheses import fact
 from tokendynamics.theorems._statement import Statement
+from tokendynamics.theorems.contraction import free_softmax
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.words import number, plural
 
@@ -212,11 +213,10 @@ def _rest_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
 
 
 def _links_structure(flow: Flow) -> tuple[Hypothesis, ...]:
-    weights = flow.attention.weights
     return (
         measured.on_sphere(flow),
         measured.fact("dim at least 3", flow.dim >= 3, f"dim is {flow.dim}"),
-        measured.fact("exponential weights", weights == "exponential", f"weights are {weights}"),
+        measured.weights_are(flow, "exponential"),
         measured.no_positions(flow),
         measured.one_head(flow),
     )
@@ -250,12 +250,7 @@ STATEMENTS = (
         title="Layers whose mask has a root make tokens equal exponentially fast",
         equations="the abstract",
         erratum="",
-        structure=lambda flow: (
-            measured.in_free_space(flow),
-            measured.weights_are_softmax(flow),
-            measured.no_positions(flow),
-            measured.one_head(flow),
-        ),
+        structure=lambda flow: (*free_softmax(flow), measured.no_positions(flow), measured.one_head(flow)),
         hypotheses=_rooted_hypotheses,
         predict=_predict_rooted,
         conditions=_rooted_conditions,

@@ -36,11 +36,10 @@ _LEAST = 50.0
 
 
 def _structure(flow: Flow) -> tuple[Hypothesis, ...]:
-    weights = flow.attention.weights
     return (
         measured.on_sphere(flow),
         measured.dim_at_least_two(flow),
-        measured.fact("exponential weights", weights == "exponential", f"weights are {weights}"),
+        measured.weights_are(flow, "exponential"),
         measured.no_positions(flow),
         measured.full_mask(flow),
         measured.one_head(flow),

@@ -10,7 +10,12 @@ from tokendynamics.observables import pair_quadratic_form_rate
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._conditions import except_where, flow_of_run, never_above, undecided
 from tokendynamics.theorems._statement import Statement
-from tokendynamics.theorems.contraction import at_times, contraction_form, free_softmax, symmetric_contraction
+from tokendynamics.theorems.contraction import (
+    at_times,
+    contraction_form,
+    single_head_in_free_space,
+    symmetric_contraction,
+)
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 
 
@@ -59,13 +64,8 @@ STATEMENT = Statement(
     title="Distances between tokens in the contraction form",
     equations="Theorem 3.1, B.2; (3), (4), (10)",
     erratum="",
-    structure=lambda flow: (
-        *free_softmax(flow),
-        measured.no_positions(flow),
-        # Token l sees only j ≤ l with a causal mask: each has its own potential, and convexity compares nothing.
-        measured.full_mask(flow),
-        measured.one_head(flow),
-    ),
+    # Token l sees only j ≤ l with a causal mask: each has its own potential, and convexity compares nothing.
+    structure=single_head_in_free_space,
     hypotheses=_hypotheses,
     predict=_predict,
     conditions=pair_rate_conditions,
