@@ -1,4 +1,4 @@
-"""What one attention of a network was given and gave, and its weights, all or some receivers' at a time."""
+"""What one attention of a network was given and gave, with its weights by rows, and who is given it while it runs."""
 
 from __future__ import annotations
 
