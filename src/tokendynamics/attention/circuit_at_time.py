@@ -41,8 +41,18 @@ class CircuitAtTime(Protocol):
         ...
 
 
+class _OfQueries:
+    """Circuits whose matrices act on queries and outputs: keys and values are the states themselves."""
+
+    def keys(self, x: Tensor) -> Tensor:
+        """See `CircuitAtTime`."""
+        return x.unsqueeze(-3)
+
+    values = keys
+
+
 @dataclass(frozen=True)
-class Dense:
+class Dense(_OfQueries):
     """Matrices (*system, head, dim, dim) as they are."""
 
     matrix: Tensor
@@ -50,14 +60,6 @@ class Dense:
     def queries(self, x: Tensor) -> Tensor:
         """See `CircuitAtTime`."""
         return per_head(x.unsqueeze(-3), self.matrix)
-
-    def keys(self, x: Tensor) -> Tensor:
-        """See `CircuitAtTime`."""
-        return x.unsqueeze(-3)
-
-    def values(self, x: Tensor) -> Tensor:
-        """See `CircuitAtTime`."""
-        return x.unsqueeze(-3)
 
     def output(self, mixed: Tensor) -> Tensor:
         """See `CircuitAtTime`."""
@@ -69,7 +71,7 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class Multiple:
+class Multiple(_OfQueries):
     """``multiple_h`` times the identity, (*system, head): no product at all."""
 
     multiple: Tensor
@@ -78,14 +80,6 @@ class Multiple:
     def queries(self, x: Tensor) -> Tensor:
         """See `CircuitAtTime`."""
         return x.unsqueeze(-3) * self.multiple[..., None, None]
-
-    def keys(self, x: Tensor) -> Tensor:
-        """See `CircuitAtTime`."""
-        return x.unsqueeze(-3)
-
-    def values(self, x: Tensor) -> Tensor:
-        """See `CircuitAtTime`."""
-        return x.unsqueeze(-3)
 
     def output(self, mixed: Tensor) -> Tensor:
         """See `CircuitAtTime`."""
@@ -98,7 +92,7 @@ class Multiple:
 
 
 @dataclass(frozen=True)
-class RowScaled:
+class RowScaled(_OfQueries):
     """``diag(scale) @ matrix`` with scale (*system, head, dim): time-varying gates over fixed matrices.
 
     The product is never formed: with a time of its own for each system it would be a matrix per system.
@@ -110,14 +104,6 @@ class RowScaled:
     def queries(self, x: Tensor) -> Tensor:
         """See `CircuitAtTime`."""
         return per_head(x.unsqueeze(-3) * self.scale.unsqueeze(-2), self.matrix)
-
-    def keys(self, x: Tensor) -> Tensor:
-        """See `CircuitAtTime`."""
-        return x.unsqueeze(-3)
-
-    def values(self, x: Tensor) -> Tensor:
-        """See `CircuitAtTime`."""
-        return x.unsqueeze(-3)
 
     def output(self, mixed: Tensor) -> Tensor:
         """See `CircuitAtTime`."""
@@ -170,9 +156,7 @@ class Factored:
         """See `CircuitAtTime`."""
         return per_head(x.unsqueeze(-3), self.factors.right)
 
-    def values(self, x: Tensor) -> Tensor:
-        """See `CircuitAtTime`."""
-        return per_head(x.unsqueeze(-3), self.factors.right)
+    values = keys
 
     def output(self, mixed: Tensor) -> Tensor:
         """See `CircuitAtTime`."""

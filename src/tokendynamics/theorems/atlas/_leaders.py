@@ -79,16 +79,19 @@ def _first_without_zero(run: Tensor, scale: Tensor) -> int:
     return bisect_left(range(len(run)), True, key=lambda k: bool(_distance_of_zero(run[k], scale) > _OUTSIDE))
 
 
-def _falling_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    constant = measured.constant(flow.attention.qk, "qk")
-    if not constant.anywhere:
-        return (constant,)
+def _constant_logits(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
+    return (measured.constant(flow.attention.qk, "qk"),)
+
+
+def _definite_logits(flow: Flow, sign: int) -> tuple[Hypothesis, ...]:
     qk = head_matrix(flow.attention.qk)
+    return measured.identity_values(flow), measured.symmetric(qk, "qk"), measured.definite(qk, "qk", sign)
+
+
+@measured.given(_constant_logits)
+def _falling_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
     return (
-        constant,
-        measured.identity_values(flow),
-        measured.symmetric(qk, "qk"),
-        measured.definite(qk, "qk", sign=-1),
+        *_definite_logits(flow, -1),
         measured.at_most(
             "0 in the hull of the start",
             _distance_of_zero(start, _scale(start)),
@@ -195,17 +198,9 @@ def _straight_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
 # --- layers ----------------------------------------------------------------------------------------------------------
 
 
+@measured.given(_constant_logits)
 def _layer_hypotheses(flow: Flow, start: Tensor) -> tuple[Hypothesis, ...]:
-    constant = measured.constant(flow.attention.qk, "qk")
-    if not constant.anywhere:
-        return (constant,)
-    qk = head_matrix(flow.attention.qk)
-    return (
-        constant,
-        measured.identity_values(flow),
-        measured.symmetric(qk, "qk"),
-        measured.definite(qk, "qk"),
-    )
+    return _definite_logits(flow, 1)
 
 
 _STAYS = "a leader stays where it is"
