@@ -31,11 +31,7 @@ With a scheduler on other machines, --out must be a folder that all its workers 
 
 @command("study", _EPILOG)
 def study_command(
-    spec: SpecFile | None = None,
-    *,
-    example: str | None = None,
-    out: OutFolder | None = None,
-    running: Running,
+    spec: SpecFile | None = None, *, example: str | None = None, out: OutFolder | None = None, running: Running
 ) -> None:
     """Train the runs of a study, and compare them seed by seed.
 

@@ -31,11 +31,7 @@ Results depend only on the file, to the last bit: not on the workers, nor on whe
 
 @command("sweep", _EPILOG)
 def sweep_command(
-    spec: SpecFile | None = None,
-    *,
-    example: str | None = None,
-    out: OutFolder | None = None,
-    running: Running,
+    spec: SpecFile | None = None, *, example: str | None = None, out: OutFolder | None = None, running: Running
 ) -> None:
     """Simulate the many systems of a sweep.
 

@@ -159,10 +159,7 @@ def _measured(ckpt: Checkpoint, prompts: NamedPrompts, counting: dict[str, Any],
 
 
 def yardstick_finding(
-    traced: xr.Dataset,
-    baseline: xr.Dataset | Refused | None,
-    ckpt: Checkpoint,
-    measured: Sequence[MeasuredNetwork],
+    traced: xr.Dataset, baseline: xr.Dataset | Refused | None, ckpt: Checkpoint, measured: Sequence[MeasuredNetwork]
 ) -> Finding | None:
     """Say whether the tokens after the last layer are as usual; None where nothing can be said.
 

@@ -62,11 +62,7 @@ class Flow:
     """
 
     def __init__(
-        self,
-        attention: Attention,
-        space: Space,
-        projection: Projection = "orthogonal",
-        frozen: ArrayLike = (),
+        self, attention: Attention, space: Space, projection: Projection = "orthogonal", frozen: ArrayLike = ()
     ) -> None:
         if not isinstance(attention, Attention):
             raise ArgumentTypeError(expected("attention", "an Attention", type(attention).__name__))

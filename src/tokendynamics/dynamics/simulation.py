@@ -417,13 +417,7 @@ def _deviations(outcome: Outcome, leading: tuple[int, ...], skipped: int) -> Dev
 
 
 def _trajectory(
-    flow: Flow,
-    start: Start,
-    problem: Problem,
-    outcome: Outcome,
-    engine: str,
-    skipped: int,
-    frame: Frame,
+    flow: Flow, start: Start, problem: Problem, outcome: Outcome, engine: str, skipped: int, frame: Frame
 ) -> Trajectory:
     """Return the trajectory, or raise it within `Interrupted`."""
     leading, times = start.leading, np.array(problem.times)[skipped:]

@@ -143,12 +143,7 @@ def paper_style() -> Iterator[None]:
 @paper_style()
 @typed_arguments
 def panels(
-    columns: int = 1,
-    rows: int = 1,
-    *,
-    width: float = SINGLE,
-    height: float | None = None,
-    titles: Sequence[str] = (),
+    columns: int = 1, rows: int = 1, *, width: float = SINGLE, height: float | None = None, titles: Sequence[str] = ()
 ) -> tuple[Figure, list[Axes]]:
     """Return an empty figure of fixed printed size and its panels, to be passed on as ``axes=``.
 

@@ -471,12 +471,7 @@ class PlacedSpectrum(nn.Module):
 
     @typed_arguments
     def __init__(
-        self,
-        dim: int,
-        sign: Half,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        self, dim: int, sign: Half, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> None:
         super().__init__()
         if sign not in ("positive", "negative"):

@@ -40,12 +40,7 @@ def install(extra: str) -> str:
 
 
 def require(
-    extra: str,
-    argument: str,
-    use: str,
-    *,
-    otherwise: str = "",
-    error: type[TokenDynamicsError] = ArgumentValueError,
+    extra: str, argument: str, use: str, *, otherwise: str = "", error: type[TokenDynamicsError] = ArgumentValueError
 ) -> None:
     """Refuse, in words that name the extra, what needs packages that are not installed.
 

@@ -245,10 +245,4 @@ def _tensor(value: Any, argument: str) -> Tensor:
 
 _NUMBERS = (bool, int, float, SupportsIndex)
 
-_PLAIN: dict[Any, Reader] = {
-    bool: as_flag,
-    int: _integer,
-    SupportsIndex: _integer,
-    float: _number,
-    str: as_text,
-}
+_PLAIN: dict[Any, Reader] = {bool: as_flag, int: _integer, SupportsIndex: _integer, float: _number, str: as_text}

@@ -18,12 +18,7 @@ from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.pretrained._torch_attention import apart
 from tokendynamics.pretrained.other_libraries import refusing, silenced
 
-_BY_NAME = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
+_BY_NAME = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 _HALVES: Mapping[str, tuple[str, ...]] = {
     "encoder": ("encoder",),

@@ -438,7 +438,7 @@ Times = Annotated[
     Discriminator(
         lambda value: (
             "<given>" if isinstance(value, GivenTimes) or (isinstance(value, dict) and "times" in value) else "<spaced>"
-        ),
+        )
     ),
 ]
 

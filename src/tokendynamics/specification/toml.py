@@ -22,10 +22,7 @@ _BLANK = re.compile(r"[ \t]*")
 _BLANK_LINES = re.compile(r"(?:\s|#[^\n]*)*")
 _SEPARATORS = re.compile(r"(?:[\s,]|#[^\n]*)*")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-_STRING = re.compile(
-    r'"""(?:\\.|[^\\])*?"{3,5}' r"|'''.*?'{3,5}" r'|"(?:\\.|[^"\\])*"' r"|'[^']*'",
-    re.DOTALL,
-)
+_STRING = re.compile(r'"""(?:\\.|[^\\])*?"{3,5}' r"|'''.*?'{3,5}" r'|"(?:\\.|[^"\\])*"' r"|'[^']*'", re.DOTALL)
 _OTHER_VALUE = re.compile(r"[^,\]}#\n]+")
 
 _LONGEST_FILE = 16 * 2**20

@@ -409,10 +409,7 @@ def multiple_of_the_identity(flow: Flow) -> tuple[Hypothesis, ...]:
         return (unchanging,)
     beta, deviation = temperature(flow)
     allowed = rounding(flow.dim, precision(flow.attention.qk)) * (1 + float(beta.abs().max()))
-    return (
-        unchanging,
-        at_most("qk is a multiple of the identity", deviation, allowed, "the largest entry of qk − βI"),
-    )
+    return (unchanging, at_most("qk is a multiple of the identity", deviation, allowed, "the largest entry of qk − βI"))
 
 
 def pull(flow: Flow) -> Tensor:

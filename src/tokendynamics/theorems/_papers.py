@@ -170,13 +170,7 @@ _OTHERS = (
     Paper(
         "masks",
         "On the role of attention masks and LayerNorm in transformers",
-        (
-            ("Xinyi", "Wu"),
-            ("Amir", "Ajorlou"),
-            ("Yifei", "Wang"),
-            ("Stefanie", "Jegelka"),
-            ("Ali", "Jadbabaie"),
-        ),
+        (("Xinyi", "Wu"), ("Amir", "Ajorlou"), ("Yifei", "Wang"), ("Stefanie", "Jegelka"), ("Ali", "Jadbabaie")),
         2024,
         "2405.18781",
         _ABSTRACT,
@@ -184,12 +178,7 @@ _OTHERS = (
     Paper(
         "spheres",
         "Synchronization on circles and spheres with nonlinear interactions",
-        (
-            ("Christopher", "Criscitiello"),
-            ("Quentin", "Rebjock"),
-            ("Andrew D.", "McRae"),
-            ("Nicolas", "Boumal"),
-        ),
+        (("Christopher", "Criscitiello"), ("Quentin", "Rebjock"), ("Andrew D.", "McRae"), ("Nicolas", "Boumal")),
         2024,
         "2405.18273",
         _ABSTRACT,

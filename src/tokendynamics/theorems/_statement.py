@@ -287,9 +287,7 @@ class Repeat:
 
 
 def confirmed(
-    conditions: tuple[Condition, ...],
-    trajectory: Trajectory,
-    evaluate: Callable[[Trajectory], tuple[Condition, ...]],
+    conditions: tuple[Condition, ...], trajectory: Trajectory, evaluate: Callable[[Trajectory], tuple[Condition, ...]]
 ) -> tuple[Condition, ...]:
     """Return the conditions, with "fails" left where a tighter run of the same flow and start fails as well.
 

@@ -83,12 +83,7 @@ def _positions_are(flow: Flow, kind: type, name: str) -> Hypothesis:
 
 def single_head_in_free_space(flow: Flow) -> tuple[Hypothesis, ...]:
     """Suppose the structure of the remarks: softmax in free space, no positions, full mask, one head."""
-    return (
-        *free_softmax(flow),
-        measured.no_positions(flow),
-        measured.full_mask(flow),
-        measured.one_head(flow),
-    )
+    return (*free_softmax(flow), measured.no_positions(flow), measured.full_mask(flow), measured.one_head(flow))
 
 
 _ROUNDINGS = 16

@@ -239,10 +239,7 @@ def course(entries: Sequence[Mapping[str, Any]], name: str) -> tuple[np.ndarray,
     return finite[:, 0], finite[:, 1]
 
 
-_WHERE = {
-    "full": "In the whole network",
-    "bare": "With attention alone (no norms, no feed-forward parts)",
-}
+_WHERE = {"full": "In the whole network", "bare": "With attention alone (no norms, no feed-forward parts)"}
 
 
 def _tokens(layers: Mapping[str, Sequence[Any]], state: str) -> list[str]:

@@ -185,12 +185,7 @@ class Sinusoidal(Continuous):
 
     @typed_arguments
     def __init__(
-        self,
-        matrix: ArrayLike,
-        amplitude: ArrayLike,
-        frequency: ArrayLike,
-        phase: ArrayLike,
-        absolute: bool = False,
+        self, matrix: ArrayLike, amplitude: ArrayLike, frequency: ArrayLike, phase: ArrayLike, absolute: bool = False
     ) -> None:
         self.matrix = with_head_axis(as_tensor(matrix, "matrix", ndim_at_least=2, axes="(…, dim, dim)"))
         rows = (1, self.matrix.shape[-2])

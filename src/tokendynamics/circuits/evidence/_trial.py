@@ -90,11 +90,7 @@ class EvidenceTrial:
         return energy if self.has_logic else torch.zeros_like(energy)
 
     def ratio(
-        self,
-        name: str,
-        numerator: Tensor,
-        denominator: Tensor,
-        transform: Callable[[Tensor], Tensor] | None = None,
+        self, name: str, numerator: Tensor, denominator: Tensor, transform: Callable[[Tensor], Tensor] | None = None
     ) -> Estimate:
         """Return the ratio of two sums over sequences, each (sequence,), with its interval; see `Bootstrap.ratio`."""
         return Estimate(name, *self.bootstrap.ratio(numerator, denominator, transform))

@@ -349,10 +349,7 @@ def _parting(first: Checkpoint, other: Checkpoint, measured: Measured, place: in
 
 
 def sentences_of(
-    names: tuple[str, ...],
-    measured: Measured,
-    verdicts: Sequence[Verdict],
-    partings: Sequence[Parting | None],
+    names: tuple[str, ...], measured: Measured, verdicts: Sequence[Verdict], partings: Sequence[Parting | None]
 ) -> tuple[Finding, ...]:
     """Return the sentences of a comparison, those on one network after those on another.
 

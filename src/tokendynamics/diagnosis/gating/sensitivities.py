@@ -274,12 +274,7 @@ def lengths_of(passed: GatedPass, pack: Pack) -> tuple[int, ...]:
 
 
 def _sweep(
-    gated: Gates,
-    pack: Pack,
-    gates: Tensor,
-    counting: tuple[float, str | Sequence[int]],
-    prompts: int,
-    room: float,
+    gated: Gates, pack: Pack, gates: Tensor, counting: tuple[float, str | Sequence[int]], prompts: int, room: float
 ) -> _Sweep:
     """Run one pass, and differentiate its part of the loss, a mean over all prompts."""
     passed = gated.run(pack, gates)

@@ -144,12 +144,7 @@ class Trials:
     """
 
     def __init__(
-        self,
-        gated: Gates,
-        packs: Sequence[Pack],
-        where: int,
-        ratio: float,
-        sinks: str | Sequence[int] = "detect",
+        self, gated: Gates, packs: Sequence[Pack], where: int, ratio: float, sinks: str | Sequence[int] = "detect"
     ) -> None:
         self._every = self._gated = gated
         self._packs, self.where = packs, where

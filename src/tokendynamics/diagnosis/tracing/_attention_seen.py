@@ -38,12 +38,7 @@ _MEASURES: Mapping[str, tuple[str, ...]] = {
 
 @typed_arguments
 def attention_seen(
-    ckpt: Model,
-    texts: Any,
-    *,
-    patterns: bool = False,
-    truncate: bool = False,
-    progress: bool | Progress = False,
+    ckpt: Model, texts: Any, *, patterns: bool = False, truncate: bool = False, progress: bool | Progress = False
 ) -> xr.Dataset:
     """Measure the attention weights w_ij (receiver i, sender j) of every layer and head on real input.
 

@@ -75,10 +75,7 @@ def token_paths(
         "norm": (("layer", "token"), token_norms.numpy()),
         "is_sink": (("layer", "token"), is_sink.numpy()),
     }
-    coords = {
-        "layer": np.arange(len(states)),
-        "token_text": ("token", given.labels(states.shape[1])),
-    }
+    coords = {"layer": np.arange(len(states)), "token_text": ("token", given.labels(states.shape[1]))}
     attrs = {
         "prompt": given.text,
         "explained": explained,

@@ -205,10 +205,7 @@ def trace_dataset(
     }
     for name in rows[0].per_layer:
         variables[name] = (("prompt", "layer"), np.stack([row.per_layer[name] for row in rows]))
-    variables["component_change"] = (
-        ("prompt", "layer", "component"),
-        np.stack([row.component_change for row in rows]),
-    )
+    variables["component_change"] = (("prompt", "layer", "component"), np.stack([row.component_change for row in rows]))
     variables["token_count"] = (("prompt", "layer", "sinks"), np.stack([row.token_count for row in rows]))
     longest = max(len(row.tokens) for row in rows)
     padded = [row.tokens + [""] * (longest - len(row.tokens)) for row in rows]

@@ -292,12 +292,7 @@ def _added(inside: _Block, projected: int, time: int | None) -> Residual | None:
         if abs(skip) < _LEAST_SKIP:  # a part that holds the state itself
             return None
     attention, a = calls[first], factors[first]
-    return _in_order(
-        inside,
-        (attention, a),
-        None if other is None else (calls[other], factors[other]),
-        skip,
-    )
+    return _in_order(inside, (attention, a), None if other is None else (calls[other], factors[other]), skip)
 
 
 _LEAST_SKIP = 1e-3
@@ -305,10 +300,7 @@ _LEAST_SKIP = 1e-3
 
 
 def _in_order(
-    inside: _Block,
-    attention: tuple[ModuleCall, float],
-    other: tuple[ModuleCall, float] | None,
-    skip: float,
+    inside: _Block, attention: tuple[ModuleCall, float], other: tuple[ModuleCall, float] | None, skip: float
 ) -> Residual:
     """Return a sum of two parts with what is known of their order."""
     call, a = attention
@@ -572,10 +564,7 @@ def _terms(inside: _Block, total: Tensor) -> tuple[list[tuple[ModuleCall, float]
 
 
 def _check_streams(
-    inside: _Block,
-    parts: Sequence[tuple[ModuleCall, float]],
-    attention: tuple[ModuleCall, float],
-    skip: float,
+    inside: _Block, parts: Sequence[tuple[ModuleCall, float]], attention: tuple[ModuleCall, float], skip: float
 ) -> tuple[ModuleCall, float] | None:
     """Return what reads the state after the attention; refuse parts that act on later ones otherwise than by the state.
 

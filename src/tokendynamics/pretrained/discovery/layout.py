@@ -221,10 +221,7 @@ class AttentionLayout:
     @property
     def modules_of_products(self) -> dict[str, tuple[str, ...]]:
         """The projections of the QK and of the OV product, within the block; a fused one is of both."""
-        return {
-            "qk": (*_modules(self.query), *_modules(self.key)),
-            "ov": (*_modules(self.value), self.output[0]),
-        }
+        return {"qk": (*_modules(self.query), *_modules(self.key)), "ov": (*_modules(self.value), self.output[0])}
 
     @property
     def modules(self) -> tuple[str, ...]:

@@ -114,10 +114,7 @@ _OWN = {
 SAME_NETWORK = ("roberta", "camembert", "xlm-roberta")
 """Model types that are one network under several names, with the same settings."""
 
-_OF_2019 = (
-    *SAME_NETWORK,
-    *("albert", "bert", "ctrl", "distilbert", "gpt2", "openai-gpt", "t5", "xlm", "xlnet"),
-)
+_OF_2019 = (*SAME_NETWORK, *("albert", "bert", "ctrl", "distilbert", "gpt2", "openai-gpt", "t5", "xlm", "xlnet"))
 """Model types of before version 2.4 of transformers (January 2020), which was the first to store the model type."""
 
 

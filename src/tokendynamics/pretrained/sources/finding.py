@@ -175,11 +175,7 @@ class Untrained:
 
 
 def find(
-    spec: str | PathLike[str],
-    *,
-    allow_pickle: bool,
-    cache: str | Path | None,
-    report: Progress,
+    spec: str | PathLike[str], *, allow_pickle: bool, cache: str | Path | None, report: Progress
 ) -> Stored | Untrained:
     """Return what `spec` means; see `tokendynamics.pretrained.load` for the arguments and the forms.
 

@@ -226,9 +226,7 @@ def landscape_report(survey: LandscapeSurvey, manifest: Mapping[str, Any], files
     runs = survey.basins
     marks = {name: (loss, survey.per_token(loss)) for name, loss in survey.marks.items()}
     ends = Section(
-        "basins-section",
-        "Where does descent end?",
-        figures=(basins_figure(runs), endings_figure(runs, marks)),
+        "basins-section", "Where does descent end?", figures=(basins_figure(runs), endings_figure(runs, marks))
     )
     descent = f"{plural(len(runs.runs), 'start')}, {runs.method}, at most {plural(runs.budget, 'step')}"
     return CircuitsReport(

@@ -127,18 +127,7 @@ def _sets(joint: xr.Dataset) -> Table:
     return _with_known_columns(
         f"Sets of parts and heads, one change added a row: change of κ after layer {joint.attrs['where']}"
         f"{_and_loss(joint, 'of')}, with 95 % confidence intervals over prompts",
-        (
-            "Change added",
-            "α",
-            *_CHANGES,
-            "Gain",
-            "from",
-            "to",
-            "Change of loss",
-            "from",
-            "to",
-            "Recommended",
-        ),
+        ("Change added", "α", *_CHANGES, "Gain", "from", "to", "Change of loss", "from", "to", "Recommended"),
         rows,
     )
 

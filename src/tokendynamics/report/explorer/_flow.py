@@ -23,11 +23,7 @@ def why_not_live(flow: Flow, start: Tensor) -> str:
     """Return why a browser cannot integrate a flow from a start (token, dim), as a sentence; empty where it can."""
     attention, geometry = flow.attention, flow.geometry
     positions = attention.positions
-    sizes = (
-        (start.shape[-2], MOST_TOKENS, "token"),
-        (flow.dim, MOST_DIM, "feature"),
-        (flow.heads, MOST_HEADS, "head"),
-    )
+    sizes = ((start.shape[-2], MOST_TOKENS, "token"), (flow.dim, MOST_DIM, "feature"), (flow.heads, MOST_HEADS, "head"))
     for count, most, noun in sizes:
         if count > most:
             return f"It has {plural(count, noun)}; a browser follows at most {most} live."

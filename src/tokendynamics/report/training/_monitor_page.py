@@ -394,8 +394,6 @@ _CONVENTIONS = (
         "layers near a threshold would change back and forth",
     ),
     Convention(
-        "Step",
-        "is the number of optimiser steps",
-        "with gradient accumulation, one step would count as several",
+        "Step", "is the number of optimiser steps", "with gradient accumulation, one step would count as several"
     ),
 )

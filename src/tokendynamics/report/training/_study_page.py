@@ -141,11 +141,7 @@ def tuning(result: StudyResult) -> Figure:
         return Figure(
             "learning-rates", _TUNING_QUESTION, "Nothing is drawn: no learning rate was finished on all seeds."
         )
-    keys = [
-        *curve_keys([*lines.values()]),
-        Key("one seed", "circle", INK),
-        Key("chosen", "diamond", INK),
-    ]
+    keys = [*curve_keys([*lines.values()]), Key("one seed", "circle", INK), Key("chosen", "diamond", INK)]
     return Figure(
         "learning-rates",
         _TUNING_QUESTION,
@@ -448,14 +444,7 @@ def _sections(result: StudyResult) -> list[Section]:
     lost, tuned = unfinished_table(result), "tuning" in result.dataset
     claims = [Section("claims", "Do the claims hold?", tables=(claims_table(result),))] if result.claims else []
     rates = (
-        [
-            Section(
-                "tuning",
-                "Was every arm tuned well enough?",
-                _of_tuning(result),
-                figures=(tuning(result),),
-            )
-        ]
+        [Section("tuning", "Was every arm tuned well enough?", _of_tuning(result), figures=(tuning(result),))]
         if tuned
         else []
     )

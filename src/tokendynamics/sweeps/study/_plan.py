@@ -151,8 +151,7 @@ class StudyPlan:
         return {
             rate: [
                 PlannedRun(
-                    f"tuning/{arm}/{rate!r}/{seed}",
-                    self.arms[arm].changed(seed=seed, recipe={"learning_rate": rate}),
+                    f"tuning/{arm}/{rate!r}/{seed}", self.arms[arm].changed(seed=seed, recipe={"learning_rate": rate})
                 )
                 for seed in tuning.seeds
             ]

@@ -217,10 +217,7 @@ class StudyResult(Result):
     def _at_ends(self, pair: PairedComparison) -> dict[str, str | None]:
         """Return at which end of its grid the learning rate of each of two arms is."""
         ends = {arm.name: arm.learning_rate_at_end for arm in self.arms}
-        return {
-            "arm_learning_rate_at_end": ends[pair.arm],
-            "reference_learning_rate_at_end": ends[pair.reference],
-        }
+        return {"arm_learning_rate_at_end": ends[pair.arm], "reference_learning_rate_at_end": ends[pair.reference]}
 
     @property
     def record(self) -> dict[str, Any]:

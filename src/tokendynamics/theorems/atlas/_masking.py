@@ -83,11 +83,7 @@ def _consensus_conditions(trajectory: Trajectory) -> tuple[Condition, ...]:
 
 # --- Table 1: what tokens go to under other values -------------------------------------------------------------------
 
-COUNTEREXAMPLE = {
-    "qk": [[0.0, 0.0], [-1.0, 0.0]],
-    "ov": [[1.0, 0.0], [0.0, 0.5]],
-    "angles": (0.0, 2.718059505748268),
-}
+COUNTEREXAMPLE = {"qk": [[0.0, 0.0], [-1.0, 0.0]], "ov": [[1.0, 0.0], [0.0, 0.5]], "angles": (0.0, 2.718059505748268)}
 """Two tokens on the circle at rest, token 1 at ξ and token 2 at the root of exp(−sin θ (1 − cos θ)) = −cos θ / 2: all
 directions are stable, and 16 % of uniform starts end there."""
 

@@ -22,11 +22,7 @@ from tokendynamics.theorems.outcomes import outcomes_of
 from tokendynamics.theorems.result import Condition, Hypothesis, Prediction
 from tokendynamics.words import number
 
-DIVERGING_COUNTEREXAMPLE = {
-    "qk": [[1.0, 2.0], [-2.0, 1.0]],
-    "ov": [[0.6, -0.8], [0.8, 0.6]],
-    "x0": [[1.0, 0.0]],
-}
+DIVERGING_COUNTEREXAMPLE = {"qk": [[1.0, 2.0], [-2.0, 1.0]], "ov": [[0.6, -0.8], [0.8, 0.6]], "x0": [[1.0, 0.0]]}
 """A = qk · ov^{−1} has the symmetric part −I and qk_sym = I, but ov has the eigenvalues 0.6 ± 0.8i: one token, or any
 number of equal ones, moves by x' = ov x, and |x| = e^{0.6 t}."""
 
