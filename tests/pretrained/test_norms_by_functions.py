@@ -194,3 +194,9 @@ class OtherGain(Attention):
 def test_a_gain_that_is_no_parameter_is_refused() -> None:
     with pytest.raises(AttentionFactorsError, match="no module gives every column of the queries"):
         td.audit(loaded(lambda: OtherGain("rms", "", modules=False)))
+
+
+@pytest.mark.parametrize("modules", [True, False])
+def test_features_without_their_mean_do_not_show_how_they_are_turned(modules: bool) -> None:
+    with pytest.raises(AttentionFactorsError, match="these lie in fewer dimensions than they have features"):
+        td.audit(loaded(lambda: Attention("layer", "turned", modules)))

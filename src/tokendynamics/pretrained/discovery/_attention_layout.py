@@ -198,6 +198,10 @@ def _of_one_norm(tensor: Tensor) -> bool:
     return bool(((norms - norms[:1, :, :1]).abs() <= TRUSTED * norms.abs().max()).all())
 
 
+_FEWER = 1e-5
+"""Singular value of queries, relative to the largest, below which they do not show how a direction is turned."""
+
+
 def _rotation(
     projected: Tensor, query: Tensor, tables: Iterable[tuple[str, Tensor]], norms: Sequence[str]
 ) -> tuple[Rotation | None, Tensor | None]:
@@ -217,7 +221,13 @@ def _rotation(
     try:
         return rotation_of(fitted_matrices(plain, query), tables)
     except LayoutNotFoundError as problem:
-        if isinstance(problem, TooFewInputsError) or not norms:
+        if isinstance(problem, TooFewInputsError):
+            raise
+        values = torch.linalg.svdvals(plain[:, 0].flatten(0, 1).double())
+        if float(values[-1]) < _FEWER * float(values[0]):  # a norm that takes the mean off leaves one dimension less
+            words = "how positions turn its queries is not found: these lie in fewer dimensions than they have features"
+            raise LayoutNotFoundError(words) from problem
+        if not norms:
             raise
         names = " and ".join(dict.fromkeys(norms))
         words = f"what positions turn is normalized after it, by {names}, unlike within turned pairs of features"
