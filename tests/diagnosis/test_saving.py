@@ -260,3 +260,19 @@ def test_an_unknown_format_is_refused_before_anything_is_written(measured: Diagn
     with pytest.raises(ArgumentValueError, match="format: expected 'zarr' or 'netcdf', got 'csv'"):
         measured.save(tmp_path / "new", format="csv")  # type: ignore[arg-type]
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("axis", "labels"), [("bound", [0, 1]), ("bound", ["high", "low"]), ("share", ["a", "b", "c"])]
+)
+def test_other_labels_of_intervals_and_shares_are_refused(
+    axis: str, labels: list[Any], few: Diagnosis, tmp_path: Path
+) -> None:
+    few.save(tmp_path / "saved")
+    (tmp_path / "saved" / "manifest.json").unlink()
+    path = tmp_path / "saved" / "trace.zarr"
+    table = xr.open_zarr(path).load()
+    shutil.rmtree(path)
+    table.assign_coords({axis: labels}).drop_encoding().to_zarr(path, zarr_format=2)
+    with pytest.raises(ArgumentValueError, match=f"{axis}: expected"):
+        Diagnosis.open(tmp_path / "saved")

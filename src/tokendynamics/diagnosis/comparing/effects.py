@@ -17,7 +17,8 @@ from tokendynamics.diagnosis.gating.sensitivities import sensitivities
 from tokendynamics.diagnosis.gating.trials import NO_HEAD, read_losses, why_without_loss
 from tokendynamics.diagnosis.network import part_of_layer, sizes_differ
 from tokendynamics.diagnosis.tracing._together import nearest_layers
-from tokendynamics.diagnosis.tracing.prompt_shares import BOUNDS, CONFIDENCE, mean_with_interval
+from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE, mean_with_interval
+from tokendynamics.diagnosis.tracing.variables import BOUNDS
 from tokendynamics.numerics import ArgumentValueError, CheckpointError
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.edits.gates import HeadGates

@@ -15,10 +15,10 @@ from torch import Tensor
 from tokendynamics.diagnosis.gating.trials import losses_of_prompts
 from tokendynamics.diagnosis.tracing._together import Together, nearest_layers, run_together
 from tokendynamics.diagnosis.tracing.layer_states import layer_states
-from tokendynamics.diagnosis.tracing.prompt_shares import BOUNDS, CONFIDENCE, Estimates, mean_with_interval
+from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE, Estimates, mean_with_interval
 from tokendynamics.diagnosis.tracing.prompt_trace import SINK_RATIO
 from tokendynamics.diagnosis.tracing.prompts import named_prompts
-from tokendynamics.diagnosis.tracing.variables import COMPONENTS, SITES
+from tokendynamics.diagnosis.tracing.variables import BOUNDS, COMPONENTS, SITES
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import as_integer, as_tensor
 from tokendynamics.numerics.errors import expected, shown

@@ -11,14 +11,7 @@ import xarray as xr
 from torch import Tensor
 
 from tokendynamics.diagnosis.network import notes_of
-from tokendynamics.diagnosis.tracing.prompt_shares import (
-    BOUNDS,
-    CONFIDENCE,
-    SHARES,
-    Estimates,
-    place_variables,
-    share_variables,
-)
+from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE, Estimates, place_variables, share_variables
 from tokendynamics.diagnosis.tracing.prompt_trace import (
     PERSISTENT_SHARE,
     SINK_RATIO,
@@ -34,7 +27,7 @@ from tokendynamics.diagnosis.tracing.prompts import (
     token_conditions,
     with_options,
 )
-from tokendynamics.diagnosis.tracing.variables import COMPONENTS, SINK_HANDLING, SITES, described
+from tokendynamics.diagnosis.tracing.variables import BOUNDS, COMPONENTS, SHARES, SINK_HANDLING, SITES, described
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits

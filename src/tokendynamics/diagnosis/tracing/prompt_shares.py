@@ -31,9 +31,6 @@ from tokendynamics.observables.share_decomposition import (
 CONFIDENCE = 0.9
 """Of every interval over prompts."""
 
-SHARES = ("common", "prompt", "own")
-
-BOUNDS = ("low", "high")
 
 SAME_EMBEDDING = 0.95
 """κ of the embedding from which κ′ is undefined: the tokens of a prompt already agree before the first layer, as with

@@ -10,7 +10,11 @@ from tokendynamics.results.tables import Dims
 SITES = ("attention", "feed_forward", "final_norm")
 COMPONENTS = SITES
 SINK_HANDLING = ("kept", "removed")
-LABELS = {"site": SITES, "sinks": SINK_HANDLING, "component": COMPONENTS, "part": PARTS}
+SHARES = ("common", "prompt", "own")
+BOUNDS = ("low", "high")
+LABELS = {
+    "site": SITES, "sinks": SINK_HANDLING, "component": COMPONENTS, "part": PARTS, "bound": BOUNDS, "share": SHARES,
+}  # fmt: skip
 """What stands along these axes."""
 
 AXES: Dims = {

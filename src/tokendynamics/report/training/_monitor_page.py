@@ -11,7 +11,8 @@ import xarray as xr
 
 from tokendynamics.diagnosis.network import PART_NAMES
 from tokendynamics.diagnosis.tracing.layer_states import ANISOTROPIC, CONSENSUS, SPREAD
-from tokendynamics.diagnosis.tracing.prompt_shares import BOUNDS, CONFIDENCE
+from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE
+from tokendynamics.diagnosis.tracing.variables import BOUNDS
 from tokendynamics.diagnosis.tracing.words import ATTENTION_SINK
 from tokendynamics.figures.axes import Column
 from tokendynamics.figures.curves import Curve, Rule, evenly, styled, thinned

@@ -13,7 +13,7 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 
 from tokendynamics.diagnosis.tracing.measure import attention_bytes, conventions_of_trace, state_bytes
-from tokendynamics.diagnosis.tracing.prompt_shares import SHARES, share_variables
+from tokendynamics.diagnosis.tracing.prompt_shares import share_variables
 from tokendynamics.diagnosis.tracing.prompt_trace import (
     SINK_RATIO,
     PromptTrace,
@@ -24,7 +24,7 @@ from tokendynamics.diagnosis.tracing.prompt_trace import (
     update_ratios,
 )
 from tokendynamics.diagnosis.tracing.prompts import in_words
-from tokendynamics.diagnosis.tracing.variables import SITES
+from tokendynamics.diagnosis.tracing.variables import SHARES, SITES
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits

@@ -14,8 +14,8 @@ import torch
 import xarray as xr
 
 from tokendynamics.diagnosis.tracing.layer_states import SEVERITY, State
-from tokendynamics.diagnosis.tracing.prompt_shares import BOUNDS, CONFIDENCE
-from tokendynamics.diagnosis.tracing.variables import COMPONENTS, DESCRIPTIONS, LABELS
+from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE
+from tokendynamics.diagnosis.tracing.variables import BOUNDS, COMPONENTS, DESCRIPTIONS, LABELS
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.signatures import typed_arguments
