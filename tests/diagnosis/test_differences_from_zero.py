@@ -107,3 +107,11 @@ def test_an_angle_of_rounding_is_zero() -> None:
     base = network()
     scaled = changed(base, lambda network: [block.mlp.c_proj.weight.mul_(1.01) for block in network.h])
     assert "with 0° between" in words(compared(base, scaled), "feed-forward matrices")
+
+
+def test_a_head_that_is_zero_in_one_network_is_named_both_ways() -> None:
+    base = network()
+    pruned = changed(base, lambda network: network.h[1].attn.c_proj.weight[:8].zero_())
+    for result in (compared(base, pruned), compared(pruned, base)):
+        assert "the first difference is in head 0 of the attention of layer 2" in words(result, "first difference")
+    assert "OV by ∞× its norm of 0, theirs by 0 in the median" in words(result, "first difference")

@@ -450,7 +450,7 @@ def with_heads(parting: Parting | None, weights: xr.Dataset) -> Parting | None:
     if parting is None or parting.first is None or parting.first.part != "attention" or parting.first.norms:
         return parting
     heads = heads_standing_out(weights, parting.first.layer)
-    count = int(np.isfinite(weights.head_ov_difference.sel(layer=parting.first.layer)).sum())
+    count = int(weights.head_ov_difference.sel(layer=parting.first.layer).notnull().sum())  # infinite beside zero
     return replace(parting, first=replace(parting.first, heads=heads if len(heads) <= count // 2 else ()))
 
 
