@@ -144,6 +144,24 @@ def test_a_disk_that_fills_up_is_said_and_what_is_done_is_resumed(
     assert files(store) == files(whole)
 
 
+def test_of_two_sweeps_that_begin_at_the_same_time_the_later_is_refused(
+    small: Plan, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, create = tmp_path / "sweep.zarr", Store.create
+
+    def overtaken(self: Store) -> None:
+        monkeypatch.setattr(Store, "create", create)
+        sweep(small, store, client)
+        create(self)
+
+    monkeypatch.setattr(Store, "create", overtaken)
+    with pytest.raises(
+        ArgumentValueError, match=r"got .*sweep\.zarr, which another run began at the same time; continue"
+    ):
+        sweep(small, store, client)
+    assert bool(open_store(store).complete.all())
+
+
 def test_a_store_in_the_way_needs_resume(small: Plan, whole: Path, client: Client) -> None:
     with pytest.raises(ArgumentValueError, match="continue it with --resume"):
         sweep(small, whole, client)

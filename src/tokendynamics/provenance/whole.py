@@ -174,8 +174,12 @@ def storage_errors(place: Path) -> Iterator[None]:
         if number in _FULL or any(os.strerror(code) in str(error) for code in _FULL):
             wanted, came = "room for the results", os.strerror(number or errno.ENOSPC).lower()
             advice = "free space or choose another disk; the earlier files are unchanged"
-        elif isinstance(error, OSError) and error.strerror and _is_around(place, error.filename):
-            wanted, came, advice = "a place that can be written to", error.strerror.lower(), "choose another folder"
+        elif number not in (None, errno.ENOTEMPTY) and _is_around(place, getattr(error, "filename", None)):
+            wanted, came, advice = (
+                "a place that can be written to",
+                os.strerror(number).lower(),
+                "choose another folder",
+            )
         else:
             raise
         raise StorageError(expected(str(place), wanted, came, advice)) from error

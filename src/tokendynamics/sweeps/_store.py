@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -50,8 +51,7 @@ def filling(
     recover(place)
     there = place.exists() and (not place.is_dir() or any(place.iterdir()))
     if there and not resume:
-        advice = "continue it with --resume (resume=True), or choose another one"
-        raise ArgumentValueError(expected("store", "a name where nothing is", str(place), advice))
+        raise _in_the_way(str(place))
     (check_same if there else check_new)()
     try:
         with storage_errors(place), reporting(progress) as report:
@@ -59,6 +59,15 @@ def filling(
             yield there, report
     except StorageError as error:
         raise StorageError(f"{error}; finished {kept} are kept: continue with --resume") from error
+    except OSError as error:
+        if error.errno == errno.ENOTEMPTY and not there:
+            raise _in_the_way(f"{place}, which another run began at the same time") from error
+        raise
+
+
+def _in_the_way(came: str) -> ArgumentValueError:
+    advice = "continue it with --resume (resume=True), or choose another one"
+    return ArgumentValueError(expected("store", "a name where nothing is", came, advice))
 
 
 @contextmanager
