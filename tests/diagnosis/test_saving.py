@@ -262,8 +262,8 @@ def test_an_unknown_format_is_refused_before_anything_is_written(measured: Diagn
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize(
 @pytest.mark.few(1)
+@pytest.mark.parametrize(
     ("axis", "labels"), [("bound", [0, 1]), ("bound", ["high", "low"]), ("share", ["a", "b", "c"])]
 )
 def test_other_labels_of_intervals_and_shares_are_refused(
