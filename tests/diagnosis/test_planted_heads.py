@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -136,6 +137,12 @@ def test_the_head_of_a_consensus_that_is_undone_is_named_by_its_effect_there(fam
     why = dict(diagnosis.verdict.lines)["Why"]
     assert "layer 2 head 1 (+" in why
     assert "to similarity after layer" not in why
+    # Parts are judged after another layer than heads: their numbers are those of `levers` alone.
+    alone = td.levers(loaded(undone(family, 2, 1, 4)), as_read(prompts, family))
+    assert isinstance(diagnosis.levers, td.Levers)
+    assert diagnosis.levers.where == alone.where != effects.attrs["where"]
+    assert diagnosis.levers.kappa == alone.kappa
+    np.testing.assert_array_equal(diagnosis.levers.table.kappa_change, alone.table.kappa_change)
 
 
 def test_heads_read_after_another_layer_than_the_worst_one_say_so() -> None:
