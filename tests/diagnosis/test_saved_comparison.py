@@ -144,3 +144,20 @@ def test_a_damaged_folder_is_refused_in_one_line(saved: Path, tmp_path: Path, da
 def test_a_diagnosis_says_what_reads_a_comparison(saved: Path) -> None:
     with pytest.raises(ArgumentValueError, match=r"without diagnosis\.json; td\.Comparison\.open reads comparison"):
         td.Diagnosis.open(saved)
+
+
+def test_a_table_of_other_models_is_refused(saved: Path, tmp_path: Path) -> None:
+    """Also where nothing of it but a later page would ask for the name."""
+    folder = tmp_path / "comparison"
+    shutil.copytree(saved, folder)
+    (folder / "manifest.json").unlink()  # as who edits the data is told to
+    tables = {path: xr.open_zarr(path).load() for path in sorted(folder.glob("*.zarr"))}
+    named = {path.stem: (path, table) for path, table in tables.items() if "model" in table.dims}
+    assert {"table", "heads"} <= named.keys()
+    for name, (path, table) in named.items():
+        shutil.rmtree(path)
+        table.assign_coords(model=["x", "b", "c"]).drop_encoding().to_zarr(path, zarr_format=2)
+        with pytest.raises(ArgumentValueError, match=f"{name} model: expected"):
+            Comparison.open(folder)
+        shutil.rmtree(path)
+        table.drop_encoding().to_zarr(path, zarr_format=2)

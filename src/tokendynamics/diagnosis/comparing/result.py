@@ -304,9 +304,11 @@ def _tables(folder: Path, listed: Any, models: tuple[str, ...]) -> dict[str, Any
         raise ArgumentValueError(expected("tables", wanted, shown(listed)))
     tables: dict[str, Any] = dict.fromkeys(TABLES)
     tables |= {name: open_table(folder, name, _TABLE_DIMS[name], _WANTED, LABELS) for name in listed}
-    for name, axis, wanted in (("table", "model", models), ("difference", "other", models[1:])):
-        if tuple(tables[name][axis].values) != wanted:
-            raise ArgumentValueError(expected(f"{name} {axis}", shown(wanted), shown(tuple(tables[name][axis].values))))
+    for name in listed:
+        for axis, wanted in (("model", models), ("other", models[1:])):
+            came = tuple(tables[name][axis].values) if axis in tables[name].dims else wanted
+            if came != wanted:
+                raise ArgumentValueError(expected(f"{name} {axis}", shown(wanted), shown(came)))
     traces = [
         open_table(folder, f"trace-{number}", _TRACE_DIMS, _WANTED, LABELS) for number in range(1, len(models) + 1)
     ]
