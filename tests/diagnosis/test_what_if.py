@@ -109,6 +109,23 @@ def test_gates_weight_a_variant_and_not_the_network() -> None:
     torch.testing.assert_close(torch.stack(one.states)[:, 0], expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("family", ["gpt2", "gemma2", "cohere"])
+def test_passes_with_logits_have_the_states_of_passes_without(family: str) -> None:
+    network = _with_head(family)
+    ckpt, prompts = td.load(network), list(_texts().values())
+    for packed in (True, False):
+        passes = zip(*(ckpt.states_in_packs(prompts, packed=packed, logits=kept) for kept in (False, True)), strict=True)
+        for plain, passed in passes:
+            assert plain.logits is None
+            assert passed.logits is not None
+            assert torch.equal(plain.feed_forward, passed.feed_forward)
+            assert torch.equal(plain.attention[1:], passed.attention[1:])
+            for number, place in enumerate(passed.places):
+                with torch.no_grad():
+                    alone = network(input_ids=prompts[place][None]).logits[0]
+                torch.testing.assert_close(passed.logits[number, : len(alone)], alone, atol=3e-5, rtol=3e-5)
+
+
 def test_without_a_head_there_is_no_loss_and_the_result_says_why() -> None:
     changed = td.what_if(td.load(network_of("gpt2")[0]), _texts(), "no-norm")
     assert np.isnan(changed.loss.values).all()

@@ -321,7 +321,7 @@ class Checkpoint:
         return states.of(0)
 
     def states_in_packs(
-        self, several: Sequence[Tensor | Mapping[str, Any]], *, packed: bool = True
+        self, several: Sequence[Tensor | Mapping[str, Any]], *, packed: bool = True, logits: bool = False
     ) -> Iterator[PackStates]:
         """Yield the states of several prompts, pass by pass.
 
@@ -332,19 +332,21 @@ class Checkpoint:
         Args:
             several: Each as `states` takes it.
             packed: Whether they may share one.
+            logits: Whether the language head runs as well: those of a causal network in memory that has one are kept.
 
         Raises:
             ArgumentTypeError, ArgumentValueError, CheckpointError: See `states`.
         """
-        packs = self.packs(several, packed=packed)
+        logits, packs = as_flag(logits, "logits"), self.packs(several, packed=packed)
         if self.streamed:
             yield from self._streamed_states(packs)
             return
         network = self.model
-        with evaluating(network):
+        whole, vocabulary = (self.whole, self.architecture.vocabulary) if logits and self.causal else (network, None)
+        with evaluating(whole):
             for pack in packs:
                 with refusing(self._not_run), self.as_varied():
-                    states = collect_states(network, self.layout, pack)
+                    states = collect_states(network, self.layout, pack, whole, vocabulary)
                 yield states
 
     def packs(self, several: Sequence[Tensor | Mapping[str, Any]], *, packed: bool = True) -> list[Pack]:

@@ -20,7 +20,7 @@ _POSITIVE = ("rope_theta", "factor", "rms_norm_eps", "layer_norm_eps", "layer_no
 
 
 def check_states(ckpt: Checkpoint | Gates, states: PackStates) -> None:
-    """Refuse states that hold a NaN or an infinity, naming the first layer that gave one.
+    """Refuse states or logits that hold a NaN or an infinity, naming the first layer that gave one.
 
     A site that was not read is NaN throughout and is no error: the states around it decide.
 
@@ -29,7 +29,7 @@ def check_states(ckpt: Checkpoint | Gates, states: PackStates) -> None:
         states: From its `states_in_packs`.
 
     Raises:
-        CheckpointError: A state is not finite; the message names layer, part and number format.
+        CheckpointError: A state or a logit is not finite; the message names layer, part and number format.
     """
     for layer, (attention, after) in enumerate(zip(states.attention, states.feed_forward, strict=True)):
         where = f"layer {layer}" if layer else "the embedding"
@@ -38,6 +38,8 @@ def check_states(ckpt: Checkpoint | Gates, states: PackStates) -> None:
         check_finite_state(ckpt, after, where, "states after its last part" if layer else "states")
     if states.final_norm is not None:
         check_finite_state(ckpt, states.final_norm, "the final norm", "states")
+    if states.logits is not None:
+        check_logits(ckpt, states.logits, "the language head")
 
 
 def check_gated_pass(gated: Gates, passed: GatedPass) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tokendynamics.diagnosis.comparing._first_difference import ROUNDINGS
 from tokendynamics.diagnosis.gating.sensitivities import sensitivities
-from tokendynamics.diagnosis.gating.trials import NO_HEAD, read_losses, why_without_loss
+from tokendynamics.diagnosis.gating.trials import NO_HEAD, NOT_CAUSAL, STREAMED, read_losses
 from tokendynamics.diagnosis.network import part_of_layer, sizes_differ
 from tokendynamics.diagnosis.tracing._together import nearest_layers
 from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE, mean_with_interval
@@ -87,7 +87,7 @@ def halved_parts(
     counted = torch.ones(len(given[0]), dtype=torch.bool) if different is None else torch.from_numpy(different)
     by_model, unknown = [], []
     for ckpt, texts in zip(ckpts, given, strict=True):
-        why = why_without_loss(ckpt)
+        why = _why_without_loss(ckpt)
         losses = None if why else _losses(ckpt, texts, report)
         unknown.append(why or ("" if losses is not None else NO_HEAD))
         shapes = ((), (ckpt.architecture.layers, len(PARTS)))
@@ -110,6 +110,16 @@ def halved_parts(
     coords = {"layer": np.arange(1, depth + 1), "part": list(PARTS), "bound": list(BOUNDS)}
     unpaired = tuple(_why_unpaired(by_model[0], other, tokens_shared) for other in by_model[1:])
     return HalvedParts(xr.Dataset(variables, coords=coords), tuple(unknown), unpaired)
+
+
+def _why_without_loss(ckpt: Checkpoint) -> str:
+    """Return why parts of a network are not halved; empty if they are."""
+    if ckpt.streamed:
+        return STREAMED
+    for place, layer in enumerate(ckpt.layout.layers, start=1):
+        if layer.residual is None:
+            return f"the parts of layer {place} were not identified ({layer.problem})"
+    return "" if ckpt.causal else NOT_CAUSAL
 
 
 def _losses(ckpt: Checkpoint, given: Sequence[Prepared], report: Progress) -> _Losses | None:

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 import xarray as xr
-from jaxtyping import Bool
+from jaxtyping import Bool, Float64
 from torch import Tensor
 
-from tokendynamics.diagnosis.gating.trials import losses_of_prompts
+from tokendynamics.diagnosis.gating.sensitivities import next_token_losses
+from tokendynamics.diagnosis.gating.trials import NO_HEAD, NOT_CAUSAL, STREAMED
 from tokendynamics.diagnosis.tracing._together import Together, nearest_layers, run_together
 from tokendynamics.diagnosis.tracing.layer_states import layer_states
 from tokendynamics.diagnosis.tracing.prompt_shares import CONFIDENCE, Estimates, mean_with_interval
@@ -25,8 +26,10 @@ from tokendynamics.numerics.errors import expected, shown
 from tokendynamics.numerics.intervals import jackknife_interval
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.pretrained import Checkpoint
+from tokendynamics.pretrained.edits.states import PackStates
 from tokendynamics.pretrained.edits.variant import Variant, VariantLike, basis_of
 from tokendynamics.pretrained.loading import Model, as_checkpoint
+from tokendynamics.pretrained.packs import Pack
 from tokendynamics.provenance.progress import Progress, reporting
 from tokendynamics.words import percent
 
@@ -190,11 +193,25 @@ def what_if(
     prompts = named_prompts(texts, ckpt)
     ckpts = [ckpt, ckpt.under(variant.after(ckpt.variant))]
     with reporting(progress) as report:
-        together = run_together(ckpts, [prompts] * len(ckpts), sinks, sink_ratio, truncate, report)
-    losses = [losses_of_prompts(network, given) for network, given in zip(ckpts, together.given, strict=True)]
-    attrs = {"model": ckpt.name, "changes": variant.words, "no_loss": losses[0][1], "intervals": _INTERVALS}
+        together = run_together(ckpts, [prompts] * len(ckpts), sinks, sink_ratio, truncate, report, _losses_of)
+    attrs = {"model": ckpt.name, "changes": variant.words, "intervals": _INTERVALS}
+    attrs["no_loss"] = _why_without_loss(ckpt) if together.losses[0] is None else ""
     attrs["sinks"] = together.traces[0].attrs["sinks"]
-    return _as_dataset(together, [loss for loss, _ in losses]).assign_attrs(attrs)
+    unknown = torch.full((len(prompts),), torch.nan, dtype=torch.float64)
+    losses = [unknown if values is None else values for values in together.losses]
+    return _as_dataset(together, losses).assign_attrs(attrs)
+
+
+def _losses_of(states: PackStates, pack: Pack) -> Float64[Tensor, " prompt"] | None:
+    if states.logits is None:
+        return None
+    return next_token_losses(states.logits, pack.arguments["input_ids"], states.lengths)
+
+
+def _why_without_loss(ckpt: Checkpoint) -> str:
+    if ckpt.streamed:
+        return STREAMED
+    return NO_HEAD if ckpt.causal else NOT_CAUSAL
 
 
 def _bases(project_out: object, ckpt: Checkpoint) -> dict[int, tuple[tuple[float, ...], ...]]:

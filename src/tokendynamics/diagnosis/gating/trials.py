@@ -21,7 +21,6 @@ from tokendynamics.observables import relative_kappa
 from tokendynamics.pretrained import Checkpoint
 from tokendynamics.pretrained.edits.gates import GatedNetwork, GatedPass, Gates
 from tokendynamics.pretrained.edits.variant import Variant, VariantLike
-from tokendynamics.pretrained.forward_arguments import Prepared
 from tokendynamics.pretrained.not_finite import check_gated_pass
 from tokendynamics.pretrained.packs import Pack
 from tokendynamics.words import estimate, places_for, signed
@@ -30,6 +29,8 @@ Loss: TypeAlias = Callable[[nn.Module], Any]
 """A function of a network, with its language head where there is one, that returns one number; lower is better."""
 
 NO_HEAD = "no head that predicts the next token was found"
+STREAMED = "its blocks are streamed from disk"
+NOT_CAUSAL = "it is not known to predict the next token from earlier ones alone"
 """Why a network that runs has no loss."""
 
 CONFIDENCE = 0.95
@@ -352,29 +353,6 @@ def jackknife_t(statistic: Callable[[Int[Tensor, " some"]], float], count: int) 
 def paired_t(differences: Float64[Tensor, " prompt"]) -> EffectEstimate:
     """Return the mean of paired differences with Student's interval."""
     return jackknife_t(lambda prompts: float(differences[prompts].mean()), len(differences))
-
-
-def why_without_loss(ckpt: Checkpoint) -> str:
-    """Return why a network is not run for its loss; empty if it is."""
-    if ckpt.streamed:
-        return "its blocks are streamed from disk"
-    for place, layer in enumerate(ckpt.layout.layers, start=1):
-        if layer.residual is None:
-            return f"the parts of layer {place} were not identified ({layer.problem})"
-    return "" if ckpt.causal else "it is not known to predict the next token from earlier ones alone"
-
-
-def losses_of_prompts(ckpt: Checkpoint, given: Sequence[Prepared]) -> tuple[Float64[Tensor, " prompt"], str]:
-    """Return the mean loss of the next token in each prompt, in nats; NaN and the reason without one."""
-    why = why_without_loss(ckpt)
-    if not why:
-        with ckpt.gated() as gated, torch.no_grad():
-            ones = torch.ones(gated.exists.shape, dtype=torch.float64)
-            losses = read_losses(gated, ckpt.packs([prompt.inputs for prompt in given]), ones)
-        if losses is not None:
-            return losses, ""
-    nothing = torch.full((len(given),), torch.nan, dtype=torch.float64)
-    return nothing, why or NO_HEAD
 
 
 def read_losses(gated: GatedNetwork, packs: Sequence[Pack], gates: Tensor) -> Float64[Tensor, " prompt"] | None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 import xarray as xr
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from tokendynamics.diagnosis.network import sizes_differ
@@ -55,6 +55,7 @@ class Together:
         tokens_shared: Whether every prompt is the same tokens in all.
         counts_shared: Whether all that read the same tokens have as many states for them.
         given: The prompts as each network reads them.
+        losses: Of each: the loss of every prompt; None where it gave no logits, and where no losses were asked for.
     """
 
     traces: list[xr.Dataset] = field(default_factory=list)
@@ -64,6 +65,11 @@ class Together:
     tokens_shared: bool = True
     counts_shared: bool = True
     given: list[list[Prepared]] = field(default_factory=list)
+    losses: list[Float64[Tensor, " prompt"] | None] = field(default_factory=list)
+
+
+LossesOf: TypeAlias = Callable[[PackStates, Pack], Float64[Tensor, " prompt"] | None]
+"""The losses of the prompts of a pass from its logits; None where it gave no logits."""
 
 
 def run_together(
@@ -73,6 +79,7 @@ def run_together(
     ratio: float,
     truncate: bool,
     report: Progress,
+    losses_of: LossesOf | None = None,
 ) -> Together:
     """Run the prompts through all networks, each pass through one after the other.
 
@@ -85,6 +92,7 @@ def run_together(
         ratio: Likewise.
         truncate: Likewise.
         report: Called after each prompt.
+        losses_of: Called with every pass, whose logits are then known; None for no losses.
 
     Raises:
         ArgumentTypeError, ArgumentValueError: See `tokendynamics.trace`.
@@ -96,11 +104,14 @@ def run_together(
     widths = [sizes_differ(ckpts[0], other, "widths") for other in ckpts[1:]]
     together.unpaired = widths if together.tokens_shared else [_why_apart(given[0], rest) for rest in given[1:]]
     rows: list[dict[int, PromptTrace]] = [{} for _ in ckpts]
+    losses: list[dict[int, Tensor]] = [{} for _ in ckpts]
     gaps: list[dict[int, np.ndarray]] = [{} for _ in ckpts[1:]]
     report(0, len(prompts), _WORK)
-    for group, pack in _passes(ckpts, given, together.tokens_shared):
+    for group, pack in _passes(ckpts, given, together.tokens_shared, logits=losses_of is not None):
         for model, states in group.items():
             check_states(ckpts[model], states)
+            if losses_of is not None and (values := losses_of(states, pack)) is not None:
+                losses[model] |= dict(zip(states.places, values, strict=True))
         _part_unequal(together, group)
         removed = _left_out_together(list(group.values()), sinks, ratio)
         for number, (model, states) in enumerate(group.items()):
@@ -122,6 +133,9 @@ def run_together(
         attrs |= token_conditions(ckpt.tokenizer, inputs)
         together.traces.append(trace_dataset([traces[place] for place in range(len(traces))], named, attrs, estimates))
         together.estimates.append(estimates)
+    together.losses = [
+        torch.stack([values[place] for place in range(len(prompts))]) if values else None for values in losses
+    ]
     together.gaps = [
         None if why or not gap else _as_gaps(gap, [*prompts]) for gap, why in zip(gaps, together.unpaired, strict=True)
     ]
@@ -193,13 +207,14 @@ def _same_inputs(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _passes(
-    ckpts: Sequence[Checkpoint], given: Sequence[Sequence[Prepared]], together: bool
+    ckpts: Sequence[Checkpoint], given: Sequence[Sequence[Prepared]], together: bool, logits: bool
 ) -> Iterator[tuple[dict[int, PackStates], Pack]]:
     """Yield the states of each pass by the number of the network, and its inputs; of one where tokens differ."""
     inputs = [[prompt.inputs for prompt in network_prompts] for network_prompts in given]
     if not together:
         for number, ckpt in enumerate(ckpts):
-            for states, pack in zip(ckpt.states_in_packs(inputs[number]), ckpt.packs(inputs[number]), strict=True):
+            several = ckpt.states_in_packs(inputs[number], logits=logits)
+            for states, pack in zip(several, ckpt.packs(inputs[number]), strict=True):
                 yield {number: states}, pack
         return
     # Company changes states by rounding: prompts share passes in all networks alike, or in none.
@@ -214,7 +229,7 @@ def _passes(
             if not ckpt.streamed:
                 stack.enter_context(evaluating(ckpt.model))
         several = [
-            ckpt.states_in_packs(network_inputs, packed=packed)
+            ckpt.states_in_packs(network_inputs, packed=packed, logits=logits)
             for ckpt, network_inputs in zip(ckpts, inputs, strict=True)
         ]
         for *group, pack in zip(*several, ckpts[0].packs(inputs[0], packed=packed), strict=True):

@@ -19,6 +19,7 @@ from tokendynamics.pretrained.discovery.attention_call import AttentionCall
 from tokendynamics.pretrained.discovery.interface import showing
 from tokendynamics.pretrained.discovery.layout import Layout, Residual
 from tokendynamics.pretrained.edits._pass import OwnTokens, arguments_for, blocks_beside, check_by_token, check_ran
+from tokendynamics.pretrained.edits.language_head import logits_of
 from tokendynamics.pretrained.forward_arguments import other_rows
 from tokendynamics.pretrained.length_dependence import as_before
 from tokendynamics.pretrained.network import ids_checked, without_cache
@@ -160,6 +161,7 @@ class PackStates:
         final_norm: Likewise.
         received: What attention each token receives, and what it would if each attended alike to all that it sees; see
             `ReceivedAttention`; NaN in layers without attention. None where not every layer's attention shows.
+        logits: Of the language head, which ran as well; None where it did not, or gave none.
     """
 
     places: tuple[int, ...]
@@ -168,6 +170,7 @@ class PackStates:
     feed_forward: Float[Tensor, "depth prompt token dim"]
     final_norm: Float[Tensor, "prompt token dim"] | None
     received: Float[Tensor, "kind layer prompt token"] | None
+    logits: Float[Tensor, "prompt token vocabulary"] | None = None
 
     def of(self, number: int) -> SiteStates:
         """Return the states of one of them, by its number in the pass."""
@@ -176,7 +179,9 @@ class PackStates:
         return SiteStates(self.attention[:, number, :length], self.feed_forward[:, number, :length], final)
 
 
-def collect_states(network: nn.Module, layout: Layout, pack: Pack) -> PackStates:
+def collect_states(
+    network: nn.Module, layout: Layout, pack: Pack, whole: nn.Module | None = None, vocabulary: int | None = None
+) -> PackStates:
     """Run the network once and keep the state of every token at each site.
 
     The tensors that the blocks hand on are kept as they are and joined after the pass: copying them meanwhile would
@@ -186,9 +191,12 @@ def collect_states(network: nn.Module, layout: Layout, pack: Pack) -> PackStates
         network: Ready to run.
         layout: Where its states are.
         pack: What goes through it.
+        whole: The network with its language head on, which runs instead; None without.
+        vocabulary: Token ids of that head; None to keep no logits.
     """
-    with StateWatch(network, layout) as watch, silenced(), without_cache(network), showing(network):
-        return watch.run(network, pack)
+    running = network if whole is None else whole
+    with StateWatch(network, layout) as watch, silenced(), without_cache(running), showing(running):
+        return watch.run(running, pack, vocabulary)
 
 
 def run(network: nn.Module, inputs: Mapping[str, Any]) -> None:
@@ -197,9 +205,9 @@ def run(network: nn.Module, inputs: Mapping[str, Any]) -> None:
         _run(network, inputs)
 
 
-def _run(network: nn.Module, inputs: Mapping[str, Any]) -> None:
+def _run(network: nn.Module, inputs: Mapping[str, Any]) -> Any:
     with torch.no_grad(), as_before(network), ids_checked(network, inputs):
-        network(**arguments_for(network, inputs))
+        return network(**arguments_for(network, inputs))
 
 
 def _joined(states: list[Tensor]) -> Tensor:
@@ -243,8 +251,14 @@ class StateWatch(Hooks):
         """Keep the states of what the present thread runs."""
         self._thread = get_ident()
 
-    def run(self, network: nn.Module, pack: Pack) -> PackStates:
-        """Run the network once in the present thread, and return the states that this pass goes through."""
+    def run(self, network: nn.Module, pack: Pack, vocabulary: int | None = None) -> PackStates:
+        """Run the network once in the present thread, and return the states that this pass goes through.
+
+        Args:
+            network: The one that is watched, or the one around it with a language head.
+            pack: What goes through it.
+            vocabulary: Token ids of that head, whose logits are kept; None to keep none.
+        """
         self.watch_here()
         attention_seen = ReceivedAttention(pack.lengths)
 
@@ -253,7 +267,7 @@ class StateWatch(Hooks):
                 attention_seen(call.of_inputs(len(pack.places)))
 
         with noticing(seen), OwnTokens(self._network, self._layout) as tokens:
-            _run(network, pack.arguments)
+            output = _run(network, pack.arguments)
         check_ran(self._ran, self._layout, type(network).__name__)
         places = tokens.places(pack.arguments)
         check_by_token(self.feed_forward[0])
@@ -274,7 +288,9 @@ class StateWatch(Hooks):
             received = None  # of groups of the tokens, as of a long text
         if unseen or (places != slice(None) and pack.lengths is None):
             received = None  # it is of other axes than tokens, or what the network put around the prompt attends too
-        return PackStates(pack.places, lengths, attention, feed_forward, final, received)
+        ids = pack.arguments.get("input_ids")
+        logits = logits_of(output, ids, vocabulary) if vocabulary and isinstance(ids, Tensor) else None
+        return PackStates(pack.places, lengths, attention, feed_forward, final, received, logits)
 
     def _here(self, keep: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
         """Return what keeps the states of this thread's pass as (prompt, token, dim)."""
