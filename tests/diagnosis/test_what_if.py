@@ -114,8 +114,8 @@ def test_passes_with_logits_have_the_states_of_passes_without(family: str) -> No
     network = _with_head(family)
     ckpt, prompts = td.load(network), list(_texts().values())
     for packed in (True, False):
-        passes = zip(*(ckpt.states_in_packs(prompts, packed=packed, logits=kept) for kept in (False, True)), strict=True)
-        for plain, passed in passes:
+        without, given = (ckpt.states_in_packs(prompts, packed=packed, logits=kept) for kept in (False, True))
+        for plain, passed in zip(without, given, strict=True):
             assert plain.logits is None
             assert passed.logits is not None
             assert torch.equal(plain.feed_forward, passed.feed_forward)
