@@ -197,9 +197,7 @@ def what_if(
     attrs = {"model": ckpt.name, "changes": variant.words, "intervals": _INTERVALS}
     attrs["no_loss"] = _why_without_loss(ckpt) if together.losses[0] is None else ""
     attrs["sinks"] = together.traces[0].attrs["sinks"]
-    unknown = torch.full((len(prompts),), torch.nan, dtype=torch.float64)
-    losses = [unknown if values is None else values for values in together.losses]
-    return _as_dataset(together, losses).assign_attrs(attrs)
+    return _as_dataset(together).assign_attrs(attrs)
 
 
 def _losses_of(states: PackStates, pack: Pack) -> Float64[Tensor, " prompt"] | None:
@@ -234,7 +232,7 @@ def _bases(project_out: object, ckpt: Checkpoint) -> dict[int, tuple[tuple[float
     return bases
 
 
-def _as_dataset(together: Together, losses: list[Tensor]) -> xr.Dataset:
+def _as_dataset(together: Together) -> xr.Dataset:
     table = side_by_side(together.traces, MODELS)
     paired = paired_differences(together.traces, together.estimates, MODELS[1:]).isel(other=0, drop=True)
     names = {name: f"{name}_difference" for name in MEASURES}
@@ -244,7 +242,8 @@ def _as_dataset(together: Together, losses: list[Tensor]) -> xr.Dataset:
         torch.from_numpy(trace.effective_rank_unit_rows.sel(sinks=_REMOVED).values)[different]
         for trace in together.traces
     ]
-    rows = [loss[different] for loss in losses]
+    unknown = torch.full((len(different),), torch.nan, dtype=torch.float64)
+    rows = [(unknown if losses is None else losses)[different] for losses in together.losses]
     variables = _both("effective_rank", ("layer", "site"), ranks) | _both("loss", (), rows)
     coords = {"model": list(MODELS), "site": list(SITES), "bound": list(BOUNDS)}
     return xr.merge(

@@ -127,12 +127,7 @@ def run_together(
                     both = group[0].of(number), states.of(number)
                     gaps[other - 1][place] = _all_gaps(both, lent, number, ~removed[other][number])
         report(min(len(traces) for traces in rows), len(prompts), _WORK)
-    for ckpt, traces, inputs, named in zip(ckpts, rows, given, several, strict=True):
-        estimates: Estimates = {}
-        attrs = conventions_of_trace(ckpt, named, sinks, ratio) | {"passes": passes_in_words(ckpt, True)}
-        attrs |= token_conditions(ckpt.tokenizer, inputs)
-        together.traces.append(trace_dataset([traces[place] for place in range(len(traces))], named, attrs, estimates))
-        together.estimates.append(estimates)
+    _summarize(together, ckpts, several, rows, (sinks, ratio))
     together.losses = [
         torch.stack([values[place] for place in range(len(prompts))]) if values else None for values in losses
     ]
@@ -140,6 +135,22 @@ def run_together(
         None if why or not gap else _as_gaps(gap, [*prompts]) for gap, why in zip(gaps, together.unpaired, strict=True)
     ]
     return together
+
+
+def _summarize(
+    together: Together,
+    ckpts: Sequence[Checkpoint],
+    several: Sequence[NamedPrompts],
+    rows: Sequence[dict[int, PromptTrace]],
+    counting: tuple[str | Sequence[int], float],
+) -> None:
+    """Add the trace of every network, and its numbers over all prompts and without each."""
+    for ckpt, traces, inputs, named in zip(ckpts, rows, together.given, several, strict=True):
+        estimates: Estimates = {}
+        attrs = conventions_of_trace(ckpt, named, *counting) | {"passes": passes_in_words(ckpt, True)}
+        attrs |= token_conditions(ckpt.tokenizer, inputs)
+        together.traces.append(trace_dataset([traces[place] for place in range(len(traces))], named, attrs, estimates))
+        together.estimates.append(estimates)
 
 
 _WORK = "following the tokens"
