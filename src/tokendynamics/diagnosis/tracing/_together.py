@@ -115,11 +115,7 @@ def run_together(
         _part_unequal(together, group)
         removed = _left_out_together(list(group.values()), sinks, ratio)
         for number, (model, states) in enumerate(group.items()):
-            tokens = [
-                given[model][place].labels(length) for place, length in zip(states.places, states.lengths, strict=True)
-            ]
-            measured = measure_pack(states, tokens, sinks, ratio, {}, removed[number])
-            rows[model] |= dict(zip(states.places, measured, strict=True))
+            rows[model] |= _measured(states, given[model], (sinks, ratio), removed[number])
         for other, states in group.items():
             if other > 0 and not together.unpaired[other - 1]:
                 lent = states_on_inputs_of(ckpts[0], ckpts[other], pack)
@@ -127,9 +123,9 @@ def run_together(
                     both = group[0].of(number), states.of(number)
                     gaps[other - 1][place] = _all_gaps(both, lent, number, ~removed[other][number])
         report(min(len(traces) for traces in rows), len(prompts), _WORK)
-    _summarize(together, ckpts, several, rows, (sinks, ratio))
+    _add_traces(together, ckpts, several, rows, (sinks, ratio))
     together.losses = [
-        torch.stack([values[place] for place in range(len(prompts))]) if values else None for values in losses
+        torch.stack([values[place] for place in sorted(values)]) if values else None for values in losses
     ]
     together.gaps = [
         None if why or not gap else _as_gaps(gap, [*prompts]) for gap, why in zip(gaps, together.unpaired, strict=True)
@@ -137,7 +133,19 @@ def run_together(
     return together
 
 
-def _summarize(
+def _measured(
+    states: PackStates,
+    given: Sequence[Prepared],
+    counting: tuple[str | Sequence[int], float],
+    removed: Sequence[Bool[Tensor, "_ _"]],
+) -> dict[int, PromptTrace]:
+    """Return the trace of every prompt of a pass by its place."""
+    lengths = zip(states.places, states.lengths, strict=True)
+    tokens = [given[place].labels(length) for place, length in lengths]
+    return dict(zip(states.places, measure_pack(states, tokens, *counting, {}, removed), strict=True))
+
+
+def _add_traces(
     together: Together,
     ckpts: Sequence[Checkpoint],
     several: Sequence[NamedPrompts],
