@@ -24,7 +24,6 @@ from tokendynamics.attention.schedules.conversion import (
 )
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_finite, as_states, like, without_labels
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 
 Weights = Literal["softmax", "linear", "exponential", "hardmax"]
@@ -79,12 +78,12 @@ class Attention:
     ) -> None:
         if weights not in get_args(Weights):
             wanted = "'softmax', 'linear', 'exponential' or 'hardmax'"
-            raise ArgumentValueError(expected("weights", wanted, repr(weights)))
+            raise ArgumentValueError("weights", wanted, repr(weights))
         if as_finite(offset, "offset") and weights != "exponential":
             wanted = "0, as only exponential weights have one"
-            raise ArgumentValueError(expected("offset", wanted, f"{offset} with {weights} weights"))
+            raise ArgumentValueError("offset", wanted, f"{offset} with {weights} weights")
         if normalization not in (None, "plain", "paper"):
-            raise ArgumentValueError(expected("normalization", "'plain', 'paper' or None", repr(normalization)))
+            raise ArgumentValueError("normalization", "'plain', 'paper' or None", repr(normalization))
         self.qk: Schedule = as_schedule(qk, "qk")
         self.ov: Schedule = as_schedule(ov, "ov")
         self.causal = bool(causal)
@@ -237,13 +236,13 @@ class Attention:
         states = as_states(x, argument)
         if states.shape[-1] != self.dim:
             wanted = f"shape (…, token, {self.dim}) to fit qk, (…, head, dim, dim) = {tuple(self.qk.shape)}"
-            raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(states.shape)}"))
+            raise ArgumentValueError(argument, wanted, f"shape {tuple(states.shape)}")
         if self.system_shape and self.system_shape != states.shape[:-2]:
             wanted = f"leading axes {self.system_shape}, those of the matrices"
-            raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(states.shape)}"))
+            raise ArgumentValueError(argument, wanted, f"shape {tuple(states.shape)}")
         if self.mask is not None and states.shape[-2] != len(self.mask):
             wanted = f"{len(self.mask)} tokens, those of the mask"
-            raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(states.shape)}"))
+            raise ArgumentValueError(argument, wanted, f"shape {tuple(states.shape)}")
         self.with_positions(states)
         return states
 
@@ -318,26 +317,26 @@ class Attention:
 def _as_mask(mask: ArrayLike, causal: bool) -> Tensor:
     """Read a boolean matrix in which every row has an entry that is True."""
     if causal:
-        raise ArgumentValueError(expected("mask", "None beside causal=True", "a mask", "leave causal out"))
+        raise ArgumentValueError("mask", "None beside causal=True", "a mask", "leave causal out")
     read = mask.detach().cpu() if isinstance(mask, Tensor) else torch.from_numpy(np.array(without_labels(mask)))
     if read.dtype != torch.bool:
-        raise ArgumentTypeError(expected("mask", "True and False", f"dtype {read.dtype}"))
+        raise ArgumentTypeError("mask", "True and False", f"dtype {read.dtype}")
     if read.ndim != 2 or read.shape[0] != read.shape[1] or len(read) == 0:
-        raise ArgumentValueError(expected("mask", "shape (token, token)", f"shape {tuple(read.shape)}"))
+        raise ArgumentValueError("mask", "shape (token, token)", f"shape {tuple(read.shape)}")
     blind = ~read.any(dim=-1)
     if bool(blind.any()):
         came = f"none for token {int(blind.nonzero()[0])}"
-        raise ArgumentValueError(expected("mask", "a sender that each token sees", came, "let it see itself"))
+        raise ArgumentValueError("mask", "a sender that each token sees", came, "let it see itself")
     return read.clone()
 
 
 def _check_circuits(qk: Schedule, ov: Schedule) -> None:
     for name, schedule in (("qk", qk), ("ov", ov)):
         if schedule.shape[-1] != schedule.shape[-2] or schedule.shape[-1] == 0:
-            raise ArgumentValueError(expected(name, "square matrices (…, dim, dim)", f"shape {tuple(schedule.shape)}"))
+            raise ArgumentValueError(name, "square matrices (…, dim, dim)", f"shape {tuple(schedule.shape)}")
     if qk.shape[-3:] != ov.shape[-3:]:
         wanted = f"the heads and dim of qk, shape {tuple(qk.shape)}"
-        raise ArgumentValueError(expected("ov", wanted, f"shape {tuple(ov.shape)}"))
+        raise ArgumentValueError("ov", wanted, f"shape {tuple(ov.shape)}")
     if qk.shape[:-3] and ov.shape[:-3] and qk.shape[:-3] != ov.shape[:-3]:
         wanted = f"the system axes of qk, shape {tuple(qk.shape)}, or none"
-        raise ArgumentValueError(expected("ov", wanted, f"shape {tuple(ov.shape)}"))
+        raise ArgumentValueError("ov", wanted, f"shape {tuple(ov.shape)}")

@@ -23,7 +23,6 @@ from torch import Tensor
 
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_finite, as_square, as_tensor
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 
 
@@ -47,7 +46,7 @@ class FactoredMatrix:
     def __post_init__(self) -> None:
         if self.left.shape != self.right.shape:
             wanted = f"the shape of left, {tuple(self.left.shape)}"
-            raise ArgumentValueError(expected("right", wanted, f"shape {tuple(self.right.shape)}"))
+            raise ArgumentValueError("right", wanted, f"shape {tuple(self.right.shape)}")
 
     @property
     def dim(self) -> int:
@@ -128,7 +127,7 @@ def _factor(matrix: ArrayLike, argument: str) -> Tensor:
 def _check_same_shape(argument: str, given: Tensor, other: str, reference: Tensor) -> None:
     if given.shape != reference.shape:
         wanted = f"the shape of {other}, {tuple(reference.shape)}"
-        raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(given.shape)}"))
+        raise ArgumentValueError(argument, wanted, f"shape {tuple(given.shape)}")
 
 
 def from_asymptotic(Q: ArrayLike, K: ArrayLike, V: ArrayLike, W: ArrayLike) -> tuple[FactoredMatrix, FactoredMatrix]:

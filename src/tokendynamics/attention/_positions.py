@@ -19,7 +19,6 @@ from tokendynamics.attention.schedules import Constant, Schedule, Time
 from tokendynamics.attention.schedules.conversion import ScheduleLike, as_schedule, shape_is_known
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_count, as_finite, as_positive, as_tensor
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.numerics.signatures import typed_arguments
 
@@ -139,7 +138,7 @@ class AbsolutePositions(Positions):
     def __init__(self, table: ArrayLike) -> None:
         self.table = as_tensor(table, "table", ndim_at_least=2, axes="(token, dim)")
         if self.table.ndim != 2:
-            raise ArgumentValueError(expected("table", "shape (token, dim)", f"shape {tuple(self.table.shape)}"))
+            raise ArgumentValueError("table", "shape (token, dim)", f"shape {tuple(self.table.shape)}")
 
     @classmethod
     @typed_arguments
@@ -162,7 +161,7 @@ class AbsolutePositions(Positions):
         """See `Positions`."""
         if self.table.shape[-1] != qk.shape[-1]:
             wanted = f"table of shape (token, {qk.shape[-1]}) to fit qk"
-            raise ArgumentValueError(expected("positions", wanted, f"shape {tuple(self.table.shape)}"))
+            raise ArgumentValueError("positions", wanted, f"shape {tuple(self.table.shape)}")
 
     def linear_part(self) -> None:
         """See `Positions`."""
@@ -175,7 +174,7 @@ class AbsolutePositions(Positions):
         """
         if self.table.shape[0] < x.shape[-2]:
             wanted = f"at least {x.shape[-2]} rows, one for each token of x, shape {tuple(x.shape)}"
-            raise ArgumentValueError(expected("table", wanted, f"shape {tuple(self.table.shape)}"))
+            raise ArgumentValueError("table", wanted, f"shape {tuple(self.table.shape)}")
         return x + self.table[: x.shape[-2]].to(x)
 
     def to(self, *, dtype: torch.dtype, device: torch.device) -> AbsolutePositions:
@@ -222,7 +221,7 @@ class RotaryPositions(Positions):
         if shape_is_known(self.query) and shape_is_known(self.key):
             _check_pair(self.query, self.key)
         if not base > 0:
-            raise ArgumentValueError(expected("base", "a positive number", base))
+            raise ArgumentValueError("base", "a positive number", base)
         self.base, self.scale = float(base), as_finite(scale, "scale")
         self._given = None if frequencies is None else as_tensor(frequencies, "frequencies")
         if shape_is_known(self.query) or shape_is_known(self.key):
@@ -249,7 +248,7 @@ class RotaryPositions(Positions):
         given = self.base ** (-pair / self.rank) if self._given is None else self._given
         if given.shape != pair.shape:
             wanted = f"one number for each of {len(pair)} pairs"
-            raise ArgumentValueError(expected("frequencies", wanted, f"shape {tuple(given.shape)}"))
+            raise ArgumentValueError("frequencies", wanted, f"shape {tuple(given.shape)}")
         return given.to(torch.float64)
 
     @property
@@ -262,11 +261,11 @@ class RotaryPositions(Positions):
         heads, dim, _ = qk.shape[-3:]
         if self.dim != dim or self.query.shape[-3] not in (1, heads):
             wanted = f"query of shape ({heads}, {dim}, rank) to fit qk"
-            raise ArgumentValueError(expected("positions", wanted, f"shape {tuple(self.query.shape)}"))
+            raise ArgumentValueError("positions", wanted, f"shape {tuple(self.query.shape)}")
         leading = {schedule.shape[:-3] for schedule in (*self.schedules, qk, ov)} - {()}
         if len(leading) > 1:
             wanted = "the same system axes in qk, ov and positions, or none"
-            raise ArgumentValueError(expected("positions", wanted, f"axes {' and '.join(map(str, sorted(leading)))}"))
+            raise ArgumentValueError("positions", wanted, f"axes {' and '.join(map(str, sorted(leading)))}")
 
     def extended(self, query: Tensor, key: Tensor, x: Tensor, t: Time) -> tuple[Tensor, Tensor]:
         """See `Positions`."""
@@ -308,11 +307,10 @@ class RotaryPositions(Positions):
 
 def _check_pair(query: Schedule, key: Schedule) -> None:
     if query.shape != key.shape:
-        wanted = f"the shape of query, {tuple(query.shape)}"
-        raise ArgumentValueError(expected("key", wanted, f"shape {tuple(key.shape)}"))
+        raise ArgumentValueError("key", f"the shape of query, {tuple(query.shape)}", f"shape {tuple(key.shape)}")
     if query.shape[-1] % 2:
         advice = "rotary positions turn pairs of coordinates"
-        raise ArgumentValueError(expected("query", "an even number of columns", f"{query.shape[-1]}", advice))
+        raise ArgumentValueError("query", "an even number of columns", f"{query.shape[-1]}", advice)
 
 
 def _side_by_side(first: Tensor, second: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_count, as_tensor, first_index, generator, refuse_masked
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 
 _SUM_TOLERANCE = 1e-9
@@ -46,7 +45,7 @@ class PairTask:
         functional = as_tensor(q_true, "q_true", ndim_at_least=2, axes="(previous, current)").double().clone()
         if functional.ndim != 2 or functional.shape[0] != functional.shape[1] or functional.shape[0] == 0:
             wanted = "an N × N matrix, one row for each previous category and one column for each current one"
-            raise ArgumentValueError(expected("q_true", wanted, f"shape {tuple(functional.shape)}"))
+            raise ArgumentValueError("q_true", wanted, f"shape {tuple(functional.shape)}")
         object.__setattr__(self, "q_true", functional)
         object.__setattr__(self, "positions", as_count(positions, "positions"))
         object.__setattr__(self, "law", category_law(law, functional.shape[0]))
@@ -91,14 +90,14 @@ class PairTask:
         """
         sequences = _as_integers(x)
         if sequences.ndim == 0 or sequences.shape[-1] == 0:
-            raise ArgumentValueError(expected("x", "at least one token", f"shape {tuple(sequences.shape)}"))
+            raise ArgumentValueError("x", "at least one token", f"shape {tuple(sequences.shape)}")
         self._check_length(sequences.shape[-1], "x")
         outside = (sequences < 1) | (sequences > self.categories)
         if bool(outside.any()):
             index = first_index(outside)
             came = f"{int(sequences[index])} at index {index}"
             advice = "categories are numbered from 1" if int(sequences[index]) == 0 else "q_true has no row for it"
-            raise ArgumentValueError(expected("x", f"categories from 1 to {self.categories}", came, advice))
+            raise ArgumentValueError("x", f"categories from 1 to {self.categories}", came, advice)
         return sequences
 
     def targets(self, x: Any) -> Tensor:
@@ -145,7 +144,7 @@ class PairTask:
     def _check_length(self, length: int, argument: str) -> None:
         if not 1 <= length <= self.positions:
             wanted = f"sequences of 1 to {self.positions} tokens, the task's positions"
-            raise ArgumentValueError(expected(argument, wanted, f"{length} tokens"))
+            raise ArgumentValueError(argument, wanted, f"{length} tokens")
 
 
 def _as_integers(x: Any) -> Tensor:
@@ -160,9 +159,9 @@ def _as_integers(x: Any) -> Tensor:
         if isinstance(error, ArgumentTypeError):
             raise
         wanted = "sequences of integers of equal length"
-        raise ArgumentTypeError(expected("x", wanted, f"{type(x).__name__} that is not one")) from error
+        raise ArgumentTypeError("x", wanted, f"{type(x).__name__} that is not one") from error
     if sequences.dtype == torch.bool or sequences.is_floating_point() or sequences.is_complex():
-        raise ArgumentTypeError(expected("x", "integers, categories from 1 on", f"dtype {sequences.dtype}"))
+        raise ArgumentTypeError("x", "integers, categories from 1 on", f"dtype {sequences.dtype}")
     return sequences.long()
 
 
@@ -187,20 +186,20 @@ def category_law(law: ArrayLike | str | None, categories: int) -> Tensor:
         ranks = torch.arange(1, categories + 1, dtype=torch.float64)
         weights = {None: torch.ones_like(ranks), "uniform": torch.ones_like(ranks), "zipf": 1.0 / ranks}
         if law not in weights:
-            raise ArgumentValueError(expected("law", "'uniform', 'zipf' or probabilities", repr(law)))
+            raise ArgumentValueError("law", "'uniform', 'zipf' or probabilities", repr(law))
         return weights[law] / weights[law].sum()
     probabilities = as_tensor(law, "law").double()
     if probabilities.shape != (categories,):
         wanted = f"{categories} probabilities, one for each category"
-        raise ArgumentValueError(expected("law", wanted, f"shape {tuple(probabilities.shape)}"))
+        raise ArgumentValueError("law", wanted, f"shape {tuple(probabilities.shape)}")
     if not bool((probabilities > 0).all()):
         lowest = int(probabilities.argmin())
         came = f"{float(probabilities[lowest]):g} for category {lowest + 1}"
         advice = "leave categories that never occur out of the task"
-        raise ArgumentValueError(expected("law", "positive probabilities", came, advice))
+        raise ArgumentValueError("law", "positive probabilities", came, advice)
     total = float(probabilities.sum())
     if abs(total - 1.0) > _SUM_TOLERANCE:
         advice = f"divide by {total:.12g}"
-        raise ArgumentValueError(expected("law", "probabilities that sum to 1", f"a sum of {total:.12g}", advice))
+        raise ArgumentValueError("law", "probabilities that sum to 1", f"a sum of {total:.12g}", advice)
     # What sums to one up to rounding is left alone, so that a law that was written down is read back unchanged.
     return probabilities if abs(total - 1.0) <= categories * torch.finfo(torch.float64).eps else probabilities / total

@@ -14,7 +14,6 @@ from tokendynamics.attention.mixing import average
 from tokendynamics.circuits._task import PairTask
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_count, as_finite, as_tensor
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.numerics.signatures import typed_arguments, typed_fields
 
@@ -75,21 +74,21 @@ class OneLayerTransformer:
 
     def __post_init__(self) -> None:
         if self.activation not in ("relu", "identity"):
-            raise ArgumentValueError(expected("activation", "'relu' or 'identity'", repr(self.activation)))
+            raise ArgumentValueError("activation", "'relu' or 'identity'", repr(self.activation))
         _check_attention(self.attention)
         if self.attention.dim < self.task.width:
             wanted = f"matrices over at least {self.task.width} features, categories and positions"
-            raise ArgumentValueError(expected("attention", wanted, f"dim {self.attention.dim}"))
+            raise ArgumentValueError("attention", wanted, f"dim {self.attention.dim}")
         as_finite(self.offset, "offset")
         as_finite(self.skip, "skip")
         if self.C.ndim != 1:
-            raise ArgumentValueError(expected("C", "shape (hidden,)", f"shape {tuple(self.C.shape)}"))
+            raise ArgumentValueError("C", "shape (hidden,)", f"shape {tuple(self.C.shape)}")
         hidden = self.C.shape[-1]
         shapes = {"C": (hidden,), "B": (hidden, self.width), "bias": (hidden,)}
         for argument, shape in shapes.items():
             came = tuple(getattr(self, argument).shape)
             if came != shape:
-                raise ArgumentValueError(expected(argument, f"shape {shape} to fit the others", f"shape {came}"))
+                raise ArgumentValueError(argument, f"shape {shape} to fit the others", f"shape {came}")
 
     @property
     def width(self) -> int:
@@ -166,7 +165,7 @@ class OneLayerTransformer:
 def _check_attention(attention: Any) -> None:
     """Refuse what this transformer would have to leave out: it would answer for another attention than was given."""
     if not isinstance(attention, Attention):
-        raise ArgumentTypeError(expected("attention", "an Attention", type(attention).__name__))
+        raise ArgumentTypeError("attention", "an Attention", type(attention).__name__)
     ignored = {
         "normalization='paper' (it divides the weights by √dim)": attention.normalization == "paper",
         f"positions ({type(attention.positions).__name__})": attention.positions is not None,
@@ -177,10 +176,10 @@ def _check_attention(attention: Any) -> None:
     if asked:
         wanted = "plain attention with constant matrices (head, dim, dim)"
         advice = "positions are one-hots of the tokens here; put any scale into ov"
-        raise ArgumentValueError(expected("attention", wanted, " and ".join(asked), advice))
+        raise ArgumentValueError("attention", wanted, " and ".join(asked), advice)
     for argument, matrix in (("qk", attention.qk.matrix_at(0.0)), ("ov", attention.ov.matrix_at(0.0))):
         if matrix.dtype != torch.float64:
-            raise ArgumentValueError(expected("attention", f"{argument} in float64", f"dtype {matrix.dtype}"))
+            raise ArgumentValueError("attention", f"{argument} in float64", f"dtype {matrix.dtype}")
 
 
 @typed_fields
@@ -209,7 +208,7 @@ class LayerNorm:
     def __post_init__(self) -> None:
         as_finite(self.eps, "eps")
         if self.features.step not in (None, 1):
-            raise ArgumentValueError(expected("features", "a slice without steps", self.features))
+            raise ArgumentValueError("features", "a slice without steps", self.features)
 
     def __call__(self, stream: Tensor) -> Tensor:
         """Return the normalized stream, shape (…, token, width)."""

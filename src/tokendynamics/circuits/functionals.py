@@ -10,7 +10,6 @@ from torch import Tensor
 from tokendynamics.circuits._task import category_law
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_count, as_number, as_tensor, generator
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.numerics.signatures import typed_arguments
 
@@ -72,7 +71,7 @@ def positive_functional(categories: int, seed: int, law: ArrayLike | str | None 
     """
     width = as_number(spread, "spread")
     if not 0.0 <= width <= _WIDEST:
-        raise ArgumentValueError(expected("spread", f"a number from 0 to {_WIDEST:g}", spread))
+        raise ArgumentValueError("spread", f"a number from 0 to {_WIDEST:g}", spread)
     return equal_column_means((width * random_functional(categories, seed)).exp(), law)
 
 
@@ -95,9 +94,9 @@ def equal_column_means(q_true: ArrayLike, law: ArrayLike | str | None = None) ->
     """
     values = as_tensor(q_true, "q_true", ndim_at_least=2, axes="(previous, current)").double()
     if values.ndim != 2 or values.shape[0] != values.shape[1]:
-        raise ArgumentValueError(expected("q_true", "an N × N matrix", f"shape {tuple(values.shape)}"))
+        raise ArgumentValueError("q_true", "an N × N matrix", f"shape {tuple(values.shape)}")
     if not bool((values > 0).all()):
-        raise ArgumentValueError(expected("q_true", "positive numbers", f"{float(values.min()):g}"))
+        raise ArgumentValueError("q_true", "positive numbers", f"{float(values.min()):g}")
     return values / (category_law(law, values.shape[0]) @ values)
 
 
@@ -123,7 +122,7 @@ def pair_numbers(categories: int, base: float = 10.0) -> Tensor:
     """
     factor = as_number(base, "base")
     if not math.isfinite(factor):
-        raise ArgumentValueError(expected("base", "a finite number", factor))
+        raise ArgumentValueError("base", "a finite number", factor)
     digits = torch.arange(1, _check_size(categories) + 1, dtype=torch.float64)
     return factor * digits[:, None] + digits
 

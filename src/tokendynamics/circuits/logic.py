@@ -11,7 +11,6 @@ from torch import Tensor
 
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_tensor, like
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 
 
@@ -40,9 +39,9 @@ class BinaryLogic:
         """
         inputs = as_tensor(x, "x", ndim_at_least=1)
         if inputs.shape[-1] != self.B.shape[-1]:
-            raise ArgumentValueError(expected("x", f"{self.B.shape[-1]} inputs", f"shape {tuple(inputs.shape)}"))
+            raise ArgumentValueError("x", f"{self.B.shape[-1]} inputs", f"shape {tuple(inputs.shape)}")
         if not bool(((inputs == 0) | (inputs == 1)).all()):
-            raise ArgumentValueError(expected("x", "zeros and ones", f"values up to {float(inputs.abs().max()):g}"))
+            raise ArgumentValueError("x", "zeros and ones", f"values up to {float(inputs.abs().max()):g}")
         hidden = torch.relu(inputs @ self.B.to(inputs).mT + self.bias)
         return like(hidden @ self.C.to(inputs).mT, x)
 
@@ -64,7 +63,7 @@ def either_pair(x: ArrayLike) -> Any:
     """
     inputs = as_tensor(x, "x", ndim_at_least=1)
     if inputs.shape[-1] % 2 or inputs.shape[-1] == 0:
-        raise ArgumentValueError(expected("x", "an even number of inputs", f"shape {tuple(inputs.shape)}"))
+        raise ArgumentValueError("x", "an even number of inputs", f"shape {tuple(inputs.shape)}")
     pairs = inputs.shape[-1] // 2
     B = torch.eye(pairs, dtype=inputs.dtype).repeat_interleave(2, dim=1)
     complete = BinaryLogic(B, torch.ones(1, pairs, dtype=inputs.dtype))(inputs)[..., 0]

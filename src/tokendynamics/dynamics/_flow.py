@@ -24,7 +24,7 @@ from tokendynamics.numerics.arguments import (
     first_token,
     like,
 )
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.spaces import Normalized, Space
 from tokendynamics.spaces.geometry import Geometry, geometry_of
@@ -65,10 +65,9 @@ class Flow:
         self, attention: Attention, space: Space, projection: Projection = "orthogonal", frozen: ArrayLike = ()
     ) -> None:
         if not isinstance(attention, Attention):
-            raise ArgumentTypeError(expected("attention", "an Attention", type(attention).__name__))
+            raise ArgumentTypeError("attention", "an Attention", type(attention).__name__)
         if not isinstance(space, Space) or isinstance(space, type):
-            wanted = "Free(), Sphere(), Ellipsoid(metric) or a space of your own"
-            raise ArgumentTypeError(expected("space", wanted, shown(space)))
+            raise ArgumentTypeError("space", "Free(), Sphere(), Ellipsoid(metric) or a space of your own", shown(space))
         as_choice(projection, "projection", ("orthogonal", "remark_5_1"))
         self.attention, self.space = attention, space
         self.projection: Projection = projection
@@ -222,10 +221,10 @@ class Flow:
         states = self.attention.fitting(given.expand(*systems, -1, -1) if one_for_all else given, argument)
         if metric is not None and metric.ndim > 2 and metric.shape[:-2] != states.shape[:-2]:
             wanted = f"leading axes {tuple(metric.shape[:-2])}, those of the metric"
-            raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(states.shape)}"))
+            raise ArgumentValueError(argument, wanted, f"shape {tuple(states.shape)}")
         if self.frozen and self.frozen[-1] >= states.shape[-2]:
             wanted = f"at least {self.frozen[-1] + 1} tokens, as token {self.frozen[-1]} is frozen"
-            raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(states.shape)}"))
+            raise ArgumentValueError(argument, wanted, f"shape {tuple(states.shape)}")
         return states
 
     def check_frozen(self, states: Tensor, argument: str) -> None:
@@ -243,8 +242,7 @@ class Flow:
         if bool(lost.any()):
             place = first_index(lost)
             came = f"token {self.frozen[place[-1]]} at a distance of {float(off[place]):.3g} from it"
-            advice = "project it first"
-            raise ArgumentValueError(expected(argument, f"frozen tokens on the {self.space.name}", came, advice))
+            raise ArgumentValueError(argument, f"frozen tokens on the {self.space.name}", came, "project it first")
 
     def field(self, like_states: Tensor) -> Field:
         """Return the field for states of the dtype and device of `like_states`."""
@@ -270,10 +268,10 @@ _ON_SPACE = 64
 
 def _as_indices(frozen: ArrayLike) -> tuple[int, ...]:
     if isinstance(frozen, str) or not isinstance(frozen, Sequence | np.ndarray):
-        raise ArgumentTypeError(expected("frozen", "a list of tokens", type(frozen).__name__))
+        raise ArgumentTypeError("frozen", "a list of tokens", type(frozen).__name__)
     tokens = tuple(sorted(as_integer(token, "frozen", at_least=0) for token in frozen))
     if len(set(tokens)) < len(tokens):
-        raise ArgumentValueError(expected("frozen", "each token once", shown(tokens)))
+        raise ArgumentValueError("frozen", "each token once", shown(tokens))
     return tokens
 
 
@@ -283,20 +281,20 @@ def _check_layer(states: Tensor) -> None:
         lost = bool(torch.isnan(states[first_index(broken)]).any())
         what = " lands on zero, which has no direction" if lost else " overflows"
         came = f"one in which {first_token(broken)}{what}"
-        raise ArgumentValueError(expected("x", "states with a next layer", came, "take a smaller tau"))
+        raise ArgumentValueError("x", "states with a next layer", came, "take a smaller tau")
 
 
 def _check_metric(geometry: Geometry, attention: Attention) -> None:
     if geometry.metric is not None and geometry.metric.shape[-1] != attention.dim:
         wanted = f"a metric of shape ({attention.dim}, {attention.dim}) to fit qk, shape {tuple(attention.qk.shape)}"
-        raise ArgumentValueError(expected("space", wanted, f"shape {tuple(geometry.metric.shape)}"))
+        raise ArgumentValueError("space", wanted, f"shape {tuple(geometry.metric.shape)}")
 
 
 def _check_remark_5_1(attention: Attention, geometry: Geometry, space: str) -> None:
     if attention.heads != 1 or not attention.ov.constant or not geometry.quadratic:
         came = f"{attention.heads} heads, ov {type(attention.ov).__name__}, {space}"
         wanted = "one head with a constant ov on an ellipsoid for 'remark_5_1'"
-        raise ArgumentValueError(expected("projection", wanted, came))
+        raise ArgumentValueError("projection", wanted, came)
     ov = attention.ov.matrix_at(0.0)[..., 0, :, :]
     metric = torch.eye(attention.dim, dtype=ov.dtype) if geometry.metric is None else geometry.metric
     gram = ov.mT @ ov
@@ -304,7 +302,7 @@ def _check_remark_5_1(attention: Attention, geometry: Geometry, space: str) -> N
     if defect > 1e-10:
         wanted = "the metric ov^T ov for 'remark_5_1'"
         came = f"a metric that differs from it by {defect:.3g} of its largest entry"
-        raise ArgumentValueError(expected("space", wanted, came, "pass Ellipsoid(ov.T @ ov)"))
+        raise ArgumentValueError("space", wanted, came, "pass Ellipsoid(ov.T @ ov)")
 
 
 _LARGEST_EXPONENT = 700.0
@@ -338,4 +336,4 @@ def check_exponentials(flow: Flow, states: Tensor, t: float) -> None:
     if largest - attention.offset > _LARGEST_EXPONENT:
         wanted = f"at least {largest - _LARGEST_EXPONENT:.6g}, as logits come up to {largest:.6g}"
         advice = "the offset slows time down by e^offset and changes nothing else"
-        raise ArgumentValueError(expected("offset", wanted, f"{attention.offset:.6g}", advice))
+        raise ArgumentValueError("offset", wanted, f"{attention.offset:.6g}", advice)

@@ -31,7 +31,7 @@ from tokendynamics.dynamics.options import read_times
 from tokendynamics.dynamics.rescaled import Frame
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import as_choice, as_not_negative, as_positive, as_states, as_text
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.extras import require
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.observables import consensus, mean_pair_cosine, norms, pairwise_distances
@@ -134,7 +134,7 @@ class Trajectory(Result):
             trajectory = cls(**fields)
         except (KeyError, ValueError, TypeError, AttributeError, IndexError, RuntimeError) as error:
             reason = f"no {error}" if isinstance(error, KeyError) else error
-            raise ArgumentValueError(expected("path", "a saved trajectory", f"{path} ({reason})")) from error
+            raise ArgumentValueError("path", "a saved trajectory", f"{path} ({reason})") from error
         check_content(dataset, "path")
         return trajectory
 
@@ -183,19 +183,19 @@ def check_fields(fields: Mapping[str, Any]) -> None:
     times = np.array(read_times(fields["times"], at_least=1))
     if states.ndim < 3 or states.shape[-3] != len(times):
         wanted = f"shape (…, {len(times)}, token, dim), a state for each time"
-        raise ArgumentValueError(expected("states", wanted, f"shape {tuple(states.shape)}"))
+        raise ArgumentValueError("states", wanted, f"shape {tuple(states.shape)}")
     for word in fields["status"].reshape(-1):
         if word not in set(Status):
-            raise ArgumentValueError(expected("status", "words for the end of a run", shown(str(word))))
+            raise ArgumentValueError("status", "words for the end of a run", shown(str(word)))
     if (fields["reached"] != (times <= fields["end_times"][..., None])).any():
-        raise ArgumentValueError(expected("reached", "True up to each end_time and False after it", "something else"))
+        raise ArgumentValueError("reached", "True up to each end_time and False after it", "something else")
     if fields["flow"] is not None:
         fields["flow"].fitting(states[..., 0, :, :], "states")
     if fields["deviations"] is not None:
         _check_deviations(fields["deviations"], states)
     for name, counts in fields["counts"].items():
         if counts.dtype.kind not in "iu" or (counts < 0).any():
-            raise ArgumentValueError(expected(name, "whole numbers of at least 0", shown(counts)))
+            raise ArgumentValueError(name, "whole numbers of at least 0", shown(counts))
     as_text(fields["engine"], "engine")
     as_choice(fields["frame"], "frame", ("tokens", "rescaled"))
     for note in fields["notes"]:
@@ -206,15 +206,15 @@ def check_fields(fields: Mapping[str, Any]) -> None:
 def _check_deviations(deviations: Deviations, states: torch.Tensor) -> None:
     if deviations.shape.shape != states.shape:
         wanted = f"the shape of states, {tuple(states.shape)}"
-        raise ArgumentValueError(expected("deviations_shape", wanted, f"shape {tuple(deviations.shape.shape)}"))
+        raise ArgumentValueError("deviations_shape", wanted, f"shape {tuple(deviations.shape.shape)}")
     for name in _DEVIATIONS:
         if not bool(torch.isfinite(getattr(deviations, name)).all()):
-            raise ArgumentValueError(expected(f"deviations_{name}", "finite numbers", "others"))
+            raise ArgumentValueError(f"deviations_{name}", "finite numbers", "others")
 
 
 def _check_parameters(parameters: Any) -> None:
     if not isinstance(parameters, dict):
-        raise ArgumentTypeError(expected("parameters", "an object", shown(parameters)))
+        raise ArgumentTypeError("parameters", "an object", shown(parameters))
     for name in _TOLERANCES:
         if name in parameters:
             as_positive(parameters[name], name)
@@ -234,7 +234,7 @@ def write_dataset(dataset: xr.Dataset, path: str | Path, *, overwrite: bool = Fa
     """
     target = Path(path)
     if target.suffix not in ("", ".zarr", ".nc"):
-        raise ArgumentValueError(expected("path", "a name ending in .zarr or .nc", str(target)))
+        raise ArgumentValueError("path", "a name ending in .zarr or .nc", str(target))
     if target.suffix == ".nc":
         require("netcdf", "path", "a file that ends in .nc", otherwise="save under a name ending in .zarr")
     target = Path(os.path.realpath(target))
@@ -242,7 +242,7 @@ def write_dataset(dataset: xr.Dataset, path: str | Path, *, overwrite: bool = Fa
     foreign = None if overwrite else _foreign(target)
     if foreign is not None:
         wanted = "a new name, or a saved trajectory and nothing else to replace"
-        raise ArgumentValueError(expected("path", wanted, str(foreign), "overwrite=True replaces it"))
+        raise ArgumentValueError("path", wanted, str(foreign), "overwrite=True replaces it")
     dataset = dataset.assign_attrs({CHECKSUM: _content(dataset)})
     with storage_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -378,7 +378,7 @@ def from_dataset(dataset: xr.Dataset) -> dict[str, Any]:
         ArgumentValueError: The dataset is not one of a trajectory.
     """
     if "states" not in dataset or "time" not in dataset.coords or "flow" not in dataset.attrs:
-        raise ArgumentValueError(expected("variables", "states, time and a flow", shown(list(dataset.variables))))
+        raise ArgumentValueError("variables", "states, time and a flow", shown(list(dataset.variables)))
     leading = tuple(json.loads(dataset.attrs["leading_shape"]))
     words, noise = json.loads(dataset.attrs["flow"]), json.loads(dataset.attrs.get("noise", "null"))
     arrays = {str(name)[len(_PREFIX) :]: dataset[name].values for name in dataset if str(name).startswith(_PREFIX)}

@@ -20,7 +20,7 @@ from torch import Tensor
 from tokendynamics.dynamics._field import Field
 from tokendynamics.dynamics._status import Status
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.signatures import typed_fields
 
 __all__ = ["AtRest", "Consensus", "Event", "NormAbove"]
@@ -135,9 +135,9 @@ class AtRest:
 def _check_then(then: object) -> None:
     """Refuse what is neither to end the run nor to be recorded."""
     if then not in ("end", "record"):
-        raise ArgumentValueError(expected("then", "'end' or 'record'", shown(then)))
+        raise ArgumentValueError("then", "'end' or 'record'", shown(then))
 
 
 def _check_positive(argument: str, value: float) -> None:
     if not value > 0:
-        raise ArgumentValueError(expected(argument, "a positive number", value))
+        raise ArgumentValueError(argument, "a positive number", value)

@@ -15,7 +15,6 @@ from tokendynamics.dynamics.events import AtRest, Consensus, Event
 from tokendynamics.dynamics.rescaled import grows_evenly
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_tensor, without_labels
-from tokendynamics.numerics.errors import expected
 
 _WHOLE = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 _STEPS, _COUNTABLE = 30_000, 2.0**52
@@ -28,13 +27,13 @@ def read_times(times: ArrayLike, at_least: int = 2) -> tuple[float, ...]:
     moments = as_tensor(_reals(without_labels(times)), "times", ndim_at_least=1, axes="(time,)").to(torch.float64)
     if moments.ndim != 1 or len(moments) < at_least:
         wanted = f"at least {'two times' if at_least == 2 else 'one time'}, shape (time,)"
-        raise ArgumentValueError(expected("times", wanted, f"shape {tuple(moments.shape)}"))
+        raise ArgumentValueError("times", wanted, f"shape {tuple(moments.shape)}")
     numbers = moments.detach().cpu().numpy()
     falls = np.flatnonzero(np.diff(numbers) <= 0)
     if len(falls):
         i = int(falls[0])
         came = f"{float(numbers[i])} at index {i} followed by {float(numbers[i + 1])}"
-        raise ArgumentValueError(expected("times", "increasing times", came, "sort them and drop repetitions"))
+        raise ArgumentValueError("times", "increasing times", came, "sort them and drop repetitions")
     return tuple(numbers.tolist())
 
 
@@ -43,7 +42,7 @@ def budget(max_steps: int | None) -> int:
     if max_steps is None:
         return _STEPS
     if max_steps < 1:
-        raise ArgumentValueError(expected("max_steps", "a whole number of at least 1, or None", repr(max_steps)))
+        raise ArgumentValueError("max_steps", "a whole number of at least 1, or None", repr(max_steps))
     return int(max_steps)
 
 
@@ -77,19 +76,19 @@ def check_steps(engine: str, times: Sequence[float], step: float | None, max_ste
     if needed * (1 - 1e-12) > most:
         needed_steps = f"{needed:.3g} steps" if math.isfinite(needed) else "more steps than float64 can count"
         wanted = f"at most {most:.6g} steps from time {times[0]:g} to {times[-1]:g}"
-        raise ArgumentValueError(expected(argument, wanted, f"{came}, which takes {needed_steps}", advice))
+        raise ArgumentValueError(argument, wanted, f"{came}, which takes {needed_steps}", advice)
 
 
 def checked_events(events: Sequence[Event], start: Tensor) -> tuple[Event, ...]:
     """Refuse events that do not fit the start."""
     if not isinstance(events, tuple | list) and (isinstance(events, Event) or not isinstance(events, Sequence)):
-        raise ArgumentTypeError(expected("events", "a list of events", type(events).__name__))
+        raise ArgumentTypeError("events", "a list of events", type(events).__name__)
     for event in events:
         if not isinstance(event, Event):
-            raise ArgumentTypeError(expected("events", "events such as Consensus(1e-3)", repr(event)))
+            raise ArgumentTypeError("events", "events such as Consensus(1e-3)", repr(event))
         if isinstance(event, Consensus) and not -start.shape[-2] <= event.reference < start.shape[-2]:
             wanted = f"events with a reference from {-start.shape[-2]} to {start.shape[-2] - 1}"
-            raise ArgumentValueError(expected("events", wanted, repr(event)))
+            raise ArgumentValueError("events", wanted, repr(event))
     return tuple(events)
 
 

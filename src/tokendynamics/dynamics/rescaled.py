@@ -27,7 +27,6 @@ from tokendynamics.attention.schedules.conversion import is_sampled
 from tokendynamics.dynamics._field import Field
 from tokendynamics.dynamics._flow import Flow
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.spaces import Free
 
 Frame = Literal["tokens", "rescaled"]
@@ -71,7 +70,7 @@ def check_rescaled(flow: Flow) -> None:
     else:
         _check_heads(attention.ov.matrix_at(0.0))
         return
-    raise ArgumentValueError(expected("frame", wanted, f"'rescaled' with {came}", advice))
+    raise ArgumentValueError("frame", wanted, f"'rescaled' with {came}", advice)
 
 
 def _check_heads(ov: Tensor) -> None:
@@ -84,7 +83,7 @@ def _check_heads(ov: Tensor) -> None:
     if worst > _COMMUTING:
         wanted = "'tokens' for heads whose ov do not commute with their sum"
         came = f"'rescaled' with {ov.shape[-3]} heads, of which one fails to by {worst:.3g} of its size"
-        raise ArgumentValueError(expected("frame", wanted, came, "take one head, or multiples of the identity"))
+        raise ArgumentValueError("frame", wanted, came, "take one head, or multiples of the identity")
 
 
 def grows_evenly(flow: Flow) -> bool:

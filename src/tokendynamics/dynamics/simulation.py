@@ -36,7 +36,7 @@ from tokendynamics.dynamics.rescaled import Frame, check_rescaled, longest_step,
 from tokendynamics.dynamics.span import SpanReduction
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_device, as_not_negative, as_positive, as_tensor, like
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.manifest import versions
 from tokendynamics.provenance.progress import Progress, reporting
@@ -100,8 +100,7 @@ class Start:
             return read_times(times), 0
         end, asked = float(self.before.times[-1]), read_times(times, at_least=1)
         if asked[0] < end:
-            wanted = f"times from {end:.17g} on, where the trajectory ends"
-            raise ArgumentValueError(expected("times", wanted, asked[0]))
+            raise ArgumentValueError("times", f"times from {end:.17g} on, where the trajectory ends", asked[0])
         if asked[0] > end:
             return (end, *asked), 1
         return (read_times(times), 0) if len(asked) < 2 else (asked, 0)
@@ -173,7 +172,7 @@ def read_start(
         ArgumentValueError: States that do not fit, a zero token on a sphere, or a device that is not there.
     """
     if not isinstance(flow, Flow):
-        raise ArgumentTypeError(expected("flow", "a Flow", type(flow).__name__))
+        raise ArgumentTypeError("flow", "a Flow", type(flow).__name__)
     before = x0 if isinstance(x0, Trajectory) else None
     given = x0.tensor[..., -1, :, :] if isinstance(x0, Trajectory) else x0
     states = flow.fitting(given, "x0")
@@ -188,9 +187,9 @@ def _precision(dtype: torch.dtype | str | None) -> torch.dtype | None:
         return dtype
     wanted = "'float64' or 'float32', or torch.float64 or torch.float32"
     if not isinstance(dtype, str):
-        raise ArgumentTypeError(expected("dtype", wanted, shown(dtype)))
+        raise ArgumentTypeError("dtype", wanted, shown(dtype))
     if dtype not in _DTYPES:
-        raise ArgumentValueError(expected("dtype", wanted, shown(dtype)))
+        raise ArgumentValueError("dtype", wanted, shown(dtype))
     return _DTYPES[dtype]
 
 
@@ -206,7 +205,7 @@ def begun(flow: Flow, x0: ArrayLike | Trajectory, times: ArrayLike, jumps: Array
     if declared:
         if not any(map(has_function, flow.attention.schedules)):
             wanted = "none where no matrix is a function of time; schedules know their own jumps"
-            raise ArgumentValueError(expected("jumps", wanted, declared))
+            raise ArgumentValueError("jumps", wanted, declared)
         flow = flow.with_jumps(declared)
     if flow.attention.shape_is_known:
         return flow
@@ -236,9 +235,9 @@ def check_frame(frame: Frame, flow: Flow, before: Trajectory | None) -> None:
         ArgumentValueError: Which it is.
     """
     if frame not in ("tokens", "rescaled"):
-        raise ArgumentValueError(expected("frame", "'tokens' or 'rescaled'", repr(frame)))
+        raise ArgumentValueError("frame", "'tokens' or 'rescaled'", repr(frame))
     if before is not None and before.frame != frame:
-        raise ArgumentValueError(expected("frame", f"{before.frame!r}, that of the trajectory", repr(frame)))
+        raise ArgumentValueError("frame", f"{before.frame!r}, that of the trajectory", repr(frame))
     if frame == "rescaled":
         check_rescaled(flow)
 
@@ -324,7 +323,7 @@ def _problem(
     check_exponentials(flow, start.states, moments[0])
     method = given.get("method", "dopri5")
     if method not in TABLEAUS:
-        raise ArgumentValueError(expected("method", f"one of {', '.join(TABLEAUS)}", repr(method)))
+        raise ArgumentValueError("method", f"one of {', '.join(TABLEAUS)}", repr(method))
     dtype = start.states.dtype
     ending, noted = split_events(checked_events(events, start.states))
     ending = steady_events(ending, flow, frame)

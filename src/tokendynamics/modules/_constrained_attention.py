@@ -31,7 +31,7 @@ from tokendynamics.modules.positions import (
     terms_attention,
 )
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.signatures import typed_arguments
 
 
@@ -113,7 +113,7 @@ class _Built(nn.Module):
     def right_inverse(self, weight: Tensor) -> tuple[Tensor, ...]:
         if weight.numel():
             raise ArgumentValueError(
-                expected("weight", "no value, since it is built from other parameters", f"shape {tuple(weight.shape)}")
+                "weight", "no value, since it is built from other parameters", f"shape {tuple(weight.shape)}"
             )
         return ()
 
@@ -255,7 +255,7 @@ class ConstrainedAttention(nn.Module):
         if not isinstance(terms, list | tuple) or any(
             not isinstance(term, nn.Module) or not callable(getattr(term, "extended", None)) for term in terms
         ):
-            raise ArgumentTypeError(expected("terms", "a list of modules with a method `extended`", shown(terms)))
+            raise ArgumentTypeError("terms", "a list of modules with a method `extended`", shown(terms))
         self.terms = nn.ModuleList(terms)
         self.skew, self.value_start = skew, value_start
         self.reset_parameters(generator)
@@ -339,7 +339,7 @@ class ConstrainedAttention(nn.Module):
     def _pairs_and_values(self, x: Tensor) -> tuple[list[Pair], Tensor]:
         """Return queries and keys, what terms add beside them, whose products add up to the logits, and the values."""
         if x.ndim < 2 or x.shape[-1] != self.dim:
-            raise ArgumentValueError(expected("x", f"shape (…, token, {self.dim})", tuple(x.shape)))
+            raise ArgumentValueError("x", f"shape (…, token, {self.dim})", tuple(x.shape))
         queries = self.query(x)
         built = iter(() if self.built is None else self.built.weight.unbind())  # once for keys and values
         keys, values = (
@@ -475,12 +475,10 @@ def _check(dim: int, heads: int, form: str, scope: str, output: str, value_start
         ("value_start", value_start, get_args(Start)),
     ):
         if value not in known:
-            raise ArgumentValueError(expected(name, " or ".join(map(repr, known)), repr(value)))
+            raise ArgumentValueError(name, " or ".join(map(repr, known)), repr(value))
     if scope == "head" and (form == "solve" or regime.w in (None, "free")):
         raise ArgumentValueError(
-            expected("scope", "'sum' in the form 'solve' and where W has no signs: blocks are of S", "'head'")
+            "scope", "'sum' in the form 'solve' and where W has no signs: blocks are of S", "'head'"
         )
     if value_start == "like_w" and not regime.made_of_both:
-        raise ArgumentValueError(
-            expected("value_start", "'identity' where W or A is not an independent matrix", "'like_w'")
-        )
+        raise ArgumentValueError("value_start", "'identity' where W or A is not an independent matrix", "'like_w'")

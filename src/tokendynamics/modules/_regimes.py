@@ -8,7 +8,6 @@ from typing import Literal
 from tokendynamics.modules.matrices import SIGNS, Half
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_text
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_fields
 
 Constraint = Literal["positive", "negative", "half", "free"]
@@ -34,11 +33,11 @@ class Regime:
     def __post_init__(self) -> None:
         for name, constraint in (("w", self.w), ("a", self.a)):
             if constraint not in (None, *_CONSTRAINTS):
-                raise ArgumentValueError(expected(name, "None or one of " + ", ".join(_CONSTRAINTS), repr(constraint)))
+                raise ArgumentValueError(name, "None or one of " + ", ".join(_CONSTRAINTS), repr(constraint))
         if self.spectrum not in (None, "positive", "negative"):
-            raise ArgumentValueError(expected("spectrum", "'positive', 'negative' or None", repr(self.spectrum)))
+            raise ArgumentValueError("spectrum", "'positive', 'negative' or None", repr(self.spectrum))
         if self.spectrum is not None and self.a is not None:
-            raise ArgumentValueError(expected("spectrum", "None where A is constrained: A and W give V", self.spectrum))
+            raise ArgumentValueError("spectrum", "None where A is constrained: A and W give V", self.spectrum)
 
     @property
     def free_values(self) -> bool:
@@ -78,5 +77,5 @@ def as_regime(regime: str | Regime) -> Regime:
     if isinstance(regime, Regime):
         return regime
     if as_text(regime, "regime") not in REGIMES:
-        raise ArgumentValueError(expected("regime", "a Regime or one of " + ", ".join(REGIMES), repr(regime)))
+        raise ArgumentValueError("regime", "a Regime or one of " + ", ".join(REGIMES), repr(regime))
     return REGIMES[regime]

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from tokendynamics.modules._arguments import check_choices, check_sizes, check_spreads, placement
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_positive, as_square
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 
 
@@ -212,7 +211,7 @@ class SignedMatrix(nn.Module):
         check_choices(sign=(sign, SIGNS))
         check_sizes(dim=dim)
         if blocks < 1 or dim % blocks:
-            raise ArgumentValueError(expected("blocks", f"a divisor of dim = {dim}", blocks))
+            raise ArgumentValueError("blocks", f"a divisor of dim = {dim}", blocks)
         size = dim // blocks
         place = placement(device, dtype)
         self.lower = nn.Parameter(torch.zeros(blocks, size, size, **place))
@@ -301,14 +300,14 @@ class SignedMatrix(nn.Module):
         skew = (blocks - blocks.mT) / 2
         if self.skew is None and skew.abs().max() > 1e-6 * blocks.abs().max():
             raise ArgumentValueError(
-                expected("matrix", "a symmetric matrix", f"one with a skew part of {float(skew.abs().max()):.2g}")
+                "matrix", "a symmetric matrix", f"one with a skew part of {float(skew.abs().max()):.2g}"
             )
         factors = [unit_lower_factors(half) for half in halves]
         pivots = torch.stack([pivots for _, pivots in factors])
         if sorted(pivots.sign().flatten().tolist()) != sorted(self.signs.flatten().tolist()):
             came = f"{int((pivots > 0).sum())} positive and {int((pivots < 0).sum())} negative"
             wanted = f"{int((self.signs > 0).sum())} positive and {int((self.signs < 0).sum())} negative"
-            raise ArgumentValueError(expected("matrix", f"{wanted} eigenvalues of its symmetric part", came))
+            raise ArgumentValueError("matrix", f"{wanted} eigenvalues of its symmetric part", came)
         lower, raw = self._before_floor(halves, torch.stack([lower for lower, _ in factors]), pivots, skew)
         self.signs.copy_(pivots.sign())
         self.diagonal.copy_(raw + torch.log(-torch.expm1(-raw)))  # the inverse of softplus
@@ -328,8 +327,7 @@ class SignedMatrix(nn.Module):
         if floor is None:
             below = (least - lowest).argmax()
             wanted, came = f"eigenvalues of its symmetric part from {float(least[below]):.2g}", float(lowest[below])
-            advice = f"rounding in {self.lower.dtype} hides its sign"
-            raise ArgumentValueError(expected("matrix", wanted, f"{came:.2g}", advice))
+            raise ArgumentValueError("matrix", wanted, f"{came:.2g}", f"rounding in {self.lower.dtype} hides its sign")
         if not bool(floor.any()):
             return lower, sizes
         factors = [unit_lower_factors(block) for block in definite - floor[:, None, None] * eye_like(definite)]
@@ -341,7 +339,7 @@ class SignedMatrix(nn.Module):
         outside = (matrix - torch.block_diag(*blocks)).abs().max()
         if outside > 1e-6 * matrix.abs().max():
             raise ArgumentValueError(
-                expected("matrix", f"{len(blocks)} diagonal blocks", f"entries of {float(outside):.2g} outside them")
+                "matrix", f"{len(blocks)} diagonal blocks", f"entries of {float(outside):.2g} outside them"
             )
         return blocks
 
@@ -394,7 +392,7 @@ class FreeMatrix(nn.Module):
 
 def _of_size(matrix: Tensor, dim: int) -> Tensor:
     if as_square(matrix, "matrix").shape != (dim, dim):
-        raise ArgumentValueError(expected("matrix", f"shape ({dim}, {dim})", tuple(matrix.shape)))
+        raise ArgumentValueError("matrix", f"shape ({dim}, {dim})", tuple(matrix.shape))
     return matrix
 
 
@@ -415,7 +413,7 @@ def unit_lower_factors(symmetric: Tensor) -> tuple[Tensor, Tensor]:
         pivot = rest[column, column].clone()
         if not abs(float(pivot)) > smallest:
             raise ArgumentValueError(
-                expected("matrix", "leading minors of its symmetric part that are not zero", f"minor {column + 1}")
+                "matrix", "leading minors of its symmetric part that are not zero", f"minor {column + 1}"
             )
         below = rest[column + 1 :, column] / pivot
         lower[column + 1 :, column] = below
@@ -475,7 +473,7 @@ class PlacedSpectrum(nn.Module):
     ) -> None:
         super().__init__()
         if sign not in ("positive", "negative"):
-            raise ArgumentValueError(expected("sign", "'positive' or 'negative'", repr(sign)))
+            raise ArgumentValueError("sign", "'positive' or 'negative'", repr(sign))
         self.metric = SignedMatrix(dim, symmetric=True, device=device, dtype=dtype)
         self.matrix = SignedMatrix(dim, sign, device=device, dtype=dtype)
 

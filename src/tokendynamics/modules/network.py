@@ -16,7 +16,6 @@ from tokendynamics.modules._constrained_attention import ConstrainedAttention, F
 from tokendynamics.modules._regimes import REGIMES
 from tokendynamics.modules.matrices import SignedMatrix
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 
 
@@ -183,7 +182,7 @@ def check_layers(config: Any, sizes: Sequence[str], **further: tuple[str, Collec
     check_heads(hidden_size=config.hidden_size, num_attention_heads=config.num_attention_heads)
     check_spreads(skew=config.skew)
     if config.intermediate_size < 0:
-        raise ArgumentValueError(expected("intermediate_size", "an integer from 0", config.intermediate_size))
+        raise ArgumentValueError("intermediate_size", "an integer from 0", config.intermediate_size)
 
 
 def attention_of(config: Any, **further: Any) -> ConstrainedAttention:
@@ -238,7 +237,7 @@ def check_further(arguments: Mapping[str, Any]) -> None:
     for name, value in arguments.items():
         if value is not None and value is not False and name not in _WITHOUT_EFFECT:
             advice = "this network does not read it: leave it out"
-            raise ArgumentValueError(expected(name, "no such argument", type(value).__name__, advice))
+            raise ArgumentValueError(name, "no such argument", type(value).__name__, advice)
 
 
 def check_mask(mask: Tensor | None, shape: tuple[int, ...]) -> None:
@@ -246,10 +245,9 @@ def check_mask(mask: Tensor | None, shape: tuple[int, ...]) -> None:
     if mask is None:
         return
     if mask.shape != shape:
-        wanted = f"shape {tuple(shape)}, zeros for padding"
-        raise ArgumentValueError(expected("attention_mask", wanted, tuple(mask.shape)))
+        raise ArgumentValueError("attention_mask", f"shape {tuple(shape)}, zeros for padding", tuple(mask.shape))
     if bool((mask[:, 1:] > mask[:, :-1]).any()):
-        raise ArgumentValueError(expected("attention_mask", "padding on the right alone", "a token after padding"))
+        raise ArgumentValueError("attention_mask", "padding on the right alone", "a token after padding")
 
 
 def check_positions(positions: Tensor | None, mask: Tensor | None, tokens: int) -> None:
@@ -266,4 +264,4 @@ def check_positions(positions: Tensor | None, mask: Tensor | None, tokens: int) 
     other = positions != torch.arange(tokens, device=positions.device) if of_shape else torch.ones(())
     if bool((other if mask is None else other * (mask > 0)).any()):
         advice = "give every text its own row, padded on the right"
-        raise ArgumentValueError(expected("position_ids", "0, 1, 2, … in every row", "others", advice))
+        raise ArgumentValueError("position_ids", "0, 1, 2, … in every row", "others", advice)

@@ -17,7 +17,6 @@ from torch.nn import functional
 from tokendynamics.modules._arguments import check_heads, check_sizes, check_spreads
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_positive
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 
 
@@ -171,7 +170,7 @@ class LearnedPositions(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return x + p for x of shape (…, token, dim)."""
         if x.shape[-2] > len(self.table):
-            raise ArgumentValueError(expected("x", f"{len(self.table)} tokens at most", x.shape[-2]))
+            raise ArgumentValueError("x", f"{len(self.table)} tokens at most", x.shape[-2])
         return x + self.table[: x.shape[-2]]
 
 
@@ -233,7 +232,7 @@ class Rotary(nn.Module):
     def parts(self, query: Tensor, key: Tensor) -> list[Pair]:
         """Return the columns that are turned, with their angles, and those that stay as they are."""
         if query.shape[-1] < self.width:
-            raise ArgumentValueError(expected("width", f"{query.shape[-1]} columns of a head at most", self.width))
+            raise ArgumentValueError("width", f"{query.shape[-1]} columns of a head at most", self.width)
         first, first_key = query[..., : self.width], key[..., : self.width]
         pairs = [Pair(first, first_key, *angles(first, self.base))]
         if query.shape[-1] > self.width:
@@ -310,11 +309,11 @@ class NegativeDiagonal(ColumnsBeside):
     def __init__(self, dim: int, heads: int, kind: Kind = "identity", *, start: float = -0.01) -> None:
         super().__init__()
         if kind not in get_args(Kind):
-            raise ArgumentValueError(expected("kind", "'identity' or 'diagonal'", repr(kind)))
+            raise ArgumentValueError("kind", "'identity' or 'diagonal'", repr(kind))
         check_sizes(dim=dim)
         check_heads(dim=dim, heads=heads)
         if not -math.inf < start < 0:
-            raise ArgumentValueError(expected("start", "a negative λ", start))
+            raise ArgumentValueError("start", "a negative λ", start)
         self.dim, self.heads, self.start = dim, heads, start
         self.rho = nn.Parameter(torch.empty(1))  # of one axis: FSDP shards no scalars
         self.log_diagonal = nn.Parameter(torch.empty(dim)) if kind == "diagonal" else None
@@ -374,4 +373,4 @@ def split(features: Tensor, heads: int) -> Tensor:
 
 def _even(width: int) -> None:
     if width < 2 or width % 2:
-        raise ArgumentValueError(expected("width", "an even number from 2: rotations turn pairs of columns", width))
+        raise ArgumentValueError("width", "an even number from 2: rotations turn pairs of columns", width)

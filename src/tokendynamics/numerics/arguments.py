@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected, shown
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, shown
 
 
 def first_index(marked: Tensor) -> tuple[int, ...]:
@@ -91,7 +91,7 @@ def as_tensor(
     tensor = _to_floating(value, argument)
     if tensor.ndim < ndim_at_least:
         wanted = f"at least {ndim_at_least} axes {axes}".rstrip()
-        raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(tensor.shape)}"))
+        raise ArgumentValueError(argument, wanted, f"shape {tuple(tensor.shape)}")
     if finite:
         check_finite(tensor, argument)
     return tensor
@@ -102,7 +102,7 @@ def as_states(x: ArrayLike, argument: str = "x") -> Tensor:
     tensor = as_tensor(x, argument, ndim_at_least=2, axes="(…, token, dim)")
     if tensor.shape[-2] == 0 or tensor.shape[-1] == 0:
         shape = tuple(tensor.shape)
-        raise ArgumentValueError(expected(argument, "at least one token and one dimension", f"shape {shape}"))
+        raise ArgumentValueError(argument, "at least one token and one dimension", f"shape {shape}")
     return tensor
 
 
@@ -111,7 +111,7 @@ def as_square(matrix: ArrayLike, argument: str) -> Tensor:
     tensor = as_tensor(matrix, argument, ndim_at_least=2, axes="(…, dim, dim)")
     if tensor.shape[-1] != tensor.shape[-2] or tensor.numel() == 0:
         shape = tuple(tensor.shape)
-        raise ArgumentValueError(expected(argument, "square matrices (…, dim, dim)", f"shape {shape}"))
+        raise ArgumentValueError(argument, "square matrices (…, dim, dim)", f"shape {shape}")
     return tensor
 
 
@@ -129,10 +129,10 @@ def as_integer(value: Any, argument: str, at_least: int | None = None, at_most: 
     tokendynamics.numerics.errors.ArgumentValueError: layer: expected 1, the only value possible here, got 2
     """
     if isinstance(value, bool | np.bool_) or not isinstance(value, Integral):
-        raise ArgumentTypeError(expected(argument, f"an integer{_bounds(at_least, at_most)}", shown(value)))
+        raise ArgumentTypeError(argument, f"an integer{_bounds(at_least, at_most)}", shown(value))
     number = int(value)
     if (at_least is not None and number < at_least) or (at_most is not None and number > at_most):
-        raise ArgumentValueError(expected(argument, _bounds(at_least, at_most).removeprefix(" of "), shown(number)))
+        raise ArgumentValueError(argument, _bounds(at_least, at_most).removeprefix(" of "), shown(number))
     return number
 
 
@@ -157,18 +157,18 @@ def as_number(value: Any, argument: str) -> float:
     if isinstance(value, Tensor | np.ndarray) and value.ndim == 0:
         value = as_tensor(value, argument, finite=False).item() if _is_float(value) else value[()]
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
-        raise ArgumentTypeError(expected(argument, "a real number", shown(value)))
+        raise ArgumentTypeError(argument, "a real number", shown(value))
     try:
         return float(value)
     except OverflowError as error:
-        raise ArgumentValueError(expected(argument, "a number that float64 holds", shown(value))) from error
+        raise ArgumentValueError(argument, "a number that float64 holds", shown(value)) from error
 
 
 def as_finite(value: Any, argument: str) -> float:
     """Return `value` as one real number that is neither NaN nor infinite; see `as_number`."""
     number = as_number(value, argument)
     if not math.isfinite(number):
-        raise ArgumentValueError(expected(argument, "a finite number", number))
+        raise ArgumentValueError(argument, "a finite number", number)
     return number
 
 
@@ -176,7 +176,7 @@ def as_positive(value: Any, argument: str) -> float:
     """Return `value` as one positive finite number; see `as_number`."""
     number = as_number(value, argument)
     if not (number > 0 and math.isfinite(number)):
-        raise ArgumentValueError(expected(argument, "a positive finite number", number))
+        raise ArgumentValueError(argument, "a positive finite number", number)
     return number
 
 
@@ -184,7 +184,7 @@ def as_not_negative(value: Any, argument: str) -> float:
     """Return `value` as one finite number of at least 0; see `as_number`."""
     number = as_number(value, argument)
     if not (number >= 0 and math.isfinite(number)):
-        raise ArgumentValueError(expected(argument, "a finite number of at least 0", number))
+        raise ArgumentValueError(argument, "a finite number of at least 0", number)
     return number
 
 
@@ -195,7 +195,7 @@ def as_flag(value: Any, argument: str) -> bool:
         ArgumentTypeError: Anything else.
     """
     if not isinstance(value, bool | np.bool_):
-        raise ArgumentTypeError(expected(argument, "True or False", shown(value)))
+        raise ArgumentTypeError(argument, "True or False", shown(value))
     return bool(value)
 
 
@@ -209,9 +209,9 @@ def as_choice(value: Any, argument: str, choices: Iterable[str]) -> str:
     known = tuple(choices)
     wanted = " or ".join((", ".join(map(repr, known[:-1])), repr(known[-1])) if known[1:] else map(repr, known))
     if not isinstance(value, str):
-        raise ArgumentTypeError(expected(argument, wanted, shown(value)))
+        raise ArgumentTypeError(argument, wanted, shown(value))
     if value not in known:
-        raise ArgumentValueError(expected(argument, wanted, shown(value)))
+        raise ArgumentValueError(argument, wanted, shown(value))
     return value
 
 
@@ -222,7 +222,7 @@ def as_text(value: Any, argument: str) -> str:
         ArgumentTypeError: Anything else.
     """
     if not isinstance(value, str):
-        raise ArgumentTypeError(expected(argument, "a text", shown(value)))
+        raise ArgumentTypeError(argument, "a text", shown(value))
     return value
 
 
@@ -237,15 +237,15 @@ def as_path(value: Any, argument: str) -> Path:
     'b.zarr'
     """
     if not isinstance(value, str | PathLike) or not isinstance(fspath(value), str):
-        raise ArgumentTypeError(expected(argument, "a path", shown(value)))
+        raise ArgumentTypeError(argument, "a path", shown(value))
     path = Path(value)
     try:
         too_long = max(map(len, map(fsencode, path.parts)), default=0) > _LONGEST_NAME
     except UnicodeEncodeError as error:
-        raise ArgumentValueError(expected(argument, "a path that can be written", shown(str(value)))) from error
+        raise ArgumentValueError(argument, "a path that can be written", shown(str(value))) from error
     if too_long or len(fsencode(path)) > _LONGEST_PATH or "\0" in str(path):
         wanted = f"a path without null bytes, of names of at most {_LONGEST_NAME} bytes"
-        raise ArgumentValueError(expected(argument, wanted, shown(str(value))))
+        raise ArgumentValueError(argument, wanted, shown(str(value)))
     return path
 
 
@@ -260,15 +260,15 @@ def as_device(value: Any, argument: str) -> torch.device:
     device(type='cpu')
     """
     if not isinstance(value, str | torch.device):
-        raise ArgumentTypeError(expected(argument, "a device such as 'cpu' or 'cuda:0'", shown(value)))
+        raise ArgumentTypeError(argument, "a device such as 'cpu' or 'cuda:0'", shown(value))
     wanted = "a device of this machine that holds numbers, such as 'cpu' or 'cuda:0'"
     try:
         device = torch.device(value)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:  # the last of "hpu" and the like
-        raise ArgumentValueError(expected(argument, wanted, shown(str(value)))) from error
+        raise ArgumentValueError(argument, wanted, shown(str(value))) from error
     if device.type == "meta":
-        raise ArgumentValueError(expected(argument, wanted, "'meta'"))
+        raise ArgumentValueError(argument, wanted, "'meta'")
     return device
 
 
@@ -294,7 +294,7 @@ def check_finite(tensor: Tensor, argument: str) -> None:
         return
     index = first_index(~finite)
     came = f"{tensor[index].item()} at index {index}"
-    raise ArgumentValueError(expected(argument, "finite numbers", came, "remove or mask that entry first"))
+    raise ArgumentValueError(argument, "finite numbers", came, "remove or mask that entry first")
 
 
 def like(result: Tensor, original: ArrayLike) -> Any:
@@ -331,7 +331,7 @@ def _to_floating(value: ArrayLike, argument: str) -> Tensor:
         return _from_lists(value, argument)
     if not tensor.is_floating_point():
         advice = "convert it on purpose, for example with .double() or .astype(float)"
-        raise ArgumentTypeError(expected(argument, "real floating-point numbers", f"dtype {value.dtype}", advice))
+        raise ArgumentTypeError(argument, "real floating-point numbers", f"dtype {value.dtype}", advice)
     return tensor.float() if tensor.dtype in _HALF else tensor
 
 
@@ -339,13 +339,13 @@ def plain_tensor(tensor: Tensor, argument: str) -> Tensor:
     """Return a strided tensor that holds numbers, in a dtype that is computed with."""
     if tensor.is_meta:
         advice = "a tensor on the device 'meta' has a shape only"
-        raise ArgumentTypeError(expected(argument, "a tensor that holds numbers", "device meta", advice))
+        raise ArgumentTypeError(argument, "a tensor that holds numbers", "device meta", advice)
     if tensor.is_quantized or tensor.is_nested or tensor.layout != torch.strided:
         came = "a quantized one" if tensor.is_quantized else "a nested one" if tensor.is_nested else f"{tensor.layout}"
         advice = "convert it on purpose, with .dequantize(), .to_padded_tensor(…) or .to_dense()"
-        raise ArgumentTypeError(expected(argument, "a dense tensor", came, advice))
+        raise ArgumentTypeError(argument, "a dense tensor", came, advice)
     if tensor.is_floating_point() and tensor.dtype not in (torch.float64, torch.float32, *_HALF):
-        raise ArgumentTypeError(expected(argument, "float64, float32 or half precision", f"dtype {tensor.dtype}"))
+        raise ArgumentTypeError(argument, "float64, float32 or half precision", f"dtype {tensor.dtype}")
     return tensor
 
 
@@ -353,9 +353,7 @@ def _from_numpy(array: np.ndarray, argument: str) -> Tensor:
     refuse_masked(array, argument)
     if array.dtype.kind not in "fiub" or array.dtype == np.longdouble:
         advice = "longdouble is not supported" if array.dtype.kind == "f" else ""
-        raise ArgumentTypeError(
-            expected(argument, "real floating-point numbers", f"dtype {shown_dtype(array)}", advice)
-        )
+        raise ArgumentTypeError(argument, "real floating-point numbers", f"dtype {shown_dtype(array)}", advice)
     # PyTorch takes neither foreign byte orders nor negative strides, and warns of arrays that cannot be written to.
     plain = array.dtype.isnative and array.flags.writeable and min(array.strides, default=1) >= 0
     if not plain:
@@ -373,11 +371,11 @@ def whole_numbers(values: Iterable[Any], argument: str) -> list[int]:
     [3, 1]
     """
     if isinstance(values, str | bytes | np.ma.MaskedArray) or not isinstance(values, Iterable):
-        raise ArgumentTypeError(expected(argument, "a sequence of whole numbers", shown(values)))
+        raise ArgumentTypeError(argument, "a sequence of whole numbers", shown(values))
     try:
         entries = list(values)
     except TypeError as error:  # of an array without axes
-        raise ArgumentTypeError(expected(argument, "a sequence of whole numbers", shown(values))) from error
+        raise ArgumentTypeError(argument, "a sequence of whole numbers", shown(values)) from error
     return [as_integer(value, f"{argument}[{place}]") for place, value in enumerate(entries)]
 
 
@@ -396,11 +394,11 @@ def refuse_masked(value: Any, argument: str) -> None:
     for _ in range(_DEEPEST):
         if any(isinstance(entry, np.ma.MaskedArray) for entry in level):
             advice = "replace the masked entries, with .filled(…), or leave those tokens out"
-            raise ArgumentTypeError(expected(argument, "numbers without a mask", "a masked array", advice))
+            raise ArgumentTypeError(argument, "numbers without a mask", "a masked array", advice)
         level = [entry for part in level if isinstance(part, list | tuple) for entry in part]
         if not level:
             return
-    raise ArgumentTypeError(expected(argument, f"lists nested at most {_DEEPEST} deep", "deeper ones"))
+    raise ArgumentTypeError(argument, f"lists nested at most {_DEEPEST} deep", "deeper ones")
 
 
 def _refuse_transposed(value: Any, argument: str) -> None:
@@ -408,7 +406,7 @@ def _refuse_transposed(value: Any, argument: str) -> None:
     dims = getattr(value, "dims", ())
     if isinstance(dims, tuple) and {"token", "feature"} <= {*dims} and dims[-2:] != ("token", "feature"):
         advice = 'transpose it with .transpose(..., "token", "feature")'
-        raise ArgumentValueError(expected(argument, "the last axes to be token and feature", shown(dims), advice))
+        raise ArgumentValueError(argument, "the last axes to be token and feature", shown(dims), advice)
 
 
 def _from_lists(value: Any, argument: str) -> Tensor:
@@ -421,14 +419,12 @@ def _from_lists(value: Any, argument: str) -> Tensor:
             array = array.astype(np.float64)
     except Exception as error:  # whatever an object's own way to become an array raises
         reason = " ".join(str(error).split())
-        raise ArgumentTypeError(
-            expected(argument, wanted, f"{type(value).__name__} ({shown(reason)[1:-1]})")
-        ) from error
+        raise ArgumentTypeError(argument, wanted, f"{type(value).__name__} ({shown(reason)[1:-1]})") from error
     # An empty list is float64 already; words, dates, truth values and objects are no numbers, also where NumPy would
     # read some.
     if array.dtype.kind not in "fiu":
         came = f"{type(value).__name__} of {shown(value) if array.ndim == 0 else shown_dtype(array)}"
-        raise ArgumentTypeError(expected(argument, wanted + " of real numbers", came))
+        raise ArgumentTypeError(argument, wanted + " of real numbers", came)
     return torch.as_tensor(array.astype(np.float64))
 
 
@@ -443,7 +439,7 @@ def generator(seed: int) -> torch.Generator:
     tensor([True])
     """
     if isinstance(seed, bool) or not isinstance(seed, int):
-        raise ArgumentTypeError(expected("seed", "an integer", repr(seed)))
+        raise ArgumentTypeError("seed", "an integer", repr(seed))
     if not -(2**63) <= seed < 2**63:
-        raise ArgumentValueError(expected("seed", "an integer of 64 bits", seed))
+        raise ArgumentValueError("seed", "an integer of 64 bits", seed)
     return torch.Generator().manual_seed(seed)

@@ -13,7 +13,20 @@ _LONGEST = 200
 
 
 class TokenDynamicsError(Exception):
-    """Base class of every deliberate error; its text holds no control characters, whatever it quotes."""
+    """Base class of every deliberate error; its text holds no control characters, whatever it quotes.
+
+    Args:
+        text: The whole message; or the name of the argument, if `wanted` says what was expected of it.
+        wanted: See `expected`, which then writes the message, as `came` and `advice`.
+        came: What came instead.
+        advice: What to do.
+
+    >>> print(ArgumentValueError("x", "at least one token", "shape (0, 3)"))
+    x: expected at least one token, got shape (0, 3)
+    """
+
+    def __init__(self, text: str = "", wanted: str = "", came: object = "", advice: str = "") -> None:
+        super().__init__(expected(text, wanted, came, advice) if wanted else text)
 
     def __str__(self) -> str:
         return printable(super().__str__(), keep="\n")

@@ -8,7 +8,7 @@ from typing import Any
 
 import lazy_loader
 
-from tokendynamics.numerics.errors import ArgumentValueError, TokenDynamicsError, expected
+from tokendynamics.numerics.errors import ArgumentValueError, TokenDynamicsError
 
 EXTRAS = {
     "animations": ("imageio_ffmpeg",),
@@ -50,7 +50,7 @@ def require(
     absent = missing(extra)
     if absent:
         advice = install(extra) + (f", or {otherwise}" if otherwise else "")
-        raise error(expected(argument, f"the packages for {use}", f"no {' and no '.join(absent)}", advice))
+        raise error(argument, f"the packages for {use}", f"no {' and no '.join(absent)}", advice)
 
 
 def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:

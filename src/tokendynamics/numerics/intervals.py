@@ -11,7 +11,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from tokendynamics.numerics.arguments import generator
-from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.errors import ArgumentValueError
 
 T_COVERAGE = (
     "The t-intervals assume normally distributed values: for skewed differences (such as exponential ones) and 5 to 15 "
@@ -39,9 +39,9 @@ def wilson(count: int, total: int) -> tuple[float, float]:
     (0.0, 0.2775)
     """
     if total < 1:
-        raise ArgumentValueError(expected("total", "at least one trial", total))
+        raise ArgumentValueError("total", "at least one trial", total)
     if not 0 <= count <= total:
-        raise ArgumentValueError(expected("count", f"0..{total}", count))
+        raise ArgumentValueError("count", f"0..{total}", count)
     share, weight = count / total, _NORMAL_95**2 / total
     middle = (share + weight / 2) / (1 + weight)
     half = math.sqrt(weight * (share * (1 - share) + weight / 4)) / (1 + weight)

@@ -12,7 +12,7 @@ import psutil
 import torch
 
 from tokendynamics.numerics.arguments import as_count
-from tokendynamics.numerics.errors import ArgumentValueError, MemoryLimitError, expected
+from tokendynamics.numerics.errors import ArgumentValueError, MemoryLimitError
 
 
 def installed_memory() -> int:
@@ -64,7 +64,7 @@ def check_fits(needed: int, argument: str, advice: str = "") -> None:
             if needed > installed
             else f"what fits into the {in_bytes(free)} free of the {least}"
         )
-        raise MemoryLimitError(expected(argument, wanted, f"{in_bytes(needed)} needed at least", advice))
+        raise MemoryLimitError(argument, wanted, f"{in_bytes(needed)} needed at least", advice)
 
 
 def give_back() -> None:
@@ -102,7 +102,7 @@ def limited_threads(count: int | None) -> Iterator[int]:
     1
     """
     if count is not None and as_count(count, "threads") > _MOST_THREADS:
-        raise ArgumentValueError(expected("threads", f"at most {_MOST_THREADS}", count))
+        raise ArgumentValueError("threads", f"at most {_MOST_THREADS}", count)
     former = torch.get_num_threads()
     try:
         if count is not None:

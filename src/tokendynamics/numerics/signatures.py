@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from tokendynamics.numerics.arguments import as_flag, as_integer, as_number, as_path, as_tensor, as_text
-from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, expected, shown
+from tokendynamics.numerics.errors import ArgumentTypeError, ArgumentValueError, shown
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -162,9 +162,9 @@ def _tuple_reader(parts: tuple[Any, ...]) -> Reader | None:
 
     def read(value: Any, argument: str) -> Any:
         if not isinstance(value, tuple | list):
-            raise ArgumentTypeError(expected(argument, wanted, shown(value)))
+            raise ArgumentTypeError(argument, wanted, shown(value))
         if not repeated and len(value) != len(readers):
-            raise ArgumentValueError(expected(argument, wanted, f"{len(value)} entries"))
+            raise ArgumentValueError(argument, wanted, f"{len(value)} entries")
         chosen = readers * len(value) if repeated else readers
         return tuple(
             entry if reader is None else reader(entry, f"{argument}[{i}]")
@@ -183,7 +183,7 @@ def _sequence_reader(part: Any) -> Reader | None:
     def read(value: Any, argument: str) -> Any:
         rows = part is Any and isinstance(value, Tensor | np.ndarray) and value.ndim > 0
         if isinstance(value, str | bytes) or not (rows or isinstance(value, Sequence)):
-            raise ArgumentTypeError(expected(argument, "a list", shown(value)))
+            raise ArgumentTypeError(argument, "a list", shown(value))
         if read_entry is not None:
             for i, entry in enumerate(value):
                 read_entry(entry, f"{argument}[{i}]")
@@ -200,10 +200,10 @@ def _mapping_reader(key: Any, part: Any) -> Reader | None:
 
     def read(value: Any, argument: str) -> Any:
         if not isinstance(value, Mapping):
-            raise ArgumentTypeError(expected(argument, "a dict", shown(value)))
+            raise ArgumentTypeError(argument, "a dict", shown(value))
         for name in value:
             if not isinstance(name, str):
-                raise ArgumentTypeError(expected(argument, "texts as keys", shown(name)))
+                raise ArgumentTypeError(argument, "texts as keys", shown(name))
         return {name: reader(entry, f"{argument}[{shown(name)}]") for name, entry in value.items()}
 
     return read
@@ -217,7 +217,7 @@ def _instance(classes: tuple[type, ...]) -> Reader:
         if not isinstance(value, classes):
             # What an array holds does not say why it is not one of these.
             came = type(value).__name__ if hasattr(value, "shape") else shown(value)
-            raise ArgumentTypeError(expected(argument, f"{article} {names}", came))
+            raise ArgumentTypeError(argument, f"{article} {names}", came)
         return value
 
     return read
@@ -226,7 +226,7 @@ def _instance(classes: tuple[type, ...]) -> Reader:
 def _integer(value: Any, argument: str) -> int:
     number = as_integer(value, argument)
     if abs(number) > _LARGEST:
-        raise ArgumentValueError(expected(argument, "an integer of 64 bits", shown(number)))
+        raise ArgumentValueError(argument, "an integer of 64 bits", shown(number))
     return number
 
 
@@ -238,7 +238,7 @@ def _number(value: Any, argument: str) -> float:
 
 def _tensor(value: Any, argument: str) -> Tensor:
     if not isinstance(value, Tensor):
-        raise ArgumentTypeError(expected(argument, "a torch tensor", shown(value)))
+        raise ArgumentTypeError(argument, "a torch tensor", shown(value))
     as_tensor(value, argument)
     return value
 

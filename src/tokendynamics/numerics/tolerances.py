@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tokendynamics.numerics.arguments import first_system
-from tokendynamics.numerics.errors import ArgumentValueError, expected
+from tokendynamics.numerics.errors import ArgumentValueError
 
 NEAR_ZERO = 1e-3
 """|λ| below which `positional` (Table 7) calls an eigenvalue of the value map near zero. Absolute: it depends on
@@ -36,13 +36,10 @@ def check_positive_definite(matrix: Tensor, argument: str, precision: torch.dtyp
     defect = (matrix - matrix.mT).abs().amax(dim=(-2, -1))
     uneven = defect > rounding_threshold(matrix.abs().amax(dim=(-2, -1)), matrix.shape[-1], precision)
     if bool(uneven.any()):
-        advice = "pass (M + M^T)/2 if the asymmetry is noise"
         came = f"an asymmetry of {float(defect[uneven][0]):.3g}{first_system(uneven)}"
-        raise ArgumentValueError(expected(argument, wanted, came, advice))
+        raise ArgumentValueError(argument, wanted, came, "pass (M + M^T)/2 if the asymmetry is noise")
     symmetric = matrix / 2 + matrix.mT / 2  # the sum itself may overflow
     bad = torch.linalg.cholesky_ex(symmetric).info != 0
     if bool(bad.any()):
         lowest = torch.linalg.eigvalsh(symmetric[bad]).amin(dim=-1)[0]
-        raise ArgumentValueError(
-            expected(argument, wanted, f"lowest eigenvalue {float(lowest):.6g}{first_system(bad)}")
-        )
+        raise ArgumentValueError(argument, wanted, f"lowest eigenvalue {float(lowest):.6g}{first_system(bad)}")

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_states, as_tensor, check_finite, like
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.observables import directions as directions
 from tokendynamics.observables.directions import lengths, unit_rows
@@ -73,7 +72,7 @@ def pairwise_distances(x: ArrayLike, *, geometry: str = "euclidean") -> Any:
     elif geometry == "sphere":
         result = angles(unit_rows(states.double()))
     else:
-        raise ArgumentValueError(expected("geometry", "'euclidean' or 'sphere'", repr(geometry)))
+        raise ArgumentValueError("geometry", "'euclidean' or 'sphere'", repr(geometry))
     return like(result.to(states.dtype), x)
 
 
@@ -153,8 +152,7 @@ def consensus(x: ArrayLike, reference: int = 0, signed: bool = False) -> Any:
     states = as_states(x)
     tokens, index = states.shape[-2], operator.index(reference)
     if not -tokens <= index < tokens:
-        wanted = f"a token index from {-tokens} to {tokens - 1}"
-        raise ArgumentValueError(expected("reference", wanted, index))
+        raise ArgumentValueError("reference", f"a token index from {-tokens} to {tokens - 1}", index)
     result = _consensus(unit_rows(states.double()), index, signed)
     return like(result.to(states.dtype), x)
 
@@ -182,8 +180,7 @@ def mean_pair_cosine(x: ArrayLike) -> Any:
     """
     states = as_states(x)
     if states.shape[-2] < 2:
-        came = f"shape {tuple(states.shape)}"
-        raise ArgumentValueError(expected("x", "at least two tokens for a measure over pairs", came))
+        raise ArgumentValueError("x", "at least two tokens for a measure over pairs", f"shape {tuple(states.shape)}")
     unit = unit_rows(states.double())
     # Measured from the first token, identical tokens stay identical through the rounding of their mean.
     from_first = unit - unit[..., :1, :]
@@ -279,7 +276,7 @@ def effective_rank(x: ArrayLike, unit_rows: bool = False, *, exponent: int | flo
     """
     states = as_states(x)
     if not (math.isfinite(exponent) and exponent > 0):
-        raise ArgumentValueError(expected("exponent", "a positive number", exponent))
+        raise ArgumentValueError("exponent", "a positive number", exponent)
     ratios = _singular_ratios(_prepared(states, unit_rows))
     return like(exp_entropy(ratios.pow(exponent)).to(states.dtype), x)
 

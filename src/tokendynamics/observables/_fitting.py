@@ -8,7 +8,6 @@ from torch import Tensor
 
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_square, as_states, as_tensor
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.tolerances import check_positive_definite
 
 
@@ -17,8 +16,7 @@ def fitting_matrix(states: Tensor, matrix: ArrayLike, argument: str) -> Tensor:
     form = as_square(matrix, argument)
     dim = states.shape[-1]
     if form.shape[-1] != dim:
-        wanted = f"shape (…, {dim}, {dim}) to fit x"
-        raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(form.shape)}"))
+        raise ArgumentValueError(argument, f"shape (…, {dim}, {dim}) to fit x", f"shape {tuple(form.shape)}")
     _check_leading(states, form, 2, argument)
     return _beside(states, form)
 
@@ -35,7 +33,7 @@ def fitting_vector(states: Tensor, vector: ArrayLike, argument: str) -> Tensor:
     tensor = as_tensor(vector, argument, ndim_at_least=1, axes="(…, dim)")
     dim = states.shape[-1]
     if tensor.shape[-1] != dim:
-        raise ArgumentValueError(expected(argument, f"shape (…, {dim}) to fit x", f"shape {tuple(tensor.shape)}"))
+        raise ArgumentValueError(argument, f"shape (…, {dim}) to fit x", f"shape {tuple(tensor.shape)}")
     _check_leading(states, tensor, 1, argument)
     return _beside(states, tensor).unsqueeze(-2)
 
@@ -45,7 +43,7 @@ def fitting_states(states: Tensor, other: ArrayLike, argument: str) -> Tensor:
     tensor = as_states(other, argument)
     if tensor.shape[-2:] != states.shape[-2:]:
         wanted = f"shape (…, {states.shape[-2]}, {states.shape[-1]}) to fit x"
-        raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(tensor.shape)}"))
+        raise ArgumentValueError(argument, wanted, f"shape {tuple(tensor.shape)}")
     _check_leading(states, tensor, 2, argument)
     return _beside(states, tensor)
 
@@ -55,8 +53,7 @@ def fitting_points(states: Tensor, points: ArrayLike, argument: str) -> Tensor:
     tensor = as_states(points, argument)
     dim = states.shape[-1]
     if tensor.shape[-1] != dim:
-        wanted = f"shape (…, point, {dim}) to fit x"
-        raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(tensor.shape)}"))
+        raise ArgumentValueError(argument, f"shape (…, point, {dim}) to fit x", f"shape {tuple(tensor.shape)}")
     _check_leading(states, tensor, 2, argument)
     return _beside(states, tensor)
 
@@ -67,7 +64,7 @@ def _check_leading(states: Tensor, other: Tensor, own_axes: int, argument: str) 
         np.broadcast_shapes(leading, other.shape[: other.ndim - own_axes])
     except ValueError:
         wanted = f"leading axes that broadcast against those of x, {tuple(leading)}"
-        raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(other.shape)}")) from None
+        raise ArgumentValueError(argument, wanted, f"shape {tuple(other.shape)}") from None
 
 
 def _beside(states: Tensor, other: Tensor) -> Tensor:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_states, check_finite, like
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.observables._fitting import fitting_matrix, fitting_points, fitting_states
 
@@ -369,7 +368,7 @@ def log_interaction_sums(x: ArrayLike, qk: ArrayLike, *, normalization: str = "p
 
 def _log_sums(states: Tensor, qk: ArrayLike, normalization: str, causal: bool) -> Float64[Tensor, "*broadcast token"]:
     if normalization not in ("paper", "plain"):
-        raise ArgumentValueError(expected("normalization", "'paper' or 'plain'", repr(normalization)))
+        raise ArgumentValueError("normalization", "'paper' or 'plain'", repr(normalization))
     wide = states.double()
     logits = _logits(wide, wide, fitting_matrix(states, qk, "qk"))
     if causal:

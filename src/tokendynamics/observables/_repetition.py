@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,14 @@ def repetition(tokens: Sequence[Hashable]) -> Repetition:
     Repetition(distinct_1=0.5, distinct_2=0.666..., entropy=0.562..., longest_run=3)
     """
     if isinstance(tokens, bytes | set | dict) or not (isinstance(tokens, Iterable) and isinstance(tokens, Sized)):
-        raise ArgumentTypeError(expected("tokens", "a sequence of token ids or words", shown(tokens)))
+        raise ArgumentTypeError("tokens", "a sequence of token ids or words", shown(tokens))
     try:
         tokens = [entry.item() if isinstance(entry, np.generic | Tensor) else entry for entry in tokens]
         hash(tuple(tokens))
     except (TypeError, RuntimeError, ValueError) as error:
-        raise ArgumentTypeError(expected("tokens", "a sequence of token ids or words", shown(tokens))) from error
+        raise ArgumentTypeError("tokens", "a sequence of token ids or words", shown(tokens)) from error
     if len(tokens) == 0:
-        raise ArgumentValueError(expected("tokens", "at least one", "none"))
+        raise ArgumentValueError("tokens", "at least one", "none")
     counts = np.array(list(Counter(tokens).values())) / len(tokens)
     pairs = list(pairwise(tokens))
     return Repetition(

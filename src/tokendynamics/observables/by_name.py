@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 
 Observable: TypeAlias = Callable[[Tensor], float]
 """A number of one state, shape (token, dim)."""
@@ -32,12 +32,12 @@ def read_observables(given: Any, taken: Collection[str]) -> dict[str, Observable
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise ArgumentTypeError(expected("observables", "functions of states by name", shown(given)))
+        raise ArgumentTypeError("observables", "functions of states by name", shown(given))
     for name, function in given.items():
         if not callable(function):
-            raise ArgumentTypeError(expected(f"observables[{name!r}]", "a function of states", shown(function)))
+            raise ArgumentTypeError(f"observables[{name!r}]", "a function of states", shown(function))
         if not isinstance(name, str) or not name or name in taken:
-            raise ArgumentValueError(expected("observables", "names that no variable has", shown(name)))
+            raise ArgumentValueError("observables", "names that no variable has", shown(name))
     return {name: _checked(name, function) for name, function in given.items()}
 
 
@@ -47,8 +47,6 @@ def _checked(name: str, function: Observable) -> Observable:
         try:
             return float(value)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise ArgumentTypeError(
-                expected(f"observables[{name!r}]", "a number for each state", shown(value))
-            ) from error
+            raise ArgumentTypeError(f"observables[{name!r}]", "a number for each state", shown(value)) from error
 
     return number

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_count, as_states, like
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.observables._distances import angles
@@ -50,7 +49,7 @@ def clusters(x: ArrayLike, angle: int | float) -> Any:
     """
     states = as_states(x)
     if not 0 <= angle <= math.pi:
-        raise ArgumentValueError(expected("angle", "radians from 0 to π", angle, "convert degrees first"))
+        raise ArgumentValueError("angle", "radians from 0 to π", angle, "convert degrees first")
     unit, tokens = unit_rows(states.double()), states.shape[-2]
     systems = unit.reshape(-1, *states.shape[-2:])
     if tokens**2 > _PAIRS:
@@ -145,9 +144,7 @@ def direction_clusters(x: ArrayLike, most: int = 8) -> DirectionClusters:
 
     states = as_states(x)
     if states.ndim != 2 or len(states) < 3:
-        raise ArgumentValueError(
-            expected("x", "(token, dim) with at least three tokens", f"shape {tuple(states.shape)}")
-        )
+        raise ArgumentValueError("x", "(token, dim) with at least three tokens", f"shape {tuple(states.shape)}")
     as_count(most, "most", 2)
     # The distances of all pairs, and those of each pair once, here and in SciPy.
     check_fits(16 * len(states) ** 2, "x", "pass fewer tokens")

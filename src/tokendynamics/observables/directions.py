@@ -10,7 +10,6 @@ from torch import Tensor
 
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import first_system, first_token
-from tokendynamics.numerics.errors import expected
 
 # Sums of squares of numbers in this range stay clear of both ends of float64.
 SMALLEST_SAFE, LARGEST_SAFE = 1e-140, 1e140
@@ -54,7 +53,7 @@ def refuse_zero_tokens(zero: Bool[Tensor, "*axes token"], argument: str) -> None
     if not bool(zero.any()):
         return
     came = f"a zero vector at {first_token(zero)}"
-    raise ArgumentValueError(expected(argument, "tokens with a direction", came, "remove or mask that token"))
+    raise ArgumentValueError(argument, "tokens with a direction", came, "remove or mask that token")
 
 
 def refuse_zero_systems(x: Float[Tensor, "*axes token dim"], argument: str) -> None:
@@ -62,8 +61,7 @@ def refuse_zero_systems(x: Float[Tensor, "*axes token dim"], argument: str) -> N
     zero = (x == 0).flatten(start_dim=-2).all(dim=-1)
     if not bool(zero.any()):
         return
-    came = f"only zeros{first_system(zero)}"
-    raise ArgumentValueError(expected(argument, "at least one token that is not zero", came))
+    raise ArgumentValueError(argument, "at least one token that is not zero", f"only zeros{first_system(zero)}")
 
 
 MANY = 512

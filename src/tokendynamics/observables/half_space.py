@@ -16,7 +16,6 @@ from torch import Tensor
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_states, check_finite, like
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.observables._fitting import fitting_metric, fitting_vector
 from tokendynamics.observables.directions import unit_rows
@@ -328,7 +327,7 @@ def wendel_probability(tokens: SupportsIndex, dim: SupportsIndex, *, formula: st
     """
     count, size = _positive(tokens, "tokens"), _positive(dim, "dim")
     if formula not in ("corrected", "printed"):
-        raise ArgumentValueError(expected("formula", "'corrected' or 'printed'", repr(formula)))
+        raise ArgumentValueError("formula", "'corrected' or 'printed'", repr(formula))
     draws, terms = count - 1, min(size if formula == "corrected" else size - 1, count)
     favourable = _sum_of_binomials(draws, terms)
     if favourable.bit_length() < draws - 1100:  # below every float64: the power of two need not be built
@@ -351,7 +350,7 @@ def _positive(value: SupportsIndex, argument: str) -> int:
     try:
         number = operator.index(value)
     except TypeError:
-        raise ArgumentTypeError(expected(argument, "an integer", repr(value))) from None
+        raise ArgumentTypeError(argument, "an integer", repr(value)) from None
     if number < 1:
-        raise ArgumentValueError(expected(argument, "at least 1", number))
+        raise ArgumentValueError(argument, "at least 1", number)
     return number

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_states, as_tensor
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.observables.directions import are_many, unit_rows
 
 ROUNDINGS = 10.0
@@ -76,16 +76,16 @@ def shares(prompts: Sequence[ArrayLike]) -> Shares:
     """
     listed = isinstance(prompts, Tensor | Sequence | np.ndarray) and not isinstance(prompts, str | bytes)
     if not listed or (isinstance(prompts, np.ndarray) and prompts.ndim == 0):
-        raise ArgumentTypeError(expected("prompts", "a list of states, one entry a prompt", shown(prompts)))
+        raise ArgumentTypeError("prompts", "a list of states, one entry a prompt", shown(prompts))
     if isinstance(prompts, Tensor) or len(prompts) < 2:
         came = "one tensor" if isinstance(prompts, Tensor) else len(prompts)
-        raise ArgumentValueError(expected("prompts", "the states of at least two prompts", came))
+        raise ArgumentValueError("prompts", "the states of at least two prompts", came)
     states = [as_states(prompt, f"prompts[{place}]") for place, prompt in enumerate(prompts)]
     first = states[0]
     for place, state in enumerate(states):
         if (*state.shape[:-2], state.shape[-1]) != (*first.shape[:-2], first.shape[-1]):
             wanted = f"sites and width of prompts[0], {tuple(first.shape)} but for the tokens"
-            raise ArgumentValueError(expected(f"prompts[{place}]", wanted, f"shape {tuple(state.shape)}"))
+            raise ArgumentValueError(f"prompts[{place}]", wanted, f"shape {tuple(state.shape)}")
     directions = [unit_rows(state.double(), f"prompts[{place}]") for place, state in enumerate(states)]
     means = torch.stack([units.mean(dim=-2) for units in directions])
     within = torch.stack([_mean_pair_product(units) for units in directions])
@@ -111,7 +111,7 @@ def relative_kappa(kappa: ArrayLike, reference: ArrayLike) -> Tensor:
         return (value - start) / (1 - start)
     except RuntimeError as error:
         came = f"shapes {tuple(value.shape)} and {tuple(start.shape)}"
-        raise ArgumentValueError(expected("reference", "a shape that fits that of kappa", came)) from error
+        raise ArgumentValueError("reference", "a shape that fits that of kappa", came) from error
 
 
 def gram_of_means(means: Float64[Tensor, "prompt ... dim"]) -> Float64[Tensor, "*site prompt prompt"]:

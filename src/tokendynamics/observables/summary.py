@@ -11,7 +11,6 @@ from torch import Tensor
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_states, check_finite, first_system
-from tokendynamics.numerics.errors import expected
 from tokendynamics.observables._distances import euclidean, exp_entropy
 from tokendynamics.observables.directions import (
     LARGEST_SAFE,
@@ -206,13 +205,12 @@ def _summarize_piece(gram: Gram, keep: Bool[Tensor, "mask site token"]) -> dict[
 
 def _check_mask(keep: Tensor, shape: tuple[int, ...]) -> None:
     if keep.dtype != torch.bool:
-        raise ArgumentTypeError(expected("keep", "a boolean mask", f"dtype {keep.dtype}"))
+        raise ArgumentTypeError("keep", "a boolean mask", f"dtype {keep.dtype}")
     if tuple(keep.shape) != shape:
-        wanted = f"one entry per token, shape {shape}"
-        raise ArgumentValueError(expected("keep", wanted, f"shape {tuple(keep.shape)}"))
+        raise ArgumentValueError("keep", f"one entry per token, shape {shape}", f"shape {tuple(keep.shape)}")
     if not bool(keep.any(dim=-1).all()):
         came = "none" + first_system(~keep.any(dim=-1), "state")
-        raise ArgumentValueError(expected("keep", "at least one token to keep in every state", came))
+        raise ArgumentValueError("keep", "at least one token to keep in every state", came)
 
 
 def _agreement(

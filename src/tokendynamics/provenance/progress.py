@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from tokendynamics.numerics import ArgumentTypeError
 from tokendynamics.numerics.arguments import as_flag
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.printable import printable
 
 if TYPE_CHECKING:
@@ -74,8 +74,7 @@ def _check_takes_three(progress: Progress) -> None:
         return  # Written in C, without a signature.
     except TypeError:
         pass
-    wanted = "True, False or a function (done, total, what)"
-    raise ArgumentTypeError(expected("progress", wanted, shown(progress)))
+    raise ArgumentTypeError("progress", "True, False or a function (done, total, what)", shown(progress))
 
 
 def tracked(items: Collection[T], report: Progress, what: str) -> Iterator[T]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 
 _LONGEST_JSON = 256 * 2**20
 
@@ -55,9 +55,9 @@ def check_regular(path: Path, argument: str, *, described: bool = False) -> int:
     except (OSError, ValueError) as error:
         raise unreadable(path, argument, "a file", error) from error
     if not regular:
-        raise ArgumentValueError(expected(argument, "a regular file", f"{path}, which is not one"))
+        raise ArgumentValueError(argument, "a regular file", f"{path}, which is not one")
     if longest is not None and size > longest:
-        raise ArgumentValueError(expected(argument, f"a file of at most {longest} bytes", f"{size} in {path}"))
+        raise ArgumentValueError(argument, f"a file of at most {longest} bytes", f"{size} in {path}")
     return size
 
 
@@ -68,7 +68,7 @@ def _refuse_constant(word: str) -> NoReturn:
 def unreadable(path: Path, argument: str, wanted: str, reason: object) -> ArgumentValueError:
     """Return the error for a file that does not hold what is wanted, with the reason."""
     name = "an unreadable file" if argument == str(path) else path
-    return ArgumentValueError(expected(argument, wanted, f"{name} ({shown(str(reason))[1:-1]})"))
+    return ArgumentValueError(argument, wanted, f"{name} ({shown(str(reason))[1:-1]})")
 
 
 CHECKSUM = "content_sha256"
@@ -100,7 +100,7 @@ def check_checksum(values: Any, argument: str) -> None:
 def changed_content(argument: str) -> ArgumentValueError:
     """Return the error for content that changed since it was written."""
     advice = f"copy it again or repeat the run; if you edited it, remove {CHECKSUM}"
-    return ArgumentValueError(expected(argument, f"the content of its {CHECKSUM}", "another one", advice))
+    return ArgumentValueError(argument, f"the content of its {CHECKSUM}", "another one", advice)
 
 
 def _digest(values: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 import xarray as xr
 
 from tokendynamics.numerics import ArgumentValueError, TokenDynamicsError
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.extras import require
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.provenance.reading import check_regular, read_json
@@ -48,11 +48,11 @@ def read_store(source: Path, argument: str, wanted: str) -> xr.Dataset:
         MemoryLimitError: It declares more than the memory.
     """
     if not source.exists():
-        raise ArgumentValueError(expected(argument, wanted, f"nothing at {source}"))
+        raise ArgumentValueError(argument, wanted, f"nothing at {source}")
     if source.is_dir():
         _check_store(source, argument, wanted)
     elif not source.is_file():
-        raise ArgumentValueError(expected(argument, wanted, f"{source}, no regular file"))
+        raise ArgumentValueError(argument, wanted, f"{source}, no regular file")
     else:
         require("netcdf", argument, "reading a NetCDF file")
     try:
@@ -63,7 +63,7 @@ def read_store(source: Path, argument: str, wanted: str) -> xr.Dataset:
     except TokenDynamicsError:
         raise
     except Exception as error:  # what readers and codecs raise of damaged files is theirs to choose
-        raise ArgumentValueError(expected(argument, wanted, f"{source} ({error})")) from error
+        raise ArgumentValueError(argument, wanted, f"{source} ({error})") from error
 
 
 def opened(target: Path) -> xr.Dataset:
@@ -75,10 +75,10 @@ def opened(target: Path) -> xr.Dataset:
 def _check_store(store: Path, argument: str, wanted: str) -> None:
     """Refuse a Zarr store that is not of version 2, would run code, or is larger than the memory."""
     if (store / "zarr.json").exists():
-        raise ArgumentValueError(expected(argument, "a Zarr store of version 2", f"version 3 in {store}"))
+        raise ArgumentValueError(argument, "a Zarr store of version 2", f"version 3 in {store}")
     described = sorted(store.glob("*/.zarray"))
     if not described:
-        raise ArgumentValueError(expected(argument, wanted, f"{store}, a folder without arrays"))
+        raise ArgumentValueError(argument, wanted, f"{store}, a folder without arrays")
     check_files(store, argument)
     needed = sum(_needed(path, argument, wanted) for path in described)
     check_fits(needed, argument, f"{store} declares it")
@@ -133,14 +133,13 @@ def check_arrays_3(store: Path, argument: str, wanted: str) -> None:
             lengths = [_length(length) for length in (*shape, *chunks)]
             further = entry.get("storage_transformers") or []
         except (KeyError, TypeError, ValueError) as error:
-            came = f"{described} ({shown(str(error))[1:-1]})"
-            raise ArgumentValueError(expected(argument, wanted, came)) from error
+            raise ArgumentValueError(argument, wanted, f"{described} ({shown(str(error))[1:-1]})") from error
         if not isinstance(kind, str) or not _TYPES_3.fullmatch(kind):
-            raise ArgumentValueError(expected(argument, "an array of numbers or words", f"{shown(kind)} at {name!r}"))
+            raise ArgumentValueError(argument, "an array of numbers or words", f"{shown(kind)} at {name!r}")
         unknown = next((codec for codec in codecs if codec not in _CODECS_3), None)
         if unknown is not None or further:
             known = f"a codec among {', '.join(sorted(_CODECS_3))}"
-            raise ArgumentValueError(expected(argument, known, f"{shown(unknown or further)} at {name!r}"))
+            raise ArgumentValueError(argument, known, f"{shown(unknown or further)} at {name!r}")
         width = _LONGEST_WORD if kind == "string" else np.dtype(kind).itemsize
         # Axes are read whole as soon as the store is opened, other arrays by chunks.
         least = lengths[: len(shape)] if len(shape) == 1 else lengths[len(shape) :]
@@ -155,12 +154,11 @@ def _needed(described: Path, argument: str, wanted: str) -> int:
         shape, chunks, dtype = entry["shape"], entry["chunks"], np.dtype(entry["dtype"])
         lengths = [_length(length) for length in (*shape, *chunks)]
     except (KeyError, TypeError, ValueError) as error:
-        came = f"{described} ({shown(str(error))[1:-1]})"
-        raise ArgumentValueError(expected(argument, wanted, came)) from error
+        raise ArgumentValueError(argument, wanted, f"{described} ({shown(str(error))[1:-1]})") from error
     unknown = next((codec for codec in codecs if codec not in _CODECS), None)
     if unknown is not None:
         known = f"a codec among {', '.join(sorted(_CODECS))}"
-        raise ArgumentValueError(expected(argument, known, f"{shown(unknown)} at {name!r}"))
+        raise ArgumentValueError(argument, known, f"{shown(unknown)} at {name!r}")
     return max(_bytes(lengths[: len(shape)], dtype), _bytes(lengths[len(shape) :], dtype))
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from tokendynamics.numerics import ArgumentValueError, StorageError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.provenance.owned import MANIFEST, changed_data, digests, entries_in, in_the_way, written_in
 from tokendynamics.provenance.swap import NEW, locked, put_in_place, recover, settle, staging
 
@@ -88,7 +87,7 @@ def settle_results(path: str | Path, argument: str = "folder") -> None:
     if not settle(place):
         came = f"{path}, whose files are partly those of a run that was killed while it replaced older ones"
         advice = "make the folder writable and open it again, or repeat the run with another folder"
-        raise ArgumentValueError(expected(argument, "the results of one run", came, advice))
+        raise ArgumentValueError(argument, "the results of one run", came, advice)
 
 
 def check_unchanged(folder: Path, argument: str = "folder") -> None:
@@ -107,7 +106,7 @@ def check_unchanged(folder: Path, argument: str = "folder") -> None:
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
         wanted = f"the data files that were written, by their SHA-256 in {MANIFEST}"
         advice = f"copy the folder again or repeat the run; if you edited the data, remove {MANIFEST}"
-        raise ArgumentValueError(expected(argument, wanted, f"another {folder / changed[0]}{more}", advice))
+        raise ArgumentValueError(argument, wanted, f"another {folder / changed[0]}{more}", advice)
 
 
 @contextmanager
@@ -182,7 +181,7 @@ def storage_errors(place: Path) -> Iterator[None]:
             )
         else:
             raise
-        raise StorageError(expected(str(place), wanted, came, advice)) from error
+        raise StorageError(str(place), wanted, came, advice) from error
 
 
 def _is_around(place: Path, name: object) -> bool:
@@ -224,7 +223,7 @@ def _put(
                 write_json(new / MANIFEST, {**manifest, "files": _kept(place, affected) | files})
             put_in_place(root, place, affected, entry_by_entry=shared)
             return
-    raise StorageError(expected(str(place), "a folder that stays", "one that is removed again and again"))
+    raise StorageError(str(place), "a folder that stays", "one that is removed again and again")
 
 
 def _affected(place: Path, entries: Collection[str], keep: bool) -> set[str]:
@@ -246,18 +245,17 @@ def _check(place: Path, affected: Collection[str], written_by: str, argument: st
     written = written_in(place)
     if written is not None and written.by != written_by:
         wanted = f"a folder without results of other commands than {written_by}"
-        raise ArgumentValueError(expected(argument, wanted, f"{place} with those of {written.by}", advice))
+        raise ArgumentValueError(argument, wanted, f"{place} with those of {written.by}", advice)
     foreign = in_the_way(place, affected)
     if foreign:
         more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
-        came = f"{place / foreign[0]}{more}"
         wanted = "no file in the way that an earlier run did not write or that was changed since"
-        raise ArgumentValueError(expected(argument, wanted, came, advice))
+        raise ArgumentValueError(argument, wanted, f"{place / foreign[0]}{more}", advice)
 
 
 def _settled(target: str | Path, argument: str) -> Path:
     """Return the folder itself where `target` is a link to one."""
     place = Path(os.path.realpath(target))
     if place.exists() and not place.is_dir():
-        raise ArgumentValueError(expected(argument, "a folder or a new name", f"the file {target}"))
+        raise ArgumentValueError(argument, "a folder or a new name", f"the file {target}")
     return place

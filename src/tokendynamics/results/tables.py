@@ -12,7 +12,7 @@ import xarray as xr
 
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_text
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.extras import require
 from tokendynamics.provenance.reading import read_json
 from tokendynamics.provenance.stores import read_store
@@ -39,7 +39,7 @@ def file_names(tables: Iterable[str], format: Format) -> tuple[str, ...]:
         ArgumentValueError: An unknown format, or one that cannot be written here.
     """
     if format not in SUFFIXES:
-        raise ArgumentValueError(expected("format", "'zarr' or 'netcdf'", repr(format)))
+        raise ArgumentValueError("format", "'zarr' or 'netcdf'", repr(format))
     if format == "netcdf":
         require("netcdf", "format", "'netcdf'", otherwise="save as zarr")
     return tuple(f"{name}{SUFFIXES[format]}" for name in tables)
@@ -103,16 +103,16 @@ def open_table(
     """
     present = [path for suffix in SUFFIXES.values() if (path := folder / f"{name}{suffix}").exists()]
     if not present:
-        raise ArgumentValueError(expected("folder", wanted, f"{folder} without {name}.zarr or {name}.nc"))
+        raise ArgumentValueError("folder", wanted, f"{folder} without {name}.zarr or {name}.nc")
     table = read_store(present[0], "folder", wanted)
     there = {variable: axes for variable, axes in (optional or {}).items() if variable in table.variables}
     for variable, axes in {**dims, **there}.items():
         came = table.variables[variable].dims if variable in table.variables else None
         if came != axes:
-            raise ArgumentValueError(expected(f"{name} {variable}", f"axes {axes}", came))
+            raise ArgumentValueError(f"{name} {variable}", f"axes {axes}", came)
     for axis, known in (labels or {}).items():
         if axis in table.dims and tuple(table[axis].values) != known:
-            raise ArgumentValueError(expected(axis, ", ".join(known), shown(list(table[axis].values))))
+            raise ArgumentValueError(axis, ", ".join(known), shown(list(table[axis].values)))
     # Each format and version gives text back in a type of its own.
     words = {
         key: values.copy(data=values.values.astype(object).astype(str))
@@ -142,9 +142,9 @@ def nothing_saved(folder: Path, wanted: str, summary: str, others: Mapping[str, 
         others: What reads a folder that has another summary, by the name of that.
     """
     if not folder.exists():
-        return ArgumentValueError(expected("folder", wanted, f"nothing at {folder}"))
+        return ArgumentValueError("folder", wanted, f"nothing at {folder}")
     advice = next((f"{reader} reads {name}" for name, reader in others.items() if (folder / name).exists()), "")
-    return ArgumentValueError(expected("folder", wanted, f"{folder} without {summary}", advice))
+    return ArgumentValueError("folder", wanted, f"{folder} without {summary}", advice)
 
 
 @contextmanager
@@ -178,7 +178,7 @@ def unreadable(folder: Path, wanted: str, error: Exception) -> ArgumentValueErro
         error: What reading it raised.
     """
     reason = f"no {error}" if isinstance(error, KeyError) else error
-    return ArgumentValueError(expected("folder", wanted, f"{folder} ({reason})"))
+    return ArgumentValueError("folder", wanted, f"{folder} ({reason})")
 
 
 def conventions_of(values: Any) -> tuple[Convention, ...]:
@@ -203,7 +203,7 @@ def findings_of(values: Any, figures: Any) -> tuple[Finding, ...]:
 def one_of(names: Any, word: Any, argument: str = "verdict") -> Any:
     """Return a stored word that is one of those of a literal type."""
     if word not in get_args(names):
-        raise ArgumentValueError(expected(argument, f"one of {', '.join(get_args(names))}", shown(word)))
+        raise ArgumentValueError(argument, f"one of {', '.join(get_args(names))}", shown(word))
     return word
 
 

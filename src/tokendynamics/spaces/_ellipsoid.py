@@ -9,7 +9,6 @@ from torch import Tensor
 
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_square, as_states, generator, like
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.numerics.tolerances import check_positive_definite
 from tokendynamics.spaces.geometry import Geometry, Quadric
@@ -100,10 +99,10 @@ class Ellipsoid(Space):
             return None
         if self.metric.shape[-1] != states.shape[-1]:
             wanted = f"tokens of dim {self.metric.shape[-1]} to fit metric, shape {tuple(self.metric.shape)}"
-            raise ArgumentValueError(expected("x", wanted, f"shape {tuple(states.shape)}"))
+            raise ArgumentValueError("x", wanted, f"shape {tuple(states.shape)}")
         if self.metric.ndim > 2 and self.metric.shape[:-2] != states.shape[:-2]:
             wanted = f"leading axes {tuple(self.metric.shape[:-2])}, those of metric"
-            raise ArgumentValueError(expected("x", wanted, f"shape {tuple(states.shape)}"))
+            raise ArgumentValueError("x", wanted, f"shape {tuple(states.shape)}")
         return self.metric.to(states)
 
     def __repr__(self) -> str:
@@ -112,7 +111,7 @@ class Ellipsoid(Space):
 
 def _checked_metric(metric: Tensor) -> Tensor:
     if bool((metric.abs().amax(dim=(-2, -1)) > _LARGEST).any()):
-        raise ArgumentValueError(expected("metric", f"entries of at most {_LARGEST:g}", "larger ones", "rescale it"))
+        raise ArgumentValueError("metric", f"entries of at most {_LARGEST:g}", "larger ones", "rescale it")
     check_positive_definite(metric, "metric", metric.dtype)
     return metric / 2 + metric.mT / 2  # the sum itself may overflow
 

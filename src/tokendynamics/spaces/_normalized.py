@@ -23,7 +23,7 @@ from torch import Tensor
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_choice, as_finite, as_positive, as_states, as_tensor, like
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.spaces._ellipsoid import Sphere
 from tokendynamics.spaces._free import Free
 from tokendynamics.spaces.geometry import Geometry, Quadric, Shared, Time
@@ -68,15 +68,15 @@ class Normalized(Space):
         as_choice(scheme, "scheme", SCHEMES)
         if (switch is None) is (scheme == "mix"):
             came = "none" if switch is None else f"{shown(switch)} for {scheme!r}"
-            raise ArgumentValueError(expected("switch", "a time for 'mix', and for no other scheme", came))
+            raise ArgumentValueError("switch", "a time for 'mix', and for no other scheme", came)
         if rate is not None and scheme != "ngpt":
-            raise ArgumentValueError(expected("rate", "none but for 'ngpt'", f"{shown(rate)} for {scheme!r}"))
+            raise ArgumentValueError("rate", "none but for 'ngpt'", f"{shown(rate)} for {scheme!r}")
         self.scheme: Scheme = scheme
         self.switch = None if switch is None else as_finite(switch, "switch")
         self.rate: Rate = 1.0 if rate is None else rate if callable(rate) else as_positive(rate, "rate")
         self.radius = as_positive(radius, "radius")
         if self.radius != 1.0 and not self.has_radius:
-            raise ArgumentValueError(expected("radius", f"1, that of the sphere, for {scheme!r}", shown(radius)))
+            raise ArgumentValueError("radius", f"1, that of the sphere, for {scheme!r}", shown(radius))
         self.name = {"post": "sphere", "ngpt": "nGPT"}.get(scheme, f"{scheme}-norm")
         self.constrained = self.bounded = not self.has_radius
 
@@ -128,9 +128,9 @@ class Normalized(Space):
         lengths = as_tensor(radius, "radius").to(states)
         if lengths.shape not in ((), states.shape[:-1]):
             wanted = f"a number, or shape {tuple(states.shape[:-1])}"
-            raise ArgumentValueError(expected("radius", wanted, f"shape {tuple(lengths.shape)}"))
+            raise ArgumentValueError("radius", wanted, f"shape {tuple(lengths.shape)}")
         if not bool((lengths > 0).all()):
-            raise ArgumentValueError(expected("radius", "lengths above 0", shown(radius)))
+            raise ArgumentValueError("radius", "lengths above 0", shown(radius))
         return like(retract(states, None, "x") * lengths.unsqueeze(-1), x)
 
     @property
@@ -280,5 +280,4 @@ def _number(value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError) as error:
-        wanted = "a function that returns a number for a time"
-        raise ArgumentTypeError(expected("rate", wanted, shown(value))) from error
+        raise ArgumentTypeError("rate", "a function that returns a number for a time", shown(value)) from error

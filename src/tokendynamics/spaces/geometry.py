@@ -10,7 +10,6 @@ from torch import Tensor
 
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import first_token
-from tokendynamics.numerics.errors import expected
 from tokendynamics.spaces.retraction import inner, normalized, refuse_zero, tangent_part
 from tokendynamics.spaces.space import Space
 
@@ -317,10 +316,10 @@ class Own(Shared):
         if not isinstance(projected, Tensor) or projected.shape != x.shape:
             came = f"{type(projected).__name__} of shape {tuple(getattr(projected, 'shape', ()))}"
             wanted = f"a tensor of shape {tuple(x.shape)}"
-            raise ArgumentValueError(expected(f"{self.space.name}.project({argument})", wanted, came))
+            raise ArgumentValueError(f"{self.space.name}.project({argument})", wanted, came)
         if not bool(torch.isfinite(projected).all()):
             came = f"none for {first_token(~torch.isfinite(projected).all(dim=-1))}"
-            raise ArgumentValueError(expected(argument, f"tokens with a point of space {self.space.name}", came))
+            raise ArgumentValueError(argument, f"tokens with a point of space {self.space.name}", came)
 
     def project(self, x: Tensor) -> Tensor:
         """See `Geometry`."""

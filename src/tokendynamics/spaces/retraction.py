@@ -10,7 +10,6 @@ from torch import Tensor
 
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_square, as_states, first_token, like
-from tokendynamics.numerics.errors import expected
 
 
 def inner(
@@ -42,9 +41,8 @@ def refuse_zero(x: Float[Tensor, "*batch token dim"], argument: str) -> None:
     """
     zero = x.abs().amax(dim=-1) == 0
     if bool(zero.any()):
-        came = f"a zero vector at {first_token(zero)}"
         advice = "zero has no direction and cannot be projected: remove or mask that token"
-        raise ArgumentValueError(expected(argument, "tokens that are not zero", came, advice))
+        raise ArgumentValueError(argument, "tokens that are not zero", f"a zero vector at {first_token(zero)}", advice)
 
 
 def normalized(
@@ -91,11 +89,10 @@ def remark_5_1_projection(y: ArrayLike, vectors: ArrayLike, ov: ArrayLike) -> An
     matrix = as_square(ov, "ov").to(points)
     if given.shape != points.shape or matrix.shape != (points.shape[-1],) * 2:
         wanted = f"vectors of shape {tuple(points.shape)} and ov of shape ({points.shape[-1]}, {points.shape[-1]})"
-        came = f"shapes {tuple(given.shape)} and {tuple(matrix.shape)}"
-        raise ArgumentValueError(expected("vectors, ov", wanted, came))
+        raise ArgumentValueError("vectors, ov", wanted, f"shapes {tuple(given.shape)} and {tuple(matrix.shape)}")
     rank = int(torch.linalg.matrix_rank(matrix))
     if rank < len(matrix):
-        raise ArgumentValueError(expected("ov", "a regular matrix", f"one of rank {rank} of {len(matrix)}"))
+        raise ArgumentValueError("ov", "a regular matrix", f"one of rank {rank} of {len(matrix)}")
     image = points @ matrix.mT
     along = (image * given.to(points)).sum(dim=-1, keepdim=True)
     return like(torch.linalg.solve(matrix, (given.to(points) - along * image).mT).mT, vectors)

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_count, as_states, as_tensor, generator, like
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.numerics.signatures import typed_arguments
 
@@ -27,8 +26,7 @@ def check_same_shape(given: Tensor, other: Tensor, argument: str, name: str) -> 
     """
     leading = zip(reversed(given.shape[:-2]), reversed(other.shape[:-2]), strict=False)
     if given.shape[-2:] != other.shape[-2:] or any(one != two and 1 not in (one, two) for one, two in leading):
-        wanted = f"the shape of {name}, {tuple(other.shape)}"
-        raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(given.shape)}"))
+        raise ArgumentValueError(argument, f"the shape of {name}, {tuple(other.shape)}", f"shape {tuple(given.shape)}")
 
 
 def check_sample(systems: Sequence[int], tokens: int, dim: int) -> None:
@@ -50,7 +48,7 @@ def into_half_space(direction: ArrayLike, draw: Callable[[int], Tensor]) -> Tens
     """
     normal = as_tensor(direction, "direction").to(torch.float64)
     if normal.ndim != 1 or not bool((normal != 0).any()):
-        raise ArgumentValueError(expected("direction", "a vector (dim,) that is not zero", f"{normal.tolist()}"))
+        raise ArgumentValueError("direction", "a vector (dim,) that is not zero", f"{normal.tolist()}")
     tokens = draw(len(normal))
     side = (tokens * normal).sum(dim=-1, keepdim=True)
     return torch.where(side < 0, -tokens, tokens)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_square, check_finite, plain_tensor
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.spectra.signs import Inertia, inertia
 from tokendynamics.spectra.value_map import ValueSpectrum, value_spectrum
 
@@ -42,11 +42,11 @@ def balance(eigenvalues: Tensor) -> Float[Tensor, "*batch"]:
     0.5
     """
     if not isinstance(eigenvalues, Tensor):
-        raise ArgumentTypeError(expected("eigenvalues", "a torch tensor", shown(eigenvalues)))
+        raise ArgumentTypeError("eigenvalues", "a torch tensor", shown(eigenvalues))
     eigenvalues = plain_tensor(eigenvalues, "eigenvalues")
     if eigenvalues.ndim == 0 or not (eigenvalues.is_floating_point() or eigenvalues.is_complex()):
         came = f"shape {tuple(eigenvalues.shape)}, {eigenvalues.dtype}"
-        raise ArgumentTypeError(expected("eigenvalues", "real or complex numbers of shape (…, count)", came))
+        raise ArgumentTypeError("eigenvalues", "real or complex numbers of shape (…, count)", came)
     check_finite(eigenvalues, "eigenvalues")
     total = eigenvalues.abs().double().sum(-1)
     signed = eigenvalues.real.double().sum(-1)
@@ -109,7 +109,7 @@ def regime(qk: ArrayLike, ov: ArrayLike) -> Regime:
     w, o = as_square(qk, "qk"), as_square(ov, "ov")
     if w.ndim != 2 or w.shape != o.shape:
         wanted = f"one pair of dim × dim matrices, the shape of qk being {tuple(w.shape)}"
-        raise ArgumentValueError(expected("ov", wanted, f"shape {tuple(o.shape)}"))
+        raise ArgumentValueError("ov", wanted, f"shape {tuple(o.shape)}")
     value = value_spectrum(o)
     if not value.invertible:
         return classify(inertia(w), None, value)

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_finite, as_square, as_tensor
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.numerics.tolerances import rounding_threshold
 
@@ -64,7 +63,7 @@ def inertia(matrix: ArrayLike, *, tolerance: float | None = None) -> Inertia:
     Inertia(positive=1, negative=1, zero=1)
     """
     if tolerance is not None and not 0 <= tolerance < float("inf"):
-        raise ArgumentValueError(expected("tolerance", "a number from 0", tolerance))
+        raise ArgumentValueError("tolerance", "a number from 0", tolerance)
     given = as_square(matrix, "matrix")
     divisor = _safe_divisor(given)
     symmetric = symmetric_part(given.double() if divisor == 1.0 else given.double() / divisor)
@@ -198,7 +197,7 @@ def compress(
     """
     if left.ndim < 2 or left.shape != right.shape:
         wanted = f"the shape of left, {tuple(left.shape)}, (…, dim, rank)"
-        raise ArgumentValueError(expected("right", wanted, f"shape {tuple(right.shape)}"))
+        raise ArgumentValueError("right", wanted, f"shape {tuple(right.shape)}")
     rank = left.shape[-1]
     triangle = torch.linalg.qr(torch.cat([left, right], dim=-1), mode="r").R
     return triangle[..., :rank], triangle[..., rank:]
@@ -277,7 +276,7 @@ def product_eigenvalues(left: ArrayLike, right: ArrayLike) -> Complex[Tensor, "*
 
 def _finite(product: Tensor) -> Tensor:
     if not bool(torch.isfinite(product).all()):
-        raise ArgumentValueError(expected("left", "factors whose product does not overflow", "one beyond float64"))
+        raise ArgumentValueError("left", "factors whose product does not overflow", "one beyond float64")
     return product
 
 
@@ -285,8 +284,7 @@ def _as_factors(left: ArrayLike, right: ArrayLike) -> tuple[Tensor, Tensor]:
     first = as_tensor(left, "left", ndim_at_least=2, axes="(…, dim, rank)").double()
     second = as_tensor(right, "right", ndim_at_least=2, axes="(…, dim, rank)").double()
     if first.numel() == 0:
-        raise ArgumentValueError(expected("left", "at least one row and one column", f"shape {tuple(first.shape)}"))
+        raise ArgumentValueError("left", "at least one row and one column", f"shape {tuple(first.shape)}")
     if first.shape != second.shape:
-        wanted = f"the shape of left, {tuple(first.shape)}"
-        raise ArgumentValueError(expected("right", wanted, f"shape {tuple(second.shape)}"))
+        raise ArgumentValueError("right", f"the shape of left, {tuple(first.shape)}", f"shape {tuple(second.shape)}")
     return first, second

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_square
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.numerics.tolerances import NEAR_ZERO, rounding_threshold
 from tokendynamics.spectra.extremes import extremes_of
@@ -82,7 +82,7 @@ def value_spectrum(matrix: ArrayLike, *, wanted: Wanted = "extremes") -> ValueSp
     (1, inf, 1, 2.0)
     """
     if wanted not in get_args(Wanted):
-        raise ArgumentValueError(expected("wanted", "'extremes' or 'whole'", shown(wanted)))
+        raise ArgumentValueError("wanted", "'extremes' or 'whole'", shown(wanted))
     given = as_square(matrix, "matrix")
     dense, dim = given.double(), given.shape[-1]
     extremes = extremes_of(dense, given.dtype) if wanted == "extremes" and dim >= _DENSE_BELOW else None

@@ -15,7 +15,6 @@ from scipy.special import betainc, exprel, gammaln, ive
 from tokendynamics.dynamics.options import read_times
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_finite, as_not_negative, as_square, as_tensor
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.theorems._hypotheses import LIMIT_AT_ZERO
 from tokendynamics.words import number
@@ -92,11 +91,11 @@ def predict_equiangular(
     """
     moments = np.asarray(read_times(times))
     if tokens < 2:
-        raise ArgumentValueError(expected("tokens", "at least 2", str(tokens)))
+        raise ArgumentValueError("tokens", "at least 2", str(tokens))
     least = -1 / (tokens - 1)
     if not least <= cosine <= 1:
         wanted = f"a cosine in [{least:.6g}, 1], which {tokens} vectors can have with each other"
-        raise ArgumentValueError(expected("cosine", wanted, repr(cosine)))
+        raise ArgumentValueError("cosine", wanted, repr(cosine))
 
     def rate(gamma: np.ndarray) -> np.ndarray:
         return 2 * tokens * speed * _weight_of_another(gamma, tokens, beta, weights)
@@ -110,7 +109,7 @@ def _check_strength(beta: float, speed: float, weights: str) -> None:
     as_finite(speed, "speed")
     if as_finite(beta, "beta") > _LARGEST and weights == "exponential":
         wanted = f"at most {_LARGEST:g} with exponential weights, which overflow beyond"
-        raise ArgumentValueError(expected("beta", wanted, repr(beta)))
+        raise ArgumentValueError("beta", wanted, repr(beta))
 
 
 def _solved(rate: Callable[[np.ndarray], np.ndarray], first: float, moments: np.ndarray, tokens: int = 2) -> np.ndarray:
@@ -192,9 +191,9 @@ def predict_two_clusters(
     """
     moments = np.asarray(read_times(times))
     if not 0 < share < 1:
-        raise ArgumentValueError(expected("share", "a share above 0 and below 1", repr(share)))
+        raise ArgumentValueError("share", "a share above 0 and below 1", repr(share))
     if not -1 <= cosine <= 1:
-        raise ArgumentValueError(expected("cosine", "a cosine in [-1, 1]", repr(cosine)))
+        raise ArgumentValueError("cosine", "a cosine in [-1, 1]", repr(cosine))
 
     def rate(rho: np.ndarray) -> np.ndarray:
         parts = [(share, 1 - share), (1 - share, share)]
@@ -250,9 +249,9 @@ def predict_long_context(tokens: float, scale: float, cosine: float) -> float:
     0.7273
     """
     if not tokens >= 2:
-        raise ArgumentValueError(expected("tokens", "at least 2", repr(tokens)))
+        raise ArgumentValueError("tokens", "at least 2", repr(tokens))
     if not 0 <= cosine <= 1:
-        raise ArgumentValueError(expected("cosine", "a cosine in [0, 1]", repr(cosine)))
+        raise ArgumentValueError("cosine", "a cosine in [0, 1]", repr(cosine))
     if math.isinf(tokens):
         excess = scale * (1 - cosine) - 1
         if math.isclose(excess, 0.0, abs_tol=1e-12):
@@ -282,9 +281,7 @@ def predict_interaction_window(beta: ArrayLike) -> np.ndarray:
     """
     betas = np.asarray(beta, dtype=np.float64)
     if not bool(np.all((betas > 0) & np.isfinite(betas))):
-        raise ArgumentValueError(
-            expected("beta", "finite numbers above 0", f"the least is {betas.min(initial=np.inf)}")
-        )
+        raise ArgumentValueError("beta", "finite numbers above 0", f"the least is {betas.min(initial=np.inf)}")
     root = np.hypot(2 * betas, 1.0)
     # 1 − cos τ, without the difference of nearly equal numbers at large β.
     return np.asarray(2 * np.arcsin(np.sqrt((1 + 1 / (root + 2 * betas)) / (root + 1) / 2)))
@@ -353,12 +350,12 @@ def _gaussian(mean: ArrayLike, covariance: ArrayLike, value: np.ndarray, dim: in
     shapes = (("mean", m, (dim,)), ("covariance", sigma, (dim, dim)), ("ov", value, (dim, dim)))
     for name, array, shape in shapes:
         if array.shape != shape:
-            raise ArgumentValueError(expected(name, f"shape {shape}, which fits qk", f"shape {array.shape}"))
+            raise ArgumentValueError(name, f"shape {shape}, which fits qk", f"shape {array.shape}")
     size = float(np.abs(sigma).max())
     least = float(np.linalg.eigvalsh((sigma + sigma.T) / 2)[0])
     if float(np.abs(sigma - sigma.T).max()) > 1e-12 * size or least < -1e-12 * size:
         came = f"the least eigenvalue {number(least)}" if least < 0 else "one that is not symmetric"
-        raise ArgumentValueError(expected("covariance", "a symmetric positive semidefinite matrix", came))
+        raise ArgumentValueError("covariance", "a symmetric positive semidefinite matrix", came)
     return m, sigma
 
 
@@ -376,7 +373,7 @@ def _until_infinite(
     if run.status == 1:
         end = number(float(run.t_events[0][0]), 7)
         wanted = f"times before {end}, when the covariance becomes infinite"
-        raise ArgumentValueError(expected("times", wanted, f"the last at {number(ends[1], 7)}"))
+        raise ArgumentValueError("times", wanted, f"the last at {number(ends[1], 7)}")
     return run.y.T
 
 
@@ -408,15 +405,15 @@ def predict_strong_centers(tokens: int | None, dim: int, radius: ArrayLike) -> n
     angles = np.asarray(radius, dtype=np.float64)
     for name, value, least in (("tokens", tokens, 1), ("dim", dim, 2)):
         if value is not None and value < least:
-            raise ArgumentValueError(expected(name, f"at least {least}", str(value)))
+            raise ArgumentValueError(name, f"at least {least}", str(value))
     if not bool(np.all((angles > 0) & (angles < np.pi))):
-        raise ArgumentValueError(expected("radius", "angles between 0 and π", f"{angles.min()} to {angles.max()}"))
+        raise ArgumentValueError("radius", "angles between 0 and π", f"{angles.min()} to {angles.max()}")
     less_than_half = betainc((dim - 1) / 2, 0.5, np.sin(angles) ** 2) / 2
     share = np.where(angles <= np.pi / 2, less_than_half, 1 - less_than_half)
     if tokens is None:
         if not bool(np.all(share >= _SMALLEST)):
             wanted = f"angles whose cap is at least {_SMALLEST:.0e} of the sphere, for infinitely many tokens"
-            raise ArgumentValueError(expected("radius", wanted, str(angles.min())))
+            raise ArgumentValueError("radius", wanted, str(angles.min()))
         return np.asarray(1 / share)
     share = np.maximum(share, _SMALLEST)  # of smaller caps ℓ are apart, in every digit
     return np.asarray(-np.expm1(tokens * np.log1p(-share)) / share)
@@ -486,9 +483,9 @@ def predict_noise_transition(beta: float, dim: int) -> NoiseTransition:
     1.0
     """
     if as_not_negative(beta, "beta") > _LARGEST_BETA:
-        raise ArgumentValueError(expected("beta", f"at most {_LARGEST_BETA:g}", repr(beta)))
+        raise ArgumentValueError("beta", f"at most {_LARGEST_BETA:g}", repr(beta))
     if dim < 2:
-        raise ArgumentValueError(expected("dim", "at least 2", str(dim)))
+        raise ArgumentValueError("dim", "at least 2", str(dim))
     log_coupling = math.log(dim / 2) - _log_series(dim / 2 + 1, beta)
     return NoiseTransition(math.exp(log_coupling), log_coupling, _tricritical_beta(dim))
 
@@ -543,13 +540,13 @@ def predict_position_correlation(
     """
     beta, decay = as_not_negative(beta, "beta"), as_not_negative(decay, "decay")
     if mode < 1:
-        raise ArgumentValueError(expected("mode", "at least 1", str(mode)))
+        raise ArgumentValueError("mode", "at least 1", str(mode))
     t, near, far = np.broadcast_arrays(*(np.asarray(value, dtype=np.float64) for value in (times, source, position)))
     if not bool(np.all((t >= 0) & np.isfinite(t))):
-        raise ArgumentValueError(expected("times", "finite times of at least 0", f"the least is {t.min()}"))
+        raise ArgumentValueError("times", "finite times of at least 0", f"the least is {t.min()}")
     if not bool(np.all((near > 0) & (near <= far) & (far <= 1))):
         raise ArgumentValueError(
-            expected("source", "0 < source ≤ position ≤ 1", f"source down to {near.min()}, position up to {far.max()}")
+            "source", "0 < source ≤ position ≤ 1", f"source down to {near.min()}, position up to {far.max()}"
         )
     kernel, distance = _kernel(near, far, decay)
     strength = _mode_rate(mode, beta) * t
@@ -558,7 +555,7 @@ def predict_position_correlation(
         bessel = np.where(root > 0, ive(1, 2 * root) * np.exp(2 * root) / np.where(root > 0, root, 1.0), 1.0)
         correlation = kernel * strength * bessel
     if not bool(np.isfinite(correlation).all()):
-        raise ArgumentValueError(expected("times", "times at which the correlation is finite in float64", str(t.max())))
+        raise ArgumentValueError("times", "times at which the correlation is finite in float64", str(t.max()))
     return np.asarray(correlation)
 
 
@@ -578,5 +575,5 @@ def _mode_rate(mode: int, beta: float) -> float:
     if beta < LIMIT_AT_ZERO:
         return 0.5 if mode == 1 else 0.0
     if beta > _LARGEST:
-        raise ArgumentValueError(expected("beta", f"at most {_LARGEST:g}, beyond which weights overflow", repr(beta)))
+        raise ArgumentValueError("beta", f"at most {_LARGEST:g}, beyond which weights overflow", repr(beta))
     return float(mode**2 * ive(mode, beta) * np.exp(beta) / beta)

@@ -12,7 +12,6 @@ from torch import Tensor
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike
-from tokendynamics.numerics.errors import expected
 from tokendynamics.theorems.result import Certificate, Condition, Outcome, counted
 from tokendynamics.words import number
 
@@ -72,7 +71,7 @@ def flow_of_run(trajectory: Trajectory) -> Flow:
     """
     if trajectory.flow is None:
         came = "one opened from a file, which keeps no function of time, space or positions of your own"
-        raise ArgumentValueError(expected("trajectory", "one that knows its flow", came, "simulate it again"))
+        raise ArgumentValueError("trajectory", "one that knows its flow", came, "simulate it again")
     return trajectory.flow
 
 

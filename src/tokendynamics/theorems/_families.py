@@ -20,7 +20,6 @@ from tokendynamics.attention import Attention
 from tokendynamics.dynamics import Flow
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_choice, as_integer
-from tokendynamics.numerics.errors import expected
 from tokendynamics.spaces import Free, Sphere
 from tokendynamics.theorems._statement import Statement
 
@@ -206,7 +205,7 @@ def family_of(statement: Statement, tokens: int, dim: int, seed: int = 0) -> Fam
     if best is None:
         wanted = f"a statement whose hypotheses some drawn system of {tokens} tokens of dim {dim} meets"
         advice = f"the nearest violate {'; '.join(dict.fromkeys(reasons))}; give another size, or a family of your own"
-        raise ArgumentValueError(expected("statement", wanted, statement.name, advice))
+        raise ArgumentValueError("statement", wanted, statement.name, advice)
     return best
 
 

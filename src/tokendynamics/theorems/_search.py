@@ -19,7 +19,6 @@ from tokendynamics.dynamics import Flow, Noise, Trajectory, simulate
 from tokendynamics.dynamics.options import read_times
 from tokendynamics.numerics import ArgumentValueError, TokenDynamicsError
 from tokendynamics.numerics.arguments import ArrayLike, as_integer
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.manifest import versions, write_json
 from tokendynamics.provenance.progress import Progress, reporting
@@ -183,7 +182,7 @@ def search_counterexample(
     as_integer(count, "count", at_least=2)
     families = _chosen(asked) if systems is None else list(systems)
     if not families:
-        raise ArgumentValueError(expected("systems", "at least one family", "none"))
+        raise ArgumentValueError("systems", "at least one family", "none")
     trial = _trial(asked, families[0], times, options)
     place = None if store is None else Path(store)
     fronts = _searched(trial, families, (seed, rounds, count), place, resume, progress)
@@ -377,7 +376,7 @@ def _searched(
     if place is not None and place.exists():
         if not resume:
             advice = "continue it with resume=True, or choose another one"
-            raise ArgumentValueError(expected("store", "a name where nothing is", str(place), advice))
+            raise ArgumentValueError("store", "a name where nothing is", str(place), advice)
         fronts = _resumed(place, settings)
     total, what = rounds * len(families), f"searching {trial.statement.name}"
     with reporting(progress) as report:
@@ -416,11 +415,9 @@ def _resumed(place: Path, settings: dict[str, Any]) -> list[_Front]:
         different = [name for name, value in settings.items() if before[name] != value]
         fronts = [_Front(**front) for front in record["families"]]
     except (TypeError, KeyError) as error:
-        raise ArgumentValueError(expected("store", "the file of a search", str(place))) from error
+        raise ArgumentValueError("store", "the file of a search", str(place)) from error
     if different:
-        raise ArgumentValueError(
-            expected("store", f"{place} to be of the same search", f"other {', '.join(different)}")
-        )
+        raise ArgumentValueError("store", f"{place} to be of the same search", f"other {', '.join(different)}")
     return fronts
 
 

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from tokendynamics.dynamics import Flow, Interrupted, Noise, Trajectory, simulate
 from tokendynamics.numerics import ArgumentValueError, TokenDynamicsError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.spaces import Ellipsoid
 from tokendynamics.theorems._conditions import approximates_its_flow, combine, largest_error, step_controlled
 from tokendynamics.theorems._papers import SOURCES, Paper
@@ -150,10 +149,10 @@ class Statement:
         """
         if has_noise(trajectory) and self.subject != "noise":
             wanted = f"a run without noise for {self.name}, which does not apply: noise"
-            raise ArgumentValueError(expected("trajectory", wanted, f"one with {trajectory.noise}"))
+            raise ArgumentValueError("trajectory", wanted, f"one with {trajectory.noise}")
         if trajectory.frame == "rescaled" and not self.rescaled:
             wanted = f"a run in the frame 'tokens' for {self.name}, which is about x"
-            raise ArgumentValueError(expected("trajectory", wanted, "one of rescaled tokens z"))
+            raise ArgumentValueError("trajectory", wanted, "one of rescaled tokens z")
         systems = tuple(trajectory.tensor.shape[:-3])
         where = np.ones(systems, dtype=bool) if applies_to is None else applies_to
         part = run_of_systems(trajectory, where)

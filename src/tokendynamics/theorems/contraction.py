@@ -13,7 +13,6 @@ from torch import Tensor
 from tokendynamics.attention import AbsolutePositions, RotaryPositions, Schedule
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.tolerances import rounding_threshold
 from tokendynamics.theorems import _hypotheses as measured
 from tokendynamics.theorems._conditions import flow_of_run
@@ -54,7 +53,7 @@ def states_with_positions(trajectory: Trajectory) -> Tensor:
     """
     if trajectory.frame == "rescaled":
         wanted = "a run in the frame 'tokens', whose states are x"
-        raise ArgumentValueError(expected("trajectory", wanted, "one of rescaled tokens z"))
+        raise ArgumentValueError("trajectory", wanted, "one of rescaled tokens z")
     return flow_of_run(trajectory).attention.with_positions(states_of(trajectory))
 
 

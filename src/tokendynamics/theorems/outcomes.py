@@ -11,7 +11,6 @@ from torch import Tensor
 from tokendynamics.attention import AbsolutePositions, RotaryPositions
 from tokendynamics.dynamics import Flow, Trajectory
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.theorems._conditions import flow_of_run
 from tokendynamics.theorems.contraction import states_with_positions
 from tokendynamics.theorems.result import Condition
@@ -308,7 +307,7 @@ def rests_only_at_zero(flow: Flow, tokens: int) -> np.ndarray:
 def _without_noise(trajectory: Trajectory) -> Trajectory:
     if trajectory.noise is not None and trajectory.noise.strength > 0:
         wanted = "a run without noise: with it no token comes to rest"
-        raise ArgumentValueError(expected("trajectory", wanted, f"one with {trajectory.noise}"))
+        raise ArgumentValueError("trajectory", wanted, f"one with {trajectory.noise}")
     return trajectory
 
 

@@ -14,7 +14,6 @@ from tokendynamics.dynamics import Flow, Noise, Trajectory
 from tokendynamics.dynamics.options import read_times
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.theorems._conditions import approximates_its_flow, flow_of_run
 from tokendynamics.theorems._hypotheses import over_horizon
@@ -37,7 +36,7 @@ def named(name: str | Statement) -> Statement:
         return name
     statements = {statement.name: statement for statement in KNOWN}
     if name not in statements:
-        raise ArgumentValueError(expected("statements", f"names among {', '.join(statements)}", repr(name)))
+        raise ArgumentValueError("statements", f"names among {', '.join(statements)}", repr(name))
     return statements[name]
 
 
@@ -86,7 +85,7 @@ def check(
     ['asymptotic-remark-4.2', 'asymptotic-5.1', 'masking-4.1']
     """
     if not isinstance(flow, Flow):
-        raise ArgumentTypeError(expected("flow", "a Flow", type(flow).__name__))
+        raise ArgumentTypeError("flow", "a Flow", type(flow).__name__)
     chosen = KNOWN if statements is None else [named(one) for one in statements]
     if times is not None:
         moments = read_times(times)
@@ -94,23 +93,23 @@ def check(
     elif any(map(has_function, flow.attention.schedules)):
         wanted = "the output times of the run, where a matrix is a function of time"
         advice = "the function is asked between the first and the last of them"
-        raise ArgumentValueError(expected("times", wanted, "None", advice))
+        raise ArgumentValueError("times", wanted, "None", advice)
     start = as_start(flow, x0)
     try:
         return [statement.check(flow, start, noise) for statement in chosen]
     except torch.linalg.LinAlgError:  # pyright: ignore[reportPrivateImportUsage]
         matrices = "matrices whose sums and products are finite in float64, for the hypotheses to be measured"
         advice = "scale qk or ov towards 1"
-        raise ArgumentValueError(expected("flow", matrices, "some that are too large or too small", advice)) from None
+        raise ArgumentValueError("flow", matrices, "some that are too large or too small", advice) from None
 
 
 def as_start(flow: Flow, x0: ArrayLike) -> Tensor:
     """Return the start in float64, refused where it does not fit the flow or is no start of it."""
     if not isinstance(flow, Flow):
-        raise ArgumentTypeError(expected("flow", "a Flow", type(flow).__name__))
+        raise ArgumentTypeError("flow", "a Flow", type(flow).__name__)
     start = flow.fitting(x0, "x0").detach().double()
     if start.numel() == 0:
-        raise ArgumentValueError(expected("x0", "at least one system", f"shape {tuple(start.shape)}"))
+        raise ArgumentValueError("x0", "at least one system", f"shape {tuple(start.shape)}")
     flow.geometry.check(start, "x0")
     return start
 

@@ -22,7 +22,6 @@ from tokendynamics.attention.schedules._schedule import (
 )
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_finite, as_tensor
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 
 MOST_JUMPS = 1_000_000
@@ -56,7 +55,7 @@ class Periodic:
     @typed_arguments
     def __init__(self, matrices: ArrayLike | FactoredMatrix, period: float) -> None:
         if not (math.isfinite(period) and period > 0):
-            raise ArgumentValueError(expected("period", "a positive finite time", period))
+            raise ArgumentValueError("period", "a positive finite time", period)
         self.period = float(period)
         self.matrices = matrices if isinstance(matrices, FactoredMatrix) else _pieces(matrices)
         self._count = len(self.matrices.left if isinstance(self.matrices, FactoredMatrix) else self.matrices)
@@ -102,8 +101,7 @@ class Periodic:
             wanted = f"at most {MOST_JUMPS:,} jumps of a periodic matrix (period {self.period:g})"
             jumps = (end - start) / self.period * self._count
             count = f"{jumps:.3g}" if math.isfinite(jumps) else "more than float64 can count"
-            came = f"{count} from time {start:g} to {end:g}"
-            raise ArgumentValueError(expected("times", wanted, came, "end earlier"))
+            raise ArgumentValueError("times", wanted, f"{count} from time {start:g} to {end:g}", "end earlier")
         times = {self._begin(piece) for piece in range(first + 1, last + 1)}
         return sorted(time for time in times if start < time < end)
 
@@ -134,7 +132,7 @@ class Periodic:
     def _pieces_until(self, t: float) -> int:
         """Return ``floor(t · pieces / period)`` exactly: floats are fractions, and a quotient of floats is rounded."""
         if not math.isfinite(t):
-            raise ArgumentValueError(expected("t", "a finite time", t))
+            raise ArgumentValueError("t", "a finite time", t)
         (above, below), (length, unit) = float(t).as_integer_ratio(), self.period.as_integer_ratio()
         return above * self._count * unit // (below * length)
 
@@ -149,7 +147,7 @@ def _pieces(matrices: ArrayLike) -> Tensor:
     tensor = as_tensor(matrices, "matrices", ndim_at_least=3, axes="(piece, …, dim, dim)")
     if tensor.ndim > 4 or len(tensor) == 0:
         wanted = "(piece, dim, dim) or (piece, head, dim, dim)"
-        raise ArgumentValueError(expected("matrices", wanted, f"shape {tuple(tensor.shape)}"))
+        raise ArgumentValueError("matrices", wanted, f"shape {tuple(tensor.shape)}")
     return tensor.unsqueeze(1) if tensor.ndim == 3 else tensor
 
 
@@ -275,7 +273,7 @@ def _common_shape(gates: Sequence[Tensor], matrix: Tensor) -> tuple[int, ...]:
     except ValueError:
         wanted = f"gates that broadcast with each other and matrix, shape {tuple(matrix.shape)}"
         came = "shapes " + ", ".join(str(tuple(gate.shape)) for gate in gates)
-        raise ArgumentValueError(expected("amplitude, frequency, phase", wanted, came)) from None
+        raise ArgumentValueError("amplitude, frequency, phase", wanted, came) from None
 
 
 def _gate(value: ArrayLike, argument: str, matrix: Tensor, rows: Sequence[int]) -> Tensor:
@@ -285,5 +283,5 @@ def _gate(value: ArrayLike, argument: str, matrix: Tensor, rows: Sequence[int]) 
         np.broadcast_shapes(shape, matrix.shape[:-1])
     except ValueError:
         wanted = f"a number, or one for each row of matrix, shape {tuple(matrix.shape)}"
-        raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(gate.shape)}")) from None
+        raise ArgumentValueError(argument, wanted, f"shape {tuple(gate.shape)}") from None
     return gate.expand(shape)

@@ -17,7 +17,6 @@ from tokendynamics.attention.schedules._periodic import Periodic, Sinusoidal
 from tokendynamics.attention.schedules._schedule import Constant, Schedule, Time, mapped, with_head_axis
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_finite, as_tensor
-from tokendynamics.numerics.errors import expected
 
 
 class PerHead:
@@ -43,7 +42,7 @@ class PerHead:
             wanted = (1, *known[0][1].shape[-2:])
             if head.shape[-3:] != wanted or head.shape[:-3] not in ((), systems):
                 came = f"shape {tuple(head.shape)}"
-                raise ArgumentValueError(expected(f"{argument}[{number}]", f"one head of shape {wanted}", came))
+                raise ArgumentValueError(f"{argument}[{number}]", f"one head of shape {wanted}", came)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -251,7 +250,7 @@ class FromCallable:
         matrix = self._evaluate(t, finite=False)
         if self._shape is not None and matrix.shape != self._shape:
             wanted = f"a matrix of shape {self._shape} at every time"
-            raise ArgumentValueError(expected(f"{self.argument}({t})", wanted, f"shape {tuple(matrix.shape)}"))
+            raise ArgumentValueError(f"{self.argument}({t})", wanted, f"shape {tuple(matrix.shape)}")
         return matrix
 
     def flattened(self) -> FromCallable:
@@ -287,7 +286,7 @@ class FromCallable:
         matrix = as_tensor(value, name, ndim_at_least=2, axes="(…, dim, dim)", finite=finite)
         if matrix.ndim > 3:
             wanted = "(dim, dim) or (head, dim, dim)"
-            raise ArgumentValueError(expected(f"{self.argument}({t})", wanted, f"shape {tuple(matrix.shape)}"))
+            raise ArgumentValueError(f"{self.argument}({t})", wanted, f"shape {tuple(matrix.shape)}")
         return with_head_axis(matrix).to(dtype=self._dtype, device=self._device)
 
 
@@ -346,7 +345,7 @@ def as_schedule(value: ScheduleLike, argument: str) -> Schedule:
         return FromCallable(value, argument)
     if isinstance(value, int | float | str | type) or value is None:
         wanted = "a matrix, a schedule or a function of time"
-        raise ArgumentTypeError(expected(argument, wanted, repr(value), "a multiple of the identity needs its matrix"))
+        raise ArgumentTypeError(argument, wanted, repr(value), "a multiple of the identity needs its matrix")
     return Constant(with_head_axis(as_tensor(value, argument, ndim_at_least=2, axes="(…, dim, dim)")))
 
 

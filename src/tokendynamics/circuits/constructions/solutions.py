@@ -23,7 +23,6 @@ from tokendynamics.circuits._transformer import OneLayerTransformer, on_categori
 from tokendynamics.circuits.functionals import pair_numbers
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_count, as_number, as_square
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.numerics.signatures import typed_arguments
 
@@ -72,7 +71,7 @@ class Selection:
                 overflows, or an unknown form.
         """
         if form not in ("exact", "printed"):
-            raise ArgumentValueError(expected("form", "'exact' or 'printed'", repr(form)))
+            raise ArgumentValueError("form", "'exact' or 'printed'", repr(form))
         lowered = max(0.0, -float(values.min())) if form == "exact" else 0.0
         least = max(float(values.max()), 0.0) + lowered
         chosen = _checked(K, least) if K is not None else _sufficient(least, form)
@@ -103,7 +102,7 @@ def selecting(task: PairTask, attention: Attention, selected: Selection, read: s
 def _sufficient(least: float, form: SelectionForm) -> float:
     if not math.isfinite(least) or least > 2.0**1022:
         advice = "scale q_true down"
-        raise ArgumentValueError(expected("q_true", "a range of values below 2^1022", f"a range of {least:g}", advice))
+        raise ArgumentValueError("q_true", "a range of values below 2^1022", f"a range of {least:g}", advice)
     if form == "printed" and least < _PAPERS_K:
         return _PAPERS_K
     # Below 2^−1000 the reciprocal of K would overflow.
@@ -113,10 +112,9 @@ def _sufficient(least: float, form: SelectionForm) -> float:
 def _checked(K: float, least: float) -> float:
     chosen = as_number(K, "K")
     if not (math.isfinite(chosen) and chosen > 0.0 and math.isfinite(1.0 / chosen)):
-        raise ArgumentValueError(expected("K", "a positive finite number with a finite reciprocal", K))
+        raise ArgumentValueError("K", "a positive finite number with a finite reciprocal", K)
     if chosen < least * (1.0 - _ROUNDING):
-        advice = "it must exceed every value that is to be kept silent"
-        raise ArgumentValueError(expected("K", f"at least {least!r}", K, advice))
+        raise ArgumentValueError("K", f"at least {least!r}", K, "it must exceed every value that is to be kept silent")
     return chosen
 
 
@@ -170,7 +168,7 @@ def solution_1(task: PairTask, form: Form = "rows", causal: bool = False) -> One
     [0.0, 0.0, 26.0, 11.0]
     """
     if form not in _NAMES_1:
-        raise ArgumentValueError(expected("form", " or ".join(map(repr, _NAMES_1)), repr(form)))
+        raise ArgumentValueError("form", " or ".join(map(repr, _NAMES_1)), repr(form))
     if form == "indicators":
         return _indicators(task, causal)
     qk = on_positions(task, 2.0 * shift(task.positions).mT)
@@ -207,7 +205,7 @@ def bias_and_output(q_true: Tensor, form: Literal["rows", "uniform", "printed"])
     if not bool(weights.isfinite().all()):
         largest = float(q_true.abs().max())
         wanted = "values whose sums over a row are finite"
-        raise ArgumentValueError(expected("q_true", wanted, f"values up to {largest:g}", "scale q_true down"))
+        raise ArgumentValueError("q_true", wanted, f"values up to {largest:g}", "scale q_true down")
     return bias, by_pair(weights)
 
 
@@ -397,8 +395,7 @@ def softmax_solution_3(
 def _attending_to_previous(task: PairTask, v: Tensor, sharpness: float, causal: bool) -> Attention:
     if not 0.0 <= as_number(sharpness, "sharpness") <= _SHARPEST:
         wanted = f"a number from 0 to {_SHARPEST:.5f}, beyond which its exponential overflows"
-        advice = "at 40 softmax attention is sharp to the last digit"
-        raise ArgumentValueError(expected("sharpness", wanted, sharpness, advice))
+        raise ArgumentValueError("sharpness", wanted, sharpness, "at 40 softmax attention is sharp to the last digit")
     return Attention(on_positions(task, sharpness * shift(task.positions).mT), v, causal=causal, weights="softmax")
 
 
@@ -456,12 +453,12 @@ def _column_mean(task: PairTask) -> Tensor:
         previous, current = divmod(lowest, task.categories)
         came = f"{float(task.q_true.min()):g} for the pair ({previous + 1}, {current + 1})"
         advice = "positive_functional draws some, and a constant that is added changes the task by that constant only"
-        raise ArgumentValueError(expected("q_true", "positive numbers, whose logarithm is the logit", came, advice))
+        raise ArgumentValueError("q_true", "positive numbers, whose logarithm is the logit", came, advice)
     means = task.law @ task.q_true
     if float(means.max() - means.min()) > _EQUAL * float(means.max()):
         came = f"means from {float(means.min()):g} to {float(means.max()):g}"
         advice = "equal_column_means(q_true, law) scales the columns"
-        raise ArgumentValueError(expected("q_true", "columns of one mean under the law", came, advice))
+        raise ArgumentValueError("q_true", "columns of one mean under the law", came, advice)
     return means.mean()
 
 
@@ -482,7 +479,7 @@ def linear_solution(task: PairTask, base: float = 10.0, causal: bool = False) ->
     if difference > 0.0:
         wanted = f"pair_numbers({task.categories}, base={base:g}), which is linear in the two categories"
         advice = "take a solution for any functional, such as solution-1"
-        raise ArgumentValueError(expected("q_true", wanted, f"values that differ by up to {difference:g}", advice))
+        raise ArgumentValueError("q_true", wanted, f"values that differ by up to {difference:g}", advice)
     return linear_case(task.categories, task.positions, base, causal)
 
 
@@ -547,7 +544,7 @@ def mixture(task: PairTask, attention_share: float = 0.5, causal: bool = False) 
     [0.0, -2.0, 4.0, 3.0]
     """
     if not 0.0 <= as_number(attention_share, "attention_share") <= 1.0:
-        raise ArgumentValueError(expected("attention_share", "a number from 0 to 1", attention_share))
+        raise ArgumentValueError("attention_share", "a number from 0 to 1", attention_share)
     decided, looked_up = attention_share * task.q_true, (1.0 - attention_share) * task.q_true
     positions, categories = Selection.of(decided, "exact"), Selection.of(looked_up, "exact")
     step = shift(task.positions).mT

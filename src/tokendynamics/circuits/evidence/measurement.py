@@ -22,7 +22,6 @@ from tokendynamics.circuits.evidence.instrument import Found, Instrument
 from tokendynamics.circuits.evidence.verdict import TAKES_PART, THRESHOLDS, Findings, Verdict, decide
 from tokendynamics.circuits.evidence.weights import correlation, variance_shares
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.manifest import plain
@@ -183,7 +182,7 @@ class Evidence(Result):
         named = [instrument for instrument in self.instruments if instrument.name == name]
         if not named:
             names = ", ".join(repr(instrument.name) for instrument in self.instruments)
-            raise ArgumentValueError(expected("name", f"one of {names}", repr(name)))
+            raise ArgumentValueError("name", f"one of {names}", repr(name))
         return named[0]
 
     def agrees(self, instrument: Instrument) -> bool | None:
@@ -320,13 +319,13 @@ def check_measurable(
     wanted, came = (model.task.categories, model.task.positions), (task.categories, task.positions)
     if wanted != came:
         fit = f"the model's {wanted[0]} categories and {wanted[1]} positions"
-        raise ArgumentValueError(expected("task", fit, f"{came[0]} and {came[1]}"))
+        raise ArgumentValueError("task", fit, f"{came[0]} and {came[1]}")
     if task.positions < 2:
-        raise ArgumentValueError(expected("task", "at least 2 positions, so that there is a pair", task.positions))
+        raise ArgumentValueError("task", "at least 2 positions, so that there is a pair", task.positions)
     for argument, count, least in (("samples", samples, 50), ("resamples", resamples, 20)):
         if count < least:
-            raise ArgumentValueError(expected(argument, f"at least {least}", count))
+            raise ArgumentValueError(argument, f"at least {least}", count)
     check_fits(_BYTES * samples * task.positions, "samples")
     check_fits(_BYTES * resamples, "resamples")
     if not 0.0 < confidence < 1.0:
-        raise ArgumentValueError(expected("confidence", "a share between 0 and 1, such as 0.95", confidence))
+        raise ArgumentValueError("confidence", "a share between 0 and 1, such as 0.95", confidence)

@@ -40,7 +40,6 @@ from tokendynamics.circuits.landscape.classification import Classification, clas
 from tokendynamics.circuits.landscape.landscape import Gradient, Landscape, LossAndGradient, flatten, unflatten
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import as_number, generator
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.intervals import wilson
 from tokendynamics.numerics.resources import check_fits, limited_threads
 from tokendynamics.numerics.signatures import typed_arguments
@@ -418,12 +417,12 @@ def _followed(
 
 def _check_arguments(landscape: Landscape, method: str, budget: int, horizon: float, tolerance: float) -> None:
     if not isinstance(landscape, Landscape):
-        raise ArgumentTypeError(expected("landscape", "a Landscape", type(landscape).__name__))
+        raise ArgumentTypeError("landscape", "a Landscape", type(landscape).__name__)
     if method not in ("quasi-newton", "gradient-flow"):
-        raise ArgumentValueError(expected("method", "'quasi-newton' or 'gradient-flow'", repr(method)))
+        raise ArgumentValueError("method", "'quasi-newton' or 'gradient-flow'", repr(method))
     for name, number in (("budget", budget), ("horizon", horizon), ("tolerance", tolerance)):
         if not (math.isfinite(number) and number > 0):
-            raise ArgumentValueError(expected(name, "a positive number", number))
+            raise ArgumentValueError(name, "a positive number", number)
 
 
 def random_starts(
@@ -451,16 +450,16 @@ def random_starts(
     ((10, 3, 3), (10, 2, 2))
     """
     if isinstance(starts, bool) or not isinstance(starts, int):
-        raise ArgumentTypeError(expected("starts", "an integer", repr(starts)))
+        raise ArgumentTypeError("starts", "an integer", repr(starts))
     if starts < 1:
-        raise ArgumentValueError(expected("starts", "at least 1", starts))
+        raise ArgumentValueError("starts", "at least 1", starts)
     wanted = "a positive standard deviation or 'fan-in'"
     if not isinstance(scale, str):
         scale = as_number(scale, "scale")
         if not (math.isfinite(scale) and scale > 0.0):
-            raise ArgumentValueError(expected("scale", wanted, scale))
+            raise ArgumentValueError("scale", wanted, scale)
     elif scale != "fan-in":
-        raise ArgumentValueError(expected("scale", wanted, repr(scale)))
+        raise ArgumentValueError("scale", wanted, repr(scale))
     entries = math.prod(landscape.attention_shape)
     count = entries + math.prod(landscape.v_shape)
     check_fits(_BYTES * starts * count, "starts")

@@ -13,7 +13,6 @@ from tokendynamics.circuits._task import category_law
 from tokendynamics.circuits.landscape.landscape import Gradient, StationaryPoint, checked_point, checked_positions
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_square
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 
 
@@ -68,7 +67,7 @@ class CategoriesOnly:
     def __init__(self, q_true: ArrayLike, law: ArrayLike | str | None, positions: int, causal: bool = False) -> None:
         self.q_true = as_square(q_true, "q_true").double()
         if self.q_true.ndim != 2:
-            raise ArgumentValueError(expected("q_true", "one N × N matrix", f"shape {tuple(self.q_true.shape)}"))
+            raise ArgumentValueError("q_true", "one N × N matrix", f"shape {tuple(self.q_true.shape)}")
         self.law = category_law(law, self.q_true.shape[0])
         self.positions = checked_positions(positions)
         self.causal = causal
@@ -239,12 +238,12 @@ def zero_loss(landscape: CategoriesOnly, scale: float = 1.0, diagonal: float = 0
     _check_scale(scale)
     if not math.isfinite(diagonal) or diagonal == -1.0:
         advice = "the sum v_ii + v_i,i−1 must not vanish, or no shift of q takes the diagonal term away"
-        raise ArgumentValueError(expected("diagonal", "a finite number other than −1", diagonal, advice))
+        raise ArgumentValueError("diagonal", "a finite number other than −1", diagonal, advice)
     diagonal_of_q = landscape.q_true.diagonal()
     attention = (landscape.q_true - diagonal / (1.0 + diagonal) * diagonal_of_q) / scale
     if not bool(torch.isfinite(attention).all()):
         advice = "take a diagonal farther from −1 or a larger scale"
-        raise ArgumentValueError(expected("diagonal", "values that keep q finite", f"{diagonal} and {scale}", advice))
+        raise ArgumentValueError("diagonal", "values that keep q finite", f"{diagonal} and {scale}", advice)
     size = landscape.positions
     identity = torch.eye(size, dtype=torch.float64)
     v = scale * (torch.ones(size, size, dtype=torch.float64).tril(-1).triu(-1) + diagonal * identity)
@@ -280,7 +279,7 @@ def mean_predictor(landscape: CategoriesOnly, scale: float = 1.0, pairs: ArrayLi
     if pairs is not None:
         wanted = as_square(pairs, "pairs").double()
         if wanted.shape != landscape.attention_shape:
-            raise ArgumentValueError(expected("pairs", f"shape {landscape.attention_shape}", f"{tuple(wanted.shape)}"))
+            raise ArgumentValueError("pairs", f"shape {landscape.attention_shape}", f"{tuple(wanted.shape)}")
         attention = _uncorrelated(landscape, wanted, attention)
     v = scale * torch.eye(landscape.positions, dtype=torch.float64)
     per_row = landscape.interaction_variance
@@ -306,12 +305,12 @@ def check_interaction(landscape: CategoriesOnly) -> None:
     rounding = _ROUNDING * q_true.shape[0] * float(q_true.abs().max())
     if landscape.interaction_variance <= rounding**2:
         advice = "with such a q_true the loss is zero without looking at any other token"
-        raise ArgumentValueError(expected("q_true", "dependence on the previous category", "equal rows", advice))
+        raise ArgumentValueError("q_true", "dependence on the previous category", "equal rows", advice)
 
 
 def _check_scale(scale: float) -> None:
     if not math.isfinite(scale) or scale == 0.0:
-        raise ArgumentValueError(expected("scale", "a finite number other than 0", scale))
+        raise ArgumentValueError("scale", "a finite number other than 0", scale)
 
 
 def _uncorrelated(landscape: CategoriesOnly, pairs: Tensor, base: Tensor) -> Tensor:
@@ -377,9 +376,9 @@ def zero_row_sums(landscape: CategoriesOnly, scale: float = 1.0) -> list[Station
     """
     if landscape.causal:
         advice = "under a causal mask the rows of v have different lengths"
-        raise ArgumentValueError(expected("landscape", "attention over all positions", "a causal one", advice))
+        raise ArgumentValueError("landscape", "attention over all positions", "a causal one", advice)
     if not (math.isfinite(scale) and scale > 0.0):
-        raise ArgumentValueError(expected("scale", "a positive number", scale))
+        raise ArgumentValueError("scale", "a positive number", scale)
     check_interaction(landscape)
     points = (_zero_rows_point(landscape, angle, scale) for angle in _roots(landscape))
     return sorted((point for point in points if point is not None), key=lambda point: point.loss)

@@ -25,7 +25,6 @@ from tokendynamics.circuits.landscape.positions_only import PositionsOnly, famil
 from tokendynamics.circuits.landscape.softmax_positions import SoftmaxPositions, Stall, stall
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_square, as_tensor
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.manifest import plain
@@ -172,14 +171,14 @@ def survey(
     '“Only degenerate zeros” does not hold: fa'
     """
     if section not in get_args(Section):
-        raise ArgumentValueError(expected("section", "'3.1', '3.2' or '3.3'", repr(section)))
+        raise ArgumentValueError("section", "'3.1', '3.2' or '3.3'", repr(section))
     entries = checked_positions(positions) ** 2
     check_fits(_BYTES * entries**2, "positions", "the curvature is a matrix over all entries of q and v")
     if section == "3.3":
         landscape = _of_categories(q_true, law, categories, positions, causal)
     elif q_true is not None or causal:
         given, advice = "causal" if q_true is None else "q_true", "in 3.1 and 3.2 the target is the previous category"
-        raise ArgumentValueError(expected(given, "none outside of section 3.3", f"one for {section}", advice))
+        raise ArgumentValueError(given, "none outside of section 3.3", f"one for {section}", advice)
     else:
         landscape = (PositionsOnly if section == "3.1" else SoftmaxPositions)(_law(law, categories), positions)
     many = STARTS[section] if starts is None else starts
@@ -198,12 +197,12 @@ def _of_categories(
         functional = as_square(q_true, "q_true").double()
     size = functional.shape[-1]
     if categories not in (None, size):
-        raise ArgumentValueError(expected("categories", f"{size}, as q_true has", categories))
+        raise ArgumentValueError("categories", f"{size}, as q_true has", categories)
     _check_categories(size)
     largest = float(functional.abs().max())
     if largest > _LARGEST:
         advice = "divide all entries by a constant: the loss scales with its square"
-        raise ArgumentValueError(expected("q_true", f"numbers up to {_LARGEST:g} in size", f"{largest:g}", advice))
+        raise ArgumentValueError("q_true", f"numbers up to {_LARGEST:g} in size", f"{largest:g}", advice)
     landscape = CategoriesOnly(functional, law, positions, causal)
     check_interaction(landscape)
     return landscape
@@ -222,11 +221,9 @@ def _law(law: ArrayLike | str | None, categories: int | None) -> Tensor:
 
 def _check_categories(categories: int) -> None:
     if isinstance(categories, bool) or not isinstance(categories, int):
-        raise ArgumentTypeError(expected("categories", "an integer", repr(categories)))
+        raise ArgumentTypeError("categories", "an integer", repr(categories))
     if categories < 2:
-        raise ArgumentValueError(
-            expected("categories", "at least 2", categories, "a single category carries no information")
-        )
+        raise ArgumentValueError("categories", "at least 2", categories, "a single category carries no information")
 
 
 def _linear(landscape: PositionsOnly, basins: Basins) -> LandscapeSurvey:

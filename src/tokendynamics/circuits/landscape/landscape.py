@@ -12,7 +12,6 @@ from torch import Tensor
 from tokendynamics.circuits._task import category_law
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_tensor
-from tokendynamics.numerics.errors import expected
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ def checked_point(landscape: Landscape, attention: ArrayLike, v: ArrayLike) -> t
         lead = np.broadcast_shapes(checked_attention.shape[:-2], checked_v.shape[:-2])
     except ValueError as error:
         wanted = f"leading axes that fit those of attention, shape {tuple(checked_attention.shape)}"
-        raise ArgumentValueError(expected("v", wanted, f"shape {tuple(checked_v.shape)}")) from error
+        raise ArgumentValueError("v", wanted, f"shape {tuple(checked_v.shape)}") from error
     return checked_attention.expand(*lead, *landscape.attention_shape), checked_v.expand(*lead, *landscape.v_shape)
 
 
@@ -126,7 +125,7 @@ def one_point(landscape: Landscape, attention: ArrayLike, v: ArrayLike) -> tuple
     checked_attention, checked_v = checked_point(landscape, attention, v)
     if checked_attention.ndim > 2:
         came = f"leading axes {tuple(checked_attention.shape[:-2])}"
-        raise ArgumentValueError(expected("attention, v", "one point, without leading axes", came))
+        raise ArgumentValueError("attention, v", "one point, without leading axes", came)
     return checked_attention, checked_v
 
 
@@ -138,10 +137,9 @@ def checked_positions(positions: int) -> int:
         ArgumentValueError: Fewer than two.
     """
     if isinstance(positions, bool) or not isinstance(positions, int):
-        raise ArgumentTypeError(expected("positions", "an integer", repr(positions)))
+        raise ArgumentTypeError("positions", "an integer", repr(positions))
     if positions < 2:
-        advice = "the first position has no previous token"
-        raise ArgumentValueError(expected("positions", "at least 2", positions, advice))
+        raise ArgumentValueError("positions", "at least 2", positions, "the first position has no previous token")
     return positions
 
 
@@ -173,5 +171,5 @@ def _checked(value: ArrayLike, argument: str, shape: tuple[int, int], name: str)
     tensor = as_tensor(value, argument, ndim_at_least=2).double()
     if tuple(tensor.shape[-2:]) != shape:
         wanted = f"shape (…, {shape[0]}, {shape[1]}) for the landscape {name!r}"
-        raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(tensor.shape)}"))
+        raise ArgumentValueError(argument, wanted, f"shape {tuple(tensor.shape)}")
     return tensor

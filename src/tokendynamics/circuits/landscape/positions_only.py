@@ -39,7 +39,6 @@ from tokendynamics.circuits.landscape.landscape import (
 )
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_tensor, generator
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 
 
@@ -467,12 +466,12 @@ def _vector(w: ArrayLike | None, argument: str, landscape: PositionsOnly) -> Ten
     vector = torch.zeros(landscape.categories).double() if w is None else as_tensor(w, argument).double()
     if vector.shape != (landscape.categories,):
         wanted = f"{landscape.categories} numbers, one for each category"
-        raise ArgumentValueError(expected(argument, wanted, f"shape {tuple(vector.shape)}"))
+        raise ArgumentValueError(argument, wanted, f"shape {tuple(vector.shape)}")
     return vector
 
 
 def _nonzero(value: float, argument: str) -> float:
     number = float(as_tensor(value, argument))
     if number == 0.0:
-        raise ArgumentValueError(expected(argument, "a number that is not zero", number))
+        raise ArgumentValueError(argument, "a number that is not zero", number)
     return number

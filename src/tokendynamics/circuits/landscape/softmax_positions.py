@@ -33,7 +33,6 @@ from tokendynamics.circuits.landscape.landscape import Gradient, checked_point, 
 from tokendynamics.circuits.landscape.positions_only import PositionsOnly
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import ArrayLike, as_tensor
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.signatures import typed_arguments
 
 
@@ -249,11 +248,11 @@ def stall(
     """
     if landscape.categories < 2:
         advice = "with one category every point with v = 1 is a solution"
-        raise ArgumentValueError(expected("landscape", "at least 2 categories", landscape.categories, advice))
+        raise ArgumentValueError("landscape", "at least 2 categories", landscape.categories, advice)
     if not float(as_tensor(depth, "depth")) >= 0.0:
-        raise ArgumentValueError(expected("depth", "a number of at least 0", depth))
+        raise ArgumentValueError("depth", "a number of at least 0", depth)
     if not float(as_tensor(horizon, "horizon")) > 0.0:
-        raise ArgumentValueError(expected("horizon", "a positive time", horizon))
+        raise ArgumentValueError("horizon", "a positive time", horizon)
     held = _receivers(landscape, columns)
     logits = torch.zeros(landscape.attention_shape, dtype=torch.float64)
     logits[held - 1, held] = -float(depth)
@@ -292,7 +291,7 @@ def _receivers(landscape: SoftmaxPositions, columns: Sequence[int] | None) -> to
     for column in chosen:
         if not 2 <= column <= landscape.positions:
             advice = "the first column has no previous token"
-            raise ArgumentValueError(expected("columns", f"receivers 2..{landscape.positions}", column, advice))
+            raise ArgumentValueError("columns", f"receivers 2..{landscape.positions}", column, advice)
     if not chosen:
-        raise ArgumentValueError(expected("columns", "at least one receiver", "none"))
+        raise ArgumentValueError("columns", "at least one receiver", "none")
     return torch.tensor([column - 1 for column in chosen])

@@ -29,7 +29,6 @@ from tokendynamics.circuits.learning.model import (
 )
 from tokendynamics.circuits.learning.record import LearningRecord
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import limited_threads
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.progress import Progress, reporting, tracked
@@ -267,9 +266,7 @@ def read_unfinished(folder: Path, settings: Settings) -> Unfinished | None:
         unfinished = Unfinished(**state)
     except Exception as error:  # torch.load raises whatever the damage leads to
         came = f"one that is damaged in {folder}"
-        raise ArgumentValueError(
-            expected("folder", "a readable progress.pt", came, "delete it to start again")
-        ) from error
+        raise ArgumentValueError("folder", "a readable progress.pt", came, "delete it to start again") from error
     check_same(former, settings, folder)
     return unfinished
 
@@ -291,4 +288,4 @@ def check_same(former: dict[str, Any], settings: Settings, folder: Path) -> None
             short = value if not isinstance(value, list) else "another one"
             came = f"a run with {name} = {former.get(name) if not isinstance(value, list) else 'its own'}"
             advice = "choose another folder, or delete this one to start again"
-            raise ArgumentValueError(expected(f"folder {folder}", f"a run with {name} = {short}", came, advice))
+            raise ArgumentValueError(f"folder {folder}", f"a run with {name} = {short}", came, advice)

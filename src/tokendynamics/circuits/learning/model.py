@@ -24,7 +24,6 @@ from tokendynamics.circuits._task import PairTask
 from tokendynamics.circuits._transformer import on_categories, on_positions, shift
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_count, generator
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.resources import check_fits
 from tokendynamics.numerics.signatures import typed_arguments, typed_fields
 
@@ -79,7 +78,7 @@ def design(architecture: str) -> Design:
     'category'
     """
     if architecture not in DESIGNS:
-        raise ArgumentValueError(expected("architecture", f"one of {', '.join(DESIGNS)}", repr(architecture)))
+        raise ArgumentValueError("architecture", f"one of {', '.join(DESIGNS)}", repr(architecture))
     return DESIGNS[architecture]
 
 
@@ -327,18 +326,18 @@ class Settings:
         penalty_of(self.flavour, self.task)
         if self.flavour != "free" and self.design.pairs != "both":
             wanted = f"'free' for the architecture {self.architecture}, which is tailored already"
-            raise ArgumentValueError(expected("flavour", wanted, repr(self.flavour)))
+            raise ArgumentValueError("flavour", wanted, repr(self.flavour))
         if self.task.positions < 2:
             wanted = "a task of at least 2 positions, since the first token has no target"
-            raise ArgumentValueError(expected("task", wanted, f"{self.task.positions}"))
+            raise ArgumentValueError("task", wanted, f"{self.task.positions}")
         for name in ("batch", "steps", "inner", "hidden"):
             as_count(getattr(self, name), name)
         if self.steps > _MOST_STEPS:
-            raise ArgumentValueError(expected("steps", f"at most {_MOST_STEPS}", self.steps))
+            raise ArgumentValueError("steps", f"at most {_MOST_STEPS}", self.steps)
         self._check_size()
         if self.flavour != "free" and self.steps < 3:
             wanted = "at least 3 with a penalty, which must be gone before the last"
-            raise ArgumentValueError(expected("steps", wanted, self.steps))
+            raise ArgumentValueError("steps", wanted, self.steps)
 
     def _check_size(self) -> None:
         """Refuse what does not fit: a step holds all hidden units, their gradients, and the weights several times."""
@@ -402,7 +401,7 @@ def penalty_of(flavour: str, task: PairTask) -> Penalty | None:
         ArgumentValueError: An unknown flavour.
     """
     if flavour not in FLAVOURS:
-        raise ArgumentValueError(expected("flavour", f"one of {', '.join(FLAVOURS)}", repr(flavour)))
+        raise ArgumentValueError("flavour", f"one of {', '.join(FLAVOURS)}", repr(flavour))
     if flavour == "free":
         return None
     if flavour == "towards-2":

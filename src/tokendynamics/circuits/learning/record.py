@@ -18,7 +18,7 @@ from tokendynamics.circuits._transformer import LayerNorm, OneLayerTransformer
 from tokendynamics.circuits.learning.model import EPSILON, Settings, initial_parameters
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import as_count, as_finite, as_tensor, as_text
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.signatures import typed_arguments
 from tokendynamics.provenance.array_files import read_npz
 from tokendynamics.provenance.owned import digest
@@ -193,7 +193,7 @@ class LearningRecord(Result):
         if foreign:
             wanted = "no file in the way that an earlier run did not write or that was changed since"
             advice = "choose another folder, or allow it with overwrite=True"
-            raise ArgumentValueError(expected("folder", wanted, str(folder / foreign[0]), advice))
+            raise ArgumentValueError("folder", wanted, str(folder / foreign[0]), advice)
 
     @classmethod
     @typed_arguments
@@ -208,7 +208,7 @@ class LearningRecord(Result):
         if not (source / _RECORD).is_file() or not (source / _PARAMETERS).is_file():
             wanted = f"a folder with {_RECORD} and {_PARAMETERS}"
             advice = "'tokendynamics circuits learn … --out FOLDER' writes one"
-            raise ArgumentValueError(expected("folder", wanted, str(source), advice))
+            raise ArgumentValueError("folder", wanted, str(source), advice)
         entries = read_json(source / _RECORD, "folder")
         arrays = read_npz(source / _PARAMETERS, "folder")
         try:
@@ -216,12 +216,12 @@ class LearningRecord(Result):
             record = cls._from(entries, parameters)
         except (ArgumentTypeError, ArgumentValueError, KeyError, TypeError, AttributeError) as error:
             reason = f"no {error}" if isinstance(error, KeyError) else error
-            raise ArgumentValueError(expected("folder", "a readable record", f"{source} ({reason})")) from error
+            raise ArgumentValueError("folder", "a readable record", f"{source} ({reason})") from error
         record.check_parameters(source)
         check_checksum(entries, "folder")
         if entries.get(_DIGEST, written := digest(source / _PARAMETERS)) != written:
             wanted = f"{_PARAMETERS} as it was written, by its SHA-256 in {_RECORD}"
-            raise ArgumentValueError(expected("folder", wanted, f"another one in {source}", "repeat the run"))
+            raise ArgumentValueError("folder", wanted, f"another one in {source}", "repeat the run")
         return record
 
     def check_parameters(self, source: Path) -> None:
@@ -236,15 +236,15 @@ class LearningRecord(Result):
             if came is None or came.shape != value.shape:
                 shape = "none" if came is None else f"shape {tuple(came.shape)}"
                 wanted = f"a record whose weight {name} has shape {tuple(value.shape)}"
-                raise ArgumentValueError(expected("folder", wanted, f"{shape} in {source}"))
+                raise ArgumentValueError("folder", wanted, f"{shape} in {source}")
 
     @classmethod
     def _from(cls, entries: Any, parameters: dict[str, Tensor]) -> LearningRecord:
         if not isinstance(entries, dict):
-            raise ArgumentTypeError(expected(_RECORD, "an object", shown(entries)))
+            raise ArgumentTypeError(_RECORD, "an object", shown(entries))
         status = as_text(entries["status"], "status")  # in characters that can be printed
         if status != "finished" and not (status.startswith("not finite: ") and status.isprintable()):
-            raise ArgumentValueError(expected("status", "'finished' or 'not finite: …'", shown(status)))
+            raise ArgumentValueError("status", "'finished' or 'not finite: …'", shown(status))
         # Records of earlier versions say "pulls".
         stored = "pulls" if "pulls" in entries else "penalty_weights"
         return cls(
@@ -266,7 +266,7 @@ def _loss(value: Any, name: str) -> float:
 
 def _listed(entries: dict[str, Any], name: str) -> list[Any]:
     if not isinstance(entries[name], list):
-        raise ArgumentTypeError(expected(name, "a list", shown(entries[name])))
+        raise ArgumentTypeError(name, "a list", shown(entries[name]))
     return entries[name]
 
 

@@ -15,7 +15,6 @@ from tokendynamics.dynamics.engines._endings import Lockstep
 from tokendynamics.dynamics.engines.problem import Outcome, Problem
 from tokendynamics.dynamics.engines.tableau import Coefficients
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.words import number
 
 
@@ -31,7 +30,7 @@ def run(problem: Problem, retraction: bool = True) -> Outcome:
         retraction: Whether constrained states are retracted after each step, and not only where they are returned.
     """
     if problem.step is None or not problem.step > 0:
-        raise ArgumentValueError(expected("step", "a positive time", problem.step))
+        raise ArgumentValueError("step", "a positive time", problem.step)
     method = Coefficients.of(problem.tableau, problem.start)
     systems, noise = Lockstep(problem, Outcome.blank(problem)), BrownianMotion.of(problem.field, problem.draws)
     first, last = problem.times[0], problem.times[-1]
@@ -111,8 +110,7 @@ def run_layers(problem: Problem) -> Outcome:
     """
     for time in problem.times:
         if time != int(time):
-            advice = "the times of engine='layers' count layers"
-            raise ArgumentValueError(expected("times", "whole numbers", time, advice))
+            raise ArgumentValueError("times", "whole numbers", time, "the times of engine='layers' count layers")
     systems = Lockstep(problem, Outcome.blank(problem))
     apart = _start(problem)
     kept = {problem.times[0]: apart}

@@ -18,7 +18,6 @@ from tokendynamics.dynamics.engines.tableau import TABLEAUS
 from tokendynamics.dynamics.events import AtRest, Consensus, NormAbove
 from tokendynamics.dynamics.rescaled import Growing
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected
 from tokendynamics.numerics.extras import missing, require
 from tokendynamics.words import listing
 
@@ -246,7 +245,7 @@ def suited(engine: str, problem: Problem, given: Collection[str] = ()) -> tuple[
     """
     names = ("auto", *ENGINES)
     if engine not in names:
-        raise ArgumentValueError(expected("engine", f"one of {', '.join(names)}", repr(engine)))
+        raise ArgumentValueError("engine", f"one of {', '.join(names)}", repr(engine))
     asked = engine
     if engine == "auto":
         may_be_stiff = "method" not in given and _suits_stiff(problem)
@@ -258,24 +257,24 @@ def suited(engine: str, problem: Problem, given: Collection[str] = ()) -> tuple[
     else:
         chosen = repr(engine)
     if engine == "sde" and problem.draws is None:
-        raise ArgumentValueError(expected("noise", "td.Noise(strength, seed) for engine='sde'", None))
+        raise ArgumentValueError("noise", "td.Noise(strength, seed) for engine='sde'", None)
     if engine in ("fixed", "sde") and problem.step is None:
         why = f"for engine={engine!r}" if engine == asked else "where noise is given: its steps have one length"
-        raise ArgumentValueError(expected("step", f"a positive time {why}", None))
+        raise ArgumentValueError("step", f"a positive time {why}", None)
     for option in OPTIONS:
         if option in given and option not in ENGINES[engine].options:
             automatic = ("auto",) if option not in OF_LAYERS and asked != "auto" else ()
             names = " or ".join(repr(name) for name in (*users(option), *automatic))
             wanted = f"{names} where {option} is given"
-            raise ArgumentValueError(expected("engine", wanted, chosen, f"or leave {option} out"))
+            raise ArgumentValueError("engine", wanted, chosen, f"or leave {option} out")
     if not ENGINES[engine].differentiable and problem.wants_gradients:
         wanted = "'fixed' (by step=), 'layers' or 'batched' where gradients are wanted"
-        raise ArgumentValueError(expected("engine", wanted, repr(engine), "or detach x0 and the matrices"))
+        raise ArgumentValueError("engine", wanted, repr(engine), "or detach x0 and the matrices")
     if ENGINES[engine].needs_jacobian and not problem.field.has_jacobian:
         norm = problem.field.geometry.norm
         what = "a space or positions of your own" if norm is None else _geometry_in_words(problem)
         raise ArgumentValueError(
-            expected("engine", f"{_engines_for(problem)} for {what}", repr(engine), "their Jacobian is not known")
+            "engine", f"{_engines_for(problem)} for {what}", repr(engine), "their Jacobian is not known"
         )
     _check_refusals(engine, problem, chosen)
     if engine == "sde":
@@ -284,7 +283,7 @@ def suited(engine: str, problem: Problem, given: Collection[str] = ()) -> tuple[
     if methods and method not in methods:
         having = " or ".join(f"{name} (by step=)" if name == "fixed" else name for name in having_method(method))
         wanted = f"one of {', '.join(methods)} for engine {engine}"
-        raise ArgumentValueError(expected("method", wanted, repr(method), f"or take engine {having}"))
+        raise ArgumentValueError("method", wanted, repr(method), f"or take engine {having}")
     if "method" in given or not methods or not ENGINES[engine].controls_error:
         return engine, problem
     return engine, _with_method(engine, problem)
@@ -298,8 +297,8 @@ def _check_refusals(engine: str, problem: Problem, chosen: str) -> None:
     if refused is None:
         return
     if engine == "sde":
-        raise UnsuitableEngineError(expected("noise", f"none for {refused}", "noise"))
-    raise UnsuitableEngineError(expected("engine", f"{_engines_for(problem)} for {refused}", chosen))
+        raise UnsuitableEngineError("noise", f"none for {refused}", "noise")
+    raise UnsuitableEngineError("engine", f"{_engines_for(problem)} for {refused}", chosen)
 
 
 def _with_noise(problem: Problem) -> Problem:

@@ -41,7 +41,7 @@ from tokendynamics.modules.positions import (
 )
 from tokendynamics.numerics import ArgumentTypeError, ArgumentValueError
 from tokendynamics.numerics.arguments import whole_numbers
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.signatures import typed_arguments
 
 POSITIONS = ("learned", "sinusoidal", "rotary", "decoupled", "none")
@@ -123,24 +123,24 @@ class LanguageModelConfig(PreTrainedConfig):
 def _check_rotation(positions: str, width: int | None, of_head: int) -> None:
     if positions not in ("rotary", "decoupled"):
         if width is not None:
-            raise ArgumentValueError(expected("rotary_width", f"None for positions = {positions!r}", width))
+            raise ArgumentValueError("rotary_width", f"None for positions = {positions!r}", width)
         return
     widest = of_head if positions == "rotary" else width
     chosen = widest if width is None else width
     if chosen is not None and (chosen < 2 or chosen % 2 or (widest is not None and chosen > widest)):
         most = f" to {of_head}, the width of a head" if positions == "rotary" else ""
         advice = f"None means {chosen}" if width is None else ""
-        raise ArgumentValueError(expected("rotary_width", f"an even number from 2{most}", width, advice))
+        raise ArgumentValueError("rotary_width", f"an even number from 2{most}", width, advice)
 
 
 def _checked_cutoffs(cutoffs: Sequence[int], vocab_size: int) -> list[int]:
     if not isinstance(cutoffs, list | tuple):
-        raise ArgumentTypeError(expected("cutoffs", "a list of whole numbers, or None", shown(cutoffs)))
+        raise ArgumentTypeError("cutoffs", "a list of whole numbers, or None", shown(cutoffs))
     numbers = whole_numbers(cutoffs, "cutoffs")
     ends = [0, *numbers, vocab_size]
     if not numbers or any(before >= after for before, after in pairwise(ends)):
         wanted = f"rising numbers of words between 0 and vocab_size = {vocab_size}, or None"
-        raise ArgumentValueError(expected("cutoffs", wanted, numbers))
+        raise ArgumentValueError("cutoffs", wanted, numbers)
     return numbers
 
 
@@ -305,11 +305,11 @@ class Decoder(_LanguageNetwork):
         """
         check_further(further)
         if (input_ids is None) == (inputs_embeds is None):
-            raise ArgumentValueError(expected("input_ids", "either input_ids or inputs_embeds", "both or neither"))
+            raise ArgumentValueError("input_ids", "either input_ids or inputs_embeds", "both or neither")
         x = cast(Tensor, self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds)
         longest = self.config.max_position_embeddings
         if x.shape[1] > longest:
-            raise ArgumentValueError(expected("input_ids", f"{longest} tokens at most", x.shape[1]))
+            raise ArgumentValueError("input_ids", f"{longest} tokens at most", x.shape[1])
         check_mask(attention_mask, x.shape[:2])
         check_positions(position_ids, attention_mask, x.shape[1])
         x = x if self.positions is None else self.positions(x)
@@ -404,8 +404,7 @@ class LanguageModel(_LanguageNetwork, GenerationMixin):
             ArgumentValueError: Padding, behind which nothing could follow.
         """
         if attention_mask is not None and not bool(attention_mask.all()):
-            wanted = "prompts of one length, or one at a time"
-            raise ArgumentValueError(expected("attention_mask", wanted, "padding"))
+            raise ArgumentValueError("attention_mask", "prompts of one length, or one at a time", "padding")
         return {"input_ids": input_ids, "logits_to_keep": logits_to_keep}
 
     def _validate_generated_length(
@@ -416,7 +415,7 @@ class LanguageModel(_LanguageNetwork, GenerationMixin):
         asked = generation_config.max_length - input_ids_length
         if asked > room:
             wanted = f"{room} at most after {input_ids_length} tokens, by max_position_embeddings"
-            raise ArgumentValueError(expected("max_new_tokens", wanted, asked))
+            raise ArgumentValueError("max_new_tokens", wanted, asked)
         cast(Any, super())._validate_generated_length(generation_config, input_ids_length, has_default_max_length)
 
     def get_input_embeddings(self) -> nn.Module:

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from tokendynamics.numerics import ArgumentValueError
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.signatures import typed_arguments
 
 END, UNKNOWN = "<eos>", "<unk>"
@@ -56,9 +56,9 @@ def word_tokenizer(vocabulary: Mapping[str, int]) -> PreTrainedTokenizerFast:
     _check_words("vocabulary", vocabulary)
     for word in (END, UNKNOWN):
         if word not in vocabulary:
-            raise ArgumentValueError(expected("vocabulary", f"the word {word} too", f"{len(vocabulary)} words without"))
+            raise ArgumentValueError("vocabulary", f"the word {word} too", f"{len(vocabulary)} words without")
     if set(vocabulary.values()) != set(range(len(vocabulary))):
-        raise ArgumentValueError(expected("vocabulary", f"the ids 0 … {len(vocabulary) - 1}, each once", "others"))
+        raise ArgumentValueError("vocabulary", f"the ids 0 … {len(vocabulary) - 1}, each once", "others")
     tokenizer = Tokenizer(models.WordLevel(vocab=dict(vocabulary), unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.Replace(Regex(r"\r\n?|\n"), f" {END} ")
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -82,7 +82,7 @@ def vocabulary_of(counts: Mapping[str, int]) -> dict[str, int]:
     _check_words("counts", counts)
     for word, count in counts.items():
         if count < 0:
-            raise ArgumentValueError(expected(f"counts[{shown(word)}]", "an integer from 0", count))
+            raise ArgumentValueError(f"counts[{shown(word)}]", "an integer from 0", count)
     whole = {END: 0, UNKNOWN: 0, **counts}
     return {word: at for at, word in enumerate(sorted(whole, key=lambda word: (-whole[word], word)))}
 
@@ -90,4 +90,4 @@ def vocabulary_of(counts: Mapping[str, int]) -> dict[str, int]:
 def _check_words(argument: str, words: Mapping[str, int]) -> None:
     for word in words:
         if word.split() != [word]:
-            raise ArgumentValueError(expected(argument, "words without white space", shown(word)))
+            raise ArgumentValueError(argument, "words without white space", shown(word))

@@ -28,7 +28,7 @@ from tokendynamics.modules.network import (
 from tokendynamics.modules.positions import LearnedPositions
 from tokendynamics.numerics import ArgumentValueError
 from tokendynamics.numerics.arguments import as_positive
-from tokendynamics.numerics.errors import expected, shown
+from tokendynamics.numerics.errors import shown
 from tokendynamics.numerics.signatures import typed_arguments
 
 _CLASSES = 1000
@@ -106,7 +106,7 @@ class VisionConfig(PreTrainedConfig):
         check_layers(self, ("image_size", "channels", "hidden_size", "num_hidden_layers"))
         check_shares(drop_path=drop_path)
         if patch_size < 1 or image_size % patch_size:
-            raise ArgumentValueError(expected("patch_size", f"a divisor of image_size = {image_size}", patch_size))
+            raise ArgumentValueError("patch_size", f"a divisor of image_size = {image_size}", patch_size)
         as_positive(layer_norm_eps, "layer_norm_eps")
         numbers = {name: number for number, name in names.items()}
         super().__init__(**{**further, "id2label": names, "label2id": numbers})
@@ -119,10 +119,9 @@ def _class_names(num_labels: int | None, id2label: Mapping[int | str, str] | Non
         return {number: f"LABEL_{number}" for number in range(classes)}
     numbered = isinstance(id2label, Mapping) and sorted(map(str, id2label)) == sorted(map(str, range(len(id2label))))
     if not numbered:
-        raise ArgumentValueError(expected("id2label", "a name for every number from 0", shown(id2label)))
+        raise ArgumentValueError("id2label", "a name for every number from 0", shown(id2label))
     if num_labels not in (None, len(id2label)):
-        wanted = f"the {len(id2label)} classes of id2label, or None"
-        raise ArgumentValueError(expected("num_labels", wanted, num_labels))
+        raise ArgumentValueError("num_labels", f"the {len(id2label)} classes of id2label, or None", num_labels)
     return {int(number): name for number, name in id2label.items()}
 
 
@@ -150,7 +149,7 @@ class PatchEmbedding(nn.Module):
         """Return states (batch, token, dim) of images (batch, channel, row, column)."""
         if pixel_values.ndim != 4 or tuple(pixel_values.shape[1:]) != self.shape:
             wanted = f"shape (batch, {', '.join(map(str, self.shape))})"
-            raise ArgumentValueError(expected("pixel_values", wanted, tuple(pixel_values.shape)))
+            raise ArgumentValueError("pixel_values", wanted, tuple(pixel_values.shape))
         patches = self.convolution(pixel_values).flatten(2).mT
         first = self.class_token.expand(len(patches), 1, -1)
         return self.positions(torch.cat([first, patches], dim=1))
